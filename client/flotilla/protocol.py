@@ -1,0 +1,521 @@
+"""The wire contract between clients and nodes: requests, replies, errors, batches.
+
+What lives here: names, limits, encoding and strict decoding of every frame that a client and a
+node exchange, and the one table of errors. What must not: sockets, clocks, randomness, or any
+knowledge of how a request is carried out. Both sides import this module and no other shares it.
+
+A message is a ZeroMQ multipart message; after the empty delimiter that REQ sends come
+`header` (UTF-8 JSON) and, where publications travel packed, `lengths` (uint32 little-endian, one
+a publication) and `data` (the publications, end to end).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+PROTOCOL_VERSION: Final = 1
+
+# Request types.
+REQUEST_ID: Final = "REQUEST_ID"
+SUB: Final = "SUB"
+UNSUB: Final = "UNSUB"
+PUT: Final = "PUT"
+GET: Final = "GET"
+TOPICS: Final = "TOPICS"
+STATUS: Final = "STATUS"
+REQUEST_TYPES: Final = frozenset({REQUEST_ID, SUB, UNSUB, PUT, GET, TOPICS, STATUS})
+
+# Reply types.
+ACK: Final = "ACK"
+NAK: Final = "NAK"
+
+# Limits. Each bounds what one client can make a node hold.
+HEADER_BYTES_MAX: Final = 2 * 1024 * 1024  # a header may carry one publication as JSON text
+TOPIC_BYTES_MAX: Final = 255  # as in NATS and Kafka (249): a name, not a document
+NAME_BYTES_MAX: Final = 128  # client ids and request ids: UUIDs with room for a prefix
+PUBLICATION_BYTES_MAX: Final = 1024 * 1024  # NATS' and Kafka's default: 1 MiB
+BATCH_BYTES_MAX: Final = 1024 * 1024  # a batch must fit into one Raft entry
+BATCH_COUNT_MAX: Final = 65_536  # publications in a batch: bounds the work of one request
+GET_WAIT_MS_MAX: Final = 60_000  # a parked GET holds memory at the leader
+ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
+FRAME_BYTES_MAX: Final = 2 * HEADER_BYTES_MAX  # the socket refuses larger frames (ZMQ_MAXMSGSIZE)
+INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """One row of the error table.
+
+    `definite`: True when the operation did not and will not happen. `retry`: what a client does
+    about it: "same" (send the same again, elsewhere or later), "leader" (go to the leader) or
+    "never" (the request or the client has to change first).
+    """
+
+    code: str
+    definite: bool
+    retry: str
+    meaning: str
+
+
+ERRORS: Final[Mapping[str, ErrorRow]] = {
+    row.code: row
+    for row in (
+        ErrorRow(
+            "not_leader",
+            True,
+            "leader",
+            "This node cannot reach the leader for you; `leader` names it if known.",
+        ),
+        ErrorRow(
+            "electing", True, "same", "No leader is known now; ask again after `retry_after_ms`."
+        ),
+        ErrorRow(
+            "uncertain",
+            False,
+            "same",
+            "Leadership changed while the operation was under way; repeat it to learn its outcome.",
+        ),
+        ErrorRow(
+            "unknown_client",
+            True,
+            "never",
+            "`client_id` was not issued by this cluster; ask for one with REQUEST_ID.",
+        ),
+        ErrorRow(
+            "unknown_topic", True, "never", "Nobody subscribes to the topic, so it does not exist."
+        ),
+        ErrorRow(
+            "not_subscribed",
+            True,
+            "never",
+            "The client has no subscription to the topic; SUB first.",
+        ),
+        ErrorRow(
+            "already_acknowledged",
+            True,
+            "never",
+            "The publications after `last_id` were acknowledged and are gone; `cursor` is where the subscription stands.",
+        ),
+        ErrorRow(
+            "counter_gap",
+            True,
+            "never",
+            "`counter` leaves a hole behind the last one; `expected` is the next.",
+        ),
+        ErrorRow(
+            "fenced",
+            True,
+            "never",
+            "A newer process took up this client_id (`epoch` is the newest).",
+        ),
+        ErrorRow(
+            "stale_request",
+            True,
+            "never",
+            "A later request of this client was already carried out; `expected` is its next `sequence`.",
+        ),
+        ErrorRow("too_large", True, "never", "The request is over `limit` bytes or publications."),
+        ErrorRow(
+            "too_many",
+            True,
+            "never",
+            "The cluster or the client has as many of these as `limit` allows.",
+        ),
+        ErrorRow(
+            "backlog_full",
+            True,
+            "same",
+            "The topic's unread publications have reached `limit` bytes; a subscriber has to catch up or leave.",
+        ),
+        ErrorRow(
+            "disk_full",
+            True,
+            "same",
+            "A majority of the nodes is short of disk space; PUT is refused until there is room.",
+        ),
+        ErrorRow(
+            "overloaded",
+            True,
+            "same",
+            "A queue of the node is full (`limit`); ask again after `retry_after_ms`.",
+        ),
+        ErrorRow(
+            "bad_request",
+            True,
+            "never",
+            "The request is not what the protocol asks for; `message` says where.",
+        ),
+        ErrorRow("unauthorized", True, "never", "The node does not accept this client."),
+        ErrorRow("shutting_down", True, "same", "The node is stopping; ask another one."),
+        ErrorRow("internal", False, "never", "A defect of the broker; its log has the details."),
+    )
+}
+
+
+class ProtocolError(Exception):
+    """A request that cannot be carried out: becomes a NAK with this code.
+
+    `code` is a key of `ERRORS`; `details` join the NAK's body (`expected`, `limit`, ...).
+    """
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        assert code in ERRORS, code
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details = details
+
+
+@dataclass(slots=True)
+class Request:
+    """A request as decoded from the wire; every field checked by `decode_request`.
+
+    `epoch` None: sent by hand, not fenced. `body` holds the checked fields of the type.
+    `lengths` and `data` are empty unless the request carried a batch.
+    """
+
+    type: str
+    request_id: str
+    topic: str = ""
+    client_id: str = ""
+    epoch: int | None = None
+    body: dict[str, Any] = field(default_factory=dict)
+    lengths: bytes = b""
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class Reply:
+    """A reply as decoded from the wire. `leader` is "" while no leader is known."""
+
+    type: str
+    request_id: str
+    node: str
+    leader: str
+    term: int
+    body: dict[str, Any]
+    lengths: bytes = b""
+    data: bytes = b""
+
+    @property
+    def ok(self) -> bool:
+        """True for an ACK."""
+        return self.type == ACK
+
+
+def nak_body(code: str, message: str, **details: Any) -> dict[str, Any]:
+    """Return the body of a NAK: `error`, `message`, `definite` and the details."""
+    return {"error": code, "message": message, "definite": ERRORS[code].definite, **details}
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+def pack(publications: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return (lengths, data) of a batch: uint32 little-endian a publication, and all end to end."""
+    return struct.pack(f"<{len(publications)}I", *map(len, publications)), b"".join(publications)
+
+
+def unpack(lengths: bytes, data: bytes) -> list[bytes]:
+    """Return the publications of a batch. Raises ProtocolError bad_request if they don't add up."""
+    sizes = batch_sizes(lengths, len(data))
+    publications, start = [], 0
+    for size in sizes:
+        publications.append(data[start : start + size])
+        start += size
+    return publications
+
+
+def batch_sizes(lengths: bytes, data_bytes: int) -> tuple[int, ...]:
+    """Return the sizes in `lengths`; raise bad_request unless they add up to `data_bytes`."""
+    if len(lengths) % 4:
+        raise ProtocolError(
+            "bad_request", f"lengths frame of {len(lengths)} bytes is not a row of uint32"
+        )
+    sizes = struct.unpack(f"<{len(lengths) // 4}I", lengths)
+    if sum(sizes) != data_bytes:
+        raise ProtocolError(
+            "bad_request", f"lengths add up to {sum(sizes)} bytes, data has {data_bytes}"
+        )
+    return sizes
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+def encode_request(request: Request) -> list[bytes]:
+    """Return the frames of a request, without the empty delimiter."""
+    header: dict[str, Any] = {
+        "v": PROTOCOL_VERSION,
+        "type": request.type,
+        "topic": request.topic,
+        "client_id": request.client_id,
+        "request_id": request.request_id,
+        "body": request.body,
+    }
+    if request.epoch is not None:
+        header["epoch"] = request.epoch
+    return _frames(header, request.lengths, request.data)
+
+
+def encode_reply(reply: Reply) -> list[bytes]:
+    """Return the frames of a reply, without the empty delimiter."""
+    header = {
+        "v": PROTOCOL_VERSION,
+        "type": reply.type,
+        "request_id": reply.request_id,
+        "node": reply.node,
+        "leader": reply.leader,
+        "term": reply.term,
+        "body": reply.body,
+    }
+    return _frames(header, reply.lengths, reply.data)
+
+
+def _frames(header: dict[str, Any], lengths: bytes, data: bytes) -> list[bytes]:
+    encoded = orjson.dumps(header)
+    return [encoded, lengths, data] if lengths else [encoded]
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+def decode_reply(frames: Sequence[bytes]) -> Reply:
+    """Return the reply in `frames` (delimiter removed). Raises ProtocolError bad_request."""
+    header = _header(frames)
+    kind = header.get("type")
+    if kind not in (ACK, NAK):
+        raise ProtocolError("bad_request", f"a reply's type is ACK or NAK, not {kind!r}")
+    lengths, data = _batch_frames(frames)
+    return Reply(
+        kind,
+        _text(header, "request_id", NAME_BYTES_MAX),
+        _text(header, "node", NAME_BYTES_MAX),
+        _text(header, "leader", NAME_BYTES_MAX),
+        _integer(header, "term", 0) or 0,
+        _mapping(header, "body"),
+        lengths,
+        data,
+    )
+
+
+def decode_request(frames: Sequence[bytes]) -> Request:
+    """Return the request in `frames` (delimiter removed), with every field of its type checked.
+
+    Raises ProtocolError with `bad_request`, `too_large`; the node's state is never involved.
+    """
+    header = _header(frames)
+    kind = header.get("type")
+    if kind not in REQUEST_TYPES:
+        raise ProtocolError(
+            "bad_request",
+            f"unknown request type {kind!r}; known: {', '.join(sorted(REQUEST_TYPES))}",
+        )
+    lengths, data = _batch_frames(frames)
+    request = Request(
+        kind,
+        _text(header, "request_id", NAME_BYTES_MAX),
+        _text(header, "topic", TOPIC_BYTES_MAX),
+        _text(header, "client_id", NAME_BYTES_MAX),
+        _integer(header, "epoch", 1),
+        _mapping(header, "body"),
+        lengths,
+        data,
+    )
+    _CHECKS[kind](request)
+    return request
+
+
+def request_id_of(frames: Sequence[bytes]) -> str:
+    """Return the request id of frames that `decode_request` refused, "" if there is none to find."""
+    try:
+        return _text(_header(frames), "request_id", NAME_BYTES_MAX)
+    except ProtocolError:
+        return ""
+
+
+def _header(frames: Sequence[bytes]) -> dict[str, Any]:
+    if len(frames) not in (1, 3):
+        raise ProtocolError(
+            "bad_request",
+            f"{len(frames)} frames; a header alone or header, lengths and data are due",
+        )
+    if len(frames[0]) > HEADER_BYTES_MAX:
+        raise ProtocolError(
+            "too_large", f"header of {len(frames[0])} bytes", limit=HEADER_BYTES_MAX
+        )
+    try:
+        header = orjson.loads(frames[0])
+    except orjson.JSONDecodeError as error:
+        raise ProtocolError("bad_request", f"header is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise ProtocolError("bad_request", "header is not a JSON object")
+    if header.get("v", PROTOCOL_VERSION) != PROTOCOL_VERSION:
+        raise ProtocolError(
+            "bad_request", f"protocol version {header['v']!r}; this side speaks {PROTOCOL_VERSION}"
+        )
+    return header
+
+
+def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
+    if len(frames) == 1:
+        return b"", b""
+    lengths, data = frames[1], frames[2]
+    if len(lengths) > 4 * BATCH_COUNT_MAX:
+        raise ProtocolError(
+            "too_large", f"batch of {len(lengths) // 4} publications", limit=BATCH_COUNT_MAX
+        )
+    if len(data) > BATCH_BYTES_MAX:
+        raise ProtocolError("too_large", f"batch of {len(data)} bytes", limit=BATCH_BYTES_MAX)
+    batch_sizes(lengths, len(data))
+    return bytes(lengths), bytes(data)
+
+
+def _text(fields: Mapping[str, Any], name: str, bytes_max: int) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise ProtocolError("bad_request", f"`{name}` is not a string")
+    if len(value) > bytes_max or len(value.encode()) > bytes_max:
+        raise ProtocolError("too_large", f"`{name}` is over {bytes_max} bytes", limit=bytes_max)
+    return value
+
+
+def _integer(fields: Mapping[str, Any], name: str, low: int, high: int = INTEGER_MAX) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not low <= value <= high:  # a bool is no number here
+        raise ProtocolError("bad_request", f"`{name}` is not an integer from {low} to {high}")
+    return value
+
+
+def _mapping(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = fields.get(name, {})
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ProtocolError("bad_request", f"`{name}` is not a JSON object")
+    return value
+
+
+def _needs_client(request: Request) -> None:
+    if not request.client_id:
+        raise ProtocolError(
+            "bad_request", f"{request.type} needs a client_id; REQUEST_ID issues one"
+        )
+
+
+def _needs_topic(request: Request) -> None:
+    if not request.topic:
+        raise ProtocolError("bad_request", f"{request.type} needs a topic")
+    if not request.topic.isprintable():
+        raise ProtocolError("bad_request", "a topic's name is printable text")
+
+
+def _no_batch(request: Request) -> None:
+    if request.lengths or request.data:
+        raise ProtocolError("bad_request", f"{request.type} takes no batch frames")
+
+
+def _check_request_id(request: Request) -> None:
+    _no_batch(request)
+    sequence = _integer(request.body, "sequence", 1)
+    request.body = {"sequence": sequence, "nonce": _text(request.body, "nonce", NAME_BYTES_MAX)}
+
+
+def _check_subscription(request: Request) -> None:
+    _needs_client(request)
+    _needs_topic(request)
+    _no_batch(request)
+    request.body = {"sequence": _integer(request.body, "sequence", 1)}
+
+
+def _check_put(request: Request) -> None:
+    _needs_client(request)
+    _needs_topic(request)
+    counter = _integer(request.body, "counter", 0)
+    if counter is None:
+        raise ProtocolError("bad_request", "PUT needs a `counter`")
+    if not request.lengths:
+        _take_text_publication(request)
+    count = len(request.lengths) // 4
+    if request.body.get("count", count) != count:
+        raise ProtocolError(
+            "bad_request", f"`count` is {request.body['count']!r}, the batch has {count}"
+        )
+    request.body = {"counter": counter, "count": count}
+
+
+def _take_text_publication(request: Request) -> None:
+    publication = request.body.get("publication")
+    if not isinstance(publication, str):
+        raise ProtocolError(
+            "bad_request", "PUT needs a `publication` (text) or the two batch frames"
+        )
+    data = publication.encode()
+    if len(data) > PUBLICATION_BYTES_MAX:
+        raise ProtocolError(
+            "too_large", f"publication of {len(data)} bytes", limit=PUBLICATION_BYTES_MAX
+        )
+    request.lengths, request.data = pack([data])
+
+
+def _check_get(request: Request) -> None:
+    _needs_client(request)
+    _no_batch(request)
+    body = request.body
+    checked: dict[str, Any] = {
+        "max_count": _integer(body, "max_count", 1) or 1,
+        "max_bytes": _integer(body, "max_bytes", 1) or BATCH_BYTES_MAX,
+        "wait_ms": _integer(body, "wait_ms", 0) or 0,
+        "text": body.get("text") is True,
+    }
+    checked["max_count"] = min(checked["max_count"], BATCH_COUNT_MAX)
+    checked["max_bytes"] = min(checked["max_bytes"], BATCH_BYTES_MAX)
+    checked["wait_ms"] = min(checked["wait_ms"], GET_WAIT_MS_MAX)
+    if request.topic:
+        _needs_topic(request)
+        checked["last_id"] = _integer(body, "last_id", 0)
+    else:
+        checked["last_ids"] = _last_ids(body)
+    if checked["text"] and checked["max_count"] != 1:
+        raise ProtocolError("bad_request", "`text` is for one publication: leave `max_count` at 1")
+    request.body = checked
+
+
+def _last_ids(body: Mapping[str, Any]) -> dict[str, int]:
+    last_ids = _mapping(body, "last_ids")
+    if len(last_ids) > ANY_TOPIC_COUNT_MAX:
+        raise ProtocolError(
+            "too_large", f"`last_ids` of {len(last_ids)} topics", limit=ANY_TOPIC_COUNT_MAX
+        )
+    return {topic: _integer(last_ids, topic, 0) or 0 for topic in last_ids}
+
+
+def _check_topics(request: Request) -> None:
+    _no_batch(request)
+    everything = request.body.get("all") is True
+    if not everything:
+        _needs_client(request)
+    request.body = {"all": everything}
+
+
+def _check_status(request: Request) -> None:
+    _no_batch(request)
+    request.body = {}
+
+
+_CHECKS: Final = {
+    REQUEST_ID: _check_request_id,
+    SUB: _check_subscription,
+    UNSUB: _check_subscription,
+    PUT: _check_put,
+    GET: _check_get,
+    TOPICS: _check_topics,
+    STATUS: _check_status,
+}
