@@ -1,0 +1,399 @@
+"""The leader's core without I/O: requests become operations or reads, outcomes become replies.
+
+What lives here: who waits for which entry, barrier or publication, and the admission limits. What
+must not: sockets, clocks (time comes in as `now_ms`), Raft (replica.py submits and applies), and
+the meaning of operations (store.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cluster import commands
+from cluster.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
+from cluster.store import Delivery, Done, Outcome, Refused, Store
+from flotilla.protocol import (
+    ACK,
+    GET,
+    NAK,
+    PUT,
+    REQUEST_ID,
+    SUB,
+    TOPICS,
+    UNSUB,
+    ProtocolError,
+    Request,
+    nak_body,
+)
+
+Route = bytes | tuple[str, int]  # a client's ZeroMQ identity, or (relaying node, relay id)
+RETRY_AFTER_MS: Final = 50  # what an overloaded node asks for: a few turns
+CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB})  # what a parked GET may be waiting for
+
+
+@dataclass(frozen=True)
+class BrokerLimits:
+    """How much one leader holds at once; over a limit a request gets a typed NAK."""
+
+    in_flight_max: int = 4096
+    parked_gets_max: int = 10_000
+    backlog_bytes_max: int = 8 * 1024**3
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request that was not answered yet. `deadline_ms`: until when a GET may park."""
+
+    route: Route
+    request: Request
+    deadline_ms: float = 0.0
+    answered: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """A reply without its sender's name and term, which the node adds."""
+
+    route: Route
+    request_id: str
+    type: str
+    body: dict[str, Any]
+    lengths: bytes = b""
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class _Read:
+    barrier: int
+    index: int
+    waiting: Waiting
+
+
+@dataclass
+class Broker:
+    """The requests under way on one node.
+
+    `store` is read, never changed. `new_client_id()` makes an unguessable id. `disk_low` is set by
+    the node: PUT is refused while a majority is short of space. Answers collect in `answers`.
+    """
+
+    store: Store
+    limits: BrokerLimits
+    new_client_id: Callable[[], str]
+    disk_low: bool = False
+    answers: list[Answer] = field(default_factory=list)
+    _operations: list[Operation] = field(default_factory=list)
+    _authors: list[Waiting] = field(default_factory=list)
+    _entries: dict[int, tuple[int, list[Waiting]]] = field(default_factory=dict)
+    _entries_waiting: int = 0
+    _reads: deque[_Read] = field(default_factory=deque)
+    _parked: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # topic ("" = any)
+    _parked_by_deadline: list[tuple[float, int, Waiting]] = field(default_factory=list)
+    _parked_count: int = 0
+    _parked_number: int = 0
+
+    # --- requests in --------------------------------------------------------------------------
+
+    def request(self, route: Route, request: Request, now_ms: float) -> Waiting | None:
+        """Take a request as the leader. Returns it if it has to wait for a read barrier."""
+        waiting = Waiting(route, request, now_ms + request.body.get("wait_ms", 0))
+        try:
+            self._admit(request)
+            operation = _OPERATIONS[request.type](self, request)
+        except ProtocolError as error:
+            self.refuse(waiting, error.code, error.message, **error.details)
+            return None
+        if operation is None:
+            return waiting
+        self._operations.append(operation)
+        self._authors.append(waiting)
+        return None
+
+    def _admit(self, request: Request) -> None:
+        under_way = self._entries_waiting + len(self._operations) + len(self._reads)
+        if under_way >= self.limits.in_flight_max:
+            raise ProtocolError(
+                "overloaded",
+                f"{under_way} requests are under way",
+                limit=self.limits.in_flight_max,
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+
+    def _register(self, request: Request) -> Operation:
+        fresh = not request.client_id
+        client_id = self.new_client_id() if fresh else request.client_id
+        return Register(client_id, fresh, request.body["sequence"], request.body["nonce"])
+
+    def _subscribe(self, request: Request) -> Operation:
+        sequence = request.body["sequence"]
+        return Subscribe(request.client_id, request.epoch, request.topic, sequence)
+
+    def _unsubscribe(self, request: Request) -> Operation:
+        sequence = request.body["sequence"]
+        return Unsubscribe(request.client_id, request.epoch, request.topic, sequence)
+
+    def _put(self, request: Request) -> Operation:
+        if self.disk_low:
+            raise ProtocolError("disk_full", "a majority of the nodes is short of disk space")
+        backlog = self.store.backlog_bytes(request.topic) + len(request.data)
+        if backlog > self.limits.backlog_bytes_max:
+            raise ProtocolError(
+                "backlog_full",
+                f"`{request.topic}` would hold {backlog} unread bytes",
+                limit=self.limits.backlog_bytes_max,
+            )
+        return Put(
+            request.client_id,
+            request.epoch,
+            request.topic,
+            request.body["counter"],
+            request.lengths,
+            request.data,
+        )
+
+    def _get(self, request: Request) -> Operation | None:
+        """Return the acknowledgment that the GET carries, None if it moves no cursor."""
+        body, client_id = request.body, request.client_id
+        if request.topic:
+            last_id = body["last_id"]
+            claims = {} if last_id is None else {request.topic: last_id}
+        else:
+            claims = body["last_ids"]
+        ahead = {}
+        for topic, last_id in claims.items():
+            cursor = self.store.cursor(client_id, topic)
+            if cursor is not None and last_id > cursor:
+                ahead[topic] = last_id
+        return Advance(client_id, request.epoch, ahead) if ahead else None
+
+    def _topics(self, request: Request) -> Operation | None:
+        return None
+
+    # --- entries out, outcomes in -------------------------------------------------------------
+
+    def take_entries(self, stamp_ms: int) -> Iterator[tuple[bytes, list[Waiting]]]:
+        """Yield the turn's operations as entries, each with those who wait for it, in order."""
+        operations, authors = self._operations, self._authors
+        self._operations, self._authors = [], []
+        start = 0
+        for end in _cuts(operations):
+            yield commands.encode(stamp_ms, operations[start:end]), authors[start:end]
+            start = end
+
+    def submitted(self, index: int, term: int, authors: list[Waiting]) -> None:
+        """Note who waits for the entry at `index`."""
+        assert index not in self._entries, index
+        self._entries[index] = (term, authors)
+        self._entries_waiting += len(authors)
+
+    def applied(self, index: int, term: int, outcomes: list[Outcome], now_ms: float) -> None:
+        """Answer those who waited for the entry that was applied at `index`."""
+        own_term, authors = self._entries.pop(index, (term, []))
+        # A leader that was deposed has abdicated before it applies another one's entries.
+        assert own_term == term, f"entry {index} of term {own_term} was replaced by term {term}"
+        self._entries_waiting -= len(authors)
+        if not authors:
+            return
+        assert len(outcomes) == len(authors), (index, len(outcomes), len(authors))
+        for waiting, outcome in zip(authors, outcomes, strict=True):
+            self._conclude(waiting, outcome, now_ms)
+        for topic in {w.request.topic for w in authors if w.request.type in CHANGES_A_TOPIC}:
+            self._wake(topic, now_ms)
+
+    def _conclude(self, waiting: Waiting, outcome: Outcome, now_ms: float) -> None:
+        if isinstance(outcome, Refused):
+            self.refuse(waiting, outcome.code, outcome.message, **outcome.details)
+        elif waiting.request.type == GET:
+            self._serve(waiting, now_ms)
+        else:
+            assert isinstance(outcome, Done)
+            self._acknowledge(waiting, outcome.body)
+
+    # --- reads --------------------------------------------------------------------------------
+
+    def await_barrier(self, waiting: Waiting, barrier: int, index: int) -> None:
+        """Serve the read once `barrier` has passed and `index` is applied."""
+        self._reads.append(_Read(barrier, index, waiting))
+
+    def reads_wait(self) -> bool:
+        """True while a read waits for its barrier."""
+        return bool(self._reads)
+
+    def serve_reads(self, barrier_passed: int, applied_index: int, now_ms: float) -> None:
+        """Serve the reads whose barrier has passed."""
+        reads = self._reads
+        while reads and reads[0].barrier <= barrier_passed and reads[0].index <= applied_index:
+            self._serve(reads.popleft().waiting, now_ms)
+
+    def _serve(self, waiting: Waiting, now_ms: float) -> None:
+        request = waiting.request
+        refused = None
+        if request.client_id:
+            refused = self.store.check_client(request.client_id, request.epoch)
+        if refused is not None:
+            self.refuse(waiting, refused.code, refused.message, **refused.details)
+        elif request.type == TOPICS:
+            self._serve_topics(waiting)
+        else:
+            self._serve_get(waiting, now_ms)
+
+    def _serve_topics(self, waiting: Waiting) -> None:
+        request = waiting.request
+        everything = request.body["all"]
+        topics = self.store.all_topics() if everything else self.store.topics_of(request.client_id)
+        self._acknowledge(waiting, {"topics": topics})
+
+    def _serve_get(self, waiting: Waiting, now_ms: float) -> None:
+        result = self._read(waiting.request)
+        if isinstance(result, Refused):
+            self.refuse(waiting, result.code, result.message, **result.details)
+        elif result.count == 0 and now_ms < waiting.deadline_ms:
+            self._park(waiting)
+        else:
+            self._deliver(waiting, result)
+
+    def _read(self, request: Request) -> Delivery | Refused:
+        body, client_id = request.body, request.client_id
+        bounds = body["max_count"], body["max_bytes"]
+        if request.topic:
+            return self.store.read(client_id, request.topic, body["last_id"], *bounds)
+        return self.store.read_any(client_id, body["last_ids"], *bounds)
+
+    def _deliver(self, waiting: Waiting, delivery: Delivery) -> None:
+        body: dict[str, Any] = {
+            "topic": delivery.topic,
+            "id": delivery.first_id,
+            "count": delivery.count,
+        }
+        if not (waiting.request.body["text"] and delivery.count):
+            self._acknowledge(waiting, body, delivery.lengths, delivery.data)
+            return
+        try:
+            body["publication"] = delivery.data.decode()
+        except UnicodeDecodeError:
+            self.refuse(waiting, "bad_request", "the publication is not text: ask without `text`")
+            return
+        self._acknowledge(waiting, body)
+
+    # --- parked GETs --------------------------------------------------------------------------
+
+    def _park(self, waiting: Waiting) -> None:
+        if self._parked_count >= self.limits.parked_gets_max:
+            limit = self.limits.parked_gets_max
+            self.refuse(
+                waiting,
+                "overloaded",
+                "too many GETs wait for publications",
+                limit=limit,
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+            return
+        self._parked_number += 1
+        self._parked_count += 1
+        self._parked.setdefault(waiting.request.topic, {})[self._parked_number] = waiting
+        heapq.heappush(
+            self._parked_by_deadline, (waiting.deadline_ms, self._parked_number, waiting)
+        )
+
+    def _unpark(self, number: int, waiting: Waiting) -> None:
+        topic = waiting.request.topic
+        del self._parked[topic][number]
+        if not self._parked[topic]:
+            del self._parked[topic]
+        self._parked_count -= 1
+
+    def _wake(self, topic: str, now_ms: float) -> None:
+        """Serve again whoever waits for `topic`, or for any topic and subscribes to this one."""
+        woken = list(self._parked.get(topic, {}).items())
+        woken += [
+            (number, waiting)
+            for number, waiting in self._parked.get("", {}).items()
+            if self.store.cursor(waiting.request.client_id, topic) is not None
+        ]
+        for number, waiting in woken:
+            self._unpark(number, waiting)
+            self._serve(waiting, now_ms)
+
+    def expire(self, now_ms: float) -> None:
+        """Answer the parked GETs whose wait is over: nothing yet."""
+        heap = self._parked_by_deadline
+        while heap and heap[0][0] <= now_ms:
+            _, number, waiting = heapq.heappop(heap)
+            if number in self._parked.get(waiting.request.topic, {}):
+                self._unpark(number, waiting)
+                self._serve(waiting, now_ms)
+
+    # --- the end of a leadership --------------------------------------------------------------
+
+    def abdicate(self, leader: str) -> None:
+        """Answer everybody who waits: this node does not lead any more."""
+        for authors in [authors for _, authors in self._entries.values()]:
+            for waiting in authors:
+                message = "leadership changed while this was being replicated"
+                self.refuse(waiting, "uncertain", message)
+        self._entries.clear()
+        self._entries_waiting = 0
+        rest = [read.waiting for read in self._reads] + self._authors
+        rest += [waiting for topic in self._parked.values() for waiting in topic.values()]
+        for waiting in rest:
+            self.refuse(waiting, "not_leader", "leadership changed", leader=leader)
+        self._reads.clear()
+        self._operations, self._authors = [], []
+        self._parked.clear()
+        self._parked_by_deadline.clear()
+        self._parked_count = 0
+
+    def is_idle(self) -> bool:
+        """True when nobody waits for an entry or a read (parked GETs don't count)."""
+        return not (self._entries or self._reads or self._operations)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def refuse(self, waiting: Waiting, code: str, message: str, **details: Any) -> None:
+        """Answer with a NAK."""
+        body = nak_body(code, message, **details)
+        self._answer(waiting, NAK, body)
+
+    def _acknowledge(
+        self, waiting: Waiting, body: dict[str, Any], lengths: bytes = b"", data: bytes = b""
+    ) -> None:
+        self._answer(waiting, ACK, body, lengths, data)
+
+    def _answer(
+        self,
+        waiting: Waiting,
+        kind: str,
+        body: dict[str, Any],
+        lengths: bytes = b"",
+        data: bytes = b"",
+    ) -> None:
+        assert not waiting.answered, waiting
+        waiting.answered = True
+        request_id = waiting.request.request_id
+        self.answers.append(Answer(waiting.route, request_id, kind, body, lengths, data))
+
+
+def _cuts(operations: list[Operation]) -> Iterable[int]:
+    """Return where to cut, so that no entry is over its limit."""
+    size = 0
+    for position, operation in enumerate(operations):
+        if position and not commands.fits(size, operation):
+            yield position
+            size = 0
+        size += commands.size_bytes(operation)
+    if operations:
+        yield len(operations)
+
+
+_OPERATIONS: Final[dict[str, Callable[[Broker, Request], Operation | None]]] = {
+    REQUEST_ID: Broker._register,
+    SUB: Broker._subscribe,
+    UNSUB: Broker._unsubscribe,
+    PUT: Broker._put,
+    GET: Broker._get,
+    TOPICS: Broker._topics,
+}

@@ -1,0 +1,235 @@
+"""Clients' requests at any node: served as the leader, passed on as a follower, STATUS answered.
+
+What lives here: where a request goes and how its reply is addressed. What must not: sockets, the
+meaning of requests (broker.py, store.py), the turn's order (replica.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final
+
+from cluster.broker import RETRY_AFTER_MS, Answer, Broker, Route
+from cluster.journal import Journal
+from cluster.messages import Health, Relay, RelayReply
+from cluster.peers import Peers
+from cluster.raft import Raft
+from cluster.relays import Relays
+from flotilla.protocol import (
+    ACK,
+    NAK,
+    PROTOCOL_VERSION,
+    STATUS,
+    ProtocolError,
+    Reply,
+    Request,
+    decode_request,
+    encode_reply,
+    nak_body,
+    request_id_of,
+)
+
+ELECTING_RETRY_MS: Final = 100  # a fraction of an election
+VERSION: Final = version("flotilla")
+
+Outgoing = list[tuple[bytes, list[bytes]]]
+
+
+@dataclass
+class Leading:
+    """What serving requests takes, once the node is a member."""
+
+    raft: Raft
+    broker: Broker
+    journal: Journal
+    uncommitted_entries_max: int
+
+
+class Frontend:
+    """The clients' side of one node.
+
+    `linked`: the members that can be reached now (a live view). `lead` is None until the node is a
+    member. `stopping`: take no more requests.
+    """
+
+    def __init__(self, name: str, relays_max: int, peers: Peers, linked: AbstractSet[str]) -> None:
+        self.lead: Leading | None = None
+        self.stopping = False
+        self._name, self._peers, self._linked = name, peers, linked
+        self._relays = Relays(relays_max)
+        self._answers: list[Answer] = []
+        self._relayed: Outgoing = []
+        self._health: Mapping[str, Health] = {}
+        self._now_ms = 0.0
+
+    def begin_turn(self, now_ms: float, health: Mapping[str, Health]) -> None:
+        """Set the time, and what the other members last said of themselves."""
+        self._now_ms, self._health = now_ms, health
+        self._relays.expire(now_ms)
+
+    def is_idle(self) -> bool:
+        """True when no client waits for a relayed reply."""
+        return len(self._relays) == 0
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def take_request(self, route: bytes, frames: Sequence[bytes]) -> None:
+        """Take what a client sent to this node: every request gets exactly one reply."""
+        request = self._decode(route, frames)
+        if request is None:
+            return
+        if request.type == STATUS:
+            self._answers.append(Answer(route, request.request_id, ACK, self.status()))
+        elif not self._serve(route, request):
+            self._relay(route, request.request_id, frames)
+
+    def take_relay(self, name: str, message: Relay) -> None:
+        """Take a request that another node has passed on; it is not passed on again."""
+        route = (name, message.relay_id)
+        request = self._decode(route, message.frames)
+        if request is not None and not self._serve(route, request):
+            details = {"retry_after_ms": ELECTING_RETRY_MS, "leader": self._leader}
+            self._refuse(route, request.request_id, "electing", "no leader yet", **details)
+
+    def _decode(self, route: Route, frames: Sequence[bytes]) -> Request | None:
+        try:
+            return decode_request(frames)
+        except ProtocolError as error:
+            request_id = request_id_of(frames)
+            self._refuse(route, request_id, error.code, error.message, **error.details)
+            return None
+
+    def _serve(self, route: Route, request: Request) -> bool:
+        """Serve the request as the leader, or refuse it; False if this node does not serve."""
+        if self.stopping:
+            self._refuse(route, request.request_id, "shutting_down", "the node is stopping")
+            return True
+        lead = self.lead
+        if lead is None or not lead.raft.serving:
+            return False
+        waiting_entries = lead.raft.uncommitted_entries
+        if waiting_entries >= lead.uncommitted_entries_max:
+            message = f"{waiting_entries} entries wait for a majority"
+            self._overloaded(route, request.request_id, message, lead.uncommitted_entries_max)
+            return True
+        reading = lead.broker.request(route, request, self._now_ms)
+        if reading is not None:
+            lead.broker.await_barrier(reading, lead.raft.ask_barrier(), lead.raft.commit_index)
+        return True
+
+    # --- relays -------------------------------------------------------------------------------
+
+    @property
+    def _leader(self) -> str:
+        return "" if self.lead is None else self.lead.raft.leader
+
+    def _relay(self, route: bytes, request_id: str, frames: Sequence[bytes]) -> None:
+        leader = self._leader
+        if leader not in self._linked:
+            message = f"{leader} does not serve yet" if leader else "no leader is known"
+            details = {"retry_after_ms": ELECTING_RETRY_MS}
+            self._refuse(route, request_id, "electing", message, **details)
+            return
+        relay_id = self._relays.add(route, request_id, leader, self._now_ms)
+        if relay_id is None:
+            self._overloaded(route, request_id, "too many relays", self._relays.relays_max)
+        else:
+            self._peers.send(leader, Relay(relay_id, list(frames)))
+
+    def take_relay_reply(self, message: RelayReply) -> None:
+        """Take the leader's reply to a request that was passed on."""
+        relayed = self._relays.finish(message.relay_id)
+        if relayed is not None:
+            self._relayed.append((relayed.route, list(message.frames)))
+
+    def abandon_relays(self, leader: str) -> None:
+        """Answer whoever waits for a leader that is gone."""
+        for relayed in self._relays.abandon(leader):
+            message = f"{leader} was lost while it held this request"
+            self._refuse(relayed.route, relayed.request_id, "uncertain", message)
+
+    # --- replies ------------------------------------------------------------------------------
+
+    def _overloaded(self, route: Route, request_id: str, message: str, limit: int) -> None:
+        details = {"limit": limit, "retry_after_ms": RETRY_AFTER_MS}
+        self._refuse(route, request_id, "overloaded", message, **details)
+
+    def _refuse(
+        self, route: Route, request_id: str, code: str, message: str, **details: Any
+    ) -> None:
+        self._answers.append(Answer(route, request_id, NAK, nak_body(code, message, **details)))
+
+    def take_replies(self) -> Outgoing:
+        """Return the replies to this node's clients; send the others to the nodes that asked."""
+        answers, self._answers = self._answers, []
+        replies, self._relayed = self._relayed, []
+        if self.lead is not None:
+            answers += self.lead.broker.answers
+            self.lead.broker.answers = []
+        leader = self._leader
+        term = 0 if self.lead is None else self.lead.raft.term
+        for answer in answers:
+            route = answer.route
+            node = self._name if isinstance(route, bytes) else route[0]
+            reply = Reply(
+                answer.type,
+                answer.request_id,
+                node,
+                leader,
+                term,
+                answer.body,
+                answer.lengths,
+                answer.data,
+            )
+            frames = encode_reply(reply)
+            if isinstance(route, bytes):
+                replies.append((route, frames))
+            else:
+                self._peers.send(node, RelayReply(route[1], frames))
+        return replies
+
+    # --- status -------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return this node's own view, the body of STATUS."""
+        versions = {"flotilla": VERSION, "protocol": PROTOCOL_VERSION}
+        lead = self.lead
+        if lead is None:
+            return {
+                "node": self._name,
+                "role": "joining",
+                "term": 0,
+                "leader": "",
+                "versions": versions,
+            }
+        raft = lead.raft
+        return {
+            "node": self._name,
+            "role": raft.role,
+            "serving": raft.serving,
+            "term": raft.term,
+            "leader": raft.leader,
+            "commit_index": raft.commit_index,
+            "applied_index": raft.applied_index,
+            "last_index": lead.journal.last_index,
+            "first_index": lead.journal.first_index,
+            "journal_bytes": lead.journal.size_bytes,
+            "disk_low": lead.broker.disk_low,
+            "members": {name: self._member(lead, name) for name in sorted(lead.raft.others)},
+            "store": lead.broker.store.statistics(),
+            "versions": versions,
+        }
+
+    def _member(self, lead: Leading, name: str) -> dict[str, Any]:
+        health = self._health.get(name)
+        member: dict[str, Any] = {
+            "connected": name in self._linked,
+            "applied_index": None if health is None else health.applied_index,
+        }
+        if lead.raft.is_leader:
+            match_index = lead.raft.match_index(name)
+            member |= {"match_index": match_index, "lag": lead.journal.last_index - match_index}
+        return member

@@ -1,0 +1,495 @@
+"""One node without sockets: what a turn does, in the order that is the contract.
+
+What lives here: the joining of peers, Raft, store, broker and relays. What must not: sockets, poll,
+signals, threads (node.py), clocks and randomness (both come in). The simulator and the tests drive
+this class with their own `Peers` and `Worker`.
+
+The order of a turn (docs/design.md, section 4) is what the promises rest on: no vote, vote request,
+acknowledgment or client's reply leaves before journal.sync() has returned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from cluster import commands, snapshots
+from cluster.broker import Broker, BrokerLimits
+from cluster.catchup import SnapshotFetch, SnapshotServer, Worker
+from cluster.core import FIRST_INDEX, Timing
+from cluster.frontend import Frontend, Leading
+from cluster.identity import Identity
+from cluster.journal import Journal
+from cluster.membership import founding_set, hello_of, is_linked, to_admit
+from cluster.messages import (
+    Health,
+    Hello,
+    Message,
+    Relay,
+    RelayReply,
+    SnapshotChunk,
+    SnapshotRefused,
+    SnapshotRequest,
+)
+from cluster.peers import Disconnected, Peers
+from cluster.raft import Raft
+from cluster.store import Store
+from cluster.transport import RaftTransport
+
+PEER_MESSAGES_PER_TURN_MAX: Final = 1024  # bounds the time to the next heartbeat
+HEALTH_PERIOD_S: Final = 0.5
+ADMIT_PERIOD_S: Final = 0.5
+GARBAGE_ROWS_PER_TURN_MAX: Final = 64  # about a millisecond of deletes
+
+LogEvent = Callable[..., None]
+
+
+class ReplacedError(Exception):
+    """Another data directory was admitted under this node's name; this one must not go on."""
+
+
+@dataclass(frozen=True)
+class ReplicaSettings:
+    """What a replica needs to know of its configuration. `members` includes `name`."""
+
+    cluster_id: str
+    name: str
+    members: tuple[str, ...]
+    data_dir: Path
+    timing: Timing
+    broker_limits: BrokerLimits
+    uncommitted_entries_max: int
+    relays_max: int
+    segment_bytes: int
+    keep_bytes: int
+
+    @property
+    def others(self) -> list[str]:
+        """The other members' names."""
+        return [name for name in self.members if name != self.name]
+
+    @property
+    def database(self) -> Path:
+        """The store's file."""
+        return self.data_dir / "store" / "store.db"
+
+    @property
+    def journal_dir(self) -> Path:
+        """The journal's directory."""
+        return self.data_dir / "journal"
+
+
+class Replica:
+    """A node's whole state, moved forward by `turn` and `finish_turn`.
+
+    `identity` is the data directory's; `peers`, `worker` its ways out; `rng` decides election
+    time-outs; `new_client_id` makes unguessable ids; `log(event, **fields)` reports what an
+    operator wants to know. `frontend` is its clients' side.
+    """
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        identity: Identity,
+        peers: Peers,
+        worker: Worker,
+        rng: random.Random,
+        new_client_id: Callable[[], str],
+        log: LogEvent,
+        now: float,
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.raft: Raft | None = None
+        self.disk_low = False
+        self._peers, self._worker, self._rng, self._log = peers, worker, rng, log
+        self._new_client_id = new_client_id
+        self._now = now
+        self._linked: set[str] = set()
+        self._health: dict[str, Health] = {}
+        self._next_health_s = self._next_admit_s = self._barrier_repeat_s = now
+        self._standing = ("", 0, "")
+        self._led_term: int | None = None
+        self.frontend = Frontend(settings.name, settings.relays_max, peers, self._linked)
+        directory = settings.database.parent
+        self._server = SnapshotServer(settings.database, directory, worker, peers.send)
+        self._fetch = SnapshotFetch(directory, worker, peers.send)
+        self.journal: Journal
+        self.store: Store
+        self.broker: Broker
+        if identity.started:
+            self._open_member()
+        else:
+            self._log("joining", reason="the data directory is empty", members=settings.members)
+            self._join()
+
+    # --- becoming a member --------------------------------------------------------------------
+
+    def _open_member(self) -> None:
+        settings = self.settings
+        self._open_journal()
+        snapshots.remove_leftovers(settings.database)
+        self.store = Store.open(settings.database, {})
+        self._start_raft()
+
+    def _join(self) -> None:
+        """Become a member if the peers' hellos or a copy of the store make this node one."""
+        hellos = {name: self._peers.hello_of(name) for name in self.settings.others}
+        founding = founding_set(self.settings.name, self.identity.incarnation, hellos)
+        if founding is not None:
+            self._found(founding)
+        elif self._fetch.ready is not None:
+            self._rejoin(self._fetch.ready)
+            self._fetch.ready = None
+        else:
+            members = [name for name, hello in hellos.items() if hello and not hello.fresh]
+            if members:
+                self._fetch.start(self._rng.choice(members), self._now)
+
+    def _found(self, founding: dict[str, str]) -> None:
+        self._clear_leftovers()
+        self.store = Store.open(self.settings.database, founding)
+        self.store.apply(FIRST_INDEX, 0, b"")
+        self.store.commit()
+        self._create_journal()
+        self._become_member(replace(self.identity, founding=founding, started=True))
+        self._log("founded", founding=founding)
+
+    def _rejoin(self, verified: snapshots.Verified) -> None:
+        """Take over a copy of the store, if this incarnation is admitted in it (rule 26)."""
+        if verified.members.get(self.settings.name) != self.identity.incarnation:
+            self._log("copy_too_old", index=verified.index, reason="not admitted in it yet")
+            return
+        self._clear_leftovers()
+        snapshots.install(verified.path, self.settings.database)
+        self.store = Store.open(self.settings.database, {})
+        self._create_journal()
+        self.journal.reset(verified.index, verified.term)
+        # Without a founding set: only the founders' may make others members.
+        self._become_member(replace(self.identity, started=True))
+        self._log("readmitted", index=verified.index, term=verified.term)
+
+    def _clear_leftovers(self) -> None:
+        """Remove what an earlier attempt to become a member left behind."""
+        assert not self.identity.started, "a member's files are never cleared"
+        Store.remove(self.settings.database)
+        for file in sorted(self.settings.journal_dir.glob("*")):
+            file.unlink()
+
+    def _create_journal(self) -> None:
+        Journal.create(self.settings.journal_dir)
+        self._open_journal()
+
+    def _open_journal(self) -> None:
+        settings = self.settings
+        self.journal = Journal.open(
+            settings.journal_dir, settings.segment_bytes, settings.keep_bytes
+        )
+
+    def _become_member(self, identity: Identity) -> None:
+        self._start_raft()
+        self.journal.sync()
+        # Last: until this is on disk the node is fresh and would begin again.
+        identity.save(self.settings.data_dir)
+        self.identity = identity
+        self._peers.update_hello(self.hello())
+
+    def hello(self) -> Hello:
+        """Return what this node says of itself to its peers."""
+        return hello_of(self.identity, self.settings.members)
+
+    def _start_raft(self) -> None:
+        settings, timing = self.settings, self.settings.timing
+        self.journal.applied_index = self.store.applied_index
+        transport = RaftTransport(settings.others, timing.heartbeat_s, lambda: self._now)
+        self._transport = transport
+        self.broker = Broker(self.store, settings.broker_limits, self._new_client_id)
+        self.raft = raft = Raft(
+            settings.name,
+            transport,
+            self.journal,
+            self,
+            self._apply,
+            timing,
+            self._rng,
+            self._now,
+            settings.database,
+        )
+        self.frontend.lead = Leading(
+            raft, self.broker, self.journal, settings.uncommitted_entries_max
+        )
+
+    # --- Raft's Snapshots port ----------------------------------------------------------------
+
+    def position(self) -> tuple[int, int]:
+        """Return the store's applied (index, term)."""
+        return self.store.applied_index, self.store.applied_term
+
+    def install(self, name: str) -> bool:
+        """Replace the store by a finished copy, or begin to pull one from the leader `name`."""
+        verified = self._fetch.ready
+        if verified is None or verified.index <= self.store.applied_index:
+            self._fetch.ready = None
+            self._fetch.start(name, self._now)
+            return False
+        if not self._worker.idle:
+            # A job may have the database open: SQLite, closing it, would remove the new one's WAL.
+            return False
+        self._fetch.ready = None
+        self.store.close()
+        snapshots.install(verified.path, self.settings.database)
+        self.store = self.broker.store = Store.open(self.settings.database, {})
+        self.journal.applied_index = self.store.applied_index
+        self._log("snapshot_installed", index=verified.index, term=verified.term)
+        return True
+
+    # --- the turn -----------------------------------------------------------------------------
+
+    def turn(
+        self, now: float, requests: Sequence[tuple[bytes, Sequence[bytes]]]
+    ) -> list[tuple[bytes, list[bytes]]]:
+        """Take what has come in, and return the replies that may leave now.
+
+        `now`: monotonic seconds. `requests`: (client's ZeroMQ identity, frames without delimiter).
+        """
+        self._now = now
+        messages = self._peers.receive(PEER_MESSAGES_PER_TURN_MAX)
+        self._take_events()
+        if self.raft is None:
+            self._join()
+        if self.raft is not None:
+            self.raft.begin_turn(now)
+        for name, message in messages:
+            self._take_message(name, message)
+        self._watch_leadership()
+        self.frontend.begin_turn(now * 1000, self._health)
+        for route, frames in requests:
+            self.frontend.take_request(route, frames)
+        if self.raft is not None:
+            self._drive_raft(self.raft)
+        replies = self.frontend.take_replies()
+        self._peers.flush(None)
+        return replies
+
+    def _drive_raft(self, raft: Raft) -> None:
+        self._submit(raft)
+        raft.tick()
+        self._watch_leadership()
+        if raft.serving:
+            self._serve(raft)
+        raft.queue_barrier()
+        raft.queue_appends()
+        # Rule 7's one sound relaxation: an acknowledgment of these can't be taken before the
+        # sync below has returned, because it comes in a later turn.
+        self._send_all(self._transport.appends)
+        self._peers.flush(None)
+        self.journal.sync()
+        self._send_all(self._transport.held)
+
+    def _send_all(self, queue: list[tuple[str, Message]]) -> None:
+        for name, message in queue:
+            if name in self._linked:
+                self._peers.send(name, message)
+        queue.clear()
+
+    def _submit(self, raft: Raft) -> None:
+        if not raft.serving:
+            return
+        self._propose_admissions(raft)
+        for payload, authors in self.broker.take_entries(int(self._now * 1000)):
+            self.broker.submitted(raft.submit(payload), raft.term, authors)
+
+    def _apply(self, index: int, term: int, payload: bytes) -> None:
+        members_before = dict(self.store.members)
+        outcomes = self.store.apply(index, term, payload)
+        self.journal.applied_index = index
+        self.broker.applied(index, term, outcomes, self._now * 1000)
+        if self.store.members != members_before:
+            self._members_changed()
+
+    def _members_changed(self) -> None:
+        own = self.store.members[self.settings.name]
+        if own != self.identity.incarnation:
+            raise ReplacedError(
+                f"another data directory ({own}) was admitted as {self.settings.name}; "
+                f"this one ({self.identity.incarnation}) must not take part any more"
+            )
+        self._log("members_changed", members=self.store.members)
+        self._refresh_links()
+
+    def _serve(self, raft: Raft) -> None:
+        now_ms = self._now * 1000
+        if self._now >= self._barrier_repeat_s:
+            self._barrier_repeat_s = self._now + self.settings.timing.heartbeat_s
+            if self.broker.reads_wait():
+                raft.repeat_barrier()
+        self.broker.serve_reads(raft.barrier_passed(), raft.applied_index, now_ms)
+        self.broker.expire(now_ms)
+
+    def finish_turn(self) -> None:
+        """Do what nobody waits for: commit the store's transaction, collect garbage, tell peers."""
+        self._server.tick(self._now)
+        self._fetch.tick(self._now)
+        if self.raft is not None:
+            self.store.commit()
+            self.store.collect_garbage(GARBAGE_ROWS_PER_TURN_MAX)
+            self._tell_health(self.raft)
+        self._peers.flush(None)
+
+    @property
+    def busy(self) -> bool:
+        """True when a turn is due at once, whether or not anything comes in."""
+        raft = self.raft
+        if raft is None:
+            return False
+        alone = raft.is_leader and not self.settings.others
+        return raft.applied_index < raft.commit_index or (alone and raft.uncommitted_entries > 0)
+
+    # --- peers --------------------------------------------------------------------------------
+
+    def _take_events(self) -> None:
+        for event in self._peers.events():
+            self._log(f"peer_{type(event).__name__.lower()}", **asdict(event))
+            if isinstance(event, Disconnected):
+                self._unlink(event.name)
+                self._fetch.lost(event.name)
+                self._health.pop(event.name, None)
+                self.frontend.abandon_relays(event.name)
+        self._refresh_links()
+
+    def _refresh_links(self) -> None:
+        """Let Raft have exactly the connections of admitted members (rules 14 and 26)."""
+        raft = self.raft
+        if raft is None:
+            return
+        for name in self.settings.others:
+            hello = self._peers.hello_of(name)
+            linked = is_linked(hello, self.store.members.get(name))
+            if linked and name not in self._linked:
+                self._linked.add(name)
+                raft.connected(name)
+            elif not linked:
+                self._unlink(name)
+                if hello is not None and hello.incarnation != self.store.members.get(name):
+                    raft.forget(name)
+
+    def _unlink(self, name: str) -> None:
+        if name in self._linked:
+            self._linked.discard(name)
+            assert self.raft is not None
+            self.raft.disconnected(name)
+
+    def _propose_admissions(self, raft: Raft) -> None:
+        if self._now < self._next_admit_s:
+            return
+        self._next_admit_s = self._now + ADMIT_PERIOD_S
+        hellos = {name: self._peers.hello_of(name) for name in self.settings.others}
+        for name, incarnation in to_admit(hellos, self.store.members).items():
+            self._log("admitting", node=name, incarnation=incarnation)
+            admit = commands.Admit(name, incarnation)
+            raft.submit(commands.encode(int(self._now * 1000), [admit]))
+
+    def _take_message(self, name: str, message: Message) -> None:
+        handler = _MESSAGES.get(type(message))
+        if handler is not None:
+            handler(self, name, message)
+        elif name in self._linked:
+            assert self.raft is not None
+            self.raft.deliver(name, message)
+
+    def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:
+        hello = self._peers.hello_of(name)
+        if self.raft is None or hello is None:
+            self._peers.send(name, SnapshotRefused("not a member myself"))
+        elif self.store.members.get(name) != hello.incarnation:
+            self._peers.send(name, SnapshotRefused("not admitted yet"))
+        else:
+            self._server.request(name, message, self.journal.first_index, self._now)
+
+    def _take_snapshot_chunk(self, name: str, message: SnapshotChunk) -> None:
+        self._fetch.take_chunk(name, message, self._now)
+
+    def _take_snapshot_refused(self, name: str, message: SnapshotRefused) -> None:
+        self._log("copy_refused", node=name, reason=message.reason)
+        self._fetch.refused(name, self._now)
+
+    def _take_health(self, name: str, message: Health) -> None:
+        self._health[name] = message
+
+    def _tell_health(self, raft: Raft) -> None:
+        if self._now >= self._next_health_s:
+            self._next_health_s = self._now + HEALTH_PERIOD_S
+            low = 1 if self.disk_low else 0
+            for name in self.settings.others:
+                self._peers.send(name, Health(raft.applied_index, self.disk_low))
+                low += name in self._health and self._health[name].disk_low
+            self.broker.disk_low = self.disk_low or low * 2 > len(self.settings.members)
+
+    # --- leadership ---------------------------------------------------------------------------
+
+    def _watch_leadership(self) -> None:
+        """Notice a change of role or term: waiting clients are answered, operators are told."""
+        raft = self.raft
+        if raft is None:
+            return
+        standing = raft.role, raft.term, raft.leader
+        if standing == self._standing:
+            return
+        before, self._standing = self._standing, standing
+        if self._led_term is not None and (not raft.is_leader or raft.term != self._led_term):
+            self.broker.abdicate("" if raft.leader == self.settings.name else raft.leader)
+            self._led_term = None
+        if raft.is_leader:
+            self._led_term = raft.term
+        if before[2] and before[2] != raft.leader:
+            self.frontend.abandon_relays(before[2])
+        self._log(
+            "role",
+            role=raft.role,
+            term=raft.term,
+            leader=raft.leader,
+            reason=_reason(before, standing),
+        )
+
+    def may_stop(self) -> bool:
+        """Return True when everything is answered and, if possible, another node leads.
+
+        Call after `frontend.stopping` was set; each call on an idle leader offers leadership.
+        """
+        raft = self.raft
+        if raft is None:
+            return True
+        if not raft.is_leader:
+            return self.frontend.is_idle()
+        if self.broker.is_idle() and raft.uncommitted_entries == 0:
+            if not self._linked:
+                return True
+            raft.transfer_leadership()
+        return False
+
+
+def _reason(before: tuple[str, int, str], after: tuple[str, int, str]) -> str:
+    """Return why a node's role, term or leader changed, as far as it can know."""
+    (old_role, old_term, old_leader), (role, term, leader) = before, after
+    if role == "leader":
+        return "a majority voted for this node"
+    if role == "candidate":
+        return f"no word from the leader {old_leader}" if old_leader else "no leader is known"
+    if old_role == "leader" and term == old_term:
+        return "no majority has answered"
+    if term > old_term:
+        return f"a newer term{f', led by {leader}' if leader else ''}"
+    return f"{leader} leads" if leader else "the leader is unknown"
+
+
+_MESSAGES: Final[dict[type, Callable[[Replica, str, Any], None]]] = {
+    Health: Replica._take_health,
+    Relay: lambda replica, name, message: replica.frontend.take_relay(name, message),
+    RelayReply: lambda replica, name, message: replica.frontend.take_relay_reply(message),
+    SnapshotRequest: Replica._take_snapshot_request,
+    SnapshotChunk: Replica._take_snapshot_chunk,
+    SnapshotRefused: Replica._take_snapshot_refused,
+}
