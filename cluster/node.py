@@ -1,0 +1,339 @@
+"""The process of one node: sockets, poll, signals, the worker thread, and the loop that joins them.
+
+What lives here: everything that touches the operating system on the loop's way. What must not: any
+decision; those are replica.py's, which this module feeds and obeys. The only module of a node that
+imports zmq.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import random
+import signal
+import socket
+import sqlite3
+import sys
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+import structlog
+import zmq
+
+from cluster import config, logs
+from cluster.broker import BrokerLimits
+from cluster.config import ConfigError, NodeConfig, split_address
+from cluster.core import Timing
+from cluster.identity import DirectoryLock, Identity, IdentityError
+from cluster.membership import hello_of
+from cluster.peers import PeerPort
+from cluster.replica import ReplacedError, Replica, ReplicaSettings
+from cluster.segments import JournalError
+from cluster.tables import CorruptStore
+from cluster.upkeep import Upkeep
+from flotilla.protocol import FRAME_BYTES_MAX
+
+TICK_S: Final = 0.02  # an idle node wakes this often; elections and heartbeats need no finer
+STOPPING_S_MAX: Final = 5.0  # a stopping node waits this long to hand over and answer
+WORKER_JOBS_MAX: Final = 16  # copies, checks and checkpoints: one each at most is usual
+EXIT_CONFIG: Final = 78  # EX_CONFIG of sysexits.h
+EXIT_DATA: Final = 65  # EX_DATAERR: the data directory is damaged or not ours
+EXIT_BROKEN: Final = 70  # EX_SOFTWARE: the replica must not go on
+
+
+_Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]]
+
+
+class ClientPort:
+    """The ROUTER socket that clients talk to."""
+
+    def __init__(self, context: zmq.Context[Any], listen: str, queue_max: int) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        self.socket.setsockopt(zmq.SNDHWM, queue_max)
+        self.socket.setsockopt(zmq.RCVHWM, queue_max)
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client back under its own identity
+        self.socket.setsockopt(zmq.IPV6, 1)
+        self.socket.bind(f"tcp://{listen}")
+
+    def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
+        """Return up to `limit` messages as (identity, frames behind the delimiter)."""
+        taken: list[tuple[bytes, list[bytes]]] = []
+        receive = self.socket.recv_multipart
+        with contextlib.suppress(zmq.Again):
+            while len(taken) < limit:
+                frames = receive(zmq.NOBLOCK)
+                # Without the delimiter there is nothing to decode: answered as a bad request.
+                framed = len(frames) > 1 and not frames[1]
+                taken.append((frames[0], frames[2:] if framed else []))
+        return taken
+
+    def send(self, replies: list[tuple[bytes, list[bytes]]]) -> None:
+        """Send replies; one to a client that is gone, or over its queue's limit, is dropped."""
+        for identity, frames in replies:
+            self.socket.send_multipart([identity, b"", *frames], zmq.NOBLOCK)
+
+
+class ThreadWorker:
+    """Runs slow jobs in one thread and hands their results back to the loop."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.Queue[_Job] = queue.Queue(WORKER_JOBS_MAX)
+        self._results: deque[Callable[[], None]] = deque()
+        self._under_way = 0
+        self.wake, self._wake = socket.socketpair()
+        self.wake.setblocking(False)
+        self._wake.setblocking(False)
+        threading.Thread(target=self._run, name="worker", daemon=True).start()
+
+    def submit(
+        self,
+        job: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Run `job` in the thread; see catchup.Worker."""
+        self._under_way += 1
+        try:
+            self._jobs.put_nowait((job, done, failed))
+        except queue.Full:
+            self._results.append(lambda: failed(OSError("the worker's queue is full")))
+
+    def _run(self) -> None:
+        while True:
+            job, done, failed = self._jobs.get()
+            self._results.append(self._outcome(job, done, failed))
+            with contextlib.suppress(BlockingIOError):  # it is awake already
+                self._wake.send(b"\0")
+
+    @staticmethod
+    def _outcome(
+        job: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[Exception], None]
+    ) -> Callable[[], None]:
+        try:
+            result = job()
+        except (OSError, sqlite3.Error, CorruptStore) as error:
+            expected = error
+            return lambda: failed(expected)
+        except Exception as error:  # noqa: BLE001  (a defect: raised again in the loop)
+            return _raiser(error)
+        return lambda: done(result)
+
+    def deliver(self) -> None:
+        """Call back for every finished job."""
+        with contextlib.suppress(BlockingIOError):
+            self.wake.recv(4096)
+        while self._results:
+            self._under_way -= 1
+            self._results.popleft()()
+
+    @property
+    def idle(self) -> bool:
+        """True when no job is under way (and none can begin but by the caller's own doing)."""
+        return self._under_way == 0
+
+
+def _raiser(error: Exception) -> Callable[[], None]:
+    def raise_it() -> None:
+        raise error
+
+    return raise_it
+
+
+class Node:
+    """One running node. `run()` returns when it was told to stop."""
+
+    def __init__(self, settings: NodeConfig, log: Any) -> None:
+        self._settings, self._log = settings, log
+        self._stop_at: float | None = None
+        self._poller = zmq.Poller()
+        self._context = zmq.Context()
+        self._rng = random.Random()
+        identity = self._identity()
+        self._clients = ClientPort(
+            self._context, settings.client_listen, settings.limits.client_queue_max
+        )
+        self._worker = ThreadWorker()
+        self._peers = self._open_peers(identity)
+        self._replica = self._open_replica(identity)
+        self._peers.update_hello(self._replica.hello())
+        self._upkeep = Upkeep(
+            self._replica, self._worker, settings.limits.disk_free_min_bytes, self._event
+        )
+        self._poller.register(self._clients.socket, zmq.POLLIN)
+        self._poller.register(self._worker.wake.fileno(), zmq.POLLIN)
+
+    def _identity(self) -> Identity:
+        settings = self._settings
+        directory = settings.data_dir
+        identity = Identity.load(directory)
+        if identity is None:
+            identity = Identity.create(settings.cluster_id, settings.node)
+            identity.save(directory)
+        identity.check(directory, settings.cluster_id, settings.node)
+        return identity
+
+    def _open_peers(self, identity: Identity) -> PeerPort:
+        settings = self._settings
+        members = {
+            name: split_address(address)
+            for name, address in settings.members.items()
+            if name != settings.node
+        }
+        return PeerPort(
+            settings.node,
+            split_address(settings.peer_listen),
+            members,
+            hello_of(identity, tuple(settings.members)),
+            time.monotonic,
+            watch=self._watch,
+            random=self._rng,
+        )
+
+    def _open_replica(self, identity: Identity) -> Replica:
+        return Replica(
+            _replica_settings(self._settings),
+            identity,
+            self._peers,
+            self._worker,
+            self._rng,
+            lambda: str(uuid.uuid4()),
+            self._event,
+            time.monotonic(),
+        )
+
+    def _event(self, event: str, **fields: Any) -> None:
+        self._log.info(event, **fields)
+
+    def _watch(self, fd: int, read: bool, write: bool) -> None:
+        flags = (zmq.POLLIN if read else 0) | (zmq.POLLOUT if write else 0)
+        if flags:
+            self._poller.register(fd, flags)
+        elif fd in self._poller:
+            self._poller.unregister(fd)
+
+    def stop(self, *signal_and_frame: object) -> None:
+        """Begin to stop: hand leadership over, answer what is under way, return from `run`."""
+        if self._stop_at is None:
+            self._stop_at = time.monotonic() + STOPPING_S_MAX
+            self._replica.frontend.stopping = True
+
+    def run(self) -> None:
+        """Run turns until stopped."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.stop)
+        self._event(
+            "started", clients=self._settings.client_listen, peers=self._settings.peer_listen
+        )
+        more = False
+        while not self._is_done():
+            more = self._turn(0 if more else self._wait_ms())
+        self._event("stopped")
+        self._peers.close()
+        self._context.destroy(linger=0)
+
+    def _wait_ms(self) -> int:
+        due = self._peers.next_deadline() - time.monotonic()
+        return math.ceil(max(0.0, min(TICK_S, due)) * 1000)
+
+    def _turn(self, wait_ms: int) -> bool:
+        """Run one turn; True if the next is due at once."""
+        limit = self._settings.limits.requests_per_turn_max
+        client_socket, worker_fd = self._clients.socket, self._worker.wake.fileno()
+        requests: list[tuple[bytes, list[bytes]]] = []
+        for source, flags in self._poller.poll(wait_ms):
+            if source is client_socket:
+                requests = self._clients.receive(limit)
+            elif source == worker_fd:
+                self._worker.deliver()
+            else:
+                self._peers.on_ready(source, bool(flags & zmq.POLLIN), bool(flags & zmq.POLLOUT))
+        now = time.monotonic()
+        self._peers.tick(now)
+        replica = self._replica
+        self._clients.send(replica.turn(now, requests))
+        replica.finish_turn()
+        self._upkeep.tick(now)
+        return replica.busy or len(requests) == limit
+
+    def _is_done(self) -> bool:
+        if self._stop_at is None:
+            return False
+        return self._replica.may_stop() or time.monotonic() >= self._stop_at
+
+
+def _replica_settings(settings: NodeConfig) -> ReplicaSettings:
+    raft, limits = settings.raft, settings.limits
+    return ReplicaSettings(
+        cluster_id=settings.cluster_id,
+        name=settings.node,
+        members=tuple(sorted(settings.members)),
+        data_dir=settings.data_dir,
+        timing=Timing(
+            raft.election_min_ms / 1000,
+            raft.election_max_ms / 1000,
+            raft.heartbeat_ms / 1000,
+            raft.fallback_ms / 1000,
+        ),
+        broker_limits=BrokerLimits(
+            limits.in_flight_max, limits.parked_gets_max, limits.backlog_bytes_max
+        ),
+        uncommitted_entries_max=limits.uncommitted_entries_max,
+        relays_max=limits.relays_max,
+        segment_bytes=settings.journal.segment_bytes,
+        keep_bytes=settings.journal.keep_bytes,
+    )
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file with the node's settings; FLOTILLA_… variables override it.",
+)
+def main(path: Path | None) -> None:
+    """Run one Flotilla node until SIGTERM.
+
+    Exit codes: 0 stopped orderly, 65 the data directory is damaged or in use, 70 the replica had to
+    stop, 78 the settings are wrong.
+    """
+    try:
+        settings = config.load(path, os.environ)
+    except ConfigError as error:
+        _exit(EXIT_CONFIG, str(error))
+    logs.configure(settings.log, settings.node)
+    log = structlog.get_logger()
+    try:
+        with DirectoryLock(settings.data_dir):
+            Node(settings, log).run()
+    except (CorruptStore, JournalError, IdentityError) as error:
+        log.error("refused_to_start", reason=str(error))
+        _exit(EXIT_DATA, str(error))
+    except ReplacedError as error:
+        log.error("replaced", reason=str(error))
+        _exit(EXIT_BROKEN, str(error))
+    except Exception:
+        # Fail-stop: a replica that could not apply an entry must not go on voting. Nothing is
+        # sent or synced on the way out; the supervisor starts the node again from its disk.
+        log.exception("failed")
+        _exit(EXIT_BROKEN, "this node had to stop; its log has the traceback")
+
+
+def _exit(code: int, message: str) -> NoReturn:
+    click.echo(f"flotilla-node: {message}", err=True)
+    sys.stderr.flush()
+    os._exit(code)  # not sys.exit: the worker thread may be in the middle of a job
+
+
+if __name__ == "__main__":
+    main()
