@@ -1,0 +1,495 @@
+"""The journal's rules one by one, and its life on a real disk.
+
+What must not: damaged files (test_segments.py), power losses (test_journal_crashes.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster import journal as journal_module
+from cluster.files import Files
+from cluster.journal import Journal
+from cluster.segments import (
+    COMMAND_BYTES_MAX,
+    MissingJournal,
+)
+from tests.unit.memory_disk import (
+    NO_OP,
+    ROOT,
+    SMALL_BYTES,
+    MemoryDisk,
+    Stopped,
+    command,
+    entries,
+    filled,
+    lose_unsynced,
+    open_journal,
+)
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk()
+
+
+@pytest.fixture
+def journal(disk: MemoryDisk) -> Journal:
+    return filled(disk, 5)
+
+
+# --- rule 1: adding -------------------------------------------------------------------------
+
+
+def test_an_empty_journal_begins_at_index_1_in_term_0_without_a_vote(disk: MemoryDisk) -> None:
+    journal = open_journal(disk)
+    assert (len(journal), journal.first_index, journal.last_index, journal.last_term) == (
+        0,
+        1,
+        0,
+        0,
+    )
+    assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (0, None)
+    assert not journal.dirty
+    with pytest.raises(IndexError):
+        journal[-1]
+
+
+def test_entries_come_back_as_tuples_of_bytes_and_ints(journal: Journal) -> None:
+    assert journal[0] == (command(1), 1, 1)
+    assert journal[2] == (command(3), 3, 1)
+    assert journal[-1] == (command(5), 5, 1)
+    assert journal[-5] == journal[0]
+    for entry in (journal[0], journal[-1], *journal[:]):
+        assert type(entry) is tuple
+        assert [type(part) for part in entry] == [bytes, int, int]
+
+
+def test_positions_outside_raise_index_error_as_a_list_does(journal: Journal) -> None:
+    for position in (5, -6):
+        with pytest.raises(IndexError):
+            journal[position]
+
+
+def test_slices_may_start_anywhere_as_a_lists_do(journal: Journal) -> None:
+    everything = entries(journal)
+    for start in (None, 0, 2, 5, 9, -2):
+        for stop_at in (None, 0, 3, 5, 9, -1):
+            assert journal[start:stop_at] == everything[start:stop_at]
+
+
+def test_delete_entries_from_drops_nothing(journal: Journal) -> None:
+    journal.deleteEntriesFrom(1)
+    assert journal.last_index == 5
+
+
+def test_delete_entries_to_is_refused(journal: Journal) -> None:
+    with pytest.raises(AssertionError, match="compaction must be off"):
+        journal.deleteEntriesTo(2)
+
+
+def test_an_entry_that_is_here_is_skipped_and_nothing_after_it_lost(journal: Journal) -> None:
+    journal.add(command(3), 3, 1)
+    assert journal.last_index == 5
+    assert not journal.dirty
+
+
+def test_a_conflicting_entry_replaces_the_suffix(disk: MemoryDisk, journal: Journal) -> None:
+    assert journal[3] != journal[-1]
+    journal.add(command("new"), 4, 2)
+    assert [entry[1:] for entry in journal[:]] == [(1, 1), (2, 1), (3, 1), (4, 2)]
+    assert journal[-1] == (command("new"), 4, 2)
+    journal.sync()
+    assert entries(open_journal(disk)) == entries(journal)
+
+
+def test_a_committed_entry_is_never_replaced(journal: Journal) -> None:
+    journal.setRaftCommitIndex(4)
+    with pytest.raises(AssertionError, match="committed 4"):
+        journal.add(command("x"), 4, 2)
+    journal.add(command("x"), 5, 2)
+
+
+def test_an_applied_entry_is_never_replaced(journal: Journal) -> None:
+    journal.applied_index = 4
+    with pytest.raises(AssertionError, match="applied 4"):
+        journal.add(command("x"), 4, 2)
+    journal.add(command("x"), 5, 2)
+
+
+@pytest.mark.parametrize("index", [0, 7])
+def test_a_gap_is_fatal(journal: Journal, index: int) -> None:
+    with pytest.raises(AssertionError, match=f"gap: entry {index}"):
+        journal.add(command("x"), index, 1)
+
+
+@pytest.mark.parametrize("bad", [b"", b"\x02x", b"\x03", bytes(COMMAND_BYTES_MAX + 1)])
+def test_only_regular_commands_and_no_ops_of_bounded_size_are_taken(
+    journal: Journal, bad: bytes
+) -> None:
+    with pytest.raises(AssertionError, match="entry 6"):
+        journal.add(bad, 6, 1)
+
+
+# --- rule 2: clear --------------------------------------------------------------------------
+
+
+def test_clear_keeps_the_log_that_holds_the_snapshots_last_entry(journal: Journal) -> None:
+    before = entries(journal)
+    journal.clear()
+    journal.add(NO_OP, 2, 0)
+    journal.add(NO_OP, 3, 1)
+    assert entries(journal) == before
+    journal.add(command(6), 6, 1)
+    assert journal.last_index == 6
+
+
+@pytest.mark.parametrize(("index", "term"), [(9, 1), (6, 1), (4, 3)])
+def test_clear_begins_anew_at_a_last_entry_that_is_not_here(
+    disk: MemoryDisk, journal: Journal, index: int, term: int
+) -> None:
+    journal.clear()
+    journal.add(NO_OP, index - 1, term)
+    assert journal.last_index == 5, "nothing is decided by the first add"
+    journal.add(command("ignored"), index, term)
+    assert entries(journal) == [(NO_OP, index, term)]
+    assert not journal.dirty
+    lost = disk.after_power_loss(lose_unsynced, "durable")
+    assert entries(open_journal(lost)) == [(NO_OP, index, term)]
+    assert len(disk.list(ROOT, ".log")) == 1
+
+
+def test_a_snapshot_that_contradicts_committed_entries_stops_the_node(journal: Journal) -> None:
+    journal.setRaftCommitIndex(4)
+    journal.clear()
+    journal.add(NO_OP, 3, 2)
+    with pytest.raises(Stopped, match="contradicts"):
+        journal.add(NO_OP, 4, 2)
+
+
+def test_a_snapshot_below_the_first_entry_stops_the_node(disk: MemoryDisk) -> None:
+    journal = open_journal(disk)
+    journal.reset(100, 3)
+    journal.clear()
+    journal.add(NO_OP, 49, 3)
+    with pytest.raises(Stopped, match="contradicts"):
+        journal.add(NO_OP, 50, 3)
+
+
+# --- reset and compaction (rule 3) ----------------------------------------------------------
+
+
+def test_reset_is_durable_and_keeps_term_and_vote(disk: MemoryDisk, journal: Journal) -> None:
+    journal.setCurrentTerm(7, "b")
+    journal.reset(50, 6)
+    again = open_journal(disk.after_power_loss(lose_unsynced, "durable"))
+    assert (again.first_index, again.last_index, again.last_term) == (50, 50, 6)
+    assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (7, "b")
+    assert again.getRaftCommitIndex() == 50
+    again.add(command(51), 51, 7)
+    assert [entry[1] for entry in again[:]] == [50, 51]
+
+
+def test_reset_behind_the_commit_index_is_refused(journal: Journal) -> None:
+    journal.setRaftCommitIndex(4)
+    with pytest.raises(AssertionError, match="behind commit index 4"):
+        journal.reset(3, 1)
+
+
+def test_compaction_drops_whole_segments_below_the_durable_index(disk: MemoryDisk) -> None:
+    journal = filled(disk, 40, segment_bytes=SMALL_BYTES)
+    segments_before = len(disk.list(ROOT, ".log"))
+    size_before = journal.size_bytes
+    begun = len(disk.operations)
+    dropped = journal.compact(20)
+    assert dropped > 2
+    assert disk.operations[begun:] == ["unlink", "fsync_directory"] * dropped
+    assert len(disk.list(ROOT, ".log")) == segments_before - dropped
+    assert journal.size_bytes < size_before
+    assert 1 < journal.first_index <= 20
+    assert journal[0] == (command(journal.first_index), journal.first_index, 1)
+    assert journal.term_at(20) == 1
+    assert journal.term_at(journal.first_index - 1) is None
+    assert journal.compact(20) == 0
+    assert entries(open_journal(disk)) == entries(journal)
+
+
+@pytest.mark.parametrize("durable", range(1, 41))
+def test_the_entry_at_the_durable_index_always_stays(disk: MemoryDisk, durable: int) -> None:
+    journal = filled(disk, 40, segment_bytes=SMALL_BYTES)
+    journal.compact(durable)
+    assert journal.term_at(durable) == 1
+    assert journal.last_index == 40
+
+
+def test_compaction_keeps_the_last_entry_whatever_it_is_told() -> None:
+    for count in range(20, 28):  # among them one that has just filled its segment
+        disk = MemoryDisk()
+        journal = filled(disk, count, segment_bytes=SMALL_BYTES)
+        journal.compact(10**9)
+        assert journal[-1] == (command(count), count, 1)
+        assert open_journal(disk).last_index == count
+
+
+def test_compaction_keeps_keep_bytes_of_log(disk: MemoryDisk) -> None:
+    journal = filled(disk, 60, segment_bytes=SMALL_BYTES, keep_bytes=1000)
+    journal.compact(60)
+    assert 1000 <= journal.size_bytes <= 1000 + 2 * SMALL_BYTES
+
+
+def test_compaction_never_drops_what_only_a_buffer_replaces(disk: MemoryDisk) -> None:
+    journal = filled(disk, 20, segment_bytes=SMALL_BYTES)
+    journal.add(command(21), 21, 1)
+    journal.compact(21)
+    again = open_journal(disk.after_power_loss(lose_unsynced, "durable"))
+    assert again.term_at(21) == 1
+
+
+def test_replaced_entries_in_a_dropped_segments_successor_are_ignored(disk: MemoryDisk) -> None:
+    """1..10 | 11..20, then 9' ..: when the segment with 1..8 is gone, 11.. must not be a base."""
+    journal = filled(disk, 20, segment_bytes=SMALL_BYTES)
+    journal.setCurrentTerm(2, None)
+    for index in range(9, 60):
+        journal.add(command(f"{index}'"), index, 2)
+        journal.sync()
+    for durable in range(1, 60):
+        journal.compact(durable)
+        assert entries(open_journal(disk, segment_bytes=SMALL_BYTES)) == entries(journal)
+
+
+def test_first_entry_read_before_compaction_is_not_remembered(disk: MemoryDisk) -> None:
+    journal = filled(disk, 40, segment_bytes=SMALL_BYTES)
+    assert journal[0][1] == 1
+    journal.compact(30)
+    assert journal[0][1] == journal.first_index > 1
+
+
+# --- rule 4: slices and memory --------------------------------------------------------------
+
+
+def test_slices_are_capped_in_entries(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = filled(disk, 9)
+    monkeypatch.setattr(journal_module, "SLICE_ENTRIES_MAX", 4)
+    assert [entry[1] for entry in journal[3:]] == [4, 5, 6, 7]
+
+
+def test_slices_are_capped_in_bytes_but_not_below_two_entries(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = filled(disk, 9)
+    monkeypatch.setattr(journal_module, "SLICE_BYTES_MAX", 3 * len(command(1)))
+    assert [entry[1] for entry in journal[3:]] == [4, 5, 6]
+    monkeypatch.setattr(journal_module, "SLICE_BYTES_MAX", 1)
+    assert [entry[1] for entry in journal[3:]] == [4, 5]
+
+
+def test_entries_evicted_from_the_cache_are_read_from_disk_even_before_a_sync(
+    disk: MemoryDisk,
+) -> None:
+    journal = open_journal(disk, cache_bytes=500)
+    for index in range(1, 30):
+        journal.add(command(index), index, 1)
+    assert len(journal._cache) < 5
+    assert entries(journal) == [(command(index), index, 1) for index in range(1, 30)]
+    assert journal.dirty
+    journal.add(command("new"), 3, 2)
+    assert entries(journal)[2:] == [(command("new"), 3, 2)]
+    for index in range(4, 30):
+        journal.add(command(index), index, 2)
+    assert len(journal._cache) < 5
+    assert entries(journal)[3:] == [(command(index), index, 2) for index in range(4, 30)]
+
+
+def test_a_large_buffer_is_written_without_a_sync(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "BUFFER_BYTES_MAX", 100)
+    journal = open_journal(disk)
+    for index in range(1, 10):
+        journal.add(command(index), index, 1)
+    assert len(journal._buffer) < 100
+    assert journal.dirty
+
+
+def test_memory_per_entry_outside_the_cache_is_at_most_24_bytes(disk: MemoryDisk) -> None:
+    journal = open_journal(disk)
+    arrays = (journal._positions, journal._sizes, journal._terms)
+    assert sum(part.itemsize for part in arrays) <= 24
+
+
+def test_a_damaged_entry_is_found_when_it_is_read_and_stops_the_node(disk: MemoryDisk) -> None:
+    filled(disk, 5)
+    journal = open_journal(disk)
+    (inode,) = disk.names.values()
+    inode.data[inode.data.index(command(3))] ^= 1
+    assert journal[1] == (command(2), 2, 1)
+    with pytest.raises(Stopped, match="entry 3 of term 1 is damaged"):
+        journal[2]
+    del inode.data[20:]
+    with pytest.raises(Stopped, match="entry 2 of term 1 is damaged"):
+        journal[1]
+
+
+# --- rule 5: term, vote, commit index -------------------------------------------------------
+
+
+def test_term_and_vote_survive_a_power_loss_after_sync(disk: MemoryDisk) -> None:
+    journal = open_journal(disk)
+    for term, vote in ((3, None), (3, "node-ü"), (4, "c"), (9, None)):
+        journal.setCurrentTerm(term, vote)
+        assert journal.dirty
+        journal.sync()
+        again = open_journal(disk.after_power_loss(lose_unsynced, "durable"))
+        assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (term, vote)
+
+
+def test_an_unchanged_vote_costs_no_sync(disk: MemoryDisk) -> None:
+    journal = open_journal(disk)
+    journal.setCurrentTerm(3, "a")
+    journal.sync()
+    done = len(disk.operations)
+    journal.setCurrentTerm(3, "a")
+    assert not journal.dirty
+    journal.sync()
+    assert len(disk.operations) == done
+
+
+@pytest.mark.parametrize(("term", "vote"), [(2, None), (3, "b"), (3, None)])
+def test_a_term_never_goes_back_and_a_vote_never_changes(
+    disk: MemoryDisk, term: int, vote: str | None
+) -> None:
+    journal = open_journal(disk)
+    journal.setCurrentTerm(3, "a")
+    with pytest.raises(AssertionError, match=r"\(3, a\) ->"):
+        journal.setCurrentTerm(term, vote)
+
+
+def test_every_segment_stands_alone(disk: MemoryDisk) -> None:
+    journal = open_journal(disk, segment_bytes=SMALL_BYTES)
+    journal.setCurrentTerm(5, "a")
+    for index in range(1, 60):
+        journal.add(command(index), index, 5)
+        journal.sync()
+    journal.compact(59)
+    again = open_journal(disk)
+    assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (5, "a")
+
+
+def test_the_commit_hint_stays_within_the_log(disk: MemoryDisk, journal: Journal) -> None:
+    journal.setRaftCommitIndex(99)
+    assert journal.getRaftCommitIndex() == 5
+    journal.setRaftCommitIndex(3)
+    assert journal.getRaftCommitIndex() == 3
+    assert not journal.dirty, "a hint is not worth a sync"
+    journal._destroy()
+    assert open_journal(disk).getRaftCommitIndex() == 3
+
+
+def test_the_commit_hint_is_at_least_the_first_entry(disk: MemoryDisk) -> None:
+    journal = open_journal(disk)
+    assert journal.getRaftCommitIndex() == 1
+    journal.reset(70, 2)
+    journal.setRaftCommitIndex(1)
+    assert journal.getRaftCommitIndex() == 70
+
+
+def test_a_closed_journal_is_closed_once_and_durable(disk: MemoryDisk) -> None:
+    journal = filled(disk, 3)
+    journal.add(command(4), 4, 1)
+    journal._destroy()
+    journal._destroy()
+    again = open_journal(disk.after_power_loss(lose_unsynced, "durable"))
+    assert again.last_index == 4
+
+
+# --- recovery -------------------------------------------------------------------------------
+
+
+def test_open_refuses_a_directory_without_a_journal(tmp_path: Path) -> None:
+    with pytest.raises(MissingJournal, match="no journal"):
+        Journal.open(tmp_path / "absent")
+
+
+def test_create_refuses_a_directory_with_a_journal(disk: MemoryDisk, journal: Journal) -> None:
+    with pytest.raises(AssertionError, match="already holds"):
+        Journal.create(ROOT, disk)
+
+
+# --- rule 6: fail-stop ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["write", "fdatasync"])
+def test_a_failed_sync_stops_the_node_and_is_not_retried(disk: MemoryDisk, operation: str) -> None:
+    journal = filled(disk, 3)
+    journal.add(command(4), 4, 1)
+    disk.error_in = operation
+    before = len(disk.operations)
+    with pytest.raises(Stopped, match=f"injected into {operation}"):
+        journal.sync()
+    assert disk.operations[before:].count(operation) == 1
+
+
+@pytest.mark.parametrize(
+    "operation", ["open_append", "truncate", "rename", "fsync_directory", "unlink"]
+)
+def test_a_failed_reset_stops_the_node(disk: MemoryDisk, operation: str) -> None:
+    journal = filled(disk, 3)
+    disk.error_in = operation
+    with pytest.raises(Stopped, match=f"injected into {operation}"):
+        journal.reset(9, 1)
+
+
+def test_a_failed_removal_in_compaction_stops_the_node(disk: MemoryDisk) -> None:
+    journal = filled(disk, 30, segment_bytes=SMALL_BYTES)
+    disk.error_in = "unlink"
+    with pytest.raises(Stopped, match="injected into unlink"):
+        journal.compact(30)
+
+
+@pytest.mark.parametrize("cause", ["buffer", "cache"])
+def test_a_failed_write_within_add_stops_the_node(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    if cause == "buffer":
+        monkeypatch.setattr(journal_module, "BUFFER_BYTES_MAX", 1)
+    journal = open_journal(disk, cache_bytes=1 << 20 if cause == "buffer" else 0)
+    disk.error_in = "write"
+    with pytest.raises(Stopped, match="injected into write"):
+        journal.add(command(1), 1, 1)
+
+
+def test_a_write_that_writes_nothing_is_an_error(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = filled(disk, 3)
+    journal.add(command(4), 4, 1)
+    monkeypatch.setattr(disk, "write", lambda _fd, _data: 0)
+    with pytest.raises(Stopped, match="wrote 0"):
+        journal.sync()
+
+
+# --- the real disk --------------------------------------------------------------------------
+
+
+def test_the_real_disk_keeps_a_life_with_rolls_compaction_and_reset(tmp_path: Path) -> None:
+    directory = tmp_path / "node" / "journal"
+    journal = filled(Files(), 30, directory=directory, segment_bytes=SMALL_BYTES)
+    journal.compact(15)
+    assert journal.first_index > 1
+    journal.add(command("new"), 28, 2)
+    journal._destroy()
+    again = open_journal(Files(), directory)
+    assert again[-1] == (command("new"), 28, 2)
+    assert again[0][1] == journal.first_index
+    again.reset(100, 2)
+    again._destroy()
+    assert entries(open_journal(Files(), directory)) == [(NO_OP, 100, 2)]
+    (segment,) = directory.iterdir()
+    with segment.open("ab") as file:
+        file.write(b"torn")
+    size = segment.stat().st_size
+    open_journal(Files(), directory)._destroy()
+    assert b"torn" not in segment.read_bytes()
+    assert segment.stat().st_size > size - 4, "closing adds its own record"
