@@ -1,0 +1,57 @@
+"""Who may be a peer: what two nodes' Hellos have to agree on, and how often trouble is reported.
+
+What lives here: pure judgments on Hellos. What must not: sockets, clocks, what a wiped or fresh
+member may do (that is for those who know the log).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cluster.messages import Hello, Message
+
+REPORT_MS: Final = 10_000  # the same trouble with the same address is reported once in this time
+REPORTS_REMEMBERED_MAX: Final = 64  # addresses; the oldest is forgotten first
+
+
+def objection(mine: Hello, message: Message, dialed: str | None) -> str:
+    """Return why a first message is no Hello for us, "" if it is.
+
+    `dialed` is the peer that we dialed, None if the other side did: the smaller name dials, so that
+    a pair has one connection. The version was checked by decoding.
+    """
+    if not isinstance(message, Hello):
+        return f"said {type(message).__name__} before Hello"
+    if message.cluster_id != mine.cluster_id:
+        return f"belongs to cluster {message.cluster_id!r}, this node to {mine.cluster_id!r}"
+    if message.members != mine.members:
+        return f"knows the members {message.members}, this node {mine.members}"
+    if message.node not in mine.members or message.node == mine.node:
+        return f"is {message.node!r}, which is no other member than {mine.node!r}"
+    if dialed is not None and dialed != message.node:
+        return f"is {message.node!r}, but {dialed!r} was dialed"
+    if dialed is None and message.node > mine.node:
+        return f"is {message.node!r}, which has to wait until {mine.node!r} dials it"
+    return ""
+
+
+def identity(hello: Hello) -> tuple[object, ...]:
+    """Return what may not change while a connection lives."""
+    return hello.version, hello.cluster_id, hello.node, hello.incarnation, hello.members
+
+
+class Reports:
+    """Tells whether a trouble is to be reported again, so that the log is not flooded."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, float] = {}
+
+    def due(self, key: str, now: float) -> bool:
+        """Return True at most once a key in `REPORT_MS`; `now` in seconds."""
+        if now < self._at.get(key, float("-inf")) + REPORT_MS / 1000:
+            return False
+        self._at.pop(key, None)  # the newest stands last
+        self._at[key] = now
+        if len(self._at) > REPORTS_REMEMBERED_MAX:
+            del self._at[next(iter(self._at))]
+        return True

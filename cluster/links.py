@@ -1,0 +1,196 @@
+"""The parts of the connections between nodes: a look-up, a dial, a connection and its buffers.
+
+What lives here: what one connection is, and its two system calls. What must not: who may connect,
+when to dial, what is reported (peers.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from itertools import islice
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from cluster import messages
+from cluster.frames import FrameReader
+from cluster.messages import Hello
+
+READ_BYTES_MAX: Final = 1024 * 1024  # of one connection a turn: nobody starves the loop
+RECEIVE_BUFFER_BYTES_MAX: Final = messages.FRAME_BYTES_MAX + READ_BYTES_MAX  # a frame always fits
+GATHER_FRAMES_MAX: Final = 64  # buffers in one sendmsg; far below IOV_MAX (1024)
+BACKOFF_MS_MIN: Final = 25  # a restarted peer is reachable at once
+BACKOFF_MS_MAX: Final = 1_000  # a dead one costs a SYN a second
+LOOKUPS_MAX: Final = 8  # threads inside getaddrinfo, abandoned ones included
+
+Address: TypeAlias = tuple[str, int]
+
+
+class Reason(StrEnum):
+    """Why a connection ended."""
+
+    CLOSED = "the peer closed the connection"
+    LOST = "the connection broke"
+    BAD_FRAME = "the peer sent something that is no message"
+    SILENT = "the peer said nothing for too long"
+    REPLACED = "the peer opened a new connection"
+    BEHIND = "the peer doesn't take what we send"
+
+
+class Lookup:
+    """One look-up of an address; a name's runs in a thread, as getaddrinfo can block for seconds.
+
+    Nothing is cached beyond the system's resolver: a container that restarts has a new address.
+    """
+
+    _slots: Final = threading.BoundedSemaphore(LOOKUPS_MAX)
+
+    def __init__(self, address: Address) -> None:
+        self.found: list[Any] | None = None
+        self.failure = ""
+        try:
+            self.found = socket.getaddrinfo(
+                *address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            )
+        except (OSError, UnicodeError):
+            self._start(address)
+
+    def _start(self, address: Address) -> None:
+        if self._slots.acquire(blocking=False):
+            threading.Thread(target=self._run, args=(address,), daemon=True).start()
+        else:
+            self.failure = f"{LOOKUPS_MAX} look-ups of names are stuck in the resolver"
+
+    def _run(self, address: Address) -> None:
+        try:
+            self.found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            self.failure = f"look-up of {address[0]}: {error}"
+        finally:
+            self._slots.release()
+
+
+@dataclass(slots=True, eq=False)
+class Dial:
+    """A peer that we dial (its name is greater than ours), and how that goes."""
+
+    name: str
+    address: Address
+    due_at: float
+    attempts: int = 0  # since it last said Hello
+    give_up_at: float = 0.0
+    lookup: Lookup | None = None
+    connection: Connection | None = None
+
+    def connect(self, found: list[Any]) -> tuple[socket.socket, Any]:
+        """Begin to connect to one of the addresses found, in turn; raises OSError."""
+        family, kind, protocol, _, address = found[self.attempts % len(found)]
+        raw = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+        error = raw.connect_ex(address)
+        if error not in (0, errno.EINPROGRESS):
+            raw.close()
+            raise OSError(error, os.strerror(error))
+        return raw, address
+
+    def schedule(self, now: float, random: Random) -> None:
+        """Set the next attempt: soon at first, then at doubling distances."""
+        backoff_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(self.attempts, 10))
+        self.due_at = now + backoff_ms * random.uniform(0.5, 1.0) / 1000
+        self.attempts += 1
+        self.lookup = self.connection = None
+
+
+class State(Enum):
+    CONNECTING = 1
+    GREETING = 2
+    LIVE = 3
+    ENDED = 4  # read to its end: what came before it is still to be received
+    CLOSED = 5
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """A socket, what waits on either side of it, and who is at its other end."""
+
+    socket: socket.socket
+    fd: int
+    address: str
+    dial: Dial | None
+    state: State
+    deadline_at: float  # of connecting, then of the handshake
+    name: str = ""
+    hello: Hello | None = None
+    reader: FrameReader = field(default_factory=lambda: FrameReader(messages.HELLO_BYTES_MAX))
+    outbox: deque[bytes | memoryview] = field(default_factory=deque)
+    outbox_bytes: int = 0
+    heard_at: float = 0.0
+    sent_at: float = 0.0
+    blocked: bool = False  # the socket took less than we had
+    watched: tuple[bool, bool] = (False, False)
+    ending: tuple[Reason, str] | None = None  # no more bytes will come or go
+
+    def queue(self, frame: bytes) -> None:
+        self.outbox.append(frame)
+        self.outbox_bytes += len(frame)
+
+    def read(self, scratch: memoryview, until_empty: bool) -> bool:
+        """Take up to `READ_BYTES_MAX`; return whether anything came. May set `ending`.
+
+        A read that doesn't fill `scratch` is taken for the last one, which saves a system call;
+        `until_empty` asks the socket nevertheless, to see its end in time.
+        """
+        taken = 0
+        while taken < READ_BYTES_MAX and self.reader.buffered_bytes < RECEIVE_BUFFER_BYTES_MAX:
+            try:
+                size = self.socket.recv_into(scratch)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self.ending = (Reason.LOST, str(error))
+                break
+            if size == 0:
+                self.ending = (Reason.CLOSED, "")
+                break
+            self.reader.feed(scratch[:size])
+            taken += size
+            if size < len(scratch) and not until_empty:
+                break
+        return taken > 0
+
+    def write(self) -> bool:
+        """Write what the socket takes; return whether it took anything. May set `ending`."""
+        self.blocked = False
+        before = self.outbox_bytes
+        while self.outbox and not self.blocked:
+            frames = list(islice(self.outbox, GATHER_FRAMES_MAX))
+            try:
+                size = self.socket.sendmsg(frames)
+            except BlockingIOError:
+                size = 0
+            except OSError as error:
+                self.ending = (Reason.LOST, str(error))
+                break
+            self._sent(size)
+            self.blocked = size < sum(map(len, frames))
+        return self.outbox_bytes < before
+
+    def _sent(self, size_bytes: int) -> None:
+        self.outbox_bytes -= size_bytes
+        while size_bytes:
+            head = self.outbox.popleft()
+            if len(head) > size_bytes:
+                self.outbox.appendleft(memoryview(head)[size_bytes:])
+                return
+            size_bytes -= len(head)
+
+    def wishes(self) -> tuple[bool, bool]:
+        if self.state is State.CONNECTING:
+            return False, True
+        open_ = self.state in (State.GREETING, State.LIVE)
+        room = self.reader.buffered_bytes < RECEIVE_BUFFER_BYTES_MAX
+        return open_ and room, open_ and self.blocked

@@ -1,0 +1,500 @@
+"""The TCP connections between nodes: one a pair, non-blocking, driven by the node's poll loop.
+
+What lives here: dialing, accepting, the handshake, bounded buffers, liveness; `Peers`, the surface
+that a node uses and that an in-memory twin implements. What must not: what a message means, Raft,
+ZeroMQ. Nothing here waits: the loop calls `on_ready` and `tick`, everything else is immediate.
+Decisions: docs/decisions/0002-peer-transport.md.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, Protocol, TypeAlias
+
+from cluster import messages
+from cluster.handshake import Reports, identity, objection
+from cluster.links import READ_BYTES_MAX, Address, Connection, Dial, Lookup, Reason, State
+from cluster.messages import Hello, Message, MessageError
+
+SEND_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # 4 largest frames: above that a peer is behind
+ACCEPTS_PER_EVENT_MAX: Final = 16  # bounds a turn under a flood of connections
+STRANGERS_MAX: Final = 16  # inbound connections that have not said Hello; the oldest gives way
+ACCEPT_PAUSE_MS: Final = 100  # out of descriptors: look again later instead of spinning
+DIAL_MS_MAX: Final = 1_000  # look-up and connect: a lost SYN is dialed anew as fast as sent anew
+HANDSHAKE_MS_MAX: Final = 2_000  # from connected to Hello: a round trip and a busy loop
+PEER_SILENCE_MS_MAX: Final = 10_000  # default: a hundred heartbeats missed
+KEEPALIVES_PER_SILENCE: Final = 4  # an idle side repeats its Hello: three may be lost
+LOOKUP_POLL_MS: Final = 5  # how late a finished look-up may be noticed
+
+# Their senders repeat them anyway, so a peer that is behind may miss them.
+DROPPABLE: Final = frozenset(
+    {
+        messages.RequestVote,
+        messages.PreVote,
+        messages.AppendEntries,
+        messages.NextIndex,
+        messages.SnapshotOffer,
+        messages.Barrier,
+        messages.BarrierAck,
+        messages.Health,
+    }
+)
+
+Watch: TypeAlias = Callable[[int, bool, bool], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A peer said a Hello that we accept; `hello_of` has it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection to a peer is gone, with everything that was queued on it."""
+
+    name: str
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeRefused:
+    """Somebody at `address` was turned away; at most one report an address in `REPORT_MS`."""
+
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DialFailed:
+    """A peer can't be reached; at most one report a peer in `REPORT_MS`."""
+
+    name: str
+    reason: str
+
+
+Event: TypeAlias = Connected | Disconnected | HandshakeRefused | DialFailed
+
+
+class Peers(Protocol):
+    """What a node needs of its peers; `PeerPort` does it over TCP.
+
+    A turn takes `receive`, then `events`, and handles the events first: a message is never older
+    than the connection it is ascribed to, and its connection may just have ended.
+    """
+
+    def send(self, name: str, message: Message) -> None:
+        """Queue a message; drop it if the peer is not connected or too far behind.
+
+        Never blocks, never delivers anything, and raises for no state of the network.
+        """
+
+    def flush(self, name: str | None) -> None:
+        """Let what is queued for a peer (None: for all) leave."""
+
+    def receive(self, limit: int) -> list[tuple[str, Message]]:
+        """Return up to `limit` (sender, message), no Hello among them; fewer = nothing is left."""
+
+    def events(self) -> list[Event]:
+        """Return what happened to connections since the last call, in order."""
+
+    def hello_of(self, name: str) -> Hello | None:
+        """Return the newest Hello of a connected peer, None if it is not connected."""
+
+    def update_hello(self, hello: Hello) -> None:
+        """Say a new Hello to every peer; only `fresh` and `founding` may differ."""
+
+
+class PeerPort:
+    """A node's connections to the other members; implements `Peers`.
+
+    `members` maps every other member's name to (host, port); `listen` may have port 0 (`address`
+    tells which it became). `watch(fd, read, write)` is called whenever the wish for a descriptor
+    changes, (False, False) = forget it. `clock` is monotonic seconds; `random` jitters the dials.
+    The constructor raises OSError if it can't listen.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        listen: Address,
+        members: Mapping[str, Address],
+        hello: Hello,
+        clock: Callable[[], float],
+        *,
+        watch: Watch,
+        random: Random,
+        silence_ms: int = PEER_SILENCE_MS_MAX,
+    ) -> None:
+        assert hello.node == name, (hello.node, name)
+        assert set(hello.members) == {name, *members}, (hello.members, sorted(members))
+        self._name, self._hello = name, hello
+        self._clock, self._watch, self._random = clock, watch, random
+        self._silence_s = silence_ms / 1000
+        self._members = frozenset(members) - {name}
+        now = clock()
+        self._dials = [Dial(peer, members[peer], now) for peer in self._members if peer > name]
+        self._connections: dict[int, Connection] = {}
+        self._live: dict[str, Connection] = {}
+        self._events: list[Event] = []
+        self._reports = Reports()
+        self._scratch = memoryview(bytearray(READ_BYTES_MAX // 4))
+        self._deadline = now
+        self._accept_at = float("inf")
+        self.dropped: Counter[str] = Counter()  # messages not sent, by peer
+        family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
+        self._listener = socket.create_server(listen, family=family)
+        self._listener.setblocking(False)
+        watch(self._listener.fileno(), True, False)
+
+    @property
+    def address(self) -> Address:
+        """Return (host, port) where this side listens."""
+        host, port, *_ = self._listener.getsockname()
+        return host, port
+
+    def close(self) -> None:
+        """Close every socket; what is queued is lost. The port is of no use afterwards."""
+        for connection in self._connections.values():
+            self._release(connection)
+        self._connections.clear()
+        self._live.clear()
+        self._watch(self._listener.fileno(), False, False)
+        self._listener.close()
+
+    # --- the surface of Peers ---
+
+    def send(self, name: str, message: Message) -> None:
+        """Queue a message for a peer; see `Peers`. Buffers at most twice `SEND_BUFFER_BYTES_MAX`.
+
+        Over the limit a droppable message is dropped; over twice the limit the connection closes.
+        """
+        assert name in self._members, name
+        connection = self._live.get(name)
+        if connection is None or connection.state is not State.LIVE:
+            self.dropped[name] += 1
+            return
+        if connection.outbox_bytes > SEND_BUFFER_BYTES_MAX and type(message) in DROPPABLE:
+            self.dropped[name] += 1
+        elif connection.outbox_bytes > 2 * SEND_BUFFER_BYTES_MAX:
+            self._close(connection, Reason.BEHIND, f"{connection.outbox_bytes} bytes wait for it")
+        else:
+            connection.queue(messages.encode(message))
+
+    def flush(self, name: str | None) -> None:
+        """Write what the socket takes; the rest waits for writability."""
+        for peer in list(self._live) if name is None else [name]:
+            connection = self._live.get(peer)
+            if connection and connection.outbox and not connection.blocked:
+                self._write(connection)
+
+    def receive(self, limit: int) -> list[tuple[str, Message]]:
+        """Return up to `limit` (sender, message), a message a peer in turn; see `Peers`."""
+        received: list[tuple[str, Message]] = []
+        waiting = deque(self._live.values())
+        while waiting and len(received) < limit:
+            connection = waiting.popleft()
+            message = self._next_message(connection)
+            if message is not None:
+                received.append((connection.name, message))
+                waiting.append(connection)
+        return received
+
+    def events(self) -> list[Event]:
+        """Return what happened to connections since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def hello_of(self, name: str) -> Hello | None:
+        """Return the newest Hello of a connected peer, None if it is not connected."""
+        connection = self._live.get(name)
+        return connection.hello if connection else None
+
+    def update_hello(self, hello: Hello) -> None:
+        """Queue a new Hello for every peer; only `fresh` and `founding` may differ."""
+        assert identity(hello) == identity(self._hello), (hello, self._hello)
+        self._hello = hello
+        for connection in self._connections.values():
+            if connection.state in (State.GREETING, State.LIVE):
+                connection.queue(messages.encode(hello))
+
+    # --- the poll loop's side ---
+
+    def next_deadline(self) -> float:
+        """Return when `tick` is due, in the clock's seconds; in the past if events wait."""
+        return float("-inf") if self._events else self._deadline
+
+    def on_ready(self, fd: int, readable: bool, writable: bool) -> None:
+        """Do what a descriptor is ready for; call it with both True on an error condition."""
+        if fd == self._listener.fileno():
+            self._accept()
+            return
+        connection = self._connections.get(fd)
+        if connection is None:  # closed earlier in this turn
+            return
+        if connection.state is State.CONNECTING:
+            self._finish_connect(connection)
+            return
+        if writable:
+            self._write(connection)
+        if readable and connection.state in (State.GREETING, State.LIVE):
+            self._read(connection)
+
+    def tick(self, now: float) -> None:
+        """Do what is due: dials, time-outs, keepalives. Cheap while nothing is."""
+        if now < self._deadline:
+            return
+        self._deadline = self._accept_at
+        if now >= self._accept_at:
+            self._deadline = self._accept_at = float("inf")
+            self._watch(self._listener.fileno(), True, False)
+        for dial in self._dials:
+            if dial.connection is None:
+                self._advance(dial, now)
+        for connection in list(self._connections.values()):
+            if connection.state in (State.CONNECTING, State.GREETING):
+                self._check_opening(connection, now)
+            elif connection.state is State.LIVE:
+                self._check_silence(connection, now)
+            elif connection.state is State.ENDED:
+                self._wake(now)  # until its last messages are received
+
+    def _wake(self, at: float) -> None:
+        self._deadline = min(self._deadline, at)
+
+    # --- dialing ---
+
+    def _advance(self, dial: Dial, now: float) -> None:
+        if now < dial.due_at:
+            self._wake(dial.due_at)
+            return
+        if dial.lookup is None:
+            dial.lookup = Lookup(dial.address)
+            dial.give_up_at = now + DIAL_MS_MAX / 1000
+        if dial.lookup.found is not None:
+            self._connect(dial, dial.lookup.found)
+        elif dial.lookup.failure or now >= dial.give_up_at:
+            self._dial_failed(dial, dial.lookup.failure or f"no address in {DIAL_MS_MAX} ms")
+        else:
+            self._wake(now + LOOKUP_POLL_MS / 1000)
+
+    def _connect(self, dial: Dial, found: list[Any]) -> None:
+        try:
+            raw, address = dial.connect(found)
+        except OSError as error:
+            self._dial_failed(dial, str(error))
+            return
+        dial.connection = self._adopt(raw, address, dial, dial.give_up_at)
+
+    def _finish_connect(self, connection: Connection) -> None:
+        error = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            self._refuse(connection, os.strerror(error))
+        else:
+            self._begin_handshake(connection)
+
+    def _dial_failed(self, dial: Dial, reason: str) -> None:
+        host, port = dial.address
+        self._report(dial.name, DialFailed(dial.name, f"{host}:{port}: {reason}"))
+        self._schedule(dial)
+
+    def _schedule(self, dial: Dial) -> None:
+        dial.schedule(self._clock(), self._random)
+        self._wake(dial.due_at)
+
+    # --- accepting ---
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_EVENT_MAX):
+            try:
+                raw, address = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors or memory
+                self._report("listener", HandshakeRefused("listener", str(error)))
+                self._watch(self._listener.fileno(), False, False)
+                self._accept_at = self._clock() + ACCEPT_PAUSE_MS / 1000
+                self._wake(self._accept_at)
+                return
+            raw.setblocking(False)
+            self._make_room_for_stranger()
+            self._begin_handshake(self._adopt(raw, address, None, 0.0))
+
+    def _make_room_for_stranger(self) -> None:
+        inbound = (each for each in self._connections.values() if each.dial is None)
+        strangers = [each for each in inbound if each.state is State.GREETING]
+        if len(strangers) >= STRANGERS_MAX:
+            self._refuse(strangers[0], f"{STRANGERS_MAX} connections came before it said Hello")
+
+    def _adopt(
+        self, raw: socket.socket, address: Any, dial: Dial | None, deadline_at: float
+    ) -> Connection:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._silence_s * 1000))
+        label = f"{address[0]}:{address[1]}"
+        connection = Connection(raw, raw.fileno(), label, dial, State.CONNECTING, deadline_at)
+        self._connections[connection.fd] = connection
+        self._wake(deadline_at)
+        self._rewatch(connection)
+        return connection
+
+    # --- the handshake ---
+
+    def _begin_handshake(self, connection: Connection) -> None:
+        connection.state = State.GREETING
+        connection.deadline_at = self._clock() + HANDSHAKE_MS_MAX / 1000
+        self._wake(connection.deadline_at)
+        connection.queue(messages.encode(self._hello))
+        self._write(connection)
+
+    def _greet(self, connection: Connection) -> None:
+        try:
+            hello = connection.reader.next()
+        except MessageError as error:
+            self._refuse(connection, str(error))
+            return
+        dialed = connection.dial.name if connection.dial else None
+        refusal = objection(self._hello, hello, dialed) if hello else ""
+        if refusal or connection.ending:
+            self._refuse(connection, refusal or _ended_text(connection))
+        elif isinstance(hello, Hello):
+            self._admit(connection, hello)
+
+    def _admit(self, connection: Connection, hello: Hello) -> None:
+        old = self._live.get(hello.node)
+        if old is not None:
+            self._close(old, Reason.REPLACED, connection.address)
+        connection.state, connection.name, connection.hello = State.LIVE, hello.node, hello
+        connection.reader.frame_bytes_max = messages.FRAME_BYTES_MAX
+        if connection.dial is not None:
+            connection.dial.attempts = 0
+        self._live[hello.node] = connection
+        self._events.append(Connected(hello.node))
+        self._wake(connection.heard_at + self._silence_s / KEEPALIVES_PER_SILENCE)
+
+    def _refuse(self, connection: Connection, reason: str) -> None:
+        dial = connection.dial
+        if connection.state is State.CONNECTING and dial is not None:
+            self._report(dial.name, DialFailed(dial.name, f"{connection.address}: {reason}"))
+        else:
+            host = connection.address.rpartition(":")[0]
+            self._report(dial.name if dial else host, HandshakeRefused(connection.address, reason))
+        self._release(connection)
+        del self._connections[connection.fd]
+        if dial is not None:
+            self._schedule(dial)
+
+    def _report(self, key: str, event: Event) -> None:
+        if self._reports.due(f"{type(event).__name__} {key}", self._clock()):
+            self._events.append(event)
+
+    # --- bytes ---
+
+    def _read(self, connection: Connection) -> None:
+        live = connection.state is State.LIVE
+        if connection.read(self._scratch, until_empty=not live):
+            connection.heard_at = self._clock()
+        if not live:
+            self._greet(connection)
+        elif connection.ending is not None:
+            self._end(connection)
+        self._rewatch(connection)
+
+    def _write(self, connection: Connection) -> None:
+        if connection.write():
+            connection.sent_at = self._clock()
+        if connection.ending is None:
+            self._rewatch(connection)
+        elif connection.state is State.LIVE:
+            self._end(connection)
+        else:
+            self._refuse(connection, _ended_text(connection))
+
+    def _next_message(self, connection: Connection) -> Message | None:
+        while True:  # bounded by what the reader holds
+            try:
+                message = connection.reader.next()
+            except MessageError as error:
+                self._close(connection, Reason.BAD_FRAME, str(error))
+                return None
+            if message is None:
+                if connection.ending is not None:
+                    self._close(connection, *connection.ending)
+                self._rewatch(connection)  # there may be room to read again
+                return None
+            if not isinstance(message, Hello):
+                return message
+            assert connection.hello is not None, connection.name
+            if identity(message) != identity(connection.hello):
+                self._close(connection, Reason.BAD_FRAME, f"became somebody else: {message}")
+                return None
+            connection.hello = message
+
+    def _rewatch(self, connection: Connection) -> None:
+        wishes = connection.wishes()
+        if wishes != connection.watched:
+            connection.watched = wishes
+            self._watch(connection.fd, *wishes)
+
+    # --- ends ---
+
+    def _check_opening(self, connection: Connection, now: float) -> None:
+        if now < connection.deadline_at:
+            self._wake(connection.deadline_at)
+        elif connection.state is State.CONNECTING:
+            self._refuse(connection, f"no connection in {DIAL_MS_MAX} ms")
+        else:
+            self._refuse(connection, f"no Hello in {HANDSHAKE_MS_MAX} ms")
+
+    def _check_silence(self, connection: Connection, now: float) -> None:
+        if now >= connection.heard_at + self._silence_s:
+            self._read(connection)  # we may be the ones who were paused: look before closing
+        if connection.state is not State.LIVE:
+            return
+        if now >= connection.heard_at + self._silence_s and connection.watched[0]:
+            self._close(connection, Reason.SILENT, f"{self._silence_s:.1f} s")
+            return
+        keepalive_s = self._silence_s / KEEPALIVES_PER_SILENCE
+        if now >= connection.sent_at + keepalive_s and not connection.outbox:
+            connection.queue(messages.encode(self._hello))
+            self._write(connection)
+        self._wake(now + keepalive_s / 2)
+
+    def _end(self, connection: Connection) -> None:
+        """End a live connection, but not before the whole frames that it brought are received."""
+        assert connection.ending is not None, connection.name
+        if not connection.reader.has_frame():
+            self._close(connection, *connection.ending)
+            return
+        connection.state = State.ENDED
+        self._wake(self._clock())
+        self._rewatch(connection)
+
+    def _close(self, connection: Connection, reason: Reason, detail: str) -> None:
+        """Close a connection that was live."""
+        self._release(connection)
+        del self._connections[connection.fd]
+        del self._live[connection.name]
+        self._events.append(Disconnected(connection.name, reason, detail))
+        if connection.dial is not None:
+            self._schedule(connection.dial)
+
+    def _release(self, connection: Connection) -> None:
+        connection.state = State.CLOSED
+        self._rewatch(connection)
+        connection.socket.close()
+        connection.outbox.clear()
+        connection.outbox_bytes = 0
+
+
+def _ended_text(connection: Connection) -> str:
+    assert connection.ending is not None, connection.address
+    return ": ".join(filter(None, connection.ending))

@@ -1,0 +1,266 @@
+"""Claims about the encoding of peers' messages: what goes in comes out, all else is refused."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster import messages
+from cluster.messages import (
+    FRAME_HEAD,
+    AppendEntries,
+    Barrier,
+    BarrierAck,
+    Health,
+    Hello,
+    Message,
+    MessageError,
+    NextIndex,
+    PreVote,
+    PreVoteGranted,
+    Relay,
+    RelayReply,
+    RequestVote,
+    SnapshotChunk,
+    SnapshotOffer,
+    SnapshotRefused,
+    SnapshotRequest,
+    TimeoutNow,
+    Vote,
+    decode,
+    encode,
+)
+
+numbers = st.integers(0, messages.INTEGER_MAX)
+names = st.text(max_size=30).filter(lambda name: len(name.encode()) <= messages.NAME_BYTES_MAX)
+frames = st.lists(st.binary(max_size=50), max_size=messages.RELAY_FRAME_COUNT_MAX)
+last_terms = st.integers(-1, messages.INTEGER_MAX)
+founders = st.none() | st.dictionaries(names, names, max_size=4)
+
+
+@st.composite
+def appends(draw: st.DrawFn) -> AppendEntries:
+    before = draw(st.integers(0, 2**60))
+    pairs = draw(st.lists(st.tuples(st.sampled_from([b"\0", b"\1"]), st.binary(), numbers)))
+    entries = [(kind + rest, before + 1 + i, term) for i, (kind, rest, term) in enumerate(pairs)]
+    return AppendEntries(draw(numbers), draw(numbers), before, draw(numbers), entries)
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> SnapshotChunk:
+    data, offset, rest = draw(st.binary()), draw(st.integers(0, 2**60)), draw(st.integers(0, 9))
+    digest = draw(st.binary(max_size=messages.DIGEST_BYTES_MAX))
+    size = offset + len(data) + rest
+    return SnapshotChunk(draw(names), draw(numbers), draw(numbers), size, digest, offset, data)
+
+
+any_message = st.one_of(
+    st.builds(
+        Hello,
+        st.just(messages.PROTOCOL_VERSION),
+        names,
+        names,
+        names,
+        st.sets(names, max_size=5).map(lambda members: tuple(sorted(members))),
+        st.booleans(),
+        founders,
+    ),
+    st.builds(RequestVote, numbers, numbers, last_terms),
+    st.builds(PreVote, numbers, numbers, last_terms),
+    st.builds(NextIndex, numbers, numbers, st.booleans(), st.booleans()),
+    st.builds(Health, numbers, st.booleans()),
+    st.builds(SnapshotRequest, names, numbers),
+    st.builds(SnapshotRefused, names),
+    *(st.builds(kind, numbers) for kind in (Vote, PreVoteGranted, SnapshotOffer, TimeoutNow)),
+    *(st.builds(kind, numbers, numbers) for kind in (Barrier, BarrierAck)),
+    *(st.builds(kind, numbers, frames) for kind in (Relay, RelayReply)),
+    appends(),
+    chunks(),
+)
+
+
+def decoded(frame: bytes) -> Message:
+    return decode(memoryview(frame)[FRAME_HEAD.size :])
+
+
+def body_of(message: Message) -> bytearray:
+    return bytearray(encode(message)[FRAME_HEAD.size :])
+
+
+@settings(max_examples=1000, deadline=None)
+@given(any_message)
+def test_every_message_comes_out_as_it_went_in(message: Message) -> None:
+    assert decoded(encode(message)) == message
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_message, st.binary(min_size=1, max_size=3))
+def test_no_body_has_a_byte_too_many_or_too_few(message: Message, tail: bytes) -> None:
+    payload = bytes(body_of(message))
+    if not isinstance(message, SnapshotChunk):  # its data is whatever is left, within its size
+        with pytest.raises(MessageError):
+            decode(memoryview(payload + tail))
+        with pytest.raises(MessageError):
+            decode(memoryview(payload[:-1]))
+
+
+def test_all_types_are_covered_here() -> None:
+    built = {type(message) for message in EXAMPLES}
+    assert built == {kind for kind, _, _ in messages._TYPES.values()}
+
+
+EXAMPLES: list[Message] = [
+    Hello(1, "c", "a", "i", ("a", "b"), True, {"a": "i", "b": "j"}),
+    RequestVote(1, 2, -1),
+    Vote(1),
+    PreVote(1, 2, 3),
+    PreVoteGranted(1),
+    AppendEntries(3, 6, 4, 2, [(b"\0abc", 5, 3), (b"\1", 6, 3)]),
+    NextIndex(1, 2, True, False),
+    SnapshotOffer(1),
+    TimeoutNow(1),
+    Barrier(1, 2),
+    BarrierAck(1, 2),
+    Relay(1, [b"x", b"", b"yz"]),
+    RelayReply(1, []),
+    SnapshotRequest("", 0),
+    SnapshotChunk("s", 1, 2, 10, b"d" * 32, 4, b"data"),
+    SnapshotRefused("busy"),
+    Health(1, True),
+]
+
+
+def test_20_000_mutated_bodies_raise_nothing_but_message_error() -> None:
+    seed = 20_240_611
+    rng, refused = random.Random(seed), 0
+    for number in range(20_000):
+        payload = body_of(rng.choice(EXAMPLES))
+        for _ in range(rng.randint(1, 4)):
+            payload[rng.randrange(len(payload))] = rng.choice((0, 1, 2, 0x7F, 0xFF, number & 0xFF))
+        payload = payload[: rng.randint(1, len(payload))] + rng.randbytes(rng.choice((0, 0, 0, 5)))
+        try:
+            message = decode(memoryview(payload))
+        except MessageError:
+            refused += 1
+        else:  # what is believed can only be what our own encoder would have said
+            assert body_of(message) == payload, (seed, number, message)
+    assert 10_000 < refused < 20_000, (seed, refused)
+
+
+def test_unknown_type_is_refused() -> None:
+    with pytest.raises(MessageError, match="unknown message type 99"):
+        decode(memoryview(bytes((99, 0, 0))))
+
+
+@pytest.mark.parametrize("command", [b"", b"\2pickle", b"\xffx"])
+def test_entry_that_is_neither_regular_nor_no_op_is_refused(command: bytes) -> None:
+    frame = encode(AppendEntries(1, 0, 0, 0, [(command, 1, 1), (b"\0tail", 2, 1)]))
+    with pytest.raises(MessageError, match="entry 1 starts with neither 0 nor 1"):
+        decoded(frame)
+
+
+def test_entries_with_a_hole_are_never_encoded() -> None:
+    with pytest.raises(AssertionError):
+        encode(AppendEntries(1, 0, 4, 1, [(b"\0", 5, 1), (b"\0", 7, 1)]))
+    with pytest.raises(AssertionError):
+        encode(AppendEntries(1, 0, 4, 1, [(b"\0", 6, 1)]))
+
+
+def test_entry_sizes_that_do_not_add_up_are_refused() -> None:
+    payload = body_of(AppendEntries(1, 0, 4, 1, [(b"\0abc", 5, 1)]))
+    struct.pack_into("<I", payload, 1 + 36, 5)
+    with pytest.raises(MessageError, match="don't add up"):
+        decode(memoryview(payload))
+
+
+def test_entry_count_beyond_the_body_is_refused_before_anything_is_allocated() -> None:
+    payload = body_of(AppendEntries(1, 0, 4, 1, []))
+    struct.pack_into("<I", payload, 1 + 32, 2**32 - 1)
+    with pytest.raises(MessageError, match="4294967295 entries"):
+        decode(memoryview(payload))
+
+
+def test_numbers_that_sqlite_cannot_hold_are_refused() -> None:
+    payload = body_of(Barrier(1, 2))
+    struct.pack_into("<Q", payload, 1, 2**63)
+    with pytest.raises(MessageError, match="out of bounds"):
+        decode(memoryview(payload))
+
+
+def test_last_term_below_minus_one_is_refused() -> None:
+    payload = body_of(RequestVote(1, 2, 3))
+    struct.pack_into("<q", payload, 17, -2)
+    with pytest.raises(MessageError, match="out of bounds"):
+        decode(memoryview(payload))
+
+
+def test_boolean_that_is_neither_0_nor_1_is_refused() -> None:
+    for message in (Health(1, True), EXAMPLES[0]):
+        payload = body_of(message)
+        payload[9 if isinstance(message, Health) else 3] = 2
+        with pytest.raises(MessageError):
+            decode(memoryview(payload))
+
+
+def test_another_protocol_version_is_refused_by_name() -> None:
+    payload = body_of(EXAMPLES[0])
+    struct.pack_into("<H", payload, 1, 7)
+    with pytest.raises(MessageError, match="speaks protocol version 7, this side 1"):
+        decode(memoryview(payload))
+
+
+def test_members_out_of_order_are_refused() -> None:
+    payload = body_of(Hello(1, "c", "n", "i", ("a", "b"), False, None))
+    swapped = payload.replace(b"\1\0a\1\0b", b"\1\0b\1\0a")
+    with pytest.raises(MessageError, match="canonical"):
+        decode(memoryview(swapped))
+
+
+def test_chunk_beyond_its_snapshot_is_refused() -> None:
+    payload = encode(SnapshotChunk("s", 1, 2, 10, b"d", 7, b"data"))
+    with pytest.raises(MessageError, match="4 bytes at 7 of a snapshot of 10 bytes"):
+        decoded(payload)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (SnapshotRefused("x" * messages.REASON_BYTES_MAX), "the limit is 1024"),
+        (SnapshotRequest("x" * messages.NAME_BYTES_MAX, 1), "the limit is 128"),
+    ],
+)
+def test_text_over_its_limit_is_refused(message: Any, reason: str) -> None:
+    payload = body_of(message)
+    (size,) = struct.unpack_from("<H", payload, 1)
+    struct.pack_into("<H", payload, 1, size + 1)
+    payload.insert(3, ord("x"))
+    with pytest.raises(MessageError, match=reason):
+        decode(memoryview(payload))
+
+
+def test_text_that_is_not_utf_8_is_refused() -> None:
+    payload = body_of(SnapshotRefused("abc"))
+    payload[4] = 0xFF
+    with pytest.raises(MessageError, match="not UTF-8"):
+        decode(memoryview(payload))
+
+
+def test_too_many_relayed_frames_or_too_long_a_digest_are_refused() -> None:
+    relay = body_of(Relay(1, [b""] * 8))
+    relay[9] = 9
+    with pytest.raises(MessageError, match="Relay of 9 frames"):
+        decode(memoryview(relay))
+    chunk = body_of(SnapshotChunk("", 1, 2, 10, b"d" * 64, 0, b"data"))
+    chunk[1 + 2 + 32] = 65
+    with pytest.raises(MessageError, match="digest of 65 bytes"):
+        decode(memoryview(chunk))
+
+
+def test_frame_over_the_limit_is_never_encoded() -> None:
+    with pytest.raises(AssertionError):
+        encode(Relay(1, [bytes(messages.FRAME_BYTES_MAX)]))
