@@ -42,8 +42,11 @@ from cluster.upkeep import Upkeep
 from flotilla.protocol import FRAME_BYTES_MAX
 
 TICK_S: Final = 0.02  # an idle node wakes this often; elections and heartbeats need no finer
+SLOW_TURN_S: Final = 0.15  # half an election: an operator should know of such a disk
 STOPPING_S_MAX: Final = 5.0  # a stopping node waits this long to hand over and answer
 WORKER_JOBS_MAX: Final = 16  # copies, checks and checkpoints: one each at most is usual
+READABLE: Final = zmq.POLLIN | zmq.POLLERR  # an error is read as such
+WRITABLE: Final = zmq.POLLOUT | zmq.POLLERR
 EXIT_CONFIG: Final = 78  # EX_CONFIG of sysexits.h
 EXIT_DATA: Final = 65  # EX_DATAERR: the data directory is damaged or not ours
 EXIT_BROKEN: Final = 70  # EX_SOFTWARE: the replica must not go on
@@ -256,14 +259,24 @@ class Node:
             elif source == worker_fd:
                 self._worker.deliver()
             else:
-                self._peers.on_ready(source, bool(flags & zmq.POLLIN), bool(flags & zmq.POLLOUT))
+                self._peers.on_ready(source, bool(flags & READABLE), bool(flags & WRITABLE))
         now = time.monotonic()
         self._peers.tick(now)
         replica = self._replica
         self._clients.send(replica.turn(now, requests))
+        answered = time.monotonic()
         replica.finish_turn()
         self._upkeep.tick(now)
+        self._report_if_slow(now, answered, time.monotonic())
         return replica.busy or len(requests) == limit
+
+    def _report_if_slow(self, began: float, answered: float, ended: float) -> None:
+        if ended - began > SLOW_TURN_S:
+            self._log.warning(
+                "slow_turn",
+                answering_ms=round((answered - began) * 1000),
+                storing_ms=round((ended - answered) * 1000),
+            )
 
     def _is_done(self) -> bool:
         if self._stop_at is None:

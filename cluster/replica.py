@@ -113,6 +113,7 @@ class Replica:
         self._next_health_s = self._next_admit_s = self._barrier_repeat_s = now
         self._standing = ("", 0, "")
         self._led_term: int | None = None
+        self._more_messages = False
         self.frontend = Frontend(settings.name, settings.relays_max, peers, self._linked)
         directory = settings.database.parent
         self._server = SnapshotServer(settings.database, directory, worker, peers.send)
@@ -257,6 +258,7 @@ class Replica:
         """
         self._now = now
         messages = self._peers.receive(PEER_MESSAGES_PER_TURN_MAX)
+        self._more_messages = len(messages) == PEER_MESSAGES_PER_TURN_MAX
         self._take_events()
         if self.raft is None:
             self._join()
@@ -343,8 +345,8 @@ class Replica:
     def busy(self) -> bool:
         """True when a turn is due at once, whether or not anything comes in."""
         raft = self.raft
-        if raft is None:
-            return False
+        if raft is None or self._more_messages:
+            return self._more_messages
         alone = raft.is_leader and not self.settings.others
         return raft.applied_index < raft.commit_index or (alone and raft.uncommitted_entries > 0)
 
