@@ -1,0 +1,1 @@
+"""A broker node: the Raft-replicated state machine, its log, its peers and its clients."""

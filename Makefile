@@ -1,0 +1,46 @@
+# `make` or `make help` lists what there is. Every target works on a fresh checkout: what needs
+# the virtual environment makes it first (scripts/setup.sh).
+
+PYTHON := .venv/bin/python
+STAMP := .venv/.flotilla-stamp
+TESTS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fmt docs bench test-deploy clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv with everything in it (again only when the dependencies changed)
+
+$(STAMP): pyproject.toml cluster/requirements.txt scripts/setup.sh
+	@scripts/setup.sh
+	@touch $@
+
+demo: setup  ## start a cluster, kill its leader under load, check that nothing was lost
+	@$(PYTHON) -m chaos demo
+
+test: setup  ## run the tests, real processes included (TESTS=path or -k … chooses)
+	@$(PYTHON) -m pytest -m "not docker" $(TESTS)
+
+check: setup  ## lint, formatting, types
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@$(PYTHON) -m mypy
+
+fmt: setup  ## format the code and mend what ruff can mend
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+docs: setup  ## write the generated parts of docs/ anew
+	@$(PYTHON) scripts/generate_docs.py
+
+bench: setup  ## measure throughput, latency and fail-over on this machine
+	@$(PYTHON) -m chaos bench
+
+test-deploy: setup  ## run the tests of the images and of compose (needs a docker engine)
+	@$(PYTHON) -m pytest -m docker tests/deploy $(TESTS)
+
+clean:  ## remove the virtual environment, caches and build products (no data)
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} + -o -name '*.egg-info' -prune -exec rm -rf {} +

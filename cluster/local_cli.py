@@ -1,0 +1,249 @@
+"""`flotilla-cluster`: a cluster on this machine from the command line.
+
+What lives here: commands, their output, and the foreground watch of `up`. What must not: the
+handling of processes and files (local.py).
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cluster.config import ConfigError
+from cluster.local import LocalCluster, LocalError
+
+DEFAULT_DIR: Final = Path("flotilla-data")
+DEFAULT_PORT: Final = 7000
+WATCH_INTERVAL_S: Final = 0.5  # of `up` in the foreground: for a person's eyes
+LOG_CHUNK_BYTES: Final = 64 * 1024  # read of a log at a time; the rest comes the next time
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+URGENT_LEVELS: Final = ("warning", "error", "critical")
+
+_console: Final = Console(highlight=False)
+_dir_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_DIR,
+    show_default=True,
+    help="Where the cluster lives.",
+)
+
+
+def main() -> None:
+    """Run the command line; exit 1 with a message for everything that a user can mend."""
+    try:
+        commands()
+    except (LocalError, ConfigError) as error:
+        errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        errors.print(f"[red]Error:[/] {escape(str(error))}")
+        sys.exit(1)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def commands() -> None:
+    """Run a cluster of broker nodes on this machine."""
+
+
+@commands.command()
+@_dir_option
+@click.option("--nodes", default=3, show_default=True, help="How many: 1, 3, 5 or 7.")
+@click.option(
+    "--port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Clients get PORT+1 and up, peers PORT+101 and up; 0 picks free ones.",
+)
+@click.option("--detach", is_flag=True, help="Leave the nodes running and return.")
+def up(directory: Path, nodes: int, port: int, detach: bool) -> None:
+    """Start a cluster, or start again the one that DIR holds.
+
+    In the foreground it shows who leads and what the nodes warn of; ctrl-C stops them all.
+    """
+    cluster = LocalCluster(directory)
+    if not cluster.exists():
+        cluster.create(nodes, port)
+    elif len(cluster.nodes()) != nodes:
+        raise LocalError(
+            f"{directory} holds a cluster of {len(cluster.nodes())} nodes, not {nodes}: "
+            "choose another --dir, or stop and remove this one"
+        )
+    with ExitStack() as stack:
+        stack.callback(_down, cluster)
+        watch = Watch(cluster)
+        if not detach:
+            _take_stop_signals_as_ctrl_c()
+        cluster.start_all()
+        with _console.status("waiting for a leader"):
+            cluster.wait_for_leader()
+        if not detach:
+            # From here on they wait for `until_stopped` and interrupt neither it nor the stopping.
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        _print_table(cluster)
+        _print_next_steps(cluster, detach)
+        if detach:
+            stack.pop_all()
+        else:
+            watch.until_stopped()
+
+
+@commands.command()
+@_dir_option
+def status(directory: Path) -> None:
+    """Show every node: process, role, term. Exit 1 while there is no leader."""
+    cluster = LocalCluster(directory)
+    _print_table(cluster)
+    if cluster.leader() is None:
+        raise LocalError("no node leads")
+
+
+@commands.command()
+@_dir_option
+@click.option(
+    "--signal",
+    "signal_name",
+    type=click.Choice(["KILL", "STOP", "CONT", "TERM"]),
+    default="KILL",
+    show_default=True,
+    help="KILL is a crash, TERM an orderly stop, STOP a freeze until CONT.",
+)
+@click.argument("node")
+def kill(directory: Path, node: str, signal_name: str) -> None:
+    """Send a signal to NODE: crash it, by default."""
+    LocalCluster(directory).kill(node, signal_name)
+    _console.print(f"{node}: SIG{signal_name}")
+
+
+@commands.command()
+@_dir_option
+@click.argument("node")
+def restart(directory: Path, node: str) -> None:
+    """Start NODE again; stop it in order first if it runs."""
+    pid = LocalCluster(directory).restart(node)
+    _console.print(f"{node}: pid {pid}")
+
+
+@commands.command()
+@_dir_option
+@click.argument("node")
+def wipe(directory: Path, node: str) -> None:
+    """Kill NODE and remove its data; `restart` brings it back as a new member."""
+    LocalCluster(directory).wipe(node)
+    _console.print(f"{node}: wiped; next: flotilla-cluster restart --dir {directory} {node}")
+
+
+@commands.command()
+@_dir_option
+def down(directory: Path) -> None:
+    """Stop every node in order; data and configuration stay."""
+    cluster = LocalCluster(directory)
+    cluster.nodes()  # says so if there is no cluster
+    _down(cluster)
+
+
+def _take_stop_signals_as_ctrl_c() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.default_int_handler)
+
+
+def _down(cluster: LocalCluster) -> None:
+    with _console.status("stopping the nodes"):
+        killed = cluster.down()
+    if killed:
+        _console.print(f"[yellow]had to be killed:[/] {', '.join(killed)}")
+    _console.print(f"stopped; `up` with the same --dir starts again from {cluster.directory}")
+
+
+def _print_table(cluster: LocalCluster) -> None:
+    statuses = cluster.statuses()
+    table = Table("node", "endpoint", "pid", "role", "term", box=None, pad_edge=False)
+    for node in cluster.nodes():
+        body = statuses.get(node.name, {"role": "silent" if node.pid else "dead", "term": ""})
+        role = f"[green]{body['role']}[/]" if body["role"] == "leader" else str(body["role"])
+        table.add_row(node.name, node.endpoint, str(node.pid or ""), role, str(body["term"]))
+    _console.print(table)
+
+
+def _print_next_steps(cluster: LocalCluster, detach: bool) -> None:
+    addresses = [each.removeprefix("tcp://") for each in cluster.endpoints().values()]
+    directory = cluster.directory
+    _console.print("\nnext:", soft_wrap=True)
+    for line in (
+        f"flotilla --endpoints {','.join(addresses)} status",
+        f"flotilla-cluster status --dir {directory}",
+        f"flotilla-cluster kill --dir {directory} {cluster.leader()}",
+        f"flotilla-cluster down --dir {directory}" if detach else "ctrl-C stops all the nodes",
+    ):
+        _console.print(f"  {line}", soft_wrap=True)
+
+
+class Watch:
+    """What changes in a cluster, told line by line, from its making on."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._roles: dict[str, str] = {}
+        files = {name: cluster.log_file(name) for name in cluster.endpoints()}
+        # Old lines are not news: begin where the logs end now.
+        self._read_to = {name: _size(file) for name, file in files.items()}
+
+    def until_stopped(self) -> None:
+        """Print changes until one of STOP_SIGNALS, which are blocked, comes."""
+        while signal.sigtimedwait(STOP_SIGNALS, WATCH_INTERVAL_S) is None:
+            for line in [*self.roles(), *self.warnings()]:
+                _console.print(line, soft_wrap=True)
+
+    def roles(self) -> list[str]:
+        """Return a line for each node whose role changed since the last call."""
+        statuses = self._cluster.statuses()
+        lines = []
+        for node in self._cluster.nodes():
+            body = statuses.get(node.name)
+            role = f"{body['role']} (term {body['term']})" if body else "silent"
+            role = "dead" if node.pid is None else role
+            if self._roles.get(node.name, role) != role:
+                lines.append(f"{node.name} is {role}")
+            self._roles[node.name] = role
+        return lines
+
+    def warnings(self) -> list[str]:
+        """Return the urgent lines that the nodes have logged since the last call."""
+        return [
+            f"[yellow]{name}[/] {escape(line)}"
+            for name in self._read_to
+            for line in self._new_lines(name)
+            if _is_urgent(line)
+        ]
+
+    def _new_lines(self, name: str) -> list[str]:
+        file = self._cluster.log_file(name)
+        if not file.exists():
+            return []
+        with file.open("rb") as log:
+            log.seek(self._read_to[name])
+            chunk = log.read(LOG_CHUNK_BYTES)
+        whole = chunk[: chunk.rfind(b"\n") + 1]  # a line that is still being written comes later
+        if len(chunk) == LOG_CHUNK_BYTES and not whole:
+            whole = chunk
+        self._read_to[name] += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _is_urgent(line: str) -> bool:
+    try:
+        return json.loads(line)["level"] in URGENT_LEVELS
+    except (ValueError, KeyError, TypeError):
+        return True  # not of our log: the interpreter's own last words

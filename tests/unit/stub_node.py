@@ -1,0 +1,48 @@
+"""Stands in for a node process in the tests of cluster/local.py: `stub_node.py --config FILE`.
+
+It reads its configuration, answers STATUS on its client port, and leads while it holds a file
+lock that all stubs of the cluster compete for, so that the next one leads when it dies. SIGTERM
+ends it, except when the file `deaf` stands in the cluster's directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+from pathlib import Path
+
+import zmq
+
+from cluster.config import load
+from flotilla.protocol import ACK, Reply, decode_request, encode_reply
+
+
+def main() -> None:
+    config = load(Path(sys.argv[sys.argv.index("--config") + 1]), os.environ)
+    directory = config.data_dir.parents[1]
+    if (directory / "deaf").exists():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    config.data_dir.mkdir(parents=True, exist_ok=True)
+    socket = zmq.Context.instance().socket(zmq.ROUTER)
+    socket.bind(f"tcp://{config.client_listen}")
+    with (directory / "leader.lock").open("w") as lock:
+        while True:
+            client, _, *frames = socket.recv_multipart()
+            request = decode_request(frames)
+            body = {"node": config.node, "role": _role(lock.fileno()), "term": 1}
+            reply = Reply(ACK, request.request_id, config.node, "", 1, body)
+            socket.send_multipart([client, b"", *encode_reply(reply)])
+
+
+def _role(lock: int) -> str:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "follower"
+    return "leader"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The documentation says what the code does: generated tables are fresh, examples are accepted."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cluster.config import load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generate_docs = _script("generate_docs")
+
+
+@pytest.mark.parametrize(("name", "marker"), generate_docs.GENERATED)
+def test_generated_parts_are_fresh(name: str, marker: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+
+    expected = generate_docs.rendered(text, marker, generate_docs.GENERATED[name, marker]())
+
+    assert text == expected, f"{name} is stale: run `make docs`"
+
+
+def test_a_file_without_its_markers_is_an_error() -> None:
+    with pytest.raises(ValueError, match="0 places for 'errors'"):
+        generate_docs.rendered("no markers here", "errors", "table")
+
+
+def test_the_example_configuration_is_accepted(tmp_path: Path) -> None:
+    text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    example = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert example is not None
+    file = tmp_path / "node.toml"
+    file.write_text(example[1])
+
+    assert load(file, {}).limits.parked_gets_max == 20_000
+
+
+def test_every_make_target_is_described_and_every_target_of_the_readme_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    described = set(re.findall(r"^([a-z-]+):.*## \S", makefile, re.MULTILINE))
+    assert described == set(phony[1].split())
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`make ([a-z-]+)", readme)) <= described
+
+
+def test_local_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_every_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    reasons = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8")
+    for each in chain.from_iterable(groups):
+        name, bounds = re.fullmatch(r"([a-z0-9-]+)(.*)", each).groups()  # type: ignore[union-attr]
+        if name != "flotilla":
+            assert f"| `{name}` | `{bounds}` |" in reasons, f"{each}: no row in dependencies.md"
+            assert "<" in bounds or "==" in bounds, f"{each}: no upper bound"

@@ -1,0 +1,239 @@
+"""The house rules of docs/design.md section 2, kept by reading the source.
+
+Sizes, docstrings, and above all who may import whom: one way only, and the core sees no socket,
+thread, clock or random number.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+FUNCTION_LINES_MAX: Final = 70
+FUNCTION_LINES_MEDIAN: Final = 10
+MODULE_LINES_MAX: Final = 500
+LINE_COLUMNS_MAX: Final = 100
+
+TOP_LEVEL: Final = {
+    ".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "analytics", "chaos",
+    "client", "cluster", "deploy", "docs", "examples", "pyproject.toml", "scripts", "tests",
+}  # fmt: skip
+MADE: Final = {  # by tools and runs; .gitignore names them
+    ".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv", "__pycache__",
+    "build", "dist", "derby.log", "flotilla-data", "flotilla.egg-info", "metastore_db", "runs",
+    "spark-warehouse", ".dockerignore",
+}  # fmt: skip
+
+# A package may import these packages of ours, itself aside.
+MAY_IMPORT: Final[Mapping[str, set[str]]] = {
+    "flotilla": set(),
+    "cluster": {"flotilla"},
+    "chaos": {"flotilla", "cluster"},
+    "analytics": set(),
+}
+# In these modules of the core nothing comes from the outside but as an argument.
+CORE: Final = (
+    "client/flotilla/protocol.py",
+    "client/flotilla/retry.py",
+    "cluster/broker.py",
+    "cluster/commands.py",
+    "cluster/replica.py",
+    "cluster/store.py",
+)
+NOT_IN_THE_CORE: Final = {
+    "asyncio", "datetime", "multiprocessing", "secrets", "select", "selectors", "signal",
+    "socket", "subprocess", "threading", "time", "zmq",
+}  # fmt: skip
+# A library -> the only modules that may import it.
+KEEPERS: Final[Mapping[str, set[str]]] = {
+    "pysyncobj": {
+        "cluster/core.py",
+        "cluster/journal.py",
+        "cluster/raft.py",
+        "cluster/transport.py",
+    },
+    "zmq": {
+        "client/flotilla/connection.py",
+        "client/flotilla/aio.py",
+        "cluster/node.py",
+    },
+}
+THE_CLIENTS_LIBRARIES: Final = {"zmq", "orjson"}
+A_COMMAND_LINE_S: Final = {"client/flotilla/cli.py", "client/flotilla/shell.py"}
+
+SOURCES: Final = sorted(
+    chain.from_iterable(
+        (ROOT / package).rglob("*.py") for package in ("client", "cluster", "chaos", "analytics")
+    )
+)
+TESTS: Final = sorted((ROOT / "tests").rglob("*.py"))
+TREES: Final = {file: ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES}
+
+
+def _name(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def _package(file: Path) -> str:
+    return _name(file).removeprefix("client/").partition("/")[0]
+
+
+def _imports(tree: ast.AST) -> set[str]:
+    """Return the top-level packages that the module imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    assert function.end_lineno is not None
+    return function.end_lineno - function.lineno + 1
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_")
+
+
+every_source = pytest.mark.parametrize("file", SOURCES, ids=_name)
+
+
+@every_source
+def test_a_module_says_what_lives_in_it(file: Path) -> None:
+    assert ast.get_docstring(TREES[file]), f"{_name(file)} has no docstring"
+
+
+@every_source
+def test_what_is_public_has_a_docstring(file: Path) -> None:
+    bare = [
+        f"{_name(file)}:{node.lineno} {node.name}"
+        for node in TREES[file].body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and _is_public(node.name)
+        and not ast.get_docstring(node)
+    ]
+    assert not bare
+
+
+@pytest.mark.parametrize("file", [*SOURCES, *TESTS], ids=_name)
+def test_lines_and_modules_are_short(file: Path) -> None:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    wide = [f"{_name(file)}:{n}" for n, line in enumerate(lines, 1) if len(line) > LINE_COLUMNS_MAX]
+    assert not wide
+    if file in TREES:
+        assert len(lines) <= MODULE_LINES_MAX, f"{_name(file)} has {len(lines)} lines"
+
+
+@every_source
+def test_functions_are_short(file: Path) -> None:
+    long = {
+        f"{_name(file)}:{function.lineno} {function.name}": _lines(function)
+        for function in _functions(TREES[file])
+        if _lines(function) > FUNCTION_LINES_MAX
+    }
+    assert not long
+
+
+def test_the_median_function_is_very_short() -> None:
+    sizes = [_lines(function) for tree in TREES.values() for function in _functions(tree)]
+    assert statistics.median(sizes) <= FUNCTION_LINES_MEDIAN
+
+
+@every_source
+def test_imports_point_one_way(file: Path) -> None:
+    package = _package(file)
+    ours = _imports(TREES[file]) & MAY_IMPORT.keys() - {package}
+    assert ours <= MAY_IMPORT[package], f"{_name(file)} imports {ours - MAY_IMPORT[package]}"
+
+
+@every_source
+def test_a_library_is_imported_by_its_keepers_alone(file: Path) -> None:
+    for library in KEEPERS.keys() & _imports(TREES[file]):
+        assert _name(file) in KEEPERS[library], f"{_name(file)} imports {library}"
+
+
+@every_source
+def test_the_client_needs_its_two_libraries_alone(file: Path) -> None:
+    if _package(file) == "flotilla":
+        imported = _imports(TREES[file]) - THE_CLIENTS_LIBRARIES - {"flotilla"}
+        outside = imported - sys.stdlib_module_names
+        assert not outside, f"{_name(file)} imports {outside}"
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_the_core_sees_no_socket_thread_clock_or_random_number(name: str) -> None:
+    file = ROOT / name
+    forbidden = _imports(TREES[file]) & NOT_IN_THE_CORE
+    assert not forbidden, f"{name} imports {forbidden}"
+    assert _drawn(TREES[file]) == [], f"{name} draws random numbers of its own"
+
+
+def _drawn(tree: ast.Module) -> list[str]:
+    """Return the uses of `random` other than as the type of a generator that comes in."""
+    made = [
+        ast.unparse(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("random.Random", "Random")
+    ]
+    drawn = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node.value) == "random"
+        and node.attr != "Random"
+    ]
+    return made + drawn
+
+
+@every_source
+def test_nobody_prints(file: Path) -> None:
+    calls = [
+        f"{_name(file)}:{node.lineno}"
+        for node in ast.walk(TREES[file])
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+        and _name(file) not in A_COMMAND_LINE_S
+    ]
+    assert not calls
+
+
+@every_source
+def test_no_exception_vanishes(file: Path) -> None:
+    swallowed = [
+        f"{_name(file)}:{node.lineno}"
+        for node in ast.walk(TREES[file])
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (len(node.body) == 1 and isinstance(node.body[0], ast.Pass)))
+    ]
+    assert not swallowed
+
+
+def test_every_unit_test_mirrors_something() -> None:
+    stems = {file.stem for file in SOURCES} | {file.parent.name for file in SOURCES}
+    for file in sorted((ROOT / "tests/unit").glob("test_*.py")):
+        mirrored = file.stem.removeprefix("test_")
+        if mirrored not in ("house", "docs"):
+            assert any(mirrored.startswith(stem) for stem in stems), f"{file.name} mirrors nothing"
+
+
+def test_the_top_level_is_what_the_design_says() -> None:
+    assert {entry.name for entry in ROOT.iterdir()} - MADE <= TOP_LEVEL

@@ -1,0 +1,182 @@
+"""cluster/local_cli.py: `flotilla-cluster` from the outside, with stub nodes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster import local_cli
+from cluster.local import LocalCluster, LocalError
+from cluster.local_cli import Watch
+
+STUB = (sys.executable, str(Path(__file__).with_name("stub_node.py")))
+ENOUGH_S = 30  # for a command to end; it takes under one
+MAIN = """
+import functools, sys
+from cluster import local_cli
+local_cli.LocalCluster = functools.partial(local_cli.LocalCluster, command={command!r})
+local_cli.main()
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    stubbed = functools.partial(LocalCluster, command=STUB)
+    monkeypatch.setattr(local_cli, "LocalCluster", stubbed)
+    yield tmp_path / "cluster"
+    stubbed(tmp_path / "cluster").down(patience_s=0.1)
+
+
+def _run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(
+        local_cli.commands, [str(each) for each in arguments], catch_exceptions=False
+    )
+
+
+def _up(directory: Path) -> LocalCluster:
+    result = _run("up", "--dir", directory, "--port", "0", "--detach")
+    assert result.exit_code == 0, result.output
+    return LocalCluster(directory, STUB)
+
+
+def _process(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN.format(command=STUB), *arguments, "--dir", str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={"PYTHONPATH": ":".join(sys.path), "COLUMNS": "100"},
+    )
+
+
+def test_up_detached_leaves_a_cluster_that_the_other_commands_work_on(directory: Path) -> None:
+    cluster = _up(directory)
+    assert set(cluster.pids()) == {"n1", "n2", "n3"}
+
+    assert "leader" in _run("status", "--dir", directory).output
+    assert "n1: SIGKILL" in _run("kill", "--dir", directory, "n1").output
+    assert "n1" not in cluster.pids()
+    assert "n1: pid" in _run("restart", "--dir", directory, "n1").output
+    assert "n1" in cluster.pids()
+    assert "wiped" in _run("wipe", "--dir", directory, "n2").output
+    assert "stopped" in _run("down", "--dir", directory).output
+    assert cluster.pids() == {}
+
+
+def test_up_prints_the_endpoints_and_what_to_do_next(directory: Path) -> None:
+    result = _run("up", "--dir", directory, "--port", "0", "--detach")
+
+    endpoints = LocalCluster(directory, STUB).endpoints()
+    addresses = ",".join(each.removeprefix("tcp://") for each in endpoints.values())
+    assert f"flotilla --endpoints {addresses} status" in result.output
+    assert f"flotilla-cluster down --dir {directory}" in result.output
+
+
+def test_up_starts_again_what_the_directory_holds(directory: Path) -> None:
+    cluster = _up(directory)
+    endpoints = cluster.endpoints()
+    cluster.down()
+
+    again = _up(directory)
+
+    assert again.endpoints() == endpoints
+    assert len(again.pids()) == 3
+
+
+def test_up_does_not_change_the_size_of_a_cluster(directory: Path) -> None:
+    _up(directory)
+
+    with pytest.raises(LocalError, match="holds a cluster of 3 nodes, not 5"):
+        _run("up", "--dir", directory, "--nodes", "5")
+
+
+def test_up_leaves_nothing_behind_when_no_leader_comes(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = (sys.executable, "-c", "import time; time.sleep(60)", "the stub")
+    cluster = LocalCluster(directory, broken)
+    monkeypatch.setattr(local_cli, "LocalCluster", lambda _: cluster)
+    monkeypatch.setattr(cluster, "wait_for_leader", functools.partial(cluster.wait_for_leader, 0.2))
+
+    with pytest.raises(LocalError, match="no leader within"):
+        _run("up", "--dir", directory, "--port", "0", "--detach")
+
+    assert cluster.pids() == {}
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_up_in_the_foreground_stops_all_when_it_is_stopped(
+    directory: Path, stop: signal.Signals
+) -> None:
+    process = _process(directory, "up", "--port", "0")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "ctrl-C" in line:
+            break
+    cluster = LocalCluster(directory, STUB)
+    assert len(cluster.pids()) == 3
+
+    process.send_signal(stop)
+
+    rest, _ = process.communicate(timeout=ENOUGH_S)
+    assert process.returncode == 0, rest
+    assert "stopped" in rest
+    assert cluster.pids() == {}
+
+
+def test_an_error_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    process = _process(tmp_path / "nowhere", "status")
+
+    output, _ = process.communicate(timeout=ENOUGH_S)
+
+    assert process.returncode == 1
+    assert output.startswith("Error: ")
+    assert output.count("\n") == 1
+    assert "flotilla-cluster up" in output
+
+
+def test_the_watch_tells_deaths_and_new_leaders(directory: Path) -> None:
+    cluster = _up(directory)
+    watch = Watch(cluster)
+    assert watch.roles() == []
+    leader = cluster.leader()
+    assert leader is not None
+
+    cluster.kill(leader)
+
+    successor = cluster.wait_for_leader()
+    lines = watch.roles()
+    assert f"{leader} is dead" in lines
+    assert any(line.startswith(f"{successor} is leader") for line in lines)
+    assert watch.roles() == []
+
+
+def test_the_watch_shows_new_urgent_lines_alone(directory: Path) -> None:
+    cluster = LocalCluster(directory, STUB)
+    cluster.create(3)
+    log = cluster.log_file("n2")
+    log.write_text(_line("error", "old") + "\n")
+    watch = Watch(cluster)
+
+    with log.open("a") as file:
+        file.write(_line("info", "fine") + "\n" + _line("warning", "slow disk") + "\nSegfault\nhal")
+
+    assert [line.partition(" ")[2] for line in watch.warnings()] == [
+        _line("warning", "slow disk"),
+        "Segfault",
+    ]
+    with log.open("a") as file:
+        file.write("f a line\n")
+    assert [line.partition(" ")[2] for line in watch.warnings()] == ["half a line"]
+
+
+def _line(level: str, event: str) -> str:
+    return json.dumps({"level": level, "event": event})
