@@ -99,7 +99,7 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "already_acknowledged",
             True,
             "never",
-            "The publications after `last_id` were acknowledged and are gone; `cursor` is where the subscription stands.",
+            "What follows `last_id` was acknowledged and is gone; the subscription is at `cursor`.",
         ),
         ErrorRow(
             "counter_gap",
@@ -117,7 +117,7 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "stale_request",
             True,
             "never",
-            "A later request of this client was already carried out; `expected` is its next `sequence`.",
+            "A later request of this client was carried out; its next `sequence` is `expected`.",
         ),
         ErrorRow("too_large", True, "never", "The request is over `limit` bytes or publications."),
         ErrorRow(
@@ -130,7 +130,7 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "backlog_full",
             True,
             "same",
-            "The topic's unread publications have reached `limit` bytes; a subscriber has to catch up or leave.",
+            "The topic holds `limit` unread bytes; a subscriber has to catch up or leave.",
         ),
         ErrorRow(
             "disk_full",
@@ -332,7 +332,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
 
 
 def request_id_of(frames: Sequence[bytes]) -> str:
-    """Return the request id of frames that `decode_request` refused, "" if there is none to find."""
+    """Return the request id of frames that `decode_request` refused, "" if they have none."""
     try:
         return _text(_header(frames), "request_id", NAME_BYTES_MAX)
     except ProtocolError:
