@@ -24,6 +24,7 @@ from flotilla.protocol import (
     REQUEST_ID,
     SUB,
     TOPICS,
+    TOPICS_COUNT_MAX,
     UNSUB,
     ProtocolError,
     Request,
@@ -244,8 +245,10 @@ class Broker:
     def _serve_topics(self, waiting: Waiting) -> None:
         request = waiting.request
         everything = request.body["all"]
-        topics = self.store.all_topics() if everything else self.store.topics_of(request.client_id)
-        self._acknowledge(waiting, {"topics": topics})
+        rows = self.store.all_topics() if everything else self.store.topics_of(request.client_id)
+        rows = sorted((row for row in rows if row["topic"] > request.body["after"]), key=_topic)
+        more = len(rows) > TOPICS_COUNT_MAX
+        self._acknowledge(waiting, {"topics": rows[:TOPICS_COUNT_MAX], "more": more})
 
     def _serve_get(self, waiting: Waiting, now_ms: float) -> None:
         result = self._read(waiting.request)
@@ -375,6 +378,10 @@ class Broker:
         waiting.answered = True
         request_id = waiting.request.request_id
         self.answers.append(Answer(waiting.route, request_id, kind, body, lengths, data))
+
+
+def _topic(row: dict[str, Any]) -> str:
+    return str(row["topic"])
 
 
 def _cuts(operations: list[Operation]) -> Iterable[int]:

@@ -336,8 +336,8 @@ class Replica:
         self._server.tick(self._now)
         self._fetch.tick(self._now)
         if self.raft is not None:
-            self.store.commit()
             self.store.collect_garbage(GARBAGE_ROWS_PER_TURN_MAX)
+            self.store.commit()
             self._tell_health(self.raft)
         self._peers.flush(None)
 

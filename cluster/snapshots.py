@@ -1,0 +1,245 @@
+"""Copies of the store's database for members that are too far behind: made, checked, swapped in.
+
+What lives here: files, and SQLite's backup of them. What must not: who copies what for whom, and
+when (`cluster/catchup.py`); the connection to the peer.
+
+`make_copy` and `Download.verify` take seconds and belong into a worker thread; the rest is quick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import quote
+
+from cluster import tables
+from cluster.files import DISK
+
+STEP_BYTES: Final = 1024 * 1024  # copied or read at once, then a pause
+STEP_PAUSE_S: Final = 0.002  # leaves the disk and the interpreter to the node's loop
+SYNC_BYTES: Final = 8 * 1024 * 1024  # written between two fdatasync: the journal's wait behind one
+READER_BUSY_MS_MAX: Final = 5_000  # a checkpoint may hold up the start of a copy
+_INSTALL: Final = ".install"
+
+
+class DamagedCopy(OSError):
+    """A copy is not what was announced: drop it and fetch it again."""
+
+
+class Chunk(Protocol):
+    """A piece of a copy with what the whole is (`cluster.messages.SnapshotChunk`)."""
+
+    @property
+    def snapshot_id(self) -> str:
+        """Names the copy at its source."""
+
+    @property
+    def index(self) -> int:
+        """The copy's applied index."""
+
+    @property
+    def term(self) -> int:
+        """The copy's applied term."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole copy's size."""
+
+    @property
+    def digest(self) -> bytes:
+        """The whole copy's SHA-256."""
+
+    @property
+    def offset(self) -> int:
+        """Where `data` begins."""
+
+    @property
+    def data(self) -> bytes:
+        """The piece."""
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """What a finished copy is: applied (index, term), size and SHA-256 of the file."""
+
+    index: int
+    term: int
+    size_bytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A downloaded copy that is whole and on disk; `members` {name: incarnation} stand in it."""
+
+    path: Path
+    index: int
+    term: int
+    members: dict[str, str]
+
+
+# --- the source ---------------------------------------------------------------------------------
+
+
+def make_copy(
+    database: Path, path: Path, pause: Callable[[float], None] = time.sleep
+) -> SnapshotInfo:
+    """Copy the database as of its last commit to `path` while it is written; return what it is.
+
+    One read transaction spans the whole copy, so it is consistent; `pause(STEP_PAUSE_S)` is called
+    between steps. Raises OSError, sqlite3.Error, CorruptStore.
+    """
+    path.unlink(missing_ok=True)
+    with closing(tables.connect(database, READER_BUSY_MS_MAX)) as source:
+        source.execute("BEGIN")
+        index, term = tables.read_position(database, source)  # the read transaction begins here
+        with closing(sqlite3.connect(path, isolation_level=None)) as target:
+            # Nobody relies on a half copy: it is removed at the next start.
+            target.execute("PRAGMA journal_mode=OFF")
+            target.execute("PRAGMA synchronous=OFF")
+            _back_up(source, target, path, pause)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    return SnapshotInfo(index, term, path.stat().st_size, _digest_of(path, pause))
+
+
+def _back_up(
+    source: sqlite3.Connection,
+    target: sqlite3.Connection,
+    path: Path,
+    pause: Callable[[float], None],
+) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    copied_bytes = 0
+
+    def step(_status: int, _remaining: int, _total: int) -> None:
+        nonlocal copied_bytes
+        copied_bytes += STEP_BYTES
+        if copied_bytes % SYNC_BYTES == 0:
+            os.fdatasync(descriptor)
+        pause(STEP_PAUSE_S)
+
+    try:
+        source.backup(target, pages=STEP_BYTES // tables.PAGE_BYTES, progress=step)
+    finally:
+        os.close(descriptor)
+
+
+def _digest_of(path: Path, pause: Callable[[float], None]) -> bytes:
+    hasher = hashlib.sha256()
+    with open(path, "rb") as file:
+        while data := file.read(STEP_BYTES):
+            hasher.update(data)
+            pause(STEP_PAUSE_S)
+    return hasher.digest()
+
+
+def read_chunk(path: Path, offset: int, size_bytes_max: int) -> bytes:
+    """Return a piece of the copy; b"" at its end."""
+    with open(path, "rb") as file:
+        return os.pread(file.fileno(), size_bytes_max, offset)
+
+
+# --- the receiver -------------------------------------------------------------------------------
+
+
+class Download:
+    """One copy on its way in, piece by piece; it goes on at `offset` after a lost connection."""
+
+    def __init__(self, path: Path, chunk: Chunk) -> None:
+        """Begin the download that `chunk` is the first piece of; the caller then writes it."""
+        DISK.make_directory(path.parent)
+        self.path = path
+        self.snapshot_id = chunk.snapshot_id
+        self.info = _info_of(chunk)
+        self.offset = 0
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by verify or abandon
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every byte has come."""
+        return self.offset == self.info.size_bytes
+
+    def write(self, chunk: Chunk) -> None:
+        """Store the next piece. Raises DamagedCopy if it is not the next one of this copy."""
+        if chunk.snapshot_id != self.snapshot_id or _info_of(chunk) != self.info:
+            raise DamagedCopy(f"a piece of {chunk.snapshot_id!r} in {self.snapshot_id!r}")
+        if chunk.offset != self.offset:
+            raise DamagedCopy(f"a piece at {chunk.offset}, {self.offset} is expected")
+        if self.offset + len(chunk.data) > self.info.size_bytes:
+            raise DamagedCopy(f"more than the {self.info.size_bytes} bytes announced")
+        self._file.write(chunk.data)
+        self.offset += len(chunk.data)
+
+    def verify(self, pause: Callable[[float], None] = time.sleep) -> Verified:
+        """Make the copy durable and check it. Raises DamagedCopy, OSError.
+
+        Reads it back from the file, so a fault of this node's disk shows as well.
+        """
+        assert self.is_complete, f"{self.offset} of {self.info.size_bytes} bytes"
+        os.fsync(self._file.fileno())
+        self._file.close()
+        DISK.fsync_directory(self.path.parent)
+        if _digest_of(self.path, pause) != self.info.digest:
+            raise DamagedCopy(f"{self.path}: digest differs from the announced one")
+        return self._inspect()
+
+    def _inspect(self) -> Verified:
+        """Look into the copy without leaving a WAL beside it."""
+        uri = f"file:{quote(str(self.path))}?immutable=1"
+        try:
+            with closing(sqlite3.connect(uri, uri=True)) as connection:
+                tables.check_format(self.path, connection)
+                position = tables.read_position(self.path, connection)
+                members = tables.read_members(self.path, connection)
+        except (sqlite3.DatabaseError, tables.CorruptStore) as error:
+            raise DamagedCopy(f"{self.path}: {error}") from error
+        if position != (self.info.index, self.info.term):
+            raise DamagedCopy(f"{self.path}: at {position}, announced {self.info}")
+        return Verified(self.path, *position, members)
+
+    def abandon(self) -> None:
+        """Drop what has come."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _info_of(chunk: Chunk) -> SnapshotInfo:
+    return SnapshotInfo(chunk.index, chunk.term, chunk.size_bytes, chunk.digest)
+
+
+# --- swapping in --------------------------------------------------------------------------------
+
+
+def install(copy: Path, database: Path) -> None:
+    """Put a verified copy in the database's place; the store must be closed.
+
+    A crash at any point leaves the old database or, after the first rename, a finished copy that
+    `remove_leftovers` puts in place. In between the old file without its WAL, or the new one with
+    the old WAL, would be garbage, so neither is ever all that there is.
+    """
+    os.replace(copy, tables.side_file(database, _INSTALL))
+    DISK.fsync_directory(database.parent)
+    _finish_install(database)
+
+
+def _finish_install(database: Path) -> None:
+    tables.remove_log(database)
+    os.replace(tables.side_file(database, _INSTALL), database)
+    DISK.fsync_directory(database.parent)
+
+
+def remove_leftovers(database: Path) -> None:
+    """Finish an installation that was cut short and remove unfinished copies, before opening."""
+    if tables.side_file(database, _INSTALL).exists():
+        _finish_install(database)
+    for pattern in ("copy-*", "download*"):
+        for file in database.parent.glob(pattern):
+            file.unlink()

@@ -1,0 +1,475 @@
+"""The replicated state machine: entries of the Raft log in, outcomes out, kept in SQLite.
+
+What lives here: what every operation does, and reads. What must not: clocks, randomness, sockets,
+threads, or a setting of one node: `apply` gives the same outcomes and the same logical state on
+every node. An operating error is a `Refused` outcome; anything else that is raised means that this
+replica can't go on.
+
+Topics and subscriptions are in memory (bounded by `Limits`), clients and producers behind a
+bounded cache, publications on disk only. Changes are buffered until `commit`, or until a read
+needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from cluster import tables
+from cluster.clients import Client, Clients, Producer
+from cluster.commands import Admit, Advance, Put, Register, Subscribe, Unsubscribe, decode
+from cluster.outcomes import (
+    Delivery,
+    Done,
+    Outcome,
+    Refused,
+    beyond_the_end,
+    stale_request,
+    too_many,
+    unknown_client,
+    wrong_epoch,
+)
+from cluster.publications import Publications
+from cluster.tables import ID_MAX, TOPIC_NUMBER_MAX, CorruptStore, Database, row_crc
+from cluster.topics import Subscription, Topic, Topics
+from flotilla.protocol import INTEGER_MAX
+
+__all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
+
+BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024  # of publications, before they are written anyway
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the cluster takes: part of the state machine, so the same on every node.
+
+    A node keeps topics and subscriptions in memory (30 MB at these limits). `names_bytes_max`
+    keeps a client's counters within one header (protocol.HEADER_BYTES_MAX).
+    """
+
+    topics_max: int = 10_000  # with a subscriber
+    topic_names_max: int = TOPIC_NUMBER_MAX  # ever
+    subscriptions_max: int = 100_000
+    subscriptions_per_client_max: int = 1_000
+    clients_max: int = 1_000_000
+    producers_per_client_max: int = 10_000
+    names_bytes_max: int = 1024 * 1024
+    id_max: int = ID_MAX
+
+
+class Store:
+    """One replica's state. Used by one thread; `tables.checkpoint` is for another."""
+
+    def __init__(self, database: Database, limits: Limits) -> None:
+        self._database = database
+        self._limits = limits
+        self._clients = Clients(database)
+        self._publications = Publications(database)
+        self._topics = Topics(database, self._publications.garbage)
+        self._publications.load(self._topics.active.values())
+        self._dirty_members = False
+        self._handlers: Final = {
+            Register: self._register,
+            Subscribe: self._subscribe,
+            Unsubscribe: self._unsubscribe,
+            Put: self._put,
+            Advance: self._advance,
+            Admit: self._admit,
+        }
+        self.members = database.members()
+        self.applied_index, self.applied_term = database.position()
+        self._committed_index = self.applied_index
+
+    @classmethod
+    def open(cls, path: Path, members: Mapping[str, str], limits: Limits = Limits()) -> Store:
+        """Open the database at `path`, or make one with the founding members {name: incarnation}.
+
+        Raises CorruptStore when the file is damaged or another program's.
+        """
+        database = Database(path, members)
+        try:
+            return cls(database, limits)
+        except BaseException:
+            database.close()
+            raise
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Remove the database at `path`, if there is one, with all that belongs to it."""
+        tables.remove(path)
+
+    # --- applying -------------------------------------------------------------------------------
+
+    def apply(self, index: int, term: int, payload: bytes) -> list[Outcome]:
+        """Carry out one committed entry; return one outcome an operation, in order.
+
+        An entry that was applied before is skipped (no outcomes); b"" is Raft's own no-op.
+        Raises DamagedEntry, CorruptStore or sqlite3.Error: then the process must end.
+        """
+        if index <= self.applied_index:
+            return []
+        assert index == self.applied_index + 1, f"entry {index} after {self.applied_index}"
+        outcomes: list[Outcome] = []
+        if payload:
+            _, operations = decode(payload)
+            handlers: Any = self._handlers
+            outcomes = [handlers[type(operation)](operation) for operation in operations]
+            self._topics.grown(self._publications.seal(index))
+        self.applied_index, self.applied_term = index, term
+        if self._publications.buffered_bytes > BUFFER_BYTES_MAX:
+            self._flush()
+        return outcomes
+
+    def commit(self) -> None:
+        """Commit everything applied and collected so far, the applied index with it. No fsync."""
+        if self.applied_index != self._committed_index:
+            self._flush()
+            position = self.applied_index, self.applied_term
+            sql = "UPDATE state SET applied_index = ?, applied_term = ?, crc = ?"
+            self._database.write(sql, [(*position, row_crc(position))])
+            self._committed_index = self.applied_index
+            self._topics.committed()
+        if self._database.in_transaction:
+            self._database.commit()
+
+    def close(self) -> None:
+        """Close the database; what was not committed is applied again from the log."""
+        self._database.close()
+
+    def _flush(self) -> None:
+        """Write what is buffered, in the open transaction."""
+        self._clients.flush()
+        self._topics.flush()
+        self._publications.flush()
+        if self._dirty_members:
+            sql = "INSERT OR REPLACE INTO members VALUES(?, ?, ?)"
+            rows = [(*member, row_crc(member)) for member in self.members.items()]
+            self._database.write(sql, rows)
+            self._dirty_members = False
+
+    # --- operations: clients --------------------------------------------------------------------
+
+    def check_client(self, client_id: str, epoch: int | None) -> Refused | None:
+        """Return why this process of the client may not act, None if it may."""
+        client = self._clients.get(client_id)
+        if client is None:
+            return unknown_client(client_id)
+        if epoch is not None and epoch != client.epoch:
+            return wrong_epoch(epoch, client.epoch)
+        return None
+
+    def _register(self, operation: Register) -> Outcome:
+        client = self._clients.get(operation.client_id)
+        if operation.fresh:
+            return self._register_fresh(operation, client)
+        if client is None:
+            return unknown_client(operation.client_id)
+        sequence = operation.sequence
+        if sequence is None:
+            client.epoch += 1
+            client.nonce = ""  # or a retry of the process before would share the new epoch
+        elif sequence > client.sequence:
+            client.epoch += 1
+            client.sequence, client.nonce = sequence, operation.nonce
+        elif sequence < client.sequence or not operation.nonce or operation.nonce != client.nonce:
+            return stale_request(sequence, client.sequence)
+        self._clients.changed(client)
+        return self._registered(client)
+
+    def _register_fresh(self, operation: Register, client: Client | None) -> Outcome:
+        if client is not None:
+            return Refused("bad_request", f"client_id {operation.client_id!r} is taken")
+        if self._clients.count >= self._limits.clients_max:
+            return too_many("clients", self._limits.clients_max)
+        sequence, nonce = operation.sequence or 0, operation.nonce
+        return self._registered(self._clients.add(operation.client_id, sequence, nonce))
+
+    def _registered(self, client: Client) -> Done:
+        topics = self._topics.of(client.client_id)
+        return Done(
+            {
+                "client_id": client.client_id,
+                "epoch": client.epoch,
+                "sequence": client.sequence,
+                "counters": self._clients.counters(client) if client.producers else {},
+                "subscriptions": {
+                    name: topics[name].subscribers[client.client_id].cursor
+                    for name in sorted(topics)
+                },
+            }
+        )
+
+    def _controlling(self, operation: Subscribe | Unsubscribe) -> Client | Refused:
+        """Return the client after the checks of a control request, its sequence taken.
+
+        The sequence is taken even if the operation is then refused: a late copy of it must not be
+        carried out when there is room again.
+        """
+        client = self._clients.get(operation.client_id)
+        if client is None:
+            return unknown_client(operation.client_id)
+        if operation.epoch is not None and operation.epoch != client.epoch:
+            return wrong_epoch(operation.epoch, client.epoch)
+        sequence = operation.sequence
+        if sequence is not None:
+            if sequence < client.sequence:
+                return stale_request(sequence, client.sequence)
+            if sequence > client.sequence:
+                client.sequence, client.nonce = sequence, ""
+                self._clients.changed(client)
+        return client
+
+    def _admit(self, operation: Admit) -> Outcome:
+        if operation.node not in self.members:
+            return Refused("bad_request", f"{operation.node!r} is no member")
+        self.members[operation.node] = operation.incarnation
+        self._dirty_members = True
+        return Done({})
+
+    # --- operations: subscriptions --------------------------------------------------------------
+
+    def _subscribe(self, operation: Subscribe) -> Outcome:
+        client = self._controlling(operation)
+        if isinstance(client, Refused):
+            return client
+        topic = self._topics.active.get(operation.topic)
+        if topic and (subscription := topic.subscribers.get(client.client_id)):
+            return Done({"last_id": subscription.cursor, "resumed": True})
+        if refused := self._no_room(client, topic):
+            return refused
+        topic = topic or self._topics.inactive(operation.topic)
+        if topic is None:
+            if self._topics.names_count >= self._limits.topic_names_max:
+                return too_many("topic names", self._limits.topic_names_max)
+            topic = self._topics.create(operation.topic)
+        return Done({"last_id": self._topics.join(client, topic), "resumed": False})
+
+    def _no_room(self, client: Client, topic: Topic | None) -> Refused | None:
+        limits = self._limits
+        own = len(self._topics.of(client.client_id))
+        if own >= limits.subscriptions_per_client_max:
+            return too_many("subscriptions of the client", limits.subscriptions_per_client_max)
+        if self._topics.subscriptions_count >= limits.subscriptions_max:
+            return too_many("subscriptions", limits.subscriptions_max)
+        if topic is None and len(self._topics.active) >= limits.topics_max:
+            return too_many("topics", limits.topics_max)
+        return None
+
+    def _unsubscribe(self, operation: Unsubscribe) -> Outcome:
+        client = self._controlling(operation)
+        if isinstance(client, Refused):
+            return client
+        topic = self._topics.of(client.client_id).get(operation.topic)
+        if topic is None:
+            return Done({"was_subscribed": False})
+        self._topics.leave(client, topic)
+        self._publications.floor_moved(topic)
+        return Done({"was_subscribed": True})
+
+    # --- operations: publications ---------------------------------------------------------------
+
+    def _put(self, operation: Put) -> Outcome:
+        client = self._clients.get(operation.client_id)
+        if client is None:
+            return unknown_client(operation.client_id)
+        if operation.epoch is not None and operation.epoch != client.epoch:
+            return wrong_epoch(operation.epoch, client.epoch)
+        count = len(operation.lengths) >> 2
+        producer = self._clients.producer(client, operation.topic)
+        if producer is not None and operation.counter != producer.counter + 1:
+            return self._put_again(operation, producer, count)
+        if operation.counter + count - 1 > INTEGER_MAX:
+            return Refused("bad_request", f"`counter` would pass {INTEGER_MAX}")
+        topic = self._topics.active.get(operation.topic)
+        if topic is not None and topic.last_id + count > self._limits.id_max:
+            return too_many("publications in the topic", self._limits.id_max)
+        if producer is None:
+            created = self._create_producer(client, operation.topic)
+            if isinstance(created, Refused):
+                return created
+            producer = created
+        first_id = 0
+        if topic is not None:
+            first_id = self._publications.add(topic, count, operation.lengths, operation.data)
+        self._clients.record(producer, operation.counter, count, first_id)
+        return Done({"id": first_id, "count": count, "duplicate": False})
+
+    def _put_again(self, operation: Put, producer: Producer, count: int) -> Outcome:
+        """Answer a PUT whose first counter is not the one behind the producer's last."""
+        if operation.counter > producer.counter:
+            expected = producer.counter + 1
+            message = f"`counter` {operation.counter} leaves a hole, {expected} is expected"
+            return Refused("counter_gap", message, {"expected": expected})
+        if operation.counter + count - 1 > producer.counter:
+            return Refused("bad_request", f"the batch overlaps counter {producer.counter} in part")
+        first_id = self._clients.original_id(producer, operation.counter)
+        return Done({"id": first_id, "count": count, "duplicate": True})
+
+    def _create_producer(self, client: Client, topic: str) -> Producer | Refused:
+        limits = self._limits
+        if client.producers >= limits.producers_per_client_max:
+            return too_many("topics the client put to", limits.producers_per_client_max)
+        name_bytes = len(orjson.dumps(topic))
+        if client.names_bytes + name_bytes > limits.names_bytes_max:
+            return too_many("bytes of names of topics it put to", limits.names_bytes_max)
+        return self._clients.add_producer(client, topic, name_bytes)
+
+    def _advance(self, operation: Advance) -> Outcome:
+        if refused := self.check_client(operation.client_id, operation.epoch):
+            return refused
+        moves: list[tuple[Topic, Subscription, int]] = []
+        for name, cursor in operation.cursors.items():
+            found = self._subscription(operation.client_id, name)
+            if isinstance(found, Refused):
+                return found
+            topic, subscription = found
+            if cursor > topic.last_id:
+                return beyond_the_end(cursor, topic.last_id)
+            if cursor > subscription.cursor:
+                moves.append((topic, subscription, cursor))
+        for topic, subscription, cursor in moves:
+            self._topics.advance(topic, subscription, cursor)
+            self._publications.floor_moved(topic)
+        return Done({})
+
+    # --- reads ----------------------------------------------------------------------------------
+
+    def read(
+        self, client_id: str, topic: str, last_id: int | None, max_count: int, max_bytes: int
+    ) -> Delivery | Refused:
+        """Return what the client has not got of the topic: after `last_id`, or its cursor.
+
+        At least one publication if there is any, even one over `max_bytes`.
+        """
+        start = self._start(client_id, topic, last_id)
+        if isinstance(start, Refused):
+            return start
+        return self._deliver(start[0], start[1], max_count, max_bytes)
+
+    def read_any(
+        self, client_id: str, last_ids: Mapping[str, int], max_count: int, max_bytes: int
+    ) -> Delivery | Refused:
+        """Return publications of that topic of the client's whose next one waits longest.
+
+        `last_ids` {topic: id the client has}; its cursor counts for topics left out.
+        """
+        for name, last_id in last_ids.items():
+            start = self._start(client_id, name, last_id)
+            if isinstance(start, Refused):
+                return start
+        waiting: list[tuple[Topic, int]] = []
+        for name, topic in self._topics.of(client_id).items():
+            last_id = last_ids.get(name, topic.subscribers[client_id].cursor)
+            if last_id < topic.last_id:
+                waiting.append((topic, last_id))
+        if not waiting:
+            return Delivery("", 0, 0, b"", b"")
+        if len(waiting) > 1:
+            self._flush()
+            waiting.sort(key=self._age)
+        return self._deliver(*waiting[0], max_count, max_bytes)
+
+    def _age(self, place: tuple[Topic, int]) -> tuple[int, str]:
+        topic, last_id = place
+        return self._publications.entry_of(topic, last_id + 1), topic.name
+
+    def _subscription(self, client_id: str, name: str) -> tuple[Topic, Subscription] | Refused:
+        topic = self._topics.active.get(name)
+        if topic is None:
+            return Refused("unknown_topic", f"nobody subscribes to {name!r}")
+        subscription = topic.subscribers.get(client_id)
+        if subscription is None:
+            return Refused("not_subscribed", f"the client has no subscription to {name!r}")
+        return topic, subscription
+
+    def _start(self, client_id: str, name: str, last_id: int | None) -> tuple[Topic, int] | Refused:
+        """Return the topic and the id behind which the client reads on."""
+        found = self._subscription(client_id, name)
+        if isinstance(found, Refused):
+            return found
+        topic, subscription = found
+        if last_id is None:
+            return topic, subscription.cursor
+        if last_id > topic.last_id:
+            return beyond_the_end(last_id, topic.last_id)
+        if last_id < topic.floor_id:
+            message = f"publications after {last_id} of {name!r} are gone"
+            return Refused("already_acknowledged", message, {"cursor": subscription.cursor})
+        return topic, last_id
+
+    def _deliver(self, topic: Topic, last_id: int, max_count: int, max_bytes: int) -> Delivery:
+        if last_id == topic.last_id:
+            return Delivery(topic.name, 0, 0, b"", b"")
+        self._flush()
+        first_id = last_id + 1
+        return Delivery(
+            topic.name, first_id, *self._publications.cut(topic, first_id, max_count, max_bytes)
+        )
+
+    # --- views ----------------------------------------------------------------------------------
+
+    def cursor(self, client_id: str, topic: str) -> int | None:
+        """Return where the client's subscription to the topic stands, None without one."""
+        found = self._subscription(client_id, topic)
+        return None if isinstance(found, Refused) else found[1].cursor
+
+    def topics_of(self, client_id: str) -> list[dict[str, Any]]:
+        """Return the client's subscriptions, as TOPICS lists them, by name."""
+        return [
+            {
+                "topic": name,
+                "last_id": topic.last_id,
+                "cursor": topic.subscribers[client_id].cursor,
+                "backlog": topic.last_id - topic.subscribers[client_id].cursor,
+            }
+            for name, topic in sorted(self._topics.of(client_id).items())
+        ]
+
+    def all_topics(self) -> list[dict[str, Any]]:
+        """Return every topic, as TOPICS with `all` lists them, by name."""
+        return [
+            {
+                "topic": name,
+                "last_id": topic.last_id,
+                "subscribers": len(topic.subscribers),
+                "backlog_bytes": topic.added_bytes - topic.dropped_bytes,
+            }
+            for name, topic in sorted(self._topics.active.items())
+        ]
+
+    def backlog_bytes(self, topic: str) -> int:
+        """Return the bytes of the topic's publications on this node's disk, 0 for no topic."""
+        found = self._topics.active.get(topic)
+        return found.added_bytes - found.dropped_bytes if found else 0
+
+    def total_backlog_bytes(self) -> int:
+        """Return the bytes of all publications on this node's disk."""
+        return self._publications.stored_bytes
+
+    def collect_garbage(self, rows_max: int) -> int:
+        """Delete up to `rows_max` dead rows; return how many. The next `commit` commits it."""
+        if not self._publications.garbage:
+            return 0
+        self._flush()
+        return self._publications.collect(rows_max)
+
+    def digest(self) -> str:
+        """Commit, then return `tables.digest`."""
+        self.commit()
+        return tables.digest(self._database)
+
+    def statistics(self) -> dict[str, int]:
+        """Return the numbers of this replica for STATUS."""
+        return {
+            "applied_index": self.applied_index,
+            "applied_term": self.applied_term,
+            "clients": self._clients.count,
+            "producers": self._clients.producers_count,
+            "topics": len(self._topics.active),
+            "subscriptions": self._topics.subscriptions_count,
+            "backlog_bytes": self._publications.stored_bytes,
+        }

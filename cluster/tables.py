@@ -1,0 +1,325 @@
+"""The tables of a node's database and the connection under the store.
+
+What lives here: the schema, opening and checking a database file, one write transaction at a time,
+what makes committed transactions durable, and the digest of the logical state. What must not: the
+rules of the broker (`cluster/store.py`), clocks, randomness, sockets.
+
+SQLite in WAL mode with `synchronous=NORMAL`: a commit writes, it does not fsync; the Raft journal
+is what makes an entry durable. docs/decisions/0004-store.md has the reasoning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from cluster.files import DISK
+
+APPLICATION_ID: Final = 0x464C4F54  # "FLOT"
+FORMAT_VERSION: Final = 1
+PAGE_BYTES: Final = 4096
+CACHE_KIB: Final = 32 * 1024  # page cache of the writer; the rest of the backlog is the kernel's
+WAL_BYTES_MAX: Final = 64 * 1024 * 1024  # over this a checkpoint may hold up the writer for once
+WRITER_BUSY_MS_MAX: Final = 10_000  # the worker's last bit of a checkpoint holds the write lock
+CHECKPOINT_BUSY_MS_MAX: Final = 100  # how long a checkpoint may wait, the writer behind it
+
+TOPIC_SHIFT: Final = 40  # publications.key = topic number << 40 | id of the row's first publication
+ID_MAX: Final = 2**TOPIC_SHIFT - 1  # 120 days at 100,000 publications a second to one topic
+TOPIC_NUMBER_MAX: Final = 2 ** (63 - TOPIC_SHIFT) - 1  # topic names ever used: 8 million
+
+_SCHEMA: Final = """
+CREATE TABLE state(one INTEGER PRIMARY KEY CHECK(one = 1), applied_index INTEGER NOT NULL,
+    applied_term INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE members(name TEXT PRIMARY KEY, incarnation TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE clients(number INTEGER PRIMARY KEY, client_id TEXT NOT NULL UNIQUE,
+    epoch INTEGER NOT NULL, sequence INTEGER NOT NULL, nonce TEXT NOT NULL,
+    producers INTEGER NOT NULL, names_bytes INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE topics(number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+    last_id INTEGER NOT NULL, active INTEGER NOT NULL, added_bytes INTEGER NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE TABLE subscriptions(topic INTEGER NOT NULL, client INTEGER NOT NULL,
+    cursor INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY(topic, client)) WITHOUT ROWID;
+CREATE TABLE producers(number INTEGER PRIMARY KEY, client INTEGER NOT NULL, topic TEXT NOT NULL,
+    counter INTEGER NOT NULL, puts INTEGER NOT NULL, recent BLOB NOT NULL,
+    crc INTEGER NOT NULL, UNIQUE(client, topic));
+CREATE TABLE earlier_puts(slot INTEGER PRIMARY KEY, puts BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE publications(key INTEGER PRIMARY KEY, entry INTEGER NOT NULL,
+    before_bytes INTEGER NOT NULL, count INTEGER NOT NULL, crc INTEGER NOT NULL,
+    lengths BLOB NOT NULL, data BLOB NOT NULL);
+"""
+
+_WRITER_PRAGMAS: Final = (
+    f"cache_size=-{CACHE_KIB}",
+    "wal_autocheckpoint=0",  # the worker does it
+    f"journal_size_limit={WAL_BYTES_MAX}",
+    "secure_delete=OFF",  # a distribution's build may zero deleted pages: cost only
+)
+_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+
+
+class CorruptStore(Exception):
+    """The database is damaged or not ours: the node must stop and be rebuilt from the others."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(
+            f"{path}: {what}. This node's state can't be trusted. To rebuild it, move its data "
+            f"directory away and start it again: it is readmitted and copies the others' state."
+        )
+        self.path = path
+
+
+class Database:
+    """The writer's connection: reads at once, writes in one open transaction until `commit`."""
+
+    def __init__(self, path: Path, members: Mapping[str, str]) -> None:
+        """Open `path`; made with the founding `members`, if there are any. Raises CorruptStore."""
+        self.path = path
+        if not path.exists():
+            if not members:
+                raise CorruptStore(path, "the file is missing")
+            _create(path, members)
+        self._connection = connect(path, WRITER_BUSY_MS_MAX)
+        try:
+            check_format(path, self._connection)
+            for pragma in _WRITER_PRAGMAS:
+                self._connection.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows. They are fetched at once: an open cursor would hold up checkpoints."""
+        try:
+            return self._connection.execute(sql, arguments).fetchall()
+        except sqlite3.DatabaseError as error:
+            _raise_corrupt(self.path, error)
+            raise
+
+    def write(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run the statement for each row, in the open transaction (opened if need be)."""
+        try:
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(sql, rows)
+        except sqlite3.DatabaseError as error:
+            _raise_corrupt(self.path, error)
+            raise
+
+    def verify(self, crc: int, row: tuple[int | str, ...], blob: bytes = b"") -> None:
+        """Raise CorruptStore unless `crc` is the checksum that the row was written with."""
+        if crc != row_crc(row, blob):
+            raise CorruptStore(self.path, f"checksum of the row {row}")
+
+    def position(self) -> tuple[int, int]:
+        """Return the applied (index, term) as committed last."""
+        return read_position(self.path, self._connection)
+
+    def members(self) -> dict[str, str]:
+        """Return {name: incarnation} as committed last."""
+        return read_members(self.path, self._connection)
+
+    @property
+    def in_transaction(self) -> bool:
+        """True while writes wait for `commit`."""
+        return self._connection.in_transaction
+
+    def commit(self) -> None:
+        """Commit the open transaction. Not durable yet: see `checkpoint`."""
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            _raise_corrupt(self.path, error)
+            raise
+
+    def close(self) -> None:
+        """Close the connection; what was not committed is gone."""
+        self._connection.close()
+
+
+def _raise_corrupt(path: Path, error: sqlite3.DatabaseError) -> None:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPT:
+        raise CorruptStore(path, str(error)) from error
+
+
+def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
+    """Return a connection in WAL mode with autocommit. Raises CorruptStore."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=busy_ms_max / 1000)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        _raise_corrupt(path, error)
+        raise
+    return connection
+
+
+def _create(path: Path, members: Mapping[str, str]) -> None:
+    """Make a new database under a temporary name first: what stands at `path` is whole."""
+    DISK.make_directory(path.parent)
+    draft = side_file(path, ".new")
+    draft.unlink(missing_ok=True)
+    with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        connection.executescript("BEGIN;" + _SCHEMA)
+        connection.execute("INSERT INTO state VALUES(1, 0, 0, ?)", (row_crc((0, 0)),))
+        rows = [(*member, row_crc(member)) for member in members.items()]
+        connection.executemany("INSERT INTO members VALUES(?, ?, ?)", rows)
+        connection.execute("COMMIT")
+    draft.rename(path)
+    DISK.fsync_directory(path.parent)
+
+
+def check_format(path: Path, connection: sqlite3.Connection) -> None:
+    """Raise CorruptStore unless this is a node's database of this version."""
+    try:
+        application, version = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("application_id", "user_version")
+        )
+    except sqlite3.DatabaseError as error:
+        _raise_corrupt(path, error)
+        raise
+    if application != APPLICATION_ID:
+        raise CorruptStore(path, f"not a node's database (application {application:#x})")
+    if version != FORMAT_VERSION:
+        raise CorruptStore(path, f"format {version}; this version reads {FORMAT_VERSION}")
+
+
+def read_members(path: Path, connection: sqlite3.Connection) -> dict[str, str]:
+    """Return {name: incarnation} of the admitted members. Raises CorruptStore."""
+    members = {}
+    for name, incarnation, crc in connection.execute("SELECT * FROM members"):
+        if crc != row_crc((name, incarnation)):
+            raise CorruptStore(path, f"checksum of member {name!r}")
+        members[name] = incarnation
+    return members
+
+
+def read_position(path: Path, connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the applied (index, term) that the connection sees. Raises CorruptStore."""
+    try:
+        rows = connection.execute("SELECT applied_index, applied_term, crc FROM state").fetchall()
+    except sqlite3.DatabaseError as error:
+        _raise_corrupt(path, error)
+        raise
+    if len(rows) != 1 or row_crc(rows[0][:2]) != rows[0][2]:
+        raise CorruptStore(path, f"no applied index: {rows}")
+    return rows[0][0], rows[0][1]
+
+
+def row_crc(row: tuple[int | str, ...], blob: bytes = b"") -> int:
+    """Return the CRC-32 of a row: SQLite itself doesn't notice a flipped bit."""
+    return zlib.crc32(blob, zlib.crc32(repr(row).encode()))
+
+
+def side_file(path: Path, suffix: str) -> Path:
+    """Return the file that stands beside the database under its name with `suffix`."""
+    return path.with_name(path.name + suffix)
+
+
+def remove(path: Path) -> None:
+    """Remove the database and all that may stand beside it; durable."""
+    if path.parent.exists():
+        remove_log(path)
+        for suffix in ("", ".new", ".install"):
+            side_file(path, suffix).unlink(missing_ok=True)
+        DISK.fsync_directory(path.parent)
+
+
+def remove_log(path: Path) -> None:
+    """Remove the database's WAL, durably: the file alone may be garbage then."""
+    for suffix in ("-wal", "-shm"):
+        side_file(path, suffix).unlink(missing_ok=True)
+    DISK.fsync_directory(path.parent)
+
+
+# --- for the worker thread ----------------------------------------------------------------------
+
+
+def checkpoint(path: Path) -> int:
+    """Move the WAL into the database file; return an applied index that is durable now.
+
+    For a worker thread, with a connection of its own; the writer is held up only when the WAL has
+    grown over WAL_BYTES_MAX. The index is read before the fsync, so every transaction up to it is
+    in the WAL that the fsync covers or, by an earlier checkpoint's own fsync, in the database.
+    The database file itself is never opened here by hand: closing it would drop SQLite's locks.
+    """
+    wal = side_file(path, "-wal")
+    with closing(connect(path, CHECKPOINT_BUSY_MS_MAX)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if wal.exists() and wal.stat().st_size > WAL_BYTES_MAX:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+        applied_index, _ = read_position(path, connection)
+        with open(wal, "rb") as file:
+            os.fsync(file.fileno())
+    DISK.fsync_directory(path.parent)
+    return applied_index
+
+
+# --- the logical state --------------------------------------------------------------------------
+
+
+def digest(database: Database) -> str:
+    """Return the SHA-256 (hex) of the logical state: equal on all nodes at one applied index.
+
+    Independent of numbering and of which dead rows were collected. Reads everything: not for the
+    loop of a node with a large backlog.
+    """
+    hasher = hashlib.sha256()
+    for sql in _LOGICAL:
+        for row in database.query(sql):
+            hasher.update(repr(row).encode())
+        hasher.update(b"\n")
+    for number, name, last_id in database.query(
+        "SELECT number, name, last_id FROM topics WHERE active ORDER BY name"
+    ):
+        _digest_publications(hasher, database, number, name, last_id)
+    return hasher.hexdigest()
+
+
+_LOGICAL: Final = (
+    "SELECT applied_index, applied_term FROM state",
+    "SELECT name, incarnation FROM members ORDER BY name",
+    "SELECT client_id, epoch, sequence, nonce FROM clients ORDER BY client_id",
+    "SELECT name, last_id, active FROM topics ORDER BY name",
+    "SELECT client_id, name, cursor FROM subscriptions JOIN clients ON client = clients.number"
+    " JOIN topics ON topic = topics.number ORDER BY client_id, name",
+    "SELECT client_id, topic, counter, puts, recent FROM producers"
+    " JOIN clients ON client = clients.number ORDER BY client_id, topic",
+    "SELECT client_id, topic, slot & 63, earlier_puts.puts FROM earlier_puts"
+    " JOIN producers ON producers.number = slot >> 6"
+    " JOIN clients ON client = clients.number ORDER BY client_id, topic, slot & 63",
+)
+
+
+def _digest_publications(
+    hasher: Any, database: Database, number: int, name: str, last_id: int
+) -> None:
+    """Hash a topic's rows that hold a publication somebody still wants, one at a time."""
+    floor = database.query("SELECT min(cursor) FROM subscriptions WHERE topic = ?", (number,))[0][0]
+    key = (number << TOPIC_SHIFT) - 1
+    while True:
+        rows = database.query(
+            "SELECT key, entry, count, lengths, data FROM publications"
+            " WHERE key > ? AND key <= ? ORDER BY key LIMIT 1",
+            (key, number << TOPIC_SHIFT | last_id),
+        )
+        if not rows:
+            return
+        key, entry, count, lengths, data = rows[0]
+        first_id = key & ID_MAX
+        if first_id + count - 1 > floor:
+            hasher.update(repr((name, first_id, entry, count)).encode())
+            hasher.update(lengths)
+            hasher.update(data)

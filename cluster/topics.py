@@ -1,0 +1,205 @@
+"""Topics and their subscriptions, in memory: who is subscribed to what, and up to where.
+
+What lives here: topics with a subscriber, cursors, the floor under which a topic's publications
+are dead, and the rows of both tables. What must not: publications (`cluster/publications.py`), the
+rules of requests (`cluster/store.py`).
+
+A topic that lost its last subscriber is not kept in memory; its row stays, so that its ids go on
+when it is created again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cluster.clients import Client
+from cluster.tables import CorruptStore, Database, row_crc
+
+TOPIC_COLUMNS: Final = "number, name, last_id, active, added_bytes, crc"
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """A client's place in a topic: it has everything up to `cursor`."""
+
+    client: int
+    cursor: int
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic and its subscribers; active while there are any.
+
+    Invariants: `floor_id` is the least cursor (with no subscriber: `last_id`), `at_floor` the
+    number of subscribers there. `oldest_end` is the last id of the oldest row on disk, 0 without
+    one; `dropped_bytes` of the `added_bytes` ever were collected.
+    """
+
+    number: int
+    name: str
+    last_id: int
+    added_bytes: int
+    floor_id: int = 0
+    at_floor: int = 0
+    oldest_end: int = 0
+    dropped_bytes: int = 0
+    subscribers: dict[str, Subscription] = field(default_factory=dict)
+
+    def leave(self, client_id: str) -> None:
+        """Remove a subscriber; without any, nothing in the topic lives."""
+        subscription = self.subscribers.pop(client_id)
+        if subscription.cursor == self.floor_id:
+            self._one_left_floor()
+
+    def advance(self, subscription: Subscription, cursor: int) -> None:
+        """Move a subscriber's cursor up."""
+        assert subscription.cursor < cursor <= self.last_id, (subscription, cursor, self.last_id)
+        before = subscription.cursor
+        subscription.cursor = cursor
+        if before == self.floor_id:
+            self._one_left_floor()
+
+    def _one_left_floor(self) -> None:
+        self.at_floor -= 1
+        if self.at_floor == 0:
+            self.find_floor()
+
+    def find_floor(self) -> None:
+        """Compute the floor from all cursors: only when the last one at the old floor has moved."""
+        cursors = [subscription.cursor for subscription in self.subscribers.values()]
+        self.floor_id = min(cursors, default=self.last_id)
+        self.at_floor = cursors.count(self.floor_id)
+
+
+def restored(database: Database, columns: tuple[Any, ...]) -> Topic:
+    """Return a topic from its TOPIC_COLUMNS, without subscribers and as if nothing were on disk."""
+    number, name, last_id, active, added_bytes, crc = columns
+    database.verify(crc, (number, name, last_id, active, added_bytes))
+    return Topic(number, name, last_id, added_bytes, last_id, 0, 0, added_bytes)
+
+
+def topic_row(topic: Topic) -> tuple[Any, ...]:
+    """Return the topic's row of `topics`."""
+    active = int(bool(topic.subscribers))
+    row = (topic.number, topic.name, topic.last_id, active, topic.added_bytes)
+    return (*row, row_crc(row))
+
+
+class Topics:
+    """The topics that have subscribers, by name and by client."""
+
+    def __init__(self, database: Database, garbage: dict[str, Topic]) -> None:
+        """`garbage`: topics that, subscribers or not, have dead rows on disk."""
+        self._database = database
+        self._garbage = garbage
+        self._left: dict[str, Topic] = {}  # lost the last subscriber since the last commit
+        self._dirty: set[Topic] = set()
+        self._dirty_cursors: dict[tuple[int, int], int | None] = {}  # (topic, client); None: gone
+        self.active: dict[str, Topic] = {}
+        self.by_client: dict[str, dict[str, Topic]] = {}
+        self.subscriptions_count = 0
+        sql = "SELECT ifnull(max(number), 0) FROM topics"
+        self.names_count: int = database.query(sql)[0][0]
+        self._load()
+
+    def _load(self) -> None:
+        query = self._database.query
+        by_number: dict[int, Topic] = {}
+        for row in query(f"SELECT {TOPIC_COLUMNS} FROM topics WHERE active"):
+            by_number[row[0]] = self.active[row[1]] = restored(self._database, row)
+        for number, client, cursor, crc, client_id in query(_SUBSCRIPTIONS):
+            self._database.verify(crc, (number, client, cursor))
+            topic = by_number.get(number)
+            if topic is None or client_id is None or cursor > topic.last_id:
+                raise CorruptStore(self._database.path, f"subscription {number, client, cursor}")
+            self._add(client_id, topic, Subscription(client, cursor))
+        for topic in by_number.values():
+            topic.find_floor()
+
+    def _add(self, client_id: str, topic: Topic, subscription: Subscription) -> None:
+        topic.subscribers[client_id] = subscription
+        self.by_client.setdefault(client_id, {})[topic.name] = topic
+        self.subscriptions_count += 1
+
+    def of(self, client_id: str) -> dict[str, Topic]:
+        """Return the client's topics by name: not to be changed."""
+        return self.by_client.get(client_id, {})
+
+    def join(self, client: Client, topic: Topic) -> int:
+        """Subscribe the client behind the topic's last publication; return that cursor."""
+        if not topic.subscribers:
+            topic.floor_id, topic.at_floor = topic.last_id, 0
+            self.active[topic.name] = topic
+            self._dirty.add(topic)
+        if topic.floor_id == topic.last_id:
+            topic.at_floor += 1
+        self._add(client.client_id, topic, Subscription(client.number, topic.last_id))
+        self._dirty_cursors[topic.number, client.number] = topic.last_id
+        return topic.last_id
+
+    def leave(self, client: Client, topic: Topic) -> None:
+        """End the client's subscription; with the last one the topic dies."""
+        topics = self.by_client[client.client_id]
+        del topics[topic.name]
+        if not topics:
+            del self.by_client[client.client_id]
+        self.subscriptions_count -= 1
+        topic.leave(client.client_id)
+        self._dirty_cursors[topic.number, client.number] = None
+        if not topic.subscribers:
+            self._left[topic.name] = self.active.pop(topic.name)
+            self._dirty.add(topic)
+
+    def advance(self, topic: Topic, subscription: Subscription, cursor: int) -> None:
+        """Move a cursor up."""
+        topic.advance(subscription, cursor)
+        self._dirty_cursors[topic.number, subscription.client] = cursor
+
+    def inactive(self, name: str) -> Topic | None:
+        """Return a topic that has no subscriber, None if it never existed."""
+        topic = self._left.get(name) or self._garbage.get(name)
+        if topic is not None:
+            return topic
+        sql = f"SELECT {TOPIC_COLUMNS} FROM topics WHERE name = ?"
+        rows = self._database.query(sql, (name,))
+        return restored(self._database, rows[0]) if rows else None
+
+    def create(self, name: str) -> Topic:
+        """Return a new topic, to be joined."""
+        self.names_count += 1
+        return Topic(self.names_count, name, last_id=0, added_bytes=0)
+
+    def grown(self, topics: list[Topic]) -> None:
+        """Have the rows of topics that got publications written with the next flush."""
+        self._dirty.update(topics)
+
+    def flush(self) -> None:
+        """Write what changed, in the open transaction."""
+        if self._dirty:
+            self._database.write(_UPSERT_TOPIC, [topic_row(topic) for topic in self._dirty])
+            self._dirty.clear()
+        if self._dirty_cursors:
+            dirty = self._dirty_cursors.items()
+            gone = [key for key, cursor in dirty if cursor is None]
+            here = [(*key, cursor) for key, cursor in dirty if cursor is not None]
+            self._database.write(_DELETE_SUBSCRIPTION, gone)
+            self._database.write(_UPSERT_SUBSCRIPTION, [(*row, row_crc(row)) for row in here])
+            self._dirty_cursors.clear()
+
+    def committed(self) -> None:
+        """Forget topics without subscribers: their rows are written."""
+        self._left.clear()
+
+
+_SUBSCRIPTIONS: Final = (
+    "SELECT topic, client, cursor, subscriptions.crc, client_id FROM subscriptions"
+    " LEFT JOIN clients ON clients.number = client ORDER BY topic, client"
+)
+_DELETE_SUBSCRIPTION: Final = "DELETE FROM subscriptions WHERE topic = ? AND client = ?"
+_UPSERT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscriptions VALUES(?, ?, ?, ?)"
+_UPSERT_TOPIC: Final = (
+    "INSERT INTO topics VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(number) DO UPDATE SET"
+    " last_id = excluded.last_id, active = excluded.active, added_bytes = excluded.added_bytes,"
+    " crc = excluded.crc"
+)

@@ -1,0 +1,66 @@
+"""A store under a test's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cluster.commands import Operation, Put, Register, Subscribe, encode
+from cluster.store import Delivery, Limits, Store
+from flotilla.protocol import pack, unpack
+from tests.unit.model_store import MEMBERS, SMALL, Answer, answer_of
+
+
+class Bench:
+    """A store under a test's hands: each call is one entry of one operation, committed."""
+
+    def __init__(self, path: Path, limits: Limits = SMALL) -> None:
+        self.path = path
+        self.store = Store.open(path, MEMBERS, limits)
+
+    @classmethod
+    def started(cls, path: Path) -> Bench:
+        """Return a cluster with the client p, and s subscribed to t."""
+        bench = cls(path)
+        for client in "ps":
+            bench.ok(Register(client, True, None, ""))
+        bench.ok(Subscribe("s", None, "t", None))
+        return bench
+
+    def reopen(self, limits: Limits = SMALL) -> None:
+        """Close the store and open it again, as a restart does."""
+        self.store.close()
+        self.store = Store.open(self.path, {}, limits)
+
+    def apply(self, *operations: Operation) -> list[Answer]:
+        payload = encode(1, operations)
+        outcomes = self.store.apply(self.store.applied_index + 1, 1, payload)
+        self.store.commit()
+        return [answer_of(outcome) for outcome in outcomes]
+
+    def one(self, operation: Operation) -> Answer:
+        return self.apply(operation)[0]
+
+    def ok(self, operation: Operation) -> dict[str, Any]:
+        code, body = self.one(operation)
+        assert code == "ok", (operation, code, body)
+        return body
+
+    def put(self, counter: int, *batch: bytes, client: str = "p", topic: str = "t") -> Answer:
+        return self.one(Put(client, None, topic, counter, *pack(list(batch or [b"x"]))))
+
+    def get(self, client: str, last_id: int | None = None, topic: str = "t") -> list[bytes]:
+        delivery = self.store.read(client, topic, last_id, 1000, 1_000_000)
+        assert isinstance(delivery, Delivery), delivery
+        return unpack(delivery.lengths, delivery.data)
+
+
+def replay(store: Store, payloads: list[bytes], collects: Callable[[int], bool]) -> Store:
+    """Apply and commit all payloads; collect garbage after those that `collects` says."""
+    for index, payload in enumerate(payloads, 1):
+        store.apply(index, 1, payload)
+        store.commit()
+        if collects(index):
+            store.collect_garbage(100)
+    return store

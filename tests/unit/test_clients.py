@@ -1,0 +1,158 @@
+"""Claims about cluster/clients.py and the requests that clients make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster import clients
+from cluster.commands import (
+    Advance,
+    Put,
+    Register,
+    Subscribe,
+    Unsubscribe,
+    encode,
+)
+from cluster.store import Store
+from flotilla.protocol import pack
+from tests.unit.model_store import (
+    SMALL,
+    answer_of,
+)
+from tests.unit.store_bench import Bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A cluster with the client p, and s subscribed to t."""
+    bench = Bench.started(tmp_path / "store.db")
+    yield bench
+    bench.store.close()
+
+
+def test_a_fresh_client_begins_with_epoch_1_and_its_id_is_taken(bench: Bench) -> None:
+    assert bench.ok(Register("n", True, 5, "x")) == {
+        "client_id": "n",
+        "epoch": 1,
+        "sequence": 5,
+        "counters": {},
+        "subscriptions": {},
+    }
+    assert bench.one(Register("n", True, 5, "x"))[0] == "bad_request"
+
+
+def test_a_client_that_was_never_issued_is_unknown_to_every_operation(bench: Bench) -> None:
+    for operation in (
+        Register("?", False, None, ""),
+        Subscribe("?", None, "t", None),
+        Unsubscribe("?", None, "t", None),
+        Put("?", None, "t", 0, *pack([b"x"])),
+        Advance("?", None, {"t": 0}),
+    ):
+        assert bench.one(operation) == ("unknown_client", {})
+    refused = bench.store.check_client("?", None)
+    assert refused is not None
+    assert refused.code == "unknown_client"
+
+
+def test_resuming_tells_counters_and_cursors_and_raises_the_epoch(bench: Bench) -> None:
+    bench.put(7, b"1", b"2", client="s")
+    bench.put(3, client="s", topic="nobody's")
+    bench.ok(Advance("s", None, {"t": 1}))
+    body = bench.ok(Register("s", False, None, ""))
+    assert body["epoch"] == 2
+    assert body["counters"] == {"t": 8, "nobody's": 3}
+    assert body["subscriptions"] == {"t": 1}
+
+
+def test_a_retry_of_a_resume_is_the_same_and_an_older_one_is_stale(bench: Bench) -> None:
+    assert bench.ok(Register("p", False, 4, "nonce"))["epoch"] == 2
+    assert bench.ok(Register("p", False, 4, "nonce"))["epoch"] == 2
+    assert bench.one(Register("p", False, 4, "other")) == ("stale_request", {"expected": 5})
+    assert bench.one(Register("p", False, 3, "nonce")) == ("stale_request", {"expected": 5})
+    assert bench.ok(Register("p", False, 5, ""))["epoch"] == 3
+    assert bench.one(Register("p", False, 5, "")) == ("stale_request", {"expected": 6})
+
+
+def test_a_retry_after_another_process_took_over_does_not_share_its_epoch(bench: Bench) -> None:
+    bench.ok(Register("p", False, 4, "nonce"))
+    bench.ok(Register("p", False, None, ""))
+    assert bench.one(Register("p", False, 4, "nonce"))[0] == "stale_request"
+    bench.ok(Register("p", False, 6, "nonce"))
+    bench.ok(Subscribe("p", None, "t", 7))
+    assert bench.one(Register("p", False, 7, "nonce"))[0] == "stale_request"
+
+
+def test_an_older_epoch_is_fenced_and_one_never_issued_is_a_bad_request(bench: Bench) -> None:
+    bench.ok(Register("s", False, None, ""))
+    for epoch, answer in ((1, ("fenced", {"epoch": 2})), (3, ("bad_request", {}))):
+        for operation in (
+            Subscribe("s", epoch, "t", None),
+            Unsubscribe("s", epoch, "t", None),
+            Put("s", epoch, "t", 0, *pack([b"x"])),
+            Advance("s", epoch, {"t": 0}),
+        ):
+            assert bench.one(operation) == answer
+        refused = bench.store.check_client("s", epoch)
+        assert refused is not None
+        assert answer_of(refused) == answer
+    for current in (None, 2):
+        assert bench.store.check_client("s", current) is None
+        assert bench.put(0)[0] == "ok"
+
+
+def test_a_late_copy_of_an_old_unsub_cannot_undo_a_newer_sub(bench: Bench) -> None:
+    bench.ok(Unsubscribe("s", None, "t", 1))
+    bench.ok(Subscribe("s", None, "t", 2))
+    assert bench.one(Unsubscribe("s", None, "t", 1)) == ("stale_request", {"expected": 3})
+    assert bench.store.cursor("s", "t") == 0
+
+
+def test_a_control_request_repeated_with_its_sequence_is_carried_out_again(bench: Bench) -> None:
+    assert bench.ok(Subscribe("p", None, "t", 2))["resumed"] is False
+    assert bench.ok(Subscribe("p", None, "t", 2))["resumed"] is True
+
+
+def test_a_refused_sub_takes_its_sequence(bench: Bench) -> None:
+    for topic in "uv":
+        bench.ok(Subscribe("p", None, topic, None))
+    assert bench.one(Subscribe("p", None, "w", 5)) == ("too_many", {"limit": SMALL.topics_max})
+    assert bench.one(Unsubscribe("p", None, "u", 4))[0] == "stale_request"
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_original_ids_are_known_for_the_last_1024_puts(bench: Bench, cached: bool) -> None:
+    bench.store.close()
+    bench.store = Store.open(bench.path, {})  # without the small limits
+    total = 3 * clients.PUTS_KEPT + 345  # the ring of chunks begins in its middle
+    for counter in range(0, 2 * total, 2):
+        operation = Put("p", None, "t", counter, *pack([b"", b""]))
+        bench.store.apply(bench.store.applied_index + 1, 1, encode(1, [operation]))
+    if not cached:
+        bench.store.commit()
+        bench.store.close()
+        bench.store = Store.open(bench.path, {})
+    oldest = 2 * (total - clients.PUTS_KEPT)
+    for counter in (oldest, oldest + 1, oldest + 777, 2 * total - 1):
+        assert bench.put(counter)[1] == {"id": counter + 1, "count": 1, "duplicate": True}
+    for counter in (0, oldest - 1):
+        assert bench.put(counter)[1] == {"id": 0, "count": 1, "duplicate": True}
+
+
+def test_a_producer_that_fell_out_of_the_cache_keeps_its_counter(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.store.close()
+    monkeypatch.setattr(clients, "PRODUCERS_CACHED_MAX", 1)
+    monkeypatch.setattr(clients, "CLIENTS_CACHED_MAX", 1)
+    bench.store = Store.open(bench.path, {}, SMALL)
+    for counter in range(3):
+        for topic in "tuvw":
+            answer = bench.put(counter, topic=topic)
+            assert answer[0] == "ok"
+            assert answer[1]["duplicate"] is False
+    assert len(bench.store._clients._producers._young) <= 1
+    assert bench.ok(Register("p", False, None, ""))["counters"] == dict.fromkeys("tuvw", 2)

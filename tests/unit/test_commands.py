@@ -1,0 +1,154 @@
+"""Claims about cluster/commands.py."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster import commands
+from cluster.commands import (
+    ENTRY_BYTES_MAX,
+    Admit,
+    Advance,
+    DamagedEntry,
+    Operation,
+    Put,
+    Register,
+    Subscribe,
+    Unsubscribe,
+    decode,
+    encode,
+    fits,
+    size_bytes,
+)
+from flotilla.protocol import (
+    ANY_TOPIC_COUNT_MAX,
+    BATCH_BYTES_MAX,
+    BATCH_COUNT_MAX,
+    INTEGER_MAX,
+    NAME_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+    pack,
+)
+from tests.unit.model_store import random_payloads
+
+text = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
+number = st.integers(0, INTEGER_MAX)
+optional = st.none() | number
+
+
+def _put(client: str, epoch: int | None, topic: str, counter: int, batch: list[bytes]) -> Put:
+    return Put(client, epoch, topic, counter, *pack(batch))
+
+
+operation_strategy = st.one_of(
+    st.builds(Register, text, st.booleans(), optional, text),
+    st.builds(Subscribe, text, optional, text, optional),
+    st.builds(Unsubscribe, text, optional, text, optional),
+    st.builds(_put, text, optional, text, number, st.lists(st.binary(max_size=9), min_size=1)),
+    st.builds(Advance, text, optional, st.dictionaries(text, number, max_size=5)),
+    st.builds(Admit, text, text),
+)
+
+
+@given(number, st.lists(operation_strategy, max_size=8))
+def test_what_was_encoded_is_decoded(stamp_ms: int, operations: list[Operation]) -> None:
+    assert decode(encode(stamp_ms, operations)) == (stamp_ms, operations)
+
+
+@given(st.lists(operation_strategy, max_size=8))
+def test_size_of_operations_bounds_the_entry(operations: list[Operation]) -> None:
+    estimate = sum(map(size_bytes, operations))
+    assert len(encode(INTEGER_MAX, operations)) <= estimate + commands._ENTRY_OVERHEAD_BYTES
+
+
+def test_the_largest_operation_of_each_kind_fits_alone() -> None:
+    client, topic = "\x01" * NAME_BYTES_MAX, "\x01" * TOPIC_BYTES_MAX
+    lengths, data = pack([b"x" * (BATCH_BYTES_MAX // BATCH_COUNT_MAX)] * BATCH_COUNT_MAX)
+    cursors = {f"{i:x>{TOPIC_BYTES_MAX}}": INTEGER_MAX for i in range(ANY_TOPIC_COUNT_MAX)}
+    largest: list[Operation] = [
+        Put(client, INTEGER_MAX, topic, INTEGER_MAX, lengths, data),
+        Advance(client, INTEGER_MAX, cursors),
+        Subscribe(client, INTEGER_MAX, topic, INTEGER_MAX),
+        Register(client, False, INTEGER_MAX, client),
+    ]
+    for operation in largest:
+        assert fits(0, operation), type(operation)
+        entry_bytes = len(encode(INTEGER_MAX, [operation]))
+        assert entry_bytes <= size_bytes(operation) + commands._ENTRY_OVERHEAD_BYTES
+        assert entry_bytes <= ENTRY_BYTES_MAX
+
+
+def test_an_entry_over_its_limit_is_a_programmers_error() -> None:
+    lengths, data = pack([b"x" * BATCH_BYTES_MAX])
+    put = Put("c", 1, "t", 0, lengths, data)
+    assert not fits(size_bytes(put), put)
+    with pytest.raises(AssertionError, match="entry of"):
+        encode(1, [put, put, put])
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        b"{}",
+        b"[1]",
+        b"[-1,[]]",
+        b"[true,[]]",
+        b"[1,{}]",
+        b"[1,[3]]",
+        b"[1,[[]]]",
+        b'[1,[["X"]]]',
+        b'[1,[[["R"]]]]',
+        b'[1,[["R","c",true,null]]]',
+        b'[1,[["R","c",1,null,""]]]',
+        b'[1,[["R","c",true,-1,""]]]',
+        b'[1,[["R","c",true,9007199254740992,""]]]',
+        b'[1,[["S","c",true,"t",1]]]',
+        b'[1,[["A","c",1,[]]]]',
+        b'[1,[["A","c",1,{"t":"1"}]]]',
+        b'[1,[["M","n",null]]]',
+        b'[1,[["P","c",1,"t",0,1]]]',
+        b'[1,[["P","c",1,"t",0,0,0]]]',
+        b'[1,[["P","c",1,"t",-1,1,0]]]',
+        b'[1,[["P","c",1,"t",0,1,-1]]]',
+        b'[1,[["P","c",1,"t",0,1,0]]]',
+        b'[1,[["P","c",1,"t",0,99999999999,0]]]',
+        b"nonsense",
+    ],
+)
+def test_metas_of_a_wrong_shape_are_refused(meta: bytes) -> None:
+    with pytest.raises(DamagedEntry):
+        decode(commands._HEAD.pack(1, len(meta)) + meta)
+
+
+def test_lengths_that_do_not_add_up_are_refused() -> None:
+    for batch in ([b"abc"], [b"ab", b"c"]):
+        payload = encode(1, [_put("c", 1, "t", 0, batch)])
+        at = payload.index(pack(batch)[0])
+        with pytest.raises(DamagedEntry, match="add up"):
+            decode(payload[:at] + b"\x07" + payload[at + 1 :])
+
+
+def test_another_version_and_surplus_bytes_are_refused() -> None:
+    payload = encode(1, [Admit("n", "i")])
+    with pytest.raises(DamagedEntry, match="version 2"):
+        decode(b"\x02" + payload[1:])
+    with pytest.raises(DamagedEntry, match="operations end"):
+        decode(payload + b"x")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_damaged_entry_raises_nothing_else(seed: int) -> None:
+    rng = random.Random(seed)
+    for payload in random_payloads(seed, 40):
+        for _ in range(20 if payload else 0):
+            damaged = bytearray(payload)
+            damaged[rng.randrange(len(payload))] = rng.randrange(256)
+            for candidate in (bytes(damaged), payload[: rng.randrange(len(payload))]):
+                try:
+                    decode(candidate)
+                except DamagedEntry:
+                    continue

@@ -1,0 +1,261 @@
+"""Claims about cluster/snapshots.py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster import snapshots, tables
+from cluster.commands import Put, encode
+from cluster.messages import SnapshotChunk
+from cluster.snapshots import DamagedCopy, Download, SnapshotInfo, install, make_copy, read_chunk
+from cluster.store import Store
+from flotilla.protocol import pack
+from tests.unit.model_store import MEMBERS, SMALL, random_payloads
+
+CHUNK_BYTES = 10_000
+
+
+def no_pause(_seconds: float) -> None:
+    """Go on at once."""
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store with some history, whose last entries are in the WAL only."""
+    store = Store.open(tmp_path / "source" / "store.db", MEMBERS, SMALL)
+    for index, payload in enumerate(random_payloads(1, 200), 1):
+        store.apply(index, 3, payload)
+        store.commit()
+        if index == 100:
+            tables.checkpoint(tmp_path / "source" / "store.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def copy(store: Store, tmp_path: Path) -> tuple[Path, SnapshotInfo]:
+    """A copy of it."""
+    path = tmp_path / "source" / "copy-1.db"
+    return path, make_copy(tmp_path / "source" / "store.db", path, no_pause)
+
+
+def chunks(copy: tuple[Path, SnapshotInfo]) -> list[SnapshotChunk]:
+    """Return the whole copy in pieces."""
+    path, info = copy
+    what = info.index, info.term, info.size_bytes, info.digest
+    return [
+        SnapshotChunk("id", *what, offset, read_chunk(path, offset, CHUNK_BYTES))
+        for offset in range(0, info.size_bytes, CHUNK_BYTES)
+    ]
+
+
+def download(copy: tuple[Path, SnapshotInfo], path: Path) -> Download:
+    """Return a complete download."""
+    pieces = chunks(copy)
+    download = Download(path, pieces[0])
+    for piece in pieces:
+        assert not download.is_complete
+        download.write(piece)
+    assert download.is_complete
+    return download
+
+
+def digest_of(path: Path) -> str:
+    """Return the digest of the state in a database."""
+    store = Store.open(path, {}, SMALL)
+    try:
+        return store.digest()
+    finally:
+        store.close()
+
+
+# --- making -------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_the_state_as_of_its_beginning_whatever_is_written_meanwhile(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store.digest()
+    monkeypatch.setattr(snapshots, "STEP_BYTES", tables.PAGE_BYTES)
+    pauses = 0
+
+    def write_more(_seconds: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        put = Put("c0", None, "t0", pauses, *pack([bytes(3000)]))
+        store.apply(store.applied_index + 1, 4, encode(1, [put]))
+        store.commit()
+        if pauses == 5:
+            tables.checkpoint(tmp_path / "source" / "store.db")
+
+    path = tmp_path / "source" / "copy-1.db"
+    info = make_copy(tmp_path / "source" / "store.db", path, write_more)
+    assert pauses > 10
+    assert (info.index, info.term) == (200, 3)
+    assert info.size_bytes == path.stat().st_size
+    assert store.digest() != before
+    assert digest_of(path) == before
+
+
+def test_pieces_end_with_the_copy(copy: tuple[Path, SnapshotInfo]) -> None:
+    path, info = copy
+    assert b"".join(chunk.data for chunk in chunks(copy)) == path.read_bytes()
+    assert read_chunk(path, info.size_bytes, 10) == b""
+
+
+# --- receiving ----------------------------------------------------------------------------------
+
+
+def test_a_whole_download_is_verified_and_tells_its_members(
+    store: Store, copy: tuple[Path, SnapshotInfo], tmp_path: Path
+) -> None:
+    verified = download(copy, tmp_path / "target" / "download.db").verify(no_pause)
+    assert (verified.index, verified.term) == (200, 3)
+    assert verified.members == store.members
+    assert [file.name for file in verified.path.parent.iterdir()] == ["download.db"]
+
+
+def test_pieces_out_of_place_or_of_another_copy_are_refused(
+    copy: tuple[Path, SnapshotInfo], tmp_path: Path
+) -> None:
+    pieces = chunks(copy)
+    receiving = Download(tmp_path / "download.db", pieces[0])
+    receiving.write(pieces[0])
+    first = pieces[0]
+    what = first.index, first.term, first.size_bytes, first.digest
+    for wrong in (
+        pieces[0],
+        pieces[2],
+        SnapshotChunk("other", *what, CHUNK_BYTES, b"x"),
+        SnapshotChunk("id", first.index + 1, *what[1:], CHUNK_BYTES, b"x"),
+        SnapshotChunk("id", *what, CHUNK_BYTES, bytes(first.size_bytes)),
+    ):
+        with pytest.raises(DamagedCopy):
+            receiving.write(wrong)
+    assert receiving.offset == CHUNK_BYTES
+    for piece in pieces[1:]:
+        receiving.write(piece)
+    receiving.verify(no_pause)
+
+
+def test_a_download_that_changed_on_the_way_or_on_disk_is_refused(
+    copy: tuple[Path, SnapshotInfo], tmp_path: Path
+) -> None:
+    receiving = download(copy, tmp_path / "download.db")
+    damaged = bytearray(receiving.path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    receiving.path.write_bytes(damaged)
+    with pytest.raises(DamagedCopy, match="digest"):
+        receiving.verify(no_pause)
+    receiving.abandon()
+    assert not receiving.path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 5000])
+def test_a_download_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "not.db"
+    path.write_bytes(content)
+    info = SnapshotInfo(1, 1, len(content), snapshots._digest_of(path, no_pause))
+    what = info.index, info.term, info.size_bytes, info.digest
+    receiving = Download(tmp_path / "download.db", SnapshotChunk("id", *what, 0, content))
+    receiving.write(SnapshotChunk("id", *what, 0, content))
+    with pytest.raises(DamagedCopy):
+        receiving.verify(no_pause)
+
+
+def test_a_copy_of_another_position_than_announced_is_refused(
+    copy: tuple[Path, SnapshotInfo], tmp_path: Path
+) -> None:
+    path, info = copy
+    lie = path, SnapshotInfo(info.index + 1, info.term, info.size_bytes, info.digest)
+    with pytest.raises(DamagedCopy, match="announced"):
+        download(lie, tmp_path / "download.db").verify(no_pause)
+
+
+# --- swapping in --------------------------------------------------------------------------------
+
+
+def old_store(directory: Path) -> str:
+    """Leave an older store there, with a WAL as after kill -9; return its digest."""
+    store = Store.open(directory / "live.db", MEMBERS, SMALL)
+    for index, payload in enumerate(random_payloads(2, 60), 1):
+        store.apply(index, 1, payload)
+    digest = store.digest()
+    for suffix in ("", "-wal"):
+        shutil.copy(directory / f"live.db{suffix}", directory / f"store.db{suffix}")
+    store.close()
+    (directory / "live.db").unlink()
+    return digest
+
+
+def test_install_replaces_the_database_and_its_wal(
+    store: Store, copy: tuple[Path, SnapshotInfo], tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    verified = download(copy, target / "download.db").verify(no_pause)
+    old_store(target)
+    install(verified.path, target / "store.db")
+    assert digest_of(target / "store.db") == store.digest()
+    assert [file.name for file in target.iterdir()] == ["store.db"]
+
+
+@pytest.mark.parametrize("calls", range(8))
+def test_a_crash_at_any_step_of_install_leaves_the_old_or_the_new_state(
+    store: Store,
+    copy: tuple[Path, SnapshotInfo],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: int,
+) -> None:
+    target = tmp_path / "target"
+    verified = download(copy, target / "download.db").verify(no_pause)
+    old = old_store(target)
+    with monkeypatch.context() as patch:
+        _die_after(patch, calls)
+        try:
+            install(verified.path, target / "store.db")
+            died = False
+        except Crash:
+            died = True
+    assert died == (calls < 7)  # two renames, two unlinks, three fsyncs
+    snapshots.remove_leftovers(target / "store.db")
+    assert digest_of(target / "store.db") == (old if calls == 0 else store.digest())
+    assert [file.name for file in target.iterdir()] == ["store.db"]
+
+
+def _die_after(patch: pytest.MonkeyPatch, calls: int) -> None:
+    """Let `calls` changes of the disk happen, then die at the next."""
+    left = calls
+
+    def dying(change: object) -> object:
+        def call(*arguments: object, **named: object) -> object:
+            nonlocal left
+            if left == 0:
+                raise Crash
+            left -= 1
+            return change(*arguments, **named)  # type: ignore[operator]
+
+        return call
+
+    patch.setattr(os, "replace", dying(os.replace))
+    patch.setattr(os, "fsync", dying(os.fsync))
+    patch.setattr(Path, "unlink", dying(Path.unlink))
+
+
+def test_unfinished_copies_are_removed_at_the_start(
+    store: Store, copy: tuple[Path, SnapshotInfo], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    Download(source / "download.db", chunks(copy)[0])._file.close()
+    snapshots.remove_leftovers(source / "store.db")
+    names = {file.name for file in source.iterdir()}
+    assert names == {"store.db", "store.db-wal", "store.db-shm"}

@@ -1,0 +1,406 @@
+"""Claims about cluster/store.py: the rules of docs/protocol.md, alone and against a model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.commands import (
+    Admit,
+    Advance,
+    DamagedEntry,
+    Put,
+    Register,
+    Subscribe,
+    Unsubscribe,
+    encode,
+)
+from cluster.store import Delivery, Limits, Refused, Store
+from flotilla.protocol import HEADER_BYTES_MAX, INTEGER_MAX, pack
+from tests.unit import model_store
+from tests.unit.model_store import (
+    CLIENTS,
+    MEMBERS,
+    SMALL,
+    TOPICS,
+    ModelStore,
+    answer_of,
+    check_delivery,
+    random_entries,
+    random_operation,
+    random_payloads,
+)
+from tests.unit.store_bench import Bench, replay
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A cluster with the client p, and s subscribed to t."""
+    bench = Bench.started(tmp_path / "store.db")
+    yield bench
+    bench.store.close()
+
+
+# --- applying -------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_applied_once_and_in_order(bench: Bench) -> None:
+    payload = encode(1, [Put("p", None, "t", 0, *pack([b"x"]))])
+    index = bench.store.applied_index + 1
+    assert len(bench.store.apply(index, 3, payload)) == 1
+    assert bench.store.apply(index, 3, payload) == []
+    with pytest.raises(AssertionError, match="after"):
+        bench.store.apply(index + 2, 3, payload)
+    assert (bench.store.applied_index, bench.store.applied_term) == (index, 3)
+    assert len(bench.get("s")) == 1
+
+
+def test_a_no_op_moves_only_the_position(bench: Bench) -> None:
+    index = bench.store.applied_index + 1
+    assert bench.store.apply(index, 9, b"") == []
+    bench.store.commit()
+    assert (bench.store.applied_index, bench.store.applied_term) == (index, 9)
+
+
+def test_bytes_that_are_no_entry_are_raised(bench: Bench) -> None:
+    with pytest.raises(DamagedEntry):
+        bench.store.apply(bench.store.applied_index + 1, 1, b"\x01garbage")
+
+
+def test_what_was_not_committed_is_gone_after_a_restart(bench: Bench) -> None:
+    index = bench.store.applied_index
+    bench.store.apply(index + 1, 1, encode(1, [Put("p", None, "t", 0, *pack([b"x"]))]))
+    assert bench.get("s") == [b"x"]  # written, for the read
+    bench.store.close()
+    bench.store = Store.open(bench.path, {})
+    assert bench.store.applied_index == index
+    assert bench.get("s") == []
+
+
+def test_a_large_backlog_of_one_turn_does_not_stay_in_memory(bench: Bench) -> None:
+    put = Put("p", None, "t", 0, *pack([bytes(1_000_000)]))
+    for counter in range(20):
+        put.counter = counter
+        bench.store.apply(bench.store.applied_index + 1, 1, encode(1, [put]))
+        assert bench.store._publications.buffered_bytes < 10_000_000
+
+
+def test_admit_changes_a_members_incarnation_and_no_stranger_s(bench: Bench) -> None:
+    bench.ok(Admit("b", "new"))
+    assert bench.one(Admit("zz", "new"))[0] == "bad_request"
+    assert bench.store.members == MEMBERS | {"b": "new"}
+    bench.store.close()
+    bench.store = Store.open(bench.path, {})
+    assert bench.store.members == MEMBERS | {"b": "new"}
+
+
+# --- subscriptions --------------------------------------------------------------------------------
+
+
+def test_a_subscriber_gets_what_comes_after_its_sub(bench: Bench) -> None:
+    bench.put(0, b"a", b"b")
+    assert bench.ok(Subscribe("p", None, "t", None)) == {"last_id": 2, "resumed": False}
+    bench.put(2, b"c")
+    assert bench.get("p") == [b"c"]
+    assert bench.get("s") == [b"a", b"b", b"c"]
+    assert bench.ok(Subscribe("p", None, "t", None)) == {"last_id": 2, "resumed": True}
+
+
+def test_unsub_is_idempotent(bench: Bench) -> None:
+    assert bench.ok(Unsubscribe("s", None, "t", None)) == {"was_subscribed": True}
+    assert bench.ok(Unsubscribe("s", None, "t", None)) == {"was_subscribed": False}
+    assert bench.ok(Unsubscribe("s", None, "never", None)) == {"was_subscribed": False}
+
+
+@pytest.mark.parametrize("collect", [False, True])
+@pytest.mark.parametrize("reopen", [False, True])
+def test_ids_go_on_in_a_topic_that_was_deleted(bench: Bench, collect: bool, reopen: bool) -> None:
+    bench.put(0, b"a", b"b")
+    bench.ok(Unsubscribe("s", None, "t", None))
+    assert bench.store.all_topics() == []
+    if collect:
+        assert bench.store.collect_garbage(10) == 1
+        bench.store.commit()
+    if reopen:
+        bench.store.close()
+        bench.store = Store.open(bench.path, {})
+    assert bench.ok(Subscribe("s", None, "t", None)) == {"last_id": 2, "resumed": False}
+    assert bench.put(2, b"c")[1]["id"] == 3
+    assert bench.get("s") == [b"c"]
+    bench.store.collect_garbage(10)
+    assert bench.store.total_backlog_bytes() == bench.store.backlog_bytes("t") == 5
+
+
+def test_a_topic_deleted_and_created_within_one_entry_goes_on(bench: Bench) -> None:
+    def put(counter: int) -> Put:
+        return Put("p", None, "t", counter, *pack([b"%d" % counter]))
+
+    bench.apply(
+        put(0),
+        Unsubscribe("s", None, "t", None),
+        put(1),
+        Subscribe("s", None, "t", None),
+        put(2),
+    )
+    assert bench.get("s") == [b"2"]
+    bench.put(3, b"3")
+    digest = bench.store.digest()
+    bench.store.close()
+    bench.store = Store.open(bench.path, {})
+    assert bench.get("s") == [b"2", b"3"]
+    assert bench.store.digest() == digest
+    assert bench.store.total_backlog_bytes() == 3 * 5
+
+
+def test_limits_refuse_one_more_and_everything_else_goes_on(bench: Bench) -> None:
+    for topic in "uv":
+        bench.ok(Subscribe("s", None, topic, None))
+    assert bench.one(Subscribe("s", None, "w", None)) == ("too_many", {"limit": 3})  # of the client
+    for client in "qr":
+        bench.ok(Register(client, True, None, ""))
+    assert bench.one(Register("z", True, None, "")) == ("too_many", {"limit": 4})
+    for topic in "tuv":
+        bench.ok(Subscribe("q", None, topic, None))
+    assert bench.one(Subscribe("r", None, "t", None)) == ("too_many", {"limit": 6})
+    bench.ok(Unsubscribe("q", None, "v", None))
+    bench.ok(Unsubscribe("s", None, "v", None))
+    bench.ok(Subscribe("r", None, "fourth", None))
+    bench.ok(Unsubscribe("r", None, "fourth", None))
+    assert bench.one(Subscribe("r", None, "fifth", None)) == ("too_many", {"limit": 4})  # names
+    bench.ok(Subscribe("r", None, "v", None))
+    for topic in range(4):
+        assert bench.put(0, topic=f"x{topic}")[0] == "ok"
+    assert bench.put(0, topic="x4") == ("too_many", {"limit": 4})
+    assert bench.put(1, topic="x3")[0] == "ok"
+
+
+def test_ids_end_before_they_overflow_the_row_s_key(bench: Bench) -> None:
+    assert bench.put(0, *[b"x"] * 199)[0] == "ok"
+    assert bench.put(199, b"x", b"x") == ("too_many", {"limit": 200})
+    assert bench.put(199, b"x")[0] == "ok"
+
+
+def test_counters_of_a_client_fit_into_one_reply(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store.db", Limits())
+    bench.ok(Register("p", True, None, ""))
+    puts = [Put("p", None, '"' * 240 + str(i), 0, *pack([b""])) for i in range(3000)]
+    answers = bench.apply(*puts)
+    assert answers[-1] == ("too_many", {"limit": 1024 * 1024})
+    assert len(repr(bench.ok(Register("p", False, None, "")))) < HEADER_BYTES_MAX // 2
+    bench.store.close()
+
+
+# --- PUT ------------------------------------------------------------------------------------------
+
+
+def test_counters_are_contiguous_and_a_duplicate_gets_its_id(bench: Bench) -> None:
+    assert bench.put(40, b"a", b"b") == ("ok", {"id": 1, "count": 2, "duplicate": False})
+    assert bench.put(42, b"c") == ("ok", {"id": 3, "count": 1, "duplicate": False})
+    assert bench.put(40, b"a", b"b") == ("ok", {"id": 1, "count": 2, "duplicate": True})
+    assert bench.put(41, b"b") == ("ok", {"id": 2, "count": 1, "duplicate": True})
+    assert bench.put(44) == ("counter_gap", {"expected": 43})
+    assert bench.put(42, b"c", b"d") == ("bad_request", {})
+    assert bench.put(39) == ("ok", {"id": 0, "count": 1, "duplicate": True})
+    assert bench.get("s") == [b"a", b"b", b"c"]
+
+
+def test_a_put_without_subscriber_is_not_stored_but_counted(bench: Bench) -> None:
+    assert bench.put(5, topic="u") == ("ok", {"id": 0, "count": 1, "duplicate": False})
+    bench.ok(Subscribe("s", None, "u", None))
+    assert bench.put(5, topic="u") == ("ok", {"id": 0, "count": 1, "duplicate": True})
+    assert bench.put(6, topic="u")[1]["id"] == 1
+
+
+def test_counters_outlive_the_topic(bench: Bench) -> None:
+    bench.put(0, b"a")
+    bench.ok(Unsubscribe("s", None, "t", None))
+    bench.ok(Subscribe("s", None, "t", None))
+    assert bench.put(0, b"a") == ("ok", {"id": 1, "count": 1, "duplicate": True})
+    assert bench.get("s") == []
+
+
+def test_a_counter_never_leaves_what_json_can_say(bench: Bench) -> None:
+    assert bench.put(INTEGER_MAX, b"a", b"b")[0] == "bad_request"
+    assert bench.put(INTEGER_MAX, b"a")[0] == "ok"
+    assert bench.put(INTEGER_MAX, b"a")[1]["duplicate"] is True
+
+
+# --- reads ----------------------------------------------------------------------------------------
+
+
+def test_reads_are_refused_with_the_code_that_says_why(bench: Bench) -> None:
+    bench.put(0, b"a", b"b")
+    bench.ok(Advance("s", None, {"t": 1}))
+
+    def code(client: str, topic: str, last_id: int | None) -> str:
+        answer = bench.store.read(client, topic, last_id, 1, 1)
+        assert isinstance(answer, Refused)
+        return answer.code
+
+    assert code("s", "u", None) == "unknown_topic"
+    assert code("p", "t", None) == "not_subscribed"
+    assert code("s", "t", 3) == "bad_request"
+    assert code("s", "t", 0) == "already_acknowledged"
+    any_topic = bench.store.read_any("s", {"t": 0}, 1, 1)
+    assert isinstance(any_topic, Refused)
+    assert any_topic.details == {"cursor": 1}
+
+
+def test_a_read_below_the_cursor_is_answered_while_another_subscriber_keeps_it(
+    bench: Bench,
+) -> None:
+    bench.ok(Subscribe("p", None, "t", None))
+    bench.put(0, b"a", b"b")
+    bench.ok(Advance("s", None, {"t": 2}))
+    assert bench.get("s") == []
+    assert bench.get("s", 0) == [b"a", b"b"]
+    bench.ok(Advance("p", None, {"t": 1}))
+    assert isinstance(bench.store.read("s", "t", 0, 9, 9), Refused)
+    assert bench.get("s", 1) == [b"b"]
+
+
+def test_any_topic_gives_the_one_that_waits_longest(bench: Bench) -> None:
+    for topic in "uv":
+        bench.ok(Subscribe("s", None, topic, None))
+    bench.put(0, b"first", topic="v")
+    bench.put(0, b"second", topic="t")
+    bench.put(1, b"third", topic="v")
+
+    def next_one(last_ids: dict[str, int]) -> tuple[str, bytes]:
+        delivery = bench.store.read_any("s", last_ids, 1, 99)
+        assert isinstance(delivery, Delivery)
+        return delivery.topic, delivery.data
+
+    assert next_one({}) == ("v", b"first")
+    assert next_one({"v": 1}) == ("t", b"second")
+    assert next_one({"v": 1, "t": 1}) == ("v", b"third")
+    assert next_one({"v": 2, "t": 1}) == ("", b"")
+
+
+# --- acknowledgments ------------------------------------------------------------------
+
+
+def test_advance_only_moves_up_and_all_or_nothing(bench: Bench) -> None:
+    bench.put(0, b"a", b"b", b"c")
+    bench.ok(Advance("s", None, {"t": 2}))
+    bench.ok(Advance("s", None, {"t": 1}))
+    assert bench.store.cursor("s", "t") == 2
+    assert bench.one(Advance("s", None, {"t": 3, "u": 0})) == ("unknown_topic", {})
+    assert bench.one(Advance("p", None, {"t": 3})) == ("not_subscribed", {})
+    assert bench.one(Advance("s", None, {"t": 4})) == ("bad_request", {})
+    assert bench.store.cursor("s", "t") == 2
+
+
+# --- views ----------------------------------------------------------------------------------------
+
+
+def test_views_tell_what_topics_lists(bench: Bench) -> None:
+    bench.put(0, b"abc", b"d")
+    bench.ok(Advance("s", None, {"t": 1}))
+    assert bench.store.topics_of("s") == [{"topic": "t", "last_id": 2, "cursor": 1, "backlog": 1}]
+    assert bench.store.topics_of("p") == []
+    assert bench.store.all_topics() == [
+        {"topic": "t", "last_id": 2, "subscribers": 1, "backlog_bytes": 12}
+    ]
+    assert bench.store.statistics() == {
+        "applied_index": bench.store.applied_index,
+        "applied_term": 1,
+        "clients": 2,
+        "producers": 1,
+        "topics": 1,
+        "subscriptions": 1,
+        "backlog_bytes": 12,
+    }
+
+
+# --- against the model ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_answers_reads_and_restarts_are_the_model_s(tmp_path: Path, seed: int) -> None:
+    rng, model = random.Random(seed), ModelStore()
+    path = tmp_path / "store.db"
+    store = Store.open(path, MEMBERS, SMALL)
+    for index in range(1, 250):
+        model.entry += 1
+        operations, answers = [], []
+        for _ in range(rng.randrange(6)):
+            operations.append(random_operation(rng, model))
+            answers.append(model.operate(operations[-1]))
+        outcomes = store.apply(index, 1, encode(1, operations))
+        assert list(map(answer_of, outcomes)) == answers, (seed, index, operations)
+        action = rng.random()
+        if action < 0.3:
+            store.commit()
+        elif action < 0.4:
+            store.collect_garbage(rng.randrange(1, 4))
+        elif action < 0.45:
+            store.commit()
+            store.close()
+            store = Store.open(path, {}, SMALL)
+        _check_reads(rng, store, model)
+    store.close()
+
+
+def _check_reads(rng: random.Random, store: Store, model: ModelStore) -> None:
+    client, topic = rng.choice(CLIENTS), rng.choice(TOPICS)
+    count, size = rng.choice((1, 3, 100)), rng.choice((1, 50, 10_000))
+    last_id = rng.choice((None, rng.randrange(len(model.publications.get(topic, [])) + 2)))
+    expected = model.read(client, topic, last_id)
+    check_delivery(store.read(client, topic, last_id, count, size), expected, count, size)
+    oldest = model.oldest_waiting(client)
+    delivery = store.read_any(client, {}, count, size)
+    assert isinstance(delivery, Delivery)
+    assert delivery.topic == oldest
+    if oldest:
+        check_delivery(delivery, model.read(client, oldest, None), count, size)
+    cursors = model.cursors.get(topic, {})
+    assert store.cursor(client, topic) == cursors.get(client)
+    assert store.members == model.members
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_state_depends_on_the_entries_alone(tmp_path: Path, seed: int) -> None:
+    payloads = random_payloads(seed, 300)
+    eager = replay(Store.open(tmp_path / "eager.db", MEMBERS, SMALL), payloads, lambda _: True)
+    rng = random.Random(seed)
+    path = tmp_path / "lazy.db"
+    lazy = Store.open(path, MEMBERS, SMALL)
+    for index, payload in enumerate(payloads, 1):
+        lazy.apply(index, 1, payload)
+        if rng.random() < 0.05:
+            lazy.commit()
+            lazy.close()
+            lazy = Store.open(path, {}, SMALL)
+        elif rng.random() < 0.1:
+            lazy.collect_garbage(rng.randrange(1, 3))
+    assert eager.digest() == lazy.digest()
+    eager.close()
+    lazy.close()
+
+
+def test_the_digest_sees_every_kind_of_change(bench: Bench) -> None:
+    digests = [bench.store.digest()]
+    for operation in (
+        Admit("a", "other"),
+        Register("p", False, None, ""),
+        Subscribe("p", None, "t", None),
+        Put("p", None, "t", 0, *pack([b"a", b"b"])),
+        Put("p", None, "nobody's", 0, *pack([b"a"])),
+        Advance("p", None, {"t": 1}),
+        Unsubscribe("p", None, "t", None),
+    ):
+        bench.ok(operation)
+        digests.append(bench.store.digest())
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_model_s_entries_are_not_all_refusals() -> None:
+    answers = [a for _, answers in random_entries(1, 2000) for a in answers]
+    codes = {code for code, _ in answers}
+    assert sum(code == "ok" for code, _ in answers) > len(answers) / 4
+    assert codes >= {"ok", "too_many", "fenced", "stale_request", "counter_gap", "unknown_topic"}
+    assert model_store.original([(0, 2, 5), (2, 1, 0)], 1) == 6

@@ -1,0 +1,250 @@
+"""Claims about cluster/tables.py: crashes, damage, durability."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster import tables
+from cluster.commands import (
+    Admit,
+    Put,
+    encode,
+)
+from cluster.store import CorruptStore, Store
+from flotilla.protocol import pack
+from tests.unit.model_store import (
+    MEMBERS,
+    SMALL,
+    random_payloads,
+)
+from tests.unit.store_bench import Bench, replay
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A cluster with the client p, and s subscribed to t."""
+    bench = Bench.started(tmp_path / "store.db")
+    yield bench
+    bench.store.close()
+
+
+# --- crashes and damage ---------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+_CHILD = """
+import sys
+from pathlib import Path
+from cluster.store import Store
+from tests.unit.model_store import MEMBERS, SMALL, random_payloads
+
+store = Store.open(Path(sys.argv[1]), MEMBERS, SMALL)
+payloads = random_payloads(int(sys.argv[2]), int(sys.argv[3]))
+while True:
+    index = store.applied_index + 1
+    store.apply(index, 1, payloads[index - 1])
+    if index % 3 == 0:
+        store.collect_garbage(2)
+        store.commit()
+        print(index, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_9_leaves_the_applied_index_and_its_effects_together(
+    tmp_path: Path, seed: int
+) -> None:
+    count, kill_at = 2000, 30 + 60 * seed
+    path = tmp_path / "store.db"
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, str(path), str(seed), str(count)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"},
+    )
+    assert child.stdout is not None
+    with child.stdout:
+        printed = 0
+        while printed < kill_at:
+            printed = int(child.stdout.readline())
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        printed = int((child.stdout.read().split() or [printed])[-1])
+    store = Store.open(path, {}, SMALL)
+    applied = store.applied_index
+    assert printed <= applied < count
+    payloads = random_payloads(seed, count)[: applied + 50]
+    expected = replay(Store.open(tmp_path / "2.db", MEMBERS, SMALL), payloads, lambda _: False)
+    for index, payload in enumerate(payloads, 1):
+        store.apply(index, 1, payload)
+    assert store.digest() == expected.digest()
+    store.close()
+    expected.close()
+
+
+def test_a_missing_database_is_not_made_anew_without_founding_members(tmp_path: Path) -> None:
+    with pytest.raises(CorruptStore, match="missing"):
+        Store.open(tmp_path / "store.db", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_remove_leaves_nothing(bench: Bench) -> None:
+    bench.put(0)
+    Store.remove(bench.path)
+    assert list(bench.path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 400])
+def test_a_file_that_is_no_database_of_ours_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(content)
+    with pytest.raises(CorruptStore, match="rebuild"):
+        Store.open(path, MEMBERS)
+
+
+def test_a_database_of_another_format_is_refused(bench: Bench) -> None:
+    bench.store.close()
+    with sqlite3.connect(bench.path) as connection:
+        connection.execute("PRAGMA user_version=9")
+    connection.close()
+    with pytest.raises(CorruptStore, match="format 9"):
+        Store.open(bench.path, {})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE publications SET data = x'62'",
+        "UPDATE publications SET count = 3",
+        "UPDATE publications SET lengths = x'02000000'",
+        "UPDATE publications SET key = key + 1",
+        "DELETE FROM publications",
+        "UPDATE producers SET counter = counter + 8",
+        "UPDATE producers SET recent = zeroblob(16)",
+        "UPDATE clients SET epoch = epoch + 8",
+        "UPDATE subscriptions SET cursor = cursor + 1",
+        "DELETE FROM topics",
+        "UPDATE topics SET last_id = last_id + 1",
+        "UPDATE members SET incarnation = 'x'",
+        "UPDATE state SET applied_index = applied_index + 1",
+        "DELETE FROM state",
+    ],
+)
+def test_damaged_rows_are_found_before_they_are_used(bench: Bench, damage: str) -> None:
+    bench.put(0, b"a")
+    bench.store.close()
+    with sqlite3.connect(bench.path) as connection:
+        connection.execute(damage)
+    connection.close()
+    with pytest.raises(CorruptStore, match="rebuild"):
+        _use_everything(bench)
+    bench.store.close()
+
+
+def test_damaged_earlier_puts_are_found(bench: Bench) -> None:
+    for counter in range(20):
+        bench.put(counter)
+    bench.store.close()
+    with sqlite3.connect(bench.path) as connection:
+        connection.execute("UPDATE earlier_puts SET puts = zeroblob(256)")
+    connection.close()
+    bench.store = Store.open(bench.path, {})
+    with pytest.raises(CorruptStore):
+        bench.put(3)
+
+
+def _use_everything(bench: Bench) -> None:
+    bench.store = Store.open(bench.path, {})
+    bench.get("s")
+    bench.put(1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_flipped_bits_end_in_corrupt_store_or_hurt_nothing(bench: Bench, seed: int) -> None:
+    bench.put(0, *[b"%d" % i for i in range(150)])
+    bench.store.close()
+    whole = bench.path.read_bytes()
+    rng = random.Random(seed)
+    found = 0
+    for _ in range(60):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        bench.path.write_bytes(damaged)
+        try:
+            bench.store = Store.open(bench.path, {})
+            assert bench.get("s") == [b"%d" % i for i in range(150)]
+            bench.put(150)
+        except CorruptStore:
+            found += 1
+        finally:
+            bench.store.close()
+            tables.remove_log(bench.path)
+    print(f"{found} of 60 flips found")
+
+
+# --- durability -----------------------------------------------------------------------------------
+
+
+def test_checkpoint_tells_an_index_that_the_files_hold_without_the_process(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.put(0, b"a")
+    durable = tables.checkpoint(bench.path)
+    assert durable == bench.store.applied_index
+    bench.store.apply(durable + 1, 1, encode(1, [Put("p", None, "t", 1, *pack([b"b"]))]))
+    assert tables.checkpoint(bench.path) == durable  # not committed yet
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for suffix in ("", "-wal"):
+        name = bench.path.name + suffix
+        (elsewhere / name).write_bytes((bench.path.parent / name).read_bytes())
+    copy = Store.open(elsewhere / bench.path.name, {})
+    assert copy.applied_index == durable
+    copy.close()
+
+
+def test_a_checkpoint_moves_even_a_small_wal_into_the_database(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.put(0, b"a")
+    durable = tables.checkpoint(bench.path)
+    alone = tmp_path / "alone.db"
+    alone.write_bytes(bench.path.read_bytes())
+    copy = Store.open(alone, {})
+    assert copy.applied_index == durable
+    copy.close()
+
+
+def test_checkpoints_keep_the_wal_bounded_while_entries_come(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "WAL_BYTES_MAX", 300_000)
+    wal = tables.side_file(bench.path, "-wal")
+    largest = 0
+    for counter in range(60):
+        bench.put(counter, bytes(50_000))
+        if counter % 4 == 3:
+            tables.checkpoint(bench.path)
+        largest = max(largest, wal.stat().st_size)
+    assert 200_000 < largest < 900_000
+
+
+def test_checkpoint_during_an_open_transaction_holds_nobody_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "WAL_BYTES_MAX", 0)
+    bench.put(0, b"a")
+    bench.store.apply(bench.store.applied_index + 1, 1, encode(1, [Admit("a", "x")]))
+    bench.store._flush()
+    assert tables.checkpoint(bench.path) == bench.store.applied_index - 1
+    bench.store.commit()
+    assert tables.checkpoint(bench.path) == bench.store.applied_index
