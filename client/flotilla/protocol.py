@@ -43,6 +43,7 @@ BATCH_BYTES_MAX: Final = 1024 * 1024  # a batch must fit into one Raft entry
 BATCH_COUNT_MAX: Final = 65_536  # publications in a batch: bounds the work of one request
 GET_WAIT_MS_MAX: Final = 60_000  # a parked GET holds memory at the leader
 ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
+TOPICS_COUNT_MAX: Final = 1_000  # rows in one TOPICS reply, so that it stays below a header's size
 FRAME_BYTES_MAX: Final = 2 * HEADER_BYTES_MAX  # the socket refuses larger frames (ZMQ_MAXMSGSIZE)
 INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
 
@@ -502,7 +503,7 @@ def _check_topics(request: Request) -> None:
     everything = request.body.get("all") is True
     if not everything:
         _needs_client(request)
-    request.body = {"all": everything}
+    request.body = {"all": everything, "after": _text(request.body, "after", TOPIC_BYTES_MAX)}
 
 
 def _check_status(request: Request) -> None:
