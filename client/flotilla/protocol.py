@@ -312,7 +312,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
     """
     header = _header(frames)
     kind = header.get("type")
-    if kind not in REQUEST_TYPES:
+    if not isinstance(kind, str) or kind not in REQUEST_TYPES:
         raise ProtocolError(
             "bad_request",
             f"unknown request type {kind!r}; known: {', '.join(sorted(REQUEST_TYPES))}",

@@ -1,0 +1,344 @@
+"""`Client`: the library's front door.
+
+What lives here: the public methods, the lock round them, and the loop that carries out a retry
+machine's actions on sockets. What must not: decisions of an operation (operations.py), about
+retries (retry.py) or about storage (state.py).
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+from flotilla import retry
+from flotilla.connection import Connection
+from flotilla.errors import FlotillaError
+from flotilla.observer import Observer, Silent
+from flotilla.operations import (
+    Ask,
+    Delivery,
+    Message,
+    Operations,
+    PutResult,
+    Steps,
+    SubscribeResult,
+    batches_of,
+    slices,
+)
+from flotilla.producer import (
+    BATCH_BYTES,
+    IN_FLIGHT_MAX,
+    LINGER_MS,
+    Producer,
+)
+from flotilla.protocol import encode_request
+from flotilla.retry import (
+    DEADLINE_MS,
+    Action,
+    Close,
+    Done,
+    Exchange,
+    Failed,
+    Listen,
+    Pause,
+    Routes,
+    Send,
+)
+from flotilla.state import OUTBOX_BYTES_MAX, State
+
+T = TypeVar("T")
+_HOST_AND_PORT: Final = re.compile(r"\S+:\d{1,5}")
+Ack = Literal["auto", "manual"]
+MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
+MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks again
+DEADLINE_MS_MAX: Final = 24 * 3600 * 1000  # nobody waits longer for an answer
+STATUS_DEADLINE_MS: Final = 1_500  # STATUS asks one node only: it answers at once or is down
+
+
+def endpoints_of(endpoints: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the endpoints of a list or of one text with commas. Raises ValueError."""
+    listed = endpoints.split(",") if isinstance(endpoints, str) else endpoints
+    found = tuple(e.strip() for e in listed if e.strip())
+    if not found:
+        raise ValueError("a client needs an endpoint: HOST:PORT")
+    for endpoint in found:
+        if "://" not in endpoint and not _HOST_AND_PORT.fullmatch(endpoint):
+            raise ValueError(f"{endpoint!r} is no endpoint: HOST:PORT is due")
+    return found
+
+
+def now_ms() -> float:
+    """Return the monotonic time."""
+    return time.monotonic() * 1000
+
+
+class Session:
+    """What one client is made of, without the sockets: `Client` and `AsyncClient` have one each."""
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        state_dir: str | Path | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        observer: Observer | None = None,
+        rng: random.Random | None = None,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+    ) -> None:
+        assert deadline_ms > 0, deadline_ms
+        self.endpoints = endpoints_of(endpoints)
+        self.deadline_ms = deadline_ms
+        self.state = State(Path(state_dir) if state_dir else None, outbox_bytes_max)
+        self.operations = Operations(self.state, observer or Silent())
+        self.producers: dict[str, Producer] = {}
+        self._rng = rng or random.Random()
+        self._routes = Routes(range(len(self.endpoints)))
+        self._exchanges = 0
+        self._name = f"{self._rng.getrandbits(64):016x}"
+
+    def exchange(self, ask: Ask, end_ms: float) -> Exchange:
+        """Return the retry machine for a request of an operation that gives up at `end_ms`."""
+        self._exchanges += 1
+        return Exchange(
+            self._routes if ask.endpoint is None else Routes((ask.endpoint,)),
+            f"{self._name}-{self._exchanges}",
+            retry.exchange_deadline_ms(end_ms, ask.wait_ms),
+            retry.attempt_timeout_ms(self.deadline_ms, ask.wait_ms),
+            self._rng,
+            ask.final,
+        )
+
+    def put(self, topic: str, publications: Sequence[bytes | str]) -> Steps[list[PutResult]]:
+        """Return the steps of a PUT of the client's own, which a producer would not expect."""
+        assert topic not in self.producers, f"{topic} has an open producer, which keeps its order"
+        return self.operations.put(topic, batches_of(publications))
+
+    def producer(
+        self, topic: str, linger_ms: float, batch_bytes: int, in_flight_max: int
+    ) -> Producer:
+        """Return a new producer; the session has been opened."""
+        assert topic not in self.producers, f"{topic} has an open producer already"
+        producer = self.producers[topic] = Producer(
+            self.operations,
+            topic,
+            self.endpoints,
+            copy.deepcopy(self._routes),
+            self.deadline_ms,
+            self._rng,
+            lambda: self.producers.pop(topic),
+            linger_ms,
+            batch_bytes,
+            in_flight_max,
+        )
+        return producer
+
+
+class Client:
+    """A client of a Flotilla cluster.
+
+    `endpoints`: HOST:PORT of any of the nodes, a list or one text with commas. `state_dir`: where
+    this client keeps its id, cursors and outbox; without it nothing survives the process.
+    `deadline_ms`: how long an operation tries. `observer`: hears of every operation.
+    `rng`: for jitter. Safe to use from several threads; one operation runs at a time.
+
+    Every method may raise FlotillaError: `definite` says whether the operation may have happened.
+    Opening is lazy: the constructor touches the state directory only (StateError).
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        state_dir: str | Path | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        observer: Observer | None = None,
+        rng: random.Random | None = None,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+    ) -> None:
+        self._session = Session(endpoints, state_dir, deadline_ms, observer, rng, outbox_bytes_max)
+        self._operations = self._session.operations
+        self._connection = Connection(self.endpoints)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The nodes' addresses, in the order given."""
+        return self._session.endpoints
+
+    @property
+    def client_id(self) -> str:
+        """The id that the cluster gave this client, "" before the first operation ever."""
+        return self._session.state.client_id
+
+    def open(self) -> None:
+        """Take up this client's id at the cluster and resend the outbox; operations do it too."""
+        self._run(self._operations.open())
+
+    def close(self) -> None:
+        """Close producers (each sends what it has, up to its deadline), sockets and state."""
+        for producer in tuple(self._session.producers.values()):
+            producer.close()
+        with self._lock:
+            self._connection.close_all()
+            self._session.state.close()
+
+    def subscribe(self, topic: str) -> SubscribeResult:
+        """Subscribe durably; ids above the result's `last_id` will be delivered."""
+        return self._run(self._operations.subscribe(topic))
+
+    def unsubscribe(self, topic: str) -> bool:
+        """End a subscription; return whether there was one. Idempotent."""
+        return self._run(self._operations.unsubscribe(topic))
+
+    def put(self, topic: str, publication: bytes | str) -> PutResult:
+        """Publish; returns when it is on disk on a majority of the nodes.
+
+        An error that is not definite leaves the publication in the outbox: it will be sent, once
+        and in order, before the topic's next `put`, by `flush`, or by the next process that opens
+        this state directory.
+        """
+        [result] = self.put_many(topic, [publication])
+        return result
+
+    def put_many(self, topic: str, publications: Sequence[bytes | str]) -> list[PutResult]:
+        """Publish in order, packed into as few batches as possible; one result a batch.
+
+        All of them stand in the outbox before the first is sent: all will be stored, or with a
+        definite error none but the first `details["stored"]`.
+        """
+        return self._run(self._session.put(topic, publications))
+
+    def flush(self) -> None:
+        """Send what earlier errors left in the outbox."""
+        self._run(self._operations.flush())
+
+    def next_counter(self, topic: str) -> int:
+        """Return the counter that the topic's next publication gets."""
+        return self._run(self._operations.next_counter(topic))
+
+    def get(
+        self,
+        topic: str | None = None,
+        wait_ms: int = 0,
+        max_count: int = 1,
+        ack: Ack = "auto",
+    ) -> Delivery | None:
+        """Return the next publications of a topic (None: of any of mine), or None within `wait_ms`.
+
+        "auto": the cursor is stored before they are returned, so they never come again.
+        "manual": they come again until `acknowledge` is called.
+        """
+        for slice_ms in slices(wait_ms):
+            delivery = self._run(self._operations.get(topic, slice_ms, max_count, ack == "auto"))
+            if delivery is not None:
+                return delivery
+        return None
+
+    def messages(
+        self, topic: str | None = None, ack: Ack = "auto", idle_ms: int | None = None
+    ) -> Iterator[Message]:
+        """Yield publications one by one, for ever, or until none came for `idle_ms`.
+
+        "auto": each one's cursor is stored before it is yielded. "manual": what has not been
+        acknowledged when a batch (`MESSAGES_COUNT`) is used up comes again.
+        """
+        wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
+        while True:
+            delivery = self.get(topic, wait_ms, MESSAGES_COUNT, "manual")
+            if delivery is None and idle_ms is not None:
+                return
+            for message in delivery or ():
+                if ack == "auto":
+                    self.acknowledge(message.topic, message.id)
+                yield message
+
+    def acknowledge(self, topic: str, last_id: int) -> None:
+        """Store that all up to `last_id` is done with; the broker hears of it with the next GET."""
+        self._session.state.raise_cursor(topic, last_id)
+
+    def topics(self, everything: bool = False) -> list[dict[str, Any]]:
+        """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""
+        return self._run(self._operations.topics(everything))
+
+    def status(self, endpoint: int | None = None) -> dict[str, Any]:
+        """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""
+        return self._run(self._operations.status(endpoint), STATUS_DEADLINE_MS)
+
+    def producer(
+        self,
+        topic: str,
+        linger_ms: float = LINGER_MS,
+        batch_bytes: int = BATCH_BYTES,
+        in_flight_max: int = IN_FLIGHT_MAX,
+    ) -> Producer:
+        """Return the topic's background producer; it alone publishes to the topic until closed."""
+        self._run(self._operations.next_counter(topic))
+        return self._session.producer(topic, linger_ms, batch_bytes, in_flight_max)
+
+    # --- driving --------------------------------------------------------------------------------
+
+    def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
+        with self._lock:
+            end_ms = now_ms() + min(self._session.deadline_ms, deadline_ms_max)
+            try:
+                ask = next(steps)
+                while True:
+                    try:
+                        done = self._exchange(ask, end_ms)
+                    except FlotillaError as error:
+                        ask = steps.throw(error)
+                    else:
+                        ask = steps.send(done)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+
+    def _exchange(self, ask: Ask, end_ms: float) -> Done:
+        exchange = self._session.exchange(ask, end_ms)
+        actions = exchange.started(now_ms())
+        while True:
+            for action in actions:
+                match action:
+                    case Done():
+                        return action
+                    case Failed(error):
+                        raise error
+                    case Close(endpoint):
+                        self._connection.close(endpoint)
+                    case Pause(wait_ms):
+                        time.sleep(wait_ms / 1000)
+                        actions = exchange.resumed(now_ms())
+                    case Send():
+                        actions = self._send(exchange, ask, action)
+                    case Listen(endpoint, timeout_ms):
+                        actions = self._listen(exchange, endpoint, timeout_ms)
+
+    def _send(self, exchange: Exchange, ask: Ask, action: Send) -> list[Action]:
+        ask.request.request_id = action.request_id
+        frames = encode_request(ask.request)
+        if not self._connection.send(action.endpoint, frames, action.timeout_ms):
+            return exchange.unsent(now_ms())
+        return self._listen(exchange, action.endpoint, action.timeout_ms)
+
+    def _listen(self, exchange: Exchange, endpoint: int, timeout_ms: float) -> list[Action]:
+        try:
+            reply = self._connection.receive(endpoint, timeout_ms)
+        except ConnectionResetError:
+            reply = None
+        return exchange.silent(now_ms()) if reply is None else exchange.replied(reply, now_ms())

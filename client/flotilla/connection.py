@@ -1,0 +1,133 @@
+"""ZeroMQ sockets, one an endpoint: opened when first used, closed on silence.
+
+What lives here: DEALER sockets that speak the wire's framing, and the news that a connection was
+lost. What must not: a decision about what to send, where or how often (retry.py).
+
+A `Connection` belongs to the thread that uses it at the moment: handing it over takes a lock or a
+queue between the two (a full memory barrier), as ZeroMQ demands of its sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import zmq
+
+from flotilla.protocol import FRAME_BYTES_MAX, ProtocolError, Reply, decode_reply
+
+CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time counts as silent
+REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so sends do not block
+LOST: Final = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+RECONNECT_MS: Final = 100  # nobody waits for it: a lost connection's socket is closed
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A DEALER socket and a monitor on which a message means: the connection was lost or refused.
+
+    Of zmq.Context or zmq.asyncio.Context, hence the type.
+    """
+
+    socket: Any
+    monitor: Any
+
+    def close(self) -> None:
+        """Close both, dropping what was not sent."""
+        self.socket.disable_monitor()
+        self.monitor.close(linger=0)
+        self.socket.close(linger=0)
+
+
+def open_link(context: Any, endpoint: str) -> Link:
+    """Return a link to `HOST:PORT` (or any ZeroMQ address).
+
+    IMMEDIATE: nothing is queued before the connection stands, so what could not be sent certainly
+    was not, and a lost connection's requests are never repeated behind our back.
+    """
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+    socket.setsockopt(zmq.SNDHWM, REQUESTS_QUEUED_MAX)
+    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    monitor = socket.get_monitor_socket(LOST)
+    socket.connect(endpoint if "://" in endpoint else f"tcp://{endpoint}")
+    return Link(socket, monitor)
+
+
+def framed(frames: Sequence[bytes]) -> list[bytes]:
+    """Return a request's frames behind the empty delimiter that a REQ socket would send."""
+    return [b"", *frames]
+
+
+def parsed(frames: Sequence[bytes]) -> Reply | None:
+    """Return the reply in a received message, None for one that is no reply of this protocol."""
+    try:
+        return decode_reply(frames[1:])
+    except ProtocolError:
+        return None  # as if it had not come: whoever sent it is not a node of ours
+
+
+class Connection:
+    """The sockets to a client's endpoints, for one thread at a time."""
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        self._endpoints = tuple(endpoints)
+        self._context: zmq.Context[Any] = zmq.Context.instance()
+        self._links: dict[int, Link] = {}
+
+    def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool:
+        """Send a request; return False if no connection stood in time: then nothing was sent."""
+        link = self._link(endpoint)
+        ready = self._poll(link, zmq.POLLOUT, min(timeout_ms, CONNECT_MS_MAX))
+        if link.socket not in ready:
+            return False
+        try:
+            link.socket.send_multipart(framed(frames), flags=zmq.NOBLOCK)
+        except zmq.Again:  # lost between the poll and here, or REQUESTS_QUEUED_MAX
+            return False
+        return True
+
+    def receive(self, endpoint: int, timeout_ms: float, wake: int | None = None) -> Reply | None:
+        """Return a reply; None after `timeout_ms`, or when `wake` (a file descriptor) is readable.
+
+        Raises ConnectionResetError when the connection is lost: no reply will come.
+        """
+        link = self._links[endpoint]
+        ready = self._poll(link, zmq.POLLIN, timeout_ms, wake)
+        if link.socket in ready:
+            return parsed(link.socket.recv_multipart())
+        if link.monitor in ready:
+            raise ConnectionResetError(self._endpoints[endpoint])
+        return None
+
+    def close(self, endpoint: int) -> None:
+        """Close the endpoint's socket: late replies on it are gone."""
+        link = self._links.pop(endpoint, None)
+        if link is not None:
+            link.close()
+
+    def close_all(self) -> None:
+        """Close every socket."""
+        for endpoint in tuple(self._links):
+            self.close(endpoint)
+
+    def _link(self, endpoint: int) -> Link:
+        link = self._links.get(endpoint)
+        if link is not None and link.monitor.poll(0):  # lost while nobody listened
+            self.close(endpoint)
+            link = None
+        if link is None:
+            link = self._links[endpoint] = open_link(self._context, self._endpoints[endpoint])
+        return link
+
+    @staticmethod
+    def _poll(link: Link, flags: int, timeout_ms: float, wake: int | None = None) -> set[Any]:
+        poller = zmq.Poller()
+        poller.register(link.socket, flags)
+        poller.register(link.monitor, zmq.POLLIN)
+        if wake is not None:
+            poller.register(wake, zmq.POLLIN)
+        return {ready for ready, _ in poller.poll(max(0, int(timeout_ms)))}

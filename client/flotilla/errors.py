@@ -1,0 +1,212 @@
+"""The exceptions that an application sees.
+
+    FlotillaError                     every one of them; has code, definite, details
+    ├── Unavailable                   no final answer before the deadline
+    ├── Refused                       a node answered NAK
+    │   ├── NotSubscribed             SUB first
+    │   ├── UnknownTopic              nobody subscribes to it
+    │   ├── UnknownClient             the client_id is not this cluster's
+    │   ├── AlreadyAcknowledged       asked for publications that are gone
+    │   ├── CounterGap                the state directory and the broker disagree
+    │   ├── Fenced                    a newer process took up this client_id
+    │   ├── StaleRequest              a later control request was already carried out
+    │   ├── TooLarge                  over a limit of bytes or publications
+    │   ├── TooMany                   over a limit of topics, clients, subscriptions
+    │   ├── BacklogFull               the topic's readers have to catch up (until the deadline)
+    │   ├── DiskFull                  the nodes are short of disk space (until the deadline)
+    │   ├── Overloaded                a queue is full (until the deadline)
+    │   ├── BadRequest                not what the protocol asks for
+    │   ├── Unauthorized              the node does not accept this client
+    │   └── InternalError             a defect of the broker
+    └── StateError                    the client's own state directory
+        ├── StateInUse                another process has it open
+        ├── StateDamaged              unreadable, or of another version
+        └── OutboxFull                unsent publications have reached their limit
+
+What lives here: the classes and the one way from a NAK to an exception. What must not: any
+decision about retrying (retry.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from flotilla.protocol import ERRORS, Reply
+
+
+class FlotillaError(Exception):
+    """An operation did not succeed.
+
+    `code`: the error's name, one of the broker's table or the client's own. `definite`: True when
+    the operation did not and will not happen, False when that is unknown. `details`: what came
+    along (`limit`, `expected`, `attempts`, `node`, ...).
+    """
+
+    CODE: ClassVar[str] = "error"
+
+    def __init__(
+        self,
+        message: str,
+        code: str = "",
+        definite: bool = True,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.CODE
+        self.definite = definite
+        self.details = details or {}
+
+    def before_start(self) -> Self:
+        """Return the same error for an operation that it kept from being started: definite."""
+        return type(self)(self.message, self.code, True, self.details)
+
+
+class Unavailable(FlotillaError):
+    """The deadline passed without a final answer; `definite`: nothing was carried out."""
+
+    CODE = "unavailable"
+
+
+class Refused(FlotillaError):
+    """A node answered NAK, and repeating the request would not change that in time."""
+
+
+class NotSubscribed(Refused):
+    """The client has no subscription to the topic."""
+
+    CODE = "not_subscribed"
+
+
+class UnknownTopic(Refused):
+    """Nobody subscribes to the topic, so it does not exist."""
+
+    CODE = "unknown_topic"
+
+
+class UnknownClient(Refused):
+    """The client_id was not issued by this cluster; a new state directory gets a new one."""
+
+    CODE = "unknown_client"
+
+
+class AlreadyAcknowledged(Refused):
+    """The publications after the cursor are gone; `details["cursor"]` is the broker's cursor."""
+
+    CODE = "already_acknowledged"
+
+
+class CounterGap(Refused):
+    """The broker misses publications before this one; `details["expected"]` is its next counter."""
+
+    CODE = "counter_gap"
+
+
+class Fenced(Refused):
+    """A newer process took up this client_id: this one has to stop."""
+
+    CODE = "fenced"
+
+
+class StaleRequest(Refused):
+    """A later control request of this client was already carried out."""
+
+    CODE = "stale_request"
+
+
+class TooLarge(Refused):
+    """The request is over `details["limit"]` bytes or publications."""
+
+    CODE = "too_large"
+
+
+class TooMany(Refused):
+    """The cluster or the client has as many of these as `details["limit"]` allows."""
+
+    CODE = "too_many"
+
+
+class BacklogFull(Refused):
+    """The topic's unread publications were at their limit until the deadline."""
+
+    CODE = "backlog_full"
+
+
+class DiskFull(Refused):
+    """A majority of the nodes was short of disk space until the deadline."""
+
+    CODE = "disk_full"
+
+
+class Overloaded(Refused):
+    """A queue, of the node or of the producer, was full until the deadline."""
+
+    CODE = "overloaded"
+
+
+class BadRequest(Refused):
+    """The request is not what the protocol asks for; the message says where."""
+
+    CODE = "bad_request"
+
+
+class Unauthorized(Refused):
+    """The node does not accept this client."""
+
+    CODE = "unauthorized"
+
+
+class InternalError(Refused):
+    """A defect of the broker; its log has the details."""
+
+    CODE = "internal"
+
+
+class StateError(FlotillaError):
+    """The client's state directory cannot be used."""
+
+    CODE = "state"
+
+
+class StateInUse(StateError):
+    """Another process has the directory open; `details`: `directory`, `pid`."""
+
+    CODE = "state_in_use"
+
+
+class StateDamaged(StateError):
+    """The state cannot be read or written; `details`: `directory`."""
+
+    CODE = "state_damaged"
+
+
+class OutboxFull(StateError):
+    """The publications that wait for an answer have reached `details["limit"]` bytes."""
+
+    CODE = "outbox_full"
+
+
+def _leaves(root: type[Refused]) -> dict[str, type[Refused]]:
+    return {leaf.CODE: leaf for leaf in root.__subclasses__()}
+
+
+BY_CODE = _leaves(Refused)
+
+
+def from_reply(reply: Reply, definite: bool, attempts: int) -> Refused:
+    """Return the exception for a NAK, of the class of its code (Refused for an unknown code).
+
+    `definite` comes from the caller, who alone knows about the operation's other attempts.
+    """
+    assert not reply.ok, reply
+    code = str(reply.body.get("error", "internal"))
+    known = ERRORS.get(code)
+    message = str(reply.body.get("message") or (known.meaning if known else code))
+    details = {k: v for k, v in reply.body.items() if k not in ("error", "message", "definite")}
+    details |= {
+        "attempts": attempts,
+        "node": reply.node,
+        "leader": reply.leader,
+        "term": reply.term,
+    }
+    return BY_CODE.get(code, Refused)(message, code, definite, details)

@@ -1,0 +1,74 @@
+"""Who listens to what a client does: the seam at which histories are recorded.
+
+What lives here: an operation and its outcome as told to an `Observer`. What must not: files,
+formats, clocks: the recorder has its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation as its observer hears of it before it is asked.
+
+    `number`: counts this client's operations. `f`: "put", "get", "sub", "unsub". `topic` "": any.
+    PUT: first `counter` and `count`. GET: `last_id`, what the subscriber has (None: unknown).
+    """
+
+    number: int
+    client_id: str
+    f: str
+    topic: str
+    counter: int | None = None
+    count: int | None = None
+    last_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an operation ended: ok, or `error` (a code) with `definite`.
+
+    `node` answered, `leader` led in `term` ("" and 0: nobody answered). PUT ok: `first_id`,
+    `count`, `duplicate`. GET ok: `topic`, `first_id`, `count`, `publications` (count 0: nothing
+    new). SUB ok: `last_id`, `resumed`.
+    """
+
+    attempts: int
+    node: str = ""
+    leader: str = ""
+    term: int = 0
+    error: str = ""
+    definite: bool = True
+    topic: str = ""
+    first_id: int | None = None
+    count: int | None = None
+    duplicate: bool | None = None
+    last_id: int | None = None
+    resumed: bool | None = None
+    publications: tuple[bytes, ...] = field(default=(), repr=False)
+
+
+class Observer(Protocol):
+    """Records what a client does; must not raise. Called in the thread that runs the operation.
+
+    A publication that is sent again out of the outbox is a new operation with the old counter.
+    """
+
+    def on_invoke(self, operation: Operation) -> None:
+        """Hear of an operation before its first request leaves."""
+
+    def on_complete(self, operation: Operation, outcome: Outcome) -> None:
+        """Hear of its outcome before the outbox or the cursor changes."""
+
+
+class Silent:
+    """The observer that records nothing."""
+
+    def on_invoke(self, operation: Operation) -> None:
+        """Do nothing."""
+
+    def on_complete(self, operation: Operation, outcome: Outcome) -> None:
+        """Do nothing."""

@@ -1,0 +1,450 @@
+"""What each operation of a client does between its exchanges.
+
+What lives here: one generator an operation. It yields an `Ask`, is sent the ACK (`Done`) or has the
+error thrown in, changes the durable state in the right order and returns the result. `Client` and
+`AsyncClient` drive the same generators. What must not: sockets, clocks, retries, `await`.
+
+The order is the contract: a PUT stands in the outbox before it is asked, a cursor moves before the
+publications are returned, and an `Observer` hears of an operation before it is asked and of its
+outcome before the outbox or the cursor changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from flotilla import protocol
+from flotilla.errors import (
+    BY_CODE,
+    BacklogFull,
+    BadRequest,
+    DiskFull,
+    FlotillaError,
+    StaleRequest,
+    TooLarge,
+)
+from flotilla.observer import Observer, Operation, Outcome
+from flotilla.protocol import ProtocolError, Reply, Request
+from flotilla.retry import Done
+from flotilla.state import Entry, State
+
+RESUMES_MAX: Final = 3  # each needs another process that resumes the same id at the same moment
+GET_SLICE_MS: Final = 5_000  # a parked GET's dead node is noticed that much later, no more
+REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request"})  # whoever asks, whenever
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to be exchanged. `wait_ms`: how long the node may hold it. `final`: see Exchange.
+
+    `endpoint`: the only one to ask (None: wherever the leader is).
+    """
+
+    request: Request
+    wait_ms: int = 0
+    final: frozenset[str] = frozenset()
+    endpoint: int | None = None
+
+
+T = TypeVar("T")
+Steps = Generator[Ask, Done, T]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeResult:
+    """`last_id`: only later ids will be delivered. `resumed`: was subscribed already."""
+
+    last_id: int
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """`id` of the first of `count` publications (0: nobody subscribes, nothing was stored, or a
+    duplicate too old to remember). `duplicate`: the broker had them already."""
+
+    id: int
+    count: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One publication as delivered."""
+
+    topic: str
+    id: int
+    publication: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Consecutive publications of one topic; `first_id` is the first one's id."""
+
+    topic: str
+    first_id: int
+    publications: tuple[bytes, ...]
+
+    @property
+    def last_id(self) -> int:
+        """The id of the last publication."""
+        return self.first_id + len(self.publications) - 1
+
+    def __iter__(self) -> Iterator[Message]:
+        for number, publication in enumerate(self.publications):
+            yield Message(self.topic, self.first_id + number, publication)
+
+
+class Operations:
+    """The operations of one client on its state."""
+
+    def __init__(self, state: State, observer: Observer) -> None:
+        self.state = state
+        self._observer = observer
+        self._is_open = False
+        self._numbers = itertools.count(1)  # also counts for producers' threads
+        self._told: dict[str, int] = {}  # cursors that the broker has been told
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def open(self) -> Steps[None]:
+        """Take up this client's id (or get a first one), then resend the outbox."""
+        if self._is_open:
+            return
+        done = yield from self._request_id()
+        body = done.reply.body
+        self.state.resumed(
+            body["client_id"],
+            body["epoch"],
+            body.get("sequence") or 0,
+            body.get("counters", {}),
+            body.get("subscriptions", {}),
+        )
+        self._is_open = True
+        yield from self._recover()
+
+    def reopen(self) -> None:
+        """Take up the id anew before the next operation: the new epoch fences what is under way."""
+        self._is_open = False
+
+    def _request_id(self) -> Steps[Done]:
+        """Resume with a sequence that is stored before it is sent, and a nonce of this process.
+
+        The nonce is not stored: a process that starts after a crash takes a later sequence, and a
+        copy of the state directory must not be taken for a retry of the original.
+        """
+        if not self.state.client_id:
+            return (yield Ask(self.request(protocol.REQUEST_ID, "", {})))
+        for attempt in range(1, RESUMES_MAX + 1):
+            body = {"sequence": self.state.next_sequence(), "nonce": uuid.uuid4().hex}
+            request = replace(self.request(protocol.REQUEST_ID, "", body), epoch=None)
+            try:
+                return (yield Ask(request))
+            except StaleRequest as error:
+                if attempt == RESUMES_MAX:
+                    raise
+                self.state.raise_sequence(error.details["expected"] - 1)
+        raise AssertionError(RESUMES_MAX)
+
+    def _recover(self) -> Steps[None]:
+        """Resend what an earlier process left without an answer.
+
+        A topic that is full must not keep this client from reading it: it stays in the outbox, and
+        its next `put` or `flush` sends it first and reports.
+        """
+        for topic in sorted({entry.topic for entry in self.state.outbox()}):
+            try:
+                yield from self._resend(topic, BacklogFull.CODE, DiskFull.CODE)
+            except (BacklogFull, DiskFull):
+                continue
+
+    # --- subscriptions --------------------------------------------------------------------------
+
+    def subscribe(self, topic: str) -> Steps[SubscribeResult]:
+        """SUB; the cursor stands before this returns."""
+        check_topic(topic)
+        yield from self._opened()
+        operation = self.invoke("sub", topic)
+        body = {"sequence": self.state.next_sequence()}
+        done = yield from self.observed(operation, Ask(self.request(protocol.SUB, topic, body)))
+        last_id, resumed = done.reply.body["last_id"], bool(done.reply.body.get("resumed"))
+        last_id = max(last_id, self.state.cursor(topic) or 0)
+        self.complete(operation, done, last_id=last_id, resumed=resumed)
+        self.state.raise_cursor(topic, last_id)
+        return SubscribeResult(last_id, resumed)
+
+    def unsubscribe(self, topic: str) -> Steps[bool]:
+        """UNSUB; return whether there was a subscription."""
+        check_topic(topic)
+        yield from self._opened()
+        operation = self.invoke("unsub", topic)
+        body = {"sequence": self.state.next_sequence()}
+        done = yield from self.observed(operation, Ask(self.request(protocol.UNSUB, topic, body)))
+        self.complete(operation, done)
+        self.state.drop_cursor(topic)
+        self._told.pop(topic, None)
+        return bool(done.reply.body.get("was_subscribed"))
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def put(self, topic: str, batches: Sequence[tuple[bytes, bytes]]) -> Steps[list[PutResult]]:
+        """Send batches (lengths, data) after what the topic still has in the outbox.
+
+        An error is definite if none of these batches was or will be stored; `details["stored"]`
+        says how many publications were before it.
+        """
+        check_topic(topic)
+        yield from self._opened()
+        yield from _before_start(self._resend(topic))
+        results: list[PutResult] = []
+        for entry in self.state.enqueue(topic, batches):
+            try:
+                results.append((yield from self._send(entry, fresh=True)))
+            except FlotillaError as error:
+                error.details["stored"] = sum(result.count for result in results)
+                raise
+        return results
+
+    def flush(self) -> Steps[None]:
+        """Send everything that still waits in the outbox."""
+        yield from self._opened()
+        for topic in sorted({entry.topic for entry in self.state.outbox()}):
+            yield from self._resend(topic)
+
+    def next_counter(self, topic: str) -> Steps[int]:
+        """Return the counter that the topic's next publication gets."""
+        check_topic(topic)
+        yield from self._opened()
+        return self.state.counter(topic) + 1
+
+    def put_request(self, entry: Entry) -> Request:
+        """Return the request that stores an entry of the outbox."""
+        body = {"counter": entry.counter, "count": entry.count}
+        request = self.request(protocol.PUT, entry.topic, body)
+        return replace(request, lengths=entry.lengths, data=entry.data)
+
+    def stored(self, operation: Operation, entry: Entry, done: Done) -> PutResult:
+        """Record the ACK of a PUT and forget the entry."""
+        body = done.reply.body
+        result = PutResult(body["id"], entry.count, bool(body.get("duplicate")))
+        self.complete(
+            operation, done, first_id=result.id, count=result.count, duplicate=result.duplicate
+        )
+        self.state.acknowledged(entry)
+        return result
+
+    def _resend(self, topic: str, *final: str) -> Steps[None]:
+        for entry in self.state.outbox(topic):
+            yield from self._send(entry, fresh=False, final=frozenset(final))
+
+    def _send(
+        self, entry: Entry, fresh: bool, final: frozenset[str] = frozenset()
+    ) -> Steps[PutResult]:
+        operation = self.invoke("put", entry.topic, entry.counter, entry.count)
+        try:
+            ask = Ask(self.put_request(entry), final=final)
+            done = yield from self.observed(operation, ask)
+        except FlotillaError as error:
+            if error.code in REFUSED_FOREVER or (fresh and error.definite):
+                error.details["withdrawn"] = self.state.withdraw(entry)
+            raise
+        return self.stored(operation, entry, done)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def get(
+        self, topic: str | None, wait_ms: int, max_count: int, auto: bool
+    ) -> Steps[Delivery | None]:
+        """GET once; with `auto` the cursor moves before the delivery is returned."""
+        if topic is not None:
+            check_topic(topic)
+        yield from self._opened()
+        body, told = self._position(topic)
+        body |= {"max_count": max_count, "wait_ms": wait_ms}
+        operation = self.invoke("get", topic or "", last_id=body.get("last_id"))
+        ask = Ask(self.request(protocol.GET, topic or "", body), wait_ms)
+        done = yield from self.observed(operation, ask)
+        self._told |= told
+        delivery = self._news(done.reply)
+        if delivery is None:
+            self.complete(operation, done, count=0)
+            return None
+        self.complete(
+            operation,
+            done,
+            topic=delivery.topic,
+            first_id=delivery.first_id,
+            count=len(delivery.publications),
+            publications=delivery.publications,
+        )
+        if auto:
+            self.state.raise_cursor(delivery.topic, delivery.last_id)
+        return delivery
+
+    def _position(self, topic: str | None) -> tuple[dict[str, Any], dict[str, int]]:
+        """Return the body's part that says what this subscriber has, and the cursors in it.
+
+        More topics than fit: those that the broker knows already stay out, as their cursors
+        there are the same.
+        """
+        cursors = self.state.cursors()
+        if topic is not None:
+            told = {topic: cursors[topic]} if topic in cursors else {}
+            return {"last_id": cursors.get(topic)}, told
+        news_first = sorted(cursors, key=lambda name: self._told.get(name) == cursors[name])
+        told = {name: cursors[name] for name in news_first[: protocol.ANY_TOPIC_COUNT_MAX]}
+        return {"last_ids": told}, told
+
+    def _news(self, reply: Reply) -> Delivery | None:
+        """Return what a GET brought, without what this subscriber has already."""
+        if not reply.body.get("count"):
+            return None
+        first_id, topic = reply.body["id"], reply.body["topic"]
+        publications = protocol.unpack(reply.lengths, reply.data)
+        known = max(0, (self.state.cursor(topic) or 0) + 1 - first_id)
+        if known >= len(publications):
+            return None
+        return Delivery(topic, first_id + known, tuple(publications[known:]))
+
+    def topics(self, everything: bool) -> Steps[list[dict[str, Any]]]:
+        """TOPICS; the client's own with its own cursors, which the broker may not know yet."""
+        if everything:
+            return (yield from self._topic_pages({"all": True}))
+        yield from self._opened()
+        cursors, rows = self.state.cursors(), []
+        for row in (yield from self._topic_pages({})):
+            cursor = max(row["cursor"], cursors.get(row["topic"], 0))
+            rows.append(row | {"cursor": cursor, "backlog": max(0, row["last_id"] - cursor)})
+        return rows
+
+    def _topic_pages(self, body: dict[str, Any]) -> Steps[list[dict[str, Any]]]:
+        rows: list[dict[str, Any]] = []
+        more = True
+        while more:
+            after = rows[-1]["topic"] if rows else ""
+            done = yield Ask(self.request(protocol.TOPICS, "", body | {"after": after}))
+            rows += done.reply.body["topics"]
+            more = bool(done.reply.body.get("more"))
+        return rows
+
+    def status(self, endpoint: int | None) -> Steps[dict[str, Any]]:
+        """STATUS of the node at an endpoint, or of the one that is asked first."""
+        done = yield Ask(Request(protocol.STATUS, ""), endpoint=endpoint)
+        return {"node": done.reply.node, "leader": done.reply.leader, **done.reply.body}
+
+    # --- the common part ------------------------------------------------------------------------
+
+    def request(self, kind: str, topic: str, body: dict[str, Any]) -> Request:
+        """Return a request of this client; its id is filled in when it is sent."""
+        epoch = self.state.epoch or None
+        return Request(kind, "", topic, self.state.client_id, epoch, body)
+
+    def invoke(
+        self,
+        f: str,
+        topic: str,
+        counter: int | None = None,
+        count: int | None = None,
+        last_id: int | None = None,
+    ) -> Operation:
+        """Record that an operation begins."""
+        operation = Operation(
+            next(self._numbers), self.state.client_id, f, topic, counter, count, last_id
+        )
+        self._observer.on_invoke(operation)
+        return operation
+
+    def complete(self, operation: Operation, done: Done, **fields: Any) -> None:
+        """Record that an operation succeeded."""
+        reply = done.reply
+        outcome = Outcome(done.attempts, reply.node, reply.leader, reply.term)
+        fields.setdefault("topic", operation.topic)
+        self._observer.on_complete(operation, replace(outcome, **fields))
+
+    def failed(self, operation: Operation, error: FlotillaError) -> None:
+        """Record that an operation did not succeed."""
+        details = error.details
+        outcome = Outcome(
+            details.get("attempts", 0),
+            details.get("node", ""),
+            details.get("leader", ""),
+            details.get("term", 0),
+            error.code,
+            error.definite,
+            operation.topic,
+        )
+        self._observer.on_complete(operation, outcome)
+
+    def observed(self, operation: Operation, ask: Ask) -> Steps[Done]:
+        """Ask, and record the error if it fails; a success is recorded by the caller."""
+        try:
+            return (yield ask)
+        except FlotillaError as error:
+            self.failed(operation, error)
+            raise
+
+    def _opened(self) -> Steps[None]:
+        yield from _before_start(self.open())
+
+
+def _before_start(steps: Steps[None]) -> Steps[None]:
+    """Run steps that come before an operation: their failure means that it never began."""
+    try:
+        yield from steps
+    except FlotillaError as error:
+        raise error.before_start() from error
+
+
+def slices(wait_ms: int) -> Iterator[int]:
+    """Split a GET's wait into waits of `GET_SLICE_MS` at most; one of 0 for no wait."""
+    yield min(wait_ms, GET_SLICE_MS)
+    for start_ms in range(GET_SLICE_MS, wait_ms, GET_SLICE_MS):
+        yield min(wait_ms - start_ms, GET_SLICE_MS)
+
+
+def batches_of(publications: Sequence[bytes | str]) -> list[tuple[bytes, bytes]]:
+    """Pack publications into as few batches (lengths, data) as the protocol's limits allow.
+
+    Raises TooLarge for a publication over `PUBLICATION_BYTES_MAX`.
+    """
+    batches: list[list[bytes]] = [[]]
+    size_bytes = 0
+    for publication in map(as_bytes, publications):
+        full = len(batches[-1]) == protocol.BATCH_COUNT_MAX
+        if batches[-1] and (full or size_bytes + len(publication) > protocol.BATCH_BYTES_MAX):
+            batches.append([])
+            size_bytes = 0
+        batches[-1].append(publication)
+        size_bytes += len(publication)
+    return [protocol.pack(batch) for batch in batches if batch]
+
+
+def as_bytes(publication: bytes | str) -> bytes:
+    """Return a publication's bytes (text as UTF-8). Raises TooLarge."""
+    data = publication.encode() if isinstance(publication, str) else bytes(publication)
+    if len(data) > protocol.PUBLICATION_BYTES_MAX:
+        raise TooLarge(
+            f"a publication of {len(data)} bytes; {protocol.PUBLICATION_BYTES_MAX} are allowed",
+            details={"limit": protocol.PUBLICATION_BYTES_MAX},
+        )
+    return data
+
+
+@functools.lru_cache(maxsize=1024)  # a bound, not a need: checking again is cheap
+def check_topic(topic: str) -> None:
+    """Refuse, before anything is stored or sent, a name that no node accepts.
+
+    Raises BadRequest, TooLarge, the same as a node would.
+    """
+    if not topic or not topic.isprintable():  # also keeps lone surrogates from the encoder
+        raise BadRequest("a topic's name is printable text, and not empty")
+    try:
+        request = Request(protocol.SUB, "check", topic, "check")
+        protocol.decode_request(protocol.encode_request(request))
+    except ProtocolError as error:
+        raise BY_CODE[error.code](error.message, details=error.details) from error

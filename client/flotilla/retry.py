@@ -1,0 +1,301 @@
+"""The lazy pirate: how one operation gets its answer from a cluster whose nodes come and go.
+
+What lives here: `Exchange`, a state machine from events (started, replied, silent, unsent, resumed)
+to actions (send, listen, pause, close, done, failed), and `Routes`, what the client has learned
+about which node answers on which endpoint. What must not: sockets, clocks, threads, or randomness
+of its own; the time and a `random.Random` come in (after h11: bytes in, events out).
+
+After Hintjens, ZeroMQ Guide ch. 4 (Lazy Pirate): poll with a timeout, on silence close the socket
+and ask elsewhere. Beyond it: the request of every attempt is named `<operation>.<attempt>`. An
+answer to an earlier attempt answers the operation too (all attempts are the same idempotent
+request), but a NAK settles only the attempt that it names: an error is `definite` only if every
+attempt that left was refused for certain.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from flotilla.errors import FlotillaError, Unavailable, from_reply
+from flotilla.protocol import ERRORS, Reply
+
+DEADLINE_MS: Final = 15_000  # an operation's patience: above two elections and a silent node
+ATTEMPT_MS: Final = 2_500  # silence that long means a dead node or link: above one election
+ATTEMPTS_MIN: Final = 3  # that many silent attempts fit into any deadline: a node may be down
+SHUN_MS: Final = 10_000  # a silent endpoint is not preferred, even if it hosts the leader
+BACKOFF_MS: Final = 20  # the first pause; doubles: a dead leader is replaced in a few hundred ms
+BACKOFF_MS_MAX: Final = 250  # asking four times a second hurts no node and finds a leader soon
+RETRY_AFTER_MS_MAX: Final = 5_000  # a node's wish to be left alone is honoured up to here
+JITTER: Final = (0.5, 1.5)  # clients that were refused together must not come back together
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the request under `request_id`, wait for a reply; then `replied`, `silent`, `unsent`."""
+
+    endpoint: int
+    request_id: str
+    timeout_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Go on waiting for a reply from `endpoint`; then `replied` or `silent`."""
+
+    endpoint: int
+    timeout_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait; then `resumed`."""
+
+    wait_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the endpoint's socket: a late answer must not meet a later question."""
+
+    endpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The operation's ACK, after `attempts` sends."""
+
+    reply: Reply
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The operation's error."""
+
+    error: FlotillaError
+
+
+Action = Send | Listen | Pause | Close | Done | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What a retryable NAK leads to: ask `where` ("leader", "next", "stay") after a pause."""
+
+    where: str
+    reason: str
+
+
+# A code that is missing here is final. Every code whose row says "never" is missing.
+ON_NAK: Final[Mapping[str, Reaction]] = {
+    "not_leader": Reaction("leader", "the node cannot pass the request on"),
+    "electing": Reaction("next", "a node that is cut off would say so for ever"),
+    "uncertain": Reaction("next", "repeating it tells the outcome"),
+    "shutting_down": Reaction("next", "this one is leaving"),
+    "overloaded": Reaction("stay", "another node would only pass it on to the same queue"),
+    "backlog_full": Reaction("stay", "it is the topic's limit, not the node's"),
+    "disk_full": Reaction("stay", "it is the majority's limit, not the node's"),
+}
+
+# Where the deadline's error says more than "unavailable": the cluster lives and keeps refusing.
+TELLING: Final = frozenset({"overloaded", "backlog_full", "disk_full"})
+
+
+def attempt_timeout_ms(budget_ms: float, wait_ms: float) -> float:
+    """Return how long to wait for one answer: a third of the budget at most, and the GET's wait."""
+    return min(ATTEMPT_MS, budget_ms / ATTEMPTS_MIN) + wait_ms
+
+
+def exchange_deadline_ms(operation_deadline_ms: float, wait_ms: float) -> float:
+    """Return when to give up, so that a GET that waits has its attempts too."""
+    return operation_deadline_ms + ATTEMPTS_MIN * wait_ms
+
+
+class Routes:
+    """Which node answers on which endpoint, which hosts the leader, which was silent lately.
+
+    `current`: the endpoint of the next request. Invariant: one of `endpoints`. Nodes have no
+    advertised addresses: all of this is learned from replies.
+    """
+
+    def __init__(self, endpoints: Sequence[int]) -> None:
+        assert endpoints, "a client needs an endpoint"
+        self.endpoints = tuple(endpoints)
+        self.current = self.endpoints[0]
+        self._endpoint_of: dict[str, int] = {}
+        self._shunned_until_ms: dict[int, float] = {}
+
+    def answered(self, endpoint: int, reply: Reply, now_ms: float) -> None:
+        """Learn from a reply, and head for the leader: known, or perhaps on an unknown endpoint."""
+        self._shunned_until_ms.pop(endpoint, None)
+        kept = {n: e for n, e in self._endpoint_of.items() if e != endpoint}
+        self._endpoint_of = kept | {reply.node: endpoint}
+        if reply.leader in ("", reply.node):
+            self.current = endpoint
+            return
+        known = self._endpoint_of.get(reply.leader)
+        candidates = [known] if known is not None else self._unknown()
+        self.current = next((e for e in candidates if not self._shunned(e, now_ms)), endpoint)
+
+    def silent(self, endpoint: int, now_ms: float) -> None:
+        """Learn that an endpoint did not answer: others come first for `SHUN_MS`."""
+        self._shunned_until_ms[endpoint] = now_ms + SHUN_MS
+        self.current = self.after(endpoint, now_ms)
+
+    def after(self, endpoint: int, now_ms: float) -> int:
+        """Return the next endpoint in the ring, one that was not silent lately if there is one."""
+        here = self.endpoints.index(endpoint)
+        ring = self.endpoints[here + 1 :] + self.endpoints[: here + 1]
+        return next((e for e in ring if not self._shunned(e, now_ms)), ring[0])
+
+    def _unknown(self) -> list[int]:
+        known = set(self._endpoint_of.values())
+        return [endpoint for endpoint in self.endpoints if endpoint not in known]
+
+    def _shunned(self, endpoint: int, now_ms: float) -> bool:
+        return now_ms < self._shunned_until_ms.get(endpoint, now_ms)
+
+
+class Exchange:
+    """One operation's way to its answer.
+
+    Every method takes the time (monotonic, ms) and returns actions, to be carried out in order;
+    the last one says what to wait for, and with it which method is called next.
+    `final`: codes that end this exchange although others would retry them. `sent`: attempts that
+    left before (a producer's, behind its predecessors), all of them without a settled outcome.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        operation_id: str,
+        deadline_ms: float,
+        timeout_ms: float,
+        rng: random.Random,
+        final: frozenset[str] = frozenset(),
+        sent: int = 0,
+    ) -> None:
+        self._routes = routes
+        self._operation_id = operation_id
+        self._deadline_ms = deadline_ms
+        self._timeout_ms = timeout_ms
+        self._rng = rng
+        self._final = final
+        self._endpoint = routes.current
+        self._attempts = sent
+        self._unsettled = set(range(1, sent + 1))  # attempts that may have happened
+        self._setbacks = 0
+        self._until_ms = 0.0
+        self._last_nak: Reply | None = None
+
+    def started(self, now_ms: float) -> list[Action]:
+        """Begin: the first attempt goes where the leader is believed to be."""
+        return self._send(now_ms)
+
+    def adopted(self, endpoint: int, now_ms: float) -> list[Action]:
+        """Begin with an attempt that is already on its way to `endpoint`."""
+        assert self._attempts > 0, self._attempts
+        return [self._wait_for(endpoint, now_ms)]
+
+    def replied(self, reply: Reply, now_ms: float) -> list[Action]:
+        """A reply came in, to this operation or to another."""
+        operation_id, _, attempt = reply.request_id.rpartition(".")
+        if operation_id != self._operation_id:
+            return [self._keep_listening(now_ms)]
+        self._routes.answered(self._endpoint, reply, now_ms)
+        if reply.ok:
+            return [Done(reply, self._attempts)]
+        return self._refused(reply, int(attempt), now_ms)
+
+    def silent(self, now_ms: float) -> list[Action]:
+        """No reply in time, or the connection was lost: the attempt may have happened."""
+        return self._elsewhere(now_ms)
+
+    def unsent(self, now_ms: float) -> list[Action]:
+        """No connection: the attempt certainly did not happen."""
+        self._unsettled.discard(self._attempts)
+        return self._elsewhere(now_ms)
+
+    def resumed(self, now_ms: float) -> list[Action]:
+        """The pause is over."""
+        return self._send(now_ms)
+
+    def _refused(self, reply: Reply, attempt: int, now_ms: float) -> list[Action]:
+        if _is_definite(reply):
+            self._unsettled.discard(attempt)
+        if attempt != self._attempts:
+            return [self._keep_listening(now_ms)]
+        code = str(reply.body.get("error"))
+        if code not in ON_NAK or code in self._final:
+            return [Failed(from_reply(reply, not self._unsettled, self._attempts))]
+        self._last_nak = reply
+        self._endpoint = self._place(ON_NAK[code].where, now_ms)
+        return self._pause(self._retry_after_ms(reply), now_ms)
+
+    def _place(self, where: str, now_ms: float) -> int:
+        if where == "stay" or (where == "leader" and self._routes.current != self._endpoint):
+            return self._routes.current
+        return self._routes.after(self._endpoint, now_ms)
+
+    def _elsewhere(self, now_ms: float) -> list[Action]:
+        gone = self._endpoint
+        self._routes.silent(gone, now_ms)
+        self._endpoint = self._routes.current
+        self._setbacks += 1
+        all_were_asked = self._setbacks % len(self._routes.endpoints) == 0
+        wait_ms = self._backoff_ms() if all_were_asked else 0.0
+        onward = self._pause(wait_ms, now_ms) if wait_ms else self._send(now_ms)
+        return [Close(gone), *onward]
+
+    def _send(self, now_ms: float) -> list[Action]:
+        if now_ms >= self._deadline_ms:
+            return [Failed(self._out_of_time())]
+        self._attempts += 1
+        self._unsettled.add(self._attempts)
+        listen = self._wait_for(self._endpoint, now_ms)
+        request_id = f"{self._operation_id}.{self._attempts}"
+        return [Send(listen.endpoint, request_id, listen.timeout_ms)]
+
+    def _wait_for(self, endpoint: int, now_ms: float) -> Listen:
+        self._endpoint = endpoint
+        self._until_ms = min(now_ms + self._timeout_ms, self._deadline_ms)
+        return self._keep_listening(now_ms)
+
+    def _keep_listening(self, now_ms: float) -> Listen:
+        return Listen(self._endpoint, max(0.0, self._until_ms - now_ms))
+
+    def _pause(self, wait_ms: float, now_ms: float) -> list[Action]:
+        if now_ms + wait_ms >= self._deadline_ms:
+            return [Failed(self._out_of_time())]
+        return [Pause(wait_ms)]
+
+    def _retry_after_ms(self, reply: Reply) -> float:
+        wished_ms = reply.body.get("retry_after_ms")
+        self._setbacks += 1
+        if type(wished_ms) is not int or wished_ms <= 0:
+            return self._backoff_ms()
+        return min(wished_ms, RETRY_AFTER_MS_MAX) * self._rng.uniform(*JITTER)
+
+    def _backoff_ms(self) -> float:
+        doublings = min(self._setbacks // len(self._routes.endpoints), 8)
+        return min(BACKOFF_MS * 2.0**doublings, BACKOFF_MS_MAX) * self._rng.uniform(*JITTER)
+
+    def _out_of_time(self) -> FlotillaError:
+        definite = not self._unsettled
+        if self._last_nak is None:
+            message = "no answer from any node before the deadline"
+            return Unavailable(message, "", definite, {"attempts": self._attempts})
+        last = from_reply(self._last_nak, definite, self._attempts)
+        if last.code in TELLING:
+            return last
+        message = f"the deadline passed; the last answer was {last.code}: {last.message}"
+        return Unavailable(message, "", definite, last.details | {"last": last.code})
+
+
+def _is_definite(reply: Reply) -> bool:
+    said = reply.body.get("definite")
+    known = ERRORS.get(str(reply.body.get("error")))
+    return said if isinstance(said, bool) else known is not None and known.definite

@@ -1,0 +1,113 @@
+"""`flotilla shell`: the command line's verbs, typed one after the other.
+
+What lives here: the prompt, history and completion. What must not: the verbs themselves (cli.py).
+"""
+
+from __future__ import annotations
+
+import cmd
+import contextlib
+import readline
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from flotilla.errors import FlotillaError
+
+HISTORY_LINES_MAX: Final = 1_000  # a file that a person can read
+VERBS: Final = ("sub", "unsub", "put", "get", "topics", "status")
+
+_HELP: Final = """\
+SUB topic            subscribe
+UNSUB topic          end the subscription
+PUT topic text       publish the rest of the line
+GET [topic]          the next publication (--all, --follow, --wait SECONDS, --json)
+TOPICS               my subscriptions (--all: every topic, --json)
+STATUS               every node's view (--json)
+HELP, EXIT           in any case, as all of them
+"""
+
+
+class Shell(cmd.Cmd):
+    """Reads lines and passes each on as arguments.
+
+    `execute` runs ["get", "topic"] and reports its errors itself; `topics` returns the names to
+    complete (may raise FlotillaError); `history` is the file of lines typed before.
+    """
+
+    intro = "Flotilla. HELP lists the commands, EXIT or ctrl-D leaves."
+    prompt = "flotilla> "
+
+    def __init__(
+        self,
+        execute: Callable[[Sequence[str]], None],
+        topics: Callable[[], list[str]],
+        history: Path,
+    ) -> None:
+        super().__init__()
+        self._execute = execute
+        self._topics = topics
+        self._history = history
+
+    def run(self) -> None:
+        """Read and run lines until EXIT or the end of input; ctrl-C gives up one line."""
+        with contextlib.suppress(FileNotFoundError):  # the first shell of this client
+            readline.read_history_file(self._history)
+        try:
+            while not self._loop():
+                self.intro = ""
+                self.stdout.write("\n")
+        finally:
+            readline.set_history_length(HISTORY_LINES_MAX)
+            readline.write_history_file(self._history)
+
+    def _loop(self) -> bool:
+        try:
+            self.cmdloop()
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def onecmd(self, line: str) -> bool:
+        """Run one line; return True to leave."""
+        verb, _, rest = line.strip().partition(" ")
+        match verb.lower():
+            case "":
+                return False
+            case "exit" | "quit" | "eof":
+                return True
+            case "help" | "?":
+                self.stdout.write(_HELP)
+            case "put":
+                self._put(rest)
+            case name:
+                self._pass_on(name, rest)
+        return False
+
+    def _put(self, rest: str) -> None:
+        topic, _, text = rest.strip().partition(" ")
+        if not topic or not text or text == "-":
+            self.stdout.write("PUT topic text\n")
+            return
+        self._execute(["put", "--", topic, text])
+
+    def _pass_on(self, verb: str, rest: str) -> None:
+        try:
+            arguments = shlex.split(rest)
+        except ValueError as error:
+            self.stdout.write(f"{error}\n")
+            return
+        self._execute([verb, *arguments])
+
+    def completenames(self, text: str, *_: object) -> list[str]:
+        """Complete a verb, in the case in which it was begun."""
+        names = [name for name in (*VERBS, "help", "exit") if name.startswith(text.lower())]
+        return [name.upper() if text.isupper() or not text else name for name in names]
+
+    def completedefault(self, text: str, line: str, begin: int, end: int) -> list[str]:
+        """Complete one of this client's topics, after the verb."""
+        try:
+            return [topic for topic in self._topics() if topic.startswith(text)]
+        except FlotillaError:
+            return []  # no cluster, no names: typing goes on

@@ -1,0 +1,144 @@
+"""`AsyncClient`: the same behaviour with await, and cancellation that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flotilla import AsyncClient, Client, NotSubscribed, Unavailable
+from flotilla.protocol import GET, PUT
+from tests.unit.fake_node import FakeCluster, FakeNode
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as node:
+        yield node
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 30))
+
+
+def test_it_offers_what_the_client_offers() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert public(AsyncClient) == public(Client)
+
+
+def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint) as client:
+            assert (await client.subscribe("t")).last_id == 0
+            assert (await client.put("t", "a")).id == 1
+            await client.put_many("t", ["b", "c"])
+            delivery = await client.get("t", wait_ms=1_000)
+            assert delivery is not None
+            assert delivery.publications == (b"a",)
+            rest = [message.publication async for message in client.messages("t", idle_ms=0)]
+            assert rest == [b"b", b"c"]
+            assert (await client.topics())[0]["backlog"] == 0
+            assert (await client.status(0))["node"] == "a"
+            assert await client.unsubscribe("t")
+            with pytest.raises(NotSubscribed):
+                await client.get("t")
+
+    _run(work())
+
+
+def test_a_put_whose_answer_is_lost_is_stored_once_and_a_dead_node_is_left() -> None:
+    async def work() -> None:
+        cluster = FakeCluster()
+        with FakeNode("a", cluster) as a, FakeNode("b", cluster) as b:
+            async with AsyncClient([a.endpoint, b.endpoint], deadline_ms=3_000) as client:
+                await client.subscribe("t")
+                a.script(PUT, "silent")
+                assert (await client.put("t", "x")).duplicate
+                b.stop()
+                assert (await client.put("t", "y")).id == 2
+
+    _run(work())
+
+
+def test_without_any_node_it_is_unavailable() -> None:
+    async def work() -> None:
+        async with AsyncClient("127.0.0.1:1", deadline_ms=300) as client:
+            with pytest.raises(Unavailable) as caught:
+                await client.put("t", "x")
+            assert caught.value.definite
+
+    _run(work())
+
+
+def test_silence_closes_the_socket(node: FakeNode) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, deadline_ms=300) as client:
+            await client.open()
+            assert list(client._links) == [0]
+            node.always(PUT, "deaf")
+            with pytest.raises(Unavailable):
+                await client.put("t", "x")
+            assert list(client._links) == []
+
+    _run(work())
+
+
+def test_a_cancelled_get_has_taken_nothing_and_the_next_one_works(node: FakeNode) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint) as client:
+            await client.subscribe("t")
+            getting = asyncio.create_task(client.get("t", wait_ms=20_000))
+            await asyncio.to_thread(node.await_requests, GET, 1)
+            getting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await getting
+            await client.put("t", "x")
+            delivery = await client.get("t")
+            assert delivery is not None
+            assert delivery.publications == (b"x",)
+
+    _run(work())
+
+
+def test_a_cancelled_put_stays_in_the_outbox(node: FakeNode, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, tmp_path) as client:
+            await client.subscribe("t")
+            node.script(PUT, "deaf")
+            putting = asyncio.create_task(client.put("t", "x"))
+            await asyncio.to_thread(node.await_requests, PUT, 1)
+            putting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await putting
+            assert node.cluster.topics["t"] == []
+            await client.flush()
+            assert node.cluster.topics["t"] == [b"x"]
+
+    _run(work())
+
+
+def test_tasks_share_one_client_in_turn(node: FakeNode) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint) as client:
+            await client.subscribe("t")
+            results = await asyncio.gather(*(client.put("t", str(n)) for n in range(20)))
+            assert sorted(result.id for result in results) == list(range(1, 21))
+
+    _run(work())
+
+
+def test_its_producer_is_awaited(node: FakeNode) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint) as client:
+            await client.subscribe("t")
+            async with await client.producer("t") as out:
+                futures = [await out.send(str(number)) for number in range(50)]
+                await out.flush()
+                assert [(await future).id for future in futures] == list(range(1, 51))
+
+    _run(work())

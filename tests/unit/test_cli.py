@@ -1,0 +1,227 @@
+"""`flotilla` on the command line: output, exit codes, pipes and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from flotilla import Client, cli
+from flotilla.protocol import GET, PUT
+from tests.unit.fake_node import FakeNode, nak
+
+Run = Callable[..., tuple[int, bytes, bytes]]
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as node:
+        yield node
+
+
+@pytest.fixture
+def run(
+    node: FakeNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> Run:
+    monkeypatch.setenv("FLOTILLA_ENDPOINTS", node.endpoint)
+    monkeypatch.setenv("FLOTILLA_STATE", str(tmp_path / "state"))
+
+    def run(*argv: str) -> tuple[int, bytes, bytes]:
+        code = cli.main(argv)
+        out, err = capfdbinary.readouterr()
+        return code, out, err
+
+    return run
+
+
+def _process(node: FakeNode, state: Path, *argv: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "flotilla.cli", "-e", node.endpoint, "--state", str(state), *argv],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": "client"},
+    )
+
+
+def test_put_prints_the_id_and_get_the_publication(run: Run) -> None:
+    assert run("sub", "t") == (0, b"subscribed: publications after id 0 will come\n", b"")
+    assert run("put", "t", "hello") == (0, b"1\n", b"")
+    assert run("get", "t") == (0, b"hello\n", b"")
+
+
+def test_get_says_nothing_new_by_its_exit_code(run: Run) -> None:
+    run("sub", "t")
+    assert run("get", "t") == (1, b"", b"")
+    assert run("get", "--all") == (1, b"", b"")
+
+
+def test_sub_and_unsub_say_what_was_before(run: Run) -> None:
+    run("sub", "t")
+    assert run("sub", "t")[1].startswith(b"resumed")
+    assert run("unsub", "t") == (0, b"unsubscribed\n", b"")
+    assert run("unsub", "t") == (0, b"was not subscribed\n", b"")
+
+
+def test_a_publication_that_nobody_could_read_is_pointed_out(run: Run) -> None:
+    code, out, err = run("put", "t", "x")
+    assert (code, out) == (0, b"0\n")
+    assert b"nobody subscribes" in err
+
+
+def test_a_refusal_is_3_with_its_code_on_stderr(run: Run) -> None:
+    code, out, err = run("get", "elsewhere")
+    assert (code, out) == (3, b"")
+    assert err == b"flotilla: not_subscribed: no subscription to elsewhere\n"
+
+
+def test_no_answer_is_4(run: Run, node: FakeNode) -> None:
+    run("sub", "t")
+    node.always(PUT, "deaf")
+    code, _, err = run("--deadline", "0.3", "put", "t", "x")
+    assert code == 4
+    assert err.startswith(b"flotilla: unavailable: ")
+
+
+def test_a_deadline_spent_on_elections_is_4_though_definite(run: Run, node: FakeNode) -> None:
+    node.always(PUT, nak("electing"))
+    assert run("--deadline", "0.3", "put", "t", "x")[0] == 4
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["frobnicate"],
+        ["put", "t"],
+        ["get", "--all", "--follow"],
+        ["--deadline", "-1", "topics"],
+        ["--deadline", "soon", "topics"],
+        ["-e", "nonsense", "topics"],
+    ],
+)
+def test_wrong_usage_is_2(run: Run, argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*argv)
+    assert caught.value.code == 2
+
+
+def test_the_help_documents_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = capsys.readouterr().out
+    codes = [cli.OK, cli.NOTHING_NEW, cli.USAGE, cli.REFUSED, cli.UNKNOWN]
+    assert all(f"\n  {code}    " in text for code in codes)
+    assert f"{cli.INTERRUPTED}" in text
+    assert f"{cli.PIPE_CLOSED}" in text
+
+
+def test_json_is_one_object_a_line_and_says_bytes_as_base64(run: Run, node: FakeNode) -> None:
+    run("sub", "t")
+    with Client(node.endpoint) as client:
+        client.put_many("t", ["text\nof two lines", b"\xff\x00"])
+    code, out, _ = run("get", "t", "--all", "--json")
+    assert code == 0
+    assert [orjson.loads(line) for line in out.splitlines()] == [
+        {"topic": "t", "id": 1, "publication": "text\nof two lines"},
+        {"topic": "t", "id": 2, "publication_base64": "/wA="},
+    ]
+
+
+def test_topics_are_a_table_or_json(run: Run) -> None:
+    run("sub", "t")
+    run("put", "t", "abc")
+    table = run("topics")[1].decode().splitlines()
+    assert [line.split() for line in table] == [
+        ["topic", "last_id", "cursor", "backlog"],
+        ["t", "1", "0", "1"],
+    ]
+    row = orjson.loads(run("topics", "--all", "--json")[1])
+    assert row == {"topic": "t", "last_id": 1, "subscribers": 1, "backlog_bytes": 3}
+
+
+def test_status_shows_every_endpoint_the_silent_ones_too(run: Run, node: FakeNode) -> None:
+    code, out, _ = run("-e", f"{node.endpoint},127.0.0.1:1", "--deadline", "0.3", "status")
+    assert code == 0
+    first, second = out.decode().splitlines()[1:]
+    assert first.split()[:5] == [node.endpoint, "a", "leader", "1", "a"]
+    assert second.split()[:3] == ["127.0.0.1:1", "-", "unavailable"]
+    assert run("-e", "127.0.0.1:1", "--deadline", "0.3", "status")[0] == 4
+
+
+def test_a_state_directory_in_use_is_refused_by_name(run: Run, tmp_path: Path) -> None:
+    with Client("127.0.0.1:1", tmp_path / "state"):
+        code, _, err = run("get", "t")
+    assert code == 3
+    assert b"state_in_use" in err
+    assert str(tmp_path / "state").encode() in err
+
+
+def test_the_default_state_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
+    assert cli.default_state_dir() == "/somewhere/flotilla"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cli.default_state_dir() == "/home/me/.local/state/flotilla"
+
+
+def test_lines_from_a_pipe_become_publications_bytes_and_all(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with Client(node.endpoint) as client:
+        client.subscribe("t")
+        out, err = _process(node, tmp_path, "put", "t", "-").communicate(b"a\n\xff\xfe\n\nlast")
+        assert (out, err) == (b"4 stored, last id 4\n", b"")
+        assert [m.publication for m in client.messages("t", idle_ms=0)] == [
+            b"a",
+            b"\xff\xfe",
+            b"",
+            b"last",
+        ]
+
+
+def test_a_line_over_the_limit_is_refused_and_those_before_it_are_stored(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    process = _process(node, tmp_path, "put", "t", "-")
+    _, err = process.communicate(b"a\n" + b"x" * (1024 * 1024 + 1) + b"\n")
+    assert process.returncode == 3
+    assert err.startswith(b"flotilla: too_large: ")
+    assert len(node.of_type(PUT)) == 1
+
+
+def test_ctrl_c_ends_a_follow_with_130_and_no_traceback(node: FakeNode, tmp_path: Path) -> None:
+    process = _process(node, tmp_path, "get", "--follow")
+    node.await_requests(GET, 1)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=10) == (b"", b"")
+    assert process.returncode == cli.INTERRUPTED
+
+
+def test_what_a_closed_pipe_did_not_take_comes_again(node: FakeNode, tmp_path: Path) -> None:
+    with Client(node.endpoint, tmp_path) as client:
+        client.subscribe("t")
+        client.put_many("t", [b"x" * 1000] * 500)
+    process = _process(node, tmp_path, "get", "t", "--all")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"x" * 1000 + b"\n"
+    process.stdout.close()
+    assert process.wait(10) == cli.PIPE_CLOSED
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    for pipe in (process.stdin, process.stderr):
+        assert pipe is not None
+        pipe.close()
+    with Client(node.endpoint, tmp_path) as client:
+        delivery = client.get("t")
+        assert delivery is not None
+        assert delivery.first_id == 1

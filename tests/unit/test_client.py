@@ -1,0 +1,580 @@
+"""`Client` against a fake node: answers, errors, retries, and processes killed at chosen points."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flotilla import (
+    BacklogFull,
+    BadRequest,
+    Client,
+    CounterGap,
+    Fenced,
+    NotSubscribed,
+    Operation,
+    Outcome,
+    PutResult,
+    TooLarge,
+    Unavailable,
+)
+from flotilla.client import endpoints_of
+from flotilla.protocol import (
+    BATCH_BYTES_MAX,
+    GET,
+    PUBLICATION_BYTES_MAX,
+    PUT,
+    REQUEST_ID,
+    STATUS,
+    SUB,
+    UNSUB,
+)
+from tests.unit.fake_node import FakeCluster, FakeNode, nak
+
+DEADLINE_MS = 3_000  # an attempt is a third of it: tests of silence last that long
+IMPATIENT_MS = 300
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as node:
+        yield node
+
+
+def _client(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
+    return Client(node.endpoint, state_dir, **({"deadline_ms": DEADLINE_MS} | more))
+
+
+def _texts(client: Client, topic: str | None = None) -> list[bytes]:
+    return [message.publication for message in client.messages(topic, idle_ms=0)]
+
+
+# --- the plain way ------------------------------------------------------------------------------
+
+
+def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
+    with _client(node) as client:
+        assert client.subscribe("t").last_id == 0
+        assert client.put("t", "größe") == PutResult(1, 1, False)
+        assert client.put("t", b"\x00\xff") == PutResult(2, 1, False)
+        delivery = client.get("t")
+        assert delivery is not None
+        assert (delivery.first_id, delivery.publications) == (1, ("größe".encode(),))
+        assert _texts(client, "t") == [b"\x00\xff"]
+        assert client.get("t") is None
+
+
+def test_a_get_without_a_topic_takes_from_any_subscription(node: FakeNode) -> None:
+    with _client(node) as client:
+        for topic in "ab":
+            client.subscribe(topic)
+            client.put(topic, topic * 2)
+        assert sorted(_texts(client)) == [b"aa", b"bb"]
+
+
+def test_a_waiting_get_returns_when_a_publication_comes(node: FakeNode) -> None:
+    with _client(node) as reader, _client(node) as writer:
+        reader.subscribe("t")
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(reader.get("t", wait_ms=20_000)))
+        thread.start()
+        node.await_requests(GET, 1)
+        writer.put("t", "now")
+        thread.join(10)
+        assert found[0].publications == (b"now",)
+
+
+def test_manual_acknowledgment_brings_a_publication_again_until_it_is_said(node: FakeNode) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b"])
+        first, again = client.get("t", ack="manual"), client.get("t", ack="manual")
+        assert first == again
+        assert first is not None
+        client.acknowledge("t", first.last_id)
+        assert _texts(client, "t") == [b"b"]
+
+
+def test_messages_moves_the_cursor_one_by_one(node: FakeNode, tmp_path: Path) -> None:
+    with _client(node, tmp_path) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b", "c"])
+        messages = client.messages("t", idle_ms=0)
+        assert [next(messages).publication, next(messages).publication] == [b"a", b"b"]
+    with _client(node, tmp_path) as client:
+        assert _texts(client, "t") == [b"c"]
+
+
+def test_many_publications_travel_in_as_few_batches_as_fit(node: FakeNode) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        third = b"x" * (BATCH_BYTES_MAX // 3)
+        results = client.put_many("t", [third] * 7)
+        assert [(result.id, result.count) for result in results] == [(1, 3), (4, 3), (7, 1)]
+
+
+def test_topics_count_what_this_client_has_though_the_broker_does_not_know_yet(
+    node: FakeNode,
+) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b"])
+        client.get("t")
+        assert client.topics() == [{"topic": "t", "last_id": 2, "cursor": 1, "backlog": 1}]
+        [row] = client.topics(everything=True)
+        assert (row["topic"], row["subscribers"]) == ("t", 1)
+
+
+def test_subscribing_again_resumes_and_unsubscribing_is_idempotent(node: FakeNode) -> None:
+    with _client(node) as client:
+        assert not client.subscribe("t").resumed
+        client.put("t", "a")
+        client.get("t")
+        again = client.subscribe("t")
+        assert (again.last_id, again.resumed) == (1, True)
+        assert client.unsubscribe("t")
+        assert not client.unsubscribe("t")
+        with pytest.raises(NotSubscribed):
+            client.get("t")
+
+
+def test_status_asks_the_node_at_the_endpoint() -> None:
+    cluster = FakeCluster()
+    with (
+        FakeNode("a", cluster) as a,
+        FakeNode("b", cluster) as b,
+        Client([a.endpoint, b.endpoint]) as client,
+    ):
+        assert [client.status(number)["node"] for number in (0, 1)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("wrong", ["", " , ", "localhost", "a:b", "a:1,b"])
+def test_endpoints_that_are_none_are_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="endpoint"):
+        endpoints_of(wrong)
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [("", BadRequest), ("a\nb", BadRequest), ("\ud800", BadRequest), ("t" * 256, TooLarge)],
+)
+def test_a_name_that_no_node_takes_is_refused_before_anything_is_sent(
+    node: FakeNode, topic: str, error: type[Exception]
+) -> None:
+    with _client(node) as client:
+        with pytest.raises(error):
+            client.put(topic, "x")
+        assert node.requests == []
+
+
+def test_a_publication_over_the_limit_is_refused_before_anything_is_sent(node: FakeNode) -> None:
+    with _client(node) as client, pytest.raises(TooLarge) as caught:
+        client.put("t", b"x" * (PUBLICATION_BYTES_MAX + 1))
+    assert caught.value.details == {"limit": PUBLICATION_BYTES_MAX}
+    assert node.requests == []
+
+
+def test_a_definite_refusal_takes_the_publication_back_with_its_counter(node: FakeNode) -> None:
+    node.script(PUT, nak("too_large", limit=1))
+    with _client(node) as client:
+        with pytest.raises(TooLarge) as caught:
+            client.put("t", "refused")
+        assert (caught.value.definite, caught.value.details["limit"]) == (True, 1)
+        client.put("t", "taken")
+        assert [put.body["counter"] for put in node.of_type(PUT)] == [1, 1]
+
+
+def test_the_rest_of_put_many_is_taken_back_with_a_refused_batch(node: FakeNode) -> None:
+    half = b"x" * (BATCH_BYTES_MAX // 2)
+    with _client(node) as client:
+        client.subscribe("t")
+        client.put_many("t", [half] * 2)
+        node.script(PUT, "twice", nak("too_large"))
+        with pytest.raises(TooLarge) as caught:
+            client.put_many("t", [half] * 6)
+        assert caught.value.details["stored"] == 2
+        assert caught.value.details["withdrawn"] == 4
+        assert client.next_counter("t") == 5
+
+
+def test_a_counter_gap_is_reported_with_the_expected_counter(node: FakeNode) -> None:
+    node.script(PUT, nak("counter_gap", expected=7))
+    with _client(node) as client, pytest.raises(CounterGap) as caught:
+        client.put("t", "x")
+    assert caught.value.details["expected"] == 7
+
+
+def test_a_full_backlog_is_retried_until_there_is_room(node: FakeNode) -> None:
+    node.script(PUT, nak("backlog_full", limit=9), nak("backlog_full", limit=9))
+    with _client(node) as client:
+        client.subscribe("t")
+        assert client.put("t", "x").id == 1
+
+
+def test_a_backlog_that_stays_full_is_said_and_definite(node: FakeNode) -> None:
+    node.always(PUT, nak("backlog_full", limit=9))
+    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+        with pytest.raises(BacklogFull) as caught:
+            client.put("t", "x")
+        assert caught.value.definite
+        assert client.next_counter("t") == 1
+
+
+# --- retries ------------------------------------------------------------------------------------
+
+
+def test_a_put_whose_answer_is_lost_is_sent_again_and_stored_once(node: FakeNode) -> None:
+    node.script(PUT, "silent")
+    with _client(node) as client:
+        client.subscribe("t")
+        assert client.put("t", "x") == PutResult(1, 1, True)
+        assert _texts(client, "t") == [b"x"]
+
+
+def test_late_and_doubled_replies_are_never_taken_for_answers_to_later_requests(
+    node: FakeNode,
+) -> None:
+    node.script(PUT, "twice", "late", "garbage", "twice")
+    with _client(node) as client:
+        client.subscribe("t")
+        assert [client.put("t", text).id for text in "abcde"] == [1, 2, 3, 4, 5]
+        assert _texts(client, "t") == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_dead_node_is_left_at_once_for_the_next_endpoint() -> None:
+    cluster = FakeCluster()
+    with (
+        FakeNode("a", cluster) as a,
+        FakeNode("b", cluster) as b,
+        Client([a.endpoint, b.endpoint], deadline_ms=60_000) as client,
+    ):
+        client.subscribe("t")
+        a.stop()
+        assert client.put("t", "x").id == 1
+        assert len(b.of_type(PUT)) == 1
+
+
+def test_a_client_finds_the_leader_and_stays_there() -> None:
+    cluster = FakeCluster()
+    cluster.leader = "c"
+    with FakeNode("a", cluster) as a, FakeNode("b", cluster) as b, FakeNode("c", cluster) as c:
+        with Client([a.endpoint, b.endpoint, c.endpoint]) as client:
+            client.subscribe("t")
+            for _ in range(5):
+                client.put("t", "x")
+        assert len(c.of_type(PUT)) >= 4
+
+
+def test_an_unanswered_put_stays_and_is_sent_before_the_next_one(node: FakeNode) -> None:
+    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        with pytest.raises(Unavailable) as caught:
+            client.put("t", "first")
+        assert not caught.value.definite
+        with pytest.raises(Unavailable) as caught:
+            client.put("t", "never taken")
+        assert caught.value.definite
+        node.always(PUT, None)
+        client.put("t", "second")
+        assert _texts(client, "t") == [b"first", b"second"]
+
+
+def test_flush_sends_what_stayed(node: FakeNode) -> None:
+    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        with pytest.raises(Unavailable):
+            client.put("t", "x")
+        node.always(PUT, None)
+        client.flush()
+        assert _texts(client, "t") == [b"x"]
+
+
+def test_without_any_node_a_put_definitely_did_not_happen() -> None:
+    with Client("127.0.0.1:1", deadline_ms=IMPATIENT_MS) as client:
+        with pytest.raises(Unavailable) as caught:
+            client.put("t", "x")
+        assert caught.value.definite
+
+
+# --- sessions -----------------------------------------------------------------------------------
+
+
+def test_a_new_session_resumes_with_a_later_sequence_and_a_higher_epoch(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with _client(node, tmp_path) as client:
+        client.subscribe("t")
+        client_id = client.client_id
+    with _client(node, tmp_path) as client:
+        client.open()
+        assert client.client_id == client_id
+    first, second = node.of_type(REQUEST_ID)
+    assert (first.client_id, second.client_id) == ("", client_id)
+    assert second.body["sequence"] == 2
+    assert second.body["nonce"]
+    assert node.cluster.clients[client_id].epoch == 2
+
+
+def test_a_retried_resume_repeats_its_sequence_and_nonce(node: FakeNode, tmp_path: Path) -> None:
+    with _client(node, tmp_path) as client:
+        client.open()
+    node.script(REQUEST_ID, "silent")
+    with _client(node, tmp_path) as client:
+        client.open()
+    _, lost, again = node.of_type(REQUEST_ID)
+    assert lost.body == again.body
+    assert node.cluster.clients[again.client_id].epoch == 2
+
+
+def test_a_stale_resume_adopts_the_expected_sequence_under_a_new_nonce(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with _client(node, tmp_path) as client:
+        client.open()
+        node.cluster.clients[client.client_id].sequence = 40
+    with _client(node, tmp_path) as client:
+        client.open()
+        client.subscribe("t")
+    _, stale, resumed = node.of_type(REQUEST_ID)
+    assert resumed.body["sequence"] == 41
+    assert resumed.body["nonce"] != stale.body["nonce"]
+    assert node.of_type(SUB)[0].body["sequence"] == 42
+
+
+def test_an_older_process_with_the_same_state_is_fenced(node: FakeNode, tmp_path: Path) -> None:
+    with _client(node, tmp_path) as client:
+        client.subscribe("t")
+        known = node.cluster.clients[client.client_id]
+        known.epoch += 1
+        with pytest.raises(Fenced):
+            client.put("t", "x")
+
+
+def test_an_unsub_whose_answer_was_lost_with_the_process_is_noticed_at_the_next_open(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        node.always(UNSUB, "silent")
+        with pytest.raises(Unavailable):
+            client.unsubscribe("t")
+    with _client(node, tmp_path) as client:
+        assert client.topics() == []
+        with pytest.raises(NotSubscribed):
+            client.get("t")
+
+
+def test_opening_sends_what_an_earlier_process_left(node: FakeNode, tmp_path: Path) -> None:
+    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        with pytest.raises(Unavailable):
+            client.put("t", "left")
+    node.always(PUT, None)
+    with _client(node, tmp_path) as client:
+        client.open()
+        assert node.cluster.topics["t"] == [b"left"]
+
+
+def test_a_full_topic_in_the_outbox_does_not_keep_a_client_from_reading_it(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        client.put("t", "a")
+        node.always(PUT, "deaf")
+        with pytest.raises(Unavailable):
+            client.put("t", "b")
+    node.always(PUT, nak("backlog_full", limit=1))
+    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+        assert _texts(client, "t") == [b"a"]
+        node.always(PUT, None)
+        client.put("t", "c")
+        assert _texts(client, "t") == [b"b", b"c"]
+
+
+def test_a_lost_state_directory_means_a_new_client(node: FakeNode, tmp_path: Path) -> None:
+    with _client(node, tmp_path / "one") as one, _client(node, tmp_path / "two") as two:
+        one.open()
+        two.open()
+        assert one.client_id != two.client_id
+
+
+def test_two_publishers_and_two_subscribers_work_side_by_side(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    writers = [_client(node, tmp_path / f"w{n}") for n in range(2)]
+    readers = [_client(node, tmp_path / f"r{n}") for n in range(2)]
+    for reader in readers:
+        reader.subscribe("t")
+
+    def publish(number: int) -> None:
+        for text in range(20):
+            writers[number].put("t", f"{number}-{text}")
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    got = [_texts(reader, "t") for reader in readers]
+    assert got[0] == got[1]
+    for number in range(2):
+        mine = [text for text in got[0] if text.startswith(b"%d-" % number)]
+        assert mine == [b"%d-%d" % (number, text) for text in range(20)]
+    for client in (*writers, *readers):
+        client.close()
+
+
+# --- the observer -------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Notes what it hears, and what the state was at that moment."""
+
+    def __init__(self) -> None:
+        self.client: Client | None = None
+        self.events: list[tuple[str, Operation, Outcome | None, int | None]] = []
+
+    def on_invoke(self, operation: Operation) -> None:
+        self.events.append(("invoke", operation, None, self._cursor()))
+
+    def on_complete(self, operation: Operation, outcome: Outcome) -> None:
+        self.events.append(("complete", operation, outcome, self._cursor()))
+
+    def _cursor(self) -> int | None:
+        assert self.client is not None
+        return self.client._session.state.cursor("t")
+
+
+def test_an_observer_hears_of_a_delivery_before_the_cursor_moves(node: FakeNode) -> None:
+    recorder = Recorder()
+    with _client(node, observer=recorder) as client:
+        recorder.client = client
+        client.subscribe("t")
+        client.put_many("t", ["a", "b"])
+        client.get("t", max_count=5)
+        _, operation, outcome, cursor = recorder.events[-1]
+        assert outcome is not None
+        assert (operation.f, operation.last_id, cursor) == ("get", 0, 0)
+        assert (outcome.first_id, outcome.publications) == (1, (b"a", b"b"))
+        assert (outcome.node, outcome.leader, outcome.term, outcome.attempts) == ("a", "a", 1, 1)
+        assert client._session.state.cursor("t") == 2
+
+
+def test_an_observer_hears_of_a_put_before_it_is_sent_and_of_its_error(node: FakeNode) -> None:
+    recorder = Recorder()
+    node.script(PUT, nak("too_large"))
+    with _client(node, observer=recorder) as client:
+        recorder.client = client
+        with pytest.raises(TooLarge):
+            client.put("t", "x")
+        invoke, complete = recorder.events
+        assert (invoke[1].f, invoke[1].counter, invoke[1].count) == ("put", 1, 1)
+        assert invoke[1].client_id == client.client_id
+        assert complete[1].number == invoke[1].number
+        assert complete[2] is not None
+        assert (complete[2].error, complete[2].definite) == ("too_large", True)
+
+
+# --- processes killed at chosen points ----------------------------------------------------------
+
+_PUBLISHER = """
+import sys; from flotilla import Client
+client = Client(sys.argv[1], sys.argv[2])
+for text in sys.argv[3:]:
+    client.put("t", text)
+"""
+
+_SUBSCRIBER = """
+import sys; from flotilla import Client
+client = Client(sys.argv[1], sys.argv[2])
+while delivery := client.get("t"):
+    print(delivery.publications[0].decode(), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def _process(code: str, *arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": "client"},
+    )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with process:
+        process.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("fault", ["silent", "deaf"])
+def test_a_publisher_killed_between_send_and_reply_sends_the_same_again(
+    node: FakeNode, tmp_path: Path, fault: str
+) -> None:
+    with _client(node) as reader:
+        reader.subscribe("t")
+        node.script(PUT, "twice", fault)
+        process = _process(_PUBLISHER, node.endpoint, tmp_path, "a", "b", "never reached")
+        before = node.await_requests(PUT, 2)[1]
+        _kill(process)
+        with _client(node, tmp_path) as client:
+            client.put("t", "c")
+        again = node.of_type(PUT)[2]
+        assert (again.body, again.data) == (before.body, before.data)
+        assert again.epoch == 2
+        assert _texts(reader, "t") == [b"a", b"b", b"c"]
+
+
+def test_a_subscriber_killed_before_the_answer_gets_it_after_its_return(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with _client(node, tmp_path) as client:
+        client.subscribe("t")
+        client.put("t", "a")
+    node.script(GET, "silent")
+    process = _process(_SUBSCRIBER, node.endpoint, tmp_path)
+    node.await_requests(GET, 1)
+    _kill(process)
+    with _client(node, tmp_path) as client:
+        assert _texts(client, "t") == [b"a"]
+
+
+def test_a_subscriber_killed_after_every_single_delivery_gets_each_once(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    texts = [f"p{number}" for number in range(4)]
+    with _client(node, tmp_path) as client:
+        client.subscribe("t")
+        client.put_many("t", texts)
+    got = []
+    for _ in texts:
+        process = _process(_SUBSCRIBER, node.endpoint, tmp_path)
+        assert process.stdout is not None
+        got.append(process.stdout.readline().decode().strip())
+        _kill(process)
+    assert got == texts
+    with _client(node, tmp_path) as client:
+        assert client.get("t") is None
+
+
+def test_the_pinned_status_of_a_dead_node_is_unavailable(node: FakeNode) -> None:
+    with Client([node.endpoint, "127.0.0.1:1"]) as client:
+        with pytest.raises(Unavailable):
+            client.status(1)
+        assert client.status(0)["node"] == "a"
+    assert len(node.of_type(STATUS)) == 1

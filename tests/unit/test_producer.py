@@ -1,0 +1,244 @@
+"""The background producer: batches, order over fail-overs, back-pressure, being stuck."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flotilla import Client, Fenced, Overloaded, TooLarge, Unavailable, producer
+from flotilla.protocol import GET, PUT
+from tests.unit.fake_node import FakeCluster, FakeNode, nak
+
+IMPATIENT_MS = 300
+SMALL_BATCH_BYTES = 10  # two publications of five bytes
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as node:
+        yield node
+
+
+def _client(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
+    return Client(node.endpoint, state_dir, **({"deadline_ms": 3_000} | more))
+
+
+def _numbered(count: int) -> list[bytes]:
+    return [b"%05d" % number for number in range(count)]
+
+
+def _stored(node: FakeNode) -> list[bytes]:
+    return node.cluster.topics["t"]
+
+
+def test_every_publication_gets_its_own_id_and_they_travel_in_batches(node: FakeNode) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        with client.producer("t") as out:
+            futures = [out.send(text) for text in _numbered(500)]
+            out.flush()
+        assert [future.result(0).id for future in futures] == list(range(1, 501))
+        assert len(node.of_type(PUT)) < 50
+        assert _stored(node) == _numbered(500)
+
+
+def test_a_lonely_publication_leaves_after_the_linger_without_a_flush(node: FakeNode) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        with client.producer("t") as out:
+            assert out.send("x").result(5).id == 1
+
+
+def test_many_batches_are_in_flight_but_never_more_than_allowed(node: FakeNode) -> None:
+    node.always(PUT, "deaf")
+    with _client(node) as client:
+        client.subscribe("t")
+        out = client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=4)
+        for text in _numbered(100):
+            out.send(text)
+        puts = node.await_requests(PUT, 4)
+        assert [put.body["counter"] for put in puts] == [1, 3, 5, 7]
+        assert len(client._session.state.outbox()) == 4
+        node.always(PUT, None)
+        out.close()
+        assert _stored(node) == _numbered(100)
+
+
+@pytest.mark.parametrize("fault", ["silent", "deaf", nak("uncertain"), nak("overloaded")])
+def test_order_is_kept_when_one_in_the_middle_goes_wrong(node: FakeNode, fault: Any) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        node.script(PUT, "twice", "twice", fault)
+        with client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=8) as out:
+            futures = [out.send(text) for text in _numbered(40)]
+        assert _stored(node) == _numbered(40)
+        assert [future.result(0).id for future in futures] == list(range(1, 41))
+
+
+def test_a_silent_first_batch_is_sent_again_with_all_behind_it(node: FakeNode) -> None:
+    node.always(PUT, "deaf")
+    with _client(node, deadline_ms=600) as client:
+        client.subscribe("t")
+        out = client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=4)
+        for text in _numbered(8):
+            out.send(text)
+        puts = node.await_requests(PUT, 8)
+        assert [put.body["counter"] for put in puts[:8]] == [1, 3, 5, 7, 1, 3, 5, 7]
+        node.always(PUT, None)
+        out.close()
+
+
+def test_one_that_was_refused_behind_the_first_is_sent_again_as_soon_as_it_is_the_first(
+    node: FakeNode,
+) -> None:
+    node.script(PUT, "late", nak("overloaded"))
+    with _client(node, deadline_ms=60_000) as client:
+        client.subscribe("t")
+        with client.producer("t", batch_bytes=SMALL_BATCH_BYTES) as out:
+            futures = [out.send(text) for text in _numbered(6)]
+            assert [future.result(2).id for future in futures] == [1, 2, 3, 4, 5, 6]
+
+
+def test_order_is_kept_when_the_node_dies_under_load() -> None:
+    cluster = FakeCluster()
+    with (
+        FakeNode("a", cluster) as a,
+        FakeNode("b", cluster) as b,
+        Client([a.endpoint, b.endpoint]) as client,
+    ):
+        client.subscribe("t")
+        with client.producer("t", batch_bytes=SMALL_BATCH_BYTES) as out:
+            for number, text in enumerate(_numbered(400)):
+                out.send(text)
+                if number == 200:
+                    a.await_requests(PUT, 3)
+                    a.stop()
+        assert cluster.topics["t"] == _numbered(400)
+        assert b.of_type(PUT)
+
+
+def test_a_full_queue_blocks_and_then_refuses(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "QUEUE_COUNT_MAX", 3)
+    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        with client.producer("t", linger_ms=60_000) as out:
+            for text in _numbered(3):
+                out.send(text)
+            with pytest.raises(Overloaded) as caught:
+                out.send("one too many")
+            assert caught.value.definite
+        assert _stored(node) == _numbered(3)
+
+
+def test_after_the_deadline_futures_say_unknown_and_the_producer_goes_on_trying(
+    node: FakeNode,
+) -> None:
+    node.always(PUT, "deaf")
+    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        with client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=1) as out:
+            sent, never_sent = out.send("sent"), out.send("never sent, too long to share a batch")
+            out.flush()
+            errors = [sent.exception(0), never_sent.exception(0)]
+            assert [type(error) for error in errors] == [Unavailable, Unavailable]
+            assert [error.definite for error in errors if isinstance(error, Unavailable)] == [
+                False,
+                True,
+            ]
+            node.always(PUT, None)
+            out.send("later").result(5)
+        assert _stored(node) == [b"sent", b"later"]
+
+
+def test_what_it_could_not_send_is_sent_by_the_next_session(node: FakeNode, tmp_path: Path) -> None:
+    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        with client.producer("t") as out:
+            out.send("kept")
+    node.always(PUT, None)
+    with _client(node, tmp_path) as client:
+        client.put("t", "next")
+    assert _stored(node) == [b"kept", b"next"]
+
+
+def test_a_producer_first_sends_what_an_earlier_one_left(node: FakeNode) -> None:
+    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        with pytest.raises(Unavailable):
+            client.put("t", "left")
+        node.always(PUT, None)
+        with client.producer("t") as out:
+            out.send("new")
+        assert _stored(node) == [b"left", b"new"]
+
+
+def test_a_refused_batch_stops_it_and_the_client_takes_the_window_back_under_a_new_epoch(
+    node: FakeNode,
+) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        node.script(PUT, *[nak("too_large", limit=1)] * 50)
+        out = client.producer("t")
+        future = out.send("refused")
+        assert isinstance(future.exception(5), TooLarge)
+        with pytest.raises(TooLarge):
+            out.send("after it").result(5)
+        out.close()
+        with pytest.raises(TooLarge):
+            client.put("t", "tells of it once")
+        node._faults[PUT].clear()
+        assert client.put("t", "then goes on").id == 1
+        assert node.of_type(PUT)[-1].epoch == 2
+        assert _stored(node) == [b"then goes on"]
+
+
+def test_a_fenced_producer_stops_for_good(node: FakeNode) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        out = client.producer("t")
+        node.cluster.clients[client.client_id].epoch += 1
+        assert isinstance(out.send("x").exception(5), Fenced)
+        with pytest.raises(Fenced) as caught:
+            out.send("y").result(5)
+        assert isinstance(caught.value, Fenced)
+        out.close()
+
+
+def test_while_it_is_open_it_alone_publishes_to_the_topic(node: FakeNode) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        with client.producer("t") as out:
+            with pytest.raises(AssertionError, match="open producer"):
+                client.put("t", "between")
+            with pytest.raises(AssertionError, match="open producer"):
+                client.producer("t")
+            out.send("x")
+        assert client.put("t", "after").id == 2
+
+
+def test_several_threads_may_send(node: FakeNode) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        with client.producer("t") as out:
+
+            def work(number: int) -> None:
+                for text in range(100):
+                    out.send(b"%d-%d" % (number, text))
+
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        for number in range(4):
+            mine = [text for text in _stored(node) if text.startswith(b"%d-" % number)]
+            assert mine == [b"%d-%d" % (number, text) for text in range(100)]
+    assert not node.of_type(GET)

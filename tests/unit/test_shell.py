@@ -1,0 +1,127 @@
+"""The interactive shell: verbs in any case, verbatim text, completion, history."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from flotilla.errors import Unavailable
+from flotilla.shell import Shell
+from tests.unit.fake_node import FakeNode
+
+PATIENCE_S = 15
+
+
+class Executed:
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def __call__(self, argv: Sequence[str]) -> None:
+        self.calls.append(list(argv))
+
+
+@pytest.fixture
+def executed() -> Executed:
+    return Executed()
+
+
+@pytest.fixture
+def shell(executed: Executed, tmp_path: Path) -> Shell:
+    shell = Shell(executed, lambda: ["orders", "other"], tmp_path / "history")
+    shell.stdout = io.StringIO()
+    return shell
+
+
+@pytest.mark.parametrize(
+    ("line", "argv"),
+    [
+        ("SUB t", ["sub", "t"]),
+        ("unSub t", ["unsub", "t"]),
+        ("get", ["get"]),
+        ("GET t --wait 1", ["get", "t", "--wait", "1"]),
+        ('sub "two words"', ["sub", "two words"]),
+        ('put t it\'s  "quoted"', ["put", "--", "t", 'it\'s  "quoted"']),
+        ("PUT t --json", ["put", "--", "t", "--json"]),
+        ("frobnicate", ["frobnicate"]),
+    ],
+)
+def test_a_line_becomes_arguments(
+    shell: Shell, executed: Executed, line: str, argv: list[str]
+) -> None:
+    assert not shell.onecmd(line)
+    assert executed.calls == [argv]
+
+
+@pytest.mark.parametrize("line", ["", "put t", "put t -", "put", "help", '"unbalanced', "sub 'a"])
+def test_what_is_no_complete_command_is_not_executed(
+    shell: Shell, executed: Executed, line: str
+) -> None:
+    if line == '"unbalanced':
+        line = 'get "unbalanced'
+    assert not shell.onecmd(line)
+    assert executed.calls == []
+
+
+@pytest.mark.parametrize("line", ["EXIT", "exit", "Quit", "EOF"])
+def test_leaving(shell: Shell, line: str) -> None:
+    assert shell.onecmd(line)
+
+
+def test_verbs_and_own_topics_are_completed(shell: Shell) -> None:
+    assert shell.completenames("un") == ["unsub"]
+    assert shell.completenames("S") == ["SUB", "STATUS"]
+    assert shell.completedefault("ord", "GET ord", 4, 7) == ["orders"]
+
+
+def test_completion_without_a_cluster_offers_nothing(executed: Executed, tmp_path: Path) -> None:
+    def topics() -> list[str]:
+        raise Unavailable("down")
+
+    assert Shell(executed, topics, tmp_path / "history").completedefault("", "GET ", 4, 4) == []
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[pexpect.spawn]:
+    with FakeNode() as node:
+        terminal = pexpect.spawn(
+            sys.executable,
+            ["-m", "flotilla.cli", "-e", node.endpoint, "--state", str(tmp_path), "shell"],
+            env=os.environ | {"PYTHONPATH": "client", "TERM": "dumb"},
+            timeout=PATIENCE_S,
+        )
+        yield terminal
+        terminal.close(force=True)
+
+
+def test_on_a_terminal_it_talks_completes_survives_ctrl_c_and_remembers(
+    terminal: pexpect.spawn, tmp_path: Path
+) -> None:
+    terminal.expect("flotilla> ")
+    terminal.sendline("SUB orders")
+    terminal.expect("subscribed: publications after id 0")
+    terminal.expect("flotilla> ")
+    terminal.sendline("put orders one more")
+    terminal.expect("1\r\n")
+    terminal.expect("flotilla> ")
+    terminal.sendline("get nowhere")
+    terminal.expect("not_subscribed")
+    terminal.expect("flotilla> ")
+    terminal.sendline("frob")
+    terminal.expect("invalid choice")
+    terminal.expect("flotilla> ")
+    terminal.sendintr()
+    terminal.expect("flotilla> ")
+    terminal.send("GET ord\t\n")
+    terminal.expect("one more")
+    terminal.expect("flotilla> ")
+    terminal.sendeof()
+    terminal.expect(pexpect.EOF)
+    terminal.wait()
+    assert (terminal.exitstatus, terminal.signalstatus) == (0, None)
+    assert "put orders one more" in (tmp_path / "history").read_text()

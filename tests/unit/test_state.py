@@ -1,0 +1,182 @@
+"""The durable client state: what stands after a crash, who may open it, what it refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flotilla.errors import OutboxFull, StateDamaged, StateInUse
+from flotilla.protocol import pack
+from flotilla.state import DATABASE_NAME, LOCK_NAME, SCHEMA_VERSION, Entry, State
+
+ONE = pack([b"one"])
+TWO = pack([b"two", b"three"])
+
+
+def _reopened(state: State) -> State:
+    state.close()
+    return State(state.directory)
+
+
+def test_everything_stands_after_reopening(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.resumed("me", 3, 7, {"t": 10}, {"s": 4})
+    assert state.next_sequence() == 8
+    state.raise_cursor("s", 9)
+    entries = state.enqueue("t", [ONE, TWO])
+    state = _reopened(state)
+    assert (state.client_id, state.epoch, state.sequence) == ("me", 3, 8)
+    assert state.cursors() == {"s": 9}
+    assert state.outbox() == entries == [Entry("t", 11, *ONE), Entry("t", 12, *TWO)]
+    assert state.counter("t") == 13
+    state.close()
+
+
+def test_memory_keeps_the_same_rules_without_a_directory() -> None:
+    state = State(None)
+    [entry] = state.enqueue("t", [TWO])
+    assert (entry.counter, entry.count, state.counter("t")) == (1, 2, 2)
+    state.acknowledged(entry)
+    assert state.outbox() == []
+    state.close()
+
+
+def test_a_second_process_is_told_the_directory_and_the_pid(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    with pytest.raises(StateInUse) as caught:
+        State(tmp_path)
+    assert caught.value.details == {"directory": str(tmp_path), "pid": str(os.getpid())}
+    assert str(tmp_path) in caught.value.message
+    _reopened(state).close()
+
+
+def test_a_killed_process_leaves_no_lock_behind(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from flotilla.state import State\n"
+        "state = State(pathlib.Path(sys.argv[1])); state.raise_cursor('t', 5)\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": "client"},
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(signal.SIGKILL)
+    state = State(tmp_path)
+    assert state.cursor("t") == 5
+    state.close()
+
+
+@pytest.mark.parametrize(
+    "junk", [b"this is no database at all" * 100, b"SQLite format 3\0" + b"x" * 5000]
+)
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, junk: bytes) -> None:
+    (tmp_path / DATABASE_NAME).write_bytes(junk)
+    with pytest.raises(StateDamaged, match=str(tmp_path)):
+        State(tmp_path)
+
+
+def test_a_page_that_was_overwritten_is_found_at_opening(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    for number in range(200):
+        state.raise_cursor(f"topic-{number}", number)
+    state.close()
+    file = tmp_path / DATABASE_NAME
+    content = bytearray(file.read_bytes())
+    content[4096 * 2 : 4096 * 3] = b"\xff" * 4096
+    file.write_bytes(content)
+    with pytest.raises(StateDamaged):
+        State(tmp_path)
+
+
+def test_a_refused_opening_does_not_keep_the_lock(tmp_path: Path) -> None:
+    (tmp_path / DATABASE_NAME).write_bytes(b"junk" * 1000)
+    for _ in range(2):
+        with pytest.raises(StateDamaged):
+            State(tmp_path)
+
+
+def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+    State(tmp_path).close()
+    database = sqlite3.connect(tmp_path / DATABASE_NAME)
+    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    database.close()
+    with pytest.raises(StateDamaged, match=f"schema version {SCHEMA_VERSION + 1}"):
+        State(tmp_path)
+
+
+def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(StateDamaged, match="file"):
+        State(file)
+
+
+def test_the_lock_file_names_the_holder(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    assert (tmp_path / LOCK_NAME).read_text() == f"{os.getpid()}\n"
+    state.close()
+
+
+def test_a_cursor_is_never_lowered() -> None:
+    state = State(None)
+    state.raise_cursor("t", 9)
+    state.raise_cursor("t", 4)
+    assert state.cursor("t") == 9
+    state.drop_cursor("t")
+    assert state.cursor("t") is None
+    state.close()
+
+
+def test_resuming_adopts_what_the_broker_knows_better_and_lowers_nothing() -> None:
+    state = State(None)
+    state.raise_cursor("ahead", 9)
+    state.raise_cursor("behind", 1)
+    state.raise_cursor("unsubscribed, answer lost", 5)
+    state.enqueue("mine", [TWO])
+    subscriptions = {"ahead": 7, "behind": 3, "subscribed, answer lost": 6}
+    state.resumed("me", 2, 4, {"mine": 1, "restored": 40}, subscriptions)
+    assert state.cursors() == {"ahead": 9, "behind": 3, "subscribed, answer lost": 6}
+    assert (state.counter("mine"), state.counter("restored")) == (2, 40)
+    state.close()
+
+
+def test_withdrawing_gives_back_the_counters_of_it_and_all_behind_it() -> None:
+    state = State(None)
+    first, second, _ = state.enqueue("t", [ONE, TWO, ONE])
+    state.enqueue("other", [ONE])
+    assert state.withdraw(second) == 3
+    assert [entry.counter for entry in state.outbox("t")] == [first.counter]
+    assert state.counter("t") == 1
+    assert state.counter("other") == 1
+    assert state.enqueue("t", [ONE])[0].counter == 2
+    state.close()
+
+
+def test_a_full_outbox_refuses_and_takes_again_once_it_is_acknowledged(tmp_path: Path) -> None:
+    state = State(tmp_path, outbox_bytes_max=8)
+    [entry] = state.enqueue("t", [ONE])
+    with pytest.raises(OutboxFull) as caught:
+        state.enqueue("t", [ONE, ONE])
+    assert caught.value.details == {"limit": 8}
+    assert state.counter("t") == 1
+    state.acknowledged(entry)
+    assert len(state.enqueue("t", [ONE, ONE])) == 2
+    state.close()
+
+
+def test_what_the_disk_refuses_is_a_typed_error(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.close()
+    with pytest.raises(StateDamaged, match="closed"):
+        state.next_sequence()
