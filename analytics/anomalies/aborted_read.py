@@ -1,0 +1,36 @@
+"""A publication that was delivered although its PUT definitely failed."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from analytics import intervals
+from analytics.schema import evidence, operation
+from analytics.tables import Tables, counters_of_places, counters_of_puts, seen_by
+
+PRODUCER = ("run_id", "topic", "producer")
+
+
+def aborted_read(tables: Tables) -> DataFrame:
+    """Find deliveries of counters whose every PUT, over all sessions, failed definitely."""
+    puts = counters_of_puts(tables.puts)
+    possible = puts.where(F.col("outcome") != "fail")
+    failed = puts.where(F.col("outcome") == "fail").select(
+        *PRODUCER, "bucket", "first", "last", operation().alias("put")
+    )
+    impossible = intervals.uncovered(counters_of_places(tables.places), possible, PRODUCER)
+    rows = (
+        intervals.exploded(intervals.common(impossible, failed, PRODUCER), "counter")
+        .withColumn("id", F.col("counter") - F.col("shift"))
+        .groupBy(*PRODUCER, "id", "counter")
+        .agg(F.min("put").alias("put"))
+    )
+    return seen_by(rows, tables, "id", "counter", "sighting").select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("topic"),
+            id=F.col("id"),
+            producer=F.col("producer"),
+            counter=F.col("counter"),
+            operations=F.array("put", "sighting"),
+        )
+    )

@@ -1,0 +1,47 @@
+"""One id under which different publications were seen."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from analytics import intervals
+from analytics.schema import evidence
+from analytics.tables import Tables, seen_by
+
+
+def inconsistent_id(tables: Tables) -> DataFrame:
+    """Find ids that two answers, or an answer and a PUT's acknowledgment, tell apart.
+
+    The smaller (producer, counter) is the evidence's, the greatest other one its `detail`.
+    """
+    topic = ("run_id", "topic")
+    # Merged runs of one producer and shift never overlap: where two do, an id has two contents.
+    suspects = tables.places.join(
+        intervals.crowded(tables.places, topic), [*topic, "bucket"], "leftsemi"
+    )
+    content = F.struct("producer", (F.col("id") + F.col("shift")).alias("counter"))
+    torn = (
+        intervals.exploded(suspects, "id")
+        .groupBy(*topic, "id")
+        .agg(F.min(content).alias("least"), F.max(content).alias("most"))
+        .where(F.col("least") != F.col("most"))
+        .select(*topic, "id", "least.*", "most")
+    )
+    shown = seen_by(torn, tables, "id", "counter", "sighting")
+    others = shown.select(
+        *topic,
+        "id",
+        F.col("most.producer").alias("producer"),
+        F.col("most.counter").alias("counter"),
+        F.struct("producer", "counter", "sighting").alias("lesser"),
+    )
+    return seen_by(others, tables, "id", "counter", "other_sighting").select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("topic"),
+            id=F.col("id"),
+            producer=F.col("lesser.producer"),
+            counter=F.col("lesser.counter"),
+            detail=F.concat_ws(" ", "producer", F.col("counter").cast("string")),
+            operations=F.array("lesser.sighting", "other_sighting"),
+        )
+    )

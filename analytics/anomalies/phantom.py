@@ -1,0 +1,31 @@
+"""A publication that nobody ever tried to put."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from analytics import intervals
+from analytics.schema import evidence
+from analytics.tables import Tables, counters_of_places, counters_of_puts, seen_by
+
+PRODUCER = ("run_id", "topic", "producer")
+
+
+def phantom(tables: Tables) -> DataFrame:
+    """Find (producer, topic, counter) that was delivered and stands in no PUT's invoke."""
+    tried = counters_of_puts(tables.puts)
+    invented = intervals.uncovered(counters_of_places(tables.places), tried, PRODUCER)
+    rows = (
+        intervals.exploded(invented, "counter")
+        .withColumn("id", F.col("counter") - F.col("shift"))
+        .select(*PRODUCER, "id", "counter")
+    )
+    return seen_by(rows, tables, "id", "counter", "sighting").select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("topic"),
+            id=F.col("id"),
+            producer=F.col("producer"),
+            counter=F.col("counter"),
+            operations=F.array("sighting"),
+        )
+    )

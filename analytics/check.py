@@ -1,0 +1,108 @@
+"""Checks a run from its directory to its report. The order of steps is here, the rules are not."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from analytics import session
+from analytics.anomalies import CHECKS, Check
+from analytics.load import History, load
+from analytics.observations import observe
+from analytics.schema import EVIDENCE
+from analytics.verdict import WITNESS_COUNT_MAX, CheckResult, Operation, Report, Witness
+from analytics.witnesses import located
+
+# Called with a step's name when it begins, and again with the result when it was a check.
+OnProgress = Callable[[str, CheckResult | None], None]
+READING, OBSERVING = "reading", "observing"
+
+
+def check(
+    directory: Path | str, master: str | None = None, on_progress: OnProgress | None = None
+) -> Report:
+    """Check the run in `directory` on Spark at `master` (default local[2]) and return the report.
+
+    Raises HistoryError when there is nothing to check, JavaMissing when Spark can't be started.
+    """
+    begun_s = time.monotonic()
+    tell = on_progress or (lambda _name, _result: None)
+    directory = Path(directory)
+    with session.opened(master) as spark:
+        tell(READING, None)
+        history = load(spark, directory)
+        results = [_told(spark, history, one, tell) for one in CHECKS]
+        tell(OBSERVING, None)
+        observations = observe(history)
+    intake = history.intake
+    checks = _with_lines(directory, results)
+    crashes = [f"check {one.name} crashed: {one.error}" for one in checks if one.error]
+    return Report(
+        directory=str(directory),
+        run_id=intake.run_id,
+        checks=checks,
+        observations=observations,
+        reasons=(*intake.reasons(), *observations.reasons(), *crashes),
+        lines=intake.lines,
+        torn_lines=intake.torn_lines,
+        malformed_lines=intake.malformed_lines,
+        seconds=time.monotonic() - begun_s,
+    )
+
+
+def _told(spark: SparkSession, history: History, one: Check, tell: OnProgress) -> CheckResult:
+    tell(one.name, None)
+    result = run_check(spark, history, one)
+    tell(one.name, result)
+    return result
+
+
+def run_check(spark: SparkSession, history: History, one: Check) -> CheckResult:
+    """Run one check; its evidence is kept in the cache's `evidence/<name>`.
+
+    Any exception becomes the result's `error`: one check's crash must not hide what others find,
+    and is never a pass.
+    """
+    begun_s = time.monotonic()
+    try:
+        path = str(history.cache / "evidence" / one.name)
+        one.find(history.tables).write.mode("overwrite").parquet(path)
+        count, witnesses = _smallest(spark.read.parquet(path))
+        error = None
+    except Exception as failure:  # the boundary of a check, see above
+        count, witnesses = 0, ()
+        error = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}"
+    seconds = time.monotonic() - begun_s
+    return CheckResult(one.name, one.meaning, count, witnesses, seconds, error)
+
+
+def _smallest(evidence: DataFrame) -> tuple[int, tuple[Witness, ...]]:
+    count = evidence.count()
+    if not count:
+        return 0, ()
+    order = [name for name, _ in EVIDENCE if name not in ("id", "operations")]
+    rows = evidence.orderBy("id", *order, "operations").limit(WITNESS_COUNT_MAX).collect()
+    return count, tuple(_witness(row.asDict(recursive=True)) for row in rows)
+
+
+def _witness(row: dict[str, object]) -> Witness:
+    operations = row.pop("operations")
+    assert isinstance(operations, list), row
+    return Witness(**row, operations=tuple(Operation(**one) for one in operations))  # type: ignore[arg-type]
+
+
+def _with_lines(directory: Path, results: list[CheckResult]) -> tuple[CheckResult, ...]:
+    wanted = {
+        operation
+        for result in results
+        for witness in result.witnesses
+        for operation in witness.operations
+    }
+    places = located(directory, wanted)
+
+    def placed(witness: Witness) -> Witness:
+        return replace(witness, operations=tuple(places[one] for one in witness.operations))
+
+    return tuple(replace(one, witnesses=tuple(map(placed, one.witnesses))) for one in results)

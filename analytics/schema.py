@@ -1,0 +1,55 @@
+"""The columns of a history and of evidence. No reading, no rule: those are load.py and anomalies/.
+
+The field's meanings are in docs/history.md; this file is their Spark types.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+# A line as it stands in the file. `items` and `corrupt` are arrays of mixed arrays there, which
+# only become typed once each place in them is known (load.py).
+LINE: Final = (
+    "run_id STRING, process STRING, client_id STRING, op_id BIGINT, session BIGINT, type STRING,"
+    " f STRING, topic STRING, t_ns BIGINT, wall_ns BIGINT, host STRING, node STRING, term BIGINT,"
+    " counter BIGINT, count BIGINT, first_id BIGINT, last_id BIGINT,"
+    " items ARRAY<ARRAY<STRING>>, corrupt ARRAY<ARRAY<STRING>>, error STRING, attempt BIGINT,"
+    " duplicate BOOLEAN, phase STRING"
+)
+ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
+BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"
+
+TYPES: Final = ("invoke", "ok", "fail", "info")
+FUNCTIONS: Final = ("put", "get", "sub", "unsub", "fault", "phase")
+
+# An operation's key: its invoke and its completion share it.
+KEY: Final = ("run_id", "process", "op_id")
+
+OPERATION: Final = "STRUCT<process: STRING, op_id: BIGINT>"
+EVIDENCE: Final = (
+    ("run_id", "STRING"),
+    ("topic", "STRING"),
+    ("client_id", "STRING"),  # the subscriber that saw it; null where it is nobody's alone
+    ("id", "BIGINT"),
+    ("other_id", "BIGINT"),  # the id that it contradicts: before it, or the second place of it
+    ("producer", "STRING"),
+    ("counter", "BIGINT"),
+    ("detail", "STRING"),
+    ("operations", f"ARRAY<{OPERATION}>"),  # the operations that prove it
+)
+
+
+def evidence(**columns: Column) -> list[Column]:
+    """Return the columns of an evidence row; those not given are null.
+
+    Every check selects these last, so all evidence has one shape (`EVIDENCE`).
+    """
+    unknown = columns.keys() - dict(EVIDENCE).keys()
+    assert not unknown, f"not columns of evidence: {sorted(unknown)}"
+    return [columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in EVIDENCE]
+
+
+def operation(process: str = "process", op_id: str = "op_id") -> Column:
+    """Return the struct that names one operation in `operations`."""
+    return F.struct(F.col(process).alias("process"), F.col(op_id).alias("op_id"))

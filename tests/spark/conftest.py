@@ -1,0 +1,51 @@
+"""One Spark session for all tests of the checks, and the way from rows to evidence."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from analytics import session
+from analytics.anomalies import CHECKS
+from analytics.load import parse
+from analytics.schema import EVIDENCE
+from analytics.tables import build
+from analytics.twins import Evidence
+from tests.spark.histories import Row
+
+# run id -> check -> its evidence, sorted
+Found = dict[str, dict[str, list[Evidence]]]
+Find = Callable[[list[Row]], Found]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with session.opened() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def find(spark: SparkSession) -> Find:
+    """Run every check over rows of any number of runs at once: nine jobs, not nine a run."""
+
+    def find_in(rows: list[Row]) -> Found:
+        lines = spark.createDataFrame([(json.dumps(row),) for row in rows], "value STRING")
+        events = parse(lines)
+        tables = build(events.cache(), lambda _name, table: table.cache())
+        found: Found = defaultdict(lambda: {check.name: [] for check in CHECKS})
+        for check in CHECKS:
+            evidence = check.find(tables)
+            assert evidence.columns == [name for name, _ in EVIDENCE]
+            for row in evidence.collect():
+                *fields, operations = row
+                key = tuple((one.process, one.op_id) for one in operations)
+                found[row.run_id][check.name].append(Evidence._make([*fields, key]))
+        spark.catalog.clearCache()
+        for checks in found.values():
+            for evidence_rows in checks.values():
+                evidence_rows.sort(key=repr)
+        return found
+
+    return find_in

@@ -1,0 +1,127 @@
+"""From a directory to a verdict: what is read, what is cached, what makes a run unknown."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import DataFrame, SparkSession
+
+from analytics import anomalies
+from analytics import check as checking
+from analytics.check import check
+from analytics.cli import main
+from analytics.load import HistoryError, load
+from analytics.tables import Tables
+from analytics.verdict import Verdict
+from tests.spark.histories import Run, write
+
+ONE_CHECK = anomalies.CHECKS[-1:]  # `corrupt`, the cheapest: enough for what is not about checks
+
+
+def clean() -> Run:
+    run = Run()
+    run.sub("s", "t")
+    run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)
+    run.fault("kill", "inject")
+    run.put("p", "t", 3, "info", error="timeout")
+    run.put("p", "t", 4, "ok", first_id=4, last_id=4)
+    run.get("s", "t", 0, [[1, "p", 1, 4]])
+    run.drained("s", "t", 4)
+    return run
+
+
+@pytest.fixture
+def one_check(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    monkeypatch.setattr(checking, "CHECKS", ONE_CHECK)
+
+
+def test_clean_run_is_valid_with_its_counts(tmp_path: Path, one_check: None) -> None:
+    write(tmp_path, clean().rows)
+    report = check(tmp_path)
+    seen = report.observations
+    assert (report.verdict, report.reasons, report.run_id) == (Verdict.VALID, (), "run")
+    assert (seen.acknowledged, seen.delivered, seen.recovered) == (3, 4, 1)
+    assert [(fault.name, fault.targets, fault.blackout_ms) for fault in seen.faults] == [
+        ("kill", ("node-1",), 5.0)
+    ]
+
+
+def test_violation_is_invalid_exits_1_and_names_file_and_line(
+    tmp_path: Path, one_check: None
+) -> None:
+    run = clean()
+    run.get("s", "t", 4, [], corrupt=[[5, "checksum"]])
+    write(tmp_path, run.rows)
+    result = CliRunner().invoke(main, [str(tmp_path), "--json", str(tmp_path / "report.json")])
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert result.exit_code == 1, result.output
+    witness = report["checks"][0]["witnesses"][0]
+    assert (report["verdict"], witness["id"], witness["detail"]) == ("invalid", 5, "checksum")
+    assert witness["operations"][0]["lines"] == ["history/s.jsonl:6", "history/s.jsonl:7"]
+
+
+def test_bad_lines_make_it_unknown_but_a_torn_tail_does_not(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    write(tmp_path, clean().rows)
+    path = tmp_path / "history" / "p.jsonl"
+    good = path.read_text()
+    path.write_text(good + good.splitlines()[0][:40])
+    torn = load(spark, tmp_path).intake
+    assert (torn.torn_lines, torn.malformed_lines, torn.reasons()) == (1, 0, ())
+    first, second = good.splitlines()[:2]
+    no_items = second.replace('"f":"put"', '"f":"get","items":[["x","p",1,1]]')
+    bad = [first + second, first.replace('"counter":1,', ""), no_items, "[]", "null", "{"]
+    path.write_text("\n".join([*bad, good]))
+    intake = load(spark, tmp_path).intake
+    assert intake.malformed_lines == len(bad), intake
+    assert "malformed lines, such as p.jsonl: " in intake.reasons()[0]
+
+
+def test_cache_is_used_until_an_input_changes(tmp_path: Path, spark: SparkSession) -> None:
+    write(tmp_path, clean().rows)
+    load(spark, tmp_path)
+    made_ns = (tmp_path / "parquet" / "manifest.json").stat().st_mtime_ns
+    again = load(spark, tmp_path)
+    assert (tmp_path / "parquet" / "manifest.json").stat().st_mtime_ns == made_ns
+    assert again.intake.lines == again.events.count() == len(clean().rows)
+    more = clean()
+    more.put("p", "t", 5, "ok", first_id=5, last_id=5)
+    write(tmp_path, more.rows)
+    assert load(spark, tmp_path).events.count() == len(more.rows)
+
+
+def test_too_little_or_undrained_is_unknown_and_exits_2(tmp_path: Path, one_check: None) -> None:
+    run = Run()
+    run.sub("s", "t")
+    run.put("p", "t", 1, "info", error="timeout")
+    write(tmp_path, run.rows)
+    result = CliRunner().invoke(main, [str(tmp_path)])
+    assert result.exit_code == 2, result.output
+    for reason in ("0 publications acknowledged", "0 publications delivered", "such as s t"):
+        assert reason in result.output
+
+
+def test_crashed_check_is_never_a_pass(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(_tables: Tables) -> DataFrame:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(checking, "CHECKS", (replace(ONE_CHECK[0], find=crash),))
+    write(tmp_path, clean().rows)
+    report = check(tmp_path)
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.reasons == ("check corrupt crashed: ZeroDivisionError: on purpose",)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, spark: SparkSession) -> None:
+    with pytest.raises(HistoryError, match=r"no \*\.jsonl files"):
+        load(spark, tmp_path)
+    write(tmp_path, clean().rows)
+    (tmp_path / "history" / "gone.jsonl").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "run.json").write_text("{}")
+    intake = load(spark, tmp_path).intake
+    assert [reason.split(": ")[1] for reason in intake.reasons()] == ["gone.jsonl", "run.json"]

@@ -1,0 +1,136 @@
+"""A violation planted in a realistic run is found exactly, and a clean run raises no alarm."""
+
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from analytics.twins import find_all
+from tests.spark.conftest import Find, Found
+from tests.spark.histories import Broker, clean_run
+
+SEEDS = (1, 2)
+Plant = Callable[[Broker], Iterable[tuple[str, int]]]
+PLANTS: dict[str, Plant] = {}
+
+
+def plant(act: Plant) -> Plant:
+    """Register a plant: it acts before the drain and returns (check, rows it must find)."""
+    PLANTS[act.__name__] = act
+    return act
+
+
+@plant
+def acknowledged_before_replication(broker: Broker) -> Iterable[tuple[str, int]]:
+    """Two publications vanish from the end; nobody sees their ids."""
+    first_id = broker.last_id + 1
+    broker.run.put("p3", broker.TOPIC, 1, "ok", 2, first_id=first_id, last_id=first_id + 1)
+    return [("lost", 2 * len(broker.cursors))]
+
+
+@plant
+def stored_twice(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.stored.append(broker.stored[3])
+    return [("duplicate_stored", 1)]
+
+
+@plant
+def delivered_twice(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.answer("s1", 500)
+    producer, counter = broker.stored[-1]
+    again = [[broker.last_id, producer, counter, 1]]
+    broker.run.get("s1", broker.TOPIC, broker.last_id, again, broker.sessions["s1"])
+    return [("duplicate_delivered", 1)]
+
+
+@plant
+def seen_differently(broker: Broker) -> Iterable[tuple[str, int]]:
+    """The same id is one publication for s1 and another, of unknown outcome, for s2."""
+    broker.run.put("p3", broker.TOPIC, 1, "info", error="timeout")
+    for client_id in broker.cursors:
+        broker.answer(client_id, 500)
+    broker.stored.append(("p3", 1))
+    broker.answer("s1", 1)
+    broker.run.put("p3", broker.TOPIC, 2, "info", error="timeout")
+    broker.stored[-1] = ("p3", 2)
+    broker.answer("s2", 1)
+    return [("inconsistent_id", 1)]
+
+
+@plant
+def skipped(broker: Broker) -> Iterable[tuple[str, int]]:
+    """s1's cursor jumps over three publications of unknown outcome, so nothing is lost by it."""
+    broker.answer("s1", 500)
+    broker.run.put("p3", broker.TOPIC, 1, "info", 3, error="timeout")
+    broker.store("p3", 1, 3)
+    broker.cursors["s1"] += 3
+    broker.run.put("p3", broker.TOPIC, 4, "info", error="timeout")
+    broker.store("p3", 4, 1)
+    return [("gap", 1)]
+
+
+@plant
+def stored_out_of_order(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.run.put("p3", broker.TOPIC, 1, "info", error="timeout")
+    broker.run.put("p3", broker.TOPIC, 2, "info", session=1, error="timeout")
+    broker.stored += [("p3", 2), ("p3", 1)]
+    return [("reordered", 1)]
+
+
+@plant
+def invented(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.stored.append(("p3", 1))
+    return [("phantom", 1)]
+
+
+@plant
+def stored_though_refused(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.run.put("p3", broker.TOPIC, 1, "fail", 2, error="electing")
+    broker.store("p3", 1, 2)
+    return [("aborted_read", 2)]
+
+
+@plant
+def damaged(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.answer("s1", 500)
+    broker.run.put("p3", broker.TOPIC, 1, "info", error="timeout")
+    broker.store("p3", 1, 1)
+    bad = [[broker.last_id, "checksum"]]
+    asked = broker.cursors["s1"]
+    broker.run.get("s1", broker.TOPIC, asked, [], broker.sessions["s1"], corrupt=bad)
+    broker.cursors["s1"] += 1
+    return [("corrupt", 1)]
+
+
+def planted(name: str, seed: int) -> tuple[Broker, dict[str, int]]:
+    broker = Broker(random.Random(seed), f"{name}-{seed}", 400)
+    broker.work()
+    expected = dict(PLANTS[name](broker))
+    broker.drain()
+    return broker, expected
+
+
+@pytest.fixture(scope="module")
+def found(find: Find) -> Found:
+    rows = [row for seed in SEEDS for row in clean_run(seed, run_id=f"clean-{seed}")]
+    rows += [row for seed in SEEDS for name in PLANTS for row in planted(name, seed)[0].run.rows]
+    return find(rows)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", PLANTS)
+def test_planted_violation_is_found_and_nothing_else(name: str, seed: int, found: Found) -> None:
+    broker, expected = planted(name, seed)
+    actual = found[f"{name}-{seed}"]
+    assert {check: len(rows) for check, rows in actual.items() if rows} == expected
+    assert dict(actual) == find_all(broker.run.rows)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_clean_run_raises_no_alarm(seed: int, found: Found) -> None:
+    assert not any(found.get(f"clean-{seed}", {}).values())
+
+
+def test_twins_raise_no_alarm_on_a_hundred_clean_runs() -> None:
+    alarms = {seed: find_all(clean_run(seed)) for seed in range(100)}
+    assert not [seed for seed, checks in alarms.items() if any(checks.values())]

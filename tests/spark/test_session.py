@@ -1,0 +1,39 @@
+"""Which Java is taken. No session is started here."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from analytics import session
+
+
+def fake_java(directory: Path, version: str) -> Path:
+    java = directory / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\nprintf '<%s>' \"$@\"\n")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_402", 8), ("17.0.15", 17), ("21", 21)])
+def test_java_version_is_its_major_number(tmp_path: Path, version: str, major: int) -> None:
+    assert session.java_version(fake_java(tmp_path, version)) == major
+
+
+def test_old_java_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = fake_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(session, "_bundled", lambda: None)
+    with pytest.raises(session.JavaMissing, match=f"{old} \\(version 11\\)"):
+        session.java_home(tmp_path / "shim")
+    monkeypatch.setattr(session, "_bundled", lambda: fake_java(tmp_path / "pip", "21.0.8"))
+    assert session.java_home(tmp_path / "shim") == tmp_path / "shim"
+
+
+def test_shim_drops_the_vector_module_and_keeps_all_else(tmp_path: Path) -> None:
+    home = session.write_shim(fake_java(tmp_path / "real", "21"), tmp_path / "shim")
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", ""]
+    done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, check=True)
+    assert done.stdout == b"<-Xmx1g><a b><>"
