@@ -71,7 +71,7 @@ def run_check(spark: SparkSession, history: History, one: Check) -> CheckResult:
         one.find(history.tables).write.mode("overwrite").parquet(path)
         count, witnesses = _smallest(spark.read.parquet(path))
         error = None
-    except Exception as failure:  # the boundary of a check, see above
+    except Exception as failure:  # noqa: BLE001  (the boundary of a check, see above)
         count, witnesses = 0, ()
         error = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}"
     seconds = time.monotonic() - begun_s
@@ -90,7 +90,8 @@ def _smallest(evidence: DataFrame) -> tuple[int, tuple[Witness, ...]]:
 def _witness(row: dict[str, object]) -> Witness:
     operations = row.pop("operations")
     assert isinstance(operations, list), row
-    return Witness(**row, operations=tuple(Operation(**one) for one in operations))  # type: ignore[arg-type]
+    found = tuple(Operation(**one) for one in operations)
+    return Witness(**row, operations=found)  # type: ignore[arg-type]
 
 
 def _with_lines(directory: Path, results: list[CheckResult]) -> tuple[CheckResult, ...]:

@@ -40,7 +40,7 @@ def main(directory: Path, master: str | None, json_path: Path | None) -> None:
     except (HistoryError, JavaMissing) as error:
         console.print(f"[yellow]unknown[/]: {escape(str(error))}", soft_wrap=True)
         sys.exit(EXIT_CODES[Verdict.UNKNOWN])
-    except Exception:  # Python would exit with 1, which here means "invalid"
+    except Exception:  # noqa: BLE001  (Python would exit with 1, which here means "invalid")
         console.print_exception()
         sys.exit(EXIT_CODES[Verdict.UNKNOWN])
     sys.exit(EXIT_CODES[report.verdict])

@@ -106,6 +106,8 @@ class Dial:
 
 
 class State(Enum):
+    """What a connection is at."""
+
     CONNECTING = 1
     GREETING = 2
     LIVE = 3

@@ -51,8 +51,13 @@ def founding_set(name: str, incarnation: str, hellos: Hellos) -> dict[str, str] 
     return founding
 
 
+def is_member(hello: Hello | None) -> bool:
+    """Return whether a peer runs Raft: it is connected and not fresh."""
+    return hello is not None and not hello.fresh
+
+
 def is_linked(hello: Hello | None, admitted: str | None) -> bool:
-    """Return whether a peer's Raft messages count: a member whose incarnation is admitted."""
+    """Return whether a peer's votes and acknowledgments count: its incarnation is admitted."""
     return hello is not None and not hello.fresh and hello.incarnation == admitted
 
 

@@ -23,14 +23,16 @@ from cluster.core import FIRST_INDEX, Timing
 from cluster.frontend import Frontend, Leading
 from cluster.identity import Identity
 from cluster.journal import Journal
-from cluster.membership import founding_set, hello_of, is_linked, to_admit
+from cluster.membership import founding_set, hello_of, is_linked, is_member, to_admit
 from cluster.messages import (
+    AppendEntries,
     Health,
     Hello,
     Message,
     Relay,
     RelayReply,
     SnapshotChunk,
+    SnapshotOffer,
     SnapshotRefused,
     SnapshotRequest,
 )
@@ -153,8 +155,6 @@ class Replica:
     def _found(self, founding: dict[str, str]) -> None:
         self._clear_leftovers()
         self.store = Store.open(self.settings.database, founding)
-        self.store.apply(FIRST_INDEX, 0, b"")
-        self.store.commit()
         self._create_journal()
         self._become_member(replace(self.identity, founding=founding, started=True))
         self._log("founded", founding=founding)
@@ -204,6 +204,9 @@ class Replica:
 
     def _start_raft(self) -> None:
         settings, timing = self.settings, self.settings.timing
+        # Every log begins with this entry, which the core takes for applied. Not only on founding:
+        # a power loss before the first checkpoint puts a store back to how it was made.
+        self.store.apply(FIRST_INDEX, 0, b"")
         self.journal.applied_index = self.store.applied_index
         transport = RaftTransport(settings.others, timing.heartbeat_s, lambda: self._now)
         self._transport = transport
@@ -293,8 +296,7 @@ class Replica:
 
     def _send_all(self, queue: list[tuple[str, Message]]) -> None:
         for name, message in queue:
-            if name in self._linked:
-                self._peers.send(name, message)
+            self._peers.send(name, message)
         queue.clear()
 
     def _submit(self, raft: Raft) -> None:
@@ -398,9 +400,20 @@ class Replica:
         handler = _MESSAGES.get(type(message))
         if handler is not None:
             handler(self, name, message)
-        elif name in self._linked:
-            assert self.raft is not None
+        elif self.raft is not None and self._may_hear(name, message):
             self.raft.deliver(name, message)
+
+    def _may_hear(self, name: str, message: Message) -> bool:
+        """Return whether a message counts: from whom this node has admitted, or a leader's word.
+
+        A leader's term proves enough, and it may be the readmitted node itself that has to bring
+        the entry that admits it to a follower that was away. Votes and acknowledgments prove
+        nothing unless their sender is admitted.
+        """
+        return name in self._linked or (
+            isinstance(message, AppendEntries | SnapshotOffer)
+            and is_member(self._peers.hello_of(name))
+        )
 
     def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:
         hello = self._peers.hello_of(name)
