@@ -1,0 +1,1 @@
+"""Experiments that break clusters while clients record what they see."""

@@ -1,0 +1,51 @@
+"""The runner's own client: the health gate's publication and the tombstones.
+
+What lives here: one publisher that records into the runner's history. What must not: phases.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from chaos import payload
+from chaos.history import ClientObserver, Recorder
+from chaos.runner import RunPlan
+from chaos.workloads.publisher import PROJECT, Publications
+from flotilla import Client, FlotillaError
+
+
+class ClientProbe:
+    """The Probe of a real run."""
+
+    def __init__(self, client: Client, seed: int) -> None:
+        self._client = client
+        lines = payload.project_lines(PROJECT)
+        self._publications = Publications(client, payload.fillers(lines, seed))
+
+    def put(self, topic: str) -> int | None:
+        """Publish one recorded payload; return its id, None when it was not acknowledged."""
+        try:
+            return self._publications.put(topic).id
+        except FlotillaError:  # recorded by the observer; the runner asks again within its bound
+            return None
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+
+def open_probe(plan: RunPlan) -> Callable[[list[str], Recorder], ClientProbe]:
+    """Return what makes the probe of a run once the endpoints are known."""
+
+    def make(endpoints: list[str], recorder: Recorder) -> ClientProbe:
+        client = Client(
+            endpoints,
+            plan.directory / "clients" / "runner",
+            deadline_ms=plan.experiment.workload.deadline_ms,
+            observer=ClientObserver(recorder),
+            rng=random.Random(plan.seed),
+        )
+        return ClientProbe(client, plan.seed)
+
+    return make

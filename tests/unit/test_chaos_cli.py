@@ -1,0 +1,93 @@
+"""What chaos/cli.py promises: exit codes, refusals before anything starts, orderly interrupts."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from chaos import cli, experiment
+from chaos.runner import Outcome
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Restore what the command line does to this process's signals."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_list_names_every_experiment_and_show_prints_its_file() -> None:
+    listed = CliRunner().invoke(cli.commands, ["list"])
+    assert listed.exit_code == 0
+    for name in experiment.names():
+        assert name in listed.output
+        shown = CliRunner().invoke(cli.commands, ["show", name])
+        text = (experiment.EXPERIMENTS / f"{name}.toml").read_text(encoding="utf-8")
+        assert shown.output == text
+
+
+def test_a_strange_experiment_and_a_used_directory_are_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    strange = CliRunner().invoke(cli.commands, ["run", "flood", "--out", str(tmp_path / "new")])
+    assert (strange.exit_code, (tmp_path / "new").exists()) == (2, False)
+    assert "kill-leader" in strange.output
+    (tmp_path / "old").touch()
+    used = CliRunner().invoke(cli.commands, ["run", "none", "--out", str(tmp_path)])
+    assert used.exit_code == 2
+    assert "not empty" in used.output
+
+
+def test_a_target_with_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
+    arguments = ["run", "none", "--target", "compose", "--nodes", "5", "--out", str(tmp_path)]
+    refused = CliRunner().invoke(cli.commands, arguments)
+    assert refused.exit_code == 2
+    assert "3 nodes, not 5" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Outcome(finished=True), 0),
+        (Outcome(finished=True, problems=["too slow"]), 1),
+        (Outcome(finished=False, problems=["broke"]), 2),
+    ],
+)
+def test_the_exit_code_tells_done_from_unmet_from_unfinished(outcome: Outcome, code: int) -> None:
+    assert cli.exit_code(outcome) == code
+
+
+def test_a_crash_is_not_taken_for_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash() -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(cli, "commands", crash)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_ends_the_run_and_a_second_one_is_not_felt(number: int) -> None:
+    CliRunner().invoke(cli.commands, ["list"])
+    with pytest.raises(SystemExit) as caught:
+        signal.raise_signal(number)
+    assert caught.value.code == 130
+    signal.raise_signal(number)
+
+
+def test_nodes_that_are_started_after_an_interrupt_still_hear_sigterm() -> None:
+    CliRunner().invoke(cli.commands, ["list"])
+    with pytest.raises(SystemExit):
+        signal.raise_signal(signal.SIGINT)
+    script = "import signal; print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert child.stdout == b"True\n"

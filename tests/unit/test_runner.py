@@ -1,0 +1,390 @@
+"""What chaos/runner.py promises: phases in order, faults recorded and healed whatever happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos import experiment, runner
+from chaos.crew import CrewError
+from chaos.experiment import ExperimentError
+from chaos.faults import FAULTS
+from chaos.history import Recorder, read
+from chaos.runner import Injection, Outcome, Runner, RunPlan
+from chaos.targets import TargetError
+from chaos.workloads import ClientConfig
+
+EXPERIMENT = """
+about = "two faults"
+[workload]
+topics = ["a", "b"]
+publishers = 2
+subscribers = 1
+[[faults]]
+name = "kill-leader"
+hold_s = 1
+quiet_s = 1
+[[faults]]
+name = "kill-all"
+hold_s = 1
+quiet_s = 1
+[phases]
+warmup_acknowledged = 5
+health_s_max = 3
+drain_s_max = 3
+[expect]
+acknowledged_min = 5
+"""
+
+
+class Log(list[str]):
+    """What happened to the target and the clients, in order."""
+
+
+class FakeTarget:
+    """A cluster that is a set of names; the first living node leads."""
+
+    name = "fake"
+    nodes = ("n1", "n2", "n3")
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.living: set[str] = set()
+
+    def up(self) -> None:
+        self.log.append("up")
+        self.living = set(self.nodes)
+
+    def endpoints(self) -> dict[str, str]:
+        return {node: f"tcp://{node}" for node in self.nodes}
+
+    def leader(self) -> str | None:
+        return min(self.living) if len(self.living) > 1 else None
+
+    def kill(self, nodes: list[str]) -> None:
+        self.log.append(f"kill {' '.join(nodes)}")
+        self.living -= set(nodes)
+
+    def start(self, nodes: list[str]) -> None:
+        self.log.append(f"start {' '.join(nodes)}")
+        self.living |= set(nodes)
+
+    def down(self) -> None:
+        self.log.append("down")
+        self.living = set()
+
+
+@dataclass
+class FakeClients:
+    """Clients whose time passes only in `poll`; each 0.1 s acknowledges one publication."""
+
+    log: Log
+    now_s: float = 0.0
+    polls: int = 0
+    drains: bool = True
+    on_poll: Callable[[int], None] = lambda polls: None
+    configs: list[ClientConfig] = field(default_factory=list)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def start(self, role: str, configs: list[ClientConfig]) -> None:
+        self.configs += configs
+        self.log.append(f"{len(configs)} {role}s")
+
+    def poll(self, wait_s: float) -> None:
+        self.now_s += max(wait_s, 0.001)
+        self.polls += 1
+        self.on_poll(self.polls)
+
+    def all_have(self, report: str, role: str = "") -> bool:
+        return True
+
+    def lacking(self, report: str, role: str = "") -> list[str]:
+        return [] if self.drains else ["subscriber-1"]
+
+    def count(self, name: str) -> int:
+        return self.polls
+
+    def order(self, order: str, role: str = "", **fields: Any) -> None:
+        self.log.append(" ".join(str(part) for part in (order, *fields.values())))
+
+    def dismiss(self, role: str = "") -> list[str]:
+        self.log.append(f"dismiss {role}s")
+        return []
+
+    def close(self) -> None:
+        self.log.append("close clients")
+
+
+class FakeProbe:
+    """A publisher whose publications get the ids 1, 2, …, or no answer while there is no leader.
+
+    `unanswered` names topics that never get one.
+    """
+
+    def __init__(self, target: FakeTarget, recorder: Recorder, unanswered: str = "") -> None:
+        self.unanswered = unanswered
+        self.target = target
+        self.recorder = recorder
+        self.last_id = 0
+
+    def put(self, topic: str) -> int | None:
+        op_id = self.recorder.invoke("put", topic)
+        if self.target.leader() is None or topic in self.unanswered:
+            self.recorder.complete(op_id, "info")
+            return None
+        self.last_id += 1
+        self.target.log.append(f"put {topic}")
+        self.recorder.complete(op_id, "ok", first_id=self.last_id)
+        return self.last_id
+
+    def close(self) -> None:
+        self.target.log.append("close probe")
+
+
+class Quiet:
+    """A display that nobody looks at."""
+
+    def stage(self, title: str, expected_s: float) -> None: ...
+    def tick(self, status: str) -> None: ...
+    def say(self, line: str) -> None: ...
+
+
+class Stage:
+    """A runner on fakes, and what they saw."""
+
+    def __init__(self, directory: Path, text: str = EXPERIMENT) -> None:
+        parsed = experiment.parse(text, "two", FAULTS)
+        self.directory = directory
+        self.plan = RunPlan(experiment=parsed, seed=5, duration_s=0, directory=directory)
+        self.log = Log()
+        self.target = FakeTarget(self.log)
+        self.clients = FakeClients(self.log)
+        self.unanswered = ""
+
+    def run(self) -> Outcome:
+        return Runner(
+            self.plan,
+            self.target,
+            self.clients,
+            lambda endpoints, recorder: FakeProbe(self.target, recorder, self.unanswered),
+            Quiet(),
+            self.clients.monotonic_s,
+        ).run()
+
+    def events(self, f: str) -> list[dict[str, Any]]:
+        path = self.directory / "history" / "runner.jsonl"
+        return [event for event in read(path) if event["f"] == f]
+
+    def faults(self) -> list[tuple[str, str, list[str]]]:
+        details = [json.loads(event["error"]) for event in self.events("fault")]
+        return [(detail["name"], detail["action"], detail["targets"]) for detail in details]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_a_run_goes_through_its_phases_in_the_documented_order(stage: Stage) -> None:
+    outcome = stage.run()
+    assert outcome.finished
+    phases = [event["phase"] for event in stage.events("phase")]
+    windows = ["fault", "steady"] * 2
+    assert phases == ["warmup", "steady", *windows, "heal", "tombstone", "drain", "done"]
+
+
+def test_every_fault_is_recorded_done_and_healed_in_its_window(stage: Stage) -> None:
+    stage.run()
+    everyone = ["n1", "n2", "n3"]
+    assert stage.faults() == [
+        ("kill-leader", "inject", ["n1"]),
+        ("kill-leader", "heal", ["n1"]),
+        ("kill-all", "inject", everyone),
+        ("kill-all", "heal", everyone),
+    ]
+    done = [line for line in stage.log if line.startswith(("kill", "start"))]
+    all_nodes = " ".join(everyone)
+    expected = ["kill n1", "start n1", f"kill {all_nodes}", f"start {all_nodes}"]
+    assert done == [*expected, f"start {all_nodes}"]  # the last one heals all, whatever is left
+
+
+def test_tombstones_come_after_the_last_publisher_has_stopped_and_name_the_drain(
+    stage: Stage,
+) -> None:
+    stage.run()
+    tail = stage.log[stage.log.index("dismiss publishers") :]
+    assert tail == [
+        "dismiss publishers",
+        "phase tombstone",
+        "put a",
+        "put b",
+        "phase drain",
+        "drain {'a': 2, 'b': 3}",
+        "dismiss subscribers",
+        "phase done",
+        "close probe",
+        "close clients",
+        "down",
+    ]
+
+
+def test_a_fault_is_healed_and_all_is_taken_down_when_the_run_breaks_in_its_window(
+    stage: Stage,
+) -> None:
+    def break_in_the_window(polls: int) -> None:
+        if stage.target.living and len(stage.target.living) < 3:
+            raise CrewError("publisher-1 ended with 1")
+
+    stage.clients.on_poll = break_in_the_window
+    outcome = stage.run()
+    assert outcome.problems == ["CrewError: publisher-1 ended with 1"]
+    assert not outcome.finished
+    assert stage.faults()[-1] == ("kill-leader", "heal", ["n1"])
+    assert stage.log[-4:] == ["start n1", "close probe", "close clients", "down"]
+
+
+def test_an_interrupt_heals_takes_down_and_goes_on_to_the_caller(stage: Stage) -> None:
+    def interrupt(polls: int) -> None:
+        if "kill n1" in stage.log:
+            raise KeyboardInterrupt
+
+    stage.clients.on_poll = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stage.run()
+    assert stage.log[-4:] == ["start n1", "close probe", "close clients", "down"]
+    written = json.loads((stage.directory / "run.json").read_bytes())
+    assert written["outcome"]["finished"] is False
+
+
+def test_a_fault_that_half_happened_is_recorded_and_healed(stage: Stage) -> None:
+    def refuse(nodes: list[str]) -> None:
+        raise TargetError("no such process")
+
+    stage.target.kill = refuse  # type: ignore[method-assign]
+    outcome = stage.run()
+    assert outcome.problems == ["TargetError: no such process"]
+    assert [action for _, action, _ in stage.faults()] == ["inject", "heal"]
+    assert stage.log[-4] == "start n1"
+
+
+def test_subscribers_that_do_not_drain_in_time_end_the_run_unfinished(stage: Stage) -> None:
+    stage.clients.drains = False
+    outcome = stage.run()
+    assert outcome.problems == ["RunError: subscriber-1 did not drain within 3 s"]
+    assert stage.log[-1] == "down"
+
+
+def test_a_tombstone_that_is_not_acknowledged_ends_the_run_before_the_drain(stage: Stage) -> None:
+    stage.unanswered = "b"
+    assert stage.run().problems == ["RunError: the tombstone of b was not stored"]
+    assert "phase drain" not in stage.log
+
+
+def test_a_cluster_that_acknowledges_nothing_after_healing_ends_the_run_at_its_bound(
+    stage: Stage,
+) -> None:
+    stage.unanswered = "a"
+    assert stage.run().problems == ["RunError: waited 3 s in vain for: an acknowledged probe"]
+
+
+def test_a_target_that_does_not_come_up_is_taken_down_all_the_same(stage: Stage) -> None:
+    def refuse() -> None:
+        raise TargetError("port taken")
+
+    stage.target.up = refuse  # type: ignore[method-assign]
+    assert stage.run().problems == ["TargetError: port taken"]
+    assert stage.log == ["close clients", "down"]
+
+
+def test_the_run_file_tells_how_to_run_it_again(stage: Stage) -> None:
+    stage.run()
+    written = json.loads((stage.directory / "run.json").read_bytes())
+    assert (written["run_id"], written["seed"], written["target"]) == (stage.plan.run_id, 5, "fake")
+    assert written["experiment"]["faults"][0]["name"] == "kill-leader"
+    assert {"python", "orjson"} <= written["versions"].keys()
+    assert written["outcome"]["finished"] is True
+
+
+def test_the_same_seed_gives_clients_the_same_seeds_and_endpoints(tmp_path: Path) -> None:
+    stages = [Stage(tmp_path / name) for name in ("one", "two")]
+    for one in stages:
+        one.plan.directory.mkdir()
+        one.run()
+    first, second = (
+        [(config.process, config.seed, config.endpoints) for config in one.clients.configs]
+        for one in stages
+    )
+    assert first == second
+    assert len({seed for _, seed, _ in first}) == 3
+
+
+def test_a_gap_reaches_from_the_last_acknowledgment_before_to_the_first_after() -> None:
+    injections = [Injection("f", ["n1"], 10_000_000), Injection("g", ["n2"], 50_000_000)]
+    times_ns = [ms * 1_000_000 for ms in (8, 12, 30, 49, 52, 88, 91)]
+    runner.measure_gaps(injections, times_ns, 90_000_000)
+    assert [injection.gap_ms for injection in injections] == [19.0, 36.0]
+
+
+def test_a_run_measures_the_gap_of_each_of_its_faults_from_its_history(stage: Stage) -> None:
+    with Recorder(stage.directory / "history", "publisher-1", "r") as recorder:
+
+        def acknowledge(polls: int) -> None:
+            recorder.complete(recorder.invoke("put", "a"), "ok", first_id=polls)
+
+        stage.clients.on_poll = acknowledge
+        outcome = stage.run()
+    assert [injection.name for injection in outcome.injections] == ["kill-leader", "kill-all"]
+    assert all(injection.gap_ms is not None for injection in outcome.injections)
+    assert outcome.problems == []
+
+
+def test_expectations_that_are_not_met_are_told_with_their_numbers() -> None:
+    parsed = experiment.parse(EXPERIMENT, "two", FAULTS)
+    injections = [Injection("f", ["n1"], 0, 20_500.0), Injection("g", ["n1"], 0, None)]
+    outcome = Outcome(acknowledged=4, injections=injections)
+    assert runner.unmet(parsed, outcome) == [
+        "4 acknowledged, 5 are the least",
+        "f: no acknowledgment for 20.5 s, 20 s are the most",
+        "g: service did not come back before the next phase",
+    ]
+
+
+# --- experiments ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", experiment.names())
+def test_every_experiment_that_is_shipped_is_valid(name: str) -> None:
+    assert experiment.load(name, FAULTS).name == name
+
+
+def test_each_fault_comes_once_and_then_again_while_the_duration_lasts() -> None:
+    parsed = experiment.parse(EXPERIMENT, "two", FAULTS)
+    assert [w.fault for w in experiment.schedule(parsed, 0, 1)] == ["kill-leader", "kill-all"]
+    long = experiment.schedule(parsed, 100, 1)
+    assert 100 - 5 < sum(w.hold_s + w.quiet_s for w in long) <= 100
+    assert long == experiment.schedule(parsed, 100, 1)
+    assert long != experiment.schedule(parsed, 100, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("about = 1 =", "Expected newline"),
+        ('about = "x"\n[workload]\ntopics = ["a b"]', "topics with spaces"),
+        ('about = "x"\n[workload]\ntopics = []', "are the least"),
+        ('about = "x"\n[workload]\ntopics = ["a"]\nrate = 1', "unknown \\['rate'\\]"),
+        ('about = "x"\n[workload]\ntopics = ["a"]\nrate_per_s = -1', "below 0"),
+        ('about = "x"\n[workload]\ntopics = ["a"]\n[[faults]]\nname = "flood"', "unknown faults"),
+        ('about = "x"\n[workload]\ntopics = ["a"]\n[[faults]]\nhold_s = 1', "missing"),
+    ],
+)
+def test_an_experiment_with_a_slip_of_the_pen_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ExperimentError, match=complaint):
+        experiment.parse(text, "x", FAULTS)
