@@ -36,7 +36,7 @@ docs: setup  ## write the generated parts of docs/ anew
 	@$(PYTHON) scripts/generate_docs.py
 
 bench: setup  ## measure throughput, latency and fail-over on this machine
-	@$(PYTHON) -m chaos bench
+	@$(PYTHON) -m chaos.bench
 
 test-deploy: setup  ## run the tests of the images and of compose (needs a docker engine)
 	@$(PYTHON) -m pytest -m docker tests/deploy $(TESTS)

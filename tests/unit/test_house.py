@@ -57,13 +57,13 @@ KEEPERS: Final[Mapping[str, set[str]]] = {
     "pysyncobj": {
         "cluster/core.py",
         "cluster/journal.py",
-        "cluster/raft.py",
         "cluster/transport.py",
     },
     "zmq": {
         "client/flotilla/connection.py",
         "client/flotilla/aio.py",
         "cluster/node.py",
+        "chaos/bench/wire.py",
     },
 }
 THE_CLIENTS_LIBRARIES: Final = {"zmq", "orjson"}

@@ -122,7 +122,12 @@ def publish(line: Line, directory: Path, outcomes: list[Any]) -> FakeClient:
     client = FakeClient(line, outcomes)
     line.order({"order": "phase", "phase": "warmup"})
     with Recorder(directory, "p", "r") as recorder:
-        process = PublisherProcess(("a", "b"), client, iter(["x"] * 9), line.control)  # type: ignore[arg-type]
+        process = PublisherProcess(
+            ("a", "b"),
+            client,
+            iter(["x"] * 9),
+            line.control,  # type: ignore[arg-type]
+        )
         process.run(recorder, 0)
     return client
 
@@ -193,7 +198,12 @@ def drained_rows(directory: Path) -> list[tuple[str, int]]:
 
 def subscribe(line: Line, directory: Path, client: Topics) -> None:
     with Recorder(directory, "s", "r") as recorder:
-        SubscriberProcess(config(directory), client, recorder, line.control).run()  # type: ignore[arg-type]
+        SubscriberProcess(
+            config(directory),
+            client,
+            recorder,
+            line.control,  # type: ignore[arg-type]
+        ).run()
 
 
 def test_a_subscriber_reads_on_through_errors_to_every_tombstone_and_says_so_once(

@@ -1,0 +1,282 @@
+"""What the load processes do: each function measures one thing and reports once.
+
+What lives here: loads, in the order of docs/benchmarks.md; each one alternates in short rounds
+between the broker and what it is compared to, so that a noisy machine is noisy for both. What must
+not: processes (stage.py), or what the numbers mean (measures.py).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chaos.bench.figures import BenchError
+from chaos.bench.wire import (
+    ECHOED,
+    Caller,
+    Putter,
+    call_at_once,
+    call_in_turn,
+    check_stored,
+    subscribe,
+    wait,
+)
+from flotilla import Client
+from flotilla.producer import BATCH_BYTES, IN_FLIGHT_MAX
+from flotilla.protocol import BATCH_COUNT_MAX, GET, Request, decode_reply, encode_request
+
+PUBLICATION: Final = bytes(range(33, 133))  # 100 bytes
+END: Final = b"end".ljust(len(PUBLICATION))  # the last publication of a stream
+CLIENTS_AT_ONCE: Final = 64
+ROUNDS: Final = 5  # noise of some seconds meets both sides, and starting each costs little
+PARK_S: Final = 0.005  # several turns: by then the GET waits at the leader
+GET_WAIT_MS: Final = 5_000  # longer than any PUT takes
+PRODUCER_IDLE_S_MAX: Final = 15.0  # a subscriber that hears nothing for so long gives up
+KILL_DELAY_S: Final = (0.1, 0.3)  # some PUTs first; a span of some heartbeats, so none is favoured
+
+
+@dataclass
+class Latencies:
+    """How long each one took, in seconds."""
+
+    put: list[float] = field(default_factory=list)
+    client_put: list[float] = field(default_factory=list)
+    echo: list[float] = field(default_factory=list)
+    fdatasync: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Rates:
+    """Requests and the seconds that they took together, and how long each PUT took."""
+
+    put_seconds: float = 0.0
+    put_took: list[float] = field(default_factory=list)
+    echo_seconds: float = 0.0
+    echo_count: int = 0
+
+
+@dataclass
+class Deliveries:
+    """Of each publication: sent to acknowledged, sent to delivered, and an echo beside it."""
+
+    acknowledged: list[float] = field(default_factory=list)
+    delivered: list[float] = field(default_factory=list)
+    echo: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream's publications, and when its first and last one passed (monotonic seconds)."""
+
+    count: int
+    began_s: float
+    ended_s: float
+
+
+def measure_latencies(
+    report: Callable[[Latencies], None],
+    leader: str,
+    echo: str,
+    file: Path,
+    topic: str,
+    seconds: float,
+) -> None:
+    """Measure one PUT under way against an echo and one fdatasync, all of the same bytes."""
+    result, share_s = Latencies(), seconds / ROUNDS / 4
+    caller, echoing = Caller(leader), Caller(echo, ECHOED)
+    subscribe(caller, topic)
+    putter = Putter(caller, topic, [PUBLICATION])
+    sample = putter.frames()
+    caller.call(sample)
+    with Client([leader]) as client:
+        client.put(topic, PUBLICATION)
+        for _ in range(ROUNDS):
+            result.put += call_in_turn(caller, putter.frames, share_s)
+            result.echo += call_in_turn(echoing, lambda: sample, share_s)
+            result.client_put += _client_puts(client, topic, share_s)
+            result.fdatasync += _fdatasyncs(file, b"".join(sample), share_s)
+    check_stored(caller, topic, 2 + len(result.put) + len(result.client_put))
+    report(result)
+
+
+def _client_puts(client: Client, topic: str, seconds: float) -> list[float]:
+    took: list[float] = []
+    end = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < end:
+        client.put(topic, PUBLICATION)
+        took.append(time.perf_counter() - began)
+    return took
+
+
+def _fdatasyncs(file: Path, data: bytes, seconds: float) -> list[float]:
+    """Append `data` and sync it, again and again, as the journal does."""
+    took: list[float] = []
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+    end = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < end:
+        os.write(descriptor, data)
+        os.fdatasync(descriptor)
+        took.append(time.perf_counter() - began)
+    os.close(descriptor)
+    return took
+
+
+def measure_rates(
+    report: Callable[[Rates], None], leader: str, echo: str, topic: str, seconds: float
+) -> None:
+    """Measure PUTs of CLIENTS_AT_ONCE clients, one under way each, against the same echoed."""
+    result, share_s = Rates(), seconds / ROUNDS / 2
+    callers = [Caller(leader) for _ in range(CLIENTS_AT_ONCE)]
+    subscribe(callers[0], topic)
+    putters = [Putter(caller, topic, [PUBLICATION]) for caller in callers]
+    putting = [(caller, putter.frames) for caller, putter in zip(callers, putters, strict=True)]
+    of_echo = Putter(callers[0], topic, [PUBLICATION])  # its counter would leave a gap elsewhere
+    echoing = [(Caller(echo, ECHOED), of_echo.frames) for _ in range(CLIENTS_AT_ONCE)]
+    for _ in range(ROUNDS):
+        took, in_all_s = call_at_once(putting, share_s)
+        result.put_took += took
+        result.put_seconds += in_all_s
+        took, in_all_s = call_at_once(echoing, share_s)
+        result.echo_count += len(took)
+        result.echo_seconds += in_all_s
+    check_stored(callers[0], topic, len(result.put_took))
+    report(result)
+
+
+def produce(
+    report: Callable[[Stream], None], endpoints: Sequence[str], topic: str, seconds: float
+) -> None:
+    """Publish through the library's producer for `seconds`, then END; await the last answer."""
+    count, began_s = 0, time.monotonic()
+    with Client(endpoints) as client:
+        producer = client.producer(topic)
+        while time.monotonic() < began_s + seconds:
+            producer.send(PUBLICATION)
+            count += 1
+        last = producer.send(END)
+        producer.close()
+    last.result()
+    report(Stream(count + 1, began_s, time.monotonic()))
+
+
+def consume(report: Callable[[Stream | None], None], endpoints: Sequence[str], topic: str) -> None:
+    """Report None once subscribed; then read up to END and report what came."""
+    with Client(endpoints) as client:
+        client.subscribe(topic)
+        report(None)
+        count, began_s, heard_s = 0, 0.0, time.monotonic()
+        last = b""
+        while last != END:
+            delivery = client.get(topic, GET_WAIT_MS, BATCH_COUNT_MAX)
+            now_s = time.monotonic()
+            if delivery is not None:
+                count, last = count + len(delivery.publications), delivery.publications[-1]
+                began_s, heard_s = began_s or now_s, now_s
+            elif now_s > heard_s + PRODUCER_IDLE_S_MAX:
+                raise BenchError(f"{topic}: {count} publications, and then no more")
+    report(Stream(count, began_s, heard_s))
+
+
+def measure_batch_rates(
+    report: Callable[[tuple[float, float]], None],
+    leader: str,
+    echo: str,
+    topic: str,
+    seconds: float,
+) -> None:
+    """Report publications a second in batches as the producer packs them, without the library.
+
+    First of the broker, then of the echo, each with as many batches under way as a producer has.
+    """
+    batch = [PUBLICATION] * (BATCH_BYTES // len(PUBLICATION))
+    callers = [Caller(leader) for _ in range(IN_FLIGHT_MAX)]
+    subscribe(callers[0], topic)
+    putters = [Putter(caller, topic, batch) for caller in callers]
+    putting = [(caller, putter.frames) for caller, putter in zip(callers, putters, strict=True)]
+    put, put_s = call_at_once(putting, seconds / 2)
+    check_stored(callers[0], topic, len(put) * len(batch))
+    echoing = [(Caller(echo, ECHOED), putters[0].frames) for _ in range(IN_FLIGHT_MAX)]
+    echoed, echo_s = call_at_once(echoing, seconds / 2)
+    report((len(put) * len(batch) / put_s, len(echoed) * len(batch) / echo_s))
+
+
+def measure_deliveries(
+    report: Callable[[Deliveries], None], leader: str, echo: str, topic: str, seconds: float
+) -> None:
+    """Measure what a subscriber whose GET waits sees of one PUT after the other."""
+    result = Deliveries()
+    putting, getting, echoing = Caller(leader), Caller(leader), Caller(echo, ECHOED)
+    client_id = subscribe(getting, topic)
+    putter = Putter(putting, topic, [PUBLICATION])
+    last_id, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        body = {"last_id": last_id, "wait_ms": GET_WAIT_MS}
+        getting.send(encode_request(Request(GET, f"get-{last_id}", topic, client_id, None, body)))
+        time.sleep(PARK_S)
+        frames = putter.frames()
+        began = time.perf_counter()
+        putting.send(frames)
+        last_id = _await_both(putting, getting, began, result)
+        result.echo.append(_echo_once(echoing, frames))
+    report(result)
+
+
+def _echo_once(echoing: Caller, frames: list[bytes]) -> float:
+    began = time.perf_counter()
+    echoing.call(frames)
+    return time.perf_counter() - began
+
+
+def _await_both(putting: Caller, getting: Caller, began: float, result: Deliveries) -> int:
+    """Take the PUT's reply and the GET's, in the order they come; return the delivered id."""
+    last_id, awaited = 0, [putting, getting]
+    while awaited:
+        for caller in wait(awaited):
+            frames, took = caller.receive(), time.perf_counter() - began
+            awaited.remove(caller)
+            if caller is putting:
+                result.acknowledged.append(took)
+            else:
+                result.delivered.append(took)
+                body = decode_reply(frames).body
+                if body["count"] != 1:
+                    raise BenchError(f"a GET with one publication to come brought {body}")
+                last_id = int(body["id"])
+    return last_id
+
+
+def measure_gap(
+    report: Callable[[float], None],
+    endpoints: Sequence[str],
+    leader_pid: int,
+    topic: str,
+    seed: int,
+) -> None:
+    """Kill the leader while one client PUTs in a loop; report how long until the next ACK.
+
+    In seconds, from the kill to the first acknowledgment of a PUT that was begun after it: the one
+    under way at the kill may have been done before.
+    """
+    killed_s: list[float] = []
+
+    def kill() -> None:
+        killed_s.append(time.monotonic())
+        os.kill(leader_pid, signal.SIGKILL)
+
+    timer = threading.Timer(random.Random(seed).uniform(*KILL_DELAY_S), kill)
+    with Client(endpoints) as client:
+        client.put(topic, PUBLICATION)
+        timer.start()
+        while True:
+            began_s = time.monotonic()
+            client.put(topic, PUBLICATION)
+            if killed_s and began_s > killed_s[0]:
+                break
+        report(time.monotonic() - killed_s[0])

@@ -1,0 +1,234 @@
+"""The measures: one function each, from a stage to figures, and the table of them.
+
+What lives here: which loads make which figure, and what it is compared to. What must not: loads
+(loads.py), processes (stage.py), or how figures are shown (report.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chaos.bench import loads, wire
+from chaos.bench.figures import BenchError, Figure, Spread, timed
+from chaos.bench.stage import Stage, cpu_s, resident_mib
+from flotilla import Client
+
+ECHO: Final = "ZeroMQ echo"
+FDATASYNC: Final = "fdatasync"
+ECHO_START: Final = "echo's start"
+ECHO_MEMORY: Final = "echo process"
+RAW_BATCHES: Final = "batches PUT raw"
+RESTARTS: Final = 5
+ALL_RESTARTS: Final = 3
+ONE_KILL_S_EXPECTED: Final = 2.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to measure. `seconds`: of each load; `kills`: of leaders; `seed`: of their times."""
+
+    seconds: float
+    kills: int
+    seed: int
+
+
+def latency(stage: Stage, plan: Plan) -> list[Figure]:
+    """Measure one PUT under way."""
+    file = stage.directory / "fdatasync"
+    found: loads.Latencies = stage.call(
+        loads.measure_latencies, stage.leader()[1], stage.echo, file, "latency", plan.seconds
+    )
+    bare = {ECHO: found.echo, FDATASYNC: found.fdatasync}
+    library = {"PUT raw": found.put}
+    return [
+        timed("put_latency", "PUT, one under way", found.put, bare),
+        timed("client_put_latency", "- through Client.put", found.client_put, library),
+    ]
+
+
+def throughput(stage: Stage, plan: Plan) -> list[Figure]:
+    """Measure many clients' PUTs."""
+    leader, endpoint = stage.leader()
+    pids = stage.cluster.pids() | {ECHO: stage.echo_process.pid}
+    before_s = {name: cpu_s(pid) for name, pid in pids.items()}
+    found: loads.Rates = stage.call(
+        loads.measure_rates, endpoint, stage.echo, "throughput", plan.seconds
+    )
+    used_us = {name: 1e6 * (cpu_s(pid) - before_s[name]) for name, pid in pids.items()}
+    if stage.leader()[0] != leader:
+        raise BenchError(f"{leader} lost its leadership under load")
+    return [*_rates(found), *_processor_times(found, leader, used_us)]
+
+
+def _rates(found: loads.Rates) -> list[Figure]:
+    count = len(found.put_took)
+    echoes_per_s = found.echo_count / found.echo_seconds
+    title = f"PUT, {loads.CLIENTS_AT_ONCE} clients"
+    latency_of_each = f"{loads.CLIENTS_AT_ONCE} / echo's rate"
+    echo_ms = 1000 * loads.CLIENTS_AT_ONCE / echoes_per_s
+    spread = Spread.of(found.put_took, 1000)
+    return [
+        Figure("put_rate", title, count / found.put_seconds, "/s", {ECHO: echoes_per_s}),
+        Figure("put_rate_latency", "- how long each took", spread.median, "ms",
+               {latency_of_each: echo_ms}, spread),
+    ]  # fmt: skip
+
+
+def _processor_times(found: loads.Rates, leader: str, used_us: Mapping[str, float]) -> list[Figure]:
+    count = len(found.put_took)
+    follower_us = max(us for name, us in used_us.items() if name not in (leader, ECHO))
+    echo = {ECHO: used_us[ECHO] / found.echo_count}
+    return [
+        Figure("cpu_leader", "- CPU a PUT, leader", used_us[leader] / count, "µs", echo),
+        Figure("cpu_follower", "- CPU a PUT, follower", follower_us / count, "µs", echo),
+    ]
+
+
+def batches(stage: Stage, plan: Plan) -> list[Figure]:
+    """Measure a producer and a subscriber, end to end."""
+    endpoints, topic = stage.endpoints(), "batches"
+    consumer = stage.start(loads.consume, endpoints, topic)
+    consumer.result(stage.shown)
+    share_s = plan.seconds / 2
+    sent: loads.Stream = stage.call(loads.produce, endpoints, topic, share_s)
+    came: loads.Stream = consumer.result(stage.shown)
+    stage.end(consumer)
+    if came.count != sent.count:
+        raise BenchError(f"{sent.count} publications were sent, {came.count} came")
+    rate_per_s = came.count / (came.ended_s - sent.began_s)
+    raw_per_s, echo_per_s = stage.call(
+        loads.measure_batch_rates, stage.leader()[1], stage.echo, "raw batches", share_s / 2
+    )
+    raw, echo = {RAW_BATCHES: raw_per_s}, {"echo of batches": echo_per_s}
+    mb_per_s = rate_per_s * len(loads.PUBLICATION) / 1e6
+    raw_mb = {RAW_BATCHES: raw_per_s * len(loads.PUBLICATION) / 1e6}
+    return [
+        Figure("batch_rate", "producer to subscriber", rate_per_s, "/s", raw | echo),
+        Figure("batch_bytes_rate", "- in bytes", mb_per_s, "MB/s", raw_mb),
+        Figure("raw_batch_rate", "- PUT raw, not read", raw_per_s, "/s", echo),
+    ]
+
+
+def delivery(stage: Stage, plan: Plan) -> list[Figure]:
+    """Measure how long a waiting subscriber waits."""
+    found: loads.Deliveries = stage.call(
+        loads.measure_deliveries, stage.leader()[1], stage.echo, "delivery", plan.seconds / 2
+    )
+    pairs = zip(found.acknowledged, found.delivered, strict=True)
+    after = [delivered - acknowledged for acknowledged, delivered in pairs]
+    echo = {ECHO: found.echo}
+    return [
+        timed("delivery", "PUT to delivered", found.delivered,
+              echo | {"PUT to ACK": found.acknowledged}),
+        timed("delivery_after_ack", "ACK to delivered", after, echo),
+    ]  # fmt: skip
+
+
+def memory(stage: Stage, plan: Plan) -> list[Figure]:
+    """Measure the nodes' resident memory as it is now."""
+    leader = stage.leader()[0]
+    nodes = stage.resident_mib()
+    followers = [mib for name, mib in nodes.items() if name != leader]
+    echo = {ECHO_MEMORY: resident_mib(stage.echo_process.pid)}
+    return [
+        Figure("memory_leader", "memory, leader", nodes[leader], "MiB", echo),
+        Figure("memory_follower", "memory, follower", max(followers), "MiB", echo),
+    ]
+
+
+def failover(stage: Stage, plan: Plan) -> list[Figure]:
+    """Kill the leader under load again and again."""
+    gaps_s: list[float] = []
+    _open_topic(stage, "failover")
+    for number in range(plan.kills):
+        leader, term = stage.leader()[0], stage.term()
+        pid = stage.cluster.pids()[leader]
+        gap_s = stage.call(
+            loads.measure_gap, stage.endpoints(), pid, "failover", plan.seed + number
+        )
+        if stage.term() == term:
+            raise BenchError(f"{leader} was killed, and no other leader was elected")
+        gaps_s.append(gap_s)
+        stage.cluster.start(leader)
+        stage.await_ready(leader)
+    return [
+        timed("failover", "leader killed to ACK", gaps_s,
+              {ECHO_START: _echo_starts(stage)}),
+    ]  # fmt: skip
+
+
+def restart(stage: Stage, plan: Plan) -> list[Figure]:
+    """Kill and start one follower, then all nodes."""
+    echo = {ECHO_START: _echo_starts(stage)}
+    _open_topic(stage, "restart")
+    one_s = [_restart_follower(stage) for _ in range(RESTARTS)]
+    all_s = [_restart_all(stage) for _ in range(ALL_RESTARTS)]
+    return [
+        timed("restart", "follower's restart", one_s, echo),
+        timed("restart_all", "all nodes' restart", all_s, echo),
+    ]
+
+
+def _open_topic(stage: Stage, topic: str) -> None:
+    caller = wire.Caller(stage.leader()[1])
+    wire.subscribe(caller, topic)
+    caller.close()
+
+
+def _restart_follower(stage: Stage) -> float:
+    leader = stage.leader()[0]
+    name = next(name for name in stage.cluster.pids() if name != leader)
+    stage.kill(name)
+    began = time.monotonic()
+    stage.cluster.start(name)
+    stage.await_ready(name)
+    return time.monotonic() - began
+
+
+def _restart_all(stage: Stage) -> float:
+    for name in stage.cluster.pids():
+        stage.kill(name)
+    began = time.monotonic()
+    stage.cluster.start_all()
+    with Client(stage.endpoints()) as client:
+        client.put("restart", loads.PUBLICATION)
+    return time.monotonic() - began
+
+
+def _echo_starts(stage: Stage) -> list[float]:
+    """Return how long a bare echo process takes from its start to its first answer."""
+    took: list[float] = []
+    for _ in range(RESTARTS):
+        began = time.monotonic()
+        load = stage.start(wire.serve_echo)
+        caller = wire.Caller(load.result(stage.shown), wire.ECHOED)
+        caller.call([wire.ECHOED])
+        took.append(time.monotonic() - began)
+        caller.close()
+        stage.end(load)
+    return took
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A row of the table: `expected_s` says how long `run` takes with a plan."""
+
+    title: str
+    expected_s: Callable[[Plan], float]
+    run: Callable[[Stage, Plan], list[Figure]]
+
+
+# In this order: what waits for one PUT comes before the loads that leave a backlog, memory after
+# them, and killing last.
+MEASURES: Final[Mapping[str, Measure]] = {
+    "latency": Measure("one PUT under way", lambda plan: plan.seconds, latency),
+    "delivery": Measure("a waiting subscriber", lambda plan: plan.seconds / 2, delivery),
+    "throughput": Measure("64 PUTs under way", lambda plan: plan.seconds, throughput),
+    "batches": Measure("producer to subscriber", lambda plan: plan.seconds, batches),
+    "memory": Measure("memory", lambda plan: 0.1, memory),
+    "failover": Measure("killing leaders", lambda plan: plan.kills * ONE_KILL_S_EXPECTED, failover),
+    "restart": Measure("restarts", lambda plan: 8.0, restart),
+}

@@ -1,0 +1,99 @@
+"""The benchmark's arithmetic and arguments, and one short run on real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from chaos.bench.cli import bench
+from chaos.bench.figures import BenchError, Figure, Spread, quantile, timed
+from chaos.bench.loads import END, PUBLICATION
+from chaos.bench.machine import Processors
+from chaos.bench.measures import MEASURES
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(bench, arguments)
+
+
+def test_a_quantile_is_a_value_of_the_sample() -> None:
+    values = [5.0, 1.0, 4.0, 2.0, 3.0]
+    assert [quantile(values, share) for share in (0.2, 0.21, 0.5, 0.99, 1.0)] == [1, 2, 3, 5, 5]
+    assert quantile([7.0], 0.01) == 7
+    assert quantile([float(n) for n in range(1, 1001)], 0.99) == 990
+
+
+def test_an_empty_sample_is_no_figure() -> None:
+    with pytest.raises(BenchError, match="--seconds"):
+        Spread.of([])
+
+
+def test_a_small_sample_has_no_p99() -> None:
+    assert Spread.of([1.0] * 99).p99 is None
+    assert Spread.of([1.0] * 98 + [2.0, 3.0], 10).p99 == 20
+
+
+def test_a_duration_is_told_in_ms_against_the_others_median() -> None:
+    figure = timed("name", "title", [0.004, 0.002, 0.009], {"echo": [0.001, 0.002, 0.5]})
+    assert (figure.value, figure.unit, figure.against) == (4.0, "ms", {"echo": 2.0})
+    assert figure.ratio("echo") == 2.0
+    assert figure.spread == Spread(4.0, None, 9.0, 3)
+
+
+def test_a_figure_s_json_holds_its_ratios() -> None:
+    row = Figure("rate", "a rate", 10.0, "/s", {"echo": 40.0}).as_json()
+    assert row["against"] == {"echo": {"value": 40.0, "ratio": 0.25}}
+    assert "p99" not in row, "a rate has no spread"
+
+
+def test_the_share_of_others_leaves_out_our_own_time_and_idling() -> None:
+    before, after = Processors(100.0, 50.0, 10.0), Processors(120.0, 65.0, 13.0)
+    assert after.others_share(before) == pytest.approx((15 - 3) / 20)
+    assert before.others_share(before) == 0.0
+
+
+def test_publications_are_100_bytes_and_the_last_one_is_told_apart() -> None:
+    assert len(PUBLICATION) == len(END) == 100
+    assert PUBLICATION != END
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--seconds", "0"), ("--seconds", "31"), ("--kills", "0"), ("--only", "nothing"), ("extra",)],
+    ids=" ".join,
+)
+def test_arguments_out_of_bounds_are_refused_before_anything_starts(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    # Should one be let through, what then runs is short and elsewhere.
+    result = run("--only=memory", f"--dir={tmp_path}", *arguments)
+    assert result.exit_code == 2
+    assert "Error" in result.output
+
+
+def test_help_names_every_measure() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    assert all(name in result.output for name in MEASURES)
+
+
+@pytest.mark.slow
+def test_a_short_run_measures_a_real_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    report, parent = tmp_path / "figures.json", tmp_path / "runs"
+    only = [f"--only={name}" for name in MEASURES if name != "restart"]
+    result = run("--seconds=1", "--kills=1", "--seed=1", f"--json={report}", f"--dir={parent}",
+                 *only)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = orjson.loads(report.read_bytes())
+    figures = {figure["name"]: figure for figure in document["figures"]}
+    assert {"put_latency", "put_rate", "batch_rate", "delivery", "failover"} <= figures.keys()
+    for figure in figures.values():
+        assert figure["value"] > 0, figure
+        assert all(other["ratio"] > 0 for other in figure["against"].values()), figure
+    assert set(figures["put_latency"]["against"]) == {"ZeroMQ echo", "fdatasync"}
+    assert document["seed"] == 1
+    assert document["machine"]["cores"] >= 1
+    assert list(parent.iterdir()) == []
