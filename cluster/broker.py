@@ -33,6 +33,10 @@ from flotilla.protocol import (
 
 Route = bytes | tuple[str, int]  # a client's ZeroMQ identity, or (relaying node, relay id)
 RETRY_AFTER_MS: Final = 50  # what an overloaded node asks for: a few turns
+# Publications that wait for a majority, of all topics: the leader's memory, and by how much its
+# followers' backlogs can get over their limit.
+PUT_BYTES_MAX: Final = 64 * 1024 * 1024
+STALE_DEADLINES_MIN: Final = 1_000  # of GETs that were woken: fewer are not worth sweeping
 CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB})  # what a parked GET may be waiting for
 
 
@@ -47,11 +51,15 @@ class BrokerLimits:
 
 @dataclass(slots=True)
 class Waiting:
-    """A request that was not answered yet. `deadline_ms`: until when a GET may park."""
+    """A request that was not answered yet.
+
+    `deadline_ms`: until when a GET may park. `put_bytes`: what a PUT adds to its topic.
+    """
 
     route: Route
     request: Request
     deadline_ms: float = 0.0
+    put_bytes: int = 0
     answered: bool = False
 
 
@@ -79,7 +87,7 @@ class Broker:
     """The requests under way on one node.
 
     `store` is read, never changed. `new_client_id()` makes an unguessable id. `disk_low` is set by
-    the node: PUT is refused while a majority is short of space. Answers collect in `answers`.
+    the node: PUT is refused while it or a majority is short of space. Answers collect in `answers`.
     """
 
     store: Store
@@ -91,6 +99,7 @@ class Broker:
     _authors: list[Waiting] = field(default_factory=list)
     _entries: dict[int, tuple[int, list[Waiting]]] = field(default_factory=dict)
     _entries_waiting: int = 0
+    _put_bytes: int = 0
     _reads: deque[_Read] = field(default_factory=deque)
     _parked: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # topic ("" = any)
     _parked_by_deadline: list[tuple[float, int, Waiting]] = field(default_factory=list)
@@ -110,6 +119,9 @@ class Broker:
             return None
         if operation is None:
             return waiting
+        if isinstance(operation, Put):
+            waiting.put_bytes = len(operation.data)
+            self._put_bytes += waiting.put_bytes
         self._operations.append(operation)
         self._authors.append(waiting)
         return None
@@ -139,22 +151,27 @@ class Broker:
 
     def _put(self, request: Request) -> Operation:
         if self.disk_low:
-            raise ProtocolError("disk_full", "a majority of the nodes is short of disk space")
-        backlog = self.store.backlog_bytes(request.topic) + len(request.data)
+            raise ProtocolError(
+                "disk_full", "the leader or a majority of the nodes is short of disk space"
+            )
+        if self._put_bytes + len(request.data) > PUT_BYTES_MAX:
+            raise ProtocolError(
+                "overloaded",
+                f"{self._put_bytes} bytes of publications wait for a majority",
+                limit=PUT_BYTES_MAX,
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + len(request.data)
         if backlog > self.limits.backlog_bytes_max:
             raise ProtocolError(
                 "backlog_full",
                 f"`{request.topic}` would hold {backlog} unread bytes",
                 limit=self.limits.backlog_bytes_max,
             )
-        return Put(
-            request.client_id,
-            request.epoch,
-            request.topic,
-            request.body["counter"],
-            request.lengths,
-            request.data,
-        )
+        lengths, data = request.lengths, request.data
+        request.lengths = request.data = b""  # who waits for the entry must not keep its bytes
+        counter = request.body["counter"]
+        return Put(request.client_id, request.epoch, request.topic, counter, lengths, data)
 
     def _get(self, request: Request) -> Operation | None:
         """Return the acknowledgment that the GET carries, None if it moves no cursor."""
@@ -197,6 +214,7 @@ class Broker:
         # A leader that was deposed has abdicated before it applies another one's entries.
         assert own_term == term, f"entry {index} of term {own_term} was replaced by term {term}"
         self._entries_waiting -= len(authors)
+        self._put_bytes -= sum(waiting.put_bytes for waiting in authors)
         if not authors:
             return
         assert len(outcomes) == len(authors), (index, len(outcomes), len(authors))
@@ -308,6 +326,18 @@ class Broker:
         if not self._parked[topic]:
             del self._parked[topic]
         self._parked_count -= 1
+        self._sweep_deadlines()
+
+    def _sweep_deadlines(self) -> None:
+        """Drop the deadlines of woken GETs once they are most: a busy topic parks one a PUT."""
+        heap = self._parked_by_deadline
+        if len(heap) <= 2 * self._parked_count + STALE_DEADLINES_MIN:
+            return
+        heap[:] = [entry for entry in heap if self._is_parked(entry[1], entry[2])]
+        heapq.heapify(heap)
+
+    def _is_parked(self, number: int, waiting: Waiting) -> bool:
+        return number in self._parked.get(waiting.request.topic, {})
 
     def _wake(self, topic: str, now_ms: float) -> None:
         """Serve again whoever waits for `topic`, or for any topic and subscribes to this one."""
@@ -326,7 +356,7 @@ class Broker:
         heap = self._parked_by_deadline
         while heap and heap[0][0] <= now_ms:
             _, number, waiting = heapq.heappop(heap)
-            if number in self._parked.get(waiting.request.topic, {}):
+            if self._is_parked(number, waiting):
                 self._unpark(number, waiting)
                 self._serve(waiting, now_ms)
 
@@ -339,7 +369,7 @@ class Broker:
                 message = "leadership changed while this was being replicated"
                 self.refuse(waiting, "uncertain", message)
         self._entries.clear()
-        self._entries_waiting = 0
+        self._entries_waiting = self._put_bytes = 0
         rest = [read.waiting for read in self._reads] + self._authors
         rest += [waiting for topic in self._parked.values() for waiting in topic.values()]
         for waiting in rest:

@@ -21,6 +21,7 @@ CHUNK_BYTES: Final = 256 * 1024  # a chunk is read, sent and stored in well unde
 COPY_KEPT_S: Final = 30.0  # a copy that nobody asks for is removed
 RETRY_S: Final = 2.0  # a chunk that did not come in this time is asked for again
 REFUSED_PAUSE_S: Final = 0.3  # before a refused receiver asks again
+DAMAGED_PAUSE_S: Final = 5.0  # before a copy is pulled anew that was damaged or found no room
 
 Send = Callable[[str, Message], None]
 
@@ -49,23 +50,24 @@ class SnapshotServer:
     directory: Path
     worker: Worker
     send: Send
+    members_index: int = 0  # a copy from before this entry lacks an admission
     _copy: snapshots.SnapshotInfo | None = None
     _snapshot_id: str = ""
     _number: int = 0
     _used_s: float = 0.0
     _copying: bool = False
-    _waiting: list[str] = field(default_factory=list)
+    _waiting: set[str] = field(default_factory=set)
 
     def request(self, name: str, message: SnapshotRequest, useful_index: int, now: float) -> None:
         """Answer a chunk's request; a copy older than `useful_index` is made anew."""
         self._used_s = now
-        copy = self._copy
+        copy, useful_index = self._copy, max(useful_index, self.members_index)
         if message.snapshot_id and message.snapshot_id != self._snapshot_id:
             self.send(name, SnapshotRefused("that copy is gone"))
         elif message.snapshot_id or (copy is not None and copy.index >= useful_index):
             self._send_chunk(name, message.offset)
         else:
-            self._waiting.append(name)
+            self._waiting.add(name)
             self._make_copy()
 
     def _send_chunk(self, name: str, offset: int) -> None:
@@ -105,8 +107,8 @@ class SnapshotServer:
         self._answer_waiting(lambda name: self.send(name, SnapshotRefused(f"no copy: {error}")))
 
     def _answer_waiting(self, answer: Callable[[str], None]) -> None:
-        waiting, self._waiting = self._waiting, []
-        for name in dict.fromkeys(waiting):
+        waiting, self._waiting = self._waiting, set()
+        for name in sorted(waiting):
             answer(name)
 
     def tick(self, now: float) -> None:
@@ -122,14 +124,19 @@ class SnapshotServer:
 
 @dataclass
 class SnapshotFetch:
-    """Pulls one copy from another member, until it lies verified in `ready`."""
+    """Pulls one copy from another member, until it lies verified in `ready`.
+
+    `log(event, **fields)` hears of a copy that was damaged or could not be stored.
+    """
 
     directory: Path
     worker: Worker
     send: Send
+    log: Callable[..., None]
     ready: snapshots.Verified | None = None
     source: str = ""
     _download: snapshots.Download | None = None
+    _now_s: float = 0.0
     _asked_s: float = 0.0
     _pause_until_s: float = 0.0
     _verifying: bool = False
@@ -158,6 +165,12 @@ class SnapshotFetch:
         """Store a chunk that was asked for and ask for the next."""
         if name != self.source or self._verifying:
             return
+        try:
+            self._store(chunk, now)
+        except OSError as error:
+            self._damaged(error)
+
+    def _store(self, chunk: SnapshotChunk, now: float) -> None:
         if self._download is None:
             self._download = snapshots.Download(self.directory / "download.db", chunk)
         if chunk.snapshot_id != self._download.snapshot_id or chunk.offset != self._download.offset:
@@ -182,7 +195,9 @@ class SnapshotFetch:
         self.source = ""
 
     def _damaged(self, error: Exception) -> None:
+        self.log("copy_damaged", node=self.source, reason=str(error))
         self._verifying = False
+        self._pause_until_s = self._now_s + DAMAGED_PAUSE_S
         self.abandon()
 
     def abandon(self) -> None:
@@ -194,6 +209,7 @@ class SnapshotFetch:
 
     def tick(self, now: float) -> None:
         """Ask again for a chunk that did not come."""
+        self._now_s = now
         if self.under_way and not self._verifying and now - self._asked_s > RETRY_S:
             self._ask(now)
 

@@ -53,7 +53,6 @@ _METHODS: Final = (
     "_applyCommand",
     "_checkCommandsToApply",
     "_getLeader",
-    "_isLeader",
 )
 _SEAMS: Final = (
     "PIPE_NOTIFIER_ENABLED",

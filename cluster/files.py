@@ -57,6 +57,12 @@ class Files:
         finally:
             os.close(fd)
 
+    @staticmethod
+    def free_bytes(directory: Path) -> int:
+        """Return how many bytes may still be written where `directory` is."""
+        disk = os.statvfs(directory)
+        return disk.f_bavail * disk.f_frsize
+
 
 DISK = Files()
 """The machine's own disk."""

@@ -6,6 +6,7 @@ meaning of requests (broker.py, store.py), the turn's order (replica.py).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from cluster.journal import Journal
 from cluster.messages import Health, Relay, RelayReply
 from cluster.peers import Peers
 from cluster.raft import Raft
-from cluster.relays import Relays
+from cluster.relays import RELAY_ID_BITS, Relays
 from flotilla.protocol import (
     ACK,
     NAK,
@@ -51,15 +52,22 @@ class Leading:
 class Frontend:
     """The clients' side of one node.
 
-    `linked`: the members that can be reached now (a live view). `lead` is None until the node is a
-    member. `stopping`: take no more requests.
+    `rng`: where relays' ids begin. `linked`: the members that can be reached now (a live view).
+    `lead` is None until the node is a member. `stopping`: take no more requests.
     """
 
-    def __init__(self, name: str, relays_max: int, peers: Peers, linked: AbstractSet[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        relays_max: int,
+        rng: random.Random,
+        peers: Peers,
+        linked: AbstractSet[str],
+    ) -> None:
         self.lead: Leading | None = None
         self.stopping = False
         self._name, self._peers, self._linked = name, peers, linked
-        self._relays = Relays(relays_max)
+        self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
         self._answers: list[Answer] = []
         self._relayed: Outgoing = []
         self._health: Mapping[str, Health] = {}

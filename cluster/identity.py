@@ -69,7 +69,8 @@ class Identity:
 
     `incarnation`: a random UUID that a wiped directory does not get again. `founding`: member ->
     incarnation of the cluster's first members; None = not a founder, not yet a member. `started`:
-    journal and store have been created.
+    journal and store have been created. `admitted_index`: the index of the copy of the store that
+    a readmitted node began with (0: a founder, or not started).
     """
 
     cluster_id: str
@@ -77,6 +78,7 @@ class Identity:
     incarnation: str
     founding: Mapping[str, str] | None = None
     started: bool = False
+    admitted_index: int = 0
 
     def __post_init__(self) -> None:
         """Assert that a founder is among the founders as what it is."""

@@ -179,7 +179,7 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         The entry at `durable_index` stays, and at least `keep_bytes` of log.
         """
         self.sync()
-        below = min(durable_index, self.last_index)
+        below = min(durable_index, self.last_index - 1)  # a leader that offers a copy needs two
         count = 0
         for segment in self._segments[:-1]:
             later_bytes = self._end() - segment.start - segment.end

@@ -18,6 +18,20 @@ from cluster.messages import PROTOCOL_VERSION, Hello
 Hellos = Mapping[str, Hello | None]
 
 
+class ReplacedError(Exception):
+    """Another data directory was admitted under this node's name; this one must not go on."""
+
+
+def check_not_replaced(identity: Identity, members: Mapping[str, str]) -> None:
+    """Raise ReplacedError if `members` admits another incarnation under this node's name."""
+    admitted = members[identity.node]
+    if admitted != identity.incarnation:
+        raise ReplacedError(
+            f"another data directory ({admitted}) was admitted as {identity.node}; "
+            f"this one ({identity.incarnation}) must not take part any more"
+        )
+
+
 def hello_of(identity: Identity, members: Sequence[str]) -> Hello:
     """Return what a node with this identity says of itself to its peers."""
     founding = None if identity.founding is None else dict(identity.founding)
@@ -29,6 +43,7 @@ def hello_of(identity: Identity, members: Sequence[str]) -> Hello:
         tuple(sorted(members)),
         not identity.started,
         founding,
+        identity.admitted_index,
     )
 
 
@@ -51,14 +66,15 @@ def founding_set(name: str, incarnation: str, hellos: Hellos) -> dict[str, str] 
     return founding
 
 
-def is_member(hello: Hello | None) -> bool:
-    """Return whether a peer runs Raft: it is connected and not fresh."""
-    return hello is not None and not hello.fresh
+def is_linked(hello: Hello | None, admitted: str | None, applied_index: int) -> bool:
+    """Return whether a peer is a member to this node, which has applied up to `applied_index`.
 
-
-def is_linked(hello: Hello | None, admitted: str | None) -> bool:
-    """Return whether a peer's votes and acknowledgments count: its incarnation is admitted."""
-    return hello is not None and not hello.fresh and hello.incarnation == admitted
+    `admitted`: the incarnation admitted at that index. A started node whose admission is later than
+    that is a member too: it could not have started had the entry not been committed.
+    """
+    if hello is None or hello.fresh:
+        return False
+    return hello.incarnation == admitted or hello.admitted_index > applied_index
 
 
 def to_admit(hellos: Hellos, admitted: Mapping[str, str]) -> dict[str, str]:

@@ -40,7 +40,8 @@ class Hello:
     """Say who I am: the first message on a connection, and again when `fresh` or `founding` change.
 
     `members` is sorted. `fresh`: my data directory is empty. `founding`: the incarnation of every
-    member at the cluster's foundation, by name, None while I don't know it.
+    member at the cluster's foundation, by name, None while I don't know it. `admitted_index`: an
+    applied index at which my incarnation was admitted (0: a founder, or fresh).
     """
 
     version: int
@@ -50,6 +51,7 @@ class Hello:
     members: tuple[str, ...]
     fresh: bool
     founding: dict[str, str] | None
+    admitted_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +375,7 @@ def _decode_refused(body: memoryview) -> SnapshotRefused:
 
 
 _VERSION: Final = struct.Struct("<H")
+_INDEX: Final = struct.Struct("<Q")
 _COUNT: Final = struct.Struct("<B")
 _FLAGS: Final = struct.Struct("<??")  # fresh, founding known
 _OFFSET: Final = struct.Struct("<Q")
@@ -388,6 +391,7 @@ def _encode_hello(message: Hello) -> list[bytes]:
         _FLAGS.pack(message.fresh, message.founding is not None),
         _COUNT.pack(len(message.members)),
         _COUNT.pack(len(founding)),
+        _INDEX.pack(message.admitted_index),
         *(_text(name, NAME_BYTES_MAX) for name in names),
     ]
 
@@ -401,6 +405,7 @@ def _decode_hello(body: memoryview) -> Hello:
     member_count, founding_count = reader.take(1)[0], reader.take(1)[0]
     if max(flags) > 1 or max(member_count, founding_count) > MEMBER_COUNT_MAX:
         raise MessageError(f"Hello of {member_count} members, {founding_count} founders, {flags!r}")
+    (admitted_index,) = reader.numbers(_INDEX)
     cluster_id, node, incarnation = (reader.text(NAME_BYTES_MAX) for _ in range(3))
     members = tuple(reader.text(NAME_BYTES_MAX) for _ in range(member_count))
     pairs = [
@@ -410,7 +415,9 @@ def _decode_hello(body: memoryview) -> Hello:
     founding = dict(pairs) if flags[1] else None
     if list(members) != sorted(set(members)) or pairs != sorted((founding or {}).items()):
         raise MessageError("Hello is not in its canonical form")
-    return Hello(version, cluster_id, node, incarnation, members, flags[0] == 1, founding)
+    return Hello(
+        version, cluster_id, node, incarnation, members, flags[0] == 1, founding, admitted_index
+    )
 
 
 def _text(text: str, bytes_max: int) -> bytes:

@@ -12,6 +12,7 @@ import math
 import os
 import queue
 import random
+import resource
 import signal
 import socket
 import sqlite3
@@ -25,7 +26,6 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
-import structlog
 import zmq
 
 from cluster import config, logs
@@ -33,17 +33,19 @@ from cluster.broker import BrokerLimits
 from cluster.config import ConfigError, NodeConfig, split_address
 from cluster.core import Timing
 from cluster.identity import DirectoryLock, Identity, IdentityError
-from cluster.membership import hello_of
+from cluster.membership import ReplacedError, hello_of
 from cluster.peers import PeerPort
-from cluster.replica import ReplacedError, Replica, ReplicaSettings
+from cluster.replica import Replica, ReplicaSettings
 from cluster.segments import JournalError
 from cluster.tables import CorruptStore
 from cluster.upkeep import Upkeep
 from flotilla.protocol import FRAME_BYTES_MAX
 
 TICK_S: Final = 0.02  # an idle node wakes this often; elections and heartbeats need no finer
+REQUEST_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024  # 0.1 s of parsing the worst JSON
 SLOW_TURN_S: Final = 0.15  # half an election: an operator should know of such a disk
 STOPPING_S_MAX: Final = 5.0  # a stopping node waits this long to hand over and answer
+LINGER_MS: Final = 200  # the last replies may take that long to leave
 WORKER_JOBS_MAX: Final = 16  # copies, checks and checkpoints: one each at most is usual
 READABLE: Final = zmq.POLLIN | zmq.POLLERR  # an error is read as such
 WRITABLE: Final = zmq.POLLOUT | zmq.POLLERR
@@ -69,12 +71,16 @@ class ClientPort:
         self.socket.bind(f"tcp://{listen}")
 
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
-        """Return up to `limit` messages as (identity, frames behind the delimiter)."""
+        """Return up to `limit` messages as (identity, frames behind the delimiter).
+
+        Fewer if they are large; the socket then stays readable, so the next turn comes at once.
+        """
         taken: list[tuple[bytes, list[bytes]]] = []
-        receive = self.socket.recv_multipart
+        receive, size_bytes = self.socket.recv_multipart, 0
         with contextlib.suppress(zmq.Again):
-            while len(taken) < limit:
+            while len(taken) < limit and size_bytes < REQUEST_BYTES_PER_TURN_MAX:
                 frames = receive(zmq.NOBLOCK)
+                size_bytes += sum(map(len, frames))
                 # Without the delimiter there is nothing to decode: answered as a bad request.
                 framed = len(frames) > 1 and not frames[1]
                 taken.append((frames[0], frames[2:] if framed else []))
@@ -124,10 +130,10 @@ class ThreadWorker:
     ) -> Callable[[], None]:
         try:
             result = job()
-        except (OSError, sqlite3.Error, CorruptStore) as error:
+        except (OSError, sqlite3.Error) as error:
             expected = error
             return lambda: failed(expected)
-        except Exception as error:  # noqa: BLE001  (a defect: raised again in the loop)
+        except Exception as error:  # noqa: BLE001  (a defect or a damaged store: the loop ends)
             return _raiser(error)
         return lambda: done(result)
 
@@ -240,9 +246,10 @@ class Node:
         more = False
         while not self._is_done():
             more = self._turn(0 if more else self._wait_ms())
-        self._event("stopped")
         self._peers.close()
-        self._context.destroy(linger=0)
+        self._replica.close()
+        self._event("stopped")
+        self._context.destroy(linger=LINGER_MS)
 
     def _wait_ms(self) -> int:
         due = self._peers.next_deadline() - time.monotonic()
@@ -325,12 +332,13 @@ def main(path: Path | None) -> None:
     except ConfigError as error:
         _exit(EXIT_CONFIG, str(error))
     logs.configure(settings.log, settings.node)
-    log = structlog.get_logger()
+    log = logs.get("cluster.node")
+    _allow_descriptors()
     try:
         with DirectoryLock(settings.data_dir):
             Node(settings, log).run()
     except (CorruptStore, JournalError, IdentityError) as error:
-        log.error("refused_to_start", reason=str(error))
+        log.error("unusable_data", reason=str(error))
         _exit(EXIT_DATA, str(error))
     except ReplacedError as error:
         log.error("replaced", reason=str(error))
@@ -340,6 +348,15 @@ def main(path: Path | None) -> None:
         # sent or synced on the way out; the supervisor starts the node again from its disk.
         log.exception("failed")
         _exit(EXIT_BROKEN, "this node had to stop; its log has the traceback")
+
+
+def _allow_descriptors() -> None:
+    """Take as many descriptors as the system allows: connections must not use up the journal's.
+
+    The usual soft limit, 1,024, is there for programs that call select(); we don't.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _exit(code: int, message: str) -> NoReturn:

@@ -31,13 +31,12 @@ PEER_SILENCE_MS_MAX: Final = 10_000  # default: a hundred heartbeats missed
 KEEPALIVES_PER_SILENCE: Final = 4  # an idle side repeats its Hello: three may be lost
 LOOKUP_POLL_MS: Final = 5  # how late a finished look-up may be noticed
 
-# Their senders repeat them anyway, so a peer that is behind may miss them.
+# Their senders repeat them anyway, so a peer that is behind may miss them. Appends and their
+# acknowledgments are not: once its window of bytes in flight is full, a leader repeats nothing.
 DROPPABLE: Final = frozenset(
     {
         messages.RequestVote,
         messages.PreVote,
-        messages.AppendEntries,
-        messages.NextIndex,
         messages.SnapshotOffer,
         messages.Barrier,
         messages.BarrierAck,

@@ -14,8 +14,15 @@ from typing import Any, Final, Protocol
 
 from cluster.core import NEVER_S, NO_OP, REGULAR, Core, CoreClock, Timing
 from cluster.journal import Journal
-from cluster.messages import Barrier, BarrierAck, Message, PreVote, PreVoteGranted
-from cluster.transport import RaftTransport
+from cluster.messages import (
+    Barrier,
+    BarrierAck,
+    Message,
+    PreVote,
+    PreVoteGranted,
+    RequestVote,
+)
+from cluster.transport import NO_TERM, RaftTransport
 
 # After a leader's connection closed its followers wait this long, at random, before they ask for
 # votes: apart enough that one of them is usually first, short against an election time-out.
@@ -75,6 +82,7 @@ class Raft:
         self._leader_heard_s = -NEVER_S
         self._pre_vote_started_s = -NEVER_S
         self._pre_votes: set[str] = set()
+        self._sending_term = 0
         self._barrier_sequence = 0
         self._barrier_sent = 0
         self._barrier_acks: dict[str, int] = {}
@@ -107,7 +115,7 @@ class Raft:
     @property
     def is_leader(self) -> bool:
         """True if this node believes that it leads; another one may lead a newer term already."""
-        return bool(self._core._isLeader())
+        return self._core.role == "leader"
 
     @property
     def role(self) -> str:
@@ -231,8 +239,11 @@ class Raft:
         transport = self._transport
         connected = self._core.connected_nodes
         for name, node in transport.nodes.items():
+            if self._sending_term != self.term:
+                transport.forget(name)  # rule 15: nobody acknowledges what an earlier term sent
             if node in connected and transport.window_is_full(name):
                 transport.pause(name)
+        self._sending_term = self.term
         self._core.send_appends()
         transport.resume_paused()
 
@@ -270,7 +281,10 @@ class Raft:
             self.journal.last_term,
             self.journal.last_index,
         )
-        if newest and not heard and not self.is_leader:
+        if message.term < self.term:
+            # Its campaigns would lag behind: let it learn the term, by a request it can't grant.
+            self._transport.held.append((name, RequestVote(self.term, 0, NO_TERM)))
+        elif newest and not heard and not self.is_leader:
             self._transport.held.append((name, PreVoteGranted(message.term)))
 
     def _receive_pre_vote_granted(self, name: str, message: PreVoteGranted) -> None:
@@ -349,6 +363,20 @@ class Raft:
         if self.is_leader and message.term == self.term == self._barrier_term:
             before = self._barrier_acks.get(name, 0)
             self._barrier_acks[name] = max(before, message.sequence)
+
+
+def reason_of_change(before: tuple[str, int, str], after: tuple[str, int, str]) -> str:
+    """Return why a node's (role, term, leader) changed, as far as it can know."""
+    (old_role, old_term, old_leader), (role, term, leader) = before, after
+    if role == "leader":
+        return "a majority voted for this node"
+    if role == "candidate":
+        return f"no word from the leader {old_leader}" if old_leader else "no leader is known"
+    if old_role == "leader" and term == old_term:
+        return "no majority has answered"
+    if term > old_term:
+        return f"a newer term{f', led by {leader}' if leader else ''}"
+    return f"{leader} leads" if leader else "the leader is unknown"
 
 
 _OWN_MESSAGES: Final[dict[type, Callable[[Raft, str, Any], None]]] = {

@@ -10,6 +10,7 @@ from typing import Final
 
 from flotilla.protocol import GET_WAIT_MS_MAX
 
+RELAY_ID_BITS: Final = 62  # ids begin at random below this, and stay below messages.INTEGER_MAX
 # Longer than the longest parked GET: a reply that is later than this finds nobody.
 RELAY_MS_MAX: Final = GET_WAIT_MS_MAX + 10_000
 
@@ -26,10 +27,14 @@ class Relayed:
 
 @dataclass
 class Relays:
-    """At most `relays_max` requests under way to the leader."""
+    """At most `relays_max` requests under way to the leader.
+
+    `last_id`: the one before the first id. Random, or a reply to a request of this node's last
+    life could be taken for one to a request of this life.
+    """
 
     relays_max: int
-    _number: int = 0
+    last_id: int
     _under_way: dict[int, Relayed] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -39,10 +44,10 @@ class Relays:
         """Return the id of a new relay, None if there are too many."""
         if len(self._under_way) >= self.relays_max:
             return None
-        self._number += 1
+        self.last_id += 1
         deadline_ms = now_ms + RELAY_MS_MAX
-        self._under_way[self._number] = Relayed(route, request_id, leader, deadline_ms)
-        return self._number
+        self._under_way[self.last_id] = Relayed(route, request_id, leader, deadline_ms)
+        return self.last_id
 
     def finish(self, relay_id: int) -> Relayed | None:
         """Take the relay out; None if it is not under way (any more)."""

@@ -14,30 +14,29 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from cluster import commands, snapshots
 from cluster.broker import Broker, BrokerLimits
 from cluster.catchup import SnapshotFetch, SnapshotServer, Worker
 from cluster.core import FIRST_INDEX, Timing
+from cluster.files import DISK, Files, exit_process
 from cluster.frontend import Frontend, Leading
 from cluster.identity import Identity
 from cluster.journal import Journal
-from cluster.membership import founding_set, hello_of, is_linked, is_member, to_admit
+from cluster.membership import check_not_replaced, founding_set, hello_of, is_linked, to_admit
 from cluster.messages import (
-    AppendEntries,
     Health,
     Hello,
     Message,
     Relay,
     RelayReply,
     SnapshotChunk,
-    SnapshotOffer,
     SnapshotRefused,
     SnapshotRequest,
 )
 from cluster.peers import Disconnected, Peers
-from cluster.raft import Raft
+from cluster.raft import Raft, reason_of_change
 from cluster.store import Store
 from cluster.transport import RaftTransport
 
@@ -49,13 +48,13 @@ GARBAGE_ROWS_PER_TURN_MAX: Final = 64  # about a millisecond of deletes
 LogEvent = Callable[..., None]
 
 
-class ReplacedError(Exception):
-    """Another data directory was admitted under this node's name; this one must not go on."""
-
-
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What a replica needs to know of its configuration. `members` includes `name`."""
+    """What a replica needs to know of its configuration. `members` includes `name`.
+
+    `files`, `on_journal_failure`: the disk under journal and identity, and how their failure ends
+    the node; a simulator has others.
+    """
 
     cluster_id: str
     name: str
@@ -67,6 +66,8 @@ class ReplicaSettings:
     relays_max: int
     segment_bytes: int
     keep_bytes: int
+    files: Files = DISK
+    on_journal_failure: Callable[[Exception], NoReturn] = exit_process
 
     @property
     def others(self) -> list[str]:
@@ -116,10 +117,10 @@ class Replica:
         self._standing = ("", 0, "")
         self._led_term: int | None = None
         self._more_messages = False
-        self.frontend = Frontend(settings.name, settings.relays_max, peers, self._linked)
+        self.frontend = Frontend(settings.name, settings.relays_max, rng, peers, self._linked)
         directory = settings.database.parent
         self._server = SnapshotServer(settings.database, directory, worker, peers.send)
-        self._fetch = SnapshotFetch(directory, worker, peers.send)
+        self._fetch = SnapshotFetch(directory, worker, peers.send, log)
         self.journal: Journal
         self.store: Store
         self.broker: Broker
@@ -170,31 +171,36 @@ class Replica:
         self._create_journal()
         self.journal.reset(verified.index, verified.term)
         # Without a founding set: only the founders' may make others members.
-        self._become_member(replace(self.identity, started=True))
+        self._become_member(replace(self.identity, started=True, admitted_index=verified.index))
         self._log("readmitted", index=verified.index, term=verified.term)
 
     def _clear_leftovers(self) -> None:
         """Remove what an earlier attempt to become a member left behind."""
         assert not self.identity.started, "a member's files are never cleared"
         Store.remove(self.settings.database)
-        for file in sorted(self.settings.journal_dir.glob("*")):
-            file.unlink()
+        files, directory = self.settings.files, self.settings.journal_dir
+        for name in files.list(directory):
+            files.unlink(directory / name)
 
     def _create_journal(self) -> None:
-        Journal.create(self.settings.journal_dir)
+        Journal.create(self.settings.journal_dir, self.settings.files)
         self._open_journal()
 
     def _open_journal(self) -> None:
         settings = self.settings
         self.journal = Journal.open(
-            settings.journal_dir, settings.segment_bytes, settings.keep_bytes
+            settings.journal_dir,
+            settings.segment_bytes,
+            settings.keep_bytes,
+            files=settings.files,
+            on_failure=settings.on_journal_failure,
         )
 
     def _become_member(self, identity: Identity) -> None:
         self._start_raft()
         self.journal.sync()
         # Last: until this is on disk the node is fresh and would begin again.
-        identity.save(self.settings.data_dir)
+        identity.save(self.settings.data_dir, self.settings.files)
         self.identity = identity
         self._peers.update_hello(self.hello())
 
@@ -246,7 +252,9 @@ class Replica:
         self.store.close()
         snapshots.install(verified.path, self.settings.database)
         self.store = self.broker.store = Store.open(self.settings.database, {})
+        check_not_replaced(self.identity, self.store.members)
         self.journal.applied_index = self.store.applied_index
+        self._server.members_index = verified.index
         self._log("snapshot_installed", index=verified.index, term=verified.term)
         return True
 
@@ -315,12 +323,8 @@ class Replica:
             self._members_changed()
 
     def _members_changed(self) -> None:
-        own = self.store.members[self.settings.name]
-        if own != self.identity.incarnation:
-            raise ReplacedError(
-                f"another data directory ({own}) was admitted as {self.settings.name}; "
-                f"this one ({self.identity.incarnation}) must not take part any more"
-            )
+        check_not_replaced(self.identity, self.store.members)
+        self._server.members_index = self.store.applied_index
         self._log("members_changed", members=self.store.members)
         self._refresh_links()
 
@@ -371,13 +375,14 @@ class Replica:
             return
         for name in self.settings.others:
             hello = self._peers.hello_of(name)
-            linked = is_linked(hello, self.store.members.get(name))
+            admitted = self.store.members.get(name)
+            linked = is_linked(hello, admitted, self.store.applied_index)
             if linked and name not in self._linked:
                 self._linked.add(name)
                 raft.connected(name)
             elif not linked:
                 self._unlink(name)
-                if hello is not None and hello.incarnation != self.store.members.get(name):
+                if hello is not None and hello.incarnation != admitted:
                     raft.forget(name)
 
     def _unlink(self, name: str) -> None:
@@ -400,20 +405,9 @@ class Replica:
         handler = _MESSAGES.get(type(message))
         if handler is not None:
             handler(self, name, message)
-        elif self.raft is not None and self._may_hear(name, message):
+        elif name in self._linked:
+            assert self.raft is not None
             self.raft.deliver(name, message)
-
-    def _may_hear(self, name: str, message: Message) -> bool:
-        """Return whether a message counts: from whom this node has admitted, or a leader's word.
-
-        A leader's term proves enough, and it may be the readmitted node itself that has to bring
-        the entry that admits it to a follower that was away. Votes and acknowledgments prove
-        nothing unless their sender is admitted.
-        """
-        return name in self._linked or (
-            isinstance(message, AppendEntries | SnapshotOffer)
-            and is_member(self._peers.hello_of(name))
-        )
 
     def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:
         hello = self._peers.hello_of(name)
@@ -466,7 +460,7 @@ class Replica:
             role=raft.role,
             term=raft.term,
             leader=raft.leader,
-            reason=_reason(before, standing),
+            reason=reason_of_change(before, standing),
         )
 
     def may_stop(self) -> bool:
@@ -485,19 +479,12 @@ class Replica:
             raft.transfer_leadership()
         return False
 
-
-def _reason(before: tuple[str, int, str], after: tuple[str, int, str]) -> str:
-    """Return why a node's role, term or leader changed, as far as it can know."""
-    (old_role, old_term, old_leader), (role, term, leader) = before, after
-    if role == "leader":
-        return "a majority voted for this node"
-    if role == "candidate":
-        return f"no word from the leader {old_leader}" if old_leader else "no leader is known"
-    if old_role == "leader" and term == old_term:
-        return "no majority has answered"
-    if term > old_term:
-        return f"a newer term{f', led by {leader}' if leader else ''}"
-    return f"{leader} leads" if leader else "the leader is unknown"
+    def close(self) -> None:
+        """Close the files of a node that stops in order."""
+        if self.raft is not None:
+            self.store.commit()
+            self.store.close()
+            self.journal._destroy()  # pysyncobj's name for it
 
 
 _MESSAGES: Final[dict[type, Callable[[Replica, str, Any], None]]] = {

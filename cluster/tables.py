@@ -14,7 +14,7 @@ import hashlib
 import os
 import sqlite3
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -215,6 +215,36 @@ def read_position(path: Path, connection: sqlite3.Connection) -> tuple[int, int]
     if len(rows) != 1 or row_crc(rows[0][:2]) != rows[0][2]:
         raise CorruptStore(path, f"no applied index: {rows}")
     return rows[0][0], rows[0][1]
+
+
+def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int], None]) -> None:
+    """Raise CorruptStore, about `path`, unless every row is what was written.
+
+    Reads everything: for a worker thread. `read(size_bytes)` is told of each row's blobs.
+    """
+    try:
+        for table, columns, blobs in _CHECKED:
+            for crc, *row in connection.execute(f"SELECT crc, {columns} FROM {table}"):
+                values, blob = tuple(row[: len(row) - blobs]), b"".join(row[len(row) - blobs :])
+                if crc != row_crc(values, blob):
+                    raise CorruptStore(path, f"checksum of the row {values} of {table}")
+                read(len(blob))
+    except sqlite3.DatabaseError as error:
+        _raise_corrupt(path, error)
+        raise
+
+
+# Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
+_CHECKED: Final = (
+    ("state", "applied_index, applied_term", 0),
+    ("members", "name, incarnation", 0),
+    ("clients", "number, client_id, epoch, sequence, nonce, producers, names_bytes", 0),
+    ("topics", "number, name, last_id, active, added_bytes", 0),
+    ("subscriptions", "topic, client, cursor", 0),
+    ("producers", "number, client, topic, counter, puts, recent", 1),
+    ("earlier_puts", "slot, puts", 1),
+    ("publications", "key, entry, before_bytes, count, lengths, data", 2),
+)
 
 
 def row_crc(row: tuple[int | str, ...], blob: bytes = b"") -> int:

@@ -163,7 +163,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
             self._acknowledged(name, message.next_index - 1)
             if before is not None:  # rule 22: later messages are in flight, don't send them again
                 self.core.raise_next_index(name, before)
-        elif message.reset:
+        else:  # it did not take what is in flight; a full window would keep the next word from it
             self.forget(name)
 
     def _receive_vote_request(self, name: str, message: RequestVote) -> None:
@@ -233,11 +233,10 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
     def _note_in_flight(self, name: str, entries: list[tuple[bytes, int, int]]) -> None:
         flying = self._in_flight[name]
         flying.append((entries[-1][1], sum(len(entry[0]) for entry in entries)))
-        if sum(size for _, size in flying) >= IN_FLIGHT_BYTES_MAX:
+        if self.window_is_full(name):
             # The core's sending loop looks after each send whether the peer is still connected:
             # that is the one place where it can be told to stop for now.
-            self._onNodeDisconnected(self.nodes[name])
-            self.paused.add(name)
+            self.pause(name)
 
     def window_is_full(self, name: str) -> bool:
         """True while `name` has all the bytes in flight that it may have."""

@@ -5,8 +5,8 @@ What lives here: when these are due. What must not: how a checkpoint or a compac
 
 from __future__ import annotations
 
-import os
-from typing import Any, Final
+import sqlite3
+from typing import Final
 
 from cluster import tables
 from cluster.catchup import Worker
@@ -14,7 +14,8 @@ from cluster.replica import LogEvent, Replica
 
 DISK_PERIOD_S: Final = 0.25  # at full speed a node writes some tens of MB in this time
 CHECKPOINT_PERIOD_S: Final = 2.0
-WAL_BYTES_MAX: Final = 16 * 1024 * 1024  # above it reads of the store slow down
+WAL_BYTES_DUE: Final = 16 * 1024 * 1024  # above it reads of the store slow down
+_PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
 
 
 class Upkeep:
@@ -38,8 +39,8 @@ class Upkeep:
             self._checkpoint_if_due()
 
     def _watch_disk(self) -> None:
-        disk = os.statvfs(self._replica.settings.data_dir)
-        free_bytes = disk.f_bavail * disk.f_frsize
+        settings = self._replica.settings
+        free_bytes = settings.files.free_bytes(settings.data_dir)
         low = free_bytes < self._disk_free_min_bytes
         if low != self._replica.disk_low:
             self._replica.disk_low = low
@@ -51,9 +52,9 @@ class Upkeep:
             return
         settings = replica.settings
         kept = settings.keep_bytes + settings.segment_bytes
-        wal = settings.database.with_name(settings.database.name + "-wal")
+        wal = tables.side_file(settings.database, "-wal")
         wal_bytes = wal.stat().st_size if wal.exists() else 0
-        if replica.journal.size_bytes > kept or wal_bytes > WAL_BYTES_MAX:
+        if replica.journal.size_bytes > kept or wal_bytes > WAL_BYTES_DUE:
             self._checkpointing = True
             path = settings.database
             self._worker.submit(lambda: tables.checkpoint(path), self._checkpointed, self._failed)
@@ -64,6 +65,10 @@ class Upkeep:
         if dropped:
             self._log("compacted", durable_index=durable_index, segments=dropped)
 
-    def _failed(self, error: Any) -> None:
+    def _failed(self, error: Exception) -> None:
+        # After a failed fsync a second one may succeed with the pages gone, and the journal would
+        # be dropped on its word. Only want of a lock, of room or of descriptors passes.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _PASSING:
+            raise error
         self._checkpointing = False
         self._log("checkpoint_failed", reason=str(error))

@@ -12,7 +12,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
@@ -30,6 +30,7 @@ from flotilla.operations import (
     Steps,
     SubscribeResult,
     batches_of,
+    new_nonce,
     slices,
 )
 from flotilla.producer import (
@@ -90,12 +91,13 @@ class Session:
         observer: Observer | None = None,
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+        new_nonce: Callable[[], str] = new_nonce,
     ) -> None:
         assert deadline_ms > 0, deadline_ms
         self.endpoints = endpoints_of(endpoints)
         self.deadline_ms = deadline_ms
         self.state = State(Path(state_dir) if state_dir else None, outbox_bytes_max)
-        self.operations = Operations(self.state, observer or Silent())
+        self.operations = Operations(self.state, observer or Silent(), new_nonce)
         self.producers: dict[str, Producer] = {}
         self._rng = rng or random.Random()
         self._routes = Routes(range(len(self.endpoints)))

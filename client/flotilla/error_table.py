@@ -100,7 +100,7 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "disk_full",
             True,
             "same",
-            "A majority of the nodes is short of disk space; PUT is refused until there is room.",
+            "The leader or a majority of the nodes is short of disk space; PUT waits for room.",
         ),
         ErrorRow(
             "overloaded",

@@ -133,7 +133,7 @@ class BacklogFull(Refused):
 
 
 class DiskFull(Refused):
-    """A majority of the nodes was short of disk space until the deadline."""
+    """The leader or a majority of the nodes was short of disk space until the deadline."""
 
     CODE = "disk_full"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -100,12 +100,20 @@ class Delivery:
             yield Message(self.topic, self.first_id + number, publication)
 
 
-class Operations:
-    """The operations of one client on its state."""
+def new_nonce() -> str:
+    """Return a name that no other process has."""
+    return uuid.uuid4().hex
 
-    def __init__(self, state: State, observer: Observer) -> None:
+
+class Operations:
+    """The operations of one client on its state. `new_nonce()`: a name no other process has."""
+
+    def __init__(
+        self, state: State, observer: Observer, new_nonce: Callable[[], str] = new_nonce
+    ) -> None:
         self.state = state
         self._observer = observer
+        self._new_nonce = new_nonce
         self._is_open = False
         self._numbers = itertools.count(1)  # also counts for producers' threads
         self._told: dict[str, int] = {}  # cursors that the broker has been told
@@ -141,7 +149,7 @@ class Operations:
         if not self.state.client_id:
             return (yield Ask(self.request(protocol.REQUEST_ID, "", {})))
         for attempt in range(1, RESUMES_MAX + 1):
-            body = {"sequence": self.state.next_sequence(), "nonce": uuid.uuid4().hex}
+            body = {"sequence": self.state.next_sequence(), "nonce": self._new_nonce()}
             request = replace(self.request(protocol.REQUEST_ID, "", body), epoch=None)
             try:
                 return (yield Ask(request))
@@ -195,8 +203,8 @@ class Operations:
     def put(self, topic: str, batches: Sequence[tuple[bytes, bytes]]) -> Steps[list[PutResult]]:
         """Send batches (lengths, data) after what the topic still has in the outbox.
 
-        An error is definite if none of these batches was or will be stored; `details["stored"]`
-        says how many publications were before it.
+        An error is definite if neither the batch that it is about nor a later one was or will be
+        stored; `details["stored"]` counts the publications of those before it.
         """
         check_topic(topic)
         yield from self._opened()

@@ -133,6 +133,9 @@ class Producer:
         self._window = deque(map(self._batch, operations.state.outbox(topic)))
         self._exchange: Exchange | None = None
         self._endpoint: int | None = None  # None while pausing
+        # A broker takes any counter as a topic's first: until it has acknowledged one, none may
+        # overtake the first, which would then pass for a duplicate of what was never stored.
+        self._is_known = False
         self._until_ms = 0.0
         self._thread = threading.Thread(target=self._work, name=f"flotilla-{topic}", daemon=True)
         self._thread.start()
@@ -180,6 +183,8 @@ class Producer:
     def flush(self) -> None:
         """Wait until every publication sent so far has its answer or its error."""
         with self._queue.changed:
+            if self._is_done.is_set():
+                return  # `close` has flushed, and the pipe's descriptor may be another file's now
             due = self._queue.sent
             self._queue.is_hurried = True
             self._wake()
@@ -369,6 +374,8 @@ class Producer:
     def _send_all(self, batches: Sequence[_Batch], endpoint: int, timeout_ms: float) -> None:
         """Send until the connection takes no more; the rest goes when it becomes the first."""
         for batch in batches:
+            if not self._is_known and batch is not self._window[0]:
+                return
             if batch.operation is None:
                 entry = batch.entry
                 batch.operation = self._operations.invoke(
@@ -397,7 +404,7 @@ class Producer:
 
     def _advance(self) -> None:
         """Take what is answered off the window's front; the next one steers."""
-        self._exchange = None
+        self._exchange, self._is_known = None, True
         while self._window and self._window[0].done is not None:
             batch = self._window.popleft()
             assert batch.operation is not None, batch.entry.counter

@@ -11,6 +11,7 @@ a publication) and `data` (the publications, end to end).
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -167,7 +168,7 @@ def decode_reply(frames: Sequence[bytes]) -> Reply:
     header = _header(frames)
     kind = header.get("type")
     if kind not in (ACK, NAK):
-        raise ProtocolError("bad_request", f"a reply's type is ACK or NAK, not {kind!r}")
+        raise ProtocolError("bad_request", f"a reply's type is ACK or NAK, not {_shown(kind)}")
     lengths, data = _batch_frames(frames)
     return Reply(
         kind,
@@ -191,7 +192,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
     if not isinstance(kind, str) or kind not in REQUEST_TYPES:
         raise ProtocolError(
             "bad_request",
-            f"unknown request type {kind!r}; known: {', '.join(sorted(REQUEST_TYPES))}",
+            f"unknown request type {_shown(kind)}; known: {', '.join(sorted(REQUEST_TYPES))}",
         )
     lengths, data = _batch_frames(frames)
     request = Request(
@@ -233,8 +234,9 @@ def _header(frames: Sequence[bytes]) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise ProtocolError("bad_request", "header is not a JSON object")
     if header.get("v", PROTOCOL_VERSION) != PROTOCOL_VERSION:
+        theirs = _shown(header["v"])
         raise ProtocolError(
-            "bad_request", f"protocol version {header['v']!r}; this side speaks {PROTOCOL_VERSION}"
+            "bad_request", f"protocol version {theirs}; this side speaks {PROTOCOL_VERSION}"
         )
     return header
 
@@ -257,9 +259,13 @@ def _text(fields: Mapping[str, Any], name: str, bytes_max: int) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
         raise ProtocolError("bad_request", f"`{name}` is not a string")
-    if len(value) > bytes_max or len(value.encode()) > bytes_max:
-        raise ProtocolError("too_large", f"`{name}` is over {bytes_max} bytes", limit=bytes_max)
+    _within(name, value, bytes_max)
     return value
+
+
+def _within(name: str, text: str, bytes_max: int) -> None:
+    if len(text) > bytes_max or len(text.encode()) > bytes_max:
+        raise ProtocolError("too_large", f"`{name}` is over {bytes_max} bytes", limit=bytes_max)
 
 
 def _integer(fields: Mapping[str, Any], name: str, low: int, high: int = INTEGER_MAX) -> int | None:
@@ -278,6 +284,11 @@ def _mapping(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError("bad_request", f"`{name}` is not a JSON object")
     return value
+
+
+def _shown(value: Any) -> str:
+    """Return a stranger's value for a message: short, and never deeper than Python's stack."""
+    return "a list or an object" if isinstance(value, dict | list) else reprlib.repr(value)
 
 
 def _needs_client(request: Request) -> None:
@@ -322,9 +333,8 @@ def _check_put(request: Request) -> None:
         _take_text_publication(request)
     count = len(request.lengths) // 4
     if request.body.get("count", count) != count:
-        raise ProtocolError(
-            "bad_request", f"`count` is {request.body['count']!r}, the batch has {count}"
-        )
+        said = _shown(request.body["count"])
+        raise ProtocolError("bad_request", f"`count` is {said}, the batch has {count}")
     request.body = {"counter": counter, "count": count}
 
 
@@ -371,6 +381,8 @@ def _last_ids(body: Mapping[str, Any]) -> dict[str, int]:
         raise ProtocolError(
             "too_large", f"`last_ids` of {len(last_ids)} topics", limit=ANY_TOPIC_COUNT_MAX
         )
+    for topic in last_ids:
+        _within("last_ids", topic, TOPIC_BYTES_MAX)
     return {topic: _integer(last_ids, topic, 0) or 0 for topic in last_ids}
 
 

@@ -1,8 +1,7 @@
 """A whole cluster in one process: real replicas on real files, a fake network and a fake clock.
 
-What lives here: the nodes' surroundings, driven step by step by a test. What must not: claims. A
-crash loses what was not written, which for the journal is what was not synced; disks that lose more
-than that are the simulator's business.
+What lives here: the nodes' surroundings, driven step by step by a test: starting, crashes, power
+losses, pauses, time. What must not: claims (oracle.py and the tests).
 """
 
 from __future__ import annotations
@@ -14,105 +13,23 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster import tables
 from cluster.broker import BrokerLimits
 from cluster.core import Timing
 from cluster.identity import Identity
+from cluster.journal import Journal
 from cluster.membership import hello_of
-from cluster.messages import Hello, Message
-from cluster.peers import Connected, Disconnected, Event, Reason
 from cluster.replica import Replica, ReplicaSettings
 from flotilla.protocol import Reply, Request, decode_reply, encode_request
+from tests.simulation.disk import LabDisk, PowerLoss
+from tests.simulation.network import LabPeers, Net
+from tests.simulation.oracle import Oracle
 
 STEP_S = 0.01
 CLIENT = b"client"
+# Events after which a database's file is durable as it stands, but nothing in its WAL.
+MADE_DURABLE = ("founded", "readmitted", "snapshot_installed")
 Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]]
-
-
-class Net:
-    """FIFO links between nodes; a test may hold, drop, reorder and cut."""
-
-    def __init__(self) -> None:
-        self.queues: dict[tuple[str, str], deque[Message]] = {}
-        self.hellos: dict[str, Hello] = {}  # of running nodes
-        self.events: dict[str, list[Event]] = {}
-        self.cut: set[tuple[str, str]] = set()
-        self.held: set[tuple[str, str]] = set()  # links whose messages wait for the test
-        self.sent: list[tuple[str, str, Message]] = []
-
-    def connected(self, one: str, other: str) -> bool:
-        up = one in self.hellos and other in self.hellos
-        return up and (one, other) not in self.cut and (other, one) not in self.cut
-
-    def join(self, name: str, hello: Hello) -> None:
-        self.hellos[name] = hello
-        self.events[name] = [
-            Connected(other) for other in self.hellos if self.connected(name, other)
-        ]
-        for other in self.hellos:
-            if other != name and self.connected(name, other):
-                self.events[other].append(Connected(name))
-
-    def leave(self, name: str) -> None:
-        del self.hellos[name]
-        for other in self.hellos:
-            self.break_link(name, other)
-
-    def break_link(self, one: str, other: str) -> None:
-        """Close the connection: what is in flight is lost."""
-        self.queues.pop((one, other), None)
-        self.queues.pop((other, one), None)
-        for end, far in ((one, other), (other, one)):
-            if end in self.hellos:
-                self.events[end].append(Disconnected(far, Reason.ENDED, "test"))
-
-    def cut_off(self, name: str, *others: str) -> None:
-        """Let no byte pass between `name` and the others, without anybody noticing."""
-        self.cut |= {(name, other) for other in others}
-
-    def heal(self) -> None:
-        self.cut.clear()
-        self.held.clear()
-
-
-class LabPeers:
-    """One node's `Peers` on the fake network."""
-
-    def __init__(self, net: Net, name: str) -> None:
-        self._net, self._name = net, name
-
-    def send(self, name: str, message: Message) -> None:
-        net = self._net
-        if name in net.hellos and self._name in net.hellos:
-            net.sent.append((self._name, name, message))
-            net.queues.setdefault((self._name, name), deque()).append(message)
-
-    def flush(self, name: str | None) -> None:
-        """Nothing to do: links have no buffers of their own."""
-
-    def receive(self, limit: int) -> list[tuple[str, Message]]:
-        net, taken = self._net, []
-        for (source, target), queue in net.queues.items():
-            link = (source, target)
-            if target != self._name or link in net.held:
-                continue
-            while queue:
-                message = queue.popleft()
-                if net.connected(source, target):
-                    taken.append((source, message))
-        return taken[:limit]
-
-    def events(self) -> list[Event]:
-        events, self._net.events[self._name] = self._net.events[self._name], []
-        return [event for event in events if getattr(event, "name", "") != self._name]
-
-    def hello_of(self, name: str) -> Hello | None:
-        net = self._net
-        return (
-            net.hellos[name] if name in net.hellos and (self._name, name) not in net.cut else None
-        )
-
-    def update_hello(self, hello: Hello) -> None:
-        self._net.hellos[self._name] = hello
 
 
 class LabWorker:
@@ -146,8 +63,38 @@ class LabWorker:
                 done(result)
 
 
+class LabReplica(Replica):
+    """A replica whose journal lies on the lab's disk and whose applied entries are witnessed."""
+
+    def __init__(self, disk: LabDisk, oracle: Oracle, *arguments: Any) -> None:
+        self._disk, self._oracle = disk, oracle
+        super().__init__(*arguments)
+
+    def _create_journal(self) -> None:
+        Journal.create(self.settings.journal_dir, self._disk)
+        self._open_journal()
+
+    def _open_journal(self) -> None:
+        settings = self.settings
+        self.journal = Journal.open(
+            settings.journal_dir,
+            settings.segment_bytes,
+            settings.keep_bytes,
+            files=self._disk,
+            on_failure=self._disk.stop,
+        )
+
+    def _apply(self, index: int, term: int, payload: bytes) -> None:
+        self._oracle.applied(self.settings.name, index, term, payload)
+        super()._apply(index, term, payload)
+
+
 class Lab:
-    """A cluster under test; `now` is virtual seconds. Everything random comes from `seed`."""
+    """A cluster under test; `now` is virtual seconds. Everything random comes from `seed`.
+
+    `may_end`: exceptions that end a node, as they end its process; `ended` has what ended whom.
+    Any other fails the test.
+    """
 
     def __init__(
         self,
@@ -160,10 +107,15 @@ class Lab:
         self.directory, self.names = directory, tuple(names)
         self.now = 1000.0
         self.net = Net()
+        self.oracle = Oracle()
         self.nodes: dict[str, Replica] = {}
         self.workers: dict[str, LabWorker] = {}
+        self.disks: dict[str, LabDisk] = {}
+        self.paused: set[str] = set()
         self.replies: dict[str, Reply] = {}
         self.log: list[tuple[str, str, dict[str, Any]]] = []
+        self.may_end: tuple[type[Exception], ...] = ()
+        self.ended: dict[str, Exception] = {}
         self.rng = random.Random(seed)
         self._timing, self._settings = timing, settings
         self._number = 0
@@ -172,16 +124,18 @@ class Lab:
     # --- nodes --------------------------------------------------------------------------------
 
     def data_dir(self, name: str) -> Path:
+        """Return where a node keeps everything."""
         return self.directory / name
 
     def start(self, *names: str) -> None:
-        """Start nodes (all without names) from whatever is on their disks."""
-        for name in names or self.names:
+        """Start nodes (all that are down without names) from whatever is on their disks."""
+        for name in names or [name for name in self.names if name not in self.nodes]:
             directory = self.data_dir(name)
             identity = Identity.load(directory)
             if identity is None:
                 identity = Identity.create("lab", name)
                 identity.save(directory)
+            self.disks.setdefault(name, LabDisk())
             self.net.join(name, hello_of(identity, self.names))
             self.workers[name] = LabWorker()
             self._requests[name] = []
@@ -201,14 +155,16 @@ class Lab:
             "segment_bytes": 64 * 1024,
             "keep_bytes": 64 * 1024,
         }
-        return Replica(
+        return LabReplica(
+            self.disks[name],
+            self.oracle,
             ReplicaSettings(**(values | self._settings)),
             identity,
             LabPeers(self.net, name),
             self.workers[name],
             random.Random(self.rng.random()),
             self._new_id,
-            lambda event, **fields: self.log.append((name, event, fields)),
+            lambda event, **fields: self._note(name, event, fields),
             self.now,
         )
 
@@ -216,27 +172,65 @@ class Lab:
         self._number += 1
         return f"client-{self._number}"
 
+    def _note(self, name: str, event: str, fields: dict[str, Any]) -> None:
+        self.log.append((name, event, fields))
+        if event in MADE_DURABLE:
+            self.disks[name].image(self.data_dir(name) / "store" / "store.db", ("",))
+
     def crash(self, *names: str) -> None:
-        """Kill nodes: what they did not write is gone, and so is what was in flight."""
+        """Kill processes: what they did not write is gone, and so is what was in flight."""
         for name in names:
             node = self.nodes.pop(name)
             self.net.leave(name)
+            self.disks[name].restart()
             if node.raft is not None:
                 node.store.close()
 
+    def lose_power(self, name: str, rng: random.Random | None = None) -> None:
+        """Kill a node, and with it what was written but not synced; `rng`: a part of it stays."""
+        database = self.nodes[name].settings.database
+        self.crash(name)
+        self.disks[name].lose_unsynced(rng)
+        self.disks[name].restore(database)
+
     def wipe(self, name: str) -> None:
         """Remove everything on a dead node's disk."""
-        assert name not in self.nodes
+        assert name not in self.nodes, f"{name} is running"
         shutil.rmtree(self.data_dir(name))
+        self.disks[name] = LabDisk()
+
+    def compact(self, name: str) -> None:
+        """Checkpoint a node's store and drop what its journal need not keep."""
+        self._guard(name, lambda: self._compact(name, self.nodes[name]))
+
+    def _compact(self, name: str, node: Replica) -> None:
+        node.store.commit()
+        durable_index = tables.checkpoint(node.settings.database)
+        self.disks[name].image(node.settings.database, ("", "-wal"))
+        node.journal.compact(durable_index)
 
     # --- time ---------------------------------------------------------------------------------
 
     def turn(self, name: str) -> None:
         """Let one node do one turn."""
+        self._guard(name, lambda: self._turn(name, self.nodes[name]))
+
+    def _turn(self, name: str, node: Replica) -> None:
         requests, self._requests[name] = self._requests[name], []
-        self._file(self.nodes[name].turn(self.now, requests))
-        self.nodes[name].finish_turn()
+        self._file(node.turn(self.now, requests))
+        node.finish_turn()
         self.workers[name].work()
+
+    def _guard(self, name: str, action: Callable[[], None]) -> None:
+        """Let a node do something that may be the end of it."""
+        try:
+            action()
+            self.disks[name].check_power()  # the core swallows exceptions while it loads a dump
+        except PowerLoss:
+            self.lose_power(name, self.rng)
+        except self.may_end as error:
+            self.ended[name] = error
+            self.crash(name)
 
     def _file(self, replies: Sequence[tuple[bytes, list[bytes]]]) -> None:
         for _, frames in replies:
@@ -244,21 +238,31 @@ class Lab:
             self.replies[reply.request_id] = reply
 
     def step(self) -> None:
-        """Let time pass and every node do a turn."""
+        """Let time pass and every node that is not paused do a turn."""
         self.now += STEP_S
+        self.net.dial()
         for name in list(self.nodes):
-            self.turn(name)
+            if name not in self.paused:
+                self.turn(name)
+                self.oracle.look(self.nodes)
 
     def run(self, seconds: float) -> None:
+        """Let so many virtual seconds pass."""
         for _ in range(round(seconds / STEP_S)):
             self.step()
 
-    def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
-        """Run until the condition holds; fail after so many virtual seconds."""
+    def reaches(self, condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+        """Run until the condition holds; return whether it does within so many virtual seconds."""
         deadline = self.now + seconds
         while not condition():
-            assert self.now < deadline, f"not after {seconds} s: {condition}"
+            if self.now >= deadline:
+                return False
             self.step()
+        return True
+
+    def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+        """Run until the condition holds; fail after so many virtual seconds."""
+        assert self.reaches(condition, seconds), f"not after {seconds} s: {condition}"
 
     # --- what a test asks ---------------------------------------------------------------------
 

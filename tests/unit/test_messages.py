@@ -116,6 +116,7 @@ def test_all_types_are_covered_here() -> None:
 
 EXAMPLES: list[Message] = [
     Hello(1, "c", "a", "i", ("a", "b"), True, {"a": "i", "b": "j"}),
+    Hello(1, "c", "a", "i", ("a", "b"), False, None, 2**40),
     RequestVote(1, 2, -1),
     Vote(1),
     PreVote(1, 2, 3),

@@ -471,16 +471,18 @@ def test_paused_peer_bounds_what_waits_for_it(world: World) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
     append = AppendEntries(1, 0, 0, 0, [(bytes(1 << 20), 1, 1)])
-    while not b.port.dropped["a"]:
+    connection = b.port._live["a"]
+    while connection.outbox_bytes <= peers.SEND_BUFFER_BYTES_MAX:
         b.port.send("a", append)
         b.port.flush("a")
-    connection = b.port._live["a"]
-    frame = len(encode(append))
-    assert connection.outbox_bytes <= peers.SEND_BUFFER_BYTES_MAX + frame
     assert connection.watched == (True, True)
     waiting = connection.outbox_bytes
-    b.port.send("a", messages.Vote(1))  # nobody repeats a vote
-    assert connection.outbox_bytes > waiting
+    b.port.send("a", Barrier(1, 1))
+    assert (connection.outbox_bytes, b.port.dropped["a"]) == (waiting, 1)
+    for unrepeated in (messages.Vote(1), append, messages.NextIndex(1, 2, False, True)):
+        b.port.send("a", unrepeated)
+        assert connection.outbox_bytes > waiting, unrepeated
+        waiting = connection.outbox_bytes
     while b.port.hello_of("a"):
         b.port.send("a", Relay(1, [bytes(4 << 20)]))
         assert connection.outbox_bytes <= 2 * peers.SEND_BUFFER_BYTES_MAX + (4 << 20) + 100

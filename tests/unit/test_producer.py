@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flotilla import Client, Fenced, Overloaded, TooLarge, Unavailable, producer
+from flotilla.producer import Producer
 from flotilla.protocol import GET, PUT
 from tests.unit.fake_node import FakeCluster, FakeNode, nak
 
@@ -35,6 +36,11 @@ def _stored(node: FakeNode) -> list[bytes]:
     return node.cluster.topics["t"]
 
 
+def _make_known(out: Producer) -> None:
+    """Have one publication acknowledged: before that, nothing follows the first batch."""
+    assert out.send("first").result(5).id == 1
+
+
 def test_every_publication_gets_its_own_id_and_they_travel_in_batches(node: FakeNode) -> None:
     with _client(node) as client:
         client.subscribe("t")
@@ -54,18 +60,31 @@ def test_a_lonely_publication_leaves_after_the_linger_without_a_flush(node: Fake
 
 
 def test_many_batches_are_in_flight_but_never_more_than_allowed(node: FakeNode) -> None:
-    node.always(PUT, "deaf")
     with _client(node) as client:
         client.subscribe("t")
         out = client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=4)
+        _make_known(out)
+        node.always(PUT, "deaf")
         for text in _numbered(100):
             out.send(text)
-        puts = node.await_requests(PUT, 4)
-        assert [put.body["counter"] for put in puts] == [1, 3, 5, 7]
+        puts = node.await_requests(PUT, 5)
+        assert [put.body["counter"] for put in puts] == [1, 2, 4, 6, 8]
         assert len(client._session.state.outbox()) == 4
         node.always(PUT, None)
         out.close()
-        assert _stored(node) == _numbered(100)
+        assert _stored(node) == [b"first", *_numbered(100)]
+
+
+def test_nothing_overtakes_a_topics_first_batch_which_would_then_pass_for_a_duplicate(
+    node: FakeNode,
+) -> None:
+    node.script(PUT, nak("overloaded"))
+    with _client(node) as client:
+        client.subscribe("t")
+        with client.producer("t", batch_bytes=SMALL_BATCH_BYTES) as out:
+            futures = [out.send(text) for text in _numbered(8)]
+        assert _stored(node) == _numbered(8)
+        assert [future.result(0).id for future in futures] == list(range(1, 9))
 
 
 @pytest.mark.parametrize("fault", ["silent", "deaf", nak("uncertain"), nak("overloaded")])
@@ -80,14 +99,15 @@ def test_order_is_kept_when_one_in_the_middle_goes_wrong(node: FakeNode, fault: 
 
 
 def test_a_silent_first_batch_is_sent_again_with_all_behind_it(node: FakeNode) -> None:
-    node.always(PUT, "deaf")
     with _client(node, deadline_ms=600) as client:
         client.subscribe("t")
         out = client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=4)
+        _make_known(out)
+        node.always(PUT, "deaf")
         for text in _numbered(8):
             out.send(text)
-        puts = node.await_requests(PUT, 8)
-        assert [put.body["counter"] for put in puts[:8]] == [1, 3, 5, 7, 1, 3, 5, 7]
+        puts = node.await_requests(PUT, 9)
+        assert [put.body["counter"] for put in puts[1:9]] == [2, 4, 6, 8, 2, 4, 6, 8]
         node.always(PUT, None)
         out.close()
 
@@ -95,12 +115,13 @@ def test_a_silent_first_batch_is_sent_again_with_all_behind_it(node: FakeNode) -
 def test_one_that_was_refused_behind_the_first_is_sent_again_as_soon_as_it_is_the_first(
     node: FakeNode,
 ) -> None:
-    node.script(PUT, "late", nak("overloaded"))
     with _client(node, deadline_ms=60_000) as client:
         client.subscribe("t")
         with client.producer("t", batch_bytes=SMALL_BATCH_BYTES) as out:
+            _make_known(out)
+            node.script(PUT, "late", nak("overloaded"))
             futures = [out.send(text) for text in _numbered(6)]
-            assert [future.result(2).id for future in futures] == [1, 2, 3, 4, 5, 6]
+            assert [future.result(2).id for future in futures] == [2, 3, 4, 5, 6, 7]
 
 
 def test_order_is_kept_when_the_node_dies_under_load() -> None:

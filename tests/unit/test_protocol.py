@@ -216,6 +216,29 @@ def test_it_is_too_large_and_the_limit_is_named(name: str) -> None:
     assert (error.code, error.details) == ("too_large", {"limit": limit})
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"type":"STATUS","v":%s}',
+        '{"type":%s}',
+        '{"type":"PUT","topic":"t","client_id":"c","body":{"counter":1,"publication":"","count":%s}}',
+    ],
+)
+@pytest.mark.parametrize("value", ["[" * 1000 + "]" * 1000, '"' + "\x7f" * 1_000_000 + '"'])
+def test_a_value_that_is_deep_or_long_gets_a_short_refusal(header: str, value: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode_request([(header % value).encode()])
+    assert caught.value.code == "bad_request"
+    assert len(caught.value.message) < 200
+
+
+def test_a_name_in_last_ids_is_bounded_like_any_topic() -> None:
+    header = {"type": GET, "client_id": "c", "body": {"last_ids": {"x" * 256: 1}}}
+    with pytest.raises(ProtocolError) as caught:
+        decode_request([orjson.dumps(header)])
+    assert (caught.value.code, caught.value.details["limit"]) == ("too_large", TOPIC_BYTES_MAX)
+
+
 def test_the_largest_publication_that_is_allowed_is_taken() -> None:
     assert decode_request(_owned(PUT, counter=1, publication=_TEXT_MAX)).body["count"] == 1
 

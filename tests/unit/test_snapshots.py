@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,21 @@ def test_a_copy_is_the_state_as_of_its_beginning_whatever_is_written_meanwhile(
     assert info.size_bytes == path.stat().st_size
     assert store.digest() != before
     assert digest_of(path) == before
+
+
+def test_a_damaged_row_is_not_handed_on(store: Store, tmp_path: Path) -> None:
+    database = tmp_path / "source" / "store.db"
+    put = Put("c0", None, "t0", 1_000, *pack([bytes(3000)]))
+    store.apply(store.applied_index + 1, 4, encode(1, [put]))
+    store.commit()
+    with closing(tables.connect(database, 1_000)) as disk:
+        sql = "UPDATE {} SET crc = crc + 1 WHERE rowid = (SELECT max(rowid) FROM {})"
+        for table in ("publications", "producers", "clients", "topics"):
+            disk.execute(sql.format(table, table))
+            with pytest.raises(tables.CorruptStore, match=table):
+                make_copy(database, tmp_path / "source" / "copy-1.db", no_pause)
+            disk.execute(sql.replace("+", "-").format(table, table))
+    make_copy(database, tmp_path / "source" / "copy-1.db", no_pause)
 
 
 def test_pieces_end_with_the_copy(copy: tuple[Path, SnapshotInfo]) -> None:

@@ -1,0 +1,232 @@
+"""The fake network: links between the lab's nodes that a test, or the weather, disturbs.
+
+What lives here: connections, queues of messages, and what may happen to both. What must not: nodes,
+time, claims. Every message passes through its encoding, as on a real connection.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cluster.messages import (
+    FRAME_HEAD,
+    Hello,
+    Message,
+    Relay,
+    RelayReply,
+    SnapshotChunk,
+    SnapshotRefused,
+    SnapshotRequest,
+    decode,
+    encode,
+)
+from cluster.peers import Connected, Disconnected, Event, Reason
+
+Link = tuple[str, str]  # (from, to)
+LATE_MAX: Final = 256  # messages kept to arrive after a reconnection
+# What belongs to one connection: its ids mean nothing on the next one.
+OF_THE_CONNECTION: Final = (Relay, RelayReply, SnapshotChunk, SnapshotRefused, SnapshotRequest)
+
+
+@dataclass
+class Weather:
+    """What happens to messages at random; shares of them, 0 to 1."""
+
+    rng: random.Random
+    drop: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    delay: float = 0.0
+    late: list[tuple[Link, tuple[str, str], Message]] = field(default_factory=list)
+
+    def blow(self, queue: deque[Message]) -> list[Message]:
+        """Return what arrives now of a link's queue, which keeps the rest."""
+        arriving: list[Message] = []
+        while queue and self.rng.random() >= self.delay:
+            reordered = self.rng.random() < self.reorder
+            at = self.rng.randrange(len(queue)) if reordered else 0
+            message = queue[at]
+            if self.rng.random() >= self.duplicate:
+                del queue[at]
+            if self.rng.random() >= self.drop:
+                arriving.append(message)
+        return arriving
+
+
+class Net:
+    """Links between nodes: FIFO and reliable, until something else is asked for.
+
+    `cut`: links that lose everything while both ends still believe in the connection. `held`: links
+    whose messages wait in `queues` for the test. `refused`: pairs that can't connect. `tap` sees
+    each message that is sent.
+    """
+
+    def __init__(self) -> None:
+        self.queues: dict[Link, deque[Message]] = {}
+        self.hellos: dict[str, Hello] = {}  # of running nodes
+        self.events: dict[str, list[Event]] = {}
+        self.connections: set[frozenset[str]] = set()
+        self.cut: set[Link] = set()
+        self.held: set[Link] = set()
+        self.refused: set[frozenset[str]] = set()
+        self.weather: Weather | None = None
+        self.tap: Callable[[str, str, Message], None] | None = None
+        self._known: dict[Link, Hello] = {}  # (who, about whom)
+
+    # --- connections --------------------------------------------------------------------------
+
+    def connected(self, one: str, other: str) -> bool:
+        """Return whether both ends believe that they are connected."""
+        return frozenset((one, other)) in self.connections
+
+    def join(self, name: str, hello: Hello) -> None:
+        """Let a node listen; `dial` connects it."""
+        self.hellos[name] = hello
+        self.events[name] = []
+
+    def leave(self, name: str) -> None:
+        """Take a node off the network: its peers notice at once, as they do of a dead process."""
+        del self.hellos[name]
+        for other in self.hellos:
+            self.break_link(name, other)
+
+    def dial(self) -> None:
+        """Connect every pair that can be."""
+        names = sorted(self.hellos)
+        for one in names:
+            for other in names:
+                pair = frozenset((one, other))
+                apart = pair in self.refused or {(one, other), (other, one)} & self.cut
+                if one < other and pair not in self.connections and not apart:
+                    self.connections.add(pair)
+                    self.events[one].append(Connected(other))
+                    self.events[other].append(Connected(one))
+
+    def break_link(self, one: str, other: str) -> None:
+        """Close the connection: what is in flight is lost, unless the weather brings it later."""
+        if not self.connected(one, other):
+            return
+        self.connections.remove(frozenset((one, other)))
+        for end, far in ((one, other), (other, one)):
+            self._known.pop((end, far), None)
+            queue = self.queues.pop((end, far), deque())
+            if self.weather is not None and end in self.hellos and far in self.hellos:
+                self._keep_for_later((end, far), queue)
+            if end in self.hellos:
+                self.events[end].append(Disconnected(far, Reason.CLOSED, "test"))
+
+    def _keep_for_later(self, link: Link, queue: deque[Message]) -> None:
+        assert self.weather is not None
+        incarnations = self._incarnations(link)
+        kept = [message for message in queue if not isinstance(message, OF_THE_CONNECTION)]
+        late = self.weather.late
+        late += [(link, incarnations, message) for message in kept]
+        del late[:-LATE_MAX]
+
+    def _incarnations(self, link: Link) -> tuple[str, str]:
+        return self.hellos[link[0]].incarnation, self.hellos[link[1]].incarnation
+
+    def hello_of(self, observer: str, name: str) -> Hello | None:
+        """Return what `observer` was told of `name` on their connection."""
+        if not self.connected(observer, name):
+            return None
+        if (name, observer) not in self.cut:
+            self._known[observer, name] = self.hellos[name]
+        return self._known.get((observer, name))
+
+    # --- disturbances -------------------------------------------------------------------------
+
+    def cut_one_way(self, source: str, *targets: str) -> None:
+        """Lose everything from `source` to the targets, without anybody noticing."""
+        for target in targets:
+            self.cut.add((source, target))
+            self.queues.pop((source, target), None)
+
+    def cut_off(self, name: str, *others: str) -> None:
+        """Let no byte pass between `name` and the others, without anybody noticing."""
+        self.cut_one_way(name, *others)
+        for other in others:
+            self.cut_one_way(other, name)
+
+    def hold(self, source: str, *targets: str) -> None:
+        """Let what `source` sends to the targets wait for the test."""
+        self.held |= {(source, target) for target in targets}
+
+    def take(self, source: str, target: str) -> list[Message]:
+        """Take everything off a link."""
+        return list(self.queues.pop((source, target), ()))
+
+    def put(self, source: str, target: str, *messages: Message) -> None:
+        """Let messages arrive with the target's next turn, however old they are."""
+        self.queues.setdefault((source, target), deque()).extend(messages)
+
+    def heal(self) -> None:
+        """End all disturbances."""
+        self.cut.clear()
+        self.held.clear()
+        self.refused.clear()
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def send(self, source: str, target: str, message: Message) -> None:
+        """Take a message; it may get lost."""
+        if not self.connected(source, target):
+            return
+        if self.tap is not None:
+            self.tap(source, target, message)
+        if (source, target) not in self.cut:
+            frame = encode(message)
+            self.put(source, target, decode(memoryview(frame)[FRAME_HEAD.size :]))
+
+    def arriving(self, name: str) -> list[tuple[str, Message]]:
+        """Take what arrives at a node now."""
+        taken: list[tuple[str, Message]] = []
+        for link, queue in self.queues.items():
+            if link[1] == name and link not in self.held and queue:
+                arrived = list(queue) if self.weather is None else self.weather.blow(queue)
+                taken += [(link[0], message) for message in arrived]
+                if self.weather is None:
+                    queue.clear()
+        return taken + self._arriving_late(name)
+
+    def _arriving_late(self, name: str) -> list[tuple[str, Message]]:
+        weather, taken = self.weather, []
+        if weather is None or weather.rng.random() < weather.delay:
+            return []
+        for item in [item for item in weather.late if item[0][1] == name]:
+            link, incarnations, message = item
+            if self.connected(*link) and weather.rng.random() < weather.reorder:
+                weather.late.remove(item)
+                if self._incarnations(link) == incarnations:
+                    taken.append((link[0], message))
+        return taken
+
+
+class LabPeers:
+    """One node's `Peers` on the fake network."""
+
+    def __init__(self, net: Net, name: str) -> None:
+        self._net, self._name = net, name
+
+    def send(self, name: str, message: Message) -> None:
+        self._net.send(self._name, name, message)
+
+    def flush(self, name: str | None) -> None:
+        """Nothing to do: links have no buffers of their own."""
+
+    def receive(self, limit: int) -> list[tuple[str, Message]]:
+        return self._net.arriving(self._name)[:limit]
+
+    def events(self) -> list[Event]:
+        events, self._net.events[self._name] = self._net.events[self._name], []
+        return events
+
+    def hello_of(self, name: str) -> Hello | None:
+        return self._net.hello_of(self._name, name)
+
+    def update_hello(self, hello: Any) -> None:
+        self._net.hellos[self._name] = hello

@@ -1,0 +1,284 @@
+"""Founding and readmission: docs/decisions/0003-wiped-nodes.md, sentence by sentence."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cluster import commands
+from cluster.identity import Identity
+from cluster.membership import ReplacedError
+from cluster.messages import NextIndex
+from tests.simulation.lab import Lab
+from tests.simulation.schedules import Stage
+
+FOUNDING_OPERATIONS = 8  # of the journal's disk while a node becomes a member; more change nothing
+
+
+def members(lab: Lab) -> set[str]:
+    return {name for name, node in lab.nodes.items() if node.raft is not None}
+
+
+def readmitted(stage: Stage, name: str, seconds: float = 10.0) -> bool:
+    """Return whether a node becomes a member and catches up in so many virtual seconds."""
+    lab = stage.lab
+
+    def has_caught_up() -> bool:
+        raft, leader = lab.nodes[name].raft, lab.leader()
+        if raft is None or not leader:
+            return False
+        return raft.applied_index == stage.raft(leader).applied_index and raft.leader == leader
+
+    return lab.reaches(has_caught_up, seconds)
+
+
+def check(stage: Stage, leader: str) -> None:
+    assert stage.damage(leader) == []
+
+
+# --- founding -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pair", ["ab", "ac", "bc"])
+def test_two_fresh_nodes_never_found_without_the_third(tmp_path: Path, pair: str) -> None:
+    lab = Lab(tmp_path)
+    lab.start(*pair)
+    lab.run(20.0)
+    assert members(lab) == set()
+    lab.start()
+    lab.elect()
+    assert members(lab) == {"a", "b", "c"}
+
+
+def test_a_founding_member_may_come_late(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.net.refused = {frozenset("bc")}
+    lab.start()
+    lab.step()
+    lab.turn("a")  # founds
+    lab.net.cut_off("a", "b", "c")
+    lab.run(1.0)
+    assert "a" in members(lab)
+    lab.net.heal()
+    lab.elect()
+    lab.run(0.5)
+    assert members(lab) == {"a", "b", "c"}
+    sets = {str(node.identity.founding) for node in lab.nodes.values()}
+    assert len(sets) == 1
+
+
+@pytest.mark.parametrize("operation", range(FOUNDING_OPERATIONS))
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_crash_while_founding_leaves_nothing_behind(
+    tmp_path: Path, name: str, operation: int
+) -> None:
+    lab = Lab(tmp_path)
+    lab.start()
+    lab.disks[name].power_fails_in = operation
+    lab.run(1.0)
+    lab.start(*(each for each in "abc" if each not in lab.nodes))
+    lab.elect()
+    lab.until(lambda: members(lab) == {"a", "b", "c"})
+    lab.run(1.0)
+    lab.oracle.compare(lab.nodes)
+    assert lab.oracle.evidence == []
+
+
+def test_a_founder_wiped_at_once_is_readmitted(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.start()
+    lab.until(lambda: members(lab) == {"a", "b", "c"}, 1.0)
+    lab.crash("a")
+    lab.wipe("a")
+    lab.start("a")
+    lab.until(lambda: members(lab) == {"a", "b", "c"})
+    assert lab.nodes["a"].identity.founding is None
+    lab.run(1.0)
+    lab.oracle.compare(lab.nodes)
+    assert lab.oracle.evidence == []
+
+
+def test_a_power_loss_before_the_first_checkpoint_costs_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.publish("a", "x")
+    for name in "abc":
+        stage.lab.lose_power(name)
+    stage.lab.start()
+    stage.lab.run(0.1)
+    check(stage, "a")
+
+
+# --- readmission ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["leader", "follower"])
+def test_a_wiped_node_catches_up_under_writes(tmp_path: Path, which: str) -> None:
+    stage = Stage(tmp_path)
+    stage.publish("a", "x0", "x1")
+    wiped = "a" if which == "leader" else "c"
+    stage.lab.crash(wiped)
+    stage.lab.wipe(wiped)
+    stage.elect("b")
+    stage.lab.start(wiped)
+    for number in range(15):
+        stage.publish("b", f"y{number}")
+    assert readmitted(stage, wiped)
+    stage.publish("b", "z")
+    stage.lab.run(0.5)
+    check(stage, wiped)  # as good a leader as any
+
+
+def test_a_wiped_node_with_another_one_down_waits_for_it(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.publish("a", "x")
+    stage.lab.crash("b", "c")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    stage.put("a", "y")
+    assert not stage.lab.reaches(lambda: stage.node("c").raft is not None, 20.0)
+    assert "y" not in stage.acknowledged()
+    stage.lab.start("b")
+    stage.lab.until(lambda: "y" in stage.acknowledged())
+    assert readmitted(stage, "c")
+    check(stage, "a")
+
+
+@pytest.mark.parametrize("operation", range(FOUNDING_OPERATIONS))
+def test_a_crash_while_rejoining_begins_again(tmp_path: Path, operation: int) -> None:
+    stage = Stage(tmp_path)
+    stage.publish("a", "x")
+    stage.lab.crash("c")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    stage.lab.disks["c"].power_fails_in = operation
+    stage.lab.run(5.0)
+    if "c" not in stage.lab.nodes:
+        stage.lab.start("c")
+    assert readmitted(stage, "c")
+    check(stage, "c")
+
+
+def test_a_node_wiped_twice_is_readmitted_twice(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    for round_number in range(2):
+        stage.publish("a", f"x{round_number}")
+        stage.lab.crash("c")
+        stage.lab.wipe("c")
+        stage.lab.start("c")
+        assert readmitted(stage, "c")
+    check(stage, "c")
+
+
+def test_acknowledgments_of_the_old_incarnation_count_no_more(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.net.cut_off("b", "a", "c")
+    stage.publish("a", "x")
+    acknowledged = stage.raft("a").match_index("c")
+    assert acknowledged == stage.raft("a").journal.last_index
+    stage.lab.crash("c")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    stage.lab.run(0.1)
+    assert stage.raft("a").match_index("c") == 0
+    stage.put("a", "y")
+    stage.lab.run(0.1)
+    late = NextIndex(stage.raft("a").term, stage.raft("a").journal.last_index + 1, False, True)
+    stage.net.put("c", "a", late)
+    stage.lab.run(0.5)
+    assert "y" not in stage.acknowledged()
+    assert stage.raft("a").match_index("c") == 0
+    stage.net.heal()
+    stage.lab.until(lambda: "y" in stage.acknowledged())
+    check(stage, "a")
+
+
+def test_a_readmitted_leader_brings_up_a_follower_that_missed_its_admission(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, "abcde")
+    stage.net.cut_off("c", *"abde")
+    stage.lab.crash("b")
+    stage.lab.wipe("b")
+    stage.lab.start("b")
+    assert readmitted(stage, "b")
+    stage.elect("b")
+    stage.lab.crash("a")
+    stage.net.heal()
+    assert stage.lab.reaches(
+        lambda: stage.raft("c").applied_index == stage.raft("b").applied_index, 5.0
+    ), "c does not hear of the entry that admits its leader"
+    stage.lab.start("a")
+    check(stage, "b")
+
+
+def test_a_majority_serves_though_one_of_it_missed_an_admission(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.lab.crash("b")
+    stage.lab.wipe("b")
+    stage.lab.start("b")
+    stage.lab.until(lambda: stage.raft("a").uncommitted_entries > 0)
+    for _ in range(5):  # c acknowledges the admission, and does not hear that it is committed
+        stage.lab.turn("c")
+        stage.lab.turn("a")
+        if not stage.raft("a").uncommitted_entries:
+            break
+    for other in "ab":
+        stage.net.refused.add(frozenset(("c", other)))
+        stage.net.break_link("c", other)
+    assert readmitted(stage, "b")
+    stage.publish("a", "x")
+    stage.lab.run(0.2)
+    stage.lab.crash("a")
+    check(stage, "b")
+
+
+# --- a directory that was replaced ----------------------------------------------------------------
+
+
+def test_a_running_node_that_was_replaced_stops(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.lab.may_end = (ReplacedError,)
+    admit = commands.encode(0, [commands.Admit("c", "another-incarnation")])
+    stage.raft("a").submit(admit)
+    stage.lab.step()
+    stage.lab.crash("a")  # c has the entry and leads the term that commits it
+    stage.campaign("c")
+    stage.lab.run(0.5)
+    assert isinstance(stage.lab.ended.get("c"), ReplacedError)
+
+
+def test_a_replaced_directory_takes_no_part(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    old = tmp_path / "old"
+    stage.lab.crash("c")
+    shutil.copytree(stage.lab.data_dir("c"), old)
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    assert readmitted(stage, "c")
+    stage.lab.crash("c")
+    stage.lab.wipe("c")
+    shutil.copytree(old, stage.lab.data_dir("c"))
+    stage.lab.start("c")
+    stage.lab.crash("b")
+    stage.put("a", "x")
+    stage.campaign("c")
+    assert not stage.lab.reaches(lambda: "x" in stage.acknowledged(), 5.0)
+    assert stage.raft("a").is_leader
+    stage.lab.crash("c")
+    stage.lab.start("b")
+    stage.lab.until(lambda: "x" in stage.acknowledged())
+    check(stage, "a")
+
+
+def test_a_readmitted_node_hands_out_no_founding_set(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.lab.crash("c")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    assert readmitted(stage, "c")
+    identity = Identity.load(stage.lab.data_dir("c"))
+    assert identity is not None
+    assert identity.started
+    assert identity.founding is None

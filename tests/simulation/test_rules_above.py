@@ -1,0 +1,172 @@
+"""Rules 14, 26, 28 and 29 of docs/raft.md: what happens with each, and without it.
+
+Rule 26's other half, founding and readmission, is in test_membership.py.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pysyncobj import SyncObj
+
+from cluster.commands import DamagedEntry
+from cluster.core import Core
+from cluster.identity import Identity
+from cluster.journal import Journal
+from cluster.membership import ReplacedError
+from cluster.messages import Hello
+from cluster.raft import Raft
+from cluster.store import Store
+from flotilla.protocol import GET, Request
+from tests.simulation.disk import LabDisk
+from tests.simulation.lab import Lab
+from tests.simulation.schedules import Stage, compare_with_and_without
+
+# --- 26: a wiped node is a new member -------------------------------------------------------------
+
+
+def wiped_voter(directory: Path) -> list[str]:
+    """A node that acknowledged an entry comes back empty and is asked for its vote."""
+    stage = Stage(directory)
+    stage.net.cut_off("b", "a", "c")
+    stage.publish("a", "x")
+    stage.lab.crash("a", "c")
+    stage.lab.wipe("c")
+    stage.net.heal()
+    stage.lab.start("c")
+    stage.lab.run(0.1)
+    stage.campaign("b")
+    if stage.lab.reaches(lambda: bool(stage.lab.leader()), 3.0):
+        return stage.damage("b")
+    stage.lab.start("a")
+    stage.lab.run(0.1)
+    return stage.damage("a")
+
+
+def wipe_all_but_the_identity(lab: Lab, name: str) -> None:
+    directory = lab.data_dir(name)
+    identity = Identity.load(directory)
+    assert identity is not None
+    assert identity.founding is not None
+    shutil.rmtree(directory / "store")
+    shutil.rmtree(directory / "journal")
+    lab.disks[name] = LabDisk()
+    Journal.create(directory / "journal", lab.disks[name])
+    Store.open(directory / "store" / "store.db", identity.founding).close()
+
+
+def test_a_wiped_node_does_not_vote_as_the_old_one(tmp_path: Path) -> None:
+    compare_with_and_without(
+        wiped_voter,
+        lambda patch: patch.setattr(Lab, "wipe", wipe_all_but_the_identity),
+        tmp_path,
+        "lost acknowledged x",
+    )
+
+
+# --- 14: only admitted members are heard ----------------------------------------------------------
+
+
+def replaced_directory_comes_back(directory: Path) -> list[str]:
+    """A node was readmitted after a wipe; then its old directory is put back."""
+    stage = Stage(directory)
+    stage.lab.crash("c")
+    shutil.copytree(stage.lab.data_dir("c"), directory / "old")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    stage.lab.until(lambda: stage.node("c").raft is not None)
+    stage.lab.run(0.5)
+    stage.net.cut_off("b", "a", "c")
+    stage.publish("a", "x")
+    stage.lab.crash("a", "c")
+    stage.lab.wipe("c")
+    shutil.copytree(directory / "old", stage.lab.data_dir("c"))
+    stage.lab.may_end = (ReplacedError,)
+    stage.net.heal()
+    stage.lab.start("c")
+    stage.lab.run(0.1)
+    stage.campaign("b")
+    if stage.lab.reaches(lambda: stage.raft("b").is_leader, 3.0):
+        return ["b leads without acknowledged x"]
+    stage.lab.start("a")
+    stage.lab.run(0.1)
+    return stage.damage("a")
+
+
+def test_a_replaced_incarnation_is_not_heard(tmp_path: Path) -> None:
+    def is_linked(hello: Hello | None, admitted: str | None, applied_index: int) -> bool:
+        return hello is not None and not hello.fresh
+
+    compare_with_and_without(
+        replaced_directory_comes_back,
+        lambda patch: patch.setattr("cluster.replica.is_linked", is_linked),
+        tmp_path,
+        "b leads without acknowledged x",
+    )
+
+
+# --- 28: reads wait for answers from a majority ---------------------------------------------------
+
+
+def read_at_a_deposed_leader(directory: Path) -> list[str]:
+    """A leader that was deposed without noticing is asked for publications."""
+    stage = Stage(directory)
+    stage.net.cut_off("a", "b", "c")
+    stage.elect("b")
+    stage.publish("b", "x")
+    body = {"last_id": 0, "max_count": 9}
+    asked = stage.lab.send("a", Request(GET, "", "t", stage.subscriber, body=body))
+    stage.lab.run(0.5)
+    reply = stage.lab.replies.get(asked)
+    stale = reply is not None and reply.ok and not reply.body["count"]
+    return (["a read missed acknowledged x"] if stale else []) + stage.damage("b")
+
+
+def test_a_deposed_leader_answers_no_read(tmp_path: Path) -> None:
+    compare_with_and_without(
+        read_at_a_deposed_leader,
+        lambda patch: patch.setattr(Raft, "barrier_passed", lambda raft: raft._barrier_sequence),
+        tmp_path,
+        "missed acknowledged x",
+    )
+
+
+# --- 29: nothing is unpickled ---------------------------------------------------------------------
+
+
+class Touch:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def pickle_in_an_entry(directory: Path) -> list[str]:
+    """An entry is a pickle that does something."""
+    stage = Stage(directory)
+    stage.lab.may_end = (DamagedEntry, KeyError)
+    trace = directory / "trace"
+    stage.raft("a").submit(pickle.dumps(Touch(trace)))
+    stage.lab.run(0.5)
+    return ["a pickle was executed"] if trace.exists() else []
+
+
+def test_a_pickle_is_never_executed(tmp_path: Path) -> None:
+    ours, theirs = Core._SyncObj__doApplyCommand, SyncObj._SyncObj__doApplyCommand
+
+    def apply(core: Core, command: bytes) -> None:
+        is_pickle = command[1:2] == pickle.PROTO
+        (theirs if is_pickle else ours)(core, command)
+
+    compare_with_and_without(
+        pickle_in_an_entry,
+        lambda patch: patch.setattr(Core, "_SyncObj__doApplyCommand", apply),
+        tmp_path,
+        "a pickle was executed",
+    )

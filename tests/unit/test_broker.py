@@ -1,0 +1,182 @@
+"""The leader's core: who waits, how many may, and what they are told when leadership ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import broker as broker_module
+from cluster.broker import Answer, Broker, BrokerLimits
+from cluster.store import Store
+from flotilla.protocol import (
+    GET,
+    PUT,
+    REQUEST_ID,
+    SUB,
+    TOPICS,
+    Request,
+    decode_request,
+    encode_request,
+    pack,
+)
+
+ME = "client-1"
+
+
+class Bench:
+    """A broker on a real store; `turn` replicates and applies whatever it was asked."""
+
+    def __init__(self, directory: Path, **limits: int) -> None:
+        self.store = Store.open(directory / "store.db", {"a": "1"})
+        self.broker = Broker(self.store, BrokerLimits(**limits), lambda: ME)
+        self.now_ms = 0.0
+        self.barrier = 0
+        self.submit()
+        self.ask(REQUEST_ID, client_id="")
+        self.ask(SUB, "t")
+        self.turn()
+
+    def ask(self, kind: str, topic: str = "", client_id: str = ME, **body: Any) -> None:
+        made = Request(kind, "r", topic, client_id, None, body)
+        request = decode_request(encode_request(made))
+        waiting = self.broker.request(b"me", request, self.now_ms)
+        if waiting is not None:
+            self.barrier += 1
+            self.broker.await_barrier(waiting, self.barrier, self.store.applied_index)
+
+    def put(self, counter: int, publication: bytes = b"p") -> None:
+        self.ask(PUT, "t", counter=counter, publication=publication.decode())
+
+    def submit(self) -> list[tuple[int, bytes]]:
+        entries = []
+        index = self.store.applied_index
+        if not index:
+            self.store.apply(1, 1, b"")
+        for payload, authors in self.broker.take_entries(0):
+            index += 1
+            self.broker.submitted(index, 1, authors)
+            entries.append((index, payload))
+        return entries
+
+    def turn(self) -> list[Answer]:
+        for index, payload in self.submit():
+            self.broker.applied(index, 1, self.store.apply(index, 1, payload), self.now_ms)
+        self.broker.serve_reads(self.barrier, self.store.applied_index, self.now_ms)
+        self.broker.expire(self.now_ms)
+        return self.taken()
+
+    def taken(self) -> list[Answer]:
+        answers, self.broker.answers = self.broker.answers, []
+        return answers
+
+
+def code_of(answer: Answer) -> str:
+    return str(answer.body.get("error", answer.type))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_put_s_bytes_are_kept_once(bench: Bench) -> None:
+    lengths, data = pack([b"x" * 1000])
+    request = Request(PUT, "r", "t", ME, None, {"counter": 1, "count": 1}, lengths, data)
+    bench.broker.request(b"me", request, 0.0)
+    assert (request.lengths, request.data) == (b"", b"")
+    assert code_of(*bench.turn()) == "ACK"
+    assert bench.store.backlog_bytes("t") == 1004
+
+
+def test_deadlines_of_woken_gets_do_not_pile_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "STALE_DEADLINES_MIN", 10)
+    for counter in range(1, 101):
+        bench.ask(GET, "t", wait_ms=60_000, last_id=counter - 1)
+        assert bench.turn() == []
+        bench.put(counter)
+        assert [code_of(answer) for answer in bench.turn()] == ["ACK", "ACK"]
+        assert len(bench.broker._parked_by_deadline) <= 12
+    bench.ask(GET, "t", wait_ms=50, last_id=100)
+    bench.turn()
+    bench.now_ms = 50.0
+    assert [answer.body["count"] for answer in bench.turn()] == [0]
+
+
+def test_one_parked_get_over_the_limit_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, parked_gets_max=1)
+    bench.ask(GET, "t", wait_ms=1000)
+    bench.ask(GET, "t", wait_ms=1000)
+    [refused] = bench.turn()
+    assert (code_of(refused), refused.body["limit"]) == ("overloaded", 1)
+
+
+def test_one_request_over_the_limit_is_refused_until_others_are_answered(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, in_flight_max=2)
+    bench.put(1)
+    bench.ask(TOPICS)
+    bench.put(2)
+    assert [code_of(answer) for answer in bench.turn()] == ["overloaded", "ACK", "ACK"]
+    bench.put(2)
+    assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
+
+
+def test_a_full_topic_refuses_puts(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, backlog_bytes_max=1003)
+    bench.put(1, b"x" * 1000)
+    bench.turn()
+    bench.put(2)
+    assert [code_of(answer) for answer in bench.turn()] == ["backlog_full"]
+
+
+def test_a_short_disk_refuses_puts_and_nothing_else(bench: Bench) -> None:
+    bench.broker.disk_low = True
+    bench.put(1)
+    bench.ask(GET, "t")
+    assert [code_of(answer) for answer in bench.turn()] == ["disk_full", "ACK"]
+
+
+def test_a_publication_that_is_no_text_is_not_sent_as_text(bench: Bench) -> None:
+    lengths, data = pack([b"\xff"])
+    request = Request(PUT, "r", "t", ME, None, {"counter": 1, "count": 1}, lengths, data)
+    bench.broker.request(b"me", request, 0.0)
+    bench.turn()
+    bench.ask(GET, "t", text=True)
+    assert [code_of(answer) for answer in bench.turn()] == ["bad_request"]
+
+
+def test_a_read_waits_for_its_barrier(bench: Bench) -> None:
+    bench.ask(TOPICS)
+    bench.broker.serve_reads(bench.barrier - 1, bench.store.applied_index, 0.0)
+    assert bench.taken() == []
+    bench.broker.serve_reads(bench.barrier, bench.store.applied_index - 1, 0.0)
+    assert bench.taken() == []
+    bench.broker.serve_reads(bench.barrier, bench.store.applied_index, 0.0)
+    assert [code_of(answer) for answer in bench.taken()] == ["ACK"]
+
+
+def test_what_was_replicated_ends_uncertain_and_all_else_definite(bench: Bench) -> None:
+    bench.ask(GET, "t", wait_ms=1000)
+    bench.turn()
+    bench.put(1)
+    bench.submit()
+    bench.put(2)
+    bench.ask(TOPICS)
+    bench.broker.abdicate("b")
+    answers = bench.taken()
+    assert sorted(map(code_of, answers)) == ["not_leader", "not_leader", "not_leader", "uncertain"]
+    assert {answer.body["definite"] for answer in answers if code_of(answer) != "uncertain"} == {
+        True
+    }
+    assert bench.broker.is_idle()
+    assert bench.turn() == []
+
+
+def test_an_entry_of_another_term_is_never_taken_for_one_s_own(bench: Bench) -> None:
+    bench.put(1)
+    [(index, payload)] = bench.submit()
+    with pytest.raises(AssertionError, match="replaced by term 2"):
+        bench.broker.applied(index, 2, bench.store.apply(index, 2, payload), 0.0)

@@ -1,0 +1,128 @@
+"""Clients' requests at a node that does not lead: passed on, bounded, answered exactly once."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.frontend import Frontend
+from cluster.messages import Message, Relay, RelayReply
+from cluster.relays import RELAY_MS_MAX
+from flotilla.protocol import (
+    GET,
+    STATUS,
+    TOPICS,
+    Reply,
+    Request,
+    decode_reply,
+    encode_reply,
+    encode_request,
+)
+
+RELAYS_MAX = 2
+
+
+class Bench:
+    """A follower `b` of the leader `a`, linked."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Message]] = []
+        self.linked = {"a"}
+        peers: Any = SimpleNamespace(send=lambda name, message: self.sent.append((name, message)))
+        self.front = Frontend("b", RELAYS_MAX, random.Random(1), peers, self.linked)
+        self.raft = SimpleNamespace(leader="a", serving=False, term=3)
+        lead: Any = SimpleNamespace(raft=self.raft, broker=SimpleNamespace(answers=[]))
+        self.front.lead = lead
+        self.front.begin_turn(0.0, {})
+
+    def ask(self, request_id: str, kind: str = TOPICS) -> None:
+        request = Request(kind, request_id, client_id="me")
+        self.front.take_request(b"client", encode_request(request))
+
+    def replies(self) -> list[Reply]:
+        return [decode_reply(frames) for _, frames in self.front.take_replies()]
+
+    def relayed(self) -> list[Relay]:
+        return [message for _, message in self.sent if isinstance(message, Relay)]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def errors(replies: list[Reply]) -> list[tuple[str, str]]:
+    return [(reply.request_id, str(reply.body.get("error"))) for reply in replies]
+
+
+def test_a_follower_passes_a_request_on_and_its_reply_back(bench: Bench) -> None:
+    bench.ask("r1")
+    [relay] = bench.relayed()
+    assert not bench.front.is_idle()
+    frames = encode_reply(Reply("ACK", "r1", "b", "a", 3, {}))
+    bench.front.take_relay_reply(RelayReply(relay.relay_id, frames))
+    bench.front.take_relay_reply(RelayReply(relay.relay_id, frames))
+    assert [reply.request_id for reply in bench.replies()] == ["r1"]
+    assert bench.front.is_idle()
+
+
+def test_one_relay_over_the_limit_is_refused(bench: Bench) -> None:
+    for number in range(RELAYS_MAX + 1):
+        bench.ask(f"r{number}")
+    [refused] = bench.replies()
+    assert errors([refused]) == [("r2", "overloaded")]
+    assert refused.body["limit"] == RELAYS_MAX
+
+
+def test_a_relay_that_nobody_waits_for_makes_room(bench: Bench) -> None:
+    for number in range(RELAYS_MAX):
+        bench.ask(f"r{number}")
+    bench.front.begin_turn(RELAY_MS_MAX, {})
+    bench.ask("late")
+    assert len(bench.relayed()) == RELAYS_MAX + 1
+
+
+def test_who_waits_for_a_lost_leader_is_told_that_the_outcome_is_unknown(bench: Bench) -> None:
+    bench.ask("r1")
+    bench.front.abandon_relays("c")
+    assert bench.replies() == []
+    bench.front.abandon_relays("a")
+    [reply] = bench.replies()
+    assert (errors([reply]), reply.body["definite"]) == ([("r1", "uncertain")], False)
+
+
+@pytest.mark.parametrize("leader", ["", "b", "c"])
+def test_a_node_that_reaches_no_leader_says_electing(bench: Bench, leader: str) -> None:
+    bench.raft.leader = leader
+    bench.ask("r1")
+    assert errors(bench.replies()) == [("r1", "electing")]
+    assert bench.sent == []
+
+
+def test_a_relayed_request_is_not_passed_on_again(bench: Bench) -> None:
+    bench.front.take_relay("c", Relay(7, encode_request(Request(GET, "r1", "t", "me"))))
+    assert bench.front.take_replies() == []
+    [(name, message)] = bench.sent
+    assert isinstance(message, RelayReply)
+    reply = decode_reply(message.frames)
+    assert (name, message.relay_id, reply.node) == ("c", 7, "c")
+    assert errors([reply]) == [("r1", "electing")]
+
+
+def test_a_stopping_node_takes_nothing_but_status(bench: Bench) -> None:
+    bench.front.stopping = True
+    bench.front.lead = None
+    bench.ask("r1")
+    bench.ask("r2", STATUS)
+    first, second = bench.replies()
+    assert {first.request_id, second.request_id} == {"r1", "r2"}
+    assert {first.body.get("error"), second.body.get("role")} == {"shutting_down", "joining"}
+
+
+def test_what_is_no_request_gets_its_id_back(bench: Bench) -> None:
+    bench.front.take_request(b"client", [b'{"type": "DANCE", "request_id": "r1"}'])
+    bench.front.take_request(b"client", [])
+    assert errors(bench.replies()) == [("r1", "bad_request"), ("", "bad_request")]

@@ -1,0 +1,43 @@
+"""One member's Raft as a leader. The rules are proved in tests/simulation/test_rules_*.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster import transport
+from cluster.transport import IN_FLIGHT_BYTES_MAX
+from tests.simulation.schedules import Stage
+
+
+def test_a_new_leadership_waits_for_no_answer_to_an_earlier_one(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "abc")
+    stage.elect("a")
+    in_flight = stage.raft("a")._transport._in_flight["c"]
+    stage.elect("b")
+    in_flight.append((10**6, IN_FLIGHT_BYTES_MAX))  # nobody will acknowledge it
+    stage.lab.crash("b")
+    stage.elect("a")
+    assert stage.lab.reaches(
+        lambda: stage.raft("c").applied_index == stage.raft("a").applied_index > 0
+    ), "a waits for an answer that rule 15 drops"
+
+
+def test_a_follower_that_is_behind_is_fed_at_the_pace_of_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, "abc")
+    monkeypatch.setattr(transport, "IN_FLIGHT_BYTES_MAX", 200)
+    stage.net.held.add(("a", "c"))
+    in_flight = stage.raft("a")._transport._in_flight["c"]
+    most = 0
+    for number in range(20):
+        stage.put("a", f"publication {number}" * 5)
+        stage.lab.run(0.05)
+        most = max(most, sum(size for _, size in in_flight))
+    assert 200 <= most < 1000, most
+    stage.net.heal()
+    assert stage.lab.reaches(
+        lambda: stage.raft("c").applied_index == stage.raft("a").applied_index, 5.0
+    ), "c was never sent the rest"

@@ -1,0 +1,47 @@
+"""Requests that were passed on: bounded, and answered by nobody's reply but their own."""
+
+from __future__ import annotations
+
+from cluster.messages import INTEGER_MAX
+from cluster.relays import RELAY_ID_BITS, RELAY_MS_MAX, Relays
+
+
+def test_one_relay_over_the_limit_is_refused_until_another_ends() -> None:
+    relays = Relays(2, 0)
+    first = relays.add(b"c", "r1", "n1", 0.0)
+    assert relays.add(b"c", "r2", "n1", 0.0) is not None
+    assert relays.add(b"c", "r3", "n1", 0.0) is None
+    assert first is not None
+    assert relays.finish(first) is not None
+    assert relays.add(b"c", "r3", "n1", 0.0) is not None
+
+
+def test_a_reply_to_a_request_of_the_last_life_finds_nobody() -> None:
+    before, after = Relays(9, 1000), Relays(9, 2**40)
+    old = before.add(b"c", "r1", "n1", 0.0)
+    after.add(b"d", "r2", "n1", 0.0)
+    assert old is not None
+    assert after.finish(old) is None
+    assert len(after) == 1
+
+
+def test_ids_stay_within_what_the_message_holds() -> None:
+    number = Relays(1, 2**RELAY_ID_BITS - 1).add(b"c", "r1", "n1", 0.0)
+    assert number is not None
+    assert number <= INTEGER_MAX
+
+
+def test_a_lost_leader_s_relays_are_given_back_and_no_other_s() -> None:
+    relays = Relays(9, 0)
+    relays.add(b"c", "r1", "n1", 0.0)
+    relays.add(b"c", "r2", "n2", 0.0)
+    assert [relay.request_id for relay in relays.abandon("n1")] == ["r1"]
+    assert len(relays) == 1
+
+
+def test_a_relay_that_nobody_waits_for_is_dropped() -> None:
+    relays = Relays(9, 0)
+    relays.add(b"c", "r1", "n1", 0.0)
+    relays.add(b"c", "r2", "n1", 1.0)
+    relays.expire(RELAY_MS_MAX)
+    assert len(relays) == 1
