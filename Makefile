@@ -3,13 +3,14 @@
 
 PYTHON := .venv/bin/python
 STAMP := .venv/.flotilla-stamp
+SIMULATE := $(PYTHON) -m chaos.simulation
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt docs bench test-deploy clean
+.PHONY: help setup demo test test-deep check fmt docs bench simulate simulate-long test-deploy clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with everything in it (again only when the dependencies changed)
 
@@ -21,7 +22,10 @@ demo: setup  ## start a cluster, kill its leader under load, check that nothing 
 	@$(PYTHON) -m chaos demo
 
 test: setup  ## run the tests, real processes included (TESTS=path or -k … chooses)
-	@$(PYTHON) -m pytest -m "not docker" $(TESTS)
+	@$(PYTHON) -m pytest -m "not docker and not slow" $(TESTS)
+
+test-deep: setup  ## run the tests that take long (a backlog of 1 GB, …)
+	@$(PYTHON) -m pytest -m slow -s $(TESTS)
 
 check: setup  ## lint, formatting, types
 	@.venv/bin/ruff check .
@@ -37,6 +41,16 @@ docs: setup  ## write the generated parts of docs/ anew
 
 bench: setup  ## measure throughput, latency and fail-over on this machine
 	@$(PYTHON) -m chaos.bench
+
+simulate: setup  ## run whole clusters from today's seeds for three minutes
+	@day=$$(date -u +%Y%m%d); echo "seeds from $${day}0000"; \
+	$(SIMULATE) --seeds $${day}0000..$${day}9999 --minutes 3
+
+simulate-long: setup  ## 2,000 safety and 500 live seeds, determinism, every planted bug
+	@$(SIMULATE) --seeds 1..50 --check-determinism
+	@$(SIMULATE) --hunt all
+	@$(SIMULATE) --seeds 1..2000 --mode safety
+	@$(SIMULATE) --seeds 1..500 --mode live
 
 test-deploy: setup  ## run the tests of the images and of compose (needs a docker engine)
 	@$(PYTHON) -m pytest -m docker tests/deploy $(TESTS)

@@ -63,7 +63,6 @@ def events(directory: Path) -> list[dict[str, Any]]:
     return [event for path in (directory / "history").glob("*.jsonl") for event in read(path)]
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(RUN_S_MAX + SPARK_S_MAX)
 def test_a_run_that_kills_the_leader_is_valid_and_really_changed_the_leader(tmp_path: Path) -> None:
