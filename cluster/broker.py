@@ -150,12 +150,24 @@ class Broker:
         return Unsubscribe(request.client_id, request.epoch, request.topic, sequence)
 
     def _put(self, request: Request) -> Operation:
+        lengths, data = request.lengths, request.data
+        refusal = self._no_room(request)
+        if refusal is not None:
+            # A refusal of what is stored would say that it is not. Its answer takes no room.
+            if not self._is_stored(request):
+                raise refusal
+            lengths, data = bytes(len(lengths)), b""
+        request.lengths = request.data = b""  # who waits for the entry must not keep its bytes
+        counter = request.body["counter"]
+        return Put(request.client_id, request.epoch, request.topic, counter, lengths, data)
+
+    def _no_room(self, request: Request) -> ProtocolError | None:
         if self.disk_low:
-            raise ProtocolError(
+            return ProtocolError(
                 "disk_full", "the leader or a majority of the nodes is short of disk space"
             )
         if self._put_bytes + len(request.data) > PUT_BYTES_MAX:
-            raise ProtocolError(
+            return ProtocolError(
                 "overloaded",
                 f"{self._put_bytes} bytes of publications wait for a majority",
                 limit=PUT_BYTES_MAX,
@@ -163,15 +175,16 @@ class Broker:
             )
         backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + len(request.data)
         if backlog > self.limits.backlog_bytes_max:
-            raise ProtocolError(
+            return ProtocolError(
                 "backlog_full",
                 f"`{request.topic}` would hold {backlog} unread bytes",
                 limit=self.limits.backlog_bytes_max,
             )
-        lengths, data = request.lengths, request.data
-        request.lengths = request.data = b""  # who waits for the entry must not keep its bytes
+        return None
+
+    def _is_stored(self, request: Request) -> bool:
         counter = request.body["counter"]
-        return Put(request.client_id, request.epoch, request.topic, counter, lengths, data)
+        return self.store.has_taken(request.client_id, request.topic, counter)
 
     def _get(self, request: Request) -> Operation | None:
         """Return the acknowledgment that the GET carries, None if it moves no cursor."""
@@ -220,7 +233,8 @@ class Broker:
         assert len(outcomes) == len(authors), (index, len(outcomes), len(authors))
         for waiting, outcome in zip(authors, outcomes, strict=True):
             self._conclude(waiting, outcome, now_ms)
-        for topic in {w.request.topic for w in authors if w.request.type in CHANGES_A_TOPIC}:
+        done = zip(authors, outcomes, strict=True)
+        for topic in {w.request.topic for w, outcome in done if _changed_its_topic(w, outcome)}:
             self._wake(topic, now_ms)
 
     def _conclude(self, waiting: Waiting, outcome: Outcome, now_ms: float) -> None:
@@ -408,6 +422,12 @@ class Broker:
         waiting.answered = True
         request_id = waiting.request.request_id
         self.answers.append(Answer(waiting.route, request_id, kind, body, lengths, data))
+
+
+def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:
+    """Return whether parked GETs may have news: a duplicate must not cost a look at each."""
+    changed = isinstance(outcome, Done) and not outcome.body.get("duplicate")
+    return changed and waiting.request.type in CHANGES_A_TOPIC
 
 
 def _topic(row: dict[str, Any]) -> str:

@@ -417,6 +417,12 @@ class Store:
         found = self._subscription(client_id, topic)
         return None if isinstance(found, Refused) else found[1].cursor
 
+    def has_taken(self, client_id: str, topic: str, counter: int) -> bool:
+        """Return whether a PUT of the client to the topic with that counter was carried out."""
+        client = self._clients.get(client_id)
+        producer = self._clients.producer(client, topic) if client else None
+        return producer is not None and counter <= producer.counter
+
     def topics_of(self, client_id: str) -> list[dict[str, Any]]:
         """Return the client's subscriptions, as TOPICS lists them, by name."""
         return [

@@ -132,6 +132,29 @@ def test_a_full_topic_refuses_puts(tmp_path: Path) -> None:
     assert [code_of(answer) for answer in bench.turn()] == ["backlog_full"]
 
 
+def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, backlog_bytes_max=1003)
+    bench.put(1, b"x" * 1000)
+    bench.turn()
+    bench.put(1, b"x" * 1000)
+    [answer] = bench.turn()
+    assert answer.body == {"id": 1, "count": 1, "duplicate": True}
+    bench.broker.disk_low = True
+    bench.put(1, b"x" * 1000)
+    [(_, payload)] = bench.submit()
+    assert len(payload) < 200, "a duplicate's bytes would fill the log of a full disk"
+
+
+def test_a_duplicate_put_wakes_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put(1)
+    bench.turn()
+    bench.ask(GET, "t", wait_ms=1000, last_id=1)
+    bench.turn()
+    monkeypatch.setattr(bench.broker, "_wake", lambda topic, now_ms: pytest.fail(topic))
+    bench.put(1)
+    assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
+
+
 def test_a_short_disk_refuses_puts_and_nothing_else(bench: Bench) -> None:
     bench.broker.disk_low = True
     bench.put(1)

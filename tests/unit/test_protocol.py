@@ -221,7 +221,8 @@ def test_it_is_too_large_and_the_limit_is_named(name: str) -> None:
     [
         '{"type":"STATUS","v":%s}',
         '{"type":%s}',
-        '{"type":"PUT","topic":"t","client_id":"c","body":{"counter":1,"publication":"","count":%s}}',
+        '{"type":"PUT","topic":"t","client_id":"c",'
+        '"body":{"counter":1,"publication":"","count":%s}}',
     ],
 )
 @pytest.mark.parametrize("value", ["[" * 1000 + "]" * 1000, '"' + "\x7f" * 1_000_000 + '"'])
