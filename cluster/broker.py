@@ -54,12 +54,14 @@ class Waiting:
     """A request that was not answered yet.
 
     `deadline_ms`: until when a GET may park. `put_bytes`: what a PUT adds to its topic.
+    `moved_cursor`: the acknowledgment that a GET carried is carried out.
     """
 
     route: Route
     request: Request
     deadline_ms: float = 0.0
     put_bytes: int = 0
+    moved_cursor: bool = False
     answered: bool = False
 
 
@@ -101,7 +103,8 @@ class Broker:
     _entries_waiting: int = 0
     _put_bytes: int = 0
     _reads: deque[_Read] = field(default_factory=deque)
-    _parked: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # topic ("" = any)
+    _parked: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by topic
+    _parked_any: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by client
     _parked_by_deadline: list[tuple[float, int, Waiting]] = field(default_factory=list)
     _parked_count: int = 0
     _parked_number: int = 0
@@ -241,6 +244,7 @@ class Broker:
         if isinstance(outcome, Refused):
             self.refuse(waiting, outcome.code, outcome.message, **outcome.details)
         elif waiting.request.type == GET:
+            waiting.moved_cursor = True
             self._serve(waiting, now_ms)
         else:
             assert isinstance(outcome, Done)
@@ -318,6 +322,9 @@ class Broker:
 
     def _park(self, waiting: Waiting) -> None:
         if self._parked_count >= self.limits.parked_gets_max:
+            if waiting.moved_cursor:  # it was carried out in part: no NAK would be true of it
+                self._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
+                return
             limit = self.limits.parked_gets_max
             self.refuse(
                 waiting,
@@ -329,16 +336,17 @@ class Broker:
             return
         self._parked_number += 1
         self._parked_count += 1
-        self._parked.setdefault(waiting.request.topic, {})[self._parked_number] = waiting
+        table, key = self._place(waiting)
+        table.setdefault(key, {})[self._parked_number] = waiting
         heapq.heappush(
             self._parked_by_deadline, (waiting.deadline_ms, self._parked_number, waiting)
         )
 
     def _unpark(self, number: int, waiting: Waiting) -> None:
-        topic = waiting.request.topic
-        del self._parked[topic][number]
-        if not self._parked[topic]:
-            del self._parked[topic]
+        table, key = self._place(waiting)
+        del table[key][number]
+        if not table[key]:
+            del table[key]
         self._parked_count -= 1
         self._sweep_deadlines()
 
@@ -351,16 +359,20 @@ class Broker:
         heapq.heapify(heap)
 
     def _is_parked(self, number: int, waiting: Waiting) -> bool:
-        return number in self._parked.get(waiting.request.topic, {})
+        table, key = self._place(waiting)
+        return number in table.get(key, {})
+
+    def _place(self, waiting: Waiting) -> tuple[dict[str, dict[int, Waiting]], str]:
+        request = waiting.request
+        if request.topic:
+            return self._parked, request.topic
+        return self._parked_any, request.client_id
 
     def _wake(self, topic: str, now_ms: float) -> None:
         """Serve again whoever waits for `topic`, or for any topic and subscribes to this one."""
         woken = list(self._parked.get(topic, {}).items())
-        woken += [
-            (number, waiting)
-            for number, waiting in self._parked.get("", {}).items()
-            if self.store.cursor(waiting.request.client_id, topic) is not None
-        ]
+        for client_id in sorted(self._parked_any.keys() & self.store.subscribers(topic)):
+            woken += self._parked_any[client_id].items()
         for number, waiting in woken:
             self._unpark(number, waiting)
             self._serve(waiting, now_ms)
@@ -385,12 +397,15 @@ class Broker:
         self._entries.clear()
         self._entries_waiting = self._put_bytes = 0
         rest = [read.waiting for read in self._reads] + self._authors
-        rest += [waiting for topic in self._parked.values() for waiting in topic.values()]
+        for table in (self._parked, self._parked_any):
+            rest += [waiting for parked in table.values() for waiting in parked.values()]
         for waiting in rest:
-            self.refuse(waiting, "not_leader", "leadership changed", leader=leader)
+            code = "uncertain" if waiting.moved_cursor else "not_leader"
+            self.refuse(waiting, code, "leadership changed", leader=leader)
         self._reads.clear()
         self._operations, self._authors = [], []
         self._parked.clear()
+        self._parked_any.clear()
         self._parked_by_deadline.clear()
         self._parked_count = 0
 

@@ -20,6 +20,7 @@ from cluster.messages import Message, SnapshotChunk, SnapshotRefused, SnapshotRe
 CHUNK_BYTES: Final = 256 * 1024  # a chunk is read, sent and stored in well under a heartbeat
 COPY_KEPT_S: Final = 30.0  # a copy that nobody asks for is removed
 RETRY_S: Final = 2.0  # a chunk that did not come in this time is asked for again
+REASON_CHARACTERS_MAX: Final = 200  # below the message's bound, whatever they encode to
 REFUSED_PAUSE_S: Final = 0.3  # before a refused receiver asks again
 DAMAGED_PAUSE_S: Final = 5.0  # before a copy is pulled anew that was damaged or found no room
 
@@ -104,7 +105,8 @@ class SnapshotServer:
     def _failed(self, error: Exception) -> None:
         self._copying = False
         self._path.unlink(missing_ok=True)
-        self._answer_waiting(lambda name: self.send(name, SnapshotRefused(f"no copy: {error}")))
+        reason = f"no copy: {error}"[:REASON_CHARACTERS_MAX]
+        self._answer_waiting(lambda name: self.send(name, SnapshotRefused(reason)))
 
     def _answer_waiting(self, answer: Callable[[str], None]) -> None:
         waiting, self._waiting = self._waiting, set()

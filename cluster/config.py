@@ -133,7 +133,7 @@ class Limits:
     client_queue_max: int = _setting(
         "Messages that ZeroMQ holds for one client (its high-water mark); a reply over it is "
         "dropped and the client asks again.",
-        1000,
+        128,
         low=1,
         high=1_000_000,
     )

@@ -20,6 +20,7 @@ import pysyncobj.journal
 
 from cluster import segments
 from cluster.files import DISK, FailStop, Files, exit_process
+from cluster.segments import ContradictedJournal as Contradicted
 from cluster.segments import CorruptJournal, JournalError, MissingJournal, Segment
 
 SEGMENT_BYTES = 16 << 20
@@ -279,9 +280,9 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         if self.term_at(idx) == term:
             return False
         committed, applied = self.getRaftCommitIndex(), self.applied_index
-        assert idx > max(committed, applied), (
-            f"entry {idx} of term {term} conflicts; committed {committed}, applied {applied}"
-        )
+        with self._fail_stop:
+            if idx <= max(committed, applied):
+                raise Contradicted(idx, term, max(committed, applied))
         self._truncate(idx - self._first)
         return True
 

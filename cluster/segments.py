@@ -55,6 +55,18 @@ class CorruptJournal(JournalError):
         )
 
 
+class ContradictedJournal(JournalError):
+    """The leader's log differs in entries that this node knows to be committed."""
+
+    def __init__(self, index: int, term: int, settled_index: int) -> None:
+        super().__init__(
+            f"the leader's entry {index} of term {term} contradicts this log, which is settled up "
+            f"to {settled_index}: some node's data directory was put back to an older state. A "
+            "directory must never be restored from a backup: wipe that node, and it is brought up "
+            "from the others."
+        )
+
+
 class MissingJournal(JournalError):
     """There is no segment where a journal should be."""
 

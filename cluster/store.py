@@ -12,7 +12,7 @@ needs them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import KeysView, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -416,6 +416,11 @@ class Store:
         """Return where the client's subscription to the topic stands, None without one."""
         found = self._subscription(client_id, topic)
         return None if isinstance(found, Refused) else found[1].cursor
+
+    def subscribers(self, topic: str) -> KeysView[str]:
+        """Return the client ids that subscribe to a topic: a live view, empty for no topic."""
+        found = self._topics.active.get(topic)
+        return (found.subscribers if found else dict[str, Subscription]()).keys()
 
     def has_taken(self, client_id: str, topic: str, counter: int) -> bool:
         """Return whether a PUT of the client to the topic with that counter was carried out."""

@@ -203,3 +203,52 @@ def test_an_entry_of_another_term_is_never_taken_for_one_s_own(bench: Bench) -> 
     [(index, payload)] = bench.submit()
     with pytest.raises(AssertionError, match="replaced by term 2"):
         bench.broker.applied(index, 2, bench.store.apply(index, 2, payload), 0.0)
+
+
+def test_a_get_for_any_topic_is_woken_by_a_topic_of_its_client(bench: Bench) -> None:
+    bench.ask(SUB, "other")
+    bench.turn()
+    bench.ask(GET, "", wait_ms=1000, last_ids={})
+    assert bench.turn() == []
+    bench.ask(PUT, "nobody's", counter=1, publication="p")
+    assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
+    bench.ask(PUT, "other", counter=1, publication="p")
+    answers = bench.turn()
+    assert [answer.body.get("topic") for answer in answers] == [None, "other"]
+
+
+def test_a_get_that_moved_its_cursor_gets_no_definite_refusal(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, parked_gets_max=1)
+    bench.put(1)
+    bench.turn()
+    bench.ask(GET, "t", wait_ms=1000, last_id=1)
+    assert bench.turn() == []
+    bench.broker.abdicate("b")
+    assert [code_of(answer) for answer in bench.taken()] == ["uncertain"]
+
+
+def test_a_get_that_moved_its_cursor_and_finds_no_place_is_told_that_nothing_is_new(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, parked_gets_max=1)
+    bench.put(1)
+    bench.turn()
+    bench.ask(GET, "t", wait_ms=1000, last_id=1)
+    assert bench.turn() == []
+    bench.ask(SUB, "other")
+    bench.ask(PUT, "other", counter=1, publication="p")
+    bench.turn()
+    bench.ask(GET, "other", wait_ms=1000, last_id=1)
+    [nothing] = bench.turn()
+    assert (nothing.type, nothing.body["count"]) == ("ACK", 0)
+
+
+def test_bytes_that_wait_for_a_majority_are_bounded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "PUT_BYTES_MAX", 1000)
+    bench.put(1, b"x" * 600)
+    bench.put(2, b"x" * 600)
+    assert [code_of(answer) for answer in bench.turn()] == ["overloaded", "ACK"]
+    bench.put(2, b"x" * 600)
+    assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
