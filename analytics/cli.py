@@ -17,7 +17,8 @@ from analytics.verdict import EXIT_CODES, CheckResult, Report, Verdict, Witness
 STYLES = {Verdict.VALID: "green", Verdict.INVALID: "bold red", Verdict.UNKNOWN: "yellow"}
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="flotilla")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--master", help="Spark master, such as spark://host:7077. Default: local[2].")
 @click.option(
@@ -87,7 +88,7 @@ def checks_table(report: Report) -> Table:
 
 
 def faults_table(report: Report) -> Table:
-    """Return a row a fault, with the time without an acknowledged PUT around it."""
+    """Return a row a fault, with the longest time without an acknowledged PUT in its window."""
     table = Table("fault", "targets", "blackout ms")
     for fault in report.observations.faults:
         blackout = "-" if fault.blackout_ms is None else f"{fault.blackout_ms:.0f}"

@@ -5,6 +5,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
 
 from analytics import intervals
 from analytics.load import History
@@ -65,20 +66,15 @@ def _unplaced(tables: Tables) -> DataFrame:
 
 
 def _faults(history: History) -> tuple[Fault, ...]:
-    action = F.get_json_object("error", "$.action")
-    injected = history.events.where((F.col("f") == "fault") & (action == "inject")).select(
-        "t_ns", "error"
-    )
-    acks = history.tables.puts.where(F.col("outcome") == "ok").select("end_ns")
-    gap = F.col("after_ns") - F.col("before_ns")
+    acks = history.tables.puts.where(F.col("outcome") == "ok").select("run_id", "end_ns")
     rows = (
-        _nearest(injected, acks)
-        .select("t_ns", "error", (gap / 1e6).alias("blackout_ms"))
-        .orderBy("t_ns")
+        _with_blackout(_windows(history.events), acks)
+        .select("begin_ns", "error", "blackout_ms")
+        .orderBy("begin_ns")
         .limit(FAULTS_MAX)
         .collect()
     )
-    return tuple(_fault(row.t_ns, row.error, row.blackout_ms) for row in rows)
+    return tuple(_fault(row.begin_ns, row.error, row.blackout_ms) for row in rows)
 
 
 def _fault(t_ns: int, error: str, blackout_ms: float | None) -> Fault:
@@ -87,21 +83,85 @@ def _fault(t_ns: int, error: str, blackout_ms: float | None) -> Fault:
     return Fault(str(fields.get("name", "")), targets, t_ns, blackout_ms)
 
 
-def _nearest(faults: DataFrame, acks: DataFrame) -> DataFrame:
-    """Return `faults` with the last acknowledgment before each and the first after it.
+def _windows(events: DataFrame) -> DataFrame:
+    """Return (run_id, error, begin_ns, until_ns) of each injection.
 
-    Acknowledgments are looked at one by one only in a fault's own second; of the other seconds
-    the first and the last are enough.
+    A window ends with the next injection, with the phase `heal`, or with the history: the first of
+    these. It is the rule of the runner (chaos/history.py), stated anew, as everything here is.
     """
-    second = F.floor(F.col("end_ns") / SECOND_NS)
-    timed = acks.withColumn("second", second)
-    ends = timed.groupBy("second").agg(F.array(F.min("end_ns"), F.max("end_ns")).alias("ends"))
-    far = faults.crossJoin(ends.select(F.explode("ends").alias("end_ns")))
-    near = faults.withColumn("second", F.floor(F.col("t_ns") / SECOND_NS)).join(timed, "second")
-    points = far.unionByName(near.drop("second"))
-    end_ns = F.col("end_ns")
-    nearest = points.groupBy("t_ns", "error").agg(
-        F.max(F.when(end_ns <= F.col("t_ns"), end_ns)).alias("before_ns"),
-        F.min(F.when(end_ns > F.col("t_ns"), end_ns)).alias("after_ns"),
+    injects = F.get_json_object("error", "$.action") == "inject"
+    heals = (F.col("f") == "phase") & (F.col("phase") == "heal")
+    ends = events.groupBy("run_id").agg(
+        F.min(F.when(heals, F.col("t_ns"))).alias("heal_ns"), F.max("t_ns").alias("end_ns")
     )
-    return faults.join(nearest, ["t_ns", "error"], "left")
+    next_ns = F.lead("t_ns").over(W.partitionBy("run_id").orderBy("t_ns"))  # over faults: few
+    healed_ns = F.when(F.col("heal_ns") > F.col("t_ns"), F.col("heal_ns"))
+    return (
+        events.where((F.col("f") == "fault") & injects)
+        .withColumn("next_ns", next_ns)
+        .join(ends, "run_id")
+        .select(
+            "run_id",
+            "error",
+            F.col("t_ns").alias("begin_ns"),
+            F.least("next_ns", healed_ns, "end_ns").alias("until_ns"),
+        )
+    )
+
+
+def _with_blackout(windows: DataFrame, acks: DataFrame) -> DataFrame:
+    """Add `blackout_ms`: the longest time without an acknowledgment in each window.
+
+    The first silence reaches back to the last acknowledgment before the window, the last one ends
+    with the window. Null when nothing was acknowledged before, or nothing in the second half.
+    """
+    begin_ns, until_ns = F.col("begin_ns"), F.col("until_ns")
+    before_ns, after_ns = F.col("before_ns"), F.coalesce("after_ns", "until_ns")
+    ends_inside = F.col("after_ns").isNull() | (F.col("after_ns") > begin_ns)
+    measured = (
+        _silences_of(windows, acks)
+        .where(ends_inside & (before_ns <= until_ns))
+        .groupBy("run_id", "begin_ns", "error", "until_ns")
+        .agg(
+            F.min("before_ns").alias("first_ns"),
+            F.max("before_ns").alias("last_ns"),
+            F.max(F.least(after_ns, until_ns) - before_ns).alias("longest_ns"),
+        )
+        .where((F.col("first_ns") <= begin_ns) & (F.col("last_ns") * 2 >= begin_ns + until_ns))
+        .select("run_id", "begin_ns", "error", (F.col("longest_ns") / 1e6).alias("blackout_ms"))
+    )
+    return windows.join(measured, ["run_id", "begin_ns", "error"], "left")
+
+
+def _silences_of(windows: DataFrame, acks: DataFrame) -> DataFrame:
+    """Return each window with the silences (before_ns, after_ns) that can matter to it.
+
+    All silences of the seconds in which it begins and ends; of the other seconds the longest
+    inside, and the one from the second's last acknowledgment to the next (null: there is none).
+    """
+    timed = acks.withColumn("second", F.floor(F.col("end_ns") / SECOND_NS))
+    within = W.partitionBy("run_id", "second").orderBy("end_ns")
+    inside = timed.select(
+        "run_id",
+        "second",
+        F.col("end_ns").alias("before_ns"),
+        F.lead("end_ns").over(within).alias("after_ns"),
+    ).where(F.col("after_ns").isNotNull())
+    silence = F.struct("before_ns", "after_ns")
+    longest = inside.groupBy("run_id", "second").agg(
+        F.max_by(silence, F.col("after_ns") - F.col("before_ns")).alias("silence")
+    )
+    far = longest.select("run_id", "silence.*").unionByName(_between_seconds(timed))
+    borders = F.array(*(F.floor(F.col(name) / SECOND_NS) for name in ("begin_ns", "until_ns")))
+    near = windows.withColumn("second", F.explode(borders)).join(inside, ["run_id", "second"])
+    return windows.join(far, "run_id").unionByName(near.drop("second"))
+
+
+def _between_seconds(timed: DataFrame) -> DataFrame:
+    """Return the silence from the last acknowledgment of each second to the next one."""
+    seconds = timed.groupBy("run_id", "second").agg(
+        F.min("end_ns").alias("first_ns"), F.max("end_ns").alias("before_ns")
+    )
+    # A row a second that had acknowledgments: a day is 86,400 rows for the window.
+    after_ns = F.lead("first_ns").over(W.partitionBy("run_id").orderBy("second"))
+    return seconds.select("run_id", "before_ns", after_ns.alias("after_ns"))

@@ -67,9 +67,10 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An injected fault. `blackout_ms`: between the PUTs acknowledged last before and first after.
+    """An injected fault. `blackout_ms`: the longest time without an acknowledged PUT in its window.
 
-    None when nothing was acknowledged before, or nothing after.
+    The window ends with the next injection, with the phase `heal`, or with the history. None when
+    nothing was acknowledged before it, or nothing in its second half: service did not come back.
     """
 
     name: str

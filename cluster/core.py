@@ -54,6 +54,7 @@ _METHODS: Final = (
     "_checkCommandsToApply",
     "_getLeader",
 )
+_ROLES: Final = ("follower", "candidate", "leader")  # by the core's numbers
 _SEAMS: Final = (
     "PIPE_NOTIFIER_ENABLED",
     "Serializer",
@@ -198,12 +199,12 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
 
     def heartbeat_due(self) -> bool:
         """Return whether the last round of append_entries is a heartbeat period ago."""
-        return bool(CoreClock.now_s > self.__get("newAppendEntriesTime"))
+        return bool(CoreClock.now_s > self._SyncObj__newAppendEntriesTime)
 
     @property
     def role(self) -> str:
         """`follower`, `candidate` or `leader`."""
-        return ("follower", "candidate", "leader")[self.__get("raftState")]
+        return _ROLES[self._SyncObj__raftState]
 
     @property
     def leader(self) -> str:
@@ -214,18 +215,18 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     @property
     def no_op_index(self) -> int | None:
         """The index of the no-op that this node last began to lead with."""
-        index: int | None = self.__get("noopIDx")
+        index: int | None = self._SyncObj__noopIDx
         return index
 
     @property
     def transfer_in_progress(self) -> bool:
         """True between a leader's wish that this node takes over and its campaign."""
-        return bool(self.__get("transferInProgress"))
+        return bool(self._SyncObj__transferInProgress)
 
     @property
     def election_deadline_s(self) -> float:
         """When a follower campaigns; strictly before now, it does so in the next tick."""
-        return float(self.__get("raftElectionDeadline"))
+        return float(self._SyncObj__raftElectionDeadline)
 
     @election_deadline_s.setter
     def election_deadline_s(self, value: float) -> None:
@@ -234,23 +235,20 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     @property
     def next_indexes(self) -> dict[Node, int]:
         """On a leader: the index that each member is sent next. Live."""
-        table: dict[Node, int] = self.__get("raftNextIndex")
+        table: dict[Node, int] = self._SyncObj__raftNextIndex
         return table
 
     @property
     def match_indexes(self) -> dict[Node, int]:
         """On a leader: the highest index that each member has acknowledged. Live."""
-        table: dict[Node, int] = self.__get("raftMatchIndex")
+        table: dict[Node, int] = self._SyncObj__raftMatchIndex
         return table
 
     @property
     def connected_nodes(self) -> set[Node]:
         """The members that append_entries go to. Live."""
-        nodes: set[Node] = self.__get("connectedNodes")
+        nodes: set[Node] = self._SyncObj__connectedNodes
         return nodes
-
-    def __get(self, name: str) -> Any:
-        return getattr(self, f"_SyncObj__{name}")
 
 
 def _conf(journal: Journal, offers: Offers, timing: Timing, marker: Path) -> SyncObjConf:

@@ -12,6 +12,7 @@ it is believed only while /proc says that the process runs with our configuratio
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -399,9 +400,14 @@ def _ports_from(port: int, nodes: int) -> list[int]:
     ports = [start + number for start in starts for number in range(nodes)]
     if not 0 < min(ports) <= max(ports) <= PORT_MAX:
         raise LocalError(f"ports from {min(ports)} to {max(ports)}: take a lower --port")
-    taken = [str(each) for each in ports if not _is_free(each)]
-    if taken:
-        raise LocalError(f"port {', '.join(taken)} is taken; try another --port, or 0 for any")
+    failed = {each: error for each in ports if (error := _bind_error(each)) is not None}
+    forbidden = [str(each) for each, error in failed.items() if error.errno == errno.EACCES]
+    if forbidden:
+        numbers = ", ".join(forbidden)
+        raise LocalError(f"port {numbers}: permission denied; try a --port above 1023, or 0")
+    if failed:
+        numbers = ", ".join(map(str, failed))
+        raise LocalError(f"port {numbers} is taken; try another --port, or 0 for any")
     return ports
 
 
@@ -419,13 +425,17 @@ def _free_ports(count: int, directory: Path) -> list[int]:
 
 
 def _is_free(port: int) -> bool:
+    return _bind_error(port) is None
+
+
+def _bind_error(port: int) -> OSError | None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the nodes do
         try:
             probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error
+    return None
 
 
 def _ask_status(endpoint: str) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ handling of processes and files (local.py).
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import signal
 import sys
 from contextlib import ExitStack
@@ -26,6 +28,8 @@ DEFAULT_PORT: Final = 7000
 WATCH_INTERVAL_S: Final = 0.5  # of `up` in the foreground: for a person's eyes
 LOG_CHUNK_BYTES: Final = 64 * 1024  # read of a log at a time; the rest comes the next time
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LEADER: Final = "leader"  # says whoever leads, where a command takes a node; no node is called so
+ALL: Final = "all"
 URGENT_LEVELS: Final = ("warning", "error", "critical")
 
 _console: Final = Console(highlight=False)
@@ -50,8 +54,12 @@ def main() -> None:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="flotilla")
 def commands() -> None:
     """Run a cluster of broker nodes on this machine."""
+
+
+_node_argument: Final = click.argument("node")
 
 
 @commands.command()
@@ -85,14 +93,14 @@ def up(directory: Path, nodes: int, port: int, detach: bool) -> None:
         cluster.start_all()
         with _console.status("waiting for a leader"):
             cluster.wait_for_leader()
-        if not detach:
+        if detach:
+            stack.pop_all()  # they outlive us now, even if nobody reads what we print
+        else:
             # From here on they wait for `until_stopped` and interrupt neither it nor the stopping.
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         _print_table(cluster)
         _print_next_steps(cluster, detach)
-        if detach:
-            stack.pop_all()
-        else:
+        if not detach:
             watch.until_stopped()
 
 
@@ -116,20 +124,26 @@ def status(directory: Path) -> None:
     show_default=True,
     help="KILL is a crash, TERM an orderly stop, STOP a freeze until CONT.",
 )
-@click.argument("node")
+@_node_argument
 def kill(directory: Path, node: str, signal_name: str) -> None:
-    """Send a signal to NODE: crash it, by default."""
-    LocalCluster(directory).kill(node, signal_name)
-    _console.print(f"{node}: SIG{signal_name}")
+    """Send a signal to NODE: crash it, by default. NODE is a name, `leader` or `all`."""
+    cluster = LocalCluster(directory)
+    for name in _meant(cluster, node, list(cluster.pids())):
+        cluster.kill(name, signal_name)
+        _console.print(f"{name}: SIG{signal_name}")
 
 
 @commands.command()
 @_dir_option
-@click.argument("node")
+@_node_argument
 def restart(directory: Path, node: str) -> None:
-    """Start NODE again; stop it in order first if it runs."""
-    pid = LocalCluster(directory).restart(node)
-    _console.print(f"{node}: pid {pid}")
+    """Start NODE again; stop it in order first if it runs. NODE is a name, `leader` or `all`.
+
+    `all` are restarted one after the other.
+    """
+    cluster = LocalCluster(directory)
+    for name in _meant(cluster, node, list(cluster.endpoints())):
+        _console.print(f"{name}: pid {cluster.restart(name)}")
 
 
 @commands.command()
@@ -138,7 +152,8 @@ def restart(directory: Path, node: str) -> None:
 def wipe(directory: Path, node: str) -> None:
     """Kill NODE and remove its data; `restart` brings it back as a new member."""
     LocalCluster(directory).wipe(node)
-    _console.print(f"{node}: wiped; next: flotilla-cluster restart --dir {directory} {node}")
+    again = f"{_typed('flotilla-cluster')} restart --dir {shlex.quote(str(directory))} {node}"
+    _console.print(f"{node}: wiped; next: {again}", soft_wrap=True)
 
 
 @commands.command()
@@ -148,6 +163,20 @@ def down(directory: Path) -> None:
     cluster = LocalCluster(directory)
     cluster.nodes()  # says so if there is no cluster
     _down(cluster)
+
+
+def _meant(cluster: LocalCluster, node: str, everyone: list[str]) -> list[str]:
+    """Return the names that NODE stands for. Raises LocalError when it stands for none."""
+    if node == ALL:
+        if not everyone:
+            raise LocalError("no node runs")
+        return everyone
+    if node != LEADER:
+        return [node]
+    leader = cluster.leader()
+    if leader is None:
+        raise LocalError("no node leads")
+    return [leader]
 
 
 def _take_stop_signals_as_ctrl_c() -> None:
@@ -175,15 +204,23 @@ def _print_table(cluster: LocalCluster) -> None:
 
 def _print_next_steps(cluster: LocalCluster, detach: bool) -> None:
     addresses = [each.removeprefix("tcp://") for each in cluster.endpoints().values()]
-    directory = cluster.directory
+    client, ours = _typed("flotilla"), _typed("flotilla-cluster")
+    directory = shlex.quote(str(cluster.directory))
     _console.print("\nnext:", soft_wrap=True)
     for line in (
-        f"flotilla --endpoints {','.join(addresses)} status",
-        f"flotilla-cluster status --dir {directory}",
-        f"flotilla-cluster kill --dir {directory} {cluster.leader()}",
-        f"flotilla-cluster down --dir {directory}" if detach else "ctrl-C stops all the nodes",
+        f"{client} --endpoints {','.join(addresses)} status",
+        f"{ours} status --dir {directory}",
+        f"{ours} kill --dir {directory} {LEADER}",
+        f"{ours} down --dir {directory}" if detach else "ctrl-C stops all the nodes",
     ):
-        _console.print(f"  {line}", soft_wrap=True)
+        _console.print(f"  {line}", soft_wrap=True, markup=False)
+
+
+def _typed(command: str) -> str:
+    """Return how `command` can be typed here: by its path, beside ours, where PATH lacks it."""
+    beside = Path(sys.argv[0]).parent / command
+    on_path = shutil.which(command) is not None
+    return command if on_path or not beside.exists() else shlex.quote(str(beside))
 
 
 class Watch:

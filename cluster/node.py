@@ -8,6 +8,7 @@ imports zmq.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import queue
@@ -21,7 +22,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -168,11 +169,13 @@ class Node:
         self._context = zmq.Context()
         self._rng = random.Random()
         identity = self._identity()
-        self._clients = ClientPort(
-            self._context, settings.client_listen, settings.limits.client_queue_max
-        )
+        with _blamed("client_listen", settings.client_listen):
+            self._clients = ClientPort(
+                self._context, settings.client_listen, settings.limits.client_queue_max
+            )
         self._worker = ThreadWorker()
-        self._peers = self._open_peers(identity)
+        with _blamed("peer_listen", settings.peer_listen):
+            self._peers = self._open_peers(identity)
         self._replica = self._open_replica(identity)
         self._peers.update_hello(self._replica.hello())
         self._upkeep = Upkeep(
@@ -314,7 +317,19 @@ def _replica_settings(settings: NodeConfig) -> ReplicaSettings:
     )
 
 
+@contextlib.contextmanager
+def _blamed(key: str, value: str) -> Iterator[None]:
+    """Tell an error of the operating system as one of the setting that asked for it."""
+    try:
+        yield
+    except (OSError, zmq.ZMQError) as error:
+        taken = error.errno == errno.EADDRINUSE
+        reason = f"{value} is taken" if taken else f"{value}: {error.strerror}"
+        raise ConfigError([f"{key}: {reason}"]) from error
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="flotilla")
 @click.option(
     "--config",
     "path",
@@ -325,7 +340,7 @@ def main(path: Path | None) -> None:
     """Run one Flotilla node until SIGTERM.
 
     Exit codes: 0 stopped orderly, 65 the data directory is damaged or in use, 70 the replica had to
-    stop, 78 the settings are wrong.
+    stop, 78 the settings are wrong, or name a directory or a port that it cannot have.
     """
     try:
         settings = config.load(path, os.environ)
@@ -335,8 +350,12 @@ def main(path: Path | None) -> None:
     log = logs.get("cluster.node")
     _allow_descriptors()
     try:
-        with DirectoryLock(settings.data_dir):
+        with contextlib.ExitStack() as stack:
+            with _blamed("data_dir", f"cannot make {settings.data_dir}"):
+                stack.enter_context(DirectoryLock(settings.data_dir))
             Node(settings, log).run()
+    except ConfigError as error:
+        _exit(EXIT_CONFIG, str(error))
     except (CorruptStore, JournalError, IdentityError) as error:
         log.error("unusable_data", reason=str(error))
         _exit(EXIT_DATA, str(error))

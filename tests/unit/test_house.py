@@ -29,7 +29,7 @@ TOP_LEVEL: Final = {
 MADE: Final = {  # by tools and runs; .gitignore names them
     ".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv", "__pycache__",
     "build", "dist", "derby.log", "flotilla-data", "flotilla.egg-info", "metastore_db", "runs",
-    "spark-warehouse", ".dockerignore",
+    "spark-warehouse", "state", ".dockerignore",
 }  # fmt: skip
 
 # A package may import these packages of ours, itself aside.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -75,6 +77,18 @@ def test_a_taken_port_is_named(running: LocalCluster, tmp_path: Path) -> None:
 
     with pytest.raises(LocalError, match=f"{port}.*is taken.*--port"):
         LocalCluster(tmp_path / "other", STUB).create(3, port - 1)
+
+
+def test_a_port_that_is_not_for_us_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forbidden(socket.socket):
+        def bind(self, address: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "socket", Forbidden)
+    with pytest.raises(LocalError, match=r"port 81, 181: permission denied.*--port"):
+        LocalCluster(tmp_path, STUB).create(1, 80)
 
 
 def test_settings_reach_every_node(tmp_path: Path) -> None:

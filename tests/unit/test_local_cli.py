@@ -80,6 +80,52 @@ def test_up_prints_the_endpoints_and_what_to_do_next(directory: Path) -> None:
     assert f"flotilla-cluster down --dir {directory}" in result.output
 
 
+def test_up_prints_commands_by_their_paths_where_the_search_path_lacks_them(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = directory.parent / "my scripts"
+    scripts.mkdir()
+    for name in ("flotilla", "flotilla-cluster"):
+        (scripts / name).touch()
+    monkeypatch.setattr(sys, "argv", [str(scripts / "flotilla-cluster")])
+    monkeypatch.setenv("PATH", str(directory))
+
+    output = _run("up", "--dir", directory, "--port", "0", "--detach").output
+
+    assert f"  '{scripts}/flotilla' --endpoints" in output
+    assert f"  '{scripts}/flotilla-cluster' kill --dir {directory} leader" in output
+
+
+def test_up_detached_leaves_the_nodes_alone_when_nobody_reads_what_it_prints(
+    directory: Path,
+) -> None:
+    process = _process(directory, "up", "--port", "0", "--detach")
+    assert process.stdout is not None
+    process.stdout.close()
+
+    process.wait(timeout=ENOUGH_S)
+
+    cluster = LocalCluster(directory, STUB)
+    assert set(cluster.pids()) == {"n1", "n2", "n3"}
+    assert cluster.leader() is not None
+
+
+def test_kill_and_restart_take_leader_and_all_for_names(directory: Path) -> None:
+    cluster = _up(directory)
+    leader = cluster.leader()
+
+    assert f"{leader}: SIGKILL" in _run("kill", "--dir", directory, "leader").output
+    assert leader not in cluster.pids()
+    assert len(cluster.pids()) == 2
+    assert _run("kill", "--dir", directory, "all").output.count("SIGKILL") == 2
+    assert cluster.pids() == {}
+    for word, problem in (("leader", "no node leads"), ("all", "no node runs")):
+        with pytest.raises(LocalError, match=problem):
+            _run("kill", "--dir", directory, word)
+    assert _run("restart", "--dir", directory, "all").output.count("pid") == 3
+    assert len(cluster.pids()) == 3
+
+
 def test_up_starts_again_what_the_directory_holds(directory: Path) -> None:
     cluster = _up(directory)
     endpoints = cluster.endpoints()

@@ -1,8 +1,11 @@
-"""The node's worker thread: whose results reach the loop, and which errors end it."""
+"""The node's worker thread and its start: which errors end it, and what they say."""
 
 from __future__ import annotations
 
 import select
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,7 @@ from cluster.node import ThreadWorker
 from cluster.tables import CorruptStore
 
 WAIT_S = 10.0
+ENOUGH_S = 60.0  # for a process to end; it takes about one
 
 
 @pytest.fixture
@@ -77,3 +81,60 @@ def test_one_job_over_the_limit_fails(worker: ThreadWorker) -> None:
         worker.deliver()
     assert len(failed) + len(done) == node.WORKER_JOBS_MAX + 2
     assert 1 <= len(failed) <= 2
+
+
+# --- starting ---
+
+
+def started(directory: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a node that cannot start; return how it ended."""
+    values = {
+        "cluster_id": "c",
+        "node": "n1",
+        "data_dir": str(directory / "data"),
+        "client_listen": f"127.0.0.1:{free_port()}",
+        "peer_listen": f"127.0.0.1:{free_port()}",
+    } | settings
+    values["members.n1"] = values["peer_listen"]
+    file = directory / "node.toml"
+    file.write_text("".join(f'{key} = "{value}"\n' for key, value in values.items()))
+    return subprocess.run(
+        [sys.executable, "-m", "cluster", "--config", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=ENOUGH_S,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_data_directory_that_cannot_be_made_is_one_line_and_a_wrong_setting(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()  # root may write anywhere, but not below a file
+    ended = started(tmp_path, data_dir=str(tmp_path / "file" / "data"))
+    reason = f"data_dir: cannot make {tmp_path}/file/data: Not a directory"
+    assert (ended.returncode, ended.stderr) == (78, f"flotilla-node: {reason}\n")
+
+
+@pytest.mark.parametrize("key", ["client_listen", "peer_listen"])
+def test_a_port_that_is_taken_is_one_line_and_a_wrong_setting(tmp_path: Path, key: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        ended = started(tmp_path, **{key: address})
+    assert (ended.returncode, ended.stderr) == (78, f"flotilla-node: {key}: {address} is taken\n")
+
+
+@pytest.mark.parametrize("key", ["client_listen", "peer_listen"])
+def test_an_address_that_is_not_ours_is_told_with_the_system_s_reason(
+    tmp_path: Path, key: str
+) -> None:
+    ended = started(tmp_path, **{key: "192.0.2.1:7001"})  # for documentation alone: RFC 5737
+    assert ended.returncode == 78
+    assert ended.stderr.startswith(f"flotilla-node: {key}: 192.0.2.1:7001: ")
+    assert ended.stderr.count("\n") == 1
