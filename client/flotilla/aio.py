@@ -29,7 +29,15 @@ from flotilla.client import (
     Session,
     now_ms,
 )
-from flotilla.connection import CONNECT_MS_MAX, Link, framed, open_link, parsed
+from flotilla.connection import (
+    CONNECT_MS_MAX,
+    Link,
+    framed,
+    open_link,
+    parsed,
+    why_unsent,
+    with_endpoints,
+)
 from flotilla.errors import FlotillaError
 from flotilla.observer import Observer
 from flotilla.operations import (
@@ -101,6 +109,11 @@ class AsyncClient:
     def client_id(self) -> str:
         """The id that the cluster gave this client, "" before the first operation ever."""
         return self._session.state.client_id
+
+    @property
+    def heard_ms(self) -> float | None:
+        """When a node last answered; see `Client.heard_ms`."""
+        return self._session.heard_ms
 
     async def open(self) -> None:
         """Take up this client's id at the cluster and resend the outbox; operations do it too."""
@@ -219,7 +232,7 @@ class AsyncClient:
                     case Done():
                         return action
                     case Failed(error):
-                        raise error
+                        raise await asyncio.to_thread(with_endpoints, error, self.endpoints)
                     case Close(endpoint):
                         self._close_link(endpoint)
                     case Pause(wait_ms):
@@ -235,7 +248,7 @@ class AsyncClient:
         link = await self._link(action.endpoint)
         ready = await _poll(link, zmq.POLLOUT, min(action.timeout_ms, CONNECT_MS_MAX))
         if link.socket not in ready:
-            return exchange.unsent(now_ms())
+            return exchange.unsent(now_ms(), why_unsent(link.monitor in ready))
         try:
             frames = framed(encode_request(ask.request))
             await link.socket.send_multipart(frames, flags=zmq.NOBLOCK)
@@ -249,7 +262,7 @@ class AsyncClient:
         ready = await _poll(link, zmq.POLLIN, timeout_ms)
         if link.socket in ready:
             reply = parsed(await link.socket.recv_multipart())
-        return exchange.silent(now_ms()) if reply is None else exchange.replied(reply, now_ms())
+        return self._session.replied(exchange, reply)
 
     async def _link(self, endpoint: int) -> Link:
         link = self._links.get(endpoint)

@@ -8,28 +8,38 @@ from __future__ import annotations
 
 import argparse
 import base64
+import functools
 import os
+import select
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from flotilla.client import Client, endpoints_of
+from flotilla.arguments import OneText, ShowVersion, count, deadline_s, endpoints_type, seconds
+from flotilla.client import Client, now_ms
 from flotilla.errors import FlotillaError, Unavailable
-from flotilla.operations import Message, PutResult
+from flotilla.operations import Delivery, Message, PutResult
+from flotilla.producer import Producer
 from flotilla.shell import Shell
 
 ENDPOINTS: Final = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"
 GET_COUNT: Final = 1_000  # publications that `get --all` and `--follow` fetch at once
-FOLLOW_WAIT_MS: Final = 5_000  # one wait of `get --follow`; it asks again for ever
+FOLLOW_WAIT_MS: Final = 2_000  # one wait of `get --follow`: well below FOLLOW_SILENCE_S
 PROGRESS_S: Final = 0.5  # between two lines of progress: readable
+SILENCE_S: Final = 2.0  # no answer at all: a person wonders by then
+FOLLOW_SILENCE_S: Final = 5.0  # above an election and a silent node, which are nobody's concern
+LOOK_S: Final = 0.2  # between looks whether the cluster has answered
 
 OK: Final = 0
 NOTHING_NEW: Final = 1
+FAILED: Final = 1
 USAGE: Final = 2
 REFUSED: Final = 3
 UNKNOWN: Final = 4
@@ -43,11 +53,11 @@ environment:
 
 exit codes:
   0    done
-  1    get: nothing new
+  1    get: nothing new; shell: a command of a script failed
   2    wrong usage
   3    refused: it did not happen (unknown topic, not subscribed, too large, ...)
   4    unavailable: no answer in time; a publication may have been stored, and if not it
-       stands in the state directory and is sent before the next one
+       stands in the state directory (the outbox) and is sent before the next one
   130  interrupted; 141 the reader of the output went away
 
 Each state directory is one client with its own subscriptions; give each program its own.
@@ -56,12 +66,9 @@ Each state directory is one client with its own subscriptions; give each program
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    parser = build_parser()
-    options = parser.parse_args(argv)
+    options = build_parser().parse_args(argv)
     try:
         return _run(options)
-    except ValueError as error:
-        parser.error(str(error))
     except FlotillaError as error:
         return complain(error)
     except KeyboardInterrupt:
@@ -82,10 +89,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     endpoints = os.environ.get("FLOTILLA_ENDPOINTS") or ENDPOINTS
     state = os.environ.get("FLOTILLA_STATE") or default_state_dir()
-    parser.add_argument("-e", "--endpoints", default=endpoints, metavar="HOST:PORT,...")
+    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say when nobody answers")
+    parser.add_argument(
+        "-e", "--endpoints", type=endpoints_type, default=endpoints, metavar="HOST:PORT,..."
+    )
     parser.add_argument("--state", default=state, metavar="DIR", help=f"default: {state}")
     parser.add_argument(
-        "--deadline", type=_seconds, default=15.0, metavar="SECONDS", help="default: 15"
+        "--deadline", type=deadline_s, default=15.0, metavar="SECONDS", help="default: 15"
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     add_verbs(verbs)
@@ -105,7 +116,13 @@ def add_verbs(verbs: Any) -> None:
     verb("unsub", _unsub, "End a subscription.").add_argument("topic")
     put = verb("put", _put, "Publish; prints the publication's id.")
     put.add_argument("topic")
-    put.add_argument("text", help="the publication, or - for one a line from standard input")
+    put.usage = f"{put.prog} [-h] topic text"
+    put.add_argument(
+        "text",
+        nargs="+",
+        action=OneText,
+        help="the publication, or - for one a line from standard input",
+    )
     _add_get_options(verb("get", _get, "Read; a publication is acknowledged once it is written."))
     topics = verb("topics", _topics, "List my subscriptions.")
     topics.add_argument("--all", action="store_true", help="every topic of the cluster")
@@ -120,7 +137,8 @@ def _add_get_options(get: argparse.ArgumentParser) -> None:
     how_many = get.add_mutually_exclusive_group()
     how_many.add_argument("--all", action="store_true", help="until there is nothing new")
     how_many.add_argument("--follow", action="store_true", help="for ever")
-    get.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="for the next")
+    get.add_argument("--count", type=count, metavar="N", help="at most N, then stop; default: 1")
+    get.add_argument("--wait", type=seconds, default=0.0, metavar="SECONDS", help="for the next")
     get.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
@@ -130,9 +148,10 @@ def default_state_dir() -> str:
     return str(Path(home) / "flotilla")
 
 
-def complain(error: FlotillaError) -> int:
-    """Say an error on stderr; return its exit code."""
-    say(f"flotilla: {error.code}: {error.message}")
+def complain(error: FlotillaError, fate: str = "") -> int:
+    """Say an error on stderr, and what became of the publication; return its exit code."""
+    reason = error.details.get("reason", error.message)
+    say(f"flotilla: {error.code}: {reason}{fate and f' ({fate})'}")
     return UNKNOWN if isinstance(error, Unavailable) or not error.definite else REFUSED
 
 
@@ -155,29 +174,82 @@ def write(data: bytes) -> None:
 
 
 def _run(options: Any) -> int:
-    endpoints = endpoints_of(options.endpoints)
-    with Client(endpoints, options.state, int(options.deadline * 1000)) as client:
+    no_state = options.verb == "status" or (options.verb == "topics" and options.all)
+    state = None if no_state else options.state
+    with Client(options.endpoints, state, int(options.deadline * 1000)) as client:
         if options.verb == "shell":
-            return _shell(client, Path(options.state))
+            return _shell(client, options)
+        return _perform(client, options, options)
+
+
+def _perform(client: Client, options: Any, settings: Any) -> int:
+    """Run a command; `settings`: of the whole command line, for the shell's commands too."""
+    is_follow = bool(getattr(options, "follow", False))
+    with _watched(client, settings, is_follow):
         code: int = options.run(client, options)
         return code
 
 
-def _shell(client: Client, state_dir: Path) -> int:
+def _shell(client: Client, settings: Any) -> int:
     parser = argparse.ArgumentParser(prog="", add_help=False)
     add_verbs(parser.add_subparsers(dest="verb", required=True, metavar="COMMAND"))
 
-    def execute(argv: Sequence[str]) -> None:
+    def execute(argv: Sequence[str]) -> bool:
         try:
             options = parser.parse_args(argv)
-            options.run(client, options)
-        except SystemExit:  # argparse has said what was wrong
-            return
+            code = _perform(client, options, settings)
+        except SystemExit as end:  # argparse has said what was wrong, or the help
+            return not end.code
         except FlotillaError as error:
             complain(error)
+            return False
+        if code == NOTHING_NEW:
+            say("nothing new")
+        return code in (OK, NOTHING_NEW)
 
-    Shell(execute, lambda: [row["topic"] for row in client.topics()], state_dir / "history").run()
-    return OK
+    def topics() -> list[str]:
+        return [row["topic"] for row in client.topics()]
+
+    succeeded = Shell(execute, topics, Path(settings.state) / "history").run()
+    return OK if succeeded or sys.stdin.isatty() else FAILED
+
+
+@contextmanager
+def _watched(client: Client, settings: Any, is_follow: bool) -> Iterator[None]:
+    """Say on stderr, to a person, while the cluster does not answer."""
+    is_over = threading.Event()
+    work = functools.partial(_watch, client, settings.deadline, is_follow, is_over)
+    watcher = threading.Thread(target=work, name="flotilla-watch", daemon=True)
+    if settings.verbose or sys.stderr.isatty():
+        watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        if watcher.ident is not None:
+            watcher.join()
+
+
+def _watch(client: Client, patience_s: float, is_follow: bool, is_over: threading.Event) -> None:
+    """Until the first answer, or for as long as `get --follow` reads.
+
+    Others than it are not watched longer: a GET that waits has no answer and needs none.
+    """
+    names, start_ms, is_said = ", ".join(client.endpoints), now_ms(), False
+    while not is_over.wait(LOOK_S):
+        heard_ms = client.heard_ms
+        silence_s = (now_ms() - max(heard_ms or 0.0, start_ms)) / 1000
+        if is_said and silence_s < SILENCE_S:
+            say("flotilla: the cluster answers again")
+            is_said = False
+        elif not is_said and heard_ms is None and silence_s > SILENCE_S:
+            say(f"flotilla: no answer from {names}; trying until {patience_s:g} s are over")
+            is_said = True
+        elif not is_said and heard_ms is not None and silence_s > FOLLOW_SILENCE_S:
+            say(f"flotilla: no answer from {names} for {FOLLOW_SILENCE_S:g} s; still trying")
+            is_said = True
+        if heard_ms is not None and not is_follow:
+            return
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -199,31 +271,49 @@ def _unsub(client: Client, options: Any) -> int:
 def _put(client: Client, options: Any) -> int:
     if options.text == "-":
         return _put_lines(client, options.topic, sys.stdin.buffer)
-    result = client.put(options.topic, os.fsencode(options.text))
+    try:
+        result = client.put(options.topic, os.fsencode(options.text))
+    except FlotillaError as error:
+        return complain(error, _fate(error))
     write(f"{result.id}\n".encode())
     if result.id == 0 and not result.duplicate:
         say(f"flotilla: nobody subscribes to {options.topic}: not stored")
     return OK
 
 
+def _fate(error: FlotillaError) -> str:
+    """Return what became of a publication that met this error."""
+    if error.details.get("kept"):
+        return "kept in the outbox: it is sent before your next one"
+    return "not stored" if error.definite else ""
+
+
 class _Tally:
-    """Counts a producer's results; called in its thread."""
+    """Counts what becomes of lines; `add` is called in the producer's thread, in their order."""
 
     def __init__(self) -> None:
-        self.stored = 0
-        self.last_id = 0
+        self.taken = self.stored = self.kept = self.unheard = self.last_id = 0
+        self.refused: list[int] = []  # lines; those of the queue at most, as reading stops
         self.error: FlotillaError | None = None
         self._is_shown = sys.stderr.isatty()
         self._shown_s = time.monotonic()
 
-    def add(self, future: Future[PutResult]) -> None:
+    def add(self, line: int, future: Future[PutResult]) -> None:
         """Count a result, and now and then show how far it is."""
         error = future.exception()
-        if error is not None:
-            self.error = self.error or (error if isinstance(error, FlotillaError) else None)
+        if isinstance(error, FlotillaError):
+            self.error = self.error or error
+            if error.definite:
+                self.refused.append(line)
+            else:
+                self.kept += 1
+            return
+        result = future.result()
+        if result.id == 0 and not result.duplicate:
+            self.unheard += 1
             return
         self.stored += 1
-        self.last_id = future.result().id
+        self.last_id = result.id
         if self._is_shown and time.monotonic() - self._shown_s > PROGRESS_S:
             self._shown_s = time.monotonic()
             say(f"\r{self.stored:,} stored", end="")
@@ -233,36 +323,85 @@ class _Tally:
         if self._is_shown:
             say(f"\r{self.stored:,} stored")
 
+    def summary(self) -> str:
+        """Return how far it came: from the line named on, a rerun doubles nothing."""
+        parts = [f"{self.stored} stored", f"{self.kept} kept in the outbox"]
+        if self.unheard:
+            parts.append(f"{self.unheard} not stored as nobody subscribes")
+        stop = self.taken + 1
+        while self.refused and self.refused[-1] == stop - 1:
+            stop = self.refused.pop()
+        if self.refused:  # and what follows them was taken
+            first, last = self.refused[0], self.refused[-1]
+            parts.append(f"{len(self.refused)} refused from line {first} to {last}")
+        return ", ".join([*parts, f"stopped before line {stop}"])
+
 
 def _put_lines(client: Client, topic: str, lines: Iterable[bytes]) -> int:
     tally = _Tally()
+    is_done = False
     try:
         with client.producer(topic) as producer:
-            for line in lines:
-                producer.send(line.removesuffix(b"\n")).add_done_callback(tally.add)
-                if tally.error is not None:
-                    break
+            _send_lines(producer, lines, tally)
+        is_done = tally.error is None
+    except FlotillaError as error:
+        tally.error = tally.error or error
     finally:
         tally.finish()
+        code = OK if tally.error is None else complain(tally.error)
+        if not is_done:
+            say(f"flotilla: {tally.summary()}")
     write(f"{tally.stored} stored, last id {tally.last_id}\n".encode())
-    if tally.error is not None:
-        raise tally.error
-    return OK
+    if tally.unheard and is_done:
+        say(f"flotilla: nobody subscribes to {topic}: {tally.unheard} not stored")
+    return code
+
+
+def _send_lines(producer: Producer, lines: Iterable[bytes], tally: _Tally) -> None:
+    for number, line in enumerate(lines, start=1):
+        future = producer.send(line.removesuffix(b"\n"))
+        tally.taken = number
+        future.add_done_callback(functools.partial(tally.add, number))
+        if tally.error is not None:
+            return
 
 
 def _get(client: Client, options: Any) -> int:
-    wait_ms = FOLLOW_WAIT_MS if options.follow else int(options.wait * 1000)
-    count_max = GET_COUNT if options.all or options.follow else 1
+    is_endless = options.all or options.follow
+    left = options.count or (sys.maxsize if is_endless else 1)
     code = NOTHING_NEW
-    while True:
-        delivery = client.get(options.topic, wait_ms, count_max, ack="manual")
+    while left:
+        delivery = _next(client, options, min(left, GET_COUNT))
         if delivery is not None:
             line = _as_json if options.json else _as_text
             write(b"".join(map(line, delivery)))
             client.acknowledge(delivery.topic, delivery.last_id)
+            left -= len(delivery.publications)
             code = OK
-        if not options.follow and (delivery is None or not options.all):
-            return code
+        elif not options.follow:
+            break
+    return code
+
+
+def _next(client: Client, options: Any, count_max: int) -> Delivery | None:
+    """GET once. `--follow` outlives an outage: nothing is lost by asking again for ever."""
+    wait_ms = FOLLOW_WAIT_MS if options.follow else int(options.wait * 1000)
+    if options.follow:
+        _check_reader()
+    try:
+        return client.get(options.topic, wait_ms, count_max, ack="manual")
+    except Unavailable:
+        if not options.follow or client.heard_ms is None:
+            raise
+        return None
+
+
+def _check_reader() -> None:
+    """Raise BrokenPipeError if the reader of stdout has gone: there may be no write for hours."""
+    poller = select.poll()
+    poller.register(sys.stdout.fileno(), 0)  # errors are always told
+    if poller.poll(0):
+        raise BrokenPipeError
 
 
 def _as_text(message: Message) -> bytes:
@@ -310,13 +449,6 @@ def _print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json:
     for line in table:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         write("  ".join(cells).rstrip().encode() + b"\n")
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < 24 * 3600:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds up to a day")
-    return seconds
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 from flotilla import retry
-from flotilla.connection import Connection
-from flotilla.errors import FlotillaError
+from flotilla.batches import batches_of
+from flotilla.connection import Connection, with_endpoints
+from flotilla.errors import FlotillaError, TopicInUse
 from flotilla.observer import Observer, Silent
 from flotilla.operations import (
     Ask,
@@ -29,7 +30,6 @@ from flotilla.operations import (
     PutResult,
     Steps,
     SubscribeResult,
-    batches_of,
     new_nonce,
     slices,
 )
@@ -39,7 +39,7 @@ from flotilla.producer import (
     LINGER_MS,
     Producer,
 )
-from flotilla.protocol import encode_request
+from flotilla.protocol import Reply, encode_request
 from flotilla.retry import (
     DEADLINE_MS,
     Action,
@@ -55,7 +55,8 @@ from flotilla.retry import (
 from flotilla.state import OUTBOX_BYTES_MAX, State
 
 T = TypeVar("T")
-_HOST_AND_PORT: Final = re.compile(r"\S+:\d{1,5}")
+_HOST_AND_PORT: Final = re.compile(r"\S+:(\d{1,5})")
+PORT_MAX: Final = 65_535  # TCP's
 Ack = Literal["auto", "manual"]
 MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
 MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks again
@@ -64,15 +65,26 @@ STATUS_DEADLINE_MS: Final = 1_500  # STATUS asks one node only: it answers at on
 
 
 def endpoints_of(endpoints: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the endpoints of a list or of one text with commas. Raises ValueError."""
+    """Return the endpoints of a list or of one text with commas. Raises ValueError.
+
+    Each is HOST:PORT, or a ZeroMQ address (`tcp://…`, `ipc://…`) that is not looked into.
+    """
     listed = endpoints.split(",") if isinstance(endpoints, str) else endpoints
     found = tuple(e.strip() for e in listed if e.strip())
     if not found:
         raise ValueError("a client needs an endpoint: HOST:PORT")
     for endpoint in found:
-        if "://" not in endpoint and not _HOST_AND_PORT.fullmatch(endpoint):
-            raise ValueError(f"{endpoint!r} is no endpoint: HOST:PORT is due")
+        if "://" not in endpoint:
+            _check_endpoint(endpoint)
     return found
+
+
+def _check_endpoint(endpoint: str) -> None:
+    match = _HOST_AND_PORT.fullmatch(endpoint)
+    if match is None:
+        raise ValueError(f"{endpoint!r} is no endpoint: HOST:PORT is due")
+    if not 1 <= int(match[1]) <= PORT_MAX:
+        raise ValueError(f"{endpoint!r} is no endpoint: a port is from 1 to {PORT_MAX}")
 
 
 def now_ms() -> float:
@@ -99,6 +111,7 @@ class Session:
         self.state = State(Path(state_dir) if state_dir else None, outbox_bytes_max)
         self.operations = Operations(self.state, observer or Silent(), new_nonce)
         self.producers: dict[str, Producer] = {}
+        self.heard_ms: float | None = None
         self._rng = rng or random.Random()
         self._routes = Routes(range(len(self.endpoints)))
         self._exchanges = 0
@@ -118,14 +131,14 @@ class Session:
 
     def put(self, topic: str, publications: Sequence[bytes | str]) -> Steps[list[PutResult]]:
         """Return the steps of a PUT of the client's own, which a producer would not expect."""
-        assert topic not in self.producers, f"{topic} has an open producer, which keeps its order"
+        self._check_free(topic)
         return self.operations.put(topic, batches_of(publications))
 
     def producer(
         self, topic: str, linger_ms: float, batch_bytes: int, in_flight_max: int
     ) -> Producer:
         """Return a new producer; the session has been opened."""
-        assert topic not in self.producers, f"{topic} has an open producer already"
+        self._check_free(topic)
         producer = self.producers[topic] = Producer(
             self.operations,
             topic,
@@ -139,6 +152,17 @@ class Session:
             in_flight_max,
         )
         return producer
+
+    def replied(self, exchange: Exchange, reply: Reply | None) -> list[Action]:
+        """Pass a reply on, or None: silence, or a lost connection."""
+        if reply is None:
+            return exchange.silent(now_ms())
+        self.heard_ms = now_ms()
+        return exchange.replied(reply, self.heard_ms)
+
+    def _check_free(self, topic: str) -> None:
+        if topic in self.producers:
+            raise TopicInUse(f"{topic} has an open producer, which alone publishes to it")
 
 
 class Client:
@@ -188,6 +212,11 @@ class Client:
         """The id that the cluster gave this client, "" before the first operation ever."""
         return self._session.state.client_id
 
+    @property
+    def heard_ms(self) -> float | None:
+        """When a node last answered (monotonic; None: none yet). A producer's answers aside."""
+        return self._session.heard_ms
+
     def open(self) -> None:
         """Take up this client's id at the cluster and resend the outbox; operations do it too."""
         self._run(self._operations.open())
@@ -211,9 +240,9 @@ class Client:
     def put(self, topic: str, publication: bytes | str) -> PutResult:
         """Publish; returns when it is on disk on a majority of the nodes.
 
-        An error that is not definite leaves the publication in the outbox: it will be sent, once
-        and in order, before the topic's next `put`, by `flush`, or by the next process that opens
-        this state directory.
+        An error that is not definite (`Unavailable` never is) leaves the publication in the outbox:
+        it will be sent, once and in order, before the topic's next `put`, by `flush`, or by the
+        next process that opens this state directory. Raises TopicInUse while a producer is open.
         """
         [result] = self.put_many(topic, [publication])
         return result
@@ -222,7 +251,8 @@ class Client:
         """Publish in order, packed into as few batches as possible; one result a batch.
 
         All of them stand in the outbox before the first is sent: all will be stored, or with a
-        definite error none but the first `details["stored"]`.
+        definite error none but the first `details["stored"]`. If the error is not definite, the
+        other `details["kept"]` stay in the outbox.
         """
         return self._run(self._session.put(topic, publications))
 
@@ -320,7 +350,7 @@ class Client:
                     case Done():
                         return action
                     case Failed(error):
-                        raise error
+                        raise with_endpoints(error, self.endpoints)
                     case Close(endpoint):
                         self._connection.close(endpoint)
                     case Pause(wait_ms):
@@ -335,7 +365,7 @@ class Client:
         ask.request.request_id = action.request_id
         frames = encode_request(ask.request)
         if not self._connection.send(action.endpoint, frames, action.timeout_ms):
-            return exchange.unsent(now_ms())
+            return exchange.unsent(now_ms(), self._connection.cause)
         return self._listen(exchange, action.endpoint, action.timeout_ms)
 
     def _listen(self, exchange: Exchange, endpoint: int, timeout_ms: float) -> list[Action]:
@@ -343,4 +373,4 @@ class Client:
             reply = self._connection.receive(endpoint, timeout_ms)
         except ConnectionResetError:
             reply = None
-        return exchange.silent(now_ms()) if reply is None else exchange.replied(reply, now_ms())
+        return self._session.replied(exchange, reply)

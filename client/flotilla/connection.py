@@ -9,12 +9,14 @@ queue between the two (a full memory barrier), as ZeroMQ demands of its sockets.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import zmq
 
+from flotilla.errors import FlotillaError
 from flotilla.protocol import FRAME_BYTES_MAX, ProtocolError, Reply, decode_reply
 
 CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time counts as silent
@@ -57,6 +59,37 @@ def open_link(context: Any, endpoint: str) -> Link:
     return Link(socket, monitor)
 
 
+def why_unsent(lost: bool) -> str:
+    """Return the cause of an attempt that found no connection; `lost`: the monitor said so."""
+    return "connection refused" if lost else "no connection"
+
+
+def with_endpoints(error: FlotillaError, endpoints: Sequence[str]) -> FlotillaError:
+    """Return an error whose message names what each endpoint did last (`details["causes"]`).
+
+    Looks up the names of hosts that refused: that may take as long as the resolver does.
+    """
+    causes = error.details.get("causes")
+    if not causes:
+        return error
+    told = {endpoints[number]: cause for number, cause in sorted(causes.items())}
+    for endpoint, cause in told.items():
+        if cause == "connection refused" and not _is_known(endpoint):
+            told[endpoint] = "name unknown"
+    said = ", ".join(f"{endpoint}: {cause}" for endpoint, cause in told.items())
+    details = error.details | {"causes": told}
+    return type(error)(f"{error.message} ({said})", error.code, error.definite, details)
+
+
+def _is_known(endpoint: str) -> bool:
+    host = endpoint.rpartition("://")[2].rpartition(":")[0].strip("[]")
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True
+
+
 def framed(frames: Sequence[bytes]) -> list[bytes]:
     """Return a request's frames behind the empty delimiter that a REQ socket would send."""
     return [b"", *frames]
@@ -77,16 +110,19 @@ class Connection:
         self._endpoints = tuple(endpoints)
         self._context: zmq.Context[Any] = zmq.Context.instance()
         self._links: dict[int, Link] = {}
+        self.cause = ""  # why the last `send` returned False
 
     def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool:
         """Send a request; return False if no connection stood in time: then nothing was sent."""
         link = self._link(endpoint)
         ready = self._poll(link, zmq.POLLOUT, min(timeout_ms, CONNECT_MS_MAX))
         if link.socket not in ready:
+            self.cause = why_unsent(link.monitor in ready)
             return False
         try:
             link.socket.send_multipart(framed(frames), flags=zmq.NOBLOCK)
         except zmq.Again:  # lost between the poll and here, or REQUESTS_QUEUED_MAX
+            self.cause = why_unsent(lost=False)
             return False
         return True
 

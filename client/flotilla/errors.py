@@ -18,8 +18,10 @@
     │   ├── BadRequest                not what the protocol asks for
     │   ├── Unauthorized              the node does not accept this client
     │   └── InternalError             a defect of the broker
+    ├── TopicInUse                    an open producer alone publishes to the topic
     └── StateError                    the client's own state directory
         ├── StateInUse                another process has it open
+        ├── StateUnusable             cannot be made or written: rights, space, a file in its place
         ├── StateDamaged              unreadable, or of another version
         └── OutboxFull                unsent publications have reached their limit
 
@@ -63,7 +65,10 @@ class FlotillaError(Exception):
 
 
 class Unavailable(FlotillaError):
-    """The deadline passed without a final answer; `definite`: nothing was carried out."""
+    """The deadline passed without a final answer; `definite`: nothing was carried out.
+
+    Never definite for a publication: it stays in the outbox and is sent before the next one.
+    """
 
     CODE = "unavailable"
 
@@ -162,6 +167,12 @@ class InternalError(Refused):
     CODE = "internal"
 
 
+class TopicInUse(FlotillaError):
+    """The topic has an open producer, which alone publishes to it until it is closed."""
+
+    CODE = "topic_in_use"
+
+
 class StateError(FlotillaError):
     """The client's state directory cannot be used."""
 
@@ -174,8 +185,14 @@ class StateInUse(StateError):
     CODE = "state_in_use"
 
 
+class StateUnusable(StateError):
+    """The directory cannot be made or written; `details`: `directory`. The message says why."""
+
+    CODE = "state_unusable"
+
+
 class StateDamaged(StateError):
-    """The state cannot be read or written; `details`: `directory`."""
+    """What stands in the directory is no state of this program; `details`: `directory`."""
 
     CODE = "state_damaged"
 

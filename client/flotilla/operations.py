@@ -26,7 +26,8 @@ from flotilla.errors import (
     DiskFull,
     FlotillaError,
     StaleRequest,
-    TooLarge,
+    Unavailable,
+    UnknownClient,
 )
 from flotilla.observer import Observer, Operation, Outcome
 from flotilla.protocol import ProtocolError, Reply, Request
@@ -124,7 +125,10 @@ class Operations:
         """Take up this client's id (or get a first one), then resend the outbox."""
         if self._is_open:
             return
-        done = yield from self._request_id()
+        try:
+            done = yield from self._request_id()
+        except UnknownClient as error:
+            raise self._foreign(error) from error
         body = done.reply.body
         self.state.resumed(
             body["client_id"],
@@ -158,6 +162,15 @@ class Operations:
                     raise
                 self.state.raise_sequence(error.details["expected"] - 1)
         raise AssertionError(RESUMES_MAX)
+
+    def _foreign(self, error: UnknownClient) -> UnknownClient:
+        where = self.state.directory or "in memory"
+        message = (
+            f"{error.message}: this state ({where}) belongs to another cluster, or the cluster was"
+            " emptied; use another state directory (on the command line: --state DIR) or remove"
+            " this one"
+        )
+        return UnknownClient(message, definite=error.definite, details=error.details)
 
     def _recover(self) -> Steps[None]:
         """Resend what an earlier process left without an answer.
@@ -204,25 +217,41 @@ class Operations:
         """Send batches (lengths, data) after what the topic still has in the outbox.
 
         An error is definite if neither the batch that it is about nor a later one was or will be
-        stored; `details["stored"]` counts the publications of those before it.
+        stored. If it is not, all of them stay in the outbox, those too whose turn never came.
+        `details`: how many publications were `stored` before it and how many are `kept`.
         """
         check_topic(topic)
-        yield from self._opened()
-        yield from _before_start(self._resend(topic))
+        try:
+            yield from self._opened()
+            yield from _before_start(self._resend(topic))
+        except Unavailable as error:
+            entries = self.state.enqueue(topic, batches, provisional=not self._is_open)
+            raise _kept(error, 0, sum(entry.count for entry in entries)) from error
         results: list[PutResult] = []
-        for entry in self.state.enqueue(topic, batches):
+        entries = self.state.enqueue(topic, batches)
+        for entry in entries:
             try:
                 results.append((yield from self._send(entry, fresh=True)))
             except FlotillaError as error:
-                error.details["stored"] = sum(result.count for result in results)
+                stored = sum(result.count for result in results)
+                if "withdrawn" not in error.details:
+                    due = sum(entry.count for entry in entries)
+                    raise _kept(error, stored, due - stored) from error
+                error.details["stored"] = stored
                 raise
         return results
 
     def flush(self) -> Steps[None]:
-        """Send everything that still waits in the outbox."""
-        yield from self._opened()
-        for topic in sorted({entry.topic for entry in self.state.outbox()}):
-            yield from self._resend(topic)
+        """Send everything that still waits in the outbox; what could not be sent stays there."""
+        try:
+            yield from self._opened()
+            for topic in sorted({entry.topic for entry in self.state.outbox()}):
+                yield from self._resend(topic)
+        except FlotillaError as error:
+            if "withdrawn" in error.details:
+                raise
+            kept = sum(entry.count for entry in self.state.outbox())
+            raise _kept(error, 0, kept) from error
 
     def next_counter(self, topic: str) -> Steps[int]:
         """Return the counter that the topic's next publication gets."""
@@ -255,11 +284,15 @@ class Operations:
     ) -> Steps[PutResult]:
         operation = self.invoke("put", entry.topic, entry.counter, entry.count)
         try:
-            ask = Ask(self.put_request(entry), final=final)
-            done = yield from self.observed(operation, ask)
+            done = yield Ask(self.put_request(entry), final=final)
         except FlotillaError as error:
-            if error.code in REFUSED_FOREVER or (fresh and error.definite):
+            if isinstance(error, Unavailable):
+                error.definite = False  # it stays in the outbox, so it will happen
+            self.failed(operation, error)
+            if fresh and (error.definite or error.code in REFUSED_FOREVER):
                 error.details["withdrawn"] = self.state.withdraw(entry)
+            elif error.code in REFUSED_FOREVER:
+                error.details["withdrawn"] = self.state.remove(entry)
             raise
         return self.stored(operation, entry, done)
 
@@ -408,39 +441,21 @@ def _before_start(steps: Steps[None]) -> Steps[None]:
         raise error.before_start() from error
 
 
+def _kept(error: FlotillaError, stored: int, kept: int) -> FlotillaError:
+    """Return the error of publications that stay in the outbox: what they wait for may pass."""
+    details = error.details | {"stored": stored, "kept": kept, "reason": error.message}
+    if not kept:
+        return type(error)(error.message, error.code, error.definite, details)
+    what = "it stays in the outbox and is" if kept == 1 else f"{kept} stay in the outbox and are"
+    message = f"{error.message}; {what} sent before the next one"
+    return type(error)(message, error.code, False, details)
+
+
 def slices(wait_ms: int) -> Iterator[int]:
     """Split a GET's wait into waits of `GET_SLICE_MS` at most; one of 0 for no wait."""
     yield min(wait_ms, GET_SLICE_MS)
     for start_ms in range(GET_SLICE_MS, wait_ms, GET_SLICE_MS):
         yield min(wait_ms - start_ms, GET_SLICE_MS)
-
-
-def batches_of(publications: Sequence[bytes | str]) -> list[tuple[bytes, bytes]]:
-    """Pack publications into as few batches (lengths, data) as the protocol's limits allow.
-
-    Raises TooLarge for a publication over `PUBLICATION_BYTES_MAX`.
-    """
-    batches: list[list[bytes]] = [[]]
-    size_bytes = 0
-    for publication in map(as_bytes, publications):
-        full = len(batches[-1]) == protocol.BATCH_COUNT_MAX
-        if batches[-1] and (full or size_bytes + len(publication) > protocol.BATCH_BYTES_MAX):
-            batches.append([])
-            size_bytes = 0
-        batches[-1].append(publication)
-        size_bytes += len(publication)
-    return [protocol.pack(batch) for batch in batches if batch]
-
-
-def as_bytes(publication: bytes | str) -> bytes:
-    """Return a publication's bytes (text as UTF-8). Raises TooLarge."""
-    data = publication.encode() if isinstance(publication, str) else bytes(publication)
-    if len(data) > protocol.PUBLICATION_BYTES_MAX:
-        raise TooLarge(
-            f"a publication of {len(data)} bytes; {protocol.PUBLICATION_BYTES_MAX} are allowed",
-            details={"limit": protocol.PUBLICATION_BYTES_MAX},
-        )
-    return data
 
 
 @functools.lru_cache(maxsize=1024)  # a bound, not a need: checking again is cheap

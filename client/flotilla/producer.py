@@ -21,15 +21,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from flotilla.connection import REQUESTS_QUEUED_MAX, Connection
-from flotilla.errors import FlotillaError, Overloaded, Unavailable
-from flotilla.observer import Operation
-from flotilla.operations import REFUSED_FOREVER, Operations, PutResult, as_bytes
-from flotilla.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Reply, encode_request, pack
+from flotilla.batches import as_bytes
+from flotilla.connection import REQUESTS_QUEUED_MAX, Connection, with_endpoints
+from flotilla.errors import FlotillaError, OutboxFull, Overloaded, Unavailable
+from flotilla.operations import REFUSED_FOREVER, Operations, PutResult
+from flotilla.protocol import BATCH_BYTES_MAX, Reply, encode_request, pack
 from flotilla.retry import (
     TELLING,
     Action,
@@ -44,46 +43,14 @@ from flotilla.retry import (
     attempt_timeout_ms,
 )
 from flotilla.state import Entry
+from flotilla.window import Batch, Queue, Queued
 
 LINGER_MS: Final = 5  # about one fsync: waiting longer than the broker does gains nothing
 BATCH_BYTES: Final = 128 * 1024  # large enough that headers and fsyncs don't count
 IN_FLIGHT_MAX: Final = 16  # batches: covers a round trip with a slow disk in it
 QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024  # then `send` blocks: the process must not grow
 QUEUE_COUNT_MAX: Final = 100_000  # the same for small publications: a future takes half a KiB
-
-
-@dataclass(frozen=True, slots=True)
-class _Queued:
-    publication: bytes
-    future: Future[PutResult]
-
-
-@dataclass(slots=True)
-class _Batch:
-    """A batch in the window. `is_waiting`: a request is on its way and has no answer yet."""
-
-    entry: Entry
-    operation_id: str
-    futures: Sequence[Future[PutResult]] = ()
-    operation: Operation | None = None
-    sent: int = 0
-    is_waiting: bool = False
-    done: Done | None = None
-
-
-@dataclass(slots=True)
-class _Queue:
-    """What the application sent and no batch has taken. Guarded by `changed`."""
-
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    items: deque[_Queued] = field(default_factory=deque)
-    size_bytes: int = 0
-    since_ms: float = 0.0  # when the oldest came
-    sent: int = 0  # publications, ever
-    answered: int = 0  # of those
-    is_hurried: bool = False  # somebody waits in flush
-    is_closing: bool = False
-    broken: FlotillaError | None = None
+OUTBOX_RETRY_MS: Final = 50  # between looks at a full outbox: an acknowledgment frees it, soon
 
 
 class Producer:
@@ -94,7 +61,9 @@ class Producer:
     order of the calls of `send`.
 
     A future's error: not definite = the publication stands in the outbox, and this producer (or the
-    topic's next `put`, or the next process with this state directory) goes on sending it.
+    topic's next `put`, or the next process with this state directory) goes on sending it. All that
+    was sent before the deadline passed without an answer stands there, as with `Client.put`.
+    A full outbox leaves publications in the queue until there is room or the deadline has passed.
     """
 
     def __init__(
@@ -120,13 +89,14 @@ class Producer:
         self._linger_ms = linger_ms
         self._batch_bytes = batch_bytes
         self._in_flight_max = in_flight_max
-        self._queue = _Queue()
+        self._queue = Queue()
         self._is_done = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         # From here on the thread's own.
         self._routes = routes
+        self._endpoints = tuple(endpoints)
         self._connection = Connection(endpoints)
         self._name = f"{rng.getrandbits(64):016x}"
         self._batch_numbers = itertools.count(1)
@@ -137,6 +107,8 @@ class Producer:
         # overtake the first, which would then pass for a duplicate of what was never stored.
         self._is_known = False
         self._until_ms = 0.0
+        self._full_since_ms: float | None = None  # the outbox
+        self._take_after_ms = 0.0
         self._thread = threading.Thread(target=self._work, name=f"flotilla-{topic}", daemon=True)
         self._thread.start()
 
@@ -172,7 +144,7 @@ class Producer:
             assert not queue.is_closing, "send after close"
             if not queue.items:
                 queue.since_ms = _now_ms()
-            queue.items.append(_Queued(data, future))
+            queue.items.append(Queued(data, future))
             queue.size_bytes += len(data)
             queue.sent += 1
             is_news = len(queue.items) == 1 or queue.size_bytes >= self._batch_bytes
@@ -280,51 +252,59 @@ class Producer:
         if not queue.items or not self._may_take():
             return float("inf")
         hurry = queue.is_hurried or queue.size_bytes >= self._batch_bytes
-        return 0.0 if hurry else queue.since_ms + self._linger_ms
+        return max(self._take_after_ms, 0.0 if hurry else queue.since_ms + self._linger_ms)
 
     def _may_take(self) -> bool:
         """Room in the window, and the leader is where the window went: else let it run empty."""
         at_leader = not self._window or self._endpoint in (None, self._routes.current)
         return at_leader and len(self._window) < self._in_flight_max
 
-    def _take(self) -> list[_Batch]:
+    def _take(self) -> list[Batch]:
         """Move what is due from the queue through the outbox into the window."""
         with self._queue.changed:
-            taken: list[list[_Queued]] = []
-            while self._batch_due_ms() <= _now_ms():
-                if len(self._window) + len(taken) >= self._in_flight_max:
-                    break
-                taken.append(self._take_batch())
+            taken: list[list[Queued]] = []
+            # A full outbox that has no room for all of them may have some for one.
+            room = 1 if self._full_since_ms else self._in_flight_max - len(self._window)
+            while len(taken) < room and self._batch_due_ms() <= _now_ms():
+                taken.append(self._queue.take_batch(self._batch_bytes, _now_ms()))
             self._queue.is_hurried = self._queue.is_hurried and bool(self._queue.items)
             self._queue.changed.notify_all()
         if not taken:
             return []
-        packed = [pack([queued.publication for queued in batch]) for batch in taken]
         try:
-            entries = self._operations.state.enqueue(self.topic, packed)
+            fresh = self._enqueue(taken)
+        except OutboxFull as error:
+            self._put_back(taken, error)
+            return []
         except FlotillaError as error:
             self._fail_all([q.future for batch in taken for q in batch], error)
             raise
-        fresh = list(map(self._batch, entries))
+        self._full_since_ms = None
+        return fresh
+
+    def _enqueue(self, taken: Sequence[list[Queued]]) -> list[Batch]:
+        """Move batches into the outbox and the window, all or none."""
+        packed = [pack([queued.publication for queued in batch]) for batch in taken]
+        fresh = list(map(self._batch, self._operations.state.enqueue(self.topic, packed)))
         for batch, items in zip(fresh, taken, strict=True):
             batch.futures = [queued.future for queued in items]
         self._window.extend(fresh)
         return fresh
 
-    def _take_batch(self) -> list[_Queued]:
-        queue, batch, size_bytes = self._queue, [self._queue.items.popleft()], 0
-        size_bytes = len(batch[0].publication)
-        while queue.items and len(batch) < BATCH_COUNT_MAX:
-            if size_bytes + len(queue.items[0].publication) > self._batch_bytes:
-                break
-            batch.append(queue.items.popleft())
-            size_bytes += len(batch[-1].publication)
-        queue.size_bytes -= size_bytes
-        queue.since_ms = _now_ms()
-        return batch
+    def _put_back(self, taken: Sequence[list[Queued]], error: OutboxFull) -> None:
+        """Wait for room in the outbox; it may be other topics that fill it, hence the deadline."""
+        now_ms = _now_ms()
+        self._full_since_ms = self._full_since_ms or now_ms
+        self._take_after_ms = now_ms + OUTBOX_RETRY_MS
+        items = [queued for batch in taken for queued in batch]
+        with self._queue.changed:
+            self._queue.put_back(items)
+        if now_ms - self._full_since_ms >= self._deadline_ms:
+            self._full_since_ms = None
+            self._fail_queue(error)
 
-    def _batch(self, entry: Entry) -> _Batch:
-        return _Batch(entry, f"{self._name}-{next(self._batch_numbers)}")
+    def _batch(self, entry: Entry) -> Batch:
+        return Batch(entry, f"{self._name}-{next(self._batch_numbers)}")
 
     # --- the window on the wire -----------------------------------------------------------------
 
@@ -369,9 +349,9 @@ class Producer:
         self._send_all([b for b in self._window if b.done is None], endpoint, timeout_ms)
         if not self._window[0].is_waiting:
             self._until_ms = 0.0
-            self._act(self._exchange.unsent(_now_ms()))
+            self._act(self._exchange.unsent(_now_ms(), self._connection.cause))
 
-    def _send_all(self, batches: Sequence[_Batch], endpoint: int, timeout_ms: float) -> None:
+    def _send_all(self, batches: Sequence[Batch], endpoint: int, timeout_ms: float) -> None:
         """Send until the connection takes no more; the rest goes when it becomes the first."""
         for batch in batches:
             if not self._is_known and batch is not self._window[0]:
@@ -423,6 +403,7 @@ class Producer:
 
     def _give_up(self, error: FlotillaError) -> None:
         """Report the error. After a deadline the window stays and is tried again; else stop."""
+        error = with_endpoints(error, self._endpoints)
         head_is_refused = error.definite and error.code in REFUSED_FOREVER
         error_of_rest = type(error)(error.message, error.code, False, error.details)
         for number, batch in enumerate(self._window):
@@ -433,12 +414,31 @@ class Producer:
                 self._operations.failed(batch.operation, of_batch)
             self._fail_all(batch.futures, of_batch)
             batch.futures, batch.operation, batch.is_waiting = (), None, False
-        self._fail_queue(error)
+        if isinstance(error, Unavailable):
+            self._keep_queue(error)
+        else:
+            self._fail_queue(error)
         self._exchange, self._endpoint = None, None
         if error.code in REFUSED_FOREVER:
             self._operations.reopen()
         if not isinstance(error, Unavailable) and error.code not in TELLING:
             raise error
+
+    def _keep_queue(self, error: FlotillaError) -> None:
+        """Move what nobody has been asked to store into the outbox, as far as that takes it."""
+        due = len(self._queue.items)
+        while due > 0:
+            with self._queue.changed:
+                taken = self._queue.take_batch(self._batch_bytes, _now_ms())
+            try:
+                [batch] = self._enqueue([taken])
+            except OutboxFull as full:
+                self._fail_all([queued.future for queued in taken], full)
+                self._fail_queue(full)
+                return
+            due -= len(taken)
+            self._fail_all(batch.futures, type(error)(error.message, error.code, False))
+            batch.futures = ()
 
     def _fail_queue(self, error: FlotillaError) -> None:
         with self._queue.changed:

@@ -190,6 +190,7 @@ class Exchange:
         self._setbacks = 0
         self._until_ms = 0.0
         self._last_nak: Reply | None = None
+        self._causes: dict[int, str] = {}  # what each endpoint did last
 
     def started(self, now_ms: float) -> list[Action]:
         """Begin: the first attempt goes where the leader is believed to be."""
@@ -206,16 +207,19 @@ class Exchange:
         if operation_id != self._operation_id:
             return [self._keep_listening(now_ms)]
         self._routes.answered(self._endpoint, reply, now_ms)
+        self._causes[self._endpoint] = str(reply.body.get("error", ""))
         if reply.ok:
             return [Done(reply, self._attempts)]
         return self._refused(reply, int(attempt), now_ms)
 
     def silent(self, now_ms: float) -> list[Action]:
         """No reply in time, or the connection was lost: the attempt may have happened."""
+        self._causes[self._endpoint] = "no answer"
         return self._elsewhere(now_ms)
 
-    def unsent(self, now_ms: float) -> list[Action]:
-        """No connection: the attempt certainly did not happen."""
+    def unsent(self, now_ms: float, cause: str = "no connection") -> list[Action]:
+        """No connection, for that cause: the attempt certainly did not happen."""
+        self._causes[self._endpoint] = cause
         self._unsettled.discard(self._attempts)
         return self._elsewhere(now_ms)
 
@@ -287,12 +291,14 @@ class Exchange:
         definite = not self._unsettled
         if self._last_nak is None:
             message = "no answer from any node before the deadline"
-            return Unavailable(message, "", definite, {"attempts": self._attempts})
+            details = {"attempts": self._attempts, "causes": self._causes}
+            return Unavailable(message, "", definite, details)
         last = from_reply(self._last_nak, definite, self._attempts)
         if last.code in TELLING:
             return last
         message = f"the deadline passed; the last answer was {last.code}: {last.message}"
-        return Unavailable(message, "", definite, last.details | {"last": last.code})
+        details = last.details | {"last": last.code, "causes": self._causes}
+        return Unavailable(message, "", definite, details)
 
 
 def _is_definite(reply: Reply) -> bool:

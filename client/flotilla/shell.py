@@ -9,6 +9,7 @@ import cmd
 import contextlib
 import readline
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -32,16 +33,14 @@ HELP, EXIT           in any case, as all of them
 class Shell(cmd.Cmd):
     """Reads lines and passes each on as arguments.
 
-    `execute` runs ["get", "topic"] and reports its errors itself; `topics` returns the names to
-    complete (may raise FlotillaError); `history` is the file of lines typed before.
+    `execute` runs ["get", "topic"], reports its errors itself and returns whether there were none;
+    `topics` returns the names to complete (may raise FlotillaError); `history` is the file of lines
+    typed before. Of a script on stdin nothing but the commands' output is shown.
     """
-
-    intro = "Flotilla. HELP lists the commands, EXIT or ctrl-D leaves."
-    prompt = "flotilla> "
 
     def __init__(
         self,
-        execute: Callable[[Sequence[str]], None],
+        execute: Callable[[Sequence[str]], bool],
         topics: Callable[[], list[str]],
         history: Path,
     ) -> None:
@@ -49,9 +48,26 @@ class Shell(cmd.Cmd):
         self._execute = execute
         self._topics = topics
         self._history = history
+        self._succeeded = True
+        self._is_talking = sys.stdin.isatty()
+        self.intro = "Flotilla. HELP lists the commands, EXIT or ctrl-D leaves."
+        self.prompt = "flotilla> "
+        if not self._is_talking:
+            self.intro = self.prompt = ""
 
-    def run(self) -> None:
-        """Read and run lines until EXIT or the end of input; ctrl-C gives up one line."""
+    def run(self) -> bool:
+        """Read and run lines until EXIT or the end of input; return whether all succeeded.
+
+        ctrl-C gives up one line.
+        """
+        if self._is_talking:
+            self._talk()
+        else:
+            self.cmdloop()
+        return self._succeeded
+
+    def _talk(self) -> None:
+        readline.set_completer_delims(" \t\n")  # a topic's name may have anything else in it
         with contextlib.suppress(FileNotFoundError):  # the first shell of this client
             readline.read_history_file(self._history)
         try:
@@ -81,33 +97,51 @@ class Shell(cmd.Cmd):
                 self.stdout.write(_HELP)
             case "put":
                 self._put(rest)
-            case name:
+            case name if name in VERBS:
                 self._pass_on(name, rest)
+            case _:
+                self._complain(f"unknown command {verb!r}: try HELP")
         return False
+
+    def _complain(self, text: str) -> None:
+        self.stdout.write(f"{text}\n")
+        self._succeeded = False
 
     def _put(self, rest: str) -> None:
         topic, _, text = rest.strip().partition(" ")
+        text = _unquoted(text.strip())
         if not topic or not text or text == "-":
-            self.stdout.write("PUT topic text\n")
+            self._complain("PUT topic text")
             return
-        self._execute(["put", "--", topic, text])
+        self._run(["put", "--", topic, text])
+
+    def _run(self, argv: Sequence[str]) -> None:
+        self._succeeded = self._execute(argv) and self._succeeded
 
     def _pass_on(self, verb: str, rest: str) -> None:
         try:
             arguments = shlex.split(rest)
         except ValueError as error:
-            self.stdout.write(f"{error}\n")
+            self._complain(str(error))
             return
-        self._execute([verb, *arguments])
+        self._run([verb, *arguments])
 
     def completenames(self, text: str, *_: object) -> list[str]:
         """Complete a verb, in the case in which it was begun."""
         names = [name for name in (*VERBS, "help", "exit") if name.startswith(text.lower())]
-        return [name.upper() if text.isupper() or not text else name for name in names]
+        is_upper = text.isupper() or not text
+        return [f"{name.upper() if is_upper else name} " for name in names]
 
     def completedefault(self, text: str, line: str, begin: int, end: int) -> list[str]:
         """Complete one of this client's topics, after the verb."""
         try:
-            return [topic for topic in self._topics() if topic.startswith(text)]
+            return [f"{topic} " for topic in self._topics() if topic.startswith(text)]
         except FlotillaError:
             return []  # no cluster, no names: typing goes on
+
+
+def _unquoted(text: str) -> str:
+    """Take off quotes that match and stand round the whole text, and nowhere in it."""
+    inner = text[1:-1]
+    is_quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "'\""
+    return inner if is_quoted and text[0] not in inner else text

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from flotilla.errors import OutboxFull, StateDamaged, StateInUse
+from flotilla.errors import OutboxFull, StateDamaged, StateError, StateInUse, StateUnusable
 
 SCHEMA_VERSION: Final = 1
 DATABASE_NAME: Final = "client.db"
@@ -42,6 +42,17 @@ CREATE TABLE outbox (
     PRIMARY KEY (topic, counter)
 );
 """
+# A table of its own, and not a column: directories of before it need no new schema version.
+_PROVISIONAL: Final = """
+CREATE TABLE IF NOT EXISTS provisional (
+    topic TEXT PRIMARY KEY, counter INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+# SQLite's codes that speak of the disk or of rights, not of what stands in the file.
+_UNUSABLE: Final = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+    | {sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +73,8 @@ class Entry:
 class State:
     """A client's durable state. Safe to use from several threads; one process at a time.
 
-    Errors: `StateInUse` (another process has the directory), `StateDamaged` (unreadable, of another
-    schema version, or the disk refuses), `OutboxFull`.
+    Errors: `StateInUse` (another process has the directory), `StateUnusable` (no rights, no space),
+    `StateDamaged` (unreadable, or of another schema version), `OutboxFull`.
     """
 
     def __init__(self, directory: Path | None, outbox_bytes_max: int = OUTBOX_BYTES_MAX) -> None:
@@ -73,7 +84,7 @@ class State:
         self._lock_file = None if directory is None else _take_directory(directory)
         try:
             self._database = self._open()
-        except StateDamaged:
+        except StateError:
             self._release()
             raise
         [(client_id, epoch, sequence)] = self._read("SELECT client_id, epoch, sequence FROM client")
@@ -116,6 +127,7 @@ class State:
 
         A counter or a cursor is never lowered. A subscription that the broker has not is dropped:
         an UNSUB was carried out and its answer lost; one that only the broker has is adopted.
+        Provisional counters become final, behind what the broker has.
         """
         with self._change() as database:
             self.client_id, self.epoch = client_id, epoch
@@ -124,6 +136,9 @@ class State:
                 "UPDATE client SET client_id = ?, epoch = ?, sequence = ?",
                 (client_id, epoch, self.sequence),
             )
+            for topic, first in self._read("SELECT topic, counter FROM provisional"):
+                self._shift(topic, first, max(0, counters.get(topic, 0) + 1 - first))
+            database.execute("DELETE FROM provisional")
             for topic, counter in counters.items():
                 database.execute(_RAISE_COUNTER, (topic, counter))
             for topic in self.cursors().keys() - subscriptions.keys():
@@ -168,10 +183,14 @@ class State:
         )
         return [Entry(*row) for row in rows]
 
-    def enqueue(self, topic: str, batches: Sequence[tuple[bytes, bytes]]) -> list[Entry]:
+    def enqueue(
+        self, topic: str, batches: Sequence[tuple[bytes, bytes]], provisional: bool = False
+    ) -> list[Entry]:
         """Give batches (lengths, data) their counters and store them, all or none.
 
-        Raises OutboxFull.
+        `provisional`: the broker has not been asked how far this client's counters have come, and
+        another process on a copy of this directory may have used these: nothing may be sent before
+        `resumed` has made them final. Raises OutboxFull.
         """
         size_bytes = sum(len(data) for _, data in batches)
         with self._change() as database:
@@ -186,6 +205,9 @@ class State:
                 "INSERT INTO outbox VALUES (?, ?, ?, ?)",
                 [(e.topic, e.counter, e.lengths, e.data) for e in entries],
             )
+            if provisional and entries:
+                first = (topic, entries[0].counter)
+                database.execute("INSERT OR IGNORE INTO provisional VALUES (?, ?)", first)
             database.execute(_RAISE_COUNTER, (topic, counter - 1))
             self._outbox_bytes += size_bytes
         return entries
@@ -214,6 +236,31 @@ class State:
             self._outbox_bytes -= sum(len(e.data) for e in gone)
         return sum(e.count for e in gone)
 
+    def remove(self, entry: Entry) -> int:
+        """Take one refused publication out and close the gap: what follows moves up a place.
+
+        Returns how many publications. As with `withdraw`: only for what certainly was not and will
+        not be stored, and neither was anything behind it.
+        """
+        with self._change() as database:
+            database.execute(
+                "DELETE FROM outbox WHERE topic = ? AND counter = ?", (entry.topic, entry.counter)
+            )
+            self._shift(entry.topic, entry.counter + entry.count, -entry.count)
+            self._outbox_bytes -= len(entry.data)
+        return entry.count
+
+    def _shift(self, topic: str, first: int, by: int) -> None:
+        """Move the counters of the topic's entries from `first` on, and the last one given out.
+
+        By way of negative numbers: no entry may meet its neighbour's counter on the way.
+        """
+        move = "UPDATE outbox SET counter = ? - counter WHERE topic = ? AND counter "
+        self._database.execute(move + ">= ?", (-by, topic, first))
+        self._database.execute(move + "< 0", (0, topic))
+        last = "UPDATE counters SET counter = counter + ? WHERE topic = ?"
+        self._database.execute(last, (by, topic))
+
     # --- SQLite ---------------------------------------------------------------------------------
 
     def _open(self) -> sqlite3.Connection:
@@ -222,7 +269,7 @@ class State:
             database = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare(database)
-            except (sqlite3.Error, StateDamaged):
+            except (sqlite3.Error, StateError):
                 database.close()
                 raise
         return database
@@ -240,6 +287,7 @@ class State:
             )
         elif version != SCHEMA_VERSION:
             raise self._damaged(f"schema version {version}, this program knows {SCHEMA_VERSION}")
+        database.execute(_PROVISIONAL)
 
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock, self._damage():
@@ -262,6 +310,9 @@ class State:
         try:
             yield
         except sqlite3.Error as error:
+            code: int = getattr(error, "sqlite_errorcode", 0)  # a ProgrammingError has none
+            if code & 0xFF in _UNUSABLE:
+                raise _unusable(self.directory or Path("memory"), str(error)) from error
             raise self._damaged(str(error)) from error
 
     def _damaged(self, finding: str) -> StateDamaged:
@@ -303,15 +354,22 @@ def _take_directory(directory: Path) -> int:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        details = {"directory": str(directory)}
-        raise StateDamaged(f"{directory}: {error.strerror}", details=details) from error
+        raise _unusable(directory, error.strerror or str(error)) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
-        message = f"{directory} is in use by process {pid}; give each client its own directory"
+        message = (
+            f"{directory} is in use by process {pid}; each client needs a state directory of its"
+            " own (on the command line: --state DIR or FLOTILLA_STATE)"
+        )
         raise StateInUse(message, details={"directory": str(directory), "pid": pid}) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _unusable(directory: Path, reason: str) -> StateUnusable:
+    message = f"the state directory {directory} cannot be made or written: {reason}"
+    return StateUnusable(message, details={"directory": str(directory)})

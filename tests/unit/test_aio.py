@@ -70,7 +70,9 @@ def test_without_any_node_it_is_unavailable() -> None:
         async with AsyncClient("127.0.0.1:1", deadline_ms=300) as client:
             with pytest.raises(Unavailable) as caught:
                 await client.put("t", "x")
-            assert caught.value.definite
+            assert not caught.value.definite
+            assert caught.value.details["kept"] == 1
+            assert "127.0.0.1:1: connection refused" in caught.value.message
 
     _run(work())
 

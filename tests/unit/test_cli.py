@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import orjson
@@ -90,6 +92,15 @@ def test_no_answer_is_4(run: Run, node: FakeNode) -> None:
     code, _, err = run("--deadline", "0.3", "put", "t", "x")
     assert code == 4
     assert err.startswith(b"flotilla: unavailable: ")
+    assert err.endswith(b" (kept in the outbox: it is sent before your next one)\n")
+    node.always(PUT, None)
+    assert run("put", "t", "y") == (0, b"2\n", b"")
+
+
+def test_a_refused_put_says_that_it_is_not_stored(run: Run, node: FakeNode) -> None:
+    node.script(PUT, nak("too_large"))
+    code, _, err = run("put", "t", "x")
+    assert (code, err) == (3, b"flotilla: too_large: scripted too_large (not stored)\n")
 
 
 def test_a_deadline_spent_on_elections_is_4_though_definite(run: Run, node: FakeNode) -> None:
@@ -107,12 +118,107 @@ def test_a_deadline_spent_on_elections_is_4_though_definite(run: Run, node: Fake
         ["--deadline", "-1", "topics"],
         ["--deadline", "soon", "topics"],
         ["-e", "nonsense", "topics"],
+        ["-e", "a:65536", "topics"],
+        ["--deadline", "0", "topics"],
+        ["get", "--count", "0"],
+        ["put", "t", "two", "words"],
     ],
 )
 def test_wrong_usage_is_2(run: Run, argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         run(*argv)
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--deadline", "abc", "topics"], "'abc' is not a number of seconds"),
+        (["get", "--count", "0"], "0 is not from 1 to "),
+        (["put", "t", "two", "words"], "needs quotes: flotilla put t 'two words'"),
+    ],
+)
+def test_wrong_usage_is_explained(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(argv)
+    assert said in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"flotilla {metadata.version('flotilla')}\n"
+
+
+def test_get_takes_as_many_as_it_is_told_and_no_more(run: Run, node: FakeNode) -> None:
+    run("sub", "t")
+    with Client(node.endpoint) as client:
+        client.put_many("t", [b"a", b"b", b"c"])
+    assert run("get", "t", "--count", "2") == (0, b"a\nb\n", b"")
+    assert run("get", "t", "--follow", "--count", "1") == (0, b"c\n", b"")
+    assert run("get", "t", "--count", "2") == (1, b"", b"")
+
+
+def test_a_person_is_told_when_nobody_answers(
+    run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "SILENCE_S", 0.1)
+    monkeypatch.setattr(cli, "LOOK_S", 0.01)
+    code, _, err = run("-v", "-e", "127.0.0.1:1", "--deadline", "0.5", "put", "t", "x")
+    first, second = err.decode().splitlines()
+    assert code == 4
+    assert first == "flotilla: no answer from 127.0.0.1:1; trying until 0.5 s are over"
+    assert "127.0.0.1:1: connection refused" in second
+
+
+def test_a_follow_outlives_an_outage_and_says_when_it_begins_and_ends(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with Client(node.endpoint) as client:
+        client.subscribe("t")
+        code = (
+            "import sys; from flotilla import cli\n"
+            "cli.LOOK_S = 0.01; cli.SILENCE_S = 0.05; cli.FOLLOW_SILENCE_S = 0.2\n"
+            "cli.FOLLOW_WAIT_MS = 50; sys.exit(cli.main(sys.argv[1:]))"
+        )
+        arguments = ["-v", "-e", node.endpoint, "--deadline", "0.5", "--state", str(tmp_path)]
+        with Client(node.endpoint, tmp_path) as mine:
+            mine.subscribe("t")
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments, "get", "--follow", "--count", "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": "client"},
+        )
+        node.await_requests(GET, 1)
+        node.always(GET, "deaf")
+        assert process.stderr is not None
+        assert b"still trying" in process.stderr.readline()
+        node.always(GET, None)
+        assert b"answers again" in process.stderr.readline()
+        client.put("t", "x")
+        assert process.communicate(timeout=10)[0] == b"x\n"
+        assert process.returncode == 0
+
+
+def test_a_follow_ends_when_its_reader_has_gone(node: FakeNode, tmp_path: Path) -> None:
+    process = _process(node, tmp_path, "get", "--follow")
+    node.await_requests(GET, 1)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(10) == cli.PIPE_CLOSED
+    for pipe in (process.stdin, process.stderr):
+        assert pipe is not None
+        pipe.close()
+
+
+def test_status_and_all_topics_need_no_state_directory(run: Run, tmp_path: Path) -> None:
+    with Client("127.0.0.1:1", tmp_path / "state"):
+        assert run("status")[0] == 0
+        assert run("topics", "--all")[0] == 0
 
 
 def test_the_help_documents_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +269,7 @@ def test_a_state_directory_in_use_is_refused_by_name(run: Run, tmp_path: Path) -
         code, _, err = run("get", "t")
     assert code == 3
     assert b"state_in_use" in err
+    assert b"--state DIR or FLOTILLA_STATE" in err
     assert str(tmp_path / "state").encode() in err
 
 
@@ -192,11 +299,53 @@ def test_lines_from_a_pipe_become_publications_bytes_and_all(
 def test_a_line_over_the_limit_is_refused_and_those_before_it_are_stored(
     node: FakeNode, tmp_path: Path
 ) -> None:
+    with Client(node.endpoint) as client:
+        client.subscribe("t")
     process = _process(node, tmp_path, "put", "t", "-")
     _, err = process.communicate(b"a\n" + b"x" * (1024 * 1024 + 1) + b"\n")
     assert process.returncode == 3
     assert err.startswith(b"flotilla: too_large: ")
+    assert err.endswith(b"flotilla: 1 stored, 0 kept in the outbox, stopped before line 2\n")
     assert len(node.of_type(PUT)) == 1
+
+
+def test_lines_that_nobody_could_read_are_pointed_out_and_not_counted_as_stored(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    out, err = _process(node, tmp_path, "put", "t", "-").communicate(b"a\nb\n")
+    assert out == b"0 stored, last id 0\n"
+    assert err == b"flotilla: nobody subscribes to t: 2 not stored\n"
+
+
+def test_a_rerun_from_the_line_that_it_names_doubles_nothing(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    lines = [b"%d\n" % number for number in range(1, 41)]
+    with Client(node.endpoint) as client:
+        client.subscribe("t")
+        node.script(PUT, "twice")
+        node.always(PUT, "deaf")
+        process = _process(node, tmp_path, "--deadline", "0.5", "put", "t", "-")
+        assert process.stdin is not None
+        for line in lines:
+            process.stdin.write(line)
+            process.stdin.flush()
+            if line == b"1\n":
+                node.await_requests(PUT, 1)
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 4
+        said = re.search(
+            rb"flotilla: (\d+) stored, (\d+) kept in the outbox, stopped before line (\d+)\n$", err
+        )
+        assert said is not None, err
+        stored, kept, line = map(int, said.groups())
+        assert stored + kept == line - 1
+        assert out.startswith(b"%d stored" % stored)
+        node.always(PUT, None)
+        again = _process(node, tmp_path, "put", "t", "-")
+        assert again.communicate(b"".join(lines[line - 1 :]), timeout=20)[1] == b""
+        got = [message.publication for message in client.messages("t", idle_ms=0)]
+    assert got == [line.rstrip() for line in lines]
 
 
 def test_ctrl_c_ends_a_follow_with_130_and_no_traceback(node: FakeNode, tmp_path: Path) -> None:

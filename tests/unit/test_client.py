@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from flotilla import (
     Fenced,
     NotSubscribed,
     Operation,
+    OutboxFull,
     Outcome,
     PutResult,
     TooLarge,
     Unavailable,
+    UnknownClient,
 )
 from flotilla.client import endpoints_of
 from flotilla.protocol import (
@@ -156,7 +159,7 @@ def test_status_asks_the_node_at_the_endpoint() -> None:
         assert [client.status(number)["node"] for number in (0, 1)] == ["a", "b"]
 
 
-@pytest.mark.parametrize("wrong", ["", " , ", "localhost", "a:b", "a:1,b"])
+@pytest.mark.parametrize("wrong", ["", " , ", "localhost", "a:b", "a:1,b", "a:65536", "a:0"])
 def test_endpoints_that_are_none_are_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="endpoint"):
         endpoints_of(wrong)
@@ -283,12 +286,139 @@ def test_an_unanswered_put_stays_and_is_sent_before_the_next_one(node: FakeNode)
         with pytest.raises(Unavailable) as caught:
             client.put("t", "first")
         assert not caught.value.definite
-        with pytest.raises(Unavailable) as caught:
-            client.put("t", "never taken")
-        assert caught.value.definite
+        with pytest.raises(Unavailable, match="it stays in the outbox") as caught:
+            client.put("t", "behind it")
+        assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
         node.always(PUT, None)
         client.put("t", "second")
-        assert _texts(client, "t") == [b"first", b"second"]
+        assert _texts(client, "t") == [b"first", b"behind it", b"second"]
+
+
+def test_what_stays_is_bounded_by_the_outbox(node: FakeNode) -> None:
+    with _client(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=8) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        with pytest.raises(Unavailable):
+            client.put("t", "five5")
+        with pytest.raises(OutboxFull) as caught:
+            client.put("t", "four")
+        assert caught.value.definite
+        node.always(PUT, None)
+        client.flush()
+        assert _texts(client, "t") == [b"five5"]
+
+
+@pytest.mark.parametrize("fault", ["deaf", nak("electing"), nak("uncertain")])
+def test_put_many_keeps_all_in_order_also_what_was_not_tried(node: FakeNode, fault: Any) -> None:
+    half = BATCH_BYTES_MAX // 2
+    texts = [bytes([number]) * half for number in range(6)]
+    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        client.put("t", "known")
+        node.script(PUT, "twice")
+        node.always(PUT, fault)
+        with pytest.raises(Unavailable, match="4 stay in the outbox") as caught:
+            client.put_many("t", texts)
+        assert not caught.value.definite
+        assert (caught.value.details["stored"], caught.value.details["kept"]) == (2, 4)
+        node.always(PUT, None)
+        client.flush()
+        assert node.cluster.topics["t"] == [b"known", *texts]
+
+
+def test_a_refused_publication_of_the_outbox_takes_none_of_those_behind_it_along(
+    node: FakeNode,
+) -> None:
+    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        for text in ("a", "too large for the node", "b"):
+            with pytest.raises(Unavailable):
+                client.put("t", text)
+        node.always(PUT, None)
+        node.script(PUT, "twice", nak("too_large", limit=1))
+        with pytest.raises(TooLarge) as caught:
+            client.flush()
+        assert (caught.value.definite, caught.value.details["withdrawn"]) == (True, 1)
+        client.put("t", "c")
+        assert _texts(client, "t") == [b"a", b"b", b"c"]
+
+
+def test_what_was_put_without_any_node_goes_out_once_when_there_is_one(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        with (
+            Client("127.0.0.1:1", tmp_path, deadline_ms=IMPATIENT_MS) as client,
+            pytest.raises(Unavailable) as caught,
+        ):
+            client.put("t", text)
+        assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
+    with FakeNode() as node, _client(node) as reader:
+        reader.subscribe("t")
+        for _ in range(2):
+            with _client(node, tmp_path) as client:
+                client.open()
+        assert _texts(reader, "t") == [b"first", b"second"]
+
+
+def test_what_an_old_copy_put_without_any_node_is_never_taken_for_what_the_other_put(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with _client(node, tmp_path / "one") as client:
+        client.subscribe("t")
+        client.put("t", "before")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    with _client(node, tmp_path / "one") as client:
+        client.put("t", "by the other")
+    with (
+        Client("127.0.0.1:1", tmp_path / "copy", deadline_ms=IMPATIENT_MS) as client,
+        pytest.raises(Unavailable),
+    ):
+        client.put("t", "by the copy")
+    with _client(node, tmp_path / "copy") as client:
+        client.flush()
+        assert _texts(client, "t") == [b"before", b"by the other", b"by the copy"]
+
+
+def test_unavailable_names_each_endpoint_and_what_it_did(node: FakeNode) -> None:
+    node.always(REQUEST_ID, "deaf")
+    endpoints = [node.endpoint, "127.0.0.1:1", "no-such-host.invalid:7001"]
+    with Client(endpoints, deadline_ms=1_500) as client, pytest.raises(Unavailable) as caught:
+        client.open()
+    assert caught.value.details["causes"] == {
+        node.endpoint: "no answer",
+        "127.0.0.1:1": "connection refused",
+        "no-such-host.invalid:7001": "name unknown",
+    }
+    assert f"{node.endpoint}: no answer, 127.0.0.1:1: connection" in caught.value.message
+
+
+def test_the_state_of_another_cluster_is_refused_with_the_remedy(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with _client(node, tmp_path) as client:
+        client.open()
+    node.cluster.clients.clear()
+    with (
+        _client(node, tmp_path) as client,
+        pytest.raises(UnknownClient, match="belongs to another cluster") as caught,
+    ):
+        client.put("t", "x")
+    assert str(tmp_path) in caught.value.message
+    assert "--state" in caught.value.message
+
+
+@pytest.mark.parametrize("wrong", [5, None, ["text"], 1.5])
+def test_what_is_neither_bytes_nor_text_is_no_publication(node: FakeNode, wrong: Any) -> None:
+    with _client(node) as client, pytest.raises(TypeError, match="bytes or text"):
+        client.put("t", wrong)
+
+
+@pytest.mark.parametrize("right", [bytearray(b"ab"), memoryview(b"ab"), "ab", b"ab"])
+def test_every_kind_of_bytes_is_a_publication(node: FakeNode, right: Any) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        client.put("t", right)
+        assert _texts(client, "t") == [b"ab"]
 
 
 def test_flush_sends_what_stayed(node: FakeNode) -> None:
@@ -300,13 +430,6 @@ def test_flush_sends_what_stayed(node: FakeNode) -> None:
         node.always(PUT, None)
         client.flush()
         assert _texts(client, "t") == [b"x"]
-
-
-def test_without_any_node_a_put_definitely_did_not_happen() -> None:
-    with Client("127.0.0.1:1", deadline_ms=IMPATIENT_MS) as client:
-        with pytest.raises(Unavailable) as caught:
-            client.put("t", "x")
-        assert caught.value.definite
 
 
 # --- sessions -----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,8 +23,9 @@ class Executed:
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
 
-    def __call__(self, argv: Sequence[str]) -> None:
+    def __call__(self, argv: Sequence[str]) -> bool:
         self.calls.append(list(argv))
+        return True
 
 
 @pytest.fixture
@@ -48,7 +50,8 @@ def shell(executed: Executed, tmp_path: Path) -> Shell:
         ('sub "two words"', ["sub", "two words"]),
         ('put t it\'s  "quoted"', ["put", "--", "t", 'it\'s  "quoted"']),
         ("PUT t --json", ["put", "--", "t", "--json"]),
-        ("frobnicate", ["frobnicate"]),
+        ('put t "two words"', ["put", "--", "t", "two words"]),
+        ("put t 'one' and 'two'", ["put", "--", "t", "'one' and 'two'"]),
     ],
 )
 def test_a_line_becomes_arguments(
@@ -58,7 +61,9 @@ def test_a_line_becomes_arguments(
     assert executed.calls == [argv]
 
 
-@pytest.mark.parametrize("line", ["", "put t", "put t -", "put", "help", '"unbalanced', "sub 'a"])
+@pytest.mark.parametrize(
+    "line", ["", "put t", "put t -", "put", "help", "bogus", '"unbalanced', "sub 'a"]
+)
 def test_what_is_no_complete_command_is_not_executed(
     shell: Shell, executed: Executed, line: str
 ) -> None:
@@ -74,9 +79,9 @@ def test_leaving(shell: Shell, line: str) -> None:
 
 
 def test_verbs_and_own_topics_are_completed(shell: Shell) -> None:
-    assert shell.completenames("un") == ["unsub"]
-    assert shell.completenames("S") == ["SUB", "STATUS"]
-    assert shell.completedefault("ord", "GET ord", 4, 7) == ["orders"]
+    assert shell.completenames("un") == ["unsub "]
+    assert shell.completenames("S") == ["SUB ", "STATUS "]
+    assert shell.completedefault("ord", "GET ord", 4, 7) == ["orders "]
 
 
 def test_completion_without_a_cluster_offers_nothing(executed: Executed, tmp_path: Path) -> None:
@@ -113,15 +118,40 @@ def test_on_a_terminal_it_talks_completes_survives_ctrl_c_and_remembers(
     terminal.expect("not_subscribed")
     terminal.expect("flotilla> ")
     terminal.sendline("frob")
-    terminal.expect("invalid choice")
+    terminal.expect("unknown command 'frob': try HELP")
     terminal.expect("flotilla> ")
     terminal.sendintr()
     terminal.expect("flotilla> ")
-    terminal.send("GET ord\t\n")
+    terminal.send("GET ord\t--json\n")
     terminal.expect("one more")
+    terminal.expect("flotilla> ")
+    terminal.sendline("get orders")
+    terminal.expect("nothing new")
     terminal.expect("flotilla> ")
     terminal.sendeof()
     terminal.expect(pexpect.EOF)
     terminal.wait()
     assert (terminal.exitstatus, terminal.signalstatus) == (0, None)
     assert "put orders one more" in (tmp_path / "history").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [(b"sub t\nput t x\nget\nget", 0), (b"bogus\nsub t", 1)]
+)
+def test_of_a_script_only_the_output_is_shown_and_a_failure_is_the_exit_code(
+    tmp_path: Path, script: bytes, code: int
+) -> None:
+    with FakeNode() as node:
+        arguments = ["-e", node.endpoint, "--state", str(tmp_path)]
+        done = subprocess.run(
+            [sys.executable, "-m", "flotilla.cli", *arguments, "shell"],
+            input=script,
+            capture_output=True,
+            env=os.environ | {"PYTHONPATH": "client"},
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert done.returncode == code
+    if code == 0:
+        assert done.stdout == b"subscribed: publications after id 0 will come\n1\nx\n"
+        assert done.stderr == b"nothing new\n"

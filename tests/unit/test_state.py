@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flotilla.errors import OutboxFull, StateDamaged, StateInUse
+from flotilla.errors import OutboxFull, StateDamaged, StateInUse, StateUnusable
 from flotilla.protocol import pack
 from flotilla.state import DATABASE_NAME, LOCK_NAME, SCHEMA_VERSION, Entry, State
 
@@ -118,8 +118,20 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
 def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(StateDamaged, match="file"):
+    with pytest.raises(StateUnusable, match="/file cannot be made or written: File exists"):
         State(file)
+
+
+def test_a_directory_that_cannot_be_made_is_unusable_and_the_reason_is_said() -> None:
+    with pytest.raises(StateUnusable, match="cannot be made or written: ") as caught:
+        State(Path("/proc/no/such/place"))
+    assert caught.value.details == {"directory": "/proc/no/such/place"}
+
+
+def test_a_database_that_cannot_be_opened_is_unusable_and_not_damaged(tmp_path: Path) -> None:
+    (tmp_path / DATABASE_NAME).mkdir()
+    with pytest.raises(StateUnusable, match="unable to open"):
+        State(tmp_path)
 
 
 def test_the_lock_file_names_the_holder(tmp_path: Path) -> None:
@@ -160,6 +172,33 @@ def test_withdrawing_gives_back_the_counters_of_it_and_all_behind_it() -> None:
     assert state.counter("t") == 1
     assert state.counter("other") == 1
     assert state.enqueue("t", [ONE])[0].counter == 2
+    state.close()
+
+
+def test_removing_one_moves_up_what_follows_and_the_last_counter() -> None:
+    state = State(None)
+    first, second, _, _ = state.enqueue("t", [ONE, TWO, ONE, TWO])
+    state.enqueue("other", [ONE])
+    assert state.remove(second) == 2
+    counters = [(entry.counter, entry.lengths) for entry in state.outbox("t")]
+    assert counters == [(first.counter, ONE[0]), (2, ONE[0]), (3, TWO[0])]
+    assert (state.counter("t"), state.counter("other")) == (4, 1)
+    state.close()
+
+
+def test_provisional_counters_become_final_behind_what_the_broker_has(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.enqueue("t", [ONE])
+    state.enqueue("t", [TWO, ONE], provisional=True)
+    state.enqueue("t", [ONE], provisional=True)
+    state.enqueue("behind", [ONE], provisional=True)
+    state = _reopened(state)
+    state.resumed("me", 2, 1, {"t": 7}, {})
+    assert [entry.counter for entry in state.outbox("t")] == [1, 8, 10, 11]
+    assert state.counter("t") == 11
+    assert [entry.counter for entry in state.outbox("behind")] == [1]
+    state.resumed("me", 3, 2, {"t": 9}, {})
+    assert [entry.counter for entry in state.outbox("t")] == [1, 8, 10, 11]
     state.close()
 
 

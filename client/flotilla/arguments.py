@@ -1,0 +1,75 @@
+"""Arguments of the command line: what is accepted, and what is said of what is not.
+
+What lives here: types and actions for argparse. What must not: the commands (cli.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from importlib import metadata
+from typing import Any, Final
+
+from flotilla.client import endpoints_of
+from flotilla.protocol import INTEGER_MAX
+
+SECONDS_MAX: Final = 24 * 3600  # nobody waits longer
+
+
+class ShowVersion(argparse.Action):
+    """Shows the version; asked for when it is wanted alone, as the look-up takes a while."""
+
+    def __call__(self, *_: object) -> None:
+        sys.stdout.write(f"flotilla {metadata.version('flotilla')}\n")
+        sys.exit(0)
+
+
+class OneText(argparse.Action):
+    """Takes one argument, and says of several how to make one of them."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, values: Any, _: Any = ""
+    ) -> None:
+        if len(values) > 1:
+            quoted = f"{parser.prog} {options.topic} {shlex.quote(' '.join(values))}"
+            parser.error(f"{len(values)} texts; one with spaces needs quotes: {quoted.strip()}")
+        options.text = values[0]
+
+
+def endpoints_type(text: str) -> tuple[str, ...]:
+    """Return the endpoints in HOST:PORT,..."""
+    try:
+        return endpoints_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def seconds(text: str) -> float:
+    """Return a time of up to a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not 0 <= value < SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to {SECONDS_MAX} (a day)")
+    return value
+
+
+def deadline_s(text: str) -> float:
+    """Return a time of up to a day, and not none."""
+    patience_s = seconds(text)
+    if patience_s * 1000 < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0.001 to {SECONDS_MAX}")
+    return patience_s
+
+
+def count(text: str) -> int:
+    """Return a number from 1 on."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 1 <= value <= INTEGER_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to {INTEGER_MAX}")
+    return value

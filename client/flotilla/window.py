@@ -1,0 +1,74 @@
+"""What a producer holds: the queue in front of its window, and the batches in it.
+
+What lives here: the data, and how a batch is cut from the queue. What must not: threads that wait,
+sockets, the outbox (producer.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from flotilla.errors import FlotillaError
+from flotilla.observer import Operation
+from flotilla.operations import PutResult
+from flotilla.protocol import BATCH_COUNT_MAX
+from flotilla.retry import Done
+from flotilla.state import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A publication that the application sent, and the future of its result."""
+
+    publication: bytes
+    future: Future[PutResult]
+
+
+@dataclass(slots=True)
+class Batch:
+    """A batch in the window. `is_waiting`: a request is on its way and has no answer yet."""
+
+    entry: Entry
+    operation_id: str
+    futures: Sequence[Future[PutResult]] = ()
+    operation: Operation | None = None
+    sent: int = 0
+    is_waiting: bool = False
+    done: Done | None = None
+
+
+@dataclass(slots=True)
+class Queue:
+    """What the application sent and no batch has taken. Guarded by `changed`."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    items: deque[Queued] = field(default_factory=deque)
+    size_bytes: int = 0
+    since_ms: float = 0.0  # when the oldest came
+    sent: int = 0  # publications, ever
+    answered: int = 0  # of those
+    is_hurried: bool = False  # somebody waits in flush
+    is_closing: bool = False
+    broken: FlotillaError | None = None
+
+    def take_batch(self, batch_bytes: int, now_ms: float) -> list[Queued]:
+        """Take the oldest publications, as many as fit into a batch; one at least."""
+        batch = [self.items.popleft()]
+        size_bytes = len(batch[0].publication)
+        while self.items and len(batch) < BATCH_COUNT_MAX:
+            if size_bytes + len(self.items[0].publication) > batch_bytes:
+                break
+            batch.append(self.items.popleft())
+            size_bytes += len(batch[-1].publication)
+        self.size_bytes -= size_bytes
+        self.since_ms = now_ms
+        return batch
+
+    def put_back(self, items: Sequence[Queued]) -> None:
+        """Put publications back to the front, in their order."""
+        self.items.extendleft(reversed(items))
+        self.size_bytes += sum(len(queued.publication) for queued in items)
