@@ -26,9 +26,11 @@ from chaos.faults import FAULTS
 from chaos.probe import open_probe
 from chaos.progress import Display, display
 from chaos.runner import Outcome, Runner, RunPlan
-from chaos.targets import Target, TargetError
+from chaos.targets import Target, TargetError, simulated
 from chaos.targets.compose import ComposeTarget
 from chaos.targets.local import LocalTarget
+from chaos.targets.simulated import SimulatedRun
+from cluster.config import MEMBER_COUNTS
 
 EXIT_UNMET: Final = 1
 EXIT_UNFINISHED: Final = 2
@@ -51,6 +53,7 @@ def main() -> None:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="flotilla")
 def commands() -> None:
     """Break a cluster while clients record what they see."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -79,8 +82,20 @@ out_option = click.option(
 
 @commands.command()
 @click.argument("name", metavar="EXPERIMENT")
-@click.option("--target", type=click.Choice(list(TARGETS)), default="local", show_default=True)
-@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True)
+@click.option(
+    "--target",
+    "target_name",
+    type=click.Choice([*TARGETS, simulated.NAME]),
+    default="local",
+    show_default=True,
+)
+@click.option(
+    "--nodes",
+    type=click.Choice([str(count) for count in MEMBER_COUNTS]),
+    callback=lambda _context, _option, count: int(count),
+    default="3",
+    show_default=True,
+)
 @click.option(
     "--duration",
     "duration_s",
@@ -91,14 +106,17 @@ out_option = click.option(
 @seed_option
 @out_option
 def run(
-    name: str, target: str, nodes: int, duration_s: float, seed: int | None, out: Path | None
+    name: str, target_name: str, nodes: int, duration_s: float, seed: int | None, out: Path | None
 ) -> None:
     """Run EXPERIMENT. Exit code 0: done and as expected; 1: not as expected; 2: not finished."""
     plan = make_plan(name, duration_s, seed, out)
     console = Console(stderr=True)
     console.print(f"{name}: seed {plan.seed}, {plan.directory}", highlight=False, soft_wrap=True)
     with display(console, plan.expected_s) as shown:
-        outcome = carry_out(plan, make_target(target, plan.directory, nodes), shown)
+        if target_name == simulated.NAME:
+            outcome = simulate(plan, nodes, shown)
+        else:
+            outcome = carry_out(plan, make_target(target_name, plan.directory, nodes), shown)
     report(console, outcome)
     raise SystemExit(exit_code(outcome))
 
@@ -132,7 +150,10 @@ def demo(seed: int | None, out: Path | None) -> None:
 
 
 def make_plan(name: str, duration_s: float, seed: int | None, out: Path | None) -> RunPlan:
-    """Return the plan of a run with its directory made. Raises click.UsageError."""
+    """Return the plan of a run; its directory is made when the run begins.
+
+    Raises click.UsageError.
+    """
     try:
         experiment = experiments.load(name, FAULTS)
     except ExperimentError as error:
@@ -141,7 +162,6 @@ def make_plan(name: str, duration_s: float, seed: int | None, out: Path | None) 
     directory = (out or Path("runs") / f"{name}-{stamp}").resolve()
     if directory.exists() and any(directory.iterdir()):
         raise click.UsageError(f"{directory} is not empty; a run needs a directory of its own")
-    directory.mkdir(parents=True, exist_ok=True)
     drawn = secrets.randbits(SEED_BITS) if seed is None else seed
     return RunPlan(experiment=experiment, seed=drawn, duration_s=duration_s, directory=directory)
 
@@ -157,6 +177,15 @@ def make_target(name: str, directory: Path, nodes: int) -> Target:
 def carry_out(plan: RunPlan, target: Target, shown: Display) -> Outcome:
     """Run `plan` on `target` with real client processes."""
     return Runner(plan, target, Crew(), open_probe(plan), shown).run()
+
+
+def simulate(plan: RunPlan, nodes: int, shown: Display) -> Outcome:
+    """Run `plan` on a simulated cluster. Raises click.UsageError for what it cannot be."""
+    try:
+        simulation = SimulatedRun(plan, nodes, shown)
+    except TargetError as error:
+        raise click.UsageError(str(error)) from None
+    return simulation.run()
 
 
 def report(console: Console, outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ import platform
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -321,33 +321,42 @@ class Runner:
 
     def _measure(self) -> None:
         outcome = self._outcome
-        outcome.acknowledged = self._clients.count("acknowledged")
+        times_ns = acknowledged_at_ns(self._plan.directory / "history")
+        # Not what the publishers count: the probe's and the tombstones are among them, as in the
+        # report of analytics, and what the publishers' last flush brought.
+        outcome.acknowledged = len(times_ns)
         outcome.delivered = self._clients.count("delivered")
         outcome.unknown = self._clients.count("unknown")
         outcome.failed = self._clients.count("failed")
         if self._healed_ns is not None:
-            times_ns = acknowledged_at_ns(self._plan.directory / "history")
             measure_gaps(outcome.injections, times_ns, self._healed_ns)
         if outcome.finished:
             outcome.problems += unmet(self._plan.experiment, outcome)
 
     def _write_run_file(self) -> None:
-        plan = self._plan
-        document = {
-            "run_id": plan.run_id,
-            "seed": plan.seed,
-            "experiment": asdict(plan.experiment),
-            "duration_s": plan.duration_s,
-            "target": self._target.name,
-            "nodes": list(self._target.nodes),
-            "versions": versions(),
-            "start": self._start_time,
-            "outcome": asdict(self._outcome),
-        }
-        encoded = orjson.dumps(document, option=orjson.OPT_INDENT_2)
-        temporary = plan.directory / "run.json.new"
-        temporary.write_bytes(encoded + b"\n")
-        temporary.replace(plan.directory / "run.json")
+        target = self._target
+        write_run_file(self._plan, target.name, target.nodes, self._start_time, self._outcome)
+
+
+def write_run_file(
+    plan: RunPlan, target: str, nodes: Sequence[str], start_time: str, outcome: Outcome
+) -> None:
+    """Write what is run on which target, and what it has come to, to the run's `run.json`."""
+    document = {
+        "run_id": plan.run_id,
+        "seed": plan.seed,
+        "experiment": asdict(plan.experiment),
+        "duration_s": plan.duration_s,
+        "target": target,
+        "nodes": list(nodes),
+        "versions": versions(),
+        "start": start_time,
+        "outcome": asdict(outcome),
+    }
+    encoded = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+    temporary = plan.directory / "run.json.new"
+    temporary.write_bytes(encoded + b"\n")
+    temporary.replace(plan.directory / "run.json")
 
 
 def measure_gaps(injections: list[Injection], times_ns: list[int], end_ns: int) -> None:

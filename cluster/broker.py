@@ -237,7 +237,8 @@ class Broker:
         for waiting, outcome in zip(authors, outcomes, strict=True):
             self._conclude(waiting, outcome, now_ms)
         done = zip(authors, outcomes, strict=True)
-        for topic in {w.request.topic for w, outcome in done if _changed_its_topic(w, outcome)}:
+        news = {w.request.topic for w, outcome in done if _changed_its_topic(w, outcome)}
+        for topic in sorted(news):  # a set's order is another one in every process
             self._wake(topic, now_ms)
 
     def _conclude(self, waiting: Waiting, outcome: Outcome, now_ms: float) -> None:

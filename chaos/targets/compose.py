@@ -53,7 +53,7 @@ def compose_command(run: Command) -> list[str]:
 
 
 class ComposeTarget:
-    """The three services of deploy/compose.yaml."""
+    """The three services of deploy/compose.yaml. Raises TargetError where there is no compose."""
 
     name = "compose"
     nodes: tuple[str, ...] = NODES
@@ -62,13 +62,13 @@ class ComposeTarget:
         if node_count != len(NODES):
             raise TargetError(f"compose: the file has {len(NODES)} nodes, not {node_count}")
         self._run = run
+        self._base = compose_command(run)
         self._compose: list[str] = []
         self._containers: dict[str, str] = {}
 
     def up(self) -> None:
         """Remove what an earlier run left, build the image if need be, start every container."""
-        base = compose_command(self._run)
-        self._compose = [*base, "-p", PROJECT, "-f", str(COMPOSE_FILE)]
+        self._compose = [*self._base, "-p", PROJECT, "-f", str(COMPOSE_FILE)]
         self._run([*self._compose, "down", "--volumes"])
         self._run([*self._compose, "up", "--detach", "--build"])
         self._containers = {node: self._container(node) for node in self.nodes}

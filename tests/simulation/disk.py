@@ -13,15 +13,8 @@ import shutil
 from pathlib import Path
 from typing import NoReturn
 
+from chaos.simulation.disk import DiskFailed, PowerLoss
 from cluster.files import Files
-
-
-class PowerLoss(Exception):
-    """The power went out in the middle of a turn."""
-
-
-class DiskFailed(Exception):
-    """What ends a node whose journal could not be written."""
 
 
 class LabDisk(Files):

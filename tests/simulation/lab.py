@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from chaos.simulation.disk import PowerLoss
 from cluster import tables
 from cluster.broker import BrokerLimits
 from cluster.core import Timing
 from cluster.identity import Identity
-from cluster.journal import Journal
 from cluster.membership import hello_of
 from cluster.replica import Replica, ReplicaSettings
 from flotilla.protocol import Reply, Request, decode_reply, encode_request
-from tests.simulation.disk import LabDisk, PowerLoss
+from tests.simulation.disk import LabDisk
 from tests.simulation.network import LabPeers, Net
 from tests.simulation.oracle import Oracle
 
@@ -64,25 +64,11 @@ class LabWorker:
 
 
 class LabReplica(Replica):
-    """A replica whose journal lies on the lab's disk and whose applied entries are witnessed."""
+    """A replica whose applied entries are witnessed."""
 
-    def __init__(self, disk: LabDisk, oracle: Oracle, *arguments: Any) -> None:
-        self._disk, self._oracle = disk, oracle
+    def __init__(self, oracle: Oracle, *arguments: Any) -> None:
+        self._oracle = oracle
         super().__init__(*arguments)
-
-    def _create_journal(self) -> None:
-        Journal.create(self.settings.journal_dir, self._disk)
-        self._open_journal()
-
-    def _open_journal(self) -> None:
-        settings = self.settings
-        self.journal = Journal.open(
-            settings.journal_dir,
-            settings.segment_bytes,
-            settings.keep_bytes,
-            files=self._disk,
-            on_failure=self._disk.stop,
-        )
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         self._oracle.applied(self.settings.name, index, term, payload)
@@ -154,9 +140,10 @@ class Lab:
             "relays_max": 64,
             "segment_bytes": 64 * 1024,
             "keep_bytes": 64 * 1024,
+            "files": self.disks[name],
+            "on_journal_failure": self.disks[name].stop,
         }
         return LabReplica(
-            self.disks[name],
             self.oracle,
             ReplicaSettings(**(values | self._settings)),
             identity,

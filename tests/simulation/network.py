@@ -12,24 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from chaos.simulation.network import OF_THE_CONNECTION, Link
 from cluster.messages import (
     FRAME_HEAD,
     Hello,
     Message,
-    Relay,
-    RelayReply,
-    SnapshotChunk,
-    SnapshotRefused,
-    SnapshotRequest,
     decode,
     encode,
 )
 from cluster.peers import Connected, Disconnected, Event, Reason
 
-Link = tuple[str, str]  # (from, to)
 LATE_MAX: Final = 256  # messages kept to arrive after a reconnection
-# What belongs to one connection: its ids mean nothing on the next one.
-OF_THE_CONNECTION: Final = (Relay, RelayReply, SnapshotChunk, SnapshotRefused, SnapshotRequest)
 
 
 @dataclass

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from chaos.simulation.disk import DiskFailed
 from cluster import journal as journal_module
 from cluster import tables
 from cluster.files import FailStop
 from cluster.journal import Journal
 from cluster.messages import AppendEntries
-from tests.simulation.disk import DiskFailed, LabDisk
+from tests.simulation.disk import LabDisk
 from tests.simulation.schedules import Stage, compare_with_and_without
 
 # --- 1: add appends, skips or replaces; deleteEntriesFrom drops nothing ---------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chaos.simulation.disk import PowerLoss
 from cluster.broker import Broker
 from cluster.core import Timing
 from cluster.journal import Journal
@@ -15,7 +16,6 @@ from cluster.raft import Raft
 from cluster.store import Store
 from cluster.transport import RaftTransport
 from flotilla.protocol import GET, REQUEST_ID, Request
-from tests.simulation.disk import PowerLoss
 from tests.simulation.schedules import Stage, compare_with_and_without
 
 # --- 7: nothing leaves before what it says is durable ---------------------------------------------

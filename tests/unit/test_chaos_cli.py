@@ -47,10 +47,32 @@ def test_a_strange_experiment_and_a_used_directory_are_refused_before_anything_s
 
 
 def test_a_target_with_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
-    arguments = ["run", "none", "--target", "compose", "--nodes", "5", "--out", str(tmp_path)]
+    out = tmp_path / "new"
+    arguments = ["run", "none", "--target", "compose", "--nodes", "5", "--out", str(out)]
     refused = CliRunner().invoke(cli.commands, arguments)
     assert refused.exit_code == 2
     assert "3 nodes, not 5" in refused.output
+    assert not out.exists()
+
+
+def test_a_number_of_nodes_that_makes_no_cluster_is_told_the_ones_that_do(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    refused = CliRunner().invoke(cli.commands, ["run", "none", "--nodes", "2", "--out", str(out)])
+    assert refused.exit_code == 2
+    assert "'1', '3', '5', '7'" in refused.output
+    assert not out.exists()
+
+
+def test_a_target_that_cannot_be_had_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "new"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    arguments = ["run", "none", "--target", "compose", "--out", str(out)]
+    refused = CliRunner().invoke(cli.commands, arguments)
+    assert refused.exit_code == 2
+    assert "neither `docker compose`" in refused.output
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

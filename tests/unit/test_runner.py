@@ -345,6 +345,15 @@ def test_a_run_measures_the_gap_of_each_of_its_faults_from_its_history(stage: St
     assert outcome.problems == []
 
 
+def test_a_run_counts_what_its_history_acknowledges_the_probe_and_the_tombstones_among_it(
+    stage: Stage,
+) -> None:
+    outcome = stage.run()
+    assert outcome.acknowledged == len(["probe", "tombstone of a", "tombstone of b"])
+    written = [event for event in stage.events("put") if event["type"] == "ok"]
+    assert outcome.acknowledged == len(written)
+
+
 def test_expectations_that_are_not_met_are_told_with_their_numbers() -> None:
     parsed = experiment.parse(EXPERIMENT, "two", FAULTS)
     injections = [Injection("f", ["n1"], 0, 20_500.0), Injection("g", ["n1"], 0, None)]

@@ -103,9 +103,9 @@ def test_compose_takes_the_old_command_where_there_is_no_other() -> None:
     assert docker.commands[2].startswith("docker-compose -p flotilla-chaos -f")
 
 
-def test_compose_without_any_docker_says_so() -> None:
+def test_compose_without_any_docker_says_so_before_anything_is_made() -> None:
     with pytest.raises(TargetError, match="neither `docker compose` nor `docker-compose`"):
-        ComposeTarget(3, Docker(without="docker")).up()
+        ComposeTarget(3, Docker(without="docker"))
 
 
 def test_compose_starts_afresh_and_leaves_nothing_behind() -> None:
@@ -124,11 +124,11 @@ def test_compose_has_the_nodes_and_ports_of_its_file(monkeypatch: pytest.MonkeyP
     text = compose.COMPOSE_FILE.read_text(encoding="utf-8")
     assert all(f"\n  {node}:\n" in text for node in compose.NODES)
     monkeypatch.setenv("FLOTILLA_PORT_2", "9002")
-    endpoints = ComposeTarget(3).endpoints()
+    endpoints = ComposeTarget(3, Docker()).endpoints()
     assert endpoints["n1"] == "tcp://127.0.0.1:7001"
     assert endpoints["n2"] == "tcp://127.0.0.1:9002"
     with pytest.raises(TargetError, match="3 nodes, not 5"):
-        ComposeTarget(5)
+        ComposeTarget(5, Docker())
 
 
 def test_a_command_that_fails_tells_its_stderr_and_one_that_is_missing_its_name() -> None:

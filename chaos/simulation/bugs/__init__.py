@@ -1,0 +1,10 @@
+"""Planted bugs: sabotages of single rules, to see that the simulator's checks would find them.
+
+What lives here: one module a seam, and `BUGS`, the list of all. What must not: the checks
+(invariants.py), the campaign over the bugs (campaign.py).
+"""
+
+from chaos.simulation.bugs import client, journal, members, messages, store, turns
+from chaos.simulation.bugs.registry import BUGS, SEEDS_MAX, Bug
+
+__all__ = ["BUGS", "SEEDS_MAX", "Bug", "client", "journal", "members", "messages", "store", "turns"]

@@ -1,0 +1,85 @@
+"""Bugs of the client library: outbox, counters, cursors, and what it takes for certain.
+
+What must not live here: what finds them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.simulation.bugs.registry import Patches, bug
+from flotilla.errors import FlotillaError
+from flotilla.operations import Delivery, Operations, PutResult, Steps
+from flotilla.retry import Action, Exchange
+from flotilla.state import Entry, State
+
+_silent: Final = Exchange.silent
+_get: Final = Operations.get
+_send: Final = Operations._send
+_raise_cursor: Final = State.raise_cursor
+
+
+@bug("silence proves nothing", {"aborted_read", "content"})
+def silence_counts_as_refusal(patches: Patches) -> None:
+    """Take an attempt that nobody answered for one that did not happen."""
+
+    def silent(exchange: Exchange, now_ms: float) -> list[Action]:
+        exchange._unsettled.discard(exchange._attempts)
+        return _silent(exchange, now_ms)
+
+    patches.attribute(Exchange, "silent", silent)
+
+
+@bug("a counter is given once", {"content", "lost", "inconsistent_id"})
+def counter_is_given_again_after_an_error(patches: Patches) -> None:
+    """Withdraw a publication after any error, definite or not."""
+
+    def send(
+        client: Operations, entry: Entry, fresh: bool, final: frozenset[str] = frozenset()
+    ) -> Steps[PutResult]:
+        try:
+            return (yield from _send(client, entry, fresh, final))
+        except FlotillaError:
+            client.state.withdraw(entry)
+            raise
+
+    patches.attribute(Operations, "_send", send)
+
+
+@bug("a PUT stands in the outbox until it is answered", {"unexpected", "progress", "lost"})
+def outbox_forgets_what_it_sends(patches: Patches) -> None:
+    """Take a PUT out of the outbox when it is sent."""
+
+    def send(
+        client: Operations, entry: Entry, fresh: bool, final: frozenset[str] = frozenset()
+    ) -> Steps[PutResult]:
+        client.state.acknowledged(entry)
+        return _send(client, entry, fresh, final)
+
+    patches.attribute(Operations, "_send", send)
+
+
+@bug("a cursor moves over what was delivered", {"gap", "lost"})
+def cursor_moves_too_far(patches: Patches) -> None:
+    """Move the cursor behind the publication that comes after those delivered."""
+
+    def raise_cursor(state: State, topic: str, last_id: int) -> None:
+        _raise_cursor(state, topic, last_id + 1)
+
+    patches.attribute(State, "raise_cursor", raise_cursor)
+
+
+@bug("a cursor is stored before the hand-over", {"handed_over_twice"})
+def cursor_is_stored_after_the_hand_over(patches: Patches) -> None:
+    """Hand publications over first and store the cursor with the next GET."""
+
+    def get(
+        client: Operations, topic: str | None, wait_ms: int, max_count: int, auto: bool
+    ) -> Steps[Delivery | None]:
+        if (late := client.__dict__.pop("late", None)) is not None:
+            client.state.raise_cursor(late.topic, late.last_id)
+        delivery = yield from _get(client, topic, wait_ms, max_count, False)
+        client.__dict__["late"] = delivery if auto else None
+        return delivery
+
+    patches.attribute(Operations, "get", get)

@@ -1,0 +1,113 @@
+"""Bugs of the journal and the disk under it (rules 1 to 6 of docs/raft.md).
+
+What must not live here: what finds them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from unittest import mock
+
+from chaos.simulation.bugs.registry import Patches, bug
+from cluster import segments
+from cluster.files import FailStop
+from cluster.journal import Journal
+from cluster.segments import Segment
+from cluster.upkeep import Upkeep
+
+_load: Final = Journal._load
+_sync: Final = Journal.sync
+
+
+@bug("1: add replaces only what conflicts", {"applied", "durable", "lost", "prefix", "ended"})
+def truncates_like_stock(patches: Patches) -> None:
+    """Drop all entries behind the previous one of an append, as pysyncobj asks."""
+
+    def delete_entries_from(journal: Journal, position: int) -> None:
+        journal._truncate(position)
+        journal._last = None
+
+    patches.attribute(Journal, "deleteEntriesFrom", delete_entries_from)
+
+
+@bug("2: clear() is decided by the adds that follow", {"durable", "lost", "ended"})
+def restart_wipes_the_log(patches: Patches) -> None:
+    """Begin the log anew at the store's position whenever the core loads it."""
+
+    def decide(journal: Journal, index: int, term: int) -> None:
+        first, journal._adds_since_clear = journal._adds_since_clear == 0, 1
+        if not first:
+            journal._adds_since_clear = None
+            journal.reset(index, term)
+
+    patches.attribute(Journal, "_decide_clear", decide)
+
+
+@bug("3: nothing is dropped that the database does not hold durably", {"ended", "durable"})
+def compacts_without_a_checkpoint(patches: Patches) -> None:
+    """Drop segments up to the applied index, whatever of the database is on the disk."""
+
+    def compact(upkeep: Upkeep) -> None:
+        if upkeep._replica.raft is not None:
+            upkeep._replica.journal.compact(upkeep._replica.store.applied_index)
+
+    patches.attribute(Upkeep, "_checkpoint_if_due", compact)
+
+
+@bug("5: term and vote are in the log's stream", {"hard_state", "leaders"})
+def term_and_vote_stay_in_memory(patches: Patches) -> None:
+    """Take a new term or vote without writing it down."""
+
+    def set_term(journal: Journal, term: int, vote: str | None) -> None:
+        journal._term, journal._vote = term, vote
+
+    patches.attribute(Journal, "setCurrentTerm", set_term)
+
+
+@bug("5: every record has a checksum", {"digest", "prefix", "ended", "corrupt"})
+def checksums_are_not_compared(patches: Patches) -> None:
+    """Believe each record that looks like one."""
+
+    def record_end(segment: Segment, data: bytes, at: int, offset: int) -> int:
+        payload = at + segments._OVERHEAD_BYTES
+        if payload > len(data):
+            return 0
+        length, _, kind = segments._HEAD.unpack_from(data, at + segments._CRC.size)
+        end: int = payload + length
+        return end if segments.ENTRY <= kind <= segments.BASE and end <= len(data) else 0
+
+    patches.attribute(Segment, "_record_end", record_end)
+
+
+@bug("5: a torn tail is cut off", {"hard_state", "durable", "lost", "ended"})
+def torn_tail_stays(patches: Patches) -> None:
+    """Write on behind a torn record instead of cutting it off first."""
+
+    def load(journal: Journal, name: str, *, is_last: bool) -> None:
+        with mock.patch.object(journal._files, "truncate", return_value=None):
+            _load(journal, name, is_last=is_last)
+
+    patches.attribute(Journal, "_load", load)
+
+
+@bug("5: a bad record before good ones is corruption", {"durable", "lost", "hard_state"})
+def damage_counts_as_a_torn_tail(patches: Patches) -> None:
+    """Cut off everything behind a bad record, however good it is."""
+    patches.attribute(Segment, "check_torn", lambda segment, data: None)
+
+
+@bug("6: an error of the disk is the end", {"durable", "lost", "hard_state"})
+def failed_fsync_is_tried_again(patches: Patches) -> None:
+    """Go on after an error of the disk and let the next sync make up for it."""
+    patches.attribute(FailStop, "__exit__", lambda *arguments: True)
+
+
+@bug("7: acknowledged means on the disk", {"durable", "lost", "hard_state"})
+def sync_without_the_disk(patches: Patches) -> None:
+    """Write, but call it durable without an fdatasync."""
+
+    def sync(journal: Journal) -> None:
+        with mock.patch.object(journal._files, "fdatasync", return_value=None):
+            _sync(journal)
+
+    patches.attribute(Journal, "sync", sync)

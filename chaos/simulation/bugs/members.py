@@ -1,0 +1,85 @@
+"""Bugs of snapshots and of membership (rules 24 and 26 of docs/raft.md).
+
+What must not live here: what finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from chaos.simulation.bugs.registry import Patches, bug
+from cluster import membership, replica
+from cluster.membership import Hellos
+from cluster.messages import Hello, SnapshotRequest
+from cluster.replica import Replica
+from cluster.snapshots import Verified
+
+_founding_set: Final = membership.founding_set
+_rejoin: Final = Replica._rejoin
+
+
+@bug("24: an offer is accepted once the copy is installed", {"progress"})
+def offers_are_accepted_at_once(patches: Patches) -> None:
+    """Tell the core that a snapshot was installed when it was only offered."""
+    patches.attribute(Replica, "install", lambda node, name: True)
+
+
+@bug("26: a wiped node is a new member", {"durable", "lost", "leaders", "digest", "prefix"})
+def wiped_nodes_count_at_once(patches: Patches) -> None:
+    """Let an empty node in by the founding set of the others, and hear it whatever it is."""
+
+    def founding_set(name: str, incarnation: str, hellos: Hellos) -> dict[str, str] | None:
+        for hello in hellos.values():
+            if hello is not None and hello.founding:
+                return dict(hello.founding) | {name: incarnation}
+        return _founding_set(name, incarnation, hellos)
+
+    def is_linked(hello: Hello | None, *admission: object) -> bool:
+        return hello is not None and not hello.fresh
+
+    patches.attribute(replica, "founding_set", founding_set)
+    patches.attribute(replica, "is_linked", is_linked)
+
+
+@bug("26: empty never means new", {"progress"}, mode="live")
+def an_empty_founder_founds_again(patches: Patches) -> None:
+    """Found a cluster although other members are no longer fresh."""
+
+    def founding_set(name: str, incarnation: str, hellos: Hellos) -> dict[str, str] | None:
+        fresh = {
+            other: hello and replace(hello, fresh=True, founding=None)
+            for other, hello in hellos.items()
+        }
+        return _founding_set(name, incarnation, fresh)
+
+    patches.attribute(replica, "founding_set", founding_set)
+
+
+@bug("26: a wiped node is readmitted", {"progress"}, mode="live")
+def nobody_is_readmitted(patches: Patches) -> None:
+    """Propose no admission of a wiped node."""
+
+    def to_admit(hellos: Hellos, admitted: Mapping[str, str]) -> dict[str, str]:
+        return {}
+
+    patches.attribute(replica, "to_admit", to_admit)
+
+
+@bug(
+    "26: an admitted node has what it was admitted with",
+    {"progress", "durable", "lost", "prefix", "ended"},
+)
+def admitted_before_it_has_caught_up(patches: Patches) -> None:
+    """Take part with any copy of the store, even one from before the admission."""
+
+    def rejoin(node: Replica, verified: Verified) -> None:
+        members = verified.members | {node.settings.name: node.identity.incarnation}
+        _rejoin(node, replace(verified, members=members))
+
+    def serve(node: Replica, name: str, message: SnapshotRequest) -> None:
+        node._server.request(name, message, 0, node._now)
+
+    patches.attribute(Replica, "_rejoin", rejoin)
+    patches.entry(replica._MESSAGES, SnapshotRequest, serve)

@@ -1,0 +1,72 @@
+"""Bugs in what members believe of each other's messages (rules 14 to 21 of docs/raft.md).
+
+What must not live here: what finds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from chaos.simulation.bugs.registry import Patches, bug
+from cluster import journal
+from cluster.messages import AppendEntries, SnapshotOffer, Vote
+from cluster.transport import _RECEIVE, RaftTransport
+
+_next_index: Final = RaftTransport._next_index
+_receive_append: Final = RaftTransport._receive_append
+
+
+def _shorten_messages(patches: Patches) -> None:
+    """Send one entry a message, so that a short backlog is several, as a long one is."""
+    patches.attribute(journal, "SLICE_ENTRIES_MAX", 1)
+
+
+@bug("16: an append commits no more than it proves", {"prefix", "ended"})
+def commit_index_is_believed(patches: Patches) -> None:
+    """Commit up to the leader's index, whatever stands there."""
+
+    def receive(transport: RaftTransport, name: str, message: AppendEntries) -> None:
+        if transport._refused_as_stale(name, message.term):
+            return
+        transport._proved_index = message.previous_index + len(message.entries)
+        append = {"type": "append_entries", "term": message.term, "entries": message.entries}
+        append |= {"prevLogIdx": message.previous_index, "prevLogTerm": message.previous_term}
+        transport._pass(name, append | {"commit_index": message.commit_index})
+
+    patches.entry(_RECEIVE, AppendEntries, receive)
+    _shorten_messages(patches)
+
+
+@bug("17: an offer commits nothing", {"prefix", "ended"})
+def offer_commits_the_whole_log(patches: Patches) -> None:
+    """Commit what is in the log when a snapshot is offered."""
+
+    def receive(transport: RaftTransport, name: str, message: SnapshotOffer) -> None:
+        if not transport._refused_as_stale(name, message.term):
+            offer = {"type": "append_entries", "term": message.term, "commit_index": 2**62}
+            transport._pass(name, offer | {"serialized": (b"", True, True)})
+
+    patches.entry(_RECEIVE, SnapshotOffer, receive)
+
+
+@bug("a message of an older term counts no more", {"durable", "lost", "prefix", "ended", "applied"})
+def deposed_leaders_are_obeyed(patches: Patches) -> None:
+    """Take a deposed leader's entries for the new leader's."""
+
+    def receive(transport: RaftTransport, name: str, message: AppendEntries) -> None:
+        term = max(message.term, transport.core.term)
+        _receive_append(transport, name, replace(message, term=term))
+
+    patches.entry(_RECEIVE, AppendEntries, receive)
+
+
+@bug("20: a vote is counted once", {"leaders", "prefix", "ended"}, nodes=5)
+def votes_are_counted_twice(patches: Patches) -> None:
+    """Count each voter's answer twice, as if it had come twice."""
+
+    def receive(transport: RaftTransport, name: str, message: Vote) -> None:
+        for _ in range(2):
+            transport._pass(name, {"type": "response_vote", "term": message.term})
+
+    patches.entry(_RECEIVE, Vote, receive)

@@ -1,0 +1,147 @@
+"""Bugs of the state machine: dedupe, fencing, sequences, cursors, garbage, ids, determinism.
+
+What must not live here: what finds them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.simulation.bugs.registry import Patches, bug
+from cluster import commands
+from cluster.broker import _OPERATIONS, Broker, Route, Waiting
+from cluster.clients import Client, Clients, Producer
+from cluster.commands import Advance, Operation, Put, Subscribe, Unsubscribe
+from cluster.outcomes import Done, Outcome, Refused
+from cluster.store import Store
+from cluster.topics import Subscription, Topic, Topics
+from flotilla.protocol import GET, Request
+
+_request: Final = Broker.request
+_apply: Final = Store.apply
+_controlling: Final = Store._controlling
+_put_again: Final = Store._put_again
+_flush_clients: Final = Clients.flush
+_inactive: Final = Topics.inactive
+_LAME: Final = "a"  # the node that does it differently
+
+
+def _stored_again(store: Store, operation: Put, count: int) -> Done:
+    topic = store._topics.active.get(operation.topic)
+    blobs = operation.lengths, operation.data
+    first_id = 0 if topic is None else store._publications.add(topic, count, *blobs)
+    return Done({"id": first_id, "count": count, "duplicate": False})
+
+
+@bug("a PUT is stored once, however often it is sent", {"duplicate_stored"})
+def repeated_puts_are_stored_again(patches: Patches) -> None:
+    """Store a PUT whose counter was taken before."""
+
+    def put_again(store: Store, operation: Put, producer: Producer, count: int) -> Outcome:
+        answer = _put_again(store, operation, producer, count)
+        return answer if isinstance(answer, Refused) else _stored_again(store, operation, count)
+
+    patches.attribute(Store, "_put_again", put_again)
+
+
+@bug("counters outlive a restart", {"digest", "duplicate_stored", "ended"})
+def producers_live_in_memory(patches: Patches) -> None:
+    """Never write down which counters a producer has used."""
+
+    def flush(clients: Clients) -> None:
+        clients._dirty_producers.clear()
+        _flush_clients(clients)
+
+    patches.attribute(Clients, "flush", flush)
+
+
+@bug("an older process of a client is fenced", {"fenced"})
+def epochs_are_not_compared(patches: Patches) -> None:
+    """Treat every request as one without an epoch."""
+
+    def request(broker: Broker, route: Route, request: Request, now_ms: float) -> Waiting | None:
+        request.epoch = None
+        return _request(broker, route, request, now_ms)
+
+    patches.attribute(Broker, "request", request)
+
+
+@bug("a late control request is refused", {"lost", "unexpected"})
+def sequences_are_not_compared(patches: Patches) -> None:
+    """Carry out a control request however late it comes."""
+
+    def controlling(store: Store, operation: Subscribe | Unsubscribe) -> Client | Refused:
+        client = store._clients.get(operation.client_id)
+        if client is not None and operation.sequence is not None:
+            operation.sequence = max(operation.sequence, client.sequence)
+        return _controlling(store, operation)
+
+    patches.attribute(Store, "_controlling", controlling)
+
+
+@bug("a cursor never moves back", {"cursor", "ended"})
+def cursors_move_back(patches: Patches) -> None:
+    """Set a cursor to what a GET says, even if it is lower."""
+
+    def get(broker: Broker, request: Request) -> Operation | None:
+        last_id = request.body.get("last_id")
+        claims = request.body["last_ids"] if not request.topic else {request.topic: last_id or 0}
+        return Advance(request.client_id, request.epoch, claims)
+
+    def advance(store: Store, operation: Advance) -> Outcome:
+        for name, cursor in operation.cursors.items():
+            found = store._subscription(operation.client_id, name)
+            if isinstance(found, Refused):
+                return found
+            topic, subscription = found
+            subscription.cursor = cursor
+            topic.find_floor()
+            store._topics._dirty_cursors[topic.number, subscription.client] = cursor
+        return Done({})
+
+    patches.entry(_OPERATIONS, GET, get)
+    patches.attribute(Store, "_advance", advance)
+
+
+@bug("what a subscriber still wants is kept", {"lost", "gap", "unexpected", "ended"})
+def floor_is_the_fastest_cursor(patches: Patches) -> None:
+    """Collect what any subscriber of a topic has read."""
+
+    def find_floor(topic: Topic) -> None:
+        cursors = [subscription.cursor for subscription in topic.subscribers.values()]
+        topic.floor_id = max(cursors, default=topic.last_id)
+        topic.at_floor = cursors.count(topic.floor_id)
+
+    def advance(topic: Topic, subscription: Subscription, cursor: int) -> None:
+        subscription.cursor = cursor
+        topic.find_floor()
+
+    patches.attribute(Topic, "find_floor", find_floor)
+    patches.attribute(Topic, "advance", advance)
+
+
+@bug("ids never restart", {"inconsistent_id", "gap", "reordered", "stale_read", "ended", "cursor"})
+def ids_restart_with_the_topic(patches: Patches) -> None:
+    """Begin at 1 again when a topic without subscribers gets one."""
+
+    def inactive(topics: Topics, name: str) -> Topic | None:
+        topic = _inactive(topics, name)
+        if topic is not None:
+            topic.last_id = 0
+        return topic
+
+    patches.attribute(Topics, "inactive", inactive)
+
+
+@bug("apply does the same on every node", {"digest", "inconsistent_id"})
+def one_node_applies_backwards(patches: Patches) -> None:
+    """Carry out an entry's operations in the opposite order on one node."""
+
+    def apply(store: Store, index: int, term: int, payload: bytes) -> list[Outcome]:
+        if not payload or store._database.path.parts[-3] != _LAME:
+            return _apply(store, index, term, payload)
+        stamp_ms, operations = commands.decode(payload)
+        turned = commands.encode(stamp_ms, operations[::-1])
+        return _apply(store, index, term, turned)[::-1]
+
+    patches.attribute(Store, "apply", apply)

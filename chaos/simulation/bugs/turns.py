@@ -1,0 +1,110 @@
+"""Bugs in a node's turn: its order, elections, reads (rules 7 to 12 and 28 of docs/raft.md).
+
+What must not live here: what finds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from chaos.simulation.bugs.registry import Patches, bug
+from cluster.broker import _OPERATIONS, Broker
+from cluster.commands import Put
+from cluster.messages import RequestVote
+from cluster.raft import Raft
+from cluster.store import Delivery, Store
+from cluster.transport import _RECEIVE, RaftTransport
+from flotilla.protocol import ERRORS, PUT, Request
+
+_made: Final = RaftTransport.__init__
+_tick: Final = Raft.tick
+_broker_put: Final = Broker._put
+
+
+@bug("7: nothing leaves before what it says is durable", {"durable", "lost", "hard_state"})
+def everything_leaves_before_the_sync(patches: Patches) -> None:
+    """Send votes and acknowledgments together with the appends, ahead of the fdatasync."""
+
+    def make(transport: RaftTransport, *arguments: Any) -> None:
+        _made(transport, *arguments)
+        transport.held = transport.appends
+
+    patches.attribute(RaftTransport, "__init__", make)
+
+
+@bug("a commit takes a majority", {"durable", "lost", "prefix", "ended"})
+def leader_commits_alone(patches: Patches) -> None:
+    """Commit on the leader whatever is in its own log."""
+
+    def tick(raft: Raft) -> None:
+        if raft.serving:
+            raft._core._SyncObj__raftCommitIndex = raft.journal.last_index
+        _tick(raft)
+
+    patches.attribute(Raft, "tick", tick)
+
+
+@bug("9: pre-votes come before votes", {"progress"}, mode="live")
+def followers_stick_to_their_leader(patches: Patches) -> None:
+    """Ignore requests for votes while a leader is heard, in the place of pre-votes."""
+
+    def receive(transport: RaftTransport, name: str, message: RequestVote) -> None:
+        raft: Any = transport.core
+        heard = raft._now - raft._leader_heard_s < raft._timing.election_min_s
+        if not (raft.is_leader or heard):
+            transport._receive_vote_request(name, message)
+
+    patches.attribute(Raft, "_pre_vote", lambda raft: None)
+    patches.entry(_RECEIVE, RequestVote, receive)
+
+
+@bug("10: the applied index is committed with the effects", {"digest", "ended"})
+def applied_index_stays_behind(patches: Patches) -> None:
+    """Commit the effects of entries without the position that says so."""
+
+    def commit(store: Store) -> None:
+        store._flush()
+        store._topics.committed()
+        if store._database.in_transaction:
+            store._database.commit()
+
+    patches.attribute(Store, "commit", commit)
+
+
+@bug("11: a deposed leader says that it does not know", {"aborted_read", "content"})
+def uncertain_counts_as_refused(patches: Patches) -> None:
+    """Call an operation that was under way when leadership changed definitely not done."""
+    patches.entry(ERRORS, "uncertain", replace(ERRORS["uncertain"], definite=True))
+
+
+@bug("12: a leader serves after the no-op of its own term", {"stale_read"})
+def serves_before_its_no_op(patches: Patches) -> None:
+    """Serve as soon as a majority has voted."""
+    patches.attribute(Raft, "serving", property(lambda raft: raft.is_leader))
+
+
+@bug("28: reads wait for answers from a majority", {"stale_read"})
+def barrier_always_passes(patches: Patches) -> None:
+    """Answer reads without asking anybody."""
+    patches.attribute(Raft, "barrier_passed", lambda raft: raft._barrier_sequence)
+
+
+@bug("a GET shows what is committed", {"phantom", "inconsistent_id", "aborted_read", "cursor"})
+def parked_gets_hear_too_early(patches: Patches) -> None:
+    """Deliver a publication to whoever waits for its topic before it is committed."""
+
+    def put(broker: Broker, request: Request) -> Put:
+        count = len(request.lengths) >> 2
+        operation: Put = _broker_put(broker, request)  # type: ignore[assignment]
+        found = broker.store._topics.active.get(request.topic)
+        if found is not None:
+            blobs = operation.lengths, operation.data
+            early = Delivery(request.topic, found.last_id + 1, count, *blobs)
+            for number, waiting in list(broker._parked.get(request.topic, {}).items()):
+                if waiting.request.body.get("last_id") == found.last_id:
+                    broker._unpark(number, waiting)
+                    broker._deliver(waiting, early)
+        return operation
+
+    patches.entry(_OPERATIONS, PUT, put)

@@ -1,0 +1,321 @@
+"""The command line: `flotilla-simulate`, the same as `python -m chaos.simulation`.
+
+What lives here: options, exit codes, which of run, campaign, comparison and hunt is asked for. What
+must not: how these are done, and what a person reads of them (report.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from chaos.simulation import determinism, report
+from chaos.simulation.bugs import Bug
+from chaos.simulation.campaign import FAILURES_MAX, JOBS_MAX, Recipe, Statistics, results
+from chaos.simulation.plan import NODES_MAX, Mode, Plan
+from chaos.simulation.result import LOST, Result
+from chaos.simulation.run import PLANTABLE, run
+from chaos.simulation.shrink import shrink
+
+EXIT_FAILED: Final = 1
+EXIT_BROKEN: Final = 2  # as click's usage errors: it says nothing about the product
+SHRUNK_MAX: Final = 2  # failures of a campaign; each takes minutes
+SHRINK_S_MAX: Final = 150.0  # of real time, for one failure: CI has to come to its end
+PLANS: Final = Path("runs/simulation")
+
+
+def main() -> None:
+    """Run the command line; a crash of ours exits with EXIT_BROKEN, never as a verdict."""
+    try:
+        command()
+    except Exception as error:  # Python would exit with 1, which here is a verdict
+        Console(stderr=True).print_exception()
+        raise SystemExit(EXIT_BROKEN) from error
+
+
+def _seed_range(context: click.Context, option: click.Parameter, text: str | None) -> range | None:
+    """Return what `A..B` asks for, both included. Raises click.BadParameter."""
+    if text is None:
+        return None
+    first, dots, last = text.partition("..")
+    if not (dots and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise click.BadParameter(f"{text!r} is not A..B with A <= B")
+    return range(int(first), int(last) + 1)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--seed", type=click.IntRange(0), help="Run this seed.")
+@click.option(
+    "--seeds", metavar="A..B", callback=_seed_range, help="Run a campaign over these seeds."
+)
+@click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run the plan in this file, as a shrunk failure leaves it.",
+)
+@click.option("--jobs", type=click.IntRange(1, JOBS_MAX), default=2, show_default=True)
+@click.option("--minutes", type=click.FloatRange(0), help="Begin no run after so many minutes.")
+@click.option(
+    "--mode",
+    type=click.Choice(get_args(Mode)),
+    help="What is asked of a run. Default: one seed in five is live.",
+)
+@click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="Default: as the seed says.")
+@click.option("--bug", metavar="NAME", help="Plant this bug first.")
+@click.option("--without", metavar="RULE", help="The same, by the rule that it breaks.")
+@click.option("--bugs", is_flag=True, help="List the bugs that can be planted.")
+@click.option("--hunt", metavar="NAME", help="Look for this planted bug, or for all of them.")
+@click.option("--check-determinism", is_flag=True, help="Run each seed twice and compare.")
+@click.option("--shrink/--no-shrink", "shrinks", default=True, help="Make failing plans small.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON a run, and one at the end.")
+@click.option("-v", "--verbose", count=True, help="Print the trace of a run; -vv: all of it.")
+def command(
+    seed: int | None,
+    seeds: range | None,
+    plan_file: Path | None,
+    jobs: int,
+    minutes: float | None,
+    mode: Mode | None,
+    nodes: int | None,
+    bug: str | None,
+    without: str | None,
+    bugs: bool,
+    hunt: str | None,
+    check_determinism: bool,
+    shrinks: bool,
+    as_json: bool,
+    verbose: int,
+) -> None:
+    """Run whole clusters in one process, each decided by its seed.
+
+    Exit code 0: nothing found; 1: a check failed; 2: the simulator broke, or a usage error.
+    """
+    asked = [seed is not None, seeds is not None, plan_file is not None, bugs, hunt is not None]
+    if sum(asked) != 1:
+        raise click.UsageError("one of --seed, --seeds, --plan, --bugs and --hunt is asked for")
+    recipe = Recipe(mode, nodes, _bug_name(bug, without))
+    invocation = Invocation(recipe, shrinks, as_json)
+    if bugs:
+        code = invocation.list_bugs()
+    elif hunt is not None:
+        code = invocation.hunt(_hunted(hunt), jobs)
+    elif check_determinism and plan_file is None:
+        code = invocation.compare(seeds if seeds is not None else range(seed or 0, (seed or 0) + 1))
+    elif seeds is not None:
+        code = invocation.campaign(seeds, jobs, minutes)
+    else:
+        code = invocation.run(_plan(recipe, seed, plan_file), plan_file, verbose)
+    raise SystemExit(code)
+
+
+def _bug_name(bug: str | None, without: str | None) -> str | None:
+    """Return the name of the bug that is asked for. Raises click.UsageError."""
+    if bug is not None and without is not None:
+        raise click.UsageError("--bug or --without, not both")
+    if without is not None:
+        breaking = [name for name, each in PLANTABLE.items() if each.rule.startswith(without)]
+        if len(breaking) != 1:
+            raise click.UsageError(
+                f"{len(breaking)} bugs break {without!r}: {breaking}; see --bugs"
+            )
+        return breaking[0]
+    if bug is not None and bug not in PLANTABLE:
+        raise click.UsageError(f"no bug {bug!r}; see --bugs")
+    return bug
+
+
+def _hunted(name: str) -> list[Bug]:
+    if name == "all":
+        return list(PLANTABLE.values())
+    return [PLANTABLE[_bug_name(name, None) or ""]]
+
+
+def _plan(recipe: Recipe, seed: int | None, plan_file: Path | None) -> Plan:
+    """Return the plan of a seed or a file. Raises click.UsageError."""
+    if plan_file is None:
+        assert seed is not None
+        return recipe.plan(seed)
+    try:
+        return Plan.from_json(plan_file.read_text(encoding="utf-8"))
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise click.UsageError(f"{plan_file} holds no plan: {error}") from None
+
+
+class Invocation:
+    """One call of the command. Results go to stdout, progress to stderr."""
+
+    def __init__(self, recipe: Recipe, shrinks: bool, as_json: bool) -> None:
+        self._recipe, self._shrinks, self._as_json = recipe, shrinks, as_json
+        self._console = Console()
+        self._progress = Console(stderr=True)
+
+    def run(self, plan: Plan, plan_file: Path | None, verbose: int) -> int:
+        """Run one plan, that of a seed or of the file; return the exit code."""
+        write = click.echo if verbose else None
+        result = run(plan, self._recipe.bug, write, is_full=verbose > 1)
+        self._tell(result, plan_file)
+        if not self._as_json:
+            report.show_counts(self._console, "events", result.events)
+            report.show_counts(self._console, "reached", result.coverage)
+        self._shrink(result)
+        return exit_code([result])
+
+    def campaign(self, seeds: range, jobs: int, minutes: float | None) -> int:
+        """Run seeds until all are done, the time is over or FAILURES_MAX failed."""
+        if not self._as_json:
+            report.say(self._progress, f"seeds {seeds[0]}..{seeds[-1]}, {jobs} jobs")
+        began_s = time.monotonic()
+        end_s = None if minutes is None else began_s + 60 * minutes
+        statistics = Statistics()
+        plans = map(self._recipe.plan, _until(iter(seeds), end_s))
+        with (
+            closing(results(plans, jobs, self._recipe)) as found,
+            report.progress(self._progress, len(seeds)) as shown,
+        ):
+            for result in found:
+                statistics.add(result)
+                shown.took(statistics)
+                if result.failures or self._as_json:
+                    self._tell(result, None)
+                if len(statistics.failures) == FAILURES_MAX:
+                    break
+        self._conclude(statistics, time.monotonic() - began_s)
+        for result in statistics.failures[:SHRUNK_MAX]:
+            self._shrink(result)
+        return exit_code(statistics.failures) if statistics.runs else EXIT_BROKEN
+
+    def compare(self, seeds: range) -> int:
+        """Run each seed in two processes and compare; return the exit code."""
+        same = 0
+        for pair in determinism.pairs(["--seeds", f"{seeds[0]}..{seeds[-1]}", *self._options()]):
+            same += pair.is_same
+            if self._as_json:
+                click.echo(json.dumps({"seed": pair.seed, "hashes": pair.hashes}))
+            if not pair.is_same:
+                report.say(self._console, f"seed {pair.seed}: {' and '.join(pair.hashes)}", "red")
+                self._show_difference(pair.seed)
+        report.say(self._progress, f"{same} of {len(seeds)} seeds are the same run twice")
+        return 0 if same == len(seeds) else EXIT_FAILED
+
+    def _show_difference(self, seed: int) -> None:
+        found = determinism.first_difference(["--seed", str(seed), *self._options()])
+        if found is None:
+            report.say(self._console, "  their traces are equal: what differs is a message")
+        else:
+            number, one, other = found
+            report.say(self._console, f"  line {number} of the trace is\n  {one}\n  {other}")
+
+    def _options(self) -> list[str]:
+        """Return the options that a child needs for the same recipe."""
+        given: Mapping[str, Any] = {
+            "--mode": self._recipe.mode,
+            "--nodes": self._recipe.nodes,
+            "--bug": self._recipe.bug,
+        }
+        return [
+            word
+            for option, value in given.items()
+            if value is not None
+            for word in (option, str(value))
+        ]
+
+    def hunt(self, bugs: list[Bug], jobs: int) -> int:
+        """Look for each planted bug within its bound; return the exit code."""
+        missed = [bug.name for bug in bugs if not self._found(bug, jobs)]
+        report.say(self._console, f"{len(bugs) - len(missed)} of {len(bugs)} bugs found")
+        return EXIT_FAILED if missed else 0
+
+    def _found(self, bug: Bug, jobs: int) -> bool:
+        """Return whether one of the checks that are meant to see the bug does."""
+        recipe = Recipe(bug.mode, self._recipe.nodes or bug.nodes, bug.name)
+        plans = map(recipe.plan, range(1, bug.seeds_max + 1))
+        began_s, others = time.monotonic(), set[str]()
+        with closing(results(plans, jobs, recipe)) as found:
+            for number, result in enumerate(found, 1):
+                if checks := sorted(result.checks & bug.caught_by):
+                    elapsed_s = time.monotonic() - began_s
+                    by = ", ".join(checks)
+                    where = f"seed {result.seed}, {number} runs, {elapsed_s:.0f} s"
+                    report.say(self._console, f"{bug.name}: {by} ({where})", "green")
+                    return True
+                others |= result.checks
+        seen = f"; seen by {', '.join(sorted(others))} alone" if others else ""
+        report.say(self._console, f"{bug.name}: not found in {bug.seeds_max} seeds{seen}", "red")
+        return False
+
+    def list_bugs(self) -> int:
+        """Print the bugs that can be planted; return the exit code."""
+        table = Table(box=None, header_style="bold")
+        table.add_column("bug", no_wrap=True)  # as it is typed
+        for title in ("rule", "what", "seen by"):
+            table.add_column(title)
+        for bug in PLANTABLE.values():
+            table.add_row(bug.name, bug.rule, bug.what, ", ".join(sorted(bug.caught_by)))
+        self._console.print(table)
+        return 0
+
+    # --- what is told ---------------------------------------------------------------------------
+
+    def _tell(self, result: Result, plan_file: Path | None) -> None:
+        if self._as_json:
+            click.echo(json.dumps(result.as_dict()))
+            return
+        report.show_run(self._console, result)
+        if result.failures:
+            report.show_failures(self._console, result, self._again(result.plan, plan_file))
+
+    def _again(self, plan: Plan, plan_file: Path | None) -> str:
+        if plan_file is None:
+            return report.again_by_seed(plan, self._recipe)
+        return report.again_by_file(plan_file, self._recipe)
+
+    def _conclude(self, statistics: Statistics, elapsed_s: float) -> None:
+        if self._as_json:
+            click.echo(json.dumps(statistics.as_dict(elapsed_s)))
+        else:
+            report.show_statistics(self._console, statistics, elapsed_s)
+
+    def _shrink(self, result: Result) -> None:
+        """Make a failing plan small and keep it in PLANS. A run without an end is left alone."""
+        if not (self._shrinks and result.failures) or LOST in result.checks:
+            return
+        report.say(self._progress, f"making seed {result.seed} small …")
+        bug = self._recipe.bug
+        end_s = time.monotonic() + SHRINK_S_MAX
+        shrunk = shrink(
+            result.plan,
+            lambda plan: bool(run(plan, bug).checks & result.checks),
+            lambda: time.monotonic() < end_s,
+        )
+        PLANS.mkdir(parents=True, exist_ok=True)
+        file = PLANS / f"seed-{result.seed}-{result.plan.mode}.json"
+        file.write_text(shrunk.plan.to_json() + "\n", encoding="utf-8")
+        if self._as_json:
+            click.echo(json.dumps({"shrunk": json.loads(shrunk.plan.to_json())}))
+        else:
+            report.show_shrunk(self._console, shrunk, file, self._recipe)
+
+
+def _until(seeds: Iterator[int], end_s: float | None) -> Iterator[int]:
+    """Yield the seeds as long as it is not later than `end_s` on the monotonic clock."""
+    for seed in seeds:
+        if end_s is not None and time.monotonic() >= end_s:
+            return
+        yield seed
+
+
+def exit_code(failures: list[Result]) -> int:
+    """Return 0 for clean results, 1 if a check failed in any, 2 if only the simulator did."""
+    verdicts = {result.verdict for result in failures}
+    if "failed" in verdicts:
+        return EXIT_FAILED
+    return EXIT_BROKEN if "broken" in verdicts else 0

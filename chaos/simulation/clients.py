@@ -1,0 +1,403 @@
+"""A simulated client: the library's own session, carried through the world's events.
+
+What lives here: one life of a client process (`Process`), which does on simulated connections what
+`flotilla.Client` does on sockets, and the client over its lives (`SimClient`): crashes at any
+point, a second process on a copy of its state. What must not: what a client does (scripts.py),
+nodes, judgment of what came back.
+
+The retry machine, the operations, the durable state and the recorder are the product's own. Nothing
+here is ever called from inside itself: whatever a connection has to say comes as a later event.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from chaos.history import ClientObserver, Recorder
+from flotilla import FlotillaError, Operation, Outcome
+from flotilla.client import Session
+from flotilla.connection import CONNECT_MS_MAX, parsed
+from flotilla.operations import Ask, Steps
+from flotilla.protocol import Reply, encode_request
+from flotilla.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
+
+# A script of what a process does: yields seconds to wait, or the steps of an operation, whose
+# result it is sent or whose FlotillaError is thrown in.
+Script = Generator[float | Steps[Any], Any, None]
+
+REFUSED_MS: Final = 1.0  # until a refused connection is known; one that is swallowed takes longer
+INBOX_MAX: Final = 1_000  # late replies on one connection, as many as a socket's queue would hold
+CRASH_POINTS: Final = ("now", "invoke", "complete", "handed")
+NONCE_BITS: Final = 128
+
+
+class Wire(Protocol):
+    """What a client needs of the world. Times: seconds."""
+
+    @property
+    def now(self) -> float:
+        """The time."""
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> object:
+        """Call `action` when that much time has passed."""
+
+    def stream(self, name: str) -> random.Random:
+        """Return the randomness of one purpose."""
+
+    def client_send(self, process: Process, node: str, frames: Sequence[bytes]) -> str:
+        """Send on the process's connection to the node, opened if there is none.
+
+        Returns "sent" (it may get lost), "refused" (nobody listens) or "swallowed" (no connection
+        comes about): then nothing was sent.
+        """
+
+    def client_close(self, process: Process, node: str) -> None:
+        """Close the process's connection to the node: what is in flight on it is gone."""
+
+
+class Watcher(Protocol):
+    """Hears what the clients do, when they do it. Must change nothing."""
+
+    def invoked(self, process: Process, operation: Operation) -> None:
+        """Hear of an operation before its request leaves."""
+
+    def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        """Hear of its outcome before the client's state changes."""
+
+    def life(self, client: str, what: str) -> None:
+        """Hear that a client's process has `started`, `crashed`, `ended` or was `copied`."""
+
+
+class ClientCrash(BaseException):
+    """The process dies here. No Exception: nothing may handle it."""
+
+
+class CrashingObserver:
+    """Records a process's operations, tells the watcher, and dies behind the record if ordered."""
+
+    def __init__(self, recorder: Recorder, watcher: Watcher) -> None:
+        self.crash_at = ""
+        self.process: Process
+        self._watcher = watcher
+        self._recording = ClientObserver(recorder)
+
+    def on_invoke(self, operation: Operation) -> None:
+        """Record and tell; the outbox has the publication, nothing has left yet."""
+        self._recording.on_invoke(operation)
+        self._watcher.invoked(self.process, operation)
+        self.pass_point("invoke")
+
+    def on_complete(self, operation: Operation, outcome: Outcome) -> None:
+        """Record and tell; neither the outbox nor the cursor has changed yet."""
+        self._recording.on_complete(operation, outcome)
+        self._watcher.completed(self.process, operation, outcome)
+        self.pass_point("complete")
+
+    def pass_point(self, point: str) -> None:
+        """Die if that was ordered for this point."""
+        if self.crash_at == point:
+            raise ClientCrash
+
+
+class Process:
+    """One life of a client, from its start to its end or crash.
+
+    `name`, "<client>/<life>", names its connections. Its script runs one operation at a time, as
+    `flotilla.Client` does under its lock. `on_end(process, crashed)` is called when it is over.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        name: str,
+        nodes: Sequence[str],
+        session: Session,
+        recorder: Recorder,
+        observer: CrashingObserver,
+        on_end: Callable[[Process, bool], None],
+    ) -> None:
+        self.name = name
+        observer.process = self
+        self.session, self.recorder, self.observer = session, recorder, observer
+        self.is_alive = True
+        self.asked_s: float | None = None  # when the operation under way began
+        self._wire, self._nodes = wire, tuple(nodes)
+        self._on_end = on_end
+        self._script: Script
+        self._steps: Steps[Any]
+        self._ask: Ask
+        self._exchange: Exchange
+        self._end_ms = 0.0
+        self._listening: int | None = None
+        self._waits = 0
+        self._inbox: dict[int, deque[Reply]] = {}
+        self._lost: set[int] = set()
+
+    @property
+    def place(self) -> str:
+        """The name of its state's directory and of its history's file."""
+        return self.recorder.path.stem
+
+    def start(self, script: Script) -> None:
+        """Begin the script."""
+        self._script = script
+        self._carry(lambda: self._continue(lambda: next(script)))
+
+    def end(self, crashed: bool) -> None:
+        """Stop for good; nothing happens here any more."""
+        assert self.is_alive, f"{self.name} ends twice"
+        self.is_alive = False
+        for endpoint in range(len(self._nodes)):
+            self._close(endpoint)
+        self.session.state.close()
+        self.recorder.close()
+        self._on_end(self, crashed)
+
+    # --- what the world says --------------------------------------------------------------------
+
+    def replied(self, node: str, frames: Sequence[bytes]) -> None:
+        """Take what came in on the connection to a node."""
+        endpoint, reply = self._nodes.index(node), parsed([b"", *frames])
+        if reply is None or not self.is_alive:
+            return
+        if endpoint != self._listening:
+            inbox = self._inbox.setdefault(endpoint, deque(maxlen=INBOX_MAX))
+            inbox.append(reply)
+            return
+        self._listening = None
+        self._carry(lambda: self._act(self._exchange.replied(reply, self._now_ms())))
+
+    def lost(self, node: str) -> None:
+        """Take note that the connection to a node was lost: no reply will come on it."""
+        endpoint = self._nodes.index(node)
+        if not self.is_alive:
+            return
+        if endpoint != self._listening:
+            self._lost.add(endpoint)
+            return
+        self._listening = None
+        self._carry(lambda: self._act(self._exchange.silent(self._now_ms())))
+
+    # --- the script and its operations ----------------------------------------------------------
+
+    def _carry(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except ClientCrash:
+            self.end(crashed=True)
+
+    def _continue(self, step: Callable[[], float | Steps[Any]]) -> None:
+        self.asked_s = None
+        try:
+            wish = step()
+        except StopIteration:
+            self.end(crashed=False)
+            return
+        if isinstance(wish, Generator):
+            self._steps = wish
+            self.asked_s = self._wire.now
+            self._end_ms = self._now_ms() + self.session.deadline_ms
+            self._operate(lambda: next(wish))
+        else:
+            self._wait(wish * 1000, lambda: self._continue(lambda: self._script.send(None)))
+
+    def _operate(self, step: Callable[[], Ask]) -> None:
+        script = self._script
+        try:
+            self._ask = step()
+        except StopIteration as stop:
+            result = stop.value
+            self._continue(lambda: script.send(result))
+        except FlotillaError as error:
+            failure = error
+            self._continue(lambda: script.throw(failure))
+        else:
+            self._exchange = self.session.exchange(self._ask, self._end_ms)
+            self._act(self._exchange.started(self._now_ms()))
+
+    # --- the retry machine's actions ------------------------------------------------------------
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        steps, exchange = self._steps, self._exchange
+        for action in actions:
+            match action:
+                case Done():
+                    self._operate(lambda done=action: steps.send(done))  # type: ignore[misc]
+                case Failed(error):
+                    self._operate(lambda error=error: steps.throw(error))  # type: ignore[misc]
+                case Close(endpoint):
+                    self._close(endpoint)
+                case Pause(wait_ms):
+                    self._wait(wait_ms, lambda: self._act(exchange.resumed(self._now_ms())))
+                case Send():
+                    self._send(action)
+                case Listen(endpoint, timeout_ms):
+                    self._listen(endpoint, timeout_ms)
+
+    def _send(self, action: Send) -> None:
+        exchange, endpoint = self._exchange, action.endpoint
+        if endpoint in self._lost:
+            self._close(endpoint)
+        self._ask.request.request_id = action.request_id
+        frames = encode_request(self._ask.request)
+        outcome = self._wire.client_send(self, self._nodes[endpoint], frames)
+        if outcome == "sent":
+            self._listen(endpoint, action.timeout_ms)
+            return
+        patience_ms = REFUSED_MS if outcome == "refused" else CONNECT_MS_MAX
+        self._wait(
+            min(action.timeout_ms, patience_ms),
+            lambda: self._act(exchange.unsent(self._now_ms())),
+        )
+
+    def _listen(self, endpoint: int, timeout_ms: float) -> None:
+        exchange = self._exchange
+        if inbox := self._inbox.get(endpoint):
+            self._act(exchange.replied(inbox.popleft(), self._now_ms()))
+        elif endpoint in self._lost:
+            self._act(exchange.silent(self._now_ms()))
+        else:
+            self._listening = endpoint
+            self._wait(timeout_ms, lambda: self._act(exchange.silent(self._now_ms())))
+
+    def _close(self, endpoint: int) -> None:
+        self._lost.discard(endpoint)
+        self._inbox.pop(endpoint, None)
+        self._wire.client_close(self, self._nodes[endpoint])
+
+    def _wait(self, wait_ms: float, then: Callable[[], None]) -> None:
+        """Do `then` after the wait, unless something else happens first."""
+        self._waits += 1
+        number = self._waits
+
+        def over() -> None:
+            if self.is_alive and number == self._waits:
+                self._listening = None
+                self._carry(then)
+
+        self._wire.after(wait_ms / 1000, over)
+
+    def _now_ms(self) -> float:
+        return self._wire.now * 1000
+
+
+class SimClient:
+    """A client over all its lives.
+
+    `directory` is the run's: states lie in `clients/`, histories in `history/`.
+    `make_script(client, process)` says what a process does. `processes`: those that live; the last
+    one is the client, any before it were taken over and have to learn that they are fenced.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        watcher: Watcher,
+        name: str,
+        nodes: Sequence[str],
+        directory: Path,
+        run_id: str,
+        deadline_ms: int,
+        make_script: Callable[[SimClient, Process], Script],
+    ) -> None:
+        self.name = name
+        self.processes: list[Process] = []
+        self.phase: str | None = None
+        self.has_ended = False
+        self.rng = wire.stream(f"client {name}")
+        self._wire, self._watcher = wire, watcher
+        self._directory, self._run_id = directory, run_id
+        self._deadline_ms = deadline_ms
+        self._make_script = make_script
+        self._nodes = self.rng.sample(list(nodes), len(nodes))
+        self._place = name  # names the state's directory and the history's file
+        self._lives = 0
+        self._copies = 0
+
+    @property
+    def process(self) -> Process | None:
+        """The process that is the client, None while it is down."""
+        newest = self.processes[-1:]
+        return next((p for p in newest if p.place == self._place), None)
+
+    def start(self) -> None:
+        """Start a process from what the state directory holds, unless one lives or all is done."""
+        if self.process is not None or self.has_ended:
+            return
+        self._lives += 1
+        recorder = self._recorder()
+        observer = CrashingObserver(recorder, self._watcher)
+        name = f"{self.name}/{self._lives}"
+        process = Process(
+            self._wire, name, self._nodes, self._session(observer), recorder, observer, self._over
+        )
+        self.processes.append(process)
+        self._watcher.life(self.name, "started")
+        process.start(self._make_script(self, process))
+
+    def crash(self, at: str = "now") -> None:
+        """Kill the process: now, or right behind its next invoke, completion or hand-over."""
+        assert at in CRASH_POINTS, at
+        process = self.process
+        if process is None:
+            return
+        if at == "now":
+            process.end(crashed=True)
+        else:
+            process.observer.crash_at = at
+
+    def recover(self) -> None:
+        """Forget a crash that was ordered and has not come; start if no process lives."""
+        for process in self.processes:
+            process.observer.crash_at = ""
+        self.start()
+
+    def take_over(self) -> None:
+        """Start a second process on a copy of the state; it is the client from here on."""
+        if self.process is None:
+            return
+        self._copies += 1
+        before, self._place = self._place, f"{self.name}-copy-{self._copies}"
+        shutil.copytree(self._state_dir(before), self._state_dir(self._place))
+        self._watcher.life(self.name, "copied")
+        self.start()
+
+    def set_phase(self, phase: str) -> None:
+        """Let the rows of this client carry the phase."""
+        self.phase = phase
+        for process in self.processes:
+            process.recorder.phase = phase
+
+    def _over(self, process: Process, crashed: bool) -> None:
+        is_client = process is self.process
+        self.processes.remove(process)
+        self.has_ended = self.has_ended or (is_client and not crashed)
+        self._watcher.life(self.name, "crashed" if crashed else "ended")
+
+    def _state_dir(self, place: str) -> Path:
+        return self._directory / "clients" / place
+
+    def _session(self, observer: CrashingObserver) -> Session:
+        return Session(
+            [f"{node}:1" for node in self._nodes],
+            self._state_dir(self._place),
+            self._deadline_ms,
+            observer,
+            random.Random(self.rng.getrandbits(64)),
+            new_nonce=lambda: f"{self.rng.getrandbits(NONCE_BITS):032x}",
+        )
+
+    def _recorder(self) -> Recorder:
+        history = self._directory / "history"
+        now_ns = self._now_ns
+        recorder = Recorder(history, self._place, self._run_id, monotonic_ns=now_ns, wall_ns=now_ns)
+        recorder.phase = self.phase
+        return recorder
+
+    def _now_ns(self) -> int:
+        return round(self._wire.now * 1e9)

@@ -1,0 +1,304 @@
+"""What must hold in every run, checked while it happens and at its end.
+
+What lives here: claims about the nodes (one leader a term, one entry an index, one state an index,
+acknowledged means durable on a majority, nothing regresses) and about progress. What must not: the
+claims about what clients were told (promises.py), causing anything: a run is the same without it.
+
+A failure's `check` is one of the names in `CHECKS`, or of analytics.twins.TWINS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from zlib import crc32
+
+from chaos.simulation.durable import DurableLog
+from chaos.simulation.node import SimNode
+from chaos.simulation.result import Failure
+from chaos.simulation.world import World
+from cluster import commands
+from cluster.commands import Advance, Put
+from cluster.replica import Replica
+
+CHECKS: Final[Mapping[str, str]] = {
+    "leaders": "a term has one leader",
+    "prefix": "every node applies the same entry at an index",
+    "digest": "nodes that have applied as much have the same state",
+    "applied": "within a process, term, commit and applied index only grow",
+    "hard_state": "over a restart, nothing regresses that a turn has ended with",
+    "durable": "an acknowledged publication is on the disks of a majority",
+    "cursor": "a subscriber's cursor moves over what it was delivered, and never back",
+    "ended": "a process ends by itself only after a fault of its disk",
+    "content": "what is acknowledged is what is delivered",
+    "handed_over_twice": "an application is given a publication once",
+    "fenced": "a process has no success once a later one of its client had",
+    "stale_read": "an answer is no older than its request",
+    "unexpected": "no client gets an error that only a defect explains",
+    "progress": "after the last fault there is a leader, and everybody comes to the end",
+}
+FAILURES_MAX: Final = 20  # one defect breaks many claims; the first few tell
+DIGEST_PERIOD_S: Final = 1.0  # of virtual time: a digest reads the whole store
+WIPED_S_MAX: Final = 2.0  # an acknowledgment may be that long on its way
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a node stood at the end of a turn. Everything in it is on its disk."""
+
+    life: int
+    term: int
+    vote: str | None
+    settled_index: int
+    commit_index: int
+
+
+class Invariants:
+    """Watches the nodes of a world. `failures`: what was seen, the first of each kind."""
+
+    def __init__(self, world: World) -> None:
+        self.failures: list[Failure] = []
+        self.majority = world.plan.nodes // 2 + 1
+        self.puts: dict[tuple[str, str, int], tuple[int, int]] = {}  # -> index, term
+        self.handed: dict[tuple[str, str], int] = {}  # (client_id, topic) -> highest delivered
+        self._world = world
+        self._leaders: dict[int, str] = {}
+        self._entries: dict[int, tuple[int, int]] = {}  # index -> (term, checksum)
+        self._cursors: dict[tuple[str, str], int] = {}  # (client_id, topic) -> furthest seen
+        self._moved: list[tuple[str, str]] = []  # in the turn that is under way
+        self._applying: list[tuple[int, int, bytes]] = []  # in the turn that is under way
+        self._standing: dict[str, Standing] = {}
+        self._digests: dict[int, tuple[str, list[str]]] = {}  # index -> digest, nodes
+        self._next_digest_s = 0.0
+        self._dead_logs: dict[str, tuple[int, DurableLog]] = {}
+        self._wiped: dict[str, tuple[float, DurableLog]] = {}
+        self._damaged: dict[str, float] = {}  # until when nobody can tell what a disk has held
+        world.observers.append(self._observe)
+        world.watchers.append(self._turned)
+
+    def fail(self, check: str, text: str) -> None:
+        """Take note of a failure, unless the same was said before."""
+        assert check in CHECKS, check
+        told = any((seen.check, seen.text) == (check, text) for seen in self.failures)
+        if not told and len(self.failures) < FAILURES_MAX:
+            self.failures.append(Failure(check, text, self._world.now))
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def _turned(self, node: SimNode) -> None:
+        replica = node.replica
+        if replica is None or replica.raft is None:
+            return
+        self._take_applied(node.name)
+        self._never_back(replica)
+        if replica.raft.is_leader:
+            self._one_leader(node.name, replica.raft.term)
+        self._stand(node, replica)
+        self._sample_digest(node.name, replica)
+
+    def _one_leader(self, name: str, term: int) -> None:
+        leader = self._leaders.setdefault(term, name)
+        if leader != name:
+            self.fail("leaders", f"{leader} and {name} lead term {term}")
+
+    def _stand(self, node: SimNode, replica: Replica) -> None:
+        raft, journal = replica.raft, replica.journal
+        assert raft is not None
+        term, vote = journal.getCurrentTerm(), journal.getVotedForNodeId()
+        now = Standing(node.life, term, vote, raft.settled_index, raft.commit_index)
+        before = self._standing.get(node.name)
+        self._standing[node.name] = now
+        if before is None or before == now:
+            return
+        if before.life != now.life:
+            self._same_log(node)
+        self._hard_state(node.name, before, now)
+        if before.life == now.life:
+            if now.commit_index < before.commit_index or now.settled_index < before.settled_index:
+                self.fail("applied", f"{node.name} went back from {before} to {now}")
+        elif max(journal.last_index, replica.store.applied_index) < before.settled_index:
+            self.fail("hard_state", f"{node.name} had {before}, came back with {now}")
+
+    def _same_log(self, node: SimNode) -> None:
+        """Check what a new process has read: it has synced all of it."""
+        log = DurableLog(node.disk)
+        for index, term in log.terms.items():
+            entry = (term, log.checksums.get(index))
+            known = self._entries.get(index, entry)
+            if entry[1] is not None and known[0] == term and known != entry:
+                self.fail("prefix", f"{node.name} has read another entry {index} of term {term}")
+                return
+
+    def _hard_state(self, name: str, before: Standing, now: Standing) -> None:
+        forgets = now.term == before.term and before.vote not in (None, now.vote)
+        if now.term < before.term or forgets:
+            self.fail("hard_state", f"{name} had {before}, now it has {now}")
+
+    def _sample_digest(self, name: str, replica: Replica) -> None:
+        """Compare a node's state once a period, and whenever it stands where another was seen."""
+        index = replica.store.applied_index
+        if self._world.now >= self._next_digest_s:
+            self._next_digest_s = self._world.now + DIGEST_PERIOD_S
+        elif index not in self._digests:
+            return
+        if name not in self._digests.get(index, ("", ()))[1]:
+            self.compare_digest(name, replica)
+
+    def compare_digest(self, name: str, replica: Replica) -> None:
+        """Compare a node's state with what others had at the same applied index."""
+        index, digest = replica.store.applied_index, replica.store.digest()
+        known, names = self._digests.setdefault(index, (digest, []))
+        if known != digest:
+            self.fail("digest", f"{name} and {names[0]} differ at applied index {index}")
+        names.append(name)
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def _observe(self, kind: str, fields: dict[str, Any]) -> None:
+        handler = _EVENTS.get(kind)
+        if handler is not None:
+            handler(self, fields)
+
+    def _applied(self, fields: Mapping[str, Any]) -> None:
+        """Wait for the turn's end: a lone node applies before the sync, and answers after it."""
+        self._applying.append((fields["index"], fields["term"], fields["payload"]))
+
+    def _ended(self, fields: Mapping[str, Any]) -> None:
+        """Of a turn that had no end only what was synced has happened."""
+        if self._applying:
+            log = DurableLog(self._world.nodes[fields["node"]].disk)
+            self._applying = [one for one in self._applying if log.holds(one[0], one[1])]
+            self._take_applied(fields["node"])
+            self._moved.clear()
+
+    def _take_applied(self, name: str) -> None:
+        applied, self._applying = self._applying, []
+        for index, term, payload in applied:
+            entry = (term, crc32(payload))
+            known = self._entries.get(index)
+            if known is None:
+                self._entries[index] = entry
+                self._first_applied(index, term, payload)
+            elif known != entry:
+                text = f"{name} applies entry {index} of term {term}, others of {known[0]}"
+                self.fail("prefix", text)
+
+    def _first_applied(self, index: int, term: int, payload: bytes) -> None:
+        if not payload:
+            return
+        for operation in commands.decode(payload)[1]:
+            if isinstance(operation, Put):
+                key = (operation.client_id, operation.topic, operation.counter)
+                self.puts.setdefault(key, (index, term))
+            elif isinstance(operation, Advance):
+                for topic, last_id in operation.cursors.items():
+                    self._advanced(operation.client_id, topic, last_id)
+
+    def _advanced(self, client_id: str, topic: str, last_id: int) -> None:
+        self._moved.append((client_id, topic))
+        delivered = self.handed.get((client_id, topic), 0)
+        if last_id > delivered:
+            text = f"{client_id} acknowledges {topic} up to {last_id}, it has {delivered}"
+            self.fail("cursor", text)
+
+    def _never_back(self, replica: Replica) -> None:
+        """Look at the cursors that were moved, at the node that has come furthest."""
+        for owner in self._moved:
+            cursor, before = replica.store.cursor(*owner), self._cursors.get(owner, 0)
+            if cursor is not None and cursor < before:
+                self.fail("cursor", f"{owner} went back from {before} to {cursor}")
+            self._cursors[owner] = max(before, cursor or 0)
+        self._moved.clear()
+
+    def _node_failed(self, fields: Mapping[str, Any]) -> None:
+        if not fields["disk_faults"]:
+            text = f"{fields['node']} ended: {fields['error']}: {fields['reason']}"
+            self.fail("ended", text)
+
+    def _damage(self, fields: Mapping[str, Any]) -> None:
+        """What a node has synced counts, though a fault of its disk has made it unreadable."""
+        self._damaged[fields["node"]] = math.inf
+
+    def _emptied(self, fields: Mapping[str, Any]) -> None:
+        """What a disk held counts for acknowledgments that are on their way when it is lost."""
+        name = fields["node"]
+        self._wiped[name] = (self._world.now, DurableLog(self._world.nodes[name].disk))
+        if name in self._damaged:
+            self._damaged[name] = self._world.now + WIPED_S_MAX
+        self._standing.pop(name, None)
+
+    # --- what is durable ------------------------------------------------------------------------
+
+    def acknowledged(self, client_id: str, topic: str, counter: int) -> None:
+        """Check a publication whose acknowledgment has just arrived at its client."""
+        place = self.puts.get((client_id, topic, counter))
+        what = f"{topic} {counter} of {client_id}"
+        if place is None:
+            self.fail("durable", f"{what} was acknowledged and is applied nowhere")
+            return
+        holders = [node.name for node in self._world.nodes.values() if self._holds(node, *place)]
+        if len(holders) < self.majority:
+            text = f"{what} (entry {place[0]}) was acknowledged, only {holders} have it on disk"
+            self.fail("durable", text)
+
+    def _holds(self, node: SimNode, index: int, term: int) -> bool:
+        if self._world.now < self._damaged.get(node.name, 0.0):
+            return True
+        replica = node.replica
+        if replica is not None and replica.raft is not None:
+            journal = replica.journal
+            if index < journal.first_index:
+                return True
+            if index <= node.durable_index and journal.term_at(index) == term:
+                return True
+        return self._log_of(node).holds(index, term) or self._held(node.name, index, term)
+
+    def _log_of(self, node: SimNode) -> DurableLog:
+        if node.up:
+            return DurableLog(node.disk)
+        life, log = self._dead_logs.get(node.name, (-1, None))
+        if log is None or life != node.life:
+            log = DurableLog(node.disk)
+            self._dead_logs[node.name] = (node.life, log)
+        return log
+
+    def _held(self, name: str, index: int, term: int) -> bool:
+        at_s, log = self._wiped.get(name, (-WIPED_S_MAX, None))
+        return log is not None and self._world.now - at_s < WIPED_S_MAX and log.holds(index, term)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Compare the states of all nodes that have come equally far."""
+        for name, node in self._world.nodes.items():
+            if node.replica is not None and node.replica.raft is not None:
+                self.compare_digest(name, node.replica)
+
+    def standings(self) -> list[str]:
+        """Return a line on each node, for who wants to know why nothing goes on."""
+        return [_standing(node) for node in self._world.nodes.values()]
+
+
+def _standing(node: SimNode) -> str:
+    replica = node.replica
+    if replica is None:
+        return f"{node.name} is down"
+    state = "paused" if node.paused else "up"
+    if replica.raft is None:
+        return f"{node.name} is {state} and no member"
+    raft, journal = replica.raft, replica.journal
+    return (
+        f"{node.name} is {state}, {raft.role} of {raft.leader!r} in {raft.term}: "
+        f"{journal.first_index} to {journal.last_index}, {raft.applied_index} applied"
+    )
+
+
+_EVENTS: Final = {
+    "apply": Invariants._applied,
+    "node_failed": Invariants._node_failed,
+    "damaged": Invariants._damage,
+    "emptied": Invariants._emptied,
+    "ended": Invariants._ended,
+}

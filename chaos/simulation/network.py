@@ -1,0 +1,389 @@
+"""The network between simulated nodes, and between them and their clients.
+
+What lives here: connections, what is in flight on them, and what the weather, cuts and clogs do to
+both. What must not: nodes and their turns, what a message means, when faults happen.
+
+Messages are handed over as objects; each `ENCODED_SHARE`-th passes through its encoding.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final, Protocol, get_args
+
+from cluster.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, Reason
+from cluster.messages import (
+    FRAME_HEAD,
+    Hello,
+    Message,
+    Relay,
+    RelayReply,
+    SnapshotChunk,
+    SnapshotRefused,
+    SnapshotRequest,
+    decode,
+    encode,
+)
+from cluster.peers import PEER_SILENCE_MS_MAX, Connected, Disconnected, Event
+
+Link = tuple[str, str]  # (from, to)
+ENCODED_SHARE: Final = 16  # encoding each message would be a third of a run's time
+SILENCE_S: Final = PEER_SILENCE_MS_MAX / 1000
+SILENCE_CHECK_S: Final = SILENCE_S / 4
+LATE_S_MAX: Final = 2.0  # how long after its connection's end a message may arrive
+NOTICE_S: Final = 0.001  # how long the end of a process takes to reach its peers
+TIE_S: Final = 1e-7  # no two arrivals at one time: their order would be that of a set
+# What belongs to one connection: its ids mean nothing on the next one.
+OF_THE_CONNECTION: Final = (Relay, RelayReply, SnapshotChunk, SnapshotRefused, SnapshotRequest)
+
+
+class Timeline(Protocol):
+    """What the network needs of the world."""
+
+    now: float
+
+    def at(self, when_s: float, call: Callable[[], None]) -> None:
+        """Call at a time."""
+
+    def stream(self, name: str) -> random.Random:
+        """Return the random numbers of one purpose."""
+
+    def note(self, what: str) -> None:
+        """Take something into the run's hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What happens to messages: shares of them from 0 to 1, and milliseconds.
+
+    `late`: the share of what was in flight when a connection ended that still arrives on the next.
+    """
+
+    delay_ms: float = 0.3
+    jitter_ms: float = 0.2
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    late: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One connection between two nodes. `open`: the ends that believe in it."""
+
+    pair: Link
+    open: set[str]
+    known: dict[str, Hello]  # what each end was told of the other
+    cutoff_s: dict[str, float] = field(default_factory=dict)  # an ended process sent until then
+    silent_since_s: float | None = None
+
+    def other(self, name: str) -> str:
+        """Return the other end."""
+        return self.pair[1] if name == self.pair[0] else self.pair[0]
+
+
+@dataclass(slots=True, eq=False)
+class Port:
+    """A running node's side. `wake` is called when something has come."""
+
+    hello: Hello
+    wake: Callable[[], None]
+    inbox: deque[tuple[str, Message]] = field(default_factory=deque)
+    events: list[Event] = field(default_factory=list)
+    silent: bool = False  # paused: it neither reads nor writes
+
+
+class SimNet:
+    """All links. `cut` ones lose everything while both ends still believe in the connection."""
+
+    def __init__(self, world: Timeline, names: tuple[str, ...], weather: Weather) -> None:
+        self.weather = weather
+        self.cut: set[Link] = set()
+        self.clogged: dict[Link, float] = {}  # until when
+        self.ports: dict[str, Port] = {}
+        self.taps: list[Callable[[str, Message], None]] = []  # hear who says what, on arrival
+        self.delivered = 0
+        self._world = world
+        self._connections: dict[Link, Connection] = {}
+        self._streams: dict[Link, random.Random] = {}
+        self._last_arrival_s: dict[Link, float] = {}
+        self._pairs = [(one, other) for one in names for other in names if one < other]
+        self._attempts = dict.fromkeys(self._pairs, 0)
+        self._dials = dict.fromkeys(self._pairs, 0)  # the number of the newest; only it counts
+        for number, pair in enumerate(self._pairs):
+            self._dial_later(pair)
+            self._check_silence_later(pair, SILENCE_CHECK_S + number * TIE_S)
+
+    # --- connections --------------------------------------------------------------------------
+
+    def join(self, name: str, hello: Hello, wake: Callable[[], None]) -> Port:
+        """Let a node listen and dial."""
+        assert name not in self.ports, f"{name} is running"
+        self.ports[name] = port = Port(hello, wake)
+        for pair in self._pairs:
+            if name == pair[0]:  # the smaller name dials
+                self._attempts[pair] = 0
+                self._dial_later(pair)
+        return port
+
+    def leave(self, name: str, noticed: bool, ended_s: float) -> None:
+        """Take a node off the network; `noticed`: its peers are told by its kernel.
+
+        What it had sent when it ended may arrive still, or a first part of it. A turn takes some
+        time, so it may end a little later than now.
+        """
+        del self.ports[name]
+        rng = self._world.stream(f"leave {name}")
+        for pair, connection in list(self._connections.items()):
+            if name in connection.open:
+                connection.open.discard(name)
+                lost_s = rng.choice((0.0, rng.random() * self.weather.delay_ms / 1000))
+                connection.cutoff_s[name] = ended_s - lost_s
+                other = connection.other(name)
+                last_s = self._last_arrival_s.get((name, other), 0.0)
+                end_s = max(ended_s + NOTICE_S, last_s + TIE_S)
+                if noticed:
+                    self._world.at(end_s, partial(self._close, connection, Reason.CLOSED))
+                self._dial_later(pair)
+
+    def connected(self, one: str, other: str) -> bool:
+        """Return whether both ends believe that they are connected."""
+        connection = self._connections.get(_pair(one, other))
+        return connection is not None and len(connection.open) == 2
+
+    def hello_of(self, observer: str, name: str) -> Hello | None:
+        """Return what `observer` was told of `name` on their connection."""
+        connection = self._connections.get(_pair(observer, name))
+        if connection is None or observer not in connection.open:
+            return None
+        return connection.known[observer]
+
+    def update_hello(self, name: str, hello: Hello, leaves_s: float) -> None:
+        """Tell all peers a new Hello."""
+        self.ports[name].hello = hello
+        for pair in self._pairs:
+            connection = self._connections.get(pair)
+            if connection is not None and name in connection.open:
+                link = (name, connection.other(name))
+                self._post(connection, link, hello, leaves_s)
+
+    def break_link(self, one: str, other: str, reason: Reason = Reason.CLOSED) -> None:
+        """Close a connection at both ends."""
+        connection = self._connections.get(_pair(one, other))
+        if connection is not None:
+            self._close(connection, reason)
+
+    def _dial_later(self, pair: Link) -> None:
+        backoff_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(self._attempts[pair], 10))
+        self._attempts[pair] += 1
+        self._dials[pair] += 1
+        number, jitter = self._dials[pair], 0.5 + self._stream(pair).random() / 2
+        when_s = self._world.now + backoff_ms * jitter / 1000
+        self._world.at(when_s, lambda: self._dial(pair, number))
+
+    def _dial(self, pair: Link, number: int) -> None:
+        connection = self._connections.get(pair)
+        connected = connection is not None and len(connection.open) == 2
+        if connected or number != self._dials[pair]:
+            return
+        if not self.ports.keys() >= set(pair) or self._apart(pair):
+            self._dial_later(pair)
+            return
+        if connection is not None:
+            self._close(connection, Reason.REPLACED)
+        self._attempts[pair] = 0
+        one, other = pair
+        known = {one: self.ports[other].hello, other: self.ports[one].hello}
+        self._connections[pair] = Connection(pair, {one, other}, known)
+        for end, name in ((one, other), (other, one)):
+            self.ports[end].events.append(Connected(name))
+            self.ports[end].wake()
+
+    def _apart(self, pair: Link) -> bool:
+        silent = self.ports[pair[0]].silent or self.ports[pair[1]].silent
+        return silent or pair in self.cut or (pair[1], pair[0]) in self.cut
+
+    def _close(self, connection: Connection, reason: Reason) -> None:
+        """End a connection at every end that believes in it."""
+        if self._connections.get(connection.pair) is not connection:
+            return
+        del self._connections[connection.pair]
+        ends, connection.open = sorted(connection.open), set()
+        for end in ends:
+            port = self.ports.get(end)
+            if port is not None:
+                port.events.append(Disconnected(connection.other(end), reason, "simulated"))
+                port.wake()
+        if reason is not Reason.REPLACED:
+            self._dial_later(connection.pair)
+
+    def _check_silence_later(self, pair: Link, delay_s: float) -> None:
+        self._world.at(self._world.now + delay_s, lambda: self._check_silence(pair))
+
+    def _check_silence(self, pair: Link) -> None:
+        """Close a connection on which one side has heard nothing for too long."""
+        self._check_silence_later(pair, SILENCE_CHECK_S)
+        connection = self._connections.get(pair)
+        if connection is None:
+            return
+        if not (len(connection.open) < 2 or self._apart(pair)):
+            connection.silent_since_s = None
+            self._repeat_hellos(connection)
+        elif connection.silent_since_s is None:
+            connection.silent_since_s = self._world.now
+        elif self._world.now - connection.silent_since_s >= SILENCE_S - SILENCE_CHECK_S:
+            self._close(connection, Reason.SILENT)
+
+    def _repeat_hellos(self, connection: Connection) -> None:
+        """Say the Hellos again, as sides with nothing to say do; one may have been lost."""
+        for end in connection.pair:
+            connection.known[end] = self.ports[connection.other(end)].hello
+            self.ports[end].wake()
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def send(self, source: str, target: str, message: Message, leaves_s: float) -> None:
+        """Take a node's message to another, which leaves at a time; it may get lost."""
+        connection = self._connections.get(_pair(source, target))
+        if connection is not None and source in connection.open:
+            self._post(connection, (source, target), message, leaves_s)
+
+    def _post(self, connection: Connection, link: Link, message: Message, leaves_s: float) -> None:
+        for arrives_s in self._arrivals(link, leaves_s):
+            self._world.at(arrives_s, lambda: self._arrive(connection, link, message, leaves_s))
+
+    def _arrivals(self, link: Link, leaves_s: float) -> list[float]:
+        """Return when a message arrives: once as a rule, in the order of sending."""
+        if link in self.cut:
+            return []
+        weather, rng = self.weather, self._stream(link)
+        if weather.loss and rng.random() < weather.loss:
+            return []
+        arrives_s = leaves_s + (weather.delay_ms + weather.jitter_ms * rng.random()) / 1000 + TIE_S
+        if link in self.clogged:
+            arrives_s = max(arrives_s, self.clogged[link])
+        if not (weather.reorder and rng.random() < weather.reorder):
+            last_s = self._last_arrival_s.get(link, 0.0)
+            arrives_s = max(arrives_s, last_s + TIE_S * (1 + rng.random()))
+            self._last_arrival_s[link] = arrives_s
+        if weather.duplicate and rng.random() < weather.duplicate:
+            return [arrives_s, arrives_s + rng.random() * 10 * weather.delay_ms / 1000 + TIE_S]
+        return [arrives_s]
+
+    def _arrive(
+        self, connection: Connection, link: Link, message: Message, leaves_s: float
+    ) -> None:
+        source, target = link
+        if link in self.cut or leaves_s > connection.cutoff_s.get(source, leaves_s):
+            return
+        if target not in connection.open:
+            self._arrive_late(connection, link, message)
+        elif isinstance(message, Hello):
+            connection.known[target] = message
+            self.ports[target].wake()
+        else:
+            self._hand_over(link, message)
+
+    def _hand_over(self, link: Link, message: Message) -> None:
+        self.delivered += 1
+        if self.delivered % ENCODED_SHARE == 0:
+            message = decode(memoryview(encode(message))[FRAME_HEAD.size :])
+        self._world.note(f"{link[0]}>{link[1]} {describe(message)}")
+        for tap in self.taps:
+            tap(link[0], message)
+        port = self.ports[link[1]]
+        port.inbox.append((link[0], message))
+        port.wake()
+
+    def _arrive_late(self, connection: Connection, link: Link, message: Message) -> None:
+        """Let some of what an ended connection carried arrive on the next, between the same two."""
+        rng = self._stream(link)
+        if isinstance(message, (Hello, *OF_THE_CONNECTION)) or rng.random() >= self.weather.late:
+            return
+        self._world.at(
+            self._world.now + rng.random() * LATE_S_MAX,
+            lambda: self._hand_over_late(connection, link, message),
+        )
+
+    def _hand_over_late(self, old: Connection, link: Link, message: Message) -> None:
+        new = self._connections.get(old.pair)
+        if new is None or link[1] not in new.open or link in self.cut:
+            return
+        same = all(
+            new.known[end].incarnation == old.known[end].incarnation for end in sorted(old.known)
+        )
+        if same:
+            self._hand_over(link, message)
+
+    # --- clients ------------------------------------------------------------------------------
+
+    def carry(self, source: str, target: str, leaves_s: float, arrive: Callable[[], None]) -> None:
+        """Carry something between a client and a node, which `arrive` hands over; or lose it."""
+        link = (source, target)
+        for arrives_s in self._arrivals(link, leaves_s)[:1]:
+            self._world.at(arrives_s, lambda: None if link in self.cut else arrive())
+
+    def _stream(self, link: Link) -> random.Random:
+        stream = self._streams.get(link)
+        if stream is None:
+            stream = self._streams[link] = self._world.stream(f"link {link[0]} {link[1]}")
+        return stream
+
+
+def _pair(one: str, other: str) -> Link:
+    return (one, other) if one < other else (other, one)
+
+
+def describe(message: Message) -> str:
+    """Return a message's type and numbers, without bytes that SQLite or a payload decides."""
+    return f"{type(message).__name__} {_NUMBERS[type(message)](message)}"
+
+
+def _numbers(kind: type[Any]) -> Callable[[Any], object]:
+    """Return what reads the numbers of a type of message; SQLite decides a copy's size."""
+    names = [field.name for field in fields(kind) if field.type in ("int", "bool")]
+    names = [name for name in names if name != "size_bytes"]
+    return attrgetter(*names) if names else lambda message: ()
+
+
+_NUMBERS: Final = {kind: _numbers(kind) for kind in get_args(Message)}
+
+
+class SimPeers:
+    """One node's way to the others; implements `cluster.peers.Peers`.
+
+    `departure()` is the time inside the node's turn at which what it sends now leaves.
+    """
+
+    def __init__(self, net: SimNet, name: str, port: Port, departure: Callable[[], float]) -> None:
+        self._net, self._name, self._port, self._departure = net, name, port, departure
+
+    def send(self, name: str, message: Message) -> None:
+        """Queue a message."""
+        self._net.send(self._name, name, message, self._departure())
+
+    def flush(self, name: str | None) -> None:
+        """Nothing to do: links have no buffers of their own."""
+
+    def receive(self, limit: int) -> list[tuple[str, Message]]:
+        """Return what has come."""
+        inbox = self._port.inbox
+        return [inbox.popleft() for _ in range(min(limit, len(inbox)))]
+
+    def events(self) -> list[Event]:
+        """Return what happened to connections."""
+        events, self._port.events = self._port.events, []
+        return events
+
+    def hello_of(self, name: str) -> Hello | None:
+        """Return the newest Hello of a peer."""
+        return self._net.hello_of(self._name, name)
+
+    def update_hello(self, hello: Hello) -> None:
+        """Say a new Hello to every peer."""
+        self._net.update_hello(self._name, hello, self._departure())

@@ -1,0 +1,376 @@
+"""One simulated node: a real replica with a disk, peers, worker and clock of the world's.
+
+What lives here: the life of a process (start, turns, ends) and its own time. What must not: when
+anything is broken (world.py), and any decision of the replica's.
+
+Turns are driven by events: one when something has come, one when the node would wake by itself.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from chaos.simulation.disk import SimDisk, StoreImage
+from chaos.simulation.network import Port, SimPeers
+from cluster import tables
+from cluster.broker import BrokerLimits
+from cluster.core import Timing
+from cluster.identity import Identity
+from cluster.membership import hello_of
+from cluster.replica import Replica, ReplicaSettings
+from cluster.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from chaos.simulation.world import World
+
+CLUSTER_ID: Final = "simulated"
+CLOCK_START_S: Final = 1000.0  # monotonic clocks begin anywhere
+_MADE_DURABLE: Final = ("founded", "readmitted", "snapshot_installed")
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A worker's job and where its outcome goes."""
+
+    run: Callable[[], Any]
+    done: Callable[[Any], None]
+    failed: Callable[[Exception], None]
+
+
+class SimWorker:
+    """Does one job after the other, each in some virtual time; results come between turns."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+        self._jobs: deque[Job] = deque()
+        self._results: deque[Callable[[], None]] = deque()  # of the job under way
+        self._finished: deque[Callable[[], None]] = deque()
+
+    def submit(
+        self,
+        job: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Queue a job; see catchup.Worker."""
+        self._jobs.append(Job(job, done, failed))
+        if len(self._jobs) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        node, life, rng = self._node, self._node.life, self._node.world.stream("jobs")
+        duration_s = node.world.knob("job_ms") * rng.uniform(0.1, 2) / 1000
+        # What it does, it does at one moment of its time; a crash may come before or after.
+        node.world.after(duration_s * rng.random(), lambda: node.during(life, self._work))
+        node.world.after(duration_s, lambda: node.during(life, self._finish))
+
+    def _work(self) -> None:
+        job = self._jobs[0]
+        try:
+            result = job.run()
+        except (OSError, sqlite3.Error) as error:
+            expected = error
+            self._results.append(lambda: job.failed(expected))
+        else:
+            self._results.append(lambda: job.done(result))
+        self._node.image.take()
+
+    def _finish(self) -> None:
+        self._finished.append(self._results.popleft())
+        self._jobs.popleft()
+        if self._jobs:
+            self._begin()
+        self._node.wake()
+
+    def deliver(self) -> None:
+        """Call back for every finished job."""
+        while self._finished:
+            self._finished.popleft()()
+
+    @property
+    def idle(self) -> bool:
+        """True when no job is under way."""
+        return not self._jobs and not self._finished
+
+
+class WitnessedReplica(Replica):
+    """A replica whose applied entries are told to the world."""
+
+    def __init__(self, node: SimNode, *arguments: Any) -> None:
+        self._node = node
+        node.replica = self  # one that ends in here has opened files already
+        super().__init__(*arguments)
+
+    def _apply(self, index: int, term: int, payload: bytes) -> None:
+        super()._apply(index, term, payload)
+        fields = {"index": index, "term": term, "payload": payload}
+        self._node.world.emit("apply", node=self._node.name, **fields)
+
+
+class SimNode:
+    """One member's machine over the whole run; `replica` is None while no process runs on it.
+
+    `disk_faults`: what was done to the disk since it was last emptied: only that excuses a process
+    that ends by itself. `durable_index`: the journal's last index when no byte was unsynced last.
+    `life` grows with every process.
+    """
+
+    def __init__(self, world: World, name: str, directory: Path) -> None:
+        self.world, self.name = world, name
+        self.replica: Replica | None = None
+        self.paused = False
+        self.disk_faults: list[str] = []
+        self.durable_index = 0
+        self.life = 0
+        self.slow_sync_ms = 0.0
+        self.directory = directory
+        self.disk = SimDisk(self._on_sync)
+        self.image = StoreImage(directory / "store" / "store.db")
+        self.clock_rate = 1.0
+        self._clock_base = (0.0, CLOCK_START_S * (1 + world.stream(f"clock {name}").random()))
+        self._requests: list[tuple[bytes, list[bytes]]] = []
+        self._due_s = float("inf")
+        self._busy_until_s = 0.0
+        self._elapsed_s = 0.0
+        self._port: Port
+        self._worker: SimWorker
+        self._upkeep: Upkeep
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def clock(self) -> float:
+        """Return the node's own monotonic time in seconds."""
+        since, then = self._clock_base
+        return then + (self.world.now - since) * self.clock_rate
+
+    def set_clock_rate(self, rate: float) -> None:
+        """Let the node's clock run faster or slower than the world's from now on."""
+        assert 0.1 <= rate <= 10, rate
+        self._clock_base = (self.world.now, self.clock())
+        self.clock_rate = rate
+
+    def _departure(self) -> float:
+        self.disk.check()  # nothing leaves an ended process
+        return self.world.now + self._elapsed_s
+
+    def _on_sync(self) -> None:
+        self._elapsed_s += (self.world.knob("fsync_ms") + self.slow_sync_ms) / 1000
+
+    # --- the life of a process ----------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        """True while a process runs (it may be paused)."""
+        return self.replica is not None
+
+    def start(self) -> None:
+        """Start a process from whatever is on the disk; that may end in its refusal."""
+        assert not self.up, f"{self.name} is running"
+        self.life += 1
+        self._elapsed_s, self._busy_until_s = 0.0, self.world.now
+        self._worker = SimWorker(self)
+        self.world.emit("started", node=self.name, life=self.life)
+        self.during(self.life, self._start)
+
+    def _start(self) -> None:
+        world = self.world
+        identity = Identity.load(self.directory, self.disk)
+        if identity is None:
+            ids = world.stream(f"identity {self.name}")
+            identity = Identity.create(
+                CLUSTER_ID, self.name, lambda: UUID(int=ids.getrandbits(128), version=4)
+            )
+            identity.save(self.directory, self.disk)
+        identity.check(self.directory, CLUSTER_ID, self.name)
+        hello = hello_of(identity, world.plan.members)
+        self._port = world.net.join(self.name, hello, self.wake)
+        peers = SimPeers(world.net, self.name, self._port, self._departure)
+        rng = world.stream(f"node {self.name} {self.life}")
+        replica = WitnessedReplica(
+            self,
+            self._settings(),
+            identity,
+            peers,
+            self._worker,
+            rng,
+            lambda: str(UUID(int=rng.getrandbits(128), version=4)),
+            self._on_event,
+            self.clock(),
+        )
+        self._upkeep = Upkeep(
+            replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event
+        )
+        peers.update_hello(replica.hello())
+        self.image.take()
+        self.wake()
+
+    def _settings(self) -> ReplicaSettings:
+        knob = self.world.knob
+        return ReplicaSettings(
+            cluster_id=CLUSTER_ID,
+            name=self.name,
+            members=self.world.plan.members,
+            data_dir=self.directory,
+            timing=Timing(
+                knob("election_min_s"),
+                knob("election_max_s"),
+                knob("heartbeat_s"),
+                knob("fallback_s"),
+            ),
+            broker_limits=BrokerLimits(
+                int(knob("in_flight_max")),
+                int(knob("parked_gets_max")),
+                int(knob("backlog_bytes_max")),
+            ),
+            uncommitted_entries_max=int(knob("uncommitted_entries_max")),
+            relays_max=int(knob("relays_max")),
+            segment_bytes=int(knob("segment_bytes")),
+            keep_bytes=int(knob("keep_bytes")),
+            files=self.disk,
+            on_journal_failure=self.disk.stop,
+        )
+
+    def during(self, life: int, action: Callable[[], None]) -> None:
+        """Let the process of this life do something that may be the end of it."""
+        if life != self.life:
+            return
+        self.world.active = self
+        try:
+            action()
+            self.disk.check()  # the core swallows exceptions while it installs a snapshot
+        except Exception as error:  # noqa: BLE001  (whatever it is, it ends a process)
+            if self.disk.lost_power:
+                self.world.crashed_by_plan(self)
+            else:
+                self._fail(self.disk.failure or error)
+
+    def _fail(self, error: Exception) -> None:
+        self.end("failed")
+        self.world.emit(
+            "node_failed",
+            node=self.name,
+            error=type(error).__name__,
+            reason=str(error).replace(str(self.directory), self.name),
+            disk_faults=list(self.disk_faults),
+        )
+        self.world.failures.append((self.name, error))
+
+    def end(self, how: str) -> None:
+        """End the process at once: what it did not write is gone. `how`: kill, failed, power."""
+        self.close(noticed=how != "power")
+        self.world.emit("ended", node=self.name, how=how)
+
+    def close(self, noticed: bool) -> None:
+        """Let go of all that the process had."""
+        self.life += 1
+        replica, self.replica = self.replica, None
+        self._requests.clear()
+        self.paused = False
+        self._due_s = float("inf")
+        self.disk.restart()
+        if self.name in self.world.net.ports:
+            self.world.net.leave(self.name, noticed, self._departure())
+        self._elapsed_s = 0.0
+        if replica is not None:
+            replica._fetch.abandon()
+            store = getattr(replica, "store", None)
+            if store is not None:
+                self.image.keep_through(store.close)
+
+    def lose_power(self, keep: str) -> None:
+        """End the machine: what was written and not synced may be lost; its clock begins anew."""
+        self.end("power")
+        rng = self.world.stream(f"power {self.name}")
+        self.disk.lose_unsynced(keep, rng)
+        self.image.lose_unsynced(keep, rng)
+        self._clock_base = (self.world.now, CLOCK_START_S * (1 + rng.random()))
+
+    def wipe(self) -> None:
+        """Empty the disk of a machine on which no process runs."""
+        assert not self.up, f"{self.name} is running"
+        self.disk.wipe()
+        self.image.wipe()
+        self.disk_faults.clear()
+        self.durable_index = 0
+
+    def pause(self) -> None:
+        """Stop the process, as SIGSTOP does."""
+        self.paused = self._port.silent = True
+
+    def resume(self) -> None:
+        """Let a stopped process go on."""
+        self.paused = self._port.silent = False
+        self.wake()
+
+    # --- turns --------------------------------------------------------------------------------
+
+    def take_request(self, route: bytes, frames: list[bytes]) -> None:
+        """Take what a client has sent; lost if no process runs."""
+        if self.up:
+            self._requests.append((route, frames))
+            self.wake()
+
+    def wake(self) -> None:
+        """Have a turn as soon as the node can."""
+        self._wake_at(max(self.world.now, self._busy_until_s))
+
+    def _wake_at(self, when_s: float) -> None:
+        if when_s < self._due_s:
+            self._due_s = when_s
+            self.world.at(when_s, lambda: self._fire(when_s))
+
+    def _fire(self, when_s: float) -> None:
+        if when_s != self._due_s:
+            return  # an earlier turn has come between
+        self._due_s = float("inf")
+        if self.replica is not None and not self.paused:
+            self.during(self.life, self._turn)
+
+    def _turn(self) -> None:
+        replica, world = self.replica, self.world
+        assert replica is not None
+        requests, self._requests = self._requests, []
+        self._elapsed_s = world.knob("turn_ms") / 1000
+        self._worker.deliver()
+        now = self.clock()
+        for route, frames in replica.turn(now, requests):
+            world.reply(self.name, route, frames, self._departure())
+        replica.finish_turn()
+        self._upkeep.tick(now)
+        self._busy_until_s, self._elapsed_s = self._departure(), 0.0
+        if replica.raft is not None and self.disk.is_synced:
+            self.durable_index = replica.journal.last_index
+        world.turned(self)
+        pause_s = 0.0 if replica.busy else world.knob("tick_ms") / 1000 / self.clock_rate
+        self._wake_at(self._busy_until_s + pause_s)
+
+    def _on_event(self, event: str, **fields: Any) -> None:
+        if event in _MADE_DURABLE:
+            self.image.take()
+        if "node" in fields:
+            fields["about"] = fields.pop("node")
+        self.world.emit(event, node=self.name, **fields)
+
+    # --- what actions do ------------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """Checkpoint the store and drop what the journal need not keep, by the worker."""
+        replica = self.replica
+        if replica is None or replica.raft is None:
+            return
+        path = replica.settings.database
+        journal = replica.journal
+
+        def done(durable_index: int) -> None:
+            journal.compact(durable_index)
+
+        def failed(error: Exception) -> None:
+            raise error
+
+        self._worker.submit(lambda: tables.checkpoint(path), done, failed)

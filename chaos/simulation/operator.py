@@ -1,0 +1,172 @@
+"""Who breaks disks and mends machines: never more at once than the promises allow.
+
+What lives here: the actions that need to know the state of the cluster: emptied and damaged disks
+(a minority, each readmitted before the next), restarts that rebuild what refuses to start, and the
+end of all faults. What must not: faults that may come at any time (world.py).
+
+Named for the person whom docs/deploy.md tells what to do with a broken node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from chaos.simulation.disk import Inode
+from chaos.simulation.durable import journal_files, proved_bytes
+from chaos.simulation.node import SimNode
+from chaos.simulation.world import World
+
+DAMAGES: Final = frozenset({"flip", "cut"})
+FLAP_S: Final = 3.0  # a node that flaps runs and is down for so long
+BROKEN_HOWS: Final = ("down", "paused", "cut", "mute", "deaf", "flaps")
+
+
+class Operator:
+    """Adds its actions to the world's. `broken`: the nodes that stay broken behind `recover`."""
+
+    def __init__(self, world: World) -> None:
+        self.broken: dict[str, str] = {}
+        self._world = world
+        self._members: set[str] = set()  # nodes that ever were
+        self._unsound: set[str] = set()  # nodes that lost what they had, or may when they restart
+        self._faulty_max = (world.plan.nodes - 1) // 2
+        world.actions |= {
+            "wipe": self.wipe,
+            "damage": self.damage,
+            "restart": self.restart,
+            "restart_all": self.restart_all,
+        }
+        world.observers.append(self._observe)
+
+    # --- disks ------------------------------------------------------------------------------------
+
+    def wipe(self, node: str) -> None:
+        """Empty a node's disk, its process ended first, if so many may be without theirs."""
+        if self._may_lose(node):
+            self._empty(node)
+
+    def damage(self, node: str, how: str) -> None:
+        """Flip a bit, or cut a file's end, in what the journal has proved to be durable there.
+
+        Whoever reads it again has to notice. (Damage to the end of the last file looks as if it
+        had never been written; against that only the other nodes' disks help.)
+        """
+        assert how in DAMAGES, how
+        found = self._world.nodes[node]
+        files = _proved(found)
+        if not files or not self._may_lose(node):
+            return
+        rng = self._world.stream(f"damage {node}")
+        path, inode, high, is_last = rng.choice(files)
+        at = rng.randrange(high)
+        if how == "flip" or is_last:
+            inode.data[at] ^= 1 << rng.randrange(8)
+        else:
+            del inode.data[at:]
+            inode.durable_bytes = at
+        found.disk_faults.append(how)
+        self._unsound.add(node)
+        self._world.emit("damaged", node=node, file=path.name, at=at)
+
+    def _empty(self, node: str) -> None:
+        self._world.emit("emptied", node=node)
+        self._unsound.add(node)
+        self._world.disk_free(node)
+        self._world.wipe(node)
+
+    def _may_lose(self, node: str) -> bool:
+        """Return whether the cluster stands the loss of this disk too."""
+        everyone = self._members.issuperset(self._world.nodes)
+        return everyone and len(self._unsound | {node}) <= self._faulty_max
+
+    def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "founded":
+            self._members.add(fields["node"])
+        elif kind == "readmitted":
+            self._unsound.discard(fields["node"])
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def restart(self, node: str) -> None:
+        """Start a process where none runs; a node that refuses its damaged disk is rebuilt."""
+        found = self._world.nodes[node]
+        if found.up or self.broken.get(node) == "down":
+            return
+        self._world.restart(node)
+        if node in self._unsound and not self._world.nodes[node].up:
+            self._empty(node)
+            self._world.restart(node)
+
+    def restart_all(self) -> None:
+        """Start every process that does not run."""
+        for name in self._world.nodes:
+            self.restart(name)
+
+    # --- the end of the faults --------------------------------------------------------------------
+
+    def recover(self, broken: Mapping[str, str]) -> None:
+        """End all faults for good, but for a minority `broken` ({node: one of BROKEN_HOWS})."""
+        world = self._world
+        world.heal()
+        world.weather()
+        world.resume("all")
+        for name, node in world.nodes.items():
+            node.disk.calm()
+            world.disk_free(name)
+            world.clock_rate(name, 1.0)
+            world.slow_fsync(name, 0.0)
+            if name in self._unsound and not DAMAGES.isdisjoint(node.disk_faults):
+                self._empty(name)
+        for name, how in sorted(broken.items()):
+            if len(self._unsound | {name, *self.broken}) <= self._faulty_max:
+                self.broken[name] = how  # who lost its disk needs a majority to be readmitted
+        world.emit("recover", broken=dict(self.broken))
+        self.restart_all()
+        for name, how in self.broken.items():
+            _BREAKS[how](self, name)
+
+    @property
+    def healthy(self) -> Sequence[SimNode]:
+        """The nodes that nothing is done to any more."""
+        return [node for name, node in self._world.nodes.items() if name not in self.broken]
+
+    def _mute(self, name: str) -> None:
+        for other in self._world.nodes:
+            self._world.cut_one_way(name, other)
+
+    def _deafen(self, name: str) -> None:
+        for other in self._world.nodes:
+            self._world.cut_one_way(other, name)
+
+    def _flap(self, name: str) -> None:
+        """End and start a process for ever."""
+        if self._world.nodes[name].up:
+            self._world.kill(name)
+        else:
+            self.restart(name)
+        self._world.after(FLAP_S, lambda: self._flap(name))
+
+
+def _proved(node: SimNode) -> list[tuple[Path, Inode, int, bool]]:
+    """Return (path, file, how many bytes, whether it is the last) that are proved durable."""
+    files = journal_files(node.disk)
+    found = []
+    for path, inode in files:
+        is_last = path == files[-1][0]
+        data = bytes(inode.data[: inode.durable_bytes])
+        high = proved_bytes(path, data) if is_last else len(data)
+        if high:
+            found.append((path, inode, high, is_last))
+    return found
+
+
+_BREAKS: Final[Mapping[str, Any]] = {
+    "down": lambda operator, name: operator._world.kill(name),
+    "paused": lambda operator, name: operator._world.pause(name),
+    "cut": lambda operator, name: operator._world.cut(name),
+    "mute": Operator._mute,
+    "deaf": Operator._deafen,
+    "flaps": Operator._flap,
+}

@@ -1,0 +1,170 @@
+"""What clients may rely on, checked with each answer that one of them gets.
+
+What lives here: claims that can be judged from what the clients sent and were told, and that the
+history (analytics.twins) is too coarse for. What must not: nodes (invariants.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from chaos.payload import BadPayload, check
+from chaos.simulation.clients import Process
+from chaos.simulation.invariants import Invariants
+from flotilla import FlotillaError, Operation, Outcome
+from flotilla.operations import Delivery
+
+# Errors that faults explain. `fenced` and `stale_request` only for who has, or is, a copy;
+# `not_subscribed`, `unknown_topic` only for who unsubscribes: an answer to that may get lost.
+EXPLAINED: Final = frozenset({"unavailable", "overloaded", "backlog_full", "disk_full"})
+OF_COPIES: Final = frozenset({"fenced", "stale_request"})
+OF_LEAVERS: Final = frozenset({"not_subscribed", "unknown_topic"})
+
+Counted = tuple[str, str, int]  # (client_id, topic, counter)
+
+
+class Promises:
+    """Watches the clients; implements `crowd.Witness`. `leavers`: the clients that unsubscribe."""
+
+    def __init__(self, invariants: Invariants, leavers: frozenset[str]) -> None:
+        self._invariants = invariants
+        self._leavers = leavers
+        self._copied: set[str] = set()
+        self._made: dict[tuple[str, Counted], bytes] = {}  # by whose state directory it is in
+        self._acknowledged: dict[Counted, bytes] = {}
+        self._delivered: dict[Counted, bytes] = {}
+        self._last_ids: dict[str, int] = {}  # topic -> highest acknowledged
+        self._floors: dict[tuple[str, int], int] = {}  # (process, operation) -> the same, before
+        self._epochs: dict[str, int] = {}  # client_id -> newest that is in use
+        self._late: set[tuple[str, int]] = set()  # operations begun behind a newer epoch
+        self._handed_over: dict[tuple[str, str], int] = {}
+
+    # --- what the clients do ----------------------------------------------------------------------
+
+    def invoked(self, process: Process, operation: Operation) -> None:
+        """Note what is true before the request leaves."""
+        key = (process.name, operation.number)
+        self._floors[key] = self._last_ids.get(operation.topic, 0)
+        epoch = process.session.state.epoch
+        newest = max(epoch, self._epochs.get(operation.client_id, 0))
+        self._epochs[operation.client_id] = newest
+        if epoch < newest:
+            self._late.add(key)
+
+    def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        """Judge an answer."""
+        key = (process.name, operation.number)
+        floor = self._floors.pop(key)
+        if outcome.error:
+            return
+        if key in self._late:
+            what = f"{operation.f} of {operation.client_id} by {process.name}"
+            self._fail("fenced", f"{what} succeeded although a newer process had taken over")
+        _JUDGES[operation.f](self, process, operation, outcome, floor)
+
+    def _stored(self, process: Process, operation: Operation, outcome: Outcome, floor: int) -> None:
+        assert operation.counter is not None, operation
+        assert operation.count is not None, operation
+        last_id = (outcome.first_id or 0) + operation.count - 1
+        if outcome.first_id and not outcome.duplicate and outcome.first_id <= floor:
+            text = f"{operation.topic}: id {outcome.first_id} is given, {floor} was before"
+            self._fail("stale_read", text)
+        if outcome.first_id:
+            topic = operation.topic
+            self._last_ids[topic] = max(last_id, self._last_ids.get(topic, 0))
+        self._invariants.acknowledged(operation.client_id, operation.topic, operation.counter)
+        for counter in range(operation.counter, operation.counter + operation.count):
+            counted = (operation.client_id, operation.topic, counter)
+            made = self._made.pop((process.place, counted), None)
+            if made is not None:
+                self._compare(counted, self._acknowledged.setdefault(counted, made))
+
+    def _received(
+        self, process: Process, operation: Operation, outcome: Outcome, floor: int
+    ) -> None:
+        if not outcome.publications:
+            cursor = operation.last_id
+            if operation.topic and cursor is not None and cursor < floor:
+                text = f"nothing behind {cursor}, {floor} was acknowledged before"
+                self._fail("stale_read", f"{operation.client_id} {operation.topic}: {text}")
+            return
+        owner = (operation.client_id, outcome.topic)
+        last_id = (outcome.first_id or 0) + len(outcome.publications) - 1
+        handed = self._invariants.handed
+        handed[owner] = max(last_id, handed.get(owner, 0))
+        for data in outcome.publications:
+            self._saw(outcome.topic, data)
+
+    def _saw(self, topic: str, data: bytes) -> None:
+        try:
+            producer, counter = check(data, topic)
+        except BadPayload:
+            return  # the history has it, as `corrupt`
+        counted = (producer, topic, counter)
+        if self._delivered.setdefault(counted, data) != data:
+            self._fail("content", f"{counted} was delivered with two contents")
+        self._compare(counted, self._acknowledged.get(counted, data))
+
+    def _compare(self, counted: Counted, acknowledged: bytes) -> None:
+        if self._delivered.get(counted, acknowledged) != acknowledged:
+            self._fail("content", f"{counted} is not what was acknowledged to its publisher")
+
+    def _subscribed(
+        self, process: Process, operation: Operation, outcome: Outcome, floor: int
+    ) -> None:
+        assert outcome.last_id is not None, outcome
+        owner = (operation.client_id, operation.topic)
+        handed = self._invariants.handed
+        handed[owner] = max(outcome.last_id, handed.get(owner, 0))
+        if not outcome.resumed and outcome.last_id < floor:
+            text = f"{operation.client_id} joins {operation.topic} behind {outcome.last_id}"
+            self._fail("stale_read", f"{text}, {floor} was acknowledged before")
+
+    def _unsubscribed(
+        self, process: Process, operation: Operation, outcome: Outcome, floor: int
+    ) -> None:
+        """Nothing is claimed of an UNSUB."""
+
+    # --- what their scripts say -------------------------------------------------------------------
+
+    def life(self, client: str, what: str) -> None:
+        """Note which clients have a copy."""
+        if what == "copied":
+            self._copied.add(client)
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        """Judge an error."""
+        explained = EXPLAINED
+        if client in self._copied:
+            explained |= OF_COPIES
+        if client in self._leavers:
+            explained |= OF_LEAVERS
+        if error.code not in explained:
+            self._fail("unexpected", f"{client} got {error.code}: {error.message}")
+
+    def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
+        """Note what stands behind a counter: what was made last, until it is acknowledged."""
+        client_id = process.session.state.client_id
+        for number, text in enumerate(publications, counter):
+            self._made[process.place, (client_id, topic, number)] = text.encode()
+
+    def handed_over(self, client: str, delivery: Delivery) -> None:
+        """Check that an application gets nothing twice, over all its processes."""
+        owner = (client, delivery.topic)
+        last_id = self._handed_over.get(owner, 0)
+        if delivery.first_id <= last_id and client not in self._copied:
+            text = f"{client} {delivery.topic}: {delivery.first_id} again, it had {last_id}"
+            self._fail("handed_over_twice", text)
+        self._handed_over[owner] = max(last_id, delivery.last_id)
+
+    def _fail(self, check: str, text: str) -> None:
+        self._invariants.fail(check, text)
+
+
+_JUDGES: Final = {
+    "put": Promises._stored,
+    "get": Promises._received,
+    "sub": Promises._subscribed,
+    "unsub": Promises._unsubscribed,
+}

@@ -1,0 +1,241 @@
+"""What the clients of a simulation do: publish, read, subscribe and leave, until all is drained.
+
+What lives here: the script of one client process, the roles it is drawn from, and what a script
+knows of the run's course (`Course`). What must not: retries, connections (clients.py), the course
+itself (crowd.py).
+
+As in chaos/workloads: a publication without an answer stays in the outbox and goes first next time;
+a subscriber reads until it has the tombstone of every topic that it is subscribed to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from chaos import payload
+from chaos.history import DRAINED
+from chaos.simulation.clients import Process, Script
+from flotilla import Fenced, FlotillaError, TooLarge
+from flotilla.operations import Delivery, Steps
+from flotilla.protocol import PUBLICATION_BYTES_MAX
+
+REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
+ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again
+IDLE_S: Final = 0.2  # between looks at the course
+OVERSIZED_BYTES: Final = PUBLICATION_BYTES_MAX + 1
+FILLER: Final = "abcdefghijklmnopqrstuvwxyz" * (PUBLICATION_BYTES_MAX // 26 + 1)
+
+Step = Generator[float | Steps[Any], Any, object]  # a part of a script, with some result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What a client does, as drawn by the swarm. Weights: 0 = never.
+
+    `pause_s`: mean time between two operations; `batch_count`, `size_bytes`: the most publications
+    of a PUT, the largest filler; `reads_any`: one GET over all topics; `is_manual`: the cursor
+    moves after the delivery was handed over, or not at all.
+    """
+
+    topics: tuple[str, ...]
+    puts: float = 0.0
+    gets: float = 0.0
+    churns: float = 0.0
+    lists: float = 0.0
+    oversized: float = 0.0
+    pause_s: float = 0.1
+    batch_count: int = 1
+    size_bytes: int = 100
+    get_count: int = 100
+    get_wait_ms: int = 500
+    reads_any: bool = False
+    is_manual: bool = False
+
+    @classmethod
+    def of(cls, knobs: Mapping[str, Any]) -> Role:
+        """Return the role that a plan's JSON describes."""
+        return cls(**{**knobs, "topics": tuple(knobs["topics"])})
+
+
+class Course(Protocol):
+    """The course of the run, as far as a client has to know it."""
+
+    is_publishing: bool
+    tombstones: Mapping[str, int] | None
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        """Hear of an operation's error."""
+
+    def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
+        """Hear what a client will publish, before it is given its counter."""
+
+    def handed_over(self, client: str, delivery: Delivery) -> None:
+        """Hear what a client's application was given, never to be given again."""
+
+    def flushed(self, client: str, process: Process) -> None:
+        """Hear that a client's outbox is empty and that it will publish no more."""
+
+    def drained(self, client: str) -> None:
+        """Hear that a client has the tombstone of each of its topics."""
+
+
+class ClientScript:
+    """One process's script. `name` is the client's."""
+
+    def __init__(
+        self, name: str, role: Role, process: Process, course: Course, rng: random.Random
+    ) -> None:
+        self._name, self._role, self._course, self._rng = name, role, course, rng
+        self._process = process
+        self._operations = process.session.operations
+        self._state = process.session.state
+        self._number = rng.randrange(len(role.topics))
+        self._actions: dict[Callable[[], Script], float] = {
+            self._publish: role.puts,
+            self._read: role.gets,
+            self._churn: role.churns,
+            self._list: role.lists,
+            self._publish_oversized: role.oversized,
+        }
+
+    def run(self) -> Script:
+        """Take part in the run from here to its end; stop early only when fenced."""
+        try:
+            if self._role.gets:
+                yield from self._subscribe_all()
+            yield from self._steady()
+            yield from self._until_done(self._flush, meanwhile=self._catch_up)
+            self._course.flushed(self._name, self._process)
+            while self._course.tombstones is None:
+                yield self._role.pause_s
+                if self._role.gets:
+                    yield from self._tried(self._read)
+            yield from self._drain(self._course.tombstones)
+        except Fenced as error:
+            self._course.refused(self._name, error)
+            return
+        self._course.drained(self._name)
+
+    def _steady(self) -> Script:
+        actions, weights = list(self._actions), list(self._actions.values())
+        while self._course.is_publishing:
+            yield self._rng.expovariate(1 / self._role.pause_s)
+            [action] = self._rng.choices(actions, weights)
+            yield from self._tried(action)
+
+    def _tried(self, action: Callable[[], Step]) -> Script:
+        """Do it once; an error but a fence is told and then forgotten, as the history has it."""
+        try:
+            yield from action()
+        except Fenced:
+            raise
+        except FlotillaError as error:
+            self._course.refused(self._name, error)
+            yield REFUSED_PAUSE_S
+
+    def _until_done(
+        self, action: Callable[[], Script], meanwhile: Callable[[], Script] | None = None
+    ) -> Script:
+        """Try until it succeeds; `meanwhile`: a full topic has to be read before it takes more."""
+        while True:
+            try:
+                yield from action()
+            except Fenced:
+                raise
+            except FlotillaError as error:
+                self._course.refused(self._name, error)
+                yield REFUSED_PAUSE_S
+            else:
+                return
+            if meanwhile is not None:
+                yield from self._tried(meanwhile)
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def _publish(self) -> Script:
+        topic, count = self._next_topic(), self._rng.randint(1, self._role.batch_count)
+        first = yield self._operations.next_counter(topic)
+        texts = [self._payload(topic, first + place) for place in range(count)]
+        self._course.made(self._process, topic, first, texts)
+        yield self._process.session.put(topic, texts)
+
+    def _payload(self, topic: str, counter: int) -> str:
+        size = self._rng.randint(0, self._role.size_bytes)
+        return payload.make(self._state.client_id, topic, counter, FILLER[:size])
+
+    def _publish_oversized(self) -> Script:
+        """Hand over a publication that no node takes: the library must refuse it and go on."""
+        try:
+            yield self._process.session.put(self._next_topic(), [b"\0" * OVERSIZED_BYTES])
+        except TooLarge:
+            return
+        raise AssertionError(f"a publication of {OVERSIZED_BYTES} bytes was taken")
+
+    def _flush(self) -> Script:
+        yield self._operations.flush()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _subscribe_all(self) -> Script:
+        for topic in self._role.topics:
+
+            def subscribe(topic: str = topic) -> Script:
+                yield self._operations.subscribe(topic)
+
+            yield from self._until_done(subscribe)
+
+    def _read(self) -> Script:
+        topic = None if self._role.reads_any else self._next_topic()
+        if topic is not None and self._state.cursor(topic) is None:
+            yield IDLE_S
+            return
+        yield from self._get(topic)
+
+    def _catch_up(self) -> Script:
+        """Read every topic to its end, for now."""
+        for topic in sorted(self._state.cursors()):
+            while (yield from self._get(topic)):
+                pass
+
+    def _get(self, topic: str | None) -> Step:
+        """GET once; return whether the application was given something to keep."""
+        role = self._role
+        delivery = yield self._operations.get(
+            topic, role.get_wait_ms, role.get_count, not role.is_manual
+        )
+        if delivery is None:
+            yield role.pause_s
+            return False
+        if not role.is_manual:
+            self._course.handed_over(self._name, delivery)
+            self._process.observer.pass_point("handed")
+        elif self._rng.random() < ACKNOWLEDGED_SHARE:
+            self._state.raise_cursor(delivery.topic, delivery.last_id)
+        else:
+            return False
+        return True
+
+    def _churn(self) -> Script:
+        topic = self._next_topic()
+        if self._state.cursor(topic) is None:
+            yield self._operations.subscribe(topic)
+        else:
+            yield self._operations.unsubscribe(topic)
+
+    def _list(self) -> Script:
+        yield self._operations.topics(self._rng.random() < 0.5)
+
+    def _drain(self, tombstones: Mapping[str, int]) -> Script:
+        for topic in sorted(self._state.cursors()):
+            cursor = self._state.cursor(topic) or 0
+            while cursor < tombstones.get(topic, 0):
+                yield from self._tried(lambda topic=topic: self._get(topic))  # type: ignore[misc]
+                cursor = self._state.cursor(topic) or 0
+            self._process.recorder.mark_phase(DRAINED, topic=topic, last_id=cursor)
+
+    def _next_topic(self) -> str:
+        self._number += 1
+        return self._role.topics[self._number % len(self._role.topics)]

@@ -1,0 +1,93 @@
+"""The clients' sockets in the world: connections that come about, are lost, or hear nothing.
+
+What lives here: what a client can know of a connection to a node, as flotilla.connection knows it.
+What must not: what is sent, and what is in flight (network.py).
+
+A process that ends closes its connections, and its peers hear of it; a machine without power says
+nothing, and neither does a cut: there a new connection does not come about, an old one is silent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from chaos.simulation.clients import Process
+from chaos.simulation.network import NOTICE_S
+from chaos.simulation.world import World
+
+OFF: Final = "power"  # how a machine ends that cannot even refuse a connection
+
+
+class Sockets:
+    """Every client's connections; implements `clients.Wire`."""
+
+    def __init__(self, world: World) -> None:
+        self._processes: dict[str, Process] = {}
+        self._world = world
+        self._routes: dict[tuple[str, str], str] = {}  # by client's process and node
+        self._number = 0
+        self._off: set[str] = set()
+        world.observers.append(self._observe)
+
+    @property
+    def now(self) -> float:
+        """The time, in seconds."""
+        return self._world.now
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Call `action` when that much time has passed."""
+        self._world.after(delay_s, action)
+
+    def stream(self, name: str) -> random.Random:
+        """Return the randomness of one purpose."""
+        return self._world.stream(name)
+
+    def client_send(self, process: Process, node: str, frames: Sequence[bytes]) -> str:
+        """Send on the process's connection to the node; see `clients.Wire`."""
+        route = self._routes.get((process.name, node))
+        if route is None:
+            if self._is_cut(process.name, node) or node in self._off:
+                return "swallowed"
+            if not self._world.nodes[node].up:
+                return "refused"
+            route = self._connect(process, node)
+        self._world.request(route, node, list(frames))
+        return "sent"
+
+    def client_close(self, process: Process, node: str) -> None:
+        """Close the process's connection to the node, if there is one."""
+        route = self._routes.pop((process.name, node), None)
+        if route is not None:
+            del self._world.clients[route]
+
+    def _connect(self, process: Process, node: str) -> str:
+        self._number += 1
+        route = self._routes[process.name, node] = f"{process.name}.{self._number}"
+        self._world.clients[route] = process.replied
+        self._processes[process.name] = process
+        return route
+
+    def _is_cut(self, name: str, node: str) -> bool:
+        client = name.partition("/")[0]
+        return bool({(client, node), (node, client)} & self._world.net.cut)
+
+    def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "started":
+            self._off.discard(fields["node"])
+        elif kind == "ended":
+            self._node_ended(fields["node"], fields["how"])
+
+    def _node_ended(self, node: str, how: str) -> None:
+        if how == OFF:
+            self._off.add(node)
+            return
+        for (name, other), route in list(self._routes.items()):
+            if other == node:
+                self._world.after(NOTICE_S, partial(self._lose, name, node, route))
+
+    def _lose(self, name: str, node: str, route: str) -> None:
+        if self._routes.get((name, node)) == route:
+            self._processes[name].lost(node)

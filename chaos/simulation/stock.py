@@ -1,0 +1,69 @@
+"""The control: pysyncobj as it comes, in the same world with the same clients and checks.
+
+What lives here: the seam without its rules, and the plans that show what that loses. What must not:
+the rules themselves (cluster/), single sabotages (bugs/).
+
+Stock are the journal's semantics (an append truncates what follows its previous entry; loading a
+dump wipes the log; nothing is ever synced) and the messages' (whatever comes is believed). The
+broker, the store, the copies of it and the clients are ours, and the bytes on disk: pysyncobj's own
+would know nothing of the store. docs/raft.md has the audit that this repeats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from chaos.simulation.bugs import BUGS, Bug
+from chaos.simulation.bugs.registry import Patches
+from cluster import journal
+from cluster.messages import NextIndex
+from cluster.raft import Raft
+from cluster.transport import _RECEIVE, RaftTransport
+
+_receive_next_index: Final = RaftTransport._receive_next_index
+SEEDS_MAX: Final = 20  # of `plan_for`: within these the control has lost something
+BATCH_BYTES: Final = 1 << 16  # stock appendEntriesBatchSizeBytes: a longer backlog is cut there
+
+# Rules of docs/raft.md that stock pysyncobj does not keep, by the bug that leaves one out.
+WITHOUT: Final = (
+    "truncates-like-stock",
+    "restart-wipes-the-log",
+    "sync-without-the-disk",
+    "everything-leaves-before-the-sync",
+    "commit-index-is-believed",
+    "offer-commits-the-whole-log",
+    "votes-are-counted-twice",
+)
+
+
+def _plant(patches: Patches) -> None:
+    """Take the guards off pysyncobj."""
+    for name in WITHOUT:
+        BUGS[name].plant(patches)
+
+    def next_index(transport: RaftTransport, name: str, message: dict[str, Any]) -> NextIndex:
+        reset, success = message["reset"], message["success"]
+        return NextIndex(transport.core.term, message["next_node_idx"], reset, success)
+
+    def receive(transport: RaftTransport, name: str, message: NextIndex) -> None:
+        _receive_next_index(transport, name, replace(message, term=transport.core.term))
+
+    patches.entry(_RECEIVE, NextIndex, receive)  # rule 15
+    patches.attribute(RaftTransport, "_refused_as_stale", lambda transport, name, term: False)  # 21
+    patches.attribute(RaftTransport, "_next_index", next_index)  # rules 18 and 19
+    patches.attribute(Raft, "_pre_vote", lambda raft: None)  # rule 9
+    patches.attribute(Raft, "raise_next_index", lambda raft, name, index: None)  # rule 22
+    patches.attribute(journal, "SLICE_BYTES_MAX", BATCH_BYTES)
+
+
+CONTROL: Final = Bug(
+    "stock-pysyncobj",
+    "all of docs/raft.md",
+    "Take the guards off pysyncobj.",
+    frozenset({"lost", "durable", "prefix"}),
+    SEEDS_MAX,
+    "safety",
+    3,
+    _plant,
+)

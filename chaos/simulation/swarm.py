@@ -1,0 +1,328 @@
+"""Plans from seeds: each seed draws its own mix of clients, network and faults.
+
+What lives here: the drawing. What must not: what an action does (world.py, operator.py,
+clients.py), and anything that depends on how a run goes: a plan is a function of its arguments.
+
+After Groce et al., Swarm Testing (2012): runs in which a few kinds of faults happen, often, reach
+states that no run with all kinds at once does; so each seed leaves out about half of everything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from chaos.simulation.operator import BROKEN_HOWS, DAMAGES
+from chaos.simulation.plan import Action, Mode, Plan
+
+NODES: Final = {3: 70, 5: 22, 1: 4, 7: 4}  # weights
+DURATION_S: Final = (12.0, 30.0)  # of faults; more seeds find more than longer runs
+CLIENTS: Final = (2, 5)
+CROWD: Final = (6, 10)  # clients of some seeds: so that many requests stand in one entry
+CROWD_SHARE: Final = 0.25
+START_S: Final = 1.0  # the cluster may form before the first fault, or not
+KIND_SHARE: Final = 0.45  # of the kinds of faults that a seed has
+PERIOD_S: Final = (1.0, 12.0)  # mean time between two faults of a kind
+HOLD_S: Final = (0.05, 4.0)  # how long a fault lasts
+DISK_OPERATIONS: Final = ("write", "fdatasync", "rename", "unlink", "any")
+KEEPS: Final = ("lost", "torn", "pages", "all")
+BACKLOG_BYTES_MIN: Final = 500_000  # no PUT of any seed is larger, so none waits for ever
+LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and comes back
+CLOG_S: Final = (0.05, 12.0)  # what comes out of one may be older than a client's patience
+CRASH_POINTS: Final = ("now", "invoke", "complete", "handed")
+
+Schedule = Iterator[tuple[float, str, dict[str, Any]]]
+
+
+class Draw:
+    """The random choices of one seed."""
+
+    def __init__(self, rng: random.Random, members: Sequence[str], clients: Sequence[str]) -> None:
+        self.rng, self.members, self.clients = rng, members, clients
+
+    def between(self, low: float, high: float) -> float:
+        """Return a number whose logarithm is evenly spread, so that short times are common."""
+        return round(float(low * (high / low) ** self.rng.random()), 3)
+
+    def node(self) -> str:
+        """Return a node, the leader about as often as all others together."""
+        return "leader" if self.rng.random() < 0.4 else self.member()
+
+    def member(self) -> str:
+        """Return a node's own name."""
+        return self.rng.choice(self.members)
+
+    def pair(self) -> list[str]:
+        """Return two nodes; a lone one twice."""
+        return self.rng.sample(self.members, 2) if len(self.members) > 1 else [*self.members] * 2
+
+    def hold_s(self) -> float:
+        """Return how long a fault lasts."""
+        return self.between(*HOLD_S)
+
+
+# --- kinds of faults: each yields what happens, at times from the fault's beginning --------------
+
+
+def _kills(draw: Draw) -> Schedule:
+    yield 0.0, "kill", {"node": draw.node(), **_moment(draw)}
+    yield draw.hold_s(), "restart_all", {}
+
+
+def _power_losses(draw: Draw) -> Schedule:
+    keep = draw.rng.choice(KEEPS)
+    yield 0.0, "power_loss", {"node": draw.node(), "keep": keep, **_moment(draw)}
+    yield draw.hold_s(), "restart_all", {}
+
+
+def _moment(draw: Draw) -> dict[str, Any]:
+    if draw.rng.random() < 0.4:
+        return {}
+    return {"at": draw.rng.choice(DISK_OPERATIONS), "count": draw.rng.randint(1, 12)}
+
+
+def _outages(draw: Draw) -> Schedule:
+    if draw.rng.random() < 0.5:
+        yield 0.0, "kill_all", {}
+    else:
+        yield 0.0, "power_loss_all", {"keep": draw.rng.choice(KEEPS)}
+    yield draw.between(0.01, 1.0), "restart_all", {}
+
+
+def _pauses(draw: Draw) -> Schedule:
+    yield 0.0, "pause", {"node": draw.node()}
+    yield draw.hold_s(), "resume", {"node": "all"}
+
+
+def _clocks(draw: Draw) -> Schedule:
+    node = draw.member()
+    yield 0.0, "clock_rate", {"node": node, "rate": draw.between(0.5, 2.0)}
+    yield draw.hold_s() * 4, "clock_rate", {"node": node, "rate": 1.0}
+
+
+def _cuts(draw: Draw) -> Schedule:
+    others = draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members)))
+    if draw.clients and draw.rng.random() < 0.3:
+        others += draw.rng.sample(draw.clients, draw.rng.randint(1, len(draw.clients)))
+    yield 0.0, "cut", {"node": draw.node(), "others": others}
+    yield draw.hold_s(), "heal", {}
+
+
+def _deposed_leaders(draw: Draw) -> Schedule:
+    """Leave a leader to its clients, long enough for the others to elect another one."""
+    yield 0.0, "cut", {"node": "leader", "others": list(draw.members)}
+    yield draw.between(1.0, 6.0), "heal", {}
+
+
+def _cuts_one_way(draw: Draw) -> Schedule:
+    source, target = draw.pair()
+    yield 0.0, "cut_one_way", {"source": source, "target": target}
+    yield draw.hold_s(), "heal", {}
+
+
+def _clogs(draw: Draw) -> Schedule:
+    source, target = draw.pair()
+    if draw.rng.random() < 0.5:
+        source = draw.rng.choice(draw.clients)  # its requests arrive when it has long moved on
+    yield 0.0, "clog", {"source": source, "target": target, "seconds": draw.between(*CLOG_S)}
+
+
+def _disconnects(draw: Draw) -> Schedule:
+    one, other = draw.pair()
+    if one != other:
+        yield 0.0, "disconnect", {"one": one, "other": other}
+
+
+def _weathers(draw: Draw) -> Schedule:
+    yield 0.0, "weather", weather(draw)
+
+
+def _full_disks(draw: Draw) -> Schedule:
+    for node in draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members))):
+        yield 0.0, "disk_full", {"node": node}
+        yield draw.hold_s(), "disk_free", {"node": node}
+    yield HOLD_S[1] + 0.1, "restart_all", {}
+
+
+def _slow_disks(draw: Draw) -> Schedule:
+    node = draw.member()
+    yield 0.0, "slow_fsync", {"node": node, "ms": draw.between(5.0, 500.0)}
+    yield draw.hold_s(), "slow_fsync", {"node": node, "ms": 0.0}
+
+
+def _failing_disks(draw: Draw) -> Schedule:
+    yield 0.0, "fsync_error", {"node": draw.node(), "count": draw.rng.randint(1, 10)}
+    yield draw.hold_s(), "restart_all", {}
+
+
+def _wiped_disks(draw: Draw) -> Schedule:
+    yield 0.0, "wipe", {"node": draw.member()}
+    yield draw.hold_s(), "restart_all", {}
+
+
+def _damaged_disks(draw: Draw) -> Schedule:
+    node = draw.member()
+    yield 0.0, "damage", {"node": node, "how": draw.rng.choice(sorted(DAMAGES))}
+    yield draw.between(0.05, 1.0), "kill", {"node": node}
+    yield 1.0 + draw.hold_s(), "restart_all", {}
+
+
+def _transfers(draw: Draw) -> Schedule:
+    yield 0.0, "transfer", {}
+
+
+def _compactions(draw: Draw) -> Schedule:
+    for node in draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members))):
+        yield 0.0, "compact", {"node": node}
+
+
+def _client_crashes(draw: Draw) -> Schedule:
+    client = draw.rng.choice(draw.clients)
+    yield 0.0, "client_crash", {"client": client, "at": draw.rng.choice(CRASH_POINTS)}
+    yield draw.hold_s(), "client_restart", {"client": client}
+
+
+def _client_copies(draw: Draw) -> Schedule:
+    yield 0.0, "client_copy", {"client": draw.rng.choice(draw.clients)}
+
+
+KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
+    "kills": _kills,
+    "power_losses": _power_losses,
+    "outages": _outages,
+    "pauses": _pauses,
+    "clocks": _clocks,
+    "cuts": _cuts,
+    "deposed_leaders": _deposed_leaders,
+    "cuts_one_way": _cuts_one_way,
+    "clogs": _clogs,
+    "disconnects": _disconnects,
+    "weathers": _weathers,
+    "full_disks": _full_disks,
+    "slow_disks": _slow_disks,
+    "failing_disks": _failing_disks,
+    "wiped_disks": _wiped_disks,
+    "damaged_disks": _damaged_disks,
+    "transfers": _transfers,
+    "compactions": _compactions,
+    "client_crashes": _client_crashes,
+    "client_copies": _client_copies,
+}
+RARE: Final = frozenset({"client_copies", "outages", "full_disks", "failing_disks"})
+RARE_PERIOD_S: Final = (6.0, 30.0)  # each of these takes the cluster, or a client, out for long
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
+    """Return the plan of a seed; `nodes`: how many, drawn if None."""
+    rng = random.Random(f"swarm {seed} {mode}")
+    [drawn] = rng.choices(list(NODES), list(NODES.values()))
+    count = nodes or drawn
+    size = rng.randint(*(CROWD if rng.random() < CROWD_SHARE else CLIENTS))
+    clients = [f"client-{number}" for number in range(1, size + 1)]
+    empty = Plan(seed, count, len(clients), round(rng.uniform(*DURATION_S), 1), mode)
+    draw = Draw(rng, empty.members, clients)
+    knobs = {**_world(draw), "load": {**_load(draw), "broken": _broken(draw, mode)}}
+    schedule = tuple(_schedule(draw, empty.duration_s))
+    if any(action.name == "client_copy" for action in schedule):
+        knobs.pop("backlog_bytes_max", None)  # a client that was fenced for good reads no more
+    return Plan(seed, count, len(clients), empty.duration_s, mode, knobs, schedule)
+
+
+def _schedule(draw: Draw, duration_s: float) -> list[Action]:
+    """Return the faults of all kinds that this seed has, in order."""
+    actions = [Action(0.0, "weather", weather(draw))]
+    for name, kind in KINDS.items():
+        if draw.rng.random() >= KIND_SHARE:
+            continue
+        period_s = draw.between(*(RARE_PERIOD_S if name in RARE else PERIOD_S))
+        at_s = START_S * draw.rng.random() + draw.rng.expovariate(1 / period_s)
+        while at_s < duration_s:
+            actions += [
+                Action(round(at_s + later_s, 4), what, args) for later_s, what, args in kind(draw)
+            ]
+            at_s += draw.rng.expovariate(1 / period_s)
+    return sorted((one for one in actions if one.at_s < duration_s), key=lambda one: one.at_s)
+
+
+def weather(draw: Draw) -> dict[str, float]:
+    """Return a network: calm, bad in one way, or bad in every way."""
+    rng = draw.rng
+    if rng.random() < 0.3:
+        return {}
+    wild = {
+        "loss": draw.between(0.001, 0.1),
+        "duplicate": draw.between(0.001, 0.2),
+        "reorder": draw.between(0.001, 0.3),
+        "late": draw.between(0.01, 1.0),
+    }
+    chosen = wild if rng.random() < 0.3 else dict([rng.choice(list(wild.items()))])
+    return {**chosen, "delay_ms": draw.between(0.1, 20.0), "jitter_ms": draw.between(0.1, 30.0)}
+
+
+def _world(draw: Draw) -> dict[str, float]:
+    """Return the nodes' settings: small, so that their limits are met."""
+    rng = draw.rng
+    knobs: dict[str, float] = {
+        "segment_bytes": rng.choice((1024, 4096, 65536)),
+        "keep_bytes": rng.choice((1024, 8192, 65536)),
+        "fsync_ms": draw.between(0.1, 8.0),
+        "job_ms": draw.between(1.0, 300.0),
+    }
+    if rng.random() < 0.5:
+        knobs["fallback_s"] = draw.between(1.0, 8.0)  # how long a leader without followers leads
+    tight = {
+        "in_flight_max": 3,
+        "parked_gets_max": 2,
+        "backlog_bytes_max": BACKLOG_BYTES_MIN,
+        "uncommitted_entries_max": 4,
+        "relays_max": 3,
+    }
+    return knobs | {name: value for name, value in tight.items() if rng.random() < 0.12}
+
+
+def _load(draw: Draw) -> dict[str, Any]:
+    """Return the clients' part: topics are few, so that clients meet."""
+    rng = draw.rng
+    topics = ["x", "y", "z"][: rng.randint(1, 3)]
+    size_bytes = rng.choice((20, 200, 2000, 20_000))
+    roles = [_role(draw, topics, size_bytes) for _ in draw.clients]
+    roles[0] |= {"puts": 1.0, "churns": 0.0}
+    roles[-1] |= {"gets": 1.0, "churns": 0.0}
+    for role in roles:
+        if role["churns"]:
+            role |= {"topics": [*role["topics"], LEFT_TOPIC], "puts": role["puts"] or 0.2}
+            role["reads_any"] = False  # it may hear of a SUB by its publications, not its answer
+    return {"roles": roles, "deadline_ms": rng.choice((1_500, 3_000, 15_000))}
+
+
+def _role(draw: Draw, topics: Sequence[str], size_bytes: int) -> dict[str, Any]:
+    rng = draw.rng
+    puts, gets = rng.choice(((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.2, 1.0)))
+    role: dict[str, Any] = {
+        "topics": rng.sample(topics, rng.randint(1, len(topics))),
+        "puts": puts,
+        "gets": gets,
+        "churns": rng.choice((0.0, 0.1, 0.5)) if gets else 0.0,
+        "lists": rng.choice((0.0, 0.05)),
+        "oversized": rng.choice((0.0, 0.0, 0.01)),
+        "pause_s": draw.between(0.02, 0.3),
+        "batch_count": rng.choice((1, 1, 3, 20)),
+        "size_bytes": size_bytes,
+        "get_count": rng.choice((1, 3, 100)),
+        "get_wait_ms": rng.choice((0, 0, 50, 500, 2000)),
+        "reads_any": rng.random() < 0.3,
+        "is_manual": rng.random() < 0.2,
+    }
+    return role
+
+
+def _broken(draw: Draw, mode: Mode) -> dict[str, str]:
+    """Return which nodes stay broken in the end: a minority, where progress is the point."""
+    if mode == "safety":
+        return {}
+    count = draw.rng.randint(0, (len(draw.members) - 1) // 2)
+    return {name: draw.rng.choice(BROKEN_HOWS) for name in draw.rng.sample(draw.members, count)}

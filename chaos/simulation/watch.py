@@ -1,0 +1,190 @@
+"""Everything that is put into a world and round it: its clients, and all that is checked.
+
+What lives here: `attach` and what it returns, the run's progress, and its end. What must not: any
+single claim, the world itself, how a run is started (run.py).
+
+Use: `watch = attach(world)`, let the world's time pass until `watch.is_over`, then
+`watch.finish()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from analytics import twins
+from chaos import history
+from chaos.simulation.claims import Claims
+from chaos.simulation.clients import Process
+from chaos.simulation.coverage import Coverage
+from chaos.simulation.crowd import Crowd
+from chaos.simulation.invariants import Invariants
+from chaos.simulation.operator import Operator
+from chaos.simulation.promises import Promises
+from chaos.simulation.result import Failure
+from chaos.simulation.scripts import Role
+from chaos.simulation.sockets import Sockets
+from chaos.simulation.world import World
+from flotilla import FlotillaError, Operation, Outcome
+from flotilla.operations import Delivery
+from flotilla.retry import DEADLINE_MS
+
+PROGRESS_S_MAX: Final = 120.0  # from the last fault to the end: deadlines, shunned nodes, copies
+EVIDENCE_MAX: Final = 3  # of each check: one defect shows a thousand times
+
+
+class Attached:
+    """The clients of a world and everything that watches them; implements `crowd.Witness`.
+
+    `failures`: what was seen so far. `coverage`: how often each interesting state was reached.
+    """
+
+    def __init__(self, world: World, directory: Path) -> None:
+        load: Mapping[str, Any] = world.plan.knobs["load"]
+        roles = [Role.of(role) for role in load["roles"]]
+        assert len(roles) == world.plan.clients, (len(roles), world.plan.clients)
+        names = [f"client-{number}" for number in range(1, len(roles) + 1)]
+        leavers = frozenset(name for name, role in zip(names, roles, strict=True) if role.churns)
+        self.directory = directory
+        self._world = world
+        self._invariants = Invariants(world)
+        Claims(world, self._invariants)
+        self._promises = Promises(self._invariants, leavers)
+        self._coverage = Coverage(world)
+        self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
+        self.crowd = Crowd(
+            Sockets(world),
+            self,
+            world.plan.members,
+            roles,
+            world.plan.duration_s,
+            directory,
+            str(UUID(int=world.plan.seed % 2**128)),
+            int(load.get("deadline_ms", DEADLINE_MS)),
+        )
+        world.actions |= {
+            "client_crash": self._client_crash,
+            "client_restart": self._client_restart,
+            "client_copy": self._client_copy,
+        }
+        self._operator = Operator(world)
+        world.at(0.0, self.crowd.start)
+        world.at(world.plan.duration_s, lambda: self._operator.recover(load.get("broken", {})))
+
+    @property
+    def is_over(self) -> bool:
+        """True once everybody has come to the end, or the time for it is over."""
+        is_done = self.crowd.is_done and self._is_settled()
+        return is_done or self._world.now >= self._deadline_s
+
+    @property
+    def failures(self) -> list[Failure]:
+        """What was seen so far."""
+        return self._invariants.failures
+
+    @property
+    def coverage(self) -> dict[str, int]:
+        """How often each interesting state was reached."""
+        return dict(self._coverage.counts)
+
+    def finish(self) -> list[Failure]:
+        """End the clients, check what is left to check; return all failures."""
+        if self.crowd.is_done:
+            self._coverage.reach("drained")
+        if self._world.now >= self._deadline_s:
+            self._no_progress()
+        self.crowd.close()
+        self._invariants.finish()
+        return self.failures + self._evidence()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the run's history, all files of it."""
+        files = sorted((self.directory / "history").glob("*.jsonl"))
+        return [event for file in files for event in history.read(file)]
+
+    def _is_settled(self) -> bool:
+        """Return whether every node that may is a member and has applied all there is."""
+        replicas = [node.replica for node in self._operator.healthy]
+        applied = {r.raft.applied_index if r and r.raft else 0 for r in replicas}
+        return len(applied) == 1 and 0 not in applied
+
+    def _no_progress(self) -> None:
+        lagging = ", ".join(self.crowd.lagging()) or "nobody"
+        standings = "; ".join(self._invariants.standings())
+        text = f"{self.crowd.phase} has no end, {lagging} lagging: {standings}"
+        self._invariants.fail("progress", text)
+
+    def _evidence(self) -> list[Failure]:
+        found = twins.find_all(self.events())
+        return [
+            Failure(check, repr(one._replace(run_id="")), self._world.now)
+            for check, evidence in found.items()
+            for one in evidence[:EVIDENCE_MAX]
+        ]
+
+    # --- actions ----------------------------------------------------------------------------------
+
+    def _client_crash(self, client: str, at: str = "now") -> None:
+        """End a client's process; see `clients.CRASH_POINTS`."""
+        self.crowd.clients[client].crash(at)
+
+    def _client_restart(self, client: str) -> None:
+        """Start a client's process, if none lives."""
+        self.crowd.clients[client].start()
+
+    def _client_copy(self, client: str) -> None:
+        """Let another process go on with a copy of a client's state."""
+        self.crowd.clients[client].take_over()
+
+    # --- what clients do, for everybody who watches -----------------------------------------------
+
+    def invoked(self, process: Process, operation: Operation) -> None:
+        """See `clients.Watcher`."""
+        self._promises.invoked(process, operation)
+        self._coverage.invoked(process, operation)
+
+    def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        """See `clients.Watcher`."""
+        self._tell(process, operation, outcome)
+        self._promises.completed(process, operation, outcome)
+        self._coverage.completed(process, operation, outcome)
+
+    def _tell(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        small = replace(outcome, publications=())
+        told = {name: value for name in _TOLD if (value := getattr(small, name)) is not None}
+        kind = "answered" if not outcome.error else "not_answered"
+        self._world.emit(kind, client=process.name, f=operation.f, topic=operation.topic, **told)
+
+    def life(self, client: str, what: str) -> None:
+        """See `clients.Watcher`."""
+        self._world.emit(f"client_{what}", client=client)
+        self._promises.life(client, what)
+        self._coverage.life(client, what)
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        """See `scripts.Course`."""
+        self._promises.refused(client, error)
+        self._coverage.refused(client, error)
+
+    def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
+        """See `scripts.Course`."""
+        self._promises.made(process, topic, counter, publications)
+
+    def handed_over(self, client: str, delivery: Delivery) -> None:
+        """See `scripts.Course`."""
+        self._promises.handed_over(client, delivery)
+
+
+_TOLD: Final = ("attempts", "leader", "term", "error", "first_id", "count", "duplicate", "last_id")
+
+
+def attach(world: World, directory: Path | None = None) -> Attached:
+    """Put the plan's clients into a world, and watch all of it.
+
+    `directory`: where the histories go (`history/<process>.jsonl`); the world's own by default,
+    which is removed with it.
+    """
+    return Attached(world, directory or world.directory / "run")

@@ -1,0 +1,406 @@
+"""The world of one run: virtual time, its events, the nodes, and everything that may befall them.
+
+What lives here: the event heap, seeded streams of random numbers, the run's hash, and the actions
+of a plan by name. What must not: which actions happen when (swarm.py), what must hold
+(invariants.py), what clients do (clients.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from chaos.simulation.disk import KEEPS
+from chaos.simulation.network import SimNet, Weather
+from chaos.simulation.node import SimNode
+from chaos.simulation.plan import Action, Plan
+from cluster.files import DISK
+
+MEMORY_DIRECTORY: Final = Path("/dev/shm")  # SQLite's files: no run survives its process
+START_S: Final = 0.2  # the nodes of a run start within this time
+EVENTS_MAX: Final = 50_000_000  # a run that needs more is stuck in a loop without time passing
+HASHED_AT_ONCE: Final = 512  # notes; one call of the hash for each would cost more than the hash
+
+# What a plan's knobs may set, and what they are otherwise.
+KNOBS: Final[Mapping[str, float]] = {
+    "delay_ms": 0.3,
+    "jitter_ms": 0.2,
+    "turn_ms": 0.1,
+    "fsync_ms": 0.5,
+    "tick_ms": 40.0,
+    "job_ms": 20.0,
+    "election_min_s": 0.3,
+    "election_max_s": 0.6,
+    "heartbeat_s": 0.08,
+    "fallback_s": 1.0,
+    "in_flight_max": 1000,
+    "parked_gets_max": 1000,
+    "backlog_bytes_max": 1 << 30,
+    "uncommitted_entries_max": 256,
+    "relays_max": 256,
+    "segment_bytes": 64 * 1024,
+    "keep_bytes": 64 * 1024,
+    "disk_free_min_bytes": 1 << 20,
+}
+
+Observer = Callable[[str, dict[str, Any]], None]
+
+
+class World:
+    """One run. Use as a context: the nodes' files are removed at its end.
+
+    `now`: virtual seconds since the start. `observers` hear of every event, as (kind, fields);
+    `watchers` of every turn's end. `actions`: what a plan may name; whoever adds clients adds
+    theirs. `clients`: route -> where replies to it go. `failures`: processes that ended by
+    themselves, with why.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.now = 0.0
+        self.observers: list[Observer] = []
+        self.watchers: list[Callable[[SimNode], None]] = []
+        self.failures: list[tuple[str, Exception]] = []
+        self.clients: dict[str, Callable[[str, list[bytes]], None]] = {}
+        self.events = 0
+        self.active: SimNode | None = None  # whose code runs, or ran last
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._hash = blake2b(plan.to_json().encode(), digest_size=16)
+        self._notes: list[str] = []
+        self._streams: dict[str, random.Random] = {}
+        self._power_keeps: dict[str, str | None] = {}
+        self._knobs = {name: float(plan.knobs.get(name, value)) for name, value in KNOBS.items()}
+        home = MEMORY_DIRECTORY if MEMORY_DIRECTORY.is_dir() else None
+        self._home = tempfile.TemporaryDirectory(prefix="flotilla-", dir=home)
+        self.directory = Path(self._home.name)
+        weather = Weather(self.knob("delay_ms"), self.knob("jitter_ms"))
+        self.net = SimNet(self, plan.members, weather)
+        self.nodes = {name: SimNode(self, name, self.directory / name) for name in plan.members}
+        self.actions: dict[str, Callable[..., None]] = {
+            name: getattr(self, name) for name in ACTIONS
+        }
+        starts = self.stream("start")
+        for name in plan.members:
+            self.after(starts.random() * START_S, partial(self.restart, name))
+        for action in plan.schedule:
+            self.at(action.at_s, partial(self.perform, action))
+
+    def __enter__(self) -> Self:
+        assert "fsync_directory" not in vars(DISK), "one world at a time"
+        # The store syncs its directory by the module's own disk: a process may end before that.
+        DISK.fsync_directory = self._sync_store_directory  # type: ignore[method-assign]
+        return self
+
+    def _sync_store_directory(self, directory: Path) -> None:
+        assert self.active is not None, directory
+        self.active.disk.operate("store")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del DISK.fsync_directory
+        with self._home:
+            for node in self.nodes.values():
+                node.close(noticed=False)
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def at(self, when_s: float, call: Callable[[], None]) -> None:
+        """Call at a time, or at once if it is past."""
+        self._number += 1
+        heapq.heappush(self._heap, (max(when_s, self.now), self._number, call))
+
+    def after(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call after a time."""
+        self.at(self.now + delay_s, call)
+
+    def run_until(self, until_s: float) -> None:
+        """Let time pass until a moment."""
+        heap, pop = self._heap, heapq.heappop
+        while heap and heap[0][0] <= until_s:
+            self.now, _, call = pop(heap)
+            self.events += 1
+            assert self.events <= EVENTS_MAX, f"{self.events} events by {self.now} s"
+            call()
+        self.now = until_s
+
+    def stream(self, name: str) -> random.Random:
+        """Return the random numbers of one purpose: no other purpose disturbs them."""
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = random.Random(f"{self.plan.seed} {name}")
+        return stream
+
+    def knob(self, name: str) -> float:
+        """Return one of the plan's settings."""
+        return self._knobs[name]
+
+    # --- what happens, for whoever watches ----------------------------------------------------
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Tell all observers, and the hash, of an event. Fields: values that JSON knows, bytes."""
+        self.note(f"{kind} {fields!r}")
+        for observer in self.observers:
+            observer(kind, fields)
+
+    def note(self, what: str) -> None:
+        """Take something into the run's hash."""
+        self._notes.append(f"{self.now!r} {what}\n")
+        if len(self._notes) >= HASHED_AT_ONCE:
+            self._hash_notes()
+
+    def _hash_notes(self) -> None:
+        self._hash.update("".join(self._notes).encode())
+        self._notes.clear()
+
+    def digest(self) -> str:
+        """Return the hash of all that has happened so far, in hex."""
+        self._hash_notes()
+        return self._hash.hexdigest()
+
+    def turned(self, node: SimNode) -> None:
+        """Tell all watchers that a node has ended a turn."""
+        for watcher in self.watchers:
+            watcher(node)
+
+    # --- clients ------------------------------------------------------------------------------
+
+    def request(self, route: str, node: str, frames: list[bytes]) -> None:
+        """Carry a client's request (frames without delimiter) to a node; it may get lost.
+
+        `route` names the client's socket, "<client>" or "<client>/<number of its socket>"; links
+        between clients and nodes are cut and clogged by "<client>".
+        """
+        target = self.nodes[node]
+        source = route.partition("/")[0]
+        self.net.carry(source, node, self.now, lambda: target.take_request(route.encode(), frames))
+
+    def reply(self, node: str, route: bytes, frames: list[bytes], leaves_s: float) -> None:
+        """Carry a node's reply to a client, if its socket is still open (in `clients`)."""
+        name = route.decode()
+
+        def arrive() -> None:
+            take = self.clients.get(name)
+            if take is not None:
+                self.note(f"{node}>{name} {frames[0]!r}")
+                take(node, frames)
+
+        self.net.carry(node, name.partition("/")[0], leaves_s, arrive)
+
+    # --- what is asked ------------------------------------------------------------------------
+
+    def leader(self) -> str:
+        """Return the name of the node that serves, of several the one of the newest term; or ""."""
+        serving = {
+            node.replica.raft.term: name
+            for name, node in self.nodes.items()
+            if node.replica is not None
+            and node.replica.raft is not None
+            and node.replica.raft.serving
+        }
+        return serving[max(serving)] if serving else ""
+
+    def _named(self, name: str) -> SimNode | None:
+        """Return a node by name; "leader" is whoever leads now, None if nobody does."""
+        name = self.leader() if name == "leader" else name
+        return self.nodes.get(name)
+
+    # --- actions: each does nothing where it makes no sense; a plan may be shrunk -----
+
+    def perform(self, action: Action) -> None:
+        """Do an action of the plan."""
+        self.emit("fault", name=action.name, args=dict(action.args))
+        self.actions[action.name](**action.args)
+
+    def kill(self, node: str, at: str = "now", count: int = 1) -> None:
+        """End a process; `at` an operation on its disk: before the `count`-th one from now."""
+        self._end(node, at, count, None)
+
+    def power_loss(self, node: str, at: str = "now", count: int = 1, keep: str = "torn") -> None:
+        """End a machine; `keep` (disk.KEEPS): what is left of what was written and not synced."""
+        assert keep in KEEPS, keep
+        self._end(node, at, count, keep)
+
+    def _end(self, name: str, at: str, count: int, keep: str | None) -> None:
+        node = self._named(name)
+        if node is None or not node.up:
+            return
+        self._power_keeps[node.name] = keep
+        if at == "now":
+            self.crashed_by_plan(node)
+        else:
+            node.disk.crash_in(at, count)
+
+    def crashed_by_plan(self, node: SimNode) -> None:
+        """End a node's process, and its machine's power if that was the plan."""
+        keep = self._power_keeps.pop(node.name, None)
+        if keep is None:
+            node.end("kill")
+        else:
+            node.lose_power(keep)
+
+    def restart(self, node: str) -> None:
+        """Start a process on a machine where none runs."""
+        found = self.nodes[node]
+        if not found.up:
+            found.start()
+
+    def kill_all(self) -> None:
+        """End every process at once."""
+        for name in self.nodes:
+            self.kill(name)
+
+    def power_loss_all(self, keep: str = "torn") -> None:
+        """End every machine at once."""
+        for name in self.nodes:
+            self.power_loss(name, keep=keep)
+
+    def restart_all(self) -> None:
+        """Start every process that does not run."""
+        for name in self.nodes:
+            self.restart(name)
+
+    def wipe(self, node: str) -> None:
+        """Empty a machine's disk, its process ended first."""
+        found = self._named(node)
+        if found is not None:
+            self._end(found.name, "now", 1, None)
+            found.wipe()
+
+    def pause(self, node: str) -> None:
+        """Stop a process without ending it."""
+        found = self._named(node)
+        if found is not None and found.up and not found.paused:
+            found.pause()
+
+    def resume(self, node: str) -> None:
+        """Let a stopped process go on ("all": every one)."""
+        for found in self.nodes.values():
+            if found.paused and node in (found.name, "all"):
+                found.resume()
+
+    def clock_rate(self, node: str, rate: float) -> None:
+        """Let a node's clock run at another rate."""
+        found = self._named(node)
+        if found is not None:
+            found.set_clock_rate(rate)
+
+    def cut(self, node: str, others: list[str] | None = None) -> None:
+        """Let nothing pass between a node and the others (all by default), nobody noticing."""
+        found = self._named(node)
+        if found is not None:
+            for other in others if others is not None else self.nodes:
+                self.net.cut |= {(found.name, other), (other, found.name)}
+
+    def cut_one_way(self, source: str, target: str) -> None:
+        """Let nothing pass from one to another, nobody noticing."""
+        self.net.cut.add((source, target))
+
+    def heal(self) -> None:
+        """End all cuts and clogs."""
+        self.net.cut.clear()
+        self.net.clogged.clear()
+
+    def calm(self) -> None:
+        """End all that disturbs and call off all that was to happen; what is down stays down."""
+        self.heal()
+        self.weather()
+        self.resume("all")
+        for node in self.nodes.values():
+            node.disk.full, node.slow_sync_ms = False, 0.0
+            node.disk.calm()
+            node.set_clock_rate(1.0)
+
+    def clog(self, source: str, target: str, seconds: float) -> None:
+        """Let what is sent from one to another wait."""
+        self.net.clogged[source, target] = self.now + seconds
+
+    def disconnect(self, one: str, other: str) -> None:
+        """Close the connection of two nodes."""
+        self.net.break_link(one, other)
+
+    def weather(
+        self,
+        loss: float = 0.0,
+        delay_ms: float = KNOBS["delay_ms"],
+        jitter_ms: float = KNOBS["jitter_ms"],
+        duplicate: float = 0.0,
+        reorder: float = 0.0,
+        late: float = 0.0,
+    ) -> None:
+        """Change what happens to messages at random; without arguments: a calm network."""
+        self.net.weather = Weather(delay_ms, jitter_ms, loss, duplicate, reorder, late)
+
+    def disk_full(self, node: str) -> None:
+        """Let nothing more fit on a disk."""
+        self._disk_fault(node, "disk_full", lambda found: setattr(found.disk, "full", True))
+
+    def disk_free(self, node: str) -> None:
+        """Make room on a disk again."""
+        found = self._named(node)
+        if found is not None:
+            found.disk.full = False
+
+    def slow_fsync(self, node: str, ms: float) -> None:
+        """Let every fsync take so much longer (0: no longer)."""
+        found = self._named(node)
+        if found is not None:
+            found.slow_sync_ms = ms
+
+    def fsync_error(self, node: str, count: int = 1) -> None:
+        """Let the `count`-th fdatasync from now report EIO."""
+        self._disk_fault(
+            node, "fsync_error", lambda found: setattr(found.disk, "syncs_fail_in", count)
+        )
+
+    def bit_flip(self, node: str, file: str = ".log") -> None:
+        """Flip a bit in a node's file whose name ends so: .log (journal), .json (identity), .db."""
+        self._disk_fault(node, "bit_flip", lambda found: self._damage(found, file, False))
+
+    def truncate(self, node: str, file: str = ".log") -> None:
+        """Cut the end of a node's file whose name ends so: .log (journal), .json (identity)."""
+        self._disk_fault(node, "truncate", lambda found: self._damage(found, file, True))
+
+    def _damage(self, node: SimNode, file: str, cut: bool) -> None:
+        rng = self.stream(f"damage {node.name}")
+        what = node.image.damage(rng) if file == ".db" else node.disk.damage(file, rng, cut)
+        self.emit("damaged", node=node.name, what=what)
+
+    def _disk_fault(self, name: str, what: str, do: Callable[[SimNode], None]) -> None:
+        found = self._named(name)
+        if found is not None:
+            found.disk_faults.append(what)
+            do(found)
+
+    def transfer(self) -> None:
+        """Have the leader hand over."""
+        found = self._named("leader")
+        if found is not None and found.replica is not None and found.replica.raft is not None:
+            found.replica.raft.transfer_leadership()
+            found.wake()
+
+    def compact(self, node: str) -> None:
+        """Have a node checkpoint its store and compact its journal."""
+        found = self._named(node)
+        if found is not None:
+            found.compact()
+
+
+# The names that a plan may use; clients.py adds client_crash and client_restart.
+ACTIONS: Final = (
+    "kill", "restart", "power_loss", "wipe", "pause", "resume", "clock_rate", "cut", "cut_one_way",
+    "heal", "calm", "clog", "disconnect", "weather", "disk_full", "disk_free", "slow_fsync",
+    "fsync_error", "bit_flip", "truncate", "transfer", "compact", "kill_all", "power_loss_all",
+    "restart_all",
+)  # fmt: skip

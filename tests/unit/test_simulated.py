@@ -1,0 +1,116 @@
+"""What chaos/targets/simulated.py promises: an experiment in virtual time, its history whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analytics.twins import find_all
+from chaos import experiment
+from chaos.experiment import Experiment
+from chaos.faults import FAULTS
+from chaos.history import read
+from chaos.runner import Outcome, RunPlan
+from chaos.simulation.plan import CLIENTS_MAX
+from chaos.targets import TargetError
+from chaos.targets.simulated import ACTIONS, SimulatedRun, simulator_plan
+
+SHORT = """
+about = "a leader and then all nodes, killed"
+[workload]
+topics = ["alpha"]
+publishers = 1
+subscribers = 1
+rate_per_s = 20
+[[faults]]
+name = "kill-leader"
+hold_s = 0.5
+quiet_s = 1.5
+[[faults]]
+name = "kill-all"
+hold_s = 0.2
+quiet_s = 2
+[phases]
+steady_s = 0.5
+[expect]
+acknowledged_min = 20
+"""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def stage(self, title: str, expected_s: float) -> None: ...
+    def tick(self, status: str) -> None: ...
+    def say(self, line: str) -> None: ...
+
+
+def _plan(directory: Path, text: str = SHORT, seed: int = 5) -> RunPlan:
+    parsed = experiment.parse(text, "short", FAULTS)
+    return RunPlan(experiment=parsed, seed=seed, duration_s=0.0, directory=directory)
+
+
+def _events(directory: Path) -> list[dict[str, Any]]:
+    return [event for file in sorted((directory / "history").glob("*")) for event in read(file)]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """Return a run's directory and outcome."""
+    directory = tmp_path_factory.mktemp("run")
+    return directory, SimulatedRun(_plan(directory), 3, Silent()).run()
+
+
+def test_a_run_comes_to_its_end_and_finds_nothing(done: tuple[Path, Outcome]) -> None:
+    directory, outcome = done
+    assert (outcome.finished, outcome.problems) == (True, [])
+    assert outcome.acknowledged >= 20
+    assert outcome.delivered >= outcome.acknowledged - 1
+    assert not any(find_all(_events(directory)).values())
+
+
+def test_each_fault_is_measured_and_stands_in_the_history(done: tuple[Path, Outcome]) -> None:
+    directory, outcome = done
+    assert [injection.name for injection in outcome.injections] == ["kill-leader", "kill-all"]
+    assert [len(injection.targets) for injection in outcome.injections] == [1, 3]
+    assert all(injection.gap_ms for injection in outcome.injections)
+    rows = [json.loads(event["error"]) for event in _events(directory) if event["f"] == "fault"]
+    assert [row["action"] for row in rows] == ["inject", "heal", "inject", "heal"]
+
+
+def test_every_line_is_of_the_run_that_run_json_names(done: tuple[Path, Outcome]) -> None:
+    directory, outcome = done
+    document = json.loads((directory / "run.json").read_bytes())
+    assert {event["run_id"] for event in _events(directory)} == {document["run_id"]}
+    assert (document["target"], document["nodes"]) == ("simulated", ["a", "b", "c"])
+    assert document["outcome"]["acknowledged"] == outcome.acknowledged
+
+
+def test_the_same_seed_is_the_same_history_and_another_one_is_not(
+    done: tuple[Path, Outcome], tmp_path: Path
+) -> None:
+    SimulatedRun(_plan(tmp_path / "same"), 3, Silent()).run()
+    SimulatedRun(_plan(tmp_path / "other", seed=6), 3, Silent()).run()
+    assert _events(tmp_path / "same") == _events(done[0])
+    assert _events(tmp_path / "other") != _events(done[0])
+
+
+def test_every_experiment_can_be_simulated(tmp_path: Path) -> None:
+    assert set(ACTIONS) == set(FAULTS)
+    for name in experiment.names():
+        loaded: Experiment = experiment.load(name, FAULTS)
+        plan = RunPlan(experiment=loaded, seed=1, duration_s=60.0, directory=tmp_path)
+        assert simulator_plan(plan, 3).duration_s >= 60.0
+
+
+def test_too_many_clients_and_strange_faults_are_refused(tmp_path: Path) -> None:
+    crowd = SHORT.replace("publishers = 1", f"publishers = {CLIENTS_MAX}")
+    with pytest.raises(TargetError, match="are the most"):
+        simulator_plan(_plan(tmp_path, crowd), 3)
+    parsed = experiment.parse(SHORT.replace("kill-all", "flood"), "short", [*FAULTS, "flood"])
+    plan = RunPlan(experiment=parsed, seed=1, duration_s=0.0, directory=tmp_path)
+    with pytest.raises(TargetError, match="cannot do 'flood'"):
+        simulator_plan(plan, 3)

@@ -1,0 +1,131 @@
+"""The registry of planted bugs: every one says what it is, and leaves no trace behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import ModuleType
+
+import pytest
+
+import cluster.broker
+import cluster.files
+import cluster.journal
+import cluster.membership
+import cluster.raft
+import cluster.replica
+import cluster.segments
+import cluster.snapshots
+import cluster.store
+import cluster.tables
+import cluster.topics
+import cluster.transport
+import cluster.upkeep
+import flotilla.operations
+import flotilla.protocol
+import flotilla.retry
+import flotilla.state
+from chaos.simulation.bugs import BUGS, SEEDS_MAX, Bug
+from chaos.simulation.bugs.registry import Patches, bug
+
+BUGS_MIN = 28
+MODULES: tuple[ModuleType, ...] = (
+    cluster.broker,
+    cluster.files,
+    cluster.journal,
+    cluster.membership,
+    cluster.raft,
+    cluster.replica,
+    cluster.segments,
+    cluster.snapshots,
+    cluster.store,
+    cluster.tables,
+    cluster.topics,
+    cluster.transport,
+    cluster.upkeep,
+    flotilla.operations,
+    flotilla.protocol,
+    flotilla.retry,
+    flotilla.state,
+)
+
+every_bug = pytest.mark.parametrize("planted", BUGS.values(), ids=lambda planted: planted.name)
+
+
+def everything() -> dict[tuple[str, ...], object]:
+    """Return all that a bug may replace: names of modules, of their classes, of their tables."""
+    return dict(_everything())
+
+
+def _everything() -> Iterator[tuple[tuple[str, ...], object]]:
+    for module in MODULES:
+        for name, value in vars(module).items():
+            yield (module.__name__, name), value
+            if isinstance(value, type):
+                for inner, member in vars(value).items():
+                    yield (module.__name__, name, inner), member
+            elif isinstance(value, dict):
+                for key, member in value.items():
+                    yield (module.__name__, name, str(key)), member
+
+
+def changed(before: dict[tuple[str, ...], object]) -> list[tuple[str, ...]]:
+    after = everything()
+    assert before.keys() == after.keys()
+    return [place for place, value in before.items() if after[place] is not value]
+
+
+def test_there_are_enough_bugs() -> None:
+    assert len(BUGS) >= BUGS_MIN
+
+
+@every_bug
+def test_a_bug_says_what_it_breaks_and_what_catches_it(planted: Bug) -> None:
+    assert planted.rule
+    assert planted.what.endswith(".")
+    assert planted.caught_by
+    assert 0 < planted.seeds_max <= SEEDS_MAX
+
+
+@every_bug
+def test_a_bug_changes_the_code_while_it_is_planted_and_not_after(planted: Bug) -> None:
+    before = everything()
+    with planted.planted():
+        assert changed(before)
+    assert not changed(before)
+
+
+def test_all_bugs_can_be_planted_at_once_and_taken_out_again() -> None:
+    before = everything()
+    with ExitStack() as stack:
+        for planted in BUGS.values():
+            stack.enter_context(planted.planted())
+        assert changed(before)
+    assert not changed(before)
+
+
+def test_a_bug_is_taken_out_after_an_error() -> None:
+    before = everything()
+    planted = next(iter(BUGS.values()))
+    with pytest.raises(RuntimeError, match="in the middle"), planted.planted():
+        raise RuntimeError("in the middle")
+    assert not changed(before)
+
+
+def test_a_patch_of_what_is_not_there_is_refused() -> None:
+    with Patches() as patches:
+        with pytest.raises(AttributeError):
+            patches.attribute(cluster.journal.Journal, "no_such_method", None)
+        with pytest.raises(AssertionError, match="no such"):
+            patches.entry({"a": 1}, "no such", 2)
+
+
+def test_two_bugs_of_one_name_are_refused() -> None:
+    name = next(iter(BUGS)).replace("-", "_")
+
+    def plant(patches: Patches) -> None:
+        """Do nothing."""
+
+    plant.__name__ = name
+    with pytest.raises(AssertionError, match="two bugs"):
+        bug("a rule", {"lost"})(plant)

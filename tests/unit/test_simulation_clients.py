@@ -1,0 +1,317 @@
+"""Simulated clients: the library's retry machine, operations and state, without a socket."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos import history
+from chaos.simulation.clients import Process, Script, SimClient
+from chaos.simulation.crowd import Crowd
+from chaos.simulation.scripts import Role
+from flotilla import FlotillaError, Operation, Outcome
+from flotilla.operations import Delivery
+from flotilla.protocol import (
+    ACK,
+    GET,
+    PUT,
+    REQUEST_ID,
+    SUB,
+    Reply,
+    Request,
+    decode_request,
+    encode_reply,
+    pack,
+)
+
+NODES = ("a", "b", "c")
+RUN_ID = "00000000-0000-0000-0000-000000000001"
+TRIP_S = 0.001
+
+
+class FakeWire:
+    """A scheduler, and nodes that answer as told: a broker of one topic is enough.
+
+    `refusing`, `swallowing`: nodes that refuse connections, or can't be reached. `unanswered`:
+    types of requests that are carried out in silence. Every node relays to the leader, `a`.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.refusing: set[str] = set()
+        self.unanswered: set[str] = set()
+        self.swallowing: set[str] = set()
+        self.requests: list[tuple[float, str, Request]] = []
+        self.epoch = 0
+        self.stored: dict[int, tuple[bytes, bytes]] = {}  # counter -> batch
+        self.ids: dict[int, int] = {}
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._open: set[tuple[str, str]] = set()
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (self.now + delay_s, len(self.requests) + id(action), action))
+
+    def stream(self, name: str) -> random.Random:
+        return random.Random(name)
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self._heap and self._heap[0][0] <= until:
+            self.now, _, action = heapq.heappop(self._heap)
+            action()
+        self.now = until
+
+    def client_send(self, process: Process, node: str, frames: Sequence[bytes]) -> str:
+        if node in self.refusing:
+            return "refused"
+        if node in self.swallowing:
+            return "swallowed"
+        self._open.add((process.name, node))
+        request = decode_request(frames)
+        self.requests.append((self.now, node, request))
+        reply = encode_reply(_HANDLERS[request.type](self, request))
+        if request.type not in self.unanswered:
+            self.after(TRIP_S, lambda: self._deliver(process, node, reply))
+        return "sent"
+
+    def client_close(self, process: Process, node: str) -> None:
+        self._open.discard((process.name, node))
+
+    def _deliver(self, process: Process, node: str, reply: list[bytes]) -> None:
+        if (process.name, node) in self._open:
+            process.replied(node, reply)
+
+    def _ack(self, request: Request, **body: Any) -> Reply:
+        return Reply(ACK, request.request_id, "a", "a", 1, body)
+
+    def _register(self, request: Request) -> Reply:
+        self.epoch += 1
+        counters = {"t": max(self.stored)} if self.stored else {}
+        cursors = {"subscriptions": {"t": 0}} if request.client_id else {}
+        known = {"counters": counters} if request.client_id else {}
+        return self._ack(request, client_id="me", epoch=self.epoch, sequence=1, **known, **cursors)
+
+    def _put(self, request: Request) -> Reply:
+        counter = request.body["counter"]
+        known = counter in self.ids
+        self.stored.setdefault(counter, (request.lengths, request.data))
+        id_ = self.ids.setdefault(counter, len(self.ids) + 1)
+        return self._ack(request, id=id_, count=1, duplicate=known)
+
+    def _get(self, request: Request) -> Reply:
+        last_id = request.body["last_id"] or 0
+        found = [c for c, id_ in self.ids.items() if id_ == last_id + 1]
+        if not found:
+            return self._ack(request, count=0)
+        reply = self._ack(request, topic="t", id=last_id + 1, count=1)
+        reply.lengths, reply.data = self.stored[found[0]]
+        return reply
+
+
+_HANDLERS: dict[str, Callable[[FakeWire, Request], Reply]] = {
+    REQUEST_ID: FakeWire._register,
+    SUB: lambda wire, request: wire._ack(request, last_id=0, resumed=False),
+    PUT: FakeWire._put,
+    GET: FakeWire._get,
+}
+
+
+class Ear:
+    """A witness that only remembers."""
+
+    def __init__(self) -> None:
+        self.lives: list[tuple[str, str]] = []
+        self.outcomes: list[tuple[str, Outcome]] = []
+        self.errors: list[str] = []
+        self.handed: list[int] = []
+
+    def invoked(self, process: Process, operation: Operation) -> None:
+        pass
+
+    def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        self.outcomes.append((operation.f, outcome))
+
+    def life(self, client: str, what: str) -> None:
+        self.lives.append((client, what))
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        self.errors.append(error.code)
+
+    def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
+        pass
+
+    def handed_over(self, client: str, delivery: Delivery) -> None:
+        self.handed.append(delivery.last_id)
+
+
+class Stage:
+    def __init__(self, directory: Path, deadline_ms: int = 15_000) -> None:
+        self.wire, self.ear, self.directory = FakeWire(), Ear(), directory
+        self.results: list[Any] = []
+        self.deadline_ms = deadline_ms
+
+    def client(self, script: Callable[[Process], Script]) -> SimClient:
+        place = (NODES, self.directory, RUN_ID, self.deadline_ms)
+        make = lambda client, process: script(process)  # noqa: E731
+        client = SimClient(self.wire, self.ear, "one", *place, make)
+        client.start()
+        return client
+
+    def puts(self, process: Process, count: int = 1) -> Script:
+        for number in range(count):
+            try:
+                result = yield process.session.put("t", [f"p{number}"])
+            except FlotillaError as error:
+                self.results.append(error.code)
+            else:
+                self.results.append(result[0].id)
+
+    def rows(self, process: str = "one") -> list[tuple[str, str]]:
+        events = history.read(self.directory / "history" / f"{process}.jsonl")
+        return [(event["f"], event["type"]) for event in events]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_a_put_goes_to_the_leader_and_is_recorded_as_any_other(stage: Stage) -> None:
+    client = stage.client(stage.puts)
+    stage.wire.run(1.0)
+    assert stage.results == [1]
+    assert stage.rows() == [("put", "invoke"), ("put", "ok")]
+    assert client.has_ended
+    assert client.process is None
+
+
+def test_a_refused_connection_is_known_at_once_and_a_swallowed_one_after_a_second(
+    stage: Stage,
+) -> None:
+    stage.wire.refusing = {"a", "b", "c"}
+    stage.client(stage.puts)
+    stage.wire.run(0.5)
+    stage.wire.refusing, stage.wire.swallowing = set(), {"b", "c"}
+    stage.wire.run(5.0)
+    assert stage.results == [1]
+    assert {node for _, node, _ in stage.wire.requests} == {"a"}
+
+
+def test_silence_is_an_unknown_outcome_that_stays_in_the_outbox(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, deadline_ms=1000)
+    client = stage.client(lambda process: stage.puts(process, 2))
+    stage.wire.unanswered = {PUT}
+    stage.wire.run(1.5)
+    assert stage.results == ["unavailable"]
+    stage.wire.unanswered = set()
+    stage.wire.run(15.0)
+    assert stage.results[1:] == [2]
+    assert stage.rows()[2:4] == [("put", "invoke"), ("put", "ok")]  # the outbox goes first
+    assert sorted(stage.wire.stored) == [1, 2]
+    assert client.has_ended
+
+
+@pytest.mark.parametrize("point", ["now", "invoke", "complete"])
+def test_a_client_that_crashes_resends_from_its_outbox_exactly_once(
+    stage: Stage, point: str
+) -> None:
+    def script(process: Process) -> Script:
+        yield process.session.operations.next_counter("t")
+        if len(stage.ear.lives) == 1:
+            process.observer.crash_at = point
+        yield from stage.puts(process, 1)
+
+    client = stage.client(script)
+    stage.wire.run(0.0015)
+    if point == "now":
+        client.crash()
+    stage.wire.run(1.0)
+    assert stage.ear.lives == [("one", "started"), ("one", "crashed")]
+    client.start()
+    stage.wire.run(1.0)
+    assert stage.ear.lives[2:] == [("one", "started"), ("one", "ended")]
+    assert sorted(stage.wire.ids.values()) == list(range(1, len(stage.wire.ids) + 1))
+    assert stage.rows()[-1] == ("put", "ok")
+
+
+def test_what_a_dead_process_waited_for_never_comes(stage: Stage) -> None:
+    client = stage.client(stage.puts)
+    client.crash()
+    stage.wire.run(30.0)
+    assert stage.results == []
+    assert not client.has_ended
+
+
+def test_a_copy_is_the_client_and_has_its_outbox(stage: Stage) -> None:
+    def script(process: Process) -> Script:
+        yield from stage.puts(process, 3)
+        yield 5.0
+
+    client = stage.client(script)
+    stage.wire.run(1.0)
+    first = client.process
+    client.take_over()
+    assert client.process is not first
+    assert client.process is not None
+    assert client.process.session.state.client_id == "me"
+    assert client.process.session.state.counter("t") == 3
+    stage.wire.run(1.0)
+    assert first is not None
+    assert first.is_alive
+    stage.wire.run(10.0)
+    assert client.has_ended
+    assert stage.rows("one-copy-1")[:2] == [("put", "invoke"), ("put", "ok")]
+
+
+def test_ids_and_nonces_come_from_the_seed(tmp_path: Path) -> None:
+    seen = []
+    for number in (1, 2):
+        stage = Stage(tmp_path / str(number))
+        client = stage.client(stage.puts)
+        stage.wire.run(1.0)
+        client.has_ended = False
+        client.start()
+        stage.wire.run(1.0)
+        seen.append([(r.request_id, r.body.get("nonce")) for _, _, r in stage.wire.requests])
+    assert seen[0] == seen[1]
+    assert any(nonce for _, nonce in seen[0])
+
+
+def test_a_late_reply_is_no_answer_to_a_later_question(stage: Stage) -> None:
+    client = stage.client(stage.puts)
+    assert client.process is not None
+    stray = Reply(ACK, "someone-1.1", "a", "a", 1, {"id": 77, "count": 1})
+    client.process.replied("a", encode_reply(stray))
+    client.process.replied("b", encode_reply(stray))
+    stage.wire.run(1.0)
+    assert stage.results == [1]
+
+
+def test_the_crowd_heals_drains_and_comes_to_its_end(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    roles = [Role(topics=("t",), puts=1.0, gets=1.0, get_wait_ms=0)]
+    crowd = Crowd(stage.wire, stage.ear, NODES, roles, 2.0, tmp_path, RUN_ID, 5_000)
+    crowd.start()
+    stage.wire.run(1.0)
+    crowd.clients["client-1"].crash()
+    assert crowd.lagging() == ["client-1"]
+    stage.wire.run(20.0)
+    assert crowd.is_done
+    assert stage.ear.handed == list(range(1, len(stage.ear.handed) + 1))
+    phases = [e["phase"] for e in history.read(tmp_path / "history" / "runner.jsonl")]
+    assert [p for p in dict.fromkeys(phases)] == ["steady", "heal", "tombstone", "drain", "done"]
+    drained = [
+        e for e in history.read(tmp_path / "history" / "client-1.jsonl") if e["f"] == "phase"
+    ]
+    assert [(e["phase"], e["topic"]) for e in drained] == [("drained", "t")]
+
+
+def test_pack_of_the_fake_is_what_clients_send(stage: Stage) -> None:
+    stage.client(stage.puts)
+    stage.wire.run(1.0)
+    assert stage.wire.stored[1] == pack([b"p0"])

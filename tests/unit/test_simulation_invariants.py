@@ -1,0 +1,435 @@
+"""What must hold in a simulation: every claim is seen to be broken when it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from chaos import payload
+from chaos.simulation.coverage import STATES, Coverage
+from chaos.simulation.disk import SimDisk
+from chaos.simulation.durable import DurableLog, journal_files, proved_bytes
+from chaos.simulation.invariants import CHECKS, Invariants
+from chaos.simulation.operator import Operator
+from chaos.simulation.plan import Action, Plan
+from chaos.simulation.promises import Promises
+from chaos.simulation.watch import Attached, attach
+from chaos.simulation.world import World
+from cluster import commands
+from cluster.commands import Advance, Put
+from cluster.journal import Journal
+from flotilla import CounterGap, Fenced, NotSubscribed, Operation, Outcome
+from flotilla.operations import Delivery
+from flotilla.protocol import pack
+
+ROLES = [
+    {"topics": ["t"], "puts": 1.0, "pause_s": 0.05},
+    {"topics": ["t"], "gets": 1.0, "pause_s": 0.05, "get_wait_ms": 200},
+]
+SMALL = {"segment_bytes": 1024, "keep_bytes": 1024}
+
+
+class Node:
+    """A node as far as the invariants look."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.life, self.durable_index, self.paused = name, 1, 0, False
+        self.disk = SimDisk(lambda: None)
+        self.raft = SimpleNamespace(
+            is_leader=False, term=1, settled_index=0, commit_index=0, applied_index=0
+        )
+        self.hard_state: tuple[int, str | None] = (1, None)
+        self.digest = "same"
+        self.terms: dict[int, int] = {}
+        journal = SimpleNamespace(
+            first_index=1,
+            last_index=0,
+            getCurrentTerm=lambda: self.hard_state[0],
+            getVotedForNodeId=lambda: self.hard_state[1],
+            term_at=self.terms.get,
+        )
+        self.cursor: int | None = None
+        store = SimpleNamespace(
+            applied_index=0, digest=lambda: self.digest, cursor=lambda client, topic: self.cursor
+        )
+        self.replica: Any = SimpleNamespace(raft=self.raft, journal=journal, store=store)
+        self.up = True
+
+
+class Scene:
+    """Three nodes, and what the invariants say of them."""
+
+    def __init__(self) -> None:
+        self.nodes = {name: Node(name) for name in "abc"}
+        self.world: Any = SimpleNamespace(
+            plan=Plan(1), now=0.0, observers=[], watchers=[], nodes=self.nodes
+        )
+        self.invariants = Invariants(cast(World, self.world))
+        self.promises = Promises(self.invariants, frozenset({"leaver"}))
+        self.process: Any = SimpleNamespace(name="one/1", place="one")
+        self.process.session = SimpleNamespace(state=SimpleNamespace(epoch=1, client_id="me"))
+
+    def turn(self, name: str) -> None:
+        for watcher in self.world.watchers:
+            watcher(self.nodes[name])
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        for observer in self.world.observers:
+            observer(kind, fields)
+
+    def apply(self, name: str, index: int, term: int, payload: bytes) -> None:
+        self.emit("apply", node=name, index=index, term=term, payload=payload)
+        self.turn(name)
+
+    def ask(self, f: str, outcome: Outcome, number: int = 1, **fields: Any) -> None:
+        operation = Operation(number, "me", f, "t", **fields)
+        self.promises.invoked(self.process, operation)
+        self.promises.completed(self.process, operation, outcome)
+
+    @property
+    def checks(self) -> list[str]:
+        return [failure.check for failure in self.invariants.failures]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def put_entry(counter: int = 1) -> bytes:
+    return commands.encode(0, [Put("me", 1, "t", counter, *pack([b"x"]))])
+
+
+def stored(first_id: int = 1, duplicate: bool = False) -> Outcome:
+    return Outcome(1, topic="t", first_id=first_id, count=1, duplicate=duplicate)
+
+
+def make_durable(scene: Scene, *names: str) -> None:
+    for name in names:
+        scene.nodes[name].durable_index = 1
+        scene.nodes[name].terms[1] = 1
+
+
+# --- nodes --------------------------------------------------------------------------------------
+
+
+def test_two_leaders_of_a_term_are_seen_and_of_two_terms_are_not(scene: Scene) -> None:
+    scene.nodes["a"].raft.is_leader = scene.nodes["b"].raft.is_leader = True
+    scene.nodes["b"].raft.term = 2
+    scene.turn("a")
+    scene.turn("b")
+    assert scene.checks == []
+    scene.nodes["b"].raft.term = 1
+    scene.turn("b")
+    assert scene.checks == ["leaders"]
+
+
+def test_different_entries_at_an_index_are_seen(scene: Scene) -> None:
+    scene.apply("a", 1, 1, b"")
+    scene.apply("b", 1, 1, b"")
+    assert scene.checks == []
+    scene.apply("c", 1, 2, b"")
+    assert scene.checks == ["prefix"]
+
+
+def test_what_a_turn_without_end_has_applied_counts_only_if_it_is_durable(scene: Scene) -> None:
+    scene.emit("apply", node="a", index=1, term=1, payload=b"")
+    scene.emit("ended", node="a", how="failed")
+    scene.apply("a", 1, 2, b"")
+    assert scene.checks == []
+
+
+def test_different_states_at_an_index_are_seen(scene: Scene) -> None:
+    scene.turn("a")
+    scene.nodes["b"].digest = "other"
+    scene.turn("b")
+    assert scene.checks == ["digest"]
+
+
+@pytest.mark.parametrize("state", [(0, None), (1, "b"), (1, None)])
+def test_a_vote_or_term_that_regresses_is_seen(scene: Scene, state: tuple[int, str | None]) -> None:
+    node = scene.nodes["a"]
+    node.hard_state = (1, "a")
+    scene.turn("a")
+    node.life, node.hard_state = 3, state
+    scene.turn("a")
+    assert scene.checks == ["hard_state"]
+
+
+def test_a_node_that_comes_back_with_less_is_seen_unless_its_disk_was_emptied(
+    scene: Scene,
+) -> None:
+    node = scene.nodes["a"]
+    node.raft.settled_index = node.replica.journal.last_index = 5
+    scene.turn("a")
+    scene.emit("emptied", node="a")
+    node.life, node.raft.settled_index, node.replica.journal.last_index = 3, 0, 0
+    scene.turn("a")
+    assert scene.checks == []
+    node.raft.settled_index = node.replica.journal.last_index = 5
+    scene.turn("a")
+    node.life, node.raft.settled_index, node.replica.journal.last_index = 5, 4, 4
+    scene.turn("a")
+    assert scene.checks == ["hard_state"]
+
+
+def test_a_commit_index_that_goes_back_within_a_life_is_seen(scene: Scene) -> None:
+    scene.nodes["a"].raft.commit_index = 5
+    scene.turn("a")
+    scene.nodes["a"].raft.commit_index = 4
+    scene.turn("a")
+    assert scene.checks == ["applied"]
+
+
+def test_an_acknowledgment_without_a_majority_of_disks_is_seen(scene: Scene) -> None:
+    scene.apply("a", 1, 1, put_entry())
+    make_durable(scene, "a", "b")
+    scene.ask("put", stored(), counter=1, count=1)
+    assert scene.checks == []
+    scene.nodes["b"].durable_index = 0
+    scene.ask("put", stored(2), 2, counter=1, count=1)
+    assert scene.checks == ["durable"]
+
+
+def test_an_acknowledgment_of_what_nobody_applied_is_seen(scene: Scene) -> None:
+    scene.ask("put", stored(), counter=1, count=1)
+    assert scene.checks == ["durable"]
+
+
+def test_a_node_that_ends_by_itself_is_seen_unless_its_disk_was_at_fault(scene: Scene) -> None:
+    fields = {"node": "a", "error": "DiskFailed", "reason": "full"}
+    scene.emit("node_failed", **fields, disk_faults=["full"])
+    assert scene.checks == []
+    scene.emit("node_failed", **fields, disk_faults=[])
+    assert scene.checks == ["ended"]
+
+
+def test_a_cursor_that_passes_what_was_delivered_is_seen(scene: Scene) -> None:
+    scene.ask("sub", Outcome(1, last_id=3, resumed=False))
+    scene.apply("a", 1, 1, commands.encode(0, [Advance("me", 1, {"t": 3})]))
+    assert scene.checks == []
+    scene.apply("a", 2, 1, commands.encode(0, [Advance("me", 1, {"t": 4})]))
+    assert scene.checks == ["cursor"]
+
+
+def test_a_cursor_that_moves_back_is_seen(scene: Scene) -> None:
+    scene.ask("sub", Outcome(1, last_id=3, resumed=False))
+    scene.nodes["a"].cursor = 3
+    scene.apply("a", 1, 1, commands.encode(0, [Advance("me", 1, {"t": 3})]))
+    assert scene.checks == []
+    scene.nodes["a"].cursor = 2
+    scene.apply("a", 2, 1, commands.encode(0, [Advance("me", 1, {"t": 2})]))
+    assert scene.checks == ["cursor"]
+
+
+# --- clients ------------------------------------------------------------------------------------
+
+
+def deliver(scene: Scene, text: str, number: int = 9) -> None:
+    outcome = Outcome(1, topic="t", first_id=1, count=1, publications=(text.encode(),))
+    scene.ask("get", outcome, number, last_id=0)
+
+
+@pytest.mark.parametrize("delivered_first", [False, True])
+def test_another_content_than_the_acknowledged_is_seen(scene: Scene, delivered_first: bool) -> None:
+    scene.apply("a", 1, 1, put_entry())
+    make_durable(scene, "a", "b", "c")
+    old, new = (payload.make("me", "t", 1, filler) for filler in ("old", "new"))
+    scene.promises.made(scene.process, "t", 1, [old])
+    scene.promises.made(scene.process, "t", 1, [new])
+    if delivered_first:
+        deliver(scene, old)
+    scene.ask("put", stored(), counter=1, count=1)
+    if not delivered_first:
+        deliver(scene, old)
+    assert scene.checks == ["content"]
+
+
+def test_an_answer_that_is_older_than_its_request_is_seen(scene: Scene) -> None:
+    scene.apply("a", 1, 1, put_entry())
+    make_durable(scene, "a", "b", "c")
+    scene.ask("put", stored(7), counter=1, count=1)
+    scene.ask("get", Outcome(1, topic="t", count=0), 2, last_id=7)
+    scene.ask("sub", Outcome(1, last_id=7, resumed=False), 3)
+    assert scene.checks == []
+    scene.ask("get", Outcome(1, topic="t", count=0), 4, last_id=6)
+    scene.ask("sub", Outcome(1, last_id=6, resumed=False), 5)
+    scene.ask("put", stored(7), 6, counter=1, count=1)
+    assert scene.checks == ["stale_read"] * 3
+
+
+def test_a_process_that_succeeds_behind_a_newer_one_is_seen(scene: Scene) -> None:
+    scene.process.session.state.epoch = 2
+    scene.ask("unsub", Outcome(1))
+    assert scene.checks == []
+    scene.process.session.state.epoch = 1
+    scene.ask("unsub", Outcome(1, error="fenced"), 2)
+    assert scene.checks == []
+    scene.ask("unsub", Outcome(1), 3)
+    assert scene.checks == ["fenced"]
+
+
+def test_what_an_application_gets_twice_is_seen_unless_it_has_a_copy(scene: Scene) -> None:
+    delivery = Delivery("t", 1, (b"x", b"y"))
+    scene.promises.life("copied", "copied")
+    for client in ("copied", "copied", "one"):
+        scene.promises.handed_over(client, delivery)
+    assert scene.checks == []
+    scene.promises.handed_over("one", Delivery("t", 2, (b"y",)))
+    assert scene.checks == ["handed_over_twice"]
+
+
+def test_errors_that_no_fault_explains_are_seen(scene: Scene) -> None:
+    scene.promises.life("copied", "copied")
+    scene.promises.refused("copied", Fenced("m"))
+    scene.promises.refused("leaver", NotSubscribed("m"))
+    assert scene.checks == []
+    scene.promises.refused("one", Fenced("m"))
+    scene.promises.refused("one", NotSubscribed("m"))
+    scene.promises.refused("leaver", CounterGap("m"))
+    assert scene.checks == ["unexpected"] * 3
+
+
+# --- disks and the operator ---------------------------------------------------------------------
+
+
+def journal_on(disk: SimDisk, count: int) -> Journal:
+    Journal.create(Path("j"), disk)
+    journal = Journal.open(Path("j"), 1 << 20, 1 << 20, files=disk, on_failure=disk.stop)
+    journal.setCurrentTerm(1, None)
+    for index in range(1, count + 1):
+        journal.add(b"\0" + b"x" * 20, index, 1)
+        journal.sync()
+    return journal
+
+
+def test_a_durable_log_has_what_was_synced_and_no_more() -> None:
+    disk = SimDisk(lambda: None)
+    journal = journal_on(disk, 3)
+    journal.add(b"\0y", 4, 1)
+    log = DurableLog(disk)
+    assert [log.holds(index, 1) for index in (1, 3, 4)] == [True, True, False]
+    assert not log.holds(3, 2)
+    journal.sync()
+    assert DurableLog(disk).holds(4, 1)
+
+
+def test_an_entry_that_was_replaced_is_not_in_the_durable_log() -> None:
+    disk = SimDisk(lambda: None)
+    journal = journal_on(disk, 3)
+    journal.add(b"\0z", 2, 2)
+    journal.sync()
+    log = DurableLog(disk)
+    assert (log.holds(2, 2), log.holds(2, 1), log.holds(3, 1)) == (True, False, False)
+
+
+def test_damage_to_what_is_proved_durable_is_always_noticed() -> None:
+    for at in range(0, 1000, 7):
+        disk = SimDisk(lambda: None)
+        journal_on(disk, 5)._destroy()
+        [(path, inode)] = journal_files(disk)
+        high = proved_bytes(path, bytes(inode.data))
+        assert 0 < high < len(inode.data)
+        if at >= high:
+            break
+        inode.data[at] ^= 4
+        with pytest.raises(Exception, match=r"corrupt|format"):
+            Journal.open(Path("j"), 1 << 20, 1 << 20, files=disk, on_failure=disk.stop)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(Plan(3, 3, 0, 30.0, knobs=SMALL)) as world:
+        yield world
+
+
+def test_the_operator_empties_a_minority_and_the_next_only_after_readmission(
+    world: World,
+) -> None:
+    operator = Operator(world)
+    emptied: list[str] = []
+    world.observers.append(
+        lambda kind, fields: emptied.append(fields["node"]) if kind == "emptied" else None
+    )
+    operator.wipe("a")
+    assert emptied == []  # nobody is a member yet
+    world.run_until(5.0)
+    operator.wipe("a")
+    operator.wipe("b")
+    operator.damage("b", "flip")
+    assert emptied == ["a"]
+    operator.restart_all()
+    world.run_until(15.0)
+    operator.wipe("b")
+    assert emptied == ["a", "b"]
+
+
+def test_a_node_that_refuses_its_damaged_disk_is_rebuilt(world: World) -> None:
+    operator = Operator(world)
+    world.run_until(5.0)
+    events: list[str] = []
+    world.observers.append(lambda kind, fields: events.append(kind))
+    operator.damage("c", "flip")
+    world.kill("c")
+    operator.restart("c")
+    world.run_until(15.0)
+    assert [kind for kind in events if kind in ("node_failed", "emptied", "readmitted")] == [
+        "node_failed",
+        "emptied",
+        "readmitted",
+    ]
+
+
+# --- all of it ----------------------------------------------------------------------------------
+
+
+def attached(world: World, until_s: float = 200.0) -> Attached:
+    watch = attach(world)
+    while not watch.is_over and world.now < until_s:
+        world.run_until(world.now + 0.5)
+    return watch
+
+
+def test_a_calm_run_drains_without_a_failure() -> None:
+    plan = Plan(5, 3, 2, 5.0, knobs={"load": {"roles": ROLES}})
+    with World(plan) as world:
+        watch = attached(world)
+        assert watch.finish() == []
+        assert watch.coverage["drained"] == 1
+        events = watch.events()
+    assert {event["f"] for event in events} == {"put", "get", "sub", "phase"}
+    assert sum(event["f"] == "put" and event["type"] == "ok" for event in events) > 20
+
+
+def test_a_run_without_progress_says_where_everybody_stands() -> None:
+    outage = tuple(Action(5.5, "kill", {"node": name}) for name in "ab")
+    plan = Plan(5, 3, 2, 5.0, knobs={"load": {"roles": ROLES}}, schedule=outage)
+    with World(plan) as world:
+        failures = attached(world).finish()
+    assert [failure.check for failure in failures] == ["progress"]
+    assert "a is down; b is down; c is up" in failures[0].text
+
+
+def test_every_check_and_state_has_its_words() -> None:
+    assert all(text and not text.endswith(".") for text in (*CHECKS.values(), *STATES.values()))
+
+
+def test_coverage_counts_an_election_under_load_and_two_leaders(scene: Scene) -> None:
+    coverage = Coverage(scene.world)
+    operation = Operation(1, "me", "put", "t", counter=1, count=1)
+    coverage.invoked(scene.process, operation)
+    scene.emit("role", node="a", role="leader", term=1, reason="")
+    scene.emit("role", node="b", role="leader", term=2, reason="")
+    coverage.completed(scene.process, operation, stored(1, duplicate=True))
+    scene.emit("role", node="a", role="follower", term=1, reason="no majority has answered")
+    reached = {name: count for name, count in coverage.counts.items() if count}
+    assert reached == {
+        "election_under_load": 2,
+        "two_leaders": 1,
+        "duplicate_put": 1,
+        "leader_alone": 1,
+    }

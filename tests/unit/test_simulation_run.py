@@ -1,0 +1,119 @@
+"""What chaos/simulation/run.py promises: a run is its plan and the code, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chaos.simulation import run as run_module
+from chaos.simulation.plan import Action, Plan
+from chaos.simulation.result import BROKEN
+from chaos.simulation.run import run
+from chaos.simulation.trace import VALUE_CHARACTERS_MAX, line
+
+PUBLISHER = {"topics": ["x"], "puts": 1.0, "pause_s": 0.05}
+SUBSCRIBER = {"topics": ["x"], "gets": 1.0, "pause_s": 0.05}
+SCHEDULE = (Action(1.5, "kill", {"node": "leader"}), Action(2.0, "restart_all"))
+PLAN = Plan(
+    seed=11,
+    clients=2,
+    duration_s=4.0,
+    knobs={"load": {"roles": [PUBLISHER, SUBSCRIBER]}},
+    schedule=SCHEDULE,
+)
+
+
+def test_a_run_is_clean_and_says_what_happened_in_it() -> None:
+    result = run(PLAN)
+    assert (result.verdict, result.failures) == ("clean", ())
+    assert result.events["fault.kill"] == 1
+    assert result.events["answered"] > 10
+    assert result.coverage["drained"] == 1
+    assert result.simulated_s >= PLAN.duration_s
+
+
+def test_the_same_plan_is_the_same_run_and_another_seed_is_not() -> None:
+    hashes = {run(PLAN).hash, run(Plan.from_json(PLAN.to_json())).hash}
+    assert len(hashes) == 1
+    assert run(replace(PLAN, seed=12)).hash not in hashes
+
+
+def test_looking_on_changes_nothing() -> None:
+    assert run(PLAN, write=lambda text: None, is_full=True).hash == run(PLAN).hash
+
+
+def test_a_run_asks_neither_a_clock_nor_the_system_for_randomness(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    callers: set[tuple[str, str]] = set()
+
+    def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            callers.add((name, sys._getframe(1).f_globals["__name__"]))
+            return real(*arguments)
+
+        return call
+
+    sources = [
+        (time, "time time_ns monotonic monotonic_ns perf_counter sleep"),
+        (os, "urandom getrandom"),
+        (uuid, "uuid1 uuid4"),
+        (random, "random randint choice shuffle uniform getrandbits"),
+    ]
+    for module, names in sources:
+        for name in names.split():
+            monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
+    assert run(PLAN).verdict == "clean"
+    assert callers == {("monotonic", "chaos.simulation.run")}  # how long it took, no more
+
+
+def test_the_trace_has_a_line_for_each_event_and_frequent_ones_when_asked_for() -> None:
+    short: list[str] = []
+    full: list[str] = []
+    run(PLAN, write=short.append)
+    run(PLAN, write=full.append, is_full=True)
+    assert any(" fault " in text and "name=kill" in text for text in short)
+    assert any(" role " in text and "role=leader" in text for text in short)
+    assert any(" answered " in text for text in short)
+    assert not any(" apply " in text for text in short)
+    assert [text for text in full if " apply " not in text] == short
+    assert len(full) > len(short)
+
+
+def test_a_line_of_the_trace_is_short_whatever_is_in_it() -> None:
+    text = line(1.5, "apply", {"node": "a", "payload": b"x" * 1000, "reason": "y" * 1000})
+    assert "payload=1000 bytes" in text
+    assert len(text) < 2 * VALUE_CHARACTERS_MAX
+
+
+def test_an_exception_of_the_simulator_is_neither_a_pass_nor_a_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def crash(world: Any, watch: Any) -> None:
+        raise KeyError("a defect of ours")
+
+    monkeypatch.setattr(run_module, "let_pass", crash)
+    result = run(PLAN)
+    assert (result.verdict, result.checks) == ("broken", {BROKEN})
+    assert "KeyError: 'a defect of ours' at test_simulation_run.py" in result.failures[0].text
+
+
+def test_a_planted_bug_is_in_the_code_for_one_run_alone() -> None:
+    found = run(PLAN, "sync-without-the-disk")
+    assert found.verdict == "failed"
+    assert found.simulated_s < PLAN.duration_s  # it is over with the first failure
+    assert run(PLAN).verdict == "clean"
+
+
+def test_garbage_is_collected_again_after_a_run() -> None:
+    run(PLAN)
+    assert gc.isenabled()

@@ -1,0 +1,95 @@
+"""Plans from seeds."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+
+import pytest
+
+from chaos.simulation.clients import CRASH_POINTS
+from chaos.simulation.operator import BROKEN_HOWS, Operator
+from chaos.simulation.plan import Plan
+from chaos.simulation.scripts import Role
+from chaos.simulation.swarm import KINDS, plan_for
+from chaos.simulation.watch import Attached
+from chaos.simulation.world import KNOBS, World
+
+PLANS = [plan_for(seed, "safety") for seed in range(200)]
+LIVE = [plan_for(seed, "live") for seed in range(200)]
+
+
+def test_a_seed_is_a_plan_for_ever() -> None:
+    assert plan_for(7, "live") == plan_for(7, "live")
+    assert plan_for(7, "live") != plan_for(7, "safety")
+
+
+def test_a_plan_survives_json() -> None:
+    for plan in PLANS[:50]:
+        assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_the_number_of_nodes_can_be_asked_for() -> None:
+    assert {plan_for(seed, "safety", 5).nodes for seed in range(20)} == {5}
+    drawn = Counter(plan.nodes for plan in PLANS)
+    assert drawn[3] > drawn[5] > drawn[1] + drawn[7] > 0
+
+
+def test_every_kind_of_fault_is_in_many_plans_and_in_no_way_in_all() -> None:
+    names = Counter(name for plan in PLANS for name in {a.name for a in plan.schedule})
+    for name, count in names.items() - {("weather", len(PLANS))}:
+        assert count > 20, name
+    assert len(names) >= len(KINDS)
+    sizes = Counter(len({a.name for a in plan.schedule}) for plan in PLANS)
+    assert max(sizes) - min(sizes) > 10
+
+
+def test_every_action_can_be_performed() -> None:
+    own = {
+        "client_crash": Attached._client_crash,
+        "client_restart": Attached._client_restart,
+        "client_copy": Attached._client_copy,
+        **{name: getattr(Operator, name) for name in ("wipe", "damage", "restart", "restart_all")},
+    }
+    for action in {(a.name, tuple(sorted(a.args))) for plan in PLANS for a in plan.schedule}:
+        name, arguments = action
+        perform = own.get(name) or getattr(World, name)
+        inspect.signature(perform).bind(None, **dict.fromkeys(arguments))
+
+
+def test_actions_come_in_order_before_the_end() -> None:
+    for plan in PLANS:
+        times = [action.at_s for action in plan.schedule]
+        assert times == sorted(times)
+        assert times[-1] < plan.duration_s
+
+
+def test_roles_and_knobs_are_what_the_clients_and_the_world_take() -> None:
+    for plan in PLANS:
+        roles = [Role.of(role) for role in plan.knobs["load"]["roles"]]
+        assert len(roles) == plan.clients
+        assert any(role.puts for role in roles)
+        assert any(role.gets for role in roles)
+        assert plan.knobs.keys() - {"load"} <= KNOBS.keys()
+
+
+def test_only_a_minority_stays_broken_and_only_where_progress_is_the_point() -> None:
+    assert not any(plan.knobs["load"]["broken"] for plan in PLANS)
+    hows: set[str] = set()
+    for plan in LIVE:
+        broken = plan.knobs["load"]["broken"]
+        assert len(broken) <= (plan.nodes - 1) // 2
+        hows |= set(broken.values())
+    assert hows == set(BROKEN_HOWS)
+
+
+def test_clients_crash_at_every_point() -> None:
+    points = {a.args["at"] for plan in PLANS for a in plan.schedule if a.name == "client_crash"}
+    assert points == set(CRASH_POINTS)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_nobody_waits_for_room_that_a_fenced_client_will_never_make(seed: int) -> None:
+    plan = PLANS[seed]
+    copied = any(action.name == "client_copy" for action in plan.schedule)
+    assert not (copied and "backlog_bytes_max" in plan.knobs)
