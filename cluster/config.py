@@ -132,8 +132,8 @@ class Limits:
     )
     client_queue_max: int = _setting(
         "Messages that ZeroMQ holds for one client (its high-water mark); a reply over it is "
-        "dropped and the client asks again.",
-        128,
+        "dropped and the client asks again. A client may have half as many requests in flight.",
+        512,
         low=1,
         high=1_000_000,
     )

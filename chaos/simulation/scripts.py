@@ -13,12 +13,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from chaos import payload
 from chaos.history import DRAINED
 from chaos.simulation.clients import Process, Script
-from flotilla import Fenced, FlotillaError, TooLarge
+from flotilla import Fenced, FlotillaError, NotSubscribed, TooLarge, UnknownTopic
 from flotilla.operations import Delivery, Steps
 from flotilla.protocol import PUBLICATION_BYTES_MAX
 
@@ -230,11 +231,19 @@ class ClientScript:
 
     def _drain(self, tombstones: Mapping[str, int]) -> Script:
         for topic in sorted(self._state.cursors()):
-            cursor = self._state.cursor(topic) or 0
-            while cursor < tombstones.get(topic, 0):
-                yield from self._tried(lambda topic=topic: self._get(topic))  # type: ignore[misc]
-                cursor = self._state.cursor(topic) or 0
-            self._process.recorder.mark_phase(DRAINED, topic=topic, last_id=cursor)
+            while (cursor := self._state.cursor(topic)) is not None:
+                if cursor >= tombstones.get(topic, 0):
+                    self._process.recorder.mark_phase(DRAINED, topic=topic, last_id=cursor)
+                    break
+                yield from self._tried(partial(self._get_or_leave, topic))
+
+    def _get_or_leave(self, topic: str) -> Script:
+        """Read; who is told that it has left already, by an UNSUB without an answer, leaves."""
+        try:
+            yield from self._get(topic)
+        except (NotSubscribed, UnknownTopic) as error:
+            self._course.refused(self._name, error)
+            yield self._operations.unsubscribe(topic)
 
     def _next_topic(self) -> str:
         self._number += 1

@@ -296,16 +296,22 @@ class World:
         if found is not None:
             found.set_clock_rate(rate)
 
-    def cut(self, node: str, others: list[str] | None = None) -> None:
-        """Let nothing pass between a node and the others (all by default), nobody noticing."""
+    def cut(self, node: str, others: list[str] | None = None, seconds: float | None = None) -> None:
+        """Let nothing pass between a node and the others (all by default), nobody noticing.
+
+        `seconds`: for how long; until `heal` if None.
+        """
         found = self._named(node)
         if found is not None:
             for other in others if others is not None else self.nodes:
-                self.net.cut |= {(found.name, other), (other, found.name)}
+                self.cut_one_way(found.name, other, seconds)
+                self.cut_one_way(other, found.name, seconds)
 
-    def cut_one_way(self, source: str, target: str) -> None:
-        """Let nothing pass from one to another, nobody noticing."""
+    def cut_one_way(self, source: str, target: str, seconds: float | None = None) -> None:
+        """Let nothing pass from one to another, nobody noticing; `seconds` as in `cut`."""
         self.net.cut.add((source, target))
+        if seconds is not None:
+            self.after(seconds, lambda: self.net.cut.discard((source, target)))
 
     def heal(self) -> None:
         """End all cuts and clogs."""

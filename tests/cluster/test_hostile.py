@@ -24,7 +24,7 @@ from tests.conftest import ClusterFactory
 SEED = 20_261
 CLIENT_MESSAGES = 60_000
 PEER_FRAMES = 40_000
-WINDOW = 500  # messages in flight: below the socket's high-water mark
+WINDOW = 200  # messages in flight: below half of `limits.client_queue_max`
 EXIT_DATA = 65
 
 
