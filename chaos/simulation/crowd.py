@@ -39,6 +39,14 @@ class Witness(Watcher, Protocol):
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Hear what a client's application was given."""
 
+    def known(self) -> Mapping[str, int]:
+        """See `scripts.Course`."""
+
+    def listed(
+        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
+    ) -> None:
+        """See `scripts.Course`."""
+
 
 class Crowd:
     """The clients of one run; the `Course` that their scripts follow.
@@ -103,6 +111,16 @@ class Crowd:
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """See `scripts.Course`."""
         self._witness.handed_over(client, delivery)
+
+    def known(self) -> Mapping[str, int]:
+        """See `scripts.Course`."""
+        return self._witness.known()
+
+    def listed(
+        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
+    ) -> None:
+        """See `scripts.Course`."""
+        self._witness.listed(client, rows, known)
 
     def flushed(self, client: str, process: Process) -> None:
         """See `scripts.Course`."""

@@ -6,8 +6,8 @@ history (analytics.twins) is too coarse for. What must not: nodes (invariants.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from chaos.payload import BadPayload, check
 from chaos.simulation.clients import Process
@@ -148,6 +148,20 @@ class Promises:
         client_id = process.session.state.client_id
         for number, text in enumerate(publications, counter):
             self._made[process.place, (client_id, topic, number)] = text.encode()
+
+    def known(self) -> Mapping[str, int]:
+        """Return the highest id of each topic that was ever acknowledged to anybody."""
+        return dict(self._last_ids)
+
+    def listed(
+        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
+    ) -> None:
+        """Check that a listing is no older than the question for it."""
+        for row in rows:
+            topic, last_id = row["topic"], row["last_id"]
+            if last_id < known.get(topic, 0):
+                text = f"{client} is told that {topic} ends at {last_id}"
+                self._fail("stale_read", f"{text}, {known[topic]} was acknowledged before")
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Check that an application gets nothing twice, over all its processes."""

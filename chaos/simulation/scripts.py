@@ -76,6 +76,14 @@ class Course(Protocol):
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Hear what a client's application was given, never to be given again."""
 
+    def known(self) -> Mapping[str, int]:
+        """Return the highest id of each topic that was ever acknowledged to anybody."""
+
+    def listed(
+        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
+    ) -> None:
+        """Hear how all topics stand, as a client was told; `known`: before it asked."""
+
     def flushed(self, client: str, process: Process) -> None:
         """Hear that a client's outbox is empty and that it will publish no more."""
 
@@ -227,7 +235,12 @@ class ClientScript:
             yield self._operations.unsubscribe(topic)
 
     def _list(self) -> Script:
-        yield self._operations.topics(self._rng.random() < 0.5)
+        if self._rng.random() < 0.5:
+            yield self._operations.topics(False)
+            return
+        known = self._course.known()
+        rows = yield self._operations.topics(True)
+        self._course.listed(self._name, rows, known)
 
     def _drain(self, tombstones: Mapping[str, int]) -> Script:
         for topic in sorted(self._state.cursors()):

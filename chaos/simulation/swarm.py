@@ -294,6 +294,9 @@ def _load(draw: Draw) -> dict[str, Any]:
     roles[0] |= {"puts": 1.0, "churns": 0.0}
     # One that only reads: it never waits for an answer to a PUT that a deposed leader can't give.
     roles[-1] |= {"puts": 0.0, "gets": 1.0, "churns": 0.0, "reads_any": False}
+    if len(roles) > 2:  # who changes nothing stays with a deposed leader as long as it answers
+        roles[1] |= {"puts": 0.0, "gets": 0.0, "churns": 0.0, "lists": 1.0, "oversized": 0.0}
+        roles[1]["pause_s"] = draw.between(0.02, 0.1)
     for role in roles:
         if role["churns"]:
             role |= {"topics": [*role["topics"], LEFT_TOPIC], "puts": role["puts"] or 0.2}

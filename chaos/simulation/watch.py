@@ -177,6 +177,16 @@ class Attached:
         """See `scripts.Course`."""
         self._promises.handed_over(client, delivery)
 
+    def known(self) -> Mapping[str, int]:
+        """See `scripts.Course`."""
+        return self._promises.known()
+
+    def listed(
+        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
+    ) -> None:
+        """See `scripts.Course`."""
+        self._promises.listed(client, rows, known)
+
 
 _TOLD: Final = ("attempts", "leader", "term", "error", "first_id", "count", "duplicate", "last_id")
 
