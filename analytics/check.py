@@ -11,45 +11,59 @@ from analytics import session
 from analytics.anomalies import CHECKS, Check
 from analytics.load import History, load
 from analytics.observations import observe
+from analytics.outcome import reasons_of
 from analytics.schema import EVIDENCE
-from analytics.verdict import WITNESS_COUNT_MAX, CheckResult, Operation, Report, Witness
+from analytics.storage import Place, place_of
+from analytics.verdict import NAMELESS, WITNESS_COUNT_MAX, CheckResult, Operation, Report, Witness
 from analytics.witnesses import located
 
 # Called with a step's name when it begins, and again with the result when it was a check.
 OnProgress = Callable[[str, CheckResult | None], None]
-READING, OBSERVING = "reading", "observing"
+# Called at the end, while the history can still be read; returns the report that is final.
+Finish = Callable[[History, Report], Report]
+READING, OBSERVING, REPORTING = "reading", "observing", "reporting"
 
 
 def check(
-    directory: Path | str, master: str | None = None, on_progress: OnProgress | None = None
+    directory: Path | str,
+    master: str | None = None,
+    on_progress: OnProgress | None = None,
+    finish: Finish | None = None,
+    memory: str = session.MEMORY_DEFAULT,
 ) -> Report:
-    """Check the run in `directory` on Spark at `master` (default local[2]) and return the report.
+    """Check the run in `directory` on Spark at `master` (default local[2]) and return the report,
+    or what `finish` makes of it.
 
     Raises HistoryError when there is nothing to check, JavaMissing when Spark can't be started.
     """
     begun_s = time.monotonic()
     tell = on_progress or (lambda _name, _result: None)
-    directory = Path(directory)
-    with session.opened(master) as spark:
+    with session.opened(master, memory) as spark:
         tell(READING, None)
-        history = load(spark, directory)
+        place = place_of(spark, str(directory))
+        history = load(spark, place)
         results = [_told(spark, history, one, tell) for one in CHECKS]
         tell(OBSERVING, None)
         observations = observe(history)
-    intake = history.intake
-    checks = _with_lines(directory, results)
-    crashes = [f"check {one.name} crashed: {one.error}" for one in checks if one.error]
-    return Report(
-        directory=str(directory),
-        run_id=intake.run_id,
-        checks=checks,
-        observations=observations,
-        reasons=(*intake.reasons(), *observations.reasons(), *crashes),
-        lines=intake.lines,
-        torn_lines=intake.torn_lines,
-        malformed_lines=intake.malformed_lines,
-        seconds=time.monotonic() - begun_s,
-    )
+        doubts = (*reasons_of(place), *history.truth.reasons())
+        intake = history.intake
+        checks = _with_lines(place, results)
+        crashes = [f"check {one.name} crashed: {one.error}" for one in checks if one.error]
+        report = Report(
+            directory=str(directory),
+            run_id=intake.run_id,
+            checks=checks,
+            observations=observations,
+            reasons=(*intake.reasons(), *doubts, *observations.reasons(), *crashes),
+            lines=intake.lines,
+            torn_lines=intake.torn_lines,
+            malformed_lines=intake.malformed_lines,
+            seconds=time.monotonic() - begun_s,
+        )
+        if finish is None:
+            return report
+        tell(REPORTING, None)
+        return finish(history, report)
 
 
 def _told(spark: SparkSession, history: History, one: Check, tell: OnProgress) -> CheckResult:
@@ -66,6 +80,9 @@ def run_check(spark: SparkSession, history: History, one: Check) -> CheckResult:
     and is never a pass.
     """
     begun_s = time.monotonic()
+    not_judged = _not_judged(history, one)
+    if not_judged is not None:
+        return CheckResult(one.name, one.meaning, 0, (), 0.0, not_judged=not_judged)
     try:
         path = str(history.cache / "evidence" / one.name)
         one.find(history.tables).write.mode("overwrite").parquet(path)
@@ -76,6 +93,13 @@ def run_check(spark: SparkSession, history: History, one: Check) -> CheckResult:
         error = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}"
     seconds = time.monotonic() - begun_s
     return CheckResult(one.name, one.meaning, count, witnesses, seconds, error)
+
+
+def _not_judged(history: History, one: Check) -> str | None:
+    """Return why a check can't judge this history; None if it can."""
+    if one.needs_truth and history.truth.not_judged:
+        return history.truth.not_judged
+    return NAMELESS if one.needs_names and history.is_application else None
 
 
 def _smallest(evidence: DataFrame) -> tuple[int, tuple[Witness, ...]]:
@@ -94,7 +118,7 @@ def _witness(row: dict[str, object]) -> Witness:
     return Witness(**row, operations=found)  # type: ignore[arg-type]
 
 
-def _with_lines(directory: Path, results: list[CheckResult]) -> tuple[CheckResult, ...]:
+def _with_lines(directory: Place, results: list[CheckResult]) -> tuple[CheckResult, ...]:
     wanted = {
         operation
         for result in results

@@ -3,39 +3,76 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from analytics.check import check
+from analytics import session
+from analytics.check import Finish, check
+from analytics.generate.options import made, with_generation
+from analytics.generate.shape import BadShape
 from analytics.load import HistoryError
+from analytics.report.page import PAGE, write_report
 from analytics.session import JavaMissing
+from analytics.storage import is_url
 from analytics.verdict import EXIT_CODES, CheckResult, Report, Verdict, Witness
 
-STYLES = {Verdict.VALID: "green", Verdict.INVALID: "bold red", Verdict.UNKNOWN: "yellow"}
+STYLES = {
+    Verdict.VALID: "green",
+    Verdict.INVALID: "bold red",
+    Verdict.UNKNOWN: "yellow",
+    None: "dim",  # not judged
+}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="flotilla")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("directory")
 @click.option("--master", help="Spark master, such as spark://host:7077. Default: local[2].")
+@click.option(
+    "--memory",
+    default=session.MEMORY_DEFAULT,
+    show_default=True,
+    metavar="SIZE",
+    help="Heap of Spark's driver, and of an executor on a cluster, such as 512m or 4g.",
+)
 @click.option(
     "--json",
     "json_path",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write the whole report to this file.",
 )
-def main(directory: Path, master: str | None, json_path: Path | None) -> None:
-    """Check the history of the run in DIRECTORY.
+@click.option("--no-report", is_flag=True, help="Do not write DIRECTORY/report.html and .json.")
+@with_generation
+def main(
+    directory: str,
+    master: str | None,
+    memory: str,
+    json_path: Path | None,
+    no_report: bool,
+    **generation: Any,
+) -> None:
+    """Check the history of the run in DIRECTORY: a path, or a URL that Spark can read.
 
     Exit code: 0 valid, 1 invalid, 2 unknown (or it could not be checked).
     """
     console = Console()
+    if not session.MEMORY_PATTERN.fullmatch(memory):
+        raise click.BadParameter(f"{memory!r} is no size such as 4g", param_hint="--memory")
+    if generation["operations"] is not None:
+        generate(console, directory, master, memory, generation)
+        return
+    if not is_url(directory) and not Path(directory).is_dir():
+        raise click.BadParameter(f"{directory!r} is no directory", param_hint="DIRECTORY")
     try:
-        report = checked(console, directory, master)
+        finish = None if no_report else write_report
+        report = checked(console, directory, master, memory, finish)
         show(console, report)
+        if not no_report:
+            console.print(f"report: {directory}/{PAGE}", markup=False, soft_wrap=True)
         if json_path is not None:
             json_path.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
     except (HistoryError, JavaMissing) as error:
@@ -47,7 +84,21 @@ def main(directory: Path, master: str | None, json_path: Path | None) -> None:
     sys.exit(EXIT_CODES[report.verdict])
 
 
-def checked(console: Console, directory: Path, master: str | None) -> Report:
+def generate(
+    console: Console, directory: str, master: str | None, memory: str, wanted: dict[str, Any]
+) -> None:
+    """Make up a history in `directory`; a wrong number is an error of usage."""
+    if is_url(directory):
+        raise click.BadParameter("a history is generated on this machine", param_hint="DIRECTORY")
+    try:
+        made(console, Path(directory), master, memory, **wanted)
+    except BadShape as error:
+        raise click.UsageError(str(error)) from error
+
+
+def checked(
+    console: Console, directory: str, master: str | None, memory: str, finish: Finish | None
+) -> Report:
     """Return the report; what is being done is shown while it is being done."""
     with console.status("starting Spark") as status:
 
@@ -58,7 +109,7 @@ def checked(console: Console, directory: Path, master: str | None) -> Report:
                 style = STYLES[result.verdict]
                 console.print(f"[{style}]{name}[/]: {result.count} ({result.seconds:.1f} s)")
 
-        return check(directory, master, on_progress)
+        return check(directory, master, on_progress, finish, memory)
 
 
 def show(console: Console, report: Report) -> None:
@@ -72,6 +123,8 @@ def show(console: Console, report: Report) -> None:
     )
     if observations.faults:
         console.print(faults_table(report))
+    for remark in observations.remarks():
+        console.print(escape(remark), soft_wrap=True)
     for reason in report.reasons:
         console.print(f"[yellow]{escape(reason)}[/]", soft_wrap=True)
     console.print(f"[{STYLES[report.verdict]}]{report.verdict}[/]")
@@ -82,7 +135,7 @@ def checks_table(report: Report) -> Table:
     table = Table("check", "verdict", "count", "smallest witnesses", title=report.run_id)
     for one in report.checks:
         witnesses = one.error or "\n".join(map(sentence, one.witnesses))
-        verdict = f"[{STYLES[one.verdict]}]{one.verdict}[/]"
+        verdict = f"[{STYLES[one.verdict]}]{one.standing}[/]"
         table.add_row(one.name, verdict, str(one.count), escape(witnesses))
     return table
 
@@ -98,7 +151,9 @@ def faults_table(report: Report) -> Table:
 
 def sentence(witness: Witness) -> str:
     """Return a witness in one line."""
-    words = [f"{witness.topic} id {witness.id}" if witness.id is not None else f"{witness.topic}"]
+    words = [] if witness.topic is None else [witness.topic]
+    if witness.id is not None:
+        words.append(f"id {witness.id}")
     if witness.other_id is not None:
         words.append(f"and {witness.other_id}")
     if witness.producer is not None:

@@ -108,14 +108,15 @@ def highest_before(keys: Sequence[str], order: str, value: Column) -> Column:
     return F.max(value).over(window.rowsBetween(W.unboundedPreceding, -1))
 
 
-def highest_in_buckets_before(rows: DataFrame, keys: Sequence[str], value: Column) -> DataFrame:
-    """Return (keys, bucket, `prior`): the greatest `value` in all lower buckets, null if none.
+def highest_in_buckets_before(rows: DataFrame, keys: Sequence[str], **values: Column) -> DataFrame:
+    """Return (keys, bucket, names of `values`): the greatest in all lower buckets, null if none.
 
     The window runs over one row a bucket: 1/65,536 of the positions.
     """
     window = W.partitionBy(*keys).orderBy("bucket").rowsBetween(W.unboundedPreceding, -1)
-    tops = rows.groupBy(*keys, "bucket").agg(F.max(value).alias("top"))
-    return tops.select(*keys, "bucket", F.max("top").over(window).alias("prior"))
+    tops = (F.max(value).alias(name) for name, value in values.items())
+    priors = (F.max(name).over(window).alias(name) for name in values)
+    return rows.groupBy(*keys, "bucket").agg(*tops).select(*keys, "bucket", *priors)
 
 
 def _order(keys: Sequence[str]) -> WindowSpec:

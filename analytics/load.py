@@ -7,10 +7,9 @@ was made from, and is written last. Any difference, and all of it is made anew.
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -18,11 +17,15 @@ from pyspark.sql import functions as F
 
 from analytics import schema
 from analytics.session import fit
+from analytics.storage import Place, RemotePath, files_in
 from analytics.tables import Tables, build
+from analytics.truth import Truth, files_of, truth_of
 
-LAYOUT: Final = 1  # of the cache; raise it when a table's columns change
+PARQUET: Final = "history.parquet"  # in a run's directory, instead of history/*.jsonl
+LAYOUT: Final = 5  # of the cache; raise it when a table's columns change
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024  # a GET's answer with 100,000 runs of one is under 6 MB
 EXAMPLE_CHARACTERS_MAX: Final = 120
+APPLICATION: Final = "application"  # `recorded_by` in run.json
 
 
 class HistoryError(Exception):
@@ -57,12 +60,17 @@ class Intake:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A run's history, ready for the checks. `cache` is the directory of its Parquet files."""
+    """A run's history, ready for the checks. `cache` is the directory of its Parquet files.
+
+    `is_application`: recorded by an application's clients: no phases, payloads of its own.
+    """
 
     intake: Intake
     events: DataFrame
     tables: Tables
-    cache: Path
+    cache: Place
+    truth: Truth
+    is_application: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +78,44 @@ class _Survey:
     """The input files as they stand on disk, before any line is parsed."""
 
     run_id: str
-    readable: tuple[Path, ...]
+    readable: tuple[Place, ...]
     unreadable: tuple[str, ...]
     torn_lines: int
+    is_parquet: bool
 
 
-def load(spark: SparkSession, directory: Path) -> History:
+def load(spark: SparkSession, directory: Place) -> History:
     """Return the history of the run in `directory`, from its cache if that is still true.
 
     Raises HistoryError when there is no history to read.
     """
     survey = _survey(directory)
     cache = directory / "parquet"
-    inputs = _inputs((directory / "run.json", *survey.readable))
-    fit(spark, sum(size_bytes for _, size_bytes, _ in inputs))
+    inputs = _inputs((directory / "run.json", *survey.readable, *files_of(directory)))
     intake = _kept_intake(cache, inputs)
     fresh = intake is None
     if intake is None:
-        shutil.rmtree(cache, ignore_errors=True)
-        intake = _convert(spark, survey, cache / "events")
-    events = spark.read.parquet(str(cache / "events"))
-    tables = build(events, _storing(spark, cache) if fresh else _stored(spark, cache))
+        _remove(cache)
+        take = _count if survey.is_parquet else _convert
+        intake = take(spark, survey, cache / "events")
+    fit(spark, intake.lines)
+    events = (
+        _rows(spark, survey) if survey.is_parquet else spark.read.parquet(str(cache / "events"))
+    )
+    if survey.is_parquet and intake.malformed_lines:
+        events = events.where(~_is_malformed_row())
+    truth = truth_of(spark, directory)
+    tables = build(events, truth, _storing(spark, cache) if fresh else _stored(spark, cache))
     if fresh:
         manifest = {"layout": LAYOUT, "inputs": inputs, "intake": asdict(intake)}
         (cache / "manifest.json").write_text(json.dumps(manifest, indent=2))
-    return History(intake, events, tables, cache)
+    return History(intake, events, tables, cache, truth, _is_application(directory / "run.json"))
+
+
+def _rows(spark: SparkSession, survey: _Survey) -> DataFrame:
+    """Return the rows of a history that is kept as Parquet; columns that it lacks are null."""
+    paths = [path.resolve().as_uri() for path in survey.readable]
+    return spark.read.schema(schema.EVENT).parquet(*paths)
 
 
 def parse(lines: DataFrame) -> DataFrame:
@@ -109,7 +130,8 @@ def parse(lines: DataFrame) -> DataFrame:
     events = fields.select(*lines.columns, "line.*")
     # Two objects in one line (a write after a torn one): the parser would stop after the first.
     glued = F.col("value").contains('}{"')
-    malformed = F.col("unparsed").isNotNull() | glued | F.coalesce(_lacks(), F.lit(True))
+    lacks = F.coalesce(_lacks() | _has_bad_arrays(), F.lit(True))
+    malformed = F.col("unparsed").isNotNull() | glued | lacks
     return (
         events.withColumn("malformed", malformed)
         .withColumn("items", F.transform("items", _item))
@@ -133,10 +155,34 @@ def _lacks() -> Column:
         put & invoke & F.col("counter").isNull(),
         put & ok & F.col("first_id").isNull(),
         sub & ok & F.col("last_id").isNull(),
-        F.coalesce(F.exists("items", lambda item: ~_whole(item, (0, 2, 3), 4)), F.lit(False)),
-        F.coalesce(F.exists("corrupt", lambda bad: ~_whole(bad, (0,), 2)), F.lit(False)),
+        F.col("digests").isNotNull() & ~F.coalesce(_has_all_digests(), F.lit(False)),
     ]
     return reduce(lambda left, right: left | right, rules)
+
+
+def _has_all_digests() -> Column:
+    ids = F.col("last_id") - F.col("first_id") + 1
+    digits = F.length("digests") == F.col("count") * schema.DIGEST_DIGITS
+    return digits & ((F.col("f") == "put") | (ids == F.col("count")))
+
+
+def _has_bad_arrays() -> Column:
+    """Return whether a line's `items` or `corrupt` are not as the history's format has them."""
+    items = F.exists("items", lambda item: ~_whole(item, (0, 2, 3), 4))
+    corrupt = F.exists("corrupt", lambda bad: ~_whole(bad, (0,), 2))
+    return F.coalesce(items, F.lit(False)) | F.coalesce(corrupt, F.lit(False))
+
+
+def _is_malformed_row() -> Column:
+    """Return whether a row of a history in Parquet lacks something: the types are the file's."""
+
+    def lacks(*names: str) -> Callable[[Column], Column]:
+        return lambda one: reduce(lambda a, b: a | b, (one[name].isNull() for name in names))
+
+    items = F.exists("items", lacks("first_id", "counter", "count"))
+    corrupt = F.exists("corrupt", lacks("id"))
+    arrays = F.coalesce(items, F.lit(False)) | F.coalesce(corrupt, F.lit(False))
+    return F.coalesce(_lacks() | arrays, F.lit(True))
 
 
 def _whole(array: Column, number_places: tuple[int, ...], size: int) -> Column:
@@ -162,11 +208,15 @@ def _bad_item(bad: Column) -> Column:
     )
 
 
-def _survey(directory: Path) -> _Survey:
+def _survey(directory: Place) -> _Survey:
     unreadable: list[str] = []
-    readable = []
+    readable: list[Place] = []
     torn_lines = 0
-    for path in sorted((directory / "history").glob("*.jsonl")):
+    parquet = files_in(directory / PARQUET, "*.parquet")
+    if parquet:
+        run_id = _run_id(directory / "run.json", unreadable)
+        return _Survey(run_id, parquet, tuple(unreadable), 0, is_parquet=True)
+    for path in files_in(directory / "history", "*.jsonl"):
         try:
             torn_lines += _is_torn(path)
             readable.append(path)
@@ -176,10 +226,10 @@ def _survey(directory: Path) -> _Survey:
         found = "; ".join(unreadable) or "no *.jsonl files"
         raise HistoryError(f"no history to read in {directory / 'history'}: {found}")
     run_id = _run_id(directory / "run.json", unreadable)
-    return _Survey(run_id, tuple(readable), tuple(unreadable), torn_lines)
+    return _Survey(run_id, tuple(readable), tuple(unreadable), torn_lines, is_parquet=False)
 
 
-def _is_torn(path: Path) -> bool:
+def _is_torn(path: Place) -> bool:
     """Return whether the file's last line was cut off while it was written."""
     with path.open("rb") as file:
         size_bytes = file.seek(0, os.SEEK_END)
@@ -195,7 +245,7 @@ def _is_torn(path: Path) -> bool:
     return False
 
 
-def _run_id(path: Path, unreadable: list[str]) -> str:
+def _run_id(path: Place, unreadable: list[str]) -> str:
     try:
         return str(json.loads(path.read_bytes())["run_id"])
     except OSError as error:
@@ -205,13 +255,21 @@ def _run_id(path: Path, unreadable: list[str]) -> str:
     return ""
 
 
-def _inputs(paths: tuple[Path, ...]) -> list[list[Any]]:
+def _is_application(path: Place) -> bool:
+    """Return whether `path` (run.json) says so; one that can't be read has been reported."""
+    try:
+        return bool(json.loads(path.read_bytes())["recorded_by"] == APPLICATION)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _inputs(paths: tuple[Place, ...]) -> list[list[Any]]:
     """Return [name, size in bytes, modification time in ns] of each file that is there."""
     stats = [(path.name, path.stat()) for path in paths if path.exists()]
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
 
 
-def _kept_intake(cache: Path, inputs: list[list[Any]]) -> Intake | None:
+def _kept_intake(cache: Place, inputs: list[list[Any]]) -> Intake | None:
     try:
         manifest = json.loads((cache / "manifest.json").read_bytes())
     except (OSError, ValueError):
@@ -222,7 +280,29 @@ def _kept_intake(cache: Path, inputs: list[list[Any]]) -> Intake | None:
     return Intake(**{**intake, "unreadable": tuple(intake["unreadable"])})
 
 
-def _convert(spark: SparkSession, survey: _Survey, target: Path) -> Intake:
+def _remove(cache: Place) -> None:
+    if isinstance(cache, RemotePath):
+        cache.remove_tree()
+    else:
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def _count(spark: SparkSession, survey: _Survey, _target: Place) -> Intake:
+    """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
+    rows = _rows(spark, survey).withColumn("malformed", _is_malformed_row())
+    where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))
+    foreign = ~F.col("malformed") & (F.col("run_id") != survey.run_id)
+    counts = rows.agg(
+        F.count(F.lit(1)).alias("lines"),
+        F.count_if("malformed").alias("malformed"),
+        F.count_if(foreign).alias("foreign"),
+    ).first()
+    assert counts is not None, "an aggregate without groups has one row"
+    bad = rows.where("malformed").select(where.alias("example")).first() if counts[1] else None
+    return _intake(survey, counts.asDict() | {"example": bad and bad.example})
+
+
+def _convert(spark: SparkSession, survey: _Survey, target: Place) -> Intake:
     """Write the readable lines to `target` as events; count all lines on the way."""
     paths = [path.resolve().as_uri() for path in survey.readable]
     text = spark.read.text(paths).select("value", F.col("_metadata.file_name").alias("file"))
@@ -238,7 +318,10 @@ def _convert(spark: SparkSession, survey: _Survey, target: Path) -> Intake:
         F.min(example).alias("example"),
     )
     events.where(~F.col("malformed")).drop("malformed", "value", "file").write.parquet(str(target))
-    counts = counted.get
+    return _intake(survey, counted.get)
+
+
+def _intake(survey: _Survey, counts: Mapping[str, Any]) -> Intake:
     return Intake(
         run_id=survey.run_id,
         lines=counts["lines"],
@@ -250,7 +333,7 @@ def _convert(spark: SparkSession, survey: _Survey, target: Path) -> Intake:
     )
 
 
-def _storing(spark: SparkSession, cache: Path) -> Callable[[str, DataFrame], DataFrame]:
+def _storing(spark: SparkSession, cache: Place) -> Callable[[str, DataFrame], DataFrame]:
     def keep(name: str, table: DataFrame) -> DataFrame:
         table.write.parquet(str(cache / name))
         return spark.read.parquet(str(cache / name))
@@ -258,5 +341,5 @@ def _storing(spark: SparkSession, cache: Path) -> Callable[[str, DataFrame], Dat
     return keep
 
 
-def _stored(spark: SparkSession, cache: Path) -> Callable[[str, DataFrame], DataFrame]:
+def _stored(spark: SparkSession, cache: Place) -> Callable[[str, DataFrame], DataFrame]:
     return lambda name, _: spark.read.parquet(str(cache / name))

@@ -1,13 +1,13 @@
 """What is reported beside the checks: counts, drains, faults and blackouts. Judges nothing."""
 
-import json
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics import intervals
+from analytics import intervals, timing
+from analytics.liveness import Healing, named, with_healing, with_recovery
 from analytics.load import History
 from analytics.tables import Tables, counters_of_places, counters_of_puts, names
 from analytics.verdict import Fault, Observations
@@ -23,8 +23,10 @@ def observe(history: History) -> Observations:
     tables = history.tables
     undrained = _undrained(tables)
     shown = undrained.orderBy("client_id", "topic").limit(UNDRAINED_SHOWN_MAX).collect()
+    acks = tables.puts.where(F.col("outcome") == "ok").select("run_id", "end_ns")
+    acknowledged = _length(_acknowledged(tables))
     return Observations(
-        acknowledged=_length(_acknowledged(tables)),
+        acknowledged=acknowledged,
         delivered=_length(tables.deliveries),
         recovered=_length(_recovered(tables)),
         undrained_count=undrained.count(),
@@ -32,6 +34,10 @@ def observe(history: History) -> Observations:
         unplaced_answers=_unplaced(tables).count(),
         faults=_faults(history),
         rows={name: getattr(tables, name).count() for name in names()},
+        is_drain_due=not history.is_application,
+        latencies=timing.latencies(tables),
+        staleness=timing.staleness(tables, acknowledged),
+        progress_share=timing.progress_share(acks, history.events),
     )
 
 
@@ -69,18 +75,27 @@ def _faults(history: History) -> tuple[Fault, ...]:
     acks = history.tables.puts.where(F.col("outcome") == "ok").select("run_id", "end_ns")
     rows = (
         _with_blackout(_windows(history.events), acks)
-        .select("begin_ns", "error", "blackout_ms")
+        .select("begin_ns", "error", "blackout_ms", "silence_ms")
         .orderBy("begin_ns")
         .limit(FAULTS_MAX)
         .collect()
     )
-    return tuple(_fault(row.begin_ns, row.error, row.blackout_ms) for row in rows)
+    faults = [_fault(*row) for row in rows]
+    healed = with_healing(faults, _healings(history.events), history.truth.members)
+    ends_ns = (fault.healed_ns for fault in healed if fault.healed_ns is not None)
+    return with_recovery(healed, timing.first_after(acks, ends_ns))
 
 
-def _fault(t_ns: int, error: str, blackout_ms: float | None) -> Fault:
-    fields = json.loads(error)
-    targets = tuple(str(target) for target in fields.get("targets", ()))
-    return Fault(str(fields.get("name", "")), targets, t_ns, blackout_ms)
+def _fault(t_ns: int, error: str, blackout_ms: float | None, silence_ms: float | None) -> Fault:
+    name, targets = named(error)
+    return Fault(name, targets, t_ns, blackout_ms, silence_ms)
+
+
+def _healings(events: DataFrame) -> list[Healing]:
+    heals = F.get_json_object("error", "$.action") == "heal"
+    rows = events.where((F.col("f") == "fault") & heals).select("t_ns", "error")
+    found = rows.orderBy("t_ns").limit(FAULTS_MAX).collect()
+    return [Healing(row.t_ns, *named(row.error)) for row in found]
 
 
 def _windows(events: DataFrame) -> DataFrame:
@@ -113,7 +128,8 @@ def _with_blackout(windows: DataFrame, acks: DataFrame) -> DataFrame:
     """Add `blackout_ms`: the longest time without an acknowledgment in each window.
 
     The first silence reaches back to the last acknowledgment before the window, the last one ends
-    with the window. Null when nothing was acknowledged before, or nothing in the second half.
+    with the window. Null when nothing was acknowledged before, or nothing in the second half; then
+    `silence_ms` still says how long it was quiet at least.
     """
     begin_ns, until_ns = F.col("begin_ns"), F.col("until_ns")
     before_ns, after_ns = F.col("before_ns"), F.coalesce("after_ns", "until_ns")
@@ -127,8 +143,13 @@ def _with_blackout(windows: DataFrame, acks: DataFrame) -> DataFrame:
             F.max("before_ns").alias("last_ns"),
             F.max(F.least(after_ns, until_ns) - before_ns).alias("longest_ns"),
         )
-        .where((F.col("first_ns") <= begin_ns) & (F.col("last_ns") * 2 >= begin_ns + until_ns))
-        .select("run_id", "begin_ns", "error", (F.col("longest_ns") / 1e6).alias("blackout_ms"))
+        .where(F.col("first_ns") <= begin_ns)
+        .withColumn("silence_ms", F.col("longest_ns") / 1e6)
+        .withColumn(
+            "blackout_ms",
+            F.when(F.col("last_ns") * 2 >= begin_ns + until_ns, F.col("silence_ms")),
+        )
+        .select("run_id", "begin_ns", "error", "blackout_ms", "silence_ms")
     )
     return windows.join(measured, ["run_id", "begin_ns", "error"], "left")
 

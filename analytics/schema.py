@@ -15,10 +15,26 @@ LINE: Final = (
     " f STRING, topic STRING, t_ns BIGINT, wall_ns BIGINT, host STRING, node STRING, term BIGINT,"
     " counter BIGINT, count BIGINT, first_id BIGINT, last_id BIGINT,"
     " items ARRAY<ARRAY<STRING>>, corrupt ARRAY<ARRAY<STRING>>, error STRING, attempt BIGINT,"
-    " duplicate BOOLEAN, phase STRING"
+    " duplicate BOOLEAN, phase STRING, epoch BIGINT, resumed BOOLEAN, cursor BIGINT,"
+    " digests STRING"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"
+# A line once read, and a row of a history that is kept as Parquet.
+EVENT: Final = LINE.replace("items ARRAY<ARRAY<STRING>>", f"items ARRAY<{ITEM}>").replace(
+    "corrupt ARRAY<ARRAY<STRING>>", f"corrupt ARRAY<{BAD_ITEM}>"
+)
+
+# A line of a node's truth; which fields a row has depends on its `kind`.
+TRUTH: Final = (
+    "run_id STRING, node STRING, kind STRING, index BIGINT, term BIGINT, digest STRING,"
+    " topic STRING, first_id BIGINT, producer STRING, first_counter BIGINT, count BIGINT,"
+    " last_id BIGINT, floor_id BIGINT, counter BIGINT"
+)
+# The nodes that a run had, and whether it is known what stood on their disks at its end.
+NODES: Final = "run_id STRING, node STRING, is_collected BOOLEAN"
+
+DIGEST_DIGITS: Final = 16  # of one publication, in `digests`
 
 TYPES: Final = ("invoke", "ok", "fail", "info")
 FUNCTIONS: Final = ("put", "get", "sub", "unsub", "fault", "phase")

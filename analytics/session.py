@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,26 +24,41 @@ JAVA_VERSION_MIN: Final = 17
 JAVA_VERSION_TIMEOUT_S: Final = 30  # a cold JVM on a loaded machine takes about 2 s
 MASTER_DEFAULT: Final = "local[2]"
 PARTITIONS_MIN: Final = 2
+# Of the JVM's heap, in which a local master does all the work. The rest of 8 GB is for what the
+# JVM has beside it, for Python and for the files that the kernel keeps in memory.
+MEMORY_DEFAULT: Final = "4g"
+MEMORY_PATTERN: Final = re.compile(r"[1-9][0-9]*[mg]")
+EXECUTOR_MEMORY: Final = "spark.executor.memory"
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # in the environment: spark-submit has started the JVM
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
 # For one small machine. A cluster's own defaults (spark-defaults.conf) hold for what is not here.
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.app.name": "flotilla-check",
-    "spark.driver.memory": "2g",  # leaves most of 8 GB to the page cache and to shuffle files
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
     "spark.sql.adaptive.enabled": "true",
+    # What a task reads, and what it joins at a time: two tasks share the heap, and a hash join
+    # can't spill. Both are compressed sizes; rows in memory are about ten times as large.
+    "spark.sql.files.maxPartitionBytes": "32m",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     # For a small history; `fit` raises it with the size of the input.
     "spark.sql.shuffle.partitions": str(PARTITIONS_MIN),
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+# What a driver must be started with; under spark-submit it has been started already.
+DRIVER_SETTINGS: Final[Mapping[str, str]] = {
+    # Nobody waits for a single answer here: the collector with the greatest throughput.
+    "spark.driver.extraJavaOptions": (
+        f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} -XX:+UseParallelGC"
+    ),
+}
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-PARTITION_BYTES: Final = 32 * 1024 * 1024  # of JSON; sorts in a task's share of 2 GB
-PARTITIONS_MAX: Final = 4_096  # above 128 GB of JSON partitions grow instead
+LINES_A_PARTITION: Final = 250_000  # half of them make rows of 200 bytes: a task sorts them
+PARTITIONS_MAX: Final = 4_096  # above a billion lines partitions grow instead
 SHIM: Final = """#!/bin/sh
 for argument in "$@"; do
     shift
@@ -60,27 +76,32 @@ class JavaMissing(Exception):
 
 
 @contextmanager
-def opened(master: str | None = None) -> Iterator[SparkSession]:
+def opened(master: str | None = None, memory: str = MEMORY_DEFAULT) -> Iterator[SparkSession]:
     """Yield the active session, or a new one on `master` that is stopped at the end.
 
-    Raises JavaMissing.
+    `memory` (`512m`, `4g`) is the driver's heap, and that of an executor on a cluster. Under
+    spark-submit both are as it was told. Raises JavaMissing.
     """
+    assert MEMORY_PATTERN.fullmatch(memory), memory
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
     with tempfile.TemporaryDirectory(prefix="flotilla-java-") as directory:
-        os.environ["JAVA_HOME"] = str(java_home(Path(directory)))
-        session = _started(master or MASTER_DEFAULT)
+        if SUBMITTED not in os.environ:
+            os.environ["JAVA_HOME"] = str(java_home(Path(directory)))
+            # Rows that the driver makes go through a Python worker: the same one, not any python3.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        session = _started(master, memory)
         try:
             yield session
         finally:
             session.stop()
 
 
-def fit(session: SparkSession, input_bytes: int) -> None:
-    """Set the number of a shuffle's partitions for a history of `input_bytes`."""
-    partitions = min(max(input_bytes // PARTITION_BYTES, PARTITIONS_MIN), PARTITIONS_MAX)
+def fit(session: SparkSession, lines: int) -> None:
+    """Set the number of a shuffle's partitions for a history of so many lines."""
+    partitions = min(max(lines // LINES_A_PARTITION, PARTITIONS_MIN), PARTITIONS_MAX)
     session.conf.set("spark.sql.shuffle.partitions", partitions)
 
 
@@ -144,11 +165,15 @@ def _bundled() -> Path | None:
         return None
 
 
-def _started(master: str) -> SparkSession:
+def _started(master: str | None, memory: str) -> SparkSession:
     settings = dict(SETTINGS)
-    if master.startswith("local"):
-        settings |= LOCAL_SETTINGS
-    builder = SparkSession.Builder().master(master)
+    builder = SparkSession.Builder()
+    if SUBMITTED not in os.environ:
+        master = master or MASTER_DEFAULT
+        settings |= {**DRIVER_SETTINGS, "spark.driver.memory": memory}
+        settings |= LOCAL_SETTINGS if master.startswith("local") else {EXECUTOR_MEMORY: memory}
+    if master is not None:
+        builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

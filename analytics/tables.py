@@ -3,8 +3,11 @@
 puts           one row a PUT: producer, first and last counter, outcome, first id
 gets           one row a GET: subscriber, cursor it asked with, first and last id that came
 deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = id + `shift`
+controls       one row a SUB or UNSUB, with what the broker said of the cursor
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
 drains         one row a subscriber that reached a topic's tombstone
+leaders        one row a (term, node) that answered as the leader of the term, first operation
+truth, nodes   what stood on the nodes' disks at the end, and which nodes there were (truth.py)
 places         which publication stands under which id, as anyone saw it: acknowledgments and
                deliveries merged into runs, split at buckets. S subscribers of a topic are one
                here, so most checks do not grow with their number
@@ -19,7 +22,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics import intervals
-from analytics.schema import KEY, operation
+from analytics.schema import DIGEST_DIGITS, KEY, operation
+from analytics.truth import Truth
 
 SESSION: Final = ("run_id", "client_id", "topic", "process", "session")
 PLACE: Final = ("run_id", "topic", "producer", "shift")
@@ -35,20 +39,29 @@ class Tables:
     subscriptions: DataFrame
     drains: DataFrame
     places: DataFrame
+    controls: DataFrame
+    leaders: DataFrame
+    truth: DataFrame
+    nodes: DataFrame
 
 
-def build(events: DataFrame, keep: Callable[[str, DataFrame], DataFrame]) -> Tables:
-    """Return the tables of `events`. `keep(name, table)` stores one and returns what was stored."""
+def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], DataFrame]) -> Tables:
+    """Return the tables of a run. `keep(name, table)` stores one and returns what was stored."""
     puts = keep("puts", puts_of(events))
+    controls = keep("controls", controls_of(events))
     answers = keep("answers", answers_of(events))
     deliveries = keep("deliveries", deliveries_of(answers))
     return Tables(
         puts=puts,
         gets=answers.drop("pieces"),
         deliveries=deliveries,
-        subscriptions=keep("subscriptions", subscriptions_of(events)),
+        subscriptions=keep("subscriptions", subscriptions_of(controls)),
         drains=keep("drains", drains_of(events)),
         places=keep("places", places_of(puts, deliveries)),
+        controls=controls,
+        leaders=keep("leaders", leaders_of(events)),
+        truth=keep("truth", truth.rows.where(~F.col("malformed")).drop("malformed")),
+        nodes=keep("nodes", truth.nodes),
     )
 
 
@@ -64,6 +77,7 @@ def puts_of(events: DataFrame) -> DataFrame:
         F.col("client_id").alias("producer"),
         "topic",
         "host",
+        "epoch",
         F.col("counter").alias("first_counter"),
         (F.col("counter") + F.coalesce("count", F.lit(1)) - 1).alias("last_counter"),
         "outcome",
@@ -71,56 +85,88 @@ def puts_of(events: DataFrame) -> DataFrame:
         F.coalesce("duplicate", F.lit(False)).alias("duplicate"),
         "invoke_ns",
         "end_ns",
+        "digests",
     )
 
 
 def answers_of(events: DataFrame) -> DataFrame:
     """Return `gets` with the runs of each answer in `pieces` still an array.
 
-    `first`, `last` are null when nothing came; `had_id` is the highest id that the same session
-    was given before.
+    `first`, `last` are null when nothing came; `sent_id` then says from where on the broker sent
+    what the client had by then, null if it sent nothing. `had_id` is the highest id that the same
+    session was given before, `told_id` the highest cursor that it had an answer to. `digests`: it
+    was recorded by an application, whose publications do not say who put them: its runs have no
+    producer.
     """
-    pieces = F.concat(_good_pieces(), _bad_pieces())
+    pieces = F.concat(_good_pieces(), _bad_pieces(), _nameless_pieces())
     answers = _operations(events, "get").select(
         *KEY,
         "client_id",
         "topic",
         "session",
+        "host",
+        "epoch",
         "asked",
+        F.col("first_id").alias("sent_id"),
         "outcome",
         "invoke_ns",
+        "end_ns",
+        "digests",
         pieces.alias("pieces"),
         F.array_min(F.transform(pieces, lambda piece: piece["first"])).alias("first"),
         F.array_max(F.transform(pieces, lambda piece: piece["last"])).alias("last"),
         intervals.bucket_of(F.col("op_id")).alias("bucket"),
     )
-    prior = intervals.highest_in_buckets_before(answers, SESSION, F.col("last"))
-    had_id = F.greatest(intervals.highest_before(SESSION, "op_id", F.col("last")), "prior")
-    return (
-        answers.join(prior, [*SESSION, "bucket"], "left")
-        .withColumn("had_id", had_id)
-        .drop("bucket", "prior")
-    )
+    highest = {"had_id": F.col("last"), "told_id": F.when(F.col("outcome") == "ok", F.col("asked"))}
+    priors = {f"prior_{name}": value for name, value in highest.items()}
+    before = {
+        name: F.greatest(intervals.highest_before(SESSION, "op_id", value), f"prior_{name}")
+        for name, value in highest.items()
+    }
+    lower = intervals.highest_in_buckets_before(answers, SESSION, **priors)
+    joined = answers.join(lower, [*SESSION, "bucket"], "left")
+    return joined.withColumns(before).drop("bucket", *priors)
 
 
 def deliveries_of(answers: DataFrame) -> DataFrame:
-    """Return `deliveries`. `place` counts within the answer; a corrupt payload has a `reason`."""
-    return answers.select(
-        *KEY,
-        "client_id",
-        "topic",
-        "session",
-        "asked",
-        "had_id",
-        "invoke_ns",
-        F.explode("pieces").alias("piece"),
-    ).select(*KEY, "client_id", "topic", "session", "asked", "had_id", "invoke_ns", "piece.*")
+    """Return `deliveries`. `place` counts within the answer; a corrupt payload has a `reason`.
+
+    `is_nameless`: recorded by an application.
+    """
+    return (
+        answers.select(
+            *KEY,
+            "client_id",
+            "topic",
+            "session",
+            "host",
+            "asked",
+            "had_id",
+            "invoke_ns",
+            "end_ns",
+            F.col("digests").isNotNull().alias("is_nameless"),
+            F.explode("pieces").alias("piece"),
+        )
+        .select("*", "piece.*")
+        .drop("piece")
+    )
 
 
-def subscriptions_of(events: DataFrame) -> DataFrame:
+def controls_of(events: DataFrame) -> DataFrame:
+    """Return `controls`. `start_id`: only later ids come; `cursor`: where the broker has it."""
+    columns = ("client_id", "session", "topic", "host", "epoch", "outcome", "invoke_ns", "end_ns")
+    answered = (F.col("last_id").alias("start_id"), "resumed", "cursor")
+    made = [
+        _operations(events, f).select(*KEY, F.lit(f).alias("f"), *columns, *answered)
+        for f in ("sub", "unsub")
+    ]
+    return made[0].unionByName(made[1])
+
+
+def subscriptions_of(controls: DataFrame) -> DataFrame:
     """Return `subscriptions`. An UNSUB that may have happened ends one; a repeated SUB does not."""
-    subs = _operations(events, "sub").where(F.col("outcome") == "ok")
-    unsubs = _operations(events, "unsub").where(F.col("outcome") != "fail")
+    subs = controls.where((F.col("f") == "sub") & (F.col("outcome") == "ok"))
+    unsubs = controls.where((F.col("f") == "unsub") & (F.col("outcome") != "fail"))
     steps = _steps(subs, is_end=False).unionByName(_steps(unsubs, is_end=True))
     owner = ("run_id", "client_id", "topic")
     # A client's control requests are few, so this window is bounded by its nature.
@@ -146,6 +192,20 @@ def drains_of(events: DataFrame) -> DataFrame:
     return events.where(drained).select("run_id", "client_id", "topic").distinct()
 
 
+def leaders_of(events: DataFrame) -> DataFrame:
+    """Return `leaders`: (run_id, term, node, seen), `seen` the smallest operation it answered.
+
+    An acknowledgment bears the name and the term of the node that made it, which it makes while it
+    leads; a refusal may come from any node, and name whom that one takes for the leader.
+    """
+    return (
+        events.where((F.col("type") == "ok") & F.col("node").isNotNull())
+        .where(F.col("f").isin("put", "get", "sub", "unsub") & F.col("term").isNotNull())
+        .groupBy("run_id", "term", "node")
+        .agg(F.min(operation()).alias("seen"))
+    )
+
+
 def places_of(puts: DataFrame, deliveries: DataFrame) -> DataFrame:
     """Return `places`: (run_id, topic, producer, shift, bucket, first, last), ids."""
     return intervals.merged(intervals.split(sightings_of(puts, deliveries)), PLACE)
@@ -157,6 +217,23 @@ def sightings_of(puts: DataFrame, deliveries: DataFrame) -> DataFrame:
     acknowledged = acknowledged_runs(puts).select(*columns)
     delivered = deliveries.where(F.col("producer").isNotNull()).select(*columns)
     return acknowledged.unionByName(delivered)
+
+
+def contents_of(puts: DataFrame, gets: DataFrame) -> DataFrame:
+    """Return (run_id, process, op_id, topic, id, digest): what applications saw under which id.
+
+    A row a publication and sighting: digests can't be folded into runs.
+    """
+    acknowledged = acknowledged_runs(puts).where(F.col("digests").isNotNull())
+    delivered = gets.where(F.col("digests").isNotNull())
+    columns = (*KEY, "topic", "first", "digests")
+    each = F.regexp_extract_all("digests", F.lit(f".{{{DIGEST_DIGITS}}}"), F.lit(0))
+    return (
+        acknowledged.select(*columns)
+        .unionByName(delivered.select(*columns))
+        .select(*KEY, "topic", "first", F.posexplode(each).alias("place", "digest"))
+        .select(*KEY, "topic", (F.col("first") + F.col("place")).alias("id"), "digest")
+    )
 
 
 def acknowledged_runs(puts: DataFrame) -> DataFrame:
@@ -188,6 +265,11 @@ def counters_of_places(places: DataFrame) -> DataFrame:
     )
 
 
+def one_host() -> Column:
+    """Return the row's host as `at`, for keys of what compares clocks: unknown is one host too."""
+    return F.coalesce("host", F.lit("")).alias("at")
+
+
 def seen_by(rows: DataFrame, tables: Tables, id_: str, counter: str, name: str) -> DataFrame:
     """Add `name`: the smallest operation that saw the row's publication under the row's id.
 
@@ -215,23 +297,26 @@ def _operations(events: DataFrame, function: str) -> DataFrame:
     invokes = rows.where(F.col("type") == "invoke").select(
         *KEY,
         *(F.col(name).alias(f"invoke_{name}") for name in _BOTH),
+        "epoch",
         F.col("last_id").alias("asked"),
         F.col("t_ns").alias("invoke_ns"),
     )
     ends = rows.where(F.col("type") != "invoke").select(
         *KEY,
         *(F.col(name).alias(f"end_{name}") for name in _BOTH),
-        *("first_id", "last_id", "items", "corrupt", "duplicate"),
+        *("first_id", "last_id", "items", "corrupt", "duplicate", "resumed", "cursor"),
         F.col("type").alias("end_type"),
         F.col("t_ns").alias("end_ns"),
     )
     # The completion knows best: a GET of any topic learns only there which one it was.
     both = {name: F.coalesce(f"end_{name}", f"invoke_{name}") for name in _BOTH}
     outcome = F.coalesce("end_type", F.lit("info"))
-    return invokes.join(ends, list(KEY), "full").withColumns(both | {"outcome": outcome})
+    asked = F.coalesce("asked", "cursor")
+    together = both | {"outcome": outcome, "asked": asked}
+    return invokes.join(ends, list(KEY), "full").withColumns(together)
 
 
-_BOTH: Final = ("client_id", "session", "topic", "host", "counter", "count")
+_BOTH: Final = ("client_id", "session", "topic", "host", "counter", "count", "digests")
 
 
 def _steps(operations: DataFrame, is_end: bool) -> DataFrame:
@@ -243,7 +328,7 @@ def _steps(operations: DataFrame, is_end: bool) -> DataFrame:
         "host",
         "invoke_ns",
         F.lit(is_end).alias("is_end"),
-        (nothing if is_end else F.col("last_id")).alias("start_id"),
+        (nothing if is_end else F.col("start_id")).alias("start_id"),
         (nothing if is_end else F.col("end_ns")).alias("begun_ns"),
     )
 
@@ -274,3 +359,15 @@ def _bad_pieces() -> Column:
         )
 
     return F.coalesce(F.transform("corrupt", piece), F.array())
+
+
+def _nameless_pieces() -> Column:
+    piece = F.struct(
+        F.col("first_id").alias("first"),
+        F.col("last_id").alias("last"),
+        F.lit(None).cast("string").alias("producer"),
+        F.lit(None).cast("bigint").alias("shift"),
+        F.lit(0).alias("place"),
+        F.lit(None).cast("string").alias("reason"),
+    )
+    return F.when(F.col("digests").isNotNull(), F.array(piece)).otherwise(F.array())

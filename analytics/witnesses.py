@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
+from analytics.storage import Place
 from analytics.verdict import Operation
 
 
-def located(directory: Path, wanted: Iterable[Operation]) -> Mapping[Operation, Operation]:
+def located(directory: Place, wanted: Iterable[Operation]) -> Mapping[Operation, Operation]:
     """Return each of `wanted` with the lines of its events.
 
     Reads every file that is named once, to its end: line numbers are not in the Parquet files, so
@@ -27,7 +27,7 @@ def located(directory: Path, wanted: Iterable[Operation]) -> Mapping[Operation, 
     return found
 
 
-def _lines(path: Path, op_ids: Iterable[int]) -> Mapping[int, list[int]]:
+def _lines(path: Place, op_ids: Iterable[int]) -> Mapping[int, list[int]]:
     """Return the numbers (from 1) of the lines of each operation; none if the file is not there."""
     wanted = {str(op_id).encode(): op_id for op_id in op_ids}
     found: dict[int, list[int]] = {}

@@ -17,7 +17,8 @@ def duplicate_delivered(tables: Tables) -> DataFrame:
     Asking again from the same cursor or an older one is legal, so is any cursor below the id after
     a crash (a new session) or a GET without an answer. Not legal: an id at or below the cursor
     that was asked with; one inside what the same session got already, when it has moved its cursor
-    only part of the way there; one twice in one answer.
+    only part of the way there; one twice in one answer. An application may move its cursor as it
+    likes, so what it recorded is judged by the cursor alone.
     """
     pairs = _again(tables).unionByName(_twice_in_one(tables))
     return (
@@ -37,18 +38,19 @@ def duplicate_delivered(tables: Tables) -> DataFrame:
 
 def _again(tables: Tables) -> DataFrame:
     """Return (owner, id, pair) of two GETs that both delivered an id, the second unasked."""
-    reach = F.greatest("asked", "had_id")
+    reach = F.when(F.col("is_nameless"), F.col("asked")).otherwise(F.greatest("asked", "had_id"))
     moment = F.struct("invoke_ns", "process", "op_id").alias("moment")
     pieces = intervals.split(
         tables.deliveries.select(
-            *OWNER, "process", "session", "op_id", "asked", "had_id", moment, "first", "last"
+            *OWNER, "process", "session", "op_id", "asked", "had_id", moment, "first", "last",
+            "is_nameless",
         )
-    )
+    )  # fmt: skip
     # In a clean history a GET begins above all that its session had: nothing is left to join.
     repeats = (
         pieces.where(F.col("first") <= reach).withColumn("last", F.least("last", reach))
-    ).drop("had_id")
-    earlier = pieces.drop("had_id").withColumnsRenamed(
+    ).drop("had_id", "is_nameless")
+    earlier = pieces.drop("had_id", "is_nameless").withColumnsRenamed(
         {name: f"earlier_{name}" for name in ("process", "session", "op_id", "asked", "moment")}
     )
     ids = intervals.exploded(

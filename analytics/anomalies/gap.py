@@ -12,7 +12,8 @@ def gap(tables: Tables) -> DataFrame:
     """Find answers that begin too high, or jump inside.
 
     An answer is due to begin after the cursor that the GET asked with; within a session not
-    above what the session got already either (a client that skips ahead loses what is between).
+    above what the session got already either (a client that skips ahead loses what is between; an
+    application may, so what it recorded is judged from the higher of the two on).
     A new subscription's start may be higher than both: nothing below it is owed. `other_id` is the
     id after which it should have gone on.
     """
@@ -20,7 +21,8 @@ def gap(tables: Tables) -> DataFrame:
 
 
 def _between_answers(tables: Tables) -> DataFrame:
-    base = F.least("asked", "had_id")
+    lower, higher = F.least("asked", "had_id"), F.greatest("asked", "had_id")
+    base = F.when(F.col("digests").isNotNull(), higher).otherwise(lower)
     jumps = tables.gets.withColumn("base", base).where(F.col("first") > F.col("base") + 1)
     starts = tables.subscriptions.select("run_id", "client_id", "topic", "start_id", "begun_ns")
     owner = ["run_id", "client_id", "topic"]

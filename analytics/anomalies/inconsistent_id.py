@@ -4,15 +4,41 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
-from analytics.schema import evidence
-from analytics.tables import Tables, seen_by
+from analytics.schema import evidence, operation
+from analytics.tables import Tables, contents_of, seen_by
+
+DIGITS = 8  # of a digest that are shown
 
 
 def inconsistent_id(tables: Tables) -> DataFrame:
     """Find ids that two answers, or an answer and a PUT's acknowledgment, tell apart.
 
-    The smaller (producer, counter) is the evidence's, the greatest other one its `detail`.
+    The smaller (producer, counter) is the evidence's, the greatest other one its `detail`. Where
+    applications recorded, it is the contents' digests that differ, and `detail` has two of them.
     """
+    return _told_apart(tables).unionByName(_differing(tables))
+
+
+def _differing(tables: Tables) -> DataFrame:
+    one = F.struct("digest", operation().alias("seen"))
+    ids = (
+        contents_of(tables.puts, tables.gets)
+        .groupBy("run_id", "topic", "id")
+        .agg(F.min(one).alias("least"), F.max(one).alias("most"))
+    )
+    shown = (F.substring(F.col(f"{which}.digest"), 1, DIGITS) for which in ("least", "most"))
+    return ids.where(F.col("least.digest") != F.col("most.digest")).select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("topic"),
+            id=F.col("id"),
+            detail=F.concat_ws(" ", F.lit("contents"), *shown),
+            operations=F.array("least.seen", "most.seen"),
+        )
+    )
+
+
+def _told_apart(tables: Tables) -> DataFrame:
     topic = ("run_id", "topic")
     # Merged runs of one producer and shift never overlap: where two do, an id has two contents.
     suspects = tables.places.join(

@@ -73,7 +73,7 @@ def _along_counters(tables: Tables) -> DataFrame:
 def _late_counters(places: DataFrame) -> DataFrame:
     """Return (id, counter) with `ahead`, the greatest counter that stands under a lower id."""
     top = F.struct((F.col("last") + F.col("shift")).alias("counter"), F.col("last").alias("id"))
-    prior = intervals.highest_in_buckets_before(places, PRODUCER, top)
+    prior = intervals.highest_in_buckets_before(places, PRODUCER, prior=top)
     runs = places.join(prior, [*PRODUCER, "bucket"], "left")
     ahead = F.greatest(intervals.highest_before(PRODUCER, "first", top), "prior")
     behind = (

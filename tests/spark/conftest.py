@@ -2,22 +2,24 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from analytics import session
-from analytics.anomalies import CHECKS
+from analytics.anomalies import CHECKS, Check
 from analytics.load import parse
-from analytics.schema import EVIDENCE
+from analytics.schema import EVIDENCE, NODES
 from analytics.tables import build
+from analytics.truth import Truth, parsed
 from analytics.twins import Evidence
 from tests.spark.histories import Row
 
 # run id -> check -> its evidence, sorted
 Found = dict[str, dict[str, list[Evidence]]]
-Find = Callable[[list[Row]], Found]
+Node = tuple[str, str, bool]  # run id, name, whether its disk was read
+Find = Callable[..., Found]
 
 
 @pytest.fixture(scope="session")
@@ -28,14 +30,21 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def find(spark: SparkSession) -> Find:
-    """Run every check over rows of any number of runs at once: nine jobs, not nine a run."""
+    """Run every check over rows of any number of runs at once: a job a check, not one a run."""
 
-    def find_in(rows: list[Row]) -> Found:
-        lines = spark.createDataFrame([(json.dumps(row),) for row in rows], "value STRING")
-        events = parse(lines)
-        tables = build(events.cache(), lambda _name, table: table.cache())
+    def lines_of(rows: Iterable[Row]) -> DataFrame:
+        return spark.createDataFrame([(json.dumps(row),) for row in rows], "value STRING")
+
+    def find_in(
+        rows: list[Row],
+        truth: Iterable[Row] = (),
+        nodes: Iterable[Node] = (),
+        checks: Iterable[Check] = CHECKS,
+    ) -> Found:
+        disks = Truth(parsed(lines_of(truth)), spark.createDataFrame(list(nodes), NODES))
+        tables = build(parse(lines_of(rows)).cache(), disks, lambda _name, table: table.cache())
         found: Found = defaultdict(lambda: {check.name: [] for check in CHECKS})
-        for check in CHECKS:
+        for check in checks:
             evidence = check.find(tables)
             assert evidence.columns == [name for name, _ in EVIDENCE]
             for row in evidence.collect():

@@ -19,12 +19,16 @@ class Run:
     def __init__(self, run_id: str = "run") -> None:
         self.run_id = run_id
         self.rows: list[Row] = []
+        self.truth: list[Row] = []
+        self.nodes: dict[str, bool] = {}  # whether its disk was read
+        self.hosts: dict[str, str | None] = {}  # process -> where it runs, if not on "h"
         self._clock_ms: Iterator[int] = itertools.count(1)
         self._op_ids: dict[str, Iterator[int]] = {}
 
     def invoke(self, client_id: str, f: str, topic: str, **fields: Any) -> Row:
         """Record an invoke, return it; `session` 0 unless given. The process is the client's."""
-        op_ids = self._op_ids.setdefault(client_id, itertools.count(1))
+        process = fields.get("process", client_id)
+        op_ids = self._op_ids.setdefault(process, itertools.count(1))
         row = {"client_id": client_id, "op_id": next(op_ids), "session": 0, "f": f, "topic": topic}
         return self._add({**row, "process": client_id, **fields}, "invoke")
 
@@ -37,8 +41,9 @@ class Run:
         self, producer: str, topic: str, counter: int, outcome: str, count: int = 1, **fields: Any
     ) -> Row:
         """Record a PUT and its completion; `fields` are the completion's. Returns the invoke."""
-        session = fields.pop("session", 0)
-        invoke = self.invoke(producer, "put", topic, counter=counter, count=count, session=session)
+        session, epoch = fields.pop("session", 0), fields.pop("epoch", None)
+        own = {"session": session, "epoch": epoch, "process": fields.pop("process", producer)}
+        invoke = self.invoke(producer, "put", topic, counter=counter, count=count, **own)
         self.complete(invoke, outcome, **fields)
         return invoke
 
@@ -52,15 +57,21 @@ class Run:
         **fields: Any,
     ) -> Row:
         """Record a GET that was answered with `items`. Returns the completion."""
-        cursor = {} if asked is None else {"last_id": asked}
-        invoke = self.invoke(client_id, "get", topic, session=session, **cursor)
+        own = {"epoch": fields.pop("epoch", None), "process": fields.pop("process", client_id)}
+        if asked is not None:
+            own["last_id"] = asked
+        invoke = self.invoke(client_id, "get", topic, session=session, **own)
         return self.complete(
             invoke, "ok", items=items, count=sum(item[3] for item in items), **fields
         )
 
-    def sub(self, client_id: str, topic: str, start_id: int = 0, session: int = 0) -> None:
-        """Record an acknowledged SUB."""
-        self.complete(self.invoke(client_id, "sub", topic, session=session), "ok", last_id=start_id)
+    def sub(
+        self, client_id: str, topic: str, start_id: int = 0, session: int = 0, **fields: Any
+    ) -> Row:
+        """Record an acknowledged SUB; `fields` are the completion's. Returns the completion."""
+        own = {"epoch": fields.pop("epoch", None), "process": fields.pop("process", client_id)}
+        invoke = self.invoke(client_id, "sub", topic, session=session, **own)
+        return self.complete(invoke, "ok", last_id=start_id, **fields)
 
     def unsub(self, client_id: str, topic: str, outcome: str = "ok") -> None:
         """Record an UNSUB."""
@@ -76,9 +87,29 @@ class Run:
         error = json.dumps({"name": name, "action": action, "targets": ["node-1"]})
         self._add({"process": "runner", "f": "fault", "error": error}, "info")
 
+    def wait(self, ms: int) -> None:
+        """Let that much time pass."""
+        self._clock_ms = itertools.count(next(self._clock_ms) + ms)
+
+    def disk(self, *nodes: str, is_read: bool = True) -> None:
+        """Let the run have these nodes."""
+        self.nodes |= dict.fromkeys(nodes, is_read)
+
+    def found_on(self, nodes: str, kind: str, **fields: Any) -> None:
+        """Record a row of truth on each of `nodes` (names of one letter)."""
+        common = {"run_id": self.run_id, "kind": kind, **fields}
+        self.truth += [{**common, "node": node} for node in nodes]
+
+    def held(self, nodes: str, producer: str, topic: str, counter: int, count: int = 1) -> None:
+        """Record publications that stand on the disks of `nodes`, with the counters they took."""
+        fields = {"producer": producer, "topic": topic}
+        self.found_on(nodes, "held", first_counter=counter, count=count, **fields)
+        self.found_on(nodes, "counter", counter=counter + count - 1, **fields)
+
     def _add(self, row: Row, kind: str) -> Row:
         t_ns = next(self._clock_ms) * 1_000_000
-        stamp = {"run_id": self.run_id, "type": kind, "t_ns": t_ns, "wall_ns": t_ns, "host": "h"}
+        host = self.hosts.get(row["process"], "h")
+        stamp = {"run_id": self.run_id, "type": kind, "t_ns": t_ns, "wall_ns": t_ns, "host": host}
         self.rows.append({**stamp, **row})
         return self.rows[-1]
 

@@ -11,52 +11,112 @@ from tests.spark.histories import Row, Run
 
 BATCH = 200  # histories a Spark job; starting one costs more than the rows in it
 BORDER = 65_533  # ids and counters from here on cross a bucket
+HOSTS = ("h", "h", "h", "other", None)
+NODES = "abc"
 
 
-def random_run(seed: int) -> list[Row]:
-    """Return up to 16 operations over few clients, ids and counters: most break some promise."""
-    rng = random.Random(seed)
-    run = Run(str(seed))
-    base = rng.choice((0, BORDER))
-    for _ in range(rng.randint(1, 16)):
-        rng.choice((random_put, random_put, random_get, random_get, random_control))(rng, run, base)
-    return run.rows
+class RandomRun:
+    """Up to 16 operations over few clients, ids and counters: most runs break some promise.
 
+    Operations overlap in time, and some never end.
+    """
 
-def random_put(rng: random.Random, run: Run, base: int) -> None:
-    fields = {"session": rng.randint(0, 1), "error": None}
-    outcome = rng.choice(("ok", "ok", "fail", "info"))
-    if outcome == "ok":
-        fields |= {"first_id": rng.choice((0, *range(base + 1, base + 7)))}
-        fields |= {"duplicate": rng.choice((True, False, None))}
-    counter, count = base + rng.randint(1, 6), rng.randint(1, 3)
-    run.put(rng.choice("pq"), rng.choice("tu"), counter, outcome, count, **fields)
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.run = Run(str(seed))
+        self.base = self.rng.choice((0, BORDER))
+        self.run.hosts = {name: self.rng.choice(HOSTS) for name in ("p", "q", "s", "r", "twin")}
+        self._open: list[tuple[Row, str, Row]] = []
+        for _ in range(self.rng.randint(1, 16)):
+            self.rng.choice((self.put, self.put, self.get, self.get, self.control))()
+            self.pass_time()
+        self.disks()
 
+    def pass_time(self) -> None:
+        """Let operations end, mostly at once; now and then a tick or two goes by."""
+        while self._open and self.rng.random() < 0.6:
+            place = self.rng.randrange(len(self._open))
+            invoke, outcome, fields = self._open.pop(place)
+            self.run.complete(invoke, outcome, **fields)
+        if self.rng.random() < 0.2:
+            self.run.wait(self.rng.randint(1, 250))
 
-def random_get(rng: random.Random, run: Run, base: int) -> None:
-    client_id, topic = rng.choice("sr"), rng.choice("ttu")
-    asked = rng.choice((None, *range(base, base + 7)))
-    session = rng.randint(0, 1)
-    if rng.random() < 0.15:
-        run.invoke(client_id, "get", topic, last_id=asked, session=session)
-        return
-    items = [
-        [base + rng.randint(1, 6), rng.choice("pq"), base + rng.randint(1, 6), rng.randint(1, 3)]
-        for _ in range(rng.randint(0, 3))
-    ]
-    corrupt = [[base + rng.randint(1, 6), "checksum"]] if rng.random() < 0.2 else None
-    run.get(client_id, topic, asked, items, session, corrupt=corrupt)
+    def id(self) -> int:
+        return self.base + self.rng.randint(1, 6)
 
+    def maybe(self, *values: object) -> object:
+        return self.rng.choice((None, *values))
 
-def random_control(rng: random.Random, run: Run, base: int) -> None:
-    client_id, topic = rng.choice("sr"), rng.choice("tu")
-    kind = rng.choice(("sub", "sub", "unsub", "drained"))
-    if kind == "sub":
-        run.sub(client_id, topic, base + rng.randint(0, 4))
-    elif kind == "unsub":
-        run.unsub(client_id, topic, rng.choice(("ok", "fail", "info")))
-    else:
-        run.drained(client_id, topic, base)
+    def begin(self, client_id: str, f: str, topic: str, outcome: str, own: Row, end: Row) -> None:
+        process = self.rng.choice((client_id, client_id, "twin"))
+        common = {"session": self.rng.randint(0, 1), "epoch": self.maybe(1, 1, 2)}
+        invoke = self.run.invoke(client_id, f, topic, process=process, **common, **own)
+        if outcome == "ok":
+            end |= {"node": self.maybe("a", "a", "b"), "term": self.maybe(1, 2)}
+        self._open.append((invoke, outcome, end))
+
+    def put(self) -> None:
+        rng, outcome = self.rng, self.rng.choice(("ok", "ok", "ok", "fail", "info"))
+        end: Row = {}
+        if outcome == "ok":
+            end = {"first_id": rng.choice((0, *range(self.base + 1, self.base + 7)))}
+            end |= {"duplicate": rng.choice((True, False, None))}
+        own = {"counter": self.id(), "count": rng.choice((None, 1, 2, 3))}
+        self.begin(rng.choice("pq"), "put", rng.choice("tu"), outcome, own, end)
+
+    def get(self) -> None:
+        rng, topic = self.rng, self.rng.choice("ttu")
+        asked = self.maybe(*range(self.base, self.base + 7))
+        items = [
+            [self.id(), rng.choice("pq"), self.id(), rng.randint(1, 3)]
+            for _ in range(rng.choice((0, 0, 1, 2, 3)))
+        ]
+        end = {"items": items, "topic": topic, "cursor": None if asked else self.maybe(self.id())}
+        if rng.random() < 0.2:
+            end["corrupt"] = [[self.id(), "checksum"]]
+        if rng.random() < 0.3:
+            end["first_id"] = self.id()
+        invoke_topic = topic if asked is not None else rng.choice((topic, ""))
+        outcome = rng.choice(("ok", "ok", "ok", "info"))
+        end = end if outcome == "ok" else {}
+        self.begin(rng.choice("sr"), "get", invoke_topic, outcome, {"last_id": asked}, end)
+
+    def control(self) -> None:
+        client_id, topic = self.rng.choice("sr"), self.rng.choice("tu")
+        kind = self.rng.choice(("sub", "sub", "sub", "unsub", "drained"))
+        if kind == "sub":
+            end = {"last_id": self.base + self.rng.randint(0, 4), "cursor": self.maybe(self.id())}
+            end["resumed"] = self.maybe(True, False)
+            self.begin(client_id, "sub", topic, "ok", {}, end)
+        elif kind == "unsub":
+            self.begin(client_id, "unsub", topic, self.rng.choice(("ok", "fail", "info")), {}, {})
+        else:
+            self.run.drained(client_id, topic, self.base)
+
+    def disks(self) -> None:
+        """Let nodes hold this and that, or no truth be collected at all."""
+        rng, run = self.rng, self.run
+        if rng.random() < 0.3:
+            return
+        for node in NODES[: rng.randint(1, 3)]:
+            run.disk(node, is_read=rng.random() < 0.9)
+        for node in run.nodes:
+            for index in range(1, 4):
+                content = {
+                    "term": rng.choice((1, 1, 1, 2)),
+                    "digest": rng.choice(("aa", "aa", "bb")),
+                }
+                run.found_on(node, "entry", index=index, **content)
+            run.found_on(node, "state", index=rng.randint(1, 2), digest=rng.choice(("aa", "bb")))
+            for topic in "tu":
+                floor_id = self.base + rng.randint(-1, 6)
+                run.found_on(node, "topic", topic=topic, last_id=self.base + 9, floor_id=floor_id)
+                for producer in "pq":
+                    for _ in range(rng.randint(0, 2)):
+                        run.held(node, producer, topic, self.id(), rng.randint(1, 4))
+                    if rng.random() < 0.5:
+                        counter = {"topic": topic, "producer": producer, "counter": self.id()}
+                        run.found_on(node, "counter", **counter)
 
 
 @settings(
@@ -67,7 +127,18 @@ def random_control(rng: random.Random, run: Run, base: int) -> None:
 )
 @given(st.lists(st.integers(0, 2**32), min_size=BATCH, max_size=BATCH, unique=True))
 def test_spark_and_python_find_the_same_in_random_histories(find: Find, seeds: list[int]) -> None:
-    runs = {seed: random_run(seed) for seed in seeds}
-    found = find([row for rows in runs.values() for row in rows])
-    for seed, rows in runs.items():
-        assert dict(found[str(seed)]) == find_all(rows), f"random_run({seed})"
+    runs = {seed: RandomRun(seed).run for seed in seeds}
+    nodes = [(run.run_id, *node) for run in runs.values() for node in run.nodes.items()]
+    rows = [row for run in runs.values() for row in run.rows]
+    found = find(rows, [row for run in runs.values() for row in run.truth], nodes)
+    for seed, run in runs.items():
+        expected = find_all(run.rows, run.truth, run.nodes)
+        assert dict(found[str(seed)]) == expected, f"RandomRun({seed})"
+
+
+def test_random_histories_break_every_promise() -> None:
+    """A check that finds nothing in them was not compared with its twin."""
+    runs = [RandomRun(seed).run for seed in range(BATCH)]
+    found = [find_all(run.rows, run.truth, run.nodes) for run in runs]
+    counts = {name: sum(bool(each[name]) for each in found) for name in found[0]}
+    assert min(counts.values()) >= 5, counts

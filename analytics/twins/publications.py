@@ -1,205 +1,11 @@
-"""Each check once more in plain Python, id by id: the oracle of the Spark functions, and the way
-to check simulations, which are many and small. No Spark, no interval arithmetic, no cleverness
-here: the two are worth something to each other as long as they have nothing in common.
-
-Events are dictionaries as docs/history.md has them, all of one run, in memory. What a row of
-evidence proves is said at the Spark function of the same name (analytics/anomalies/).
+"""What became of publications: delivered, stored, ordered, whole. No clock is read here but by
+`lost` (`unstored`) and to sort what one client did.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
 
-Event = Mapping[str, Any]
-Key = tuple[str, int]  # (process, op_id)
-Content = tuple[str, int]  # (producer, counter)
-
-
-class Evidence(NamedTuple):
-    """A row of evidence: columns as in `schema.EVIDENCE`, `operations` as (process, op_id)."""
-
-    run_id: str
-    topic: str
-    client_id: str | None = None
-    id: int | None = None
-    other_id: int | None = None
-    producer: str | None = None
-    counter: int | None = None
-    detail: str | None = None
-    operations: tuple[Key, ...] = ()
-
-
-@dataclass(slots=True)
-class Put:
-    """A PUT over its invoke and completion."""
-
-    key: Key
-    producer: str
-    topic: str
-    host: str | None
-    counters: range
-    outcome: str
-    first_id: int
-    duplicate: bool
-    invoke_ns: int
-
-    def ids(self) -> Iterable[tuple[int, int]]:
-        """Return (id, counter) of what was acknowledged and stored."""
-        if self.outcome != "ok" or self.first_id <= 0:
-            return []
-        return [(self.first_id + place, counter) for place, counter in enumerate(self.counters)]
-
-
-@dataclass(slots=True)
-class Get:
-    """A GET over its invoke and completion. `items`, `corrupt` as in the history."""
-
-    key: Key
-    client_id: str
-    topic: str
-    session: tuple[str, int]
-    asked: int | None
-    outcome: str
-    invoke_ns: int
-    items: Sequence[Sequence[Any]]
-    corrupt: Sequence[Sequence[Any]]
-    had_id: int | None = None
-
-    def contents(self) -> Iterable[tuple[int, Content]]:
-        """Return (id, (producer, counter)) of every sound publication."""
-        return [
-            (first_id + place, (producer, counter + place))
-            for first_id, producer, counter, count in self.items
-            for place in range(count)
-        ]
-
-    def ids(self) -> list[int]:
-        """Return the ids handed over, corrupt ones too, sorted, repeats kept."""
-        return sorted([id_ for id_, _ in self.contents()] + [id_ for id_, _ in self.corrupt])
-
-
-@dataclass(slots=True)
-class Subscription:
-    """From an acknowledged SUB to the UNSUB that may have ended it."""
-
-    client_id: str
-    topic: str
-    start_id: int
-    begun_ns: int
-    made_by: Key
-    host: str | None
-    ended: bool = False
-
-
-@dataclass(slots=True)
-class Run:
-    """A run's operations. `seen`: (topic, id) -> publication -> smallest operation that saw it."""
-
-    run_id: str
-    puts: list[Put] = field(default_factory=list)
-    gets: list[Get] = field(default_factory=list)
-    subscriptions: list[Subscription] = field(default_factory=list)
-    drains: set[tuple[str, str]] = field(default_factory=set)
-    seen: dict[tuple[str, int], dict[Content, Key]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
-
-    def standing(self) -> list[Subscription]:
-        """Return the subscriptions that never ended."""
-        return [one for one in self.subscriptions if not one.ended]
-
-
-def find_all(events: Iterable[Event]) -> dict[str, list[Evidence]]:
-    """Return the evidence of every check over the events of one run, sorted."""
-    run = read(events)
-    return {name: sorted(find(run), key=repr) for name, find in TWINS.items()}
-
-
-def read(events: Iterable[Event]) -> Run:
-    """Return the operations in `events`; all of them must be of one run."""
-    events = list(events)
-    run_ids = {event["run_id"] for event in events}
-    assert len(run_ids) <= 1, f"{len(run_ids)} runs at once: {sorted(run_ids)[:3]}"
-    run = Run(run_ids.pop() if run_ids else "")
-    pairs: dict[Key, dict[bool, Event]] = defaultdict(dict)
-    for event in events:
-        if event["f"] in ("put", "get", "sub", "unsub"):
-            pairs[event["process"], event["op_id"]][event["type"] == "invoke"] = event
-        elif event.get("phase") == "drained":
-            run.drains.add((event["client_id"], event["topic"]))
-    operations = [(key, pair[True], pair.get(False, {})) for key, pair in pairs.items()]
-    _read_operations(run, operations)
-    return run
-
-
-def _read_operations(run: Run, operations: list[tuple[Key, Event, Event]]) -> None:
-    run.puts = [_put(*one) for one in operations if one[1]["f"] == "put"]
-    run.gets = [_get(*one) for one in operations if one[1]["f"] == "get"]
-    run.subscriptions = _subscriptions(operations)
-    had: dict[tuple[str, str, tuple[str, int]], int] = {}
-    for get in sorted(run.gets, key=lambda get: get.key):
-        session = (get.client_id, get.topic, get.session)
-        get.had_id = had.get(session)
-        if get.ids():
-            had[session] = max([*get.ids(), had.get(session, 0)])
-    sightings = [
-        (put.topic, id_, (put.producer, counter), put.key)
-        for put in run.puts
-        for id_, counter in put.ids()
-    ] + [(get.topic, *content, get.key) for get in run.gets for content in get.contents()]
-    for topic, id_, content, key in sightings:
-        seen = run.seen[topic, id_]
-        seen[content] = min(key, seen.get(content, key))
-
-
-def _put(key: Key, invoke: Event, end: Event) -> Put:
-    counter, count = invoke["counter"], invoke.get("count") or 1
-    return Put(
-        key,
-        invoke["client_id"],
-        invoke["topic"],
-        invoke.get("host"),
-        range(counter, counter + count),
-        end.get("type", "info"),
-        end.get("first_id") or 0,
-        bool(end.get("duplicate")),
-        invoke["t_ns"],
-    )
-
-
-def _get(key: Key, invoke: Event, end: Event) -> Get:
-    return Get(
-        key,
-        invoke["client_id"],
-        end.get("topic") or invoke["topic"],
-        (key[0], invoke["session"]),
-        invoke.get("last_id"),
-        end.get("type", "info"),
-        invoke["t_ns"],
-        end.get("items") or (),
-        end.get("corrupt") or (),
-    )
-
-
-def _subscriptions(operations: list[tuple[Key, Event, Event]]) -> list[Subscription]:
-    control = [one for one in operations if one[1]["f"] in ("sub", "unsub")]
-    open_now: dict[tuple[str, str], Subscription] = {}
-    made = []
-    for key, invoke, end in sorted(control, key=lambda one: (one[1]["t_ns"], one[0][1])):
-        client_id, topic = owner = (invoke["client_id"], invoke["topic"])
-        outcome = end.get("type", "info")
-        if invoke["f"] == "unsub" and outcome != "fail" and owner in open_now:
-            open_now.pop(owner).ended = True
-        elif invoke["f"] == "sub" and outcome == "ok" and owner not in open_now:
-            start = (end["last_id"], end["t_ns"], key, invoke.get("host"))
-            open_now[owner] = Subscription(client_id, topic, *start)
-            made.append(open_now[owner])
-    return made
-
-
-# --- the checks ---------------------------------------------------------------------------------
+from analytics.twins.run import Evidence, Get, Key, Put, Run, digests_of
 
 
 def lost(run: Run) -> list[Evidence]:
@@ -213,8 +19,9 @@ def lost(run: Run) -> list[Evidence]:
     for one in run.standing():
         owner = (one.client_id, one.topic)
         got = {id_ for get in run.gets if _owner(get) == owner for id_ in get.ids()}
+        last_got = max(got, default=0)  # ids begin at 1
         for id_, (key, producer, counter) in acked[one.topic].items():
-            is_tail = not got or id_ > max(got)
+            is_tail = id_ > last_got
             if id_ <= one.start_id or id_ in got or (is_tail and owner not in run.drains):
                 continue
             place = "tail" if is_tail else "prefix" if id_ < min(got) else "middle"
@@ -285,8 +92,8 @@ def duplicate_delivered(run: Run) -> list[Evidence]:
 def _unasked(run: Run, earlier: Get, later: Get, id_: int) -> bool:
     if later.asked is None:
         return False
-    if id_ <= later.asked:
-        return True
+    if id_ <= later.asked or later.digests is not None:
+        return id_ <= later.asked
     if earlier.session != later.session or earlier.asked is None or earlier.asked >= later.asked:
         return False
     return not any(
@@ -307,6 +114,25 @@ def inconsistent_id(run: Run) -> list[Evidence]:
             seen = (contents[least], contents[most])
             other = f"{most[0]} {most[1]}"
             found.append(Evidence(run.run_id, topic, None, id_, None, *least, other, seen))
+    return found + _differing(run)
+
+
+def _differing(run: Run) -> list[Evidence]:
+    seen: dict[tuple[str, int], set[tuple[str, Key]]] = defaultdict(set)
+    for put in run.puts:
+        first_id = put.first_id if put.ids() else None
+        for id_, digest in digests_of(first_id, put.digests):
+            seen[put.topic, id_].add((digest, put.key))
+    for get in run.gets:
+        for id_, digest in digests_of(get.sent_id, get.digests):
+            seen[get.topic, id_].add((digest, get.key))
+    found = []
+    for (topic, id_), contents in seen.items():
+        (least, by), (most, other_by) = min(contents), max(contents)
+        if least != most:
+            detail = f"contents {least[:8]} {most[:8]}"
+            operations = (by, other_by)
+            found.append(Evidence(run.run_id, topic, id=id_, detail=detail, operations=operations))
     return found
 
 
@@ -318,8 +144,9 @@ def gap(run: Run) -> list[Evidence]:
         jumps = [(low, high) for low, high in pairwise(ids) if high > low + 1]
         bases = [base for base in (get.asked, get.had_id) if base is not None]
         if ids and bases:
-            after = max([min(bases), *_starts(run, get)])
-            if ids[0] > max(after, min(bases)) + 1:
+            base = min(bases) if get.digests is None else max(bases)
+            after = max([base, *_starts(run, get)])
+            if ids[0] > after + 1:
                 jumps.append((after, ids[0]))
         found += [
             Evidence(run.run_id, get.topic, get.client_id, high, low, operations=(get.key,))
@@ -411,16 +238,3 @@ def corrupt(run: Run) -> list[Evidence]:
 
 def _owner(get: Get) -> tuple[str, str]:
     return get.client_id, get.topic
-
-
-TWINS: Final[Mapping[str, Callable[[Run], list[Evidence]]]] = {
-    "lost": lost,
-    "duplicate_stored": duplicate_stored,
-    "duplicate_delivered": duplicate_delivered,
-    "inconsistent_id": inconsistent_id,
-    "gap": gap,
-    "reordered": reordered,
-    "phantom": phantom,
-    "aborted_read": aborted_read,
-    "corrupt": corrupt,
-}

@@ -1,0 +1,112 @@
+"""An acknowledged publication that a majority of the nodes does not have."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics import intervals
+from analytics.schema import evidence, operation
+from analytics.tables import Tables
+
+PRODUCER = ("run_id", "topic", "producer")
+HOLDER = (*PRODUCER, "node")
+
+
+def ack_not_durable(tables: Tables) -> DataFrame:
+    """Find acknowledged publications that are not on a majority of the disks; `detail`: where not.
+
+    A node has a publication when it holds it, or has taken its counter and has collected its id as
+    garbage. One that was not stored, for nobody subscribed, must still have its counter taken. A
+    node whose disk was not read may have all of them.
+    """
+    lacking = intervals.uncovered(_wanted(tables), _held(tables.truth), HOLDER)
+    wide = _by_majorities(lacking, tables, [*PRODUCER, "bucket"])
+    id_ = F.when(F.col("first_id") > 0, F.col("counter") - F.col("shift"))
+    single = intervals.exploded(lacking.join(wide, [*PRODUCER, "bucket"], "leftsemi"), "counter")
+    return _by_majorities(
+        single.withColumn("id", id_), tables, [*PRODUCER, "counter", "id"]
+    ).select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("topic"),
+            id=F.col("id"),
+            producer=F.col("producer"),
+            counter=F.col("counter"),
+            detail=F.concat_ws(" ", F.lit("not on"), F.concat_ws(" ", "absent")),
+            operations=F.array("put"),
+        )
+    )
+
+
+def _by_majorities(rows: DataFrame, tables: Tables, keys: list[str]) -> DataFrame:
+    """Return the `keys` for which so many nodes have rows that the others are no majority."""
+    size = tables.nodes.groupBy("run_id").agg(F.count(F.lit(1)).alias("members"))
+    absent = rows.groupBy(*keys).agg(
+        F.array_sort(F.collect_set("node")).alias("absent"), F.min("put").alias("put")
+    )
+    others = F.col("members") - F.size("absent")
+    return absent.join(F.broadcast(size), "run_id").where(others * 2 <= F.col("members"))
+
+
+def _wanted(tables: Tables) -> DataFrame:
+    """Return the acknowledged counters that each node has to hold, split."""
+    puts = tables.puts.where(F.col("outcome") == "ok").select(
+        *PRODUCER, "first_counter", "last_counter", "first_id",
+        (F.col("first_counter") - F.col("first_id")).alias("shift"),
+        operation().alias("put"),
+    )  # fmt: skip
+    excuses = _excuses(puts, tables)
+    least = excuses.groupBy(*PRODUCER).agg(
+        F.min("floor").alias("floor"), F.min("taken").alias("taken")
+    )
+    # What every node has passed needs no look at each: in a drained run that is nearly all.
+    doubtful = (
+        puts.join(least, list(PRODUCER))
+        .where(F.col("last_counter") > _excused())
+        .drop("floor", "taken")
+    )
+    wanted = doubtful.join(excuses, list(PRODUCER)).select(
+        *HOLDER, "first_id", "shift", "put",
+        F.greatest("first_counter", _excused() + 1).alias("first"),
+        F.col("last_counter").alias("last"),
+    )  # fmt: skip
+    return intervals.split(wanted)
+
+
+def _excused() -> Column:
+    """Return the highest counter that a node need not hold: taken, and collected as garbage."""
+    collected = F.when(F.col("first_id") > 0, F.col("floor") + F.col("shift"))
+    return F.least("taken", F.coalesce(collected, "taken"))
+
+
+def _excuses(puts: DataFrame, tables: Tables) -> DataFrame:
+    """Return (producer, node, floor, taken): ids collected, and counters taken, up to these."""
+    truth, nodes = tables.truth, tables.nodes.where("is_collected").drop("is_collected")
+    floors = (
+        truth.where(F.col("kind") == "topic")
+        .groupBy("run_id", "node", "topic")
+        .agg(F.max("floor_id").alias("floor"))
+    )
+    counters = (
+        truth.where(F.col("kind") == "counter")
+        .groupBy(*HOLDER)
+        .agg(F.max("counter").alias("taken"))
+    )
+    return (
+        puts.select(*PRODUCER).distinct()
+        .join(nodes, "run_id")
+        .join(floors, ["run_id", "node", "topic"], "left")
+        .join(counters, list(HOLDER), "left")
+        .select(
+            *HOLDER,
+            F.coalesce("floor", F.lit(0)).alias("floor"),
+            F.coalesce("taken", F.lit(-1)).alias("taken"),
+        )
+    )  # fmt: skip
+
+
+def _held(truth: DataFrame) -> DataFrame:
+    last = F.col("first_counter") + F.col("count") - 1
+    held = truth.where(F.col("kind") == "held").select(
+        *HOLDER, F.col("first_counter").alias("first"), last.alias("last")
+    )
+    return intervals.split(held)

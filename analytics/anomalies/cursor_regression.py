@@ -1,0 +1,123 @@
+"""A subscription's cursor that is not where the subscriber has put it."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics import moments
+from analytics.schema import KEY, evidence, operation
+from analytics.tables import Tables, one_host
+
+OWNER = ("run_id", "client_id", "topic")
+TIMELINE = (*OWNER, "at")
+
+
+def cursor_regression(tables: Tables) -> DataFrame:
+    """Find cursors that went back, or are ahead of all that the subscriber was ever given.
+
+    A cursor is taken when a GET that asks with it is answered, or a SUB is answered with it.
+    `asked`: a GET asks, and is answered, with a lower one than was taken before it was sent.
+    `answered`: a SUB is answered with a lower one. `ahead`: a SUB resumes at a higher one than the
+    subscription's start, all that was delivered and all that was asked with. `other_id` is what the
+    cursor is held against.
+    """
+    return _back(tables).unionByName(_ahead(tables))
+
+
+def _back(tables: Tables) -> DataFrame:
+    answered = tables.gets.where((F.col("outcome") == "ok") & F.col("asked").isNotNull())
+    taken = answered.select(*_step("asked"), F.lit("asked").alias("detail")).unionByName(
+        _resumptions(tables).select(*_step("cursor"), F.lit("answered").alias("detail"))
+    )
+    # Few clients are looked at again, in a clean history none.
+    taken = taken.join(_suspects(taken, tables), list(TIMELINE), "leftsemi")
+    value = F.struct(F.col("known").alias("value"), "process", "op_id")
+    marks = taken.select(*TIMELINE, F.col("end_ns").alias("t_ns"), value.alias("mark"))
+    asks = taken.withColumn("t_ns", F.col("invoke_ns"))
+    return moments.overtaken(asks, marks, TIMELINE).select(
+        *_evidence(
+            other_id=F.col("mark.value"),
+            detail=F.col("detail"),
+            operations=F.array(operation("mark.process", "mark.op_id"), operation()),
+        )
+    )
+
+
+def _suspects(taken: DataFrame, tables: Tables) -> DataFrame:
+    """Return the clients whose cursor may have gone back, in a session or from one to another.
+
+    A row is a session's GETs, or one SUB: its cursors lie between the least and the greatest, its
+    times between its first answer and its last request.
+    """
+    inside = tables.gets.where((F.col("outcome") == "ok") & (F.col("asked") < F.col("told_id")))
+    part = F.when(F.col("detail") == "asked", F.col("session")).otherwise(F.col("op_id"))
+    one = F.struct("detail", "process", part.alias("part")).alias("one")
+    parts = taken.groupBy(*TIMELINE, one).agg(
+        F.max("known").alias("most"),
+        F.min("known").alias("least"),
+        F.min("end_ns").alias("first_ns"),
+        F.max("invoke_ns").alias("last_ns"),
+    )
+    later = parts.select(
+        *TIMELINE, F.col("least").alias("later_least"), F.col("last_ns").alias("later_ns"),
+        F.col("one").alias("other"),
+    )  # fmt: skip
+    is_other = F.col("other") != F.col("one")
+    behind = (F.col("most") > F.col("later_least")) & (F.col("first_ns") < F.col("later_ns"))
+    between = parts.join(later, list(TIMELINE)).where(is_other & behind)
+    return inside.select(*OWNER, one_host()).unionByName(between.select(*TIMELINE)).distinct()
+
+
+def _ahead(tables: Tables) -> DataFrame:
+    resumed = _resumptions(tables).where(F.col("resumed")).select(*_step("cursor"))
+    starts = tables.subscriptions.select(
+        *OWNER, F.col("begun_ns").alias("then_ns"), F.col("start_id").alias("reach")
+    )
+    began = F.when(F.col("then_ns") <= F.col("end_ns"), F.col("reach"))
+    above = (
+        resumed.join(starts, list(OWNER))
+        .groupBy(*resumed.columns)
+        .agg(F.max(began).alias("start"))
+        .where(F.col("known") > F.col("start"))
+    )
+    # Only now the GETs: there are none of these in a clean history, or few.
+    given = tables.gets.where(F.col("last").isNotNull()).select(
+        *OWNER, F.col("end_ns").alias("then_ns"), F.col("last").alias("reach")
+    )
+    asked = tables.gets.where(F.col("asked").isNotNull()).select(
+        *OWNER, F.col("invoke_ns").alias("then_ns"), F.col("asked").alias("reach")
+    )
+    given_before = F.when(F.col("then_ns") < F.col("end_ns"), F.col("reach"))
+    return (
+        above.join(given.unionByName(asked), list(OWNER), "left")
+        .groupBy(*above.columns)
+        .agg(F.greatest("start", F.max(given_before)).alias("other_id"))
+        .where(F.col("known") > F.col("other_id"))
+        .select(
+            *_evidence(
+                other_id=F.col("other_id"),
+                detail=F.lit("ahead"),
+                operations=F.array(operation()),
+            )
+        )
+    )
+
+
+def _resumptions(tables: Tables) -> DataFrame:
+    """Return the SUBs whose answer says where the broker has the cursor."""
+    answered = (F.col("f") == "sub") & (F.col("outcome") == "ok")
+    return tables.controls.where(answered & F.col("cursor").isNotNull())
+
+
+def _step(cursor: str) -> list[Column]:
+    own = [F.col(name) for name in (*KEY, "client_id", "topic", "session", "invoke_ns", "end_ns")]
+    return [*own, one_host(), F.col(cursor).alias("known")]
+
+
+def _evidence(**columns: Column) -> list[Column]:
+    return evidence(
+        run_id=F.col("run_id"),
+        topic=F.col("topic"),
+        client_id=F.col("client_id"),
+        id=F.col("known"),
+        **columns,
+    )

@@ -1,0 +1,53 @@
+"""A process that went on after another one had taken over its client."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
+
+from analytics.schema import KEY, evidence, operation
+from analytics.tables import Tables, one_host
+
+CLIENT = ("run_id", "client_id", "at")
+
+
+def fencing(tables: Tables) -> DataFrame:
+    """Find operations of an old epoch, sent after a newer one's first success, that succeeded.
+
+    Sent, not acknowledged: the answer to one that was done before the takeover may come late.
+    Clocks are compared, so only on one host; operations without an epoch are not judged.
+    """
+    done = _successes(tables)
+    epochs = done.groupBy(*CLIENT, "epoch").agg(
+        F.min(F.struct("end_ns", operation().alias("by"), "epoch")).alias("first"),
+        F.max("invoke_ns").alias("last_ns"),
+    )
+    # A row an epoch of a client: as many as it had processes.
+    newer = W.partitionBy(*CLIENT).orderBy(F.col("epoch").desc())
+    fenced = (
+        epochs.withColumn("newer", F.min("first").over(newer.rowsBetween(W.unboundedPreceding, -1)))
+        .where(F.col("newer.end_ns") < F.col("last_ns"))
+        .select(*CLIENT, "epoch", "newer")
+    )
+    late = done.join(fenced, [*CLIENT, "epoch"])
+    words = (F.col("f"), F.lit("of epoch"), F.col("epoch"), F.lit("after epoch"), "newer.epoch")
+    return late.where(F.col("newer.end_ns") < F.col("invoke_ns")).select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("topic"),
+            client_id=F.col("client_id"),
+            detail=F.concat_ws(" ", *words),
+            operations=F.array("newer.by", operation()),
+        )
+    )
+
+
+def _successes(tables: Tables) -> DataFrame:
+    """Return every operation that succeeded and says its epoch."""
+    puts = tables.puts.withColumn("f", F.lit("put")).withColumnRenamed("producer", "client_id")
+    gets = tables.gets.withColumn("f", F.lit("get"))
+    columns = (*KEY, "client_id", "topic", "f", "epoch", "invoke_ns", "end_ns", one_host())
+    parts = [
+        table.where((F.col("outcome") == "ok") & F.col("epoch").isNotNull()).select(*columns)
+        for table in (puts, gets, tables.controls)
+    ]
+    return parts[0].unionByName(parts[1]).unionByName(parts[2])

@@ -1,0 +1,232 @@
+"""The violations that can be planted, each as a change of the operations around one publication.
+
+A plant is found by the check of the same name and by no other: what else would give it away is
+changed too (a publication that is skipped was of unknown outcome, so it is not lost). Works on
+plain dictionaries, a few a violation; Spark and files are not here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from analytics.generate.operations import STEP_NS, is_unknown, leader, name_of
+from analytics.generate.shape import BadShape, Shape
+
+Operation = dict[str, Any]
+ROUNDS_APART: Final = 4  # of two violations: each touches publications of two rounds
+ROUNDS_A_VIOLATION: Final = 4 * ROUNDS_APART  # room to go round the faults
+TERM_FIRST: Final = 1_000  # of the terms in which two nodes lead: above all others
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Where a violation goes: publication `n`, the one before it in its topic, and the `later`
+    one, the next of the same producer and topic; `subscriber` is who sees it, if one alone does.
+    `place` counts the violations of the history.
+    """
+
+    place: int
+    n: int
+    later: int
+    subscriber: int
+
+    @property
+    def before(self) -> int:
+        """The publication before `n`: of the same slot, so of the same topic."""
+        return self.n - 1
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return all publications that a plant may change."""
+        return (self.before, self.n, self.later)
+
+
+@dataclass(slots=True)
+class Scene:
+    """The operations around the victims, for plants to change.
+
+    `touched` are the publications, `puts` by publication, `gets` by publication and subscriber.
+    `extra` are operations beside them. `restarts`: (subscriber, n), a session begins after n.
+    """
+
+    shape: Shape
+    touched: frozenset[int]
+    puts: dict[int, Operation] = field(default_factory=dict)
+    gets: dict[tuple[int, int], Operation] = field(default_factory=dict)
+    extra: list[Operation] = field(default_factory=list)
+    restarts: list[tuple[int, int]] = field(default_factory=list)
+
+    def everyone_s(self, n: int) -> list[Operation]:
+        """Return all subscribers' GETs of publication `n`."""
+        return [self.gets[n, subscriber] for subscriber in range(self.shape.subscribers)]
+
+    def operations(self) -> list[Operation]:
+        """Return all operations that are left, and the extra ones."""
+        return [*self.puts.values(), *self.gets.values(), *self.extra]
+
+
+Plant = Callable[[Scene, Victim], int]
+PLANTS: Final[dict[str, Plant]] = {}
+
+
+def plant(act: Plant) -> Plant:
+    """Register a plant: it changes the scene and returns the id of its evidence."""
+    PLANTS[act.__name__] = act
+    return act
+
+
+def victims_of(shape: Shape, wanted: Mapping[str, int]) -> list[tuple[str, Victim]]:
+    """Return where each violation goes: spread over the whole history, away from faults.
+
+    Raises BadShape when the history is too short for so many.
+    """
+    kinds = [name for name, count in wanted.items() for _ in range(count)]
+    rounds = shape.publications // shape.round_size - 2
+    if rounds < len(kinds) * ROUNDS_A_VIOLATION:
+        needed = (len(kinds) * ROUNDS_A_VIOLATION + 2) * shape.least_operations
+        raise BadShape(f"{len(kinds)} violations need {needed} operations or more")
+    room = rounds // len(kinds) if kinds else 0
+    return [(kind, _victim(shape, place, place * room + 1)) for place, kind in enumerate(kinds)]
+
+
+def _victim(shape: Shape, place: int, round_: int) -> Victim:
+    slot = shape.dice(place) % shape.slots
+    for begin in range(round_, round_ + ROUNDS_A_VIOLATION, ROUNDS_APART):
+        n = begin * shape.round_size + slot * shape.producers + 1
+        later = shape.number_of(begin + 1, slot, shape.place_of(n)["producer"])
+        victim = Victim(place, n, later, shape.dice(n) % shape.subscribers)
+        if not any(is_unknown(shape, number) for number in victim.numbers()):
+            return victim
+    raise AssertionError(f"faults everywhere around round {round_} of {shape}")
+
+
+def _make_unknown(put: Operation) -> None:
+    put.update(outcome="info", first_id=None, error="timeout")
+
+
+def _deliver(get: Operation, producer: str, counter: int) -> None:
+    get["items"] = [(get["first_id"], producer, counter, 1)]
+
+
+@plant
+def lost(scene: Scene, victim: Victim) -> int:
+    """A subscriber restarts and goes on above an acknowledged publication that it never got."""
+    missed = scene.gets.pop((victim.n, victim.subscriber))
+    scene.restarts.append((victim.subscriber, victim.n))
+    return int(missed["first_id"])
+
+
+@plant
+def gap(scene: Scene, victim: Victim) -> int:
+    """A subscriber's answers jump over a publication of unknown outcome."""
+    _make_unknown(scene.puts[victim.n])
+    return int(scene.gets.pop((victim.n, victim.subscriber))["first_id"]) + 1
+
+
+@plant
+def duplicate_stored(scene: Scene, victim: Victim) -> int:
+    """A publication stands a second time, where the producer's next one would have stood."""
+    first = scene.puts[victim.n]
+    del scene.puts[victim.later]
+    for get in scene.everyone_s(victim.later):
+        _deliver(get, first["client_id"], first["counter"])
+    return int(first["first_id"])
+
+
+@plant
+def duplicate_delivered(scene: Scene, victim: Victim) -> int:
+    """A subscriber asks for what follows a publication and gets that publication again."""
+    get = scene.gets[victim.n, victim.subscriber]
+    again = {
+        **get,
+        "op_id": get["op_id"] + 1,
+        "asked": get["first_id"],
+        "invoke_ns": get["invoke_ns"] + STEP_NS // 2,
+        "end_ns": get["end_ns"] + STEP_NS // 2,
+    }
+    scene.extra.append(again)
+    return int(get["first_id"])
+
+
+@plant
+def inconsistent_id(scene: Scene, victim: Victim) -> int:
+    """A subscriber sees, under an acknowledged id, the PUT of unknown outcome of a stranger."""
+    put = scene.puts[victim.n]
+    process, client_id = name_of("stranger", victim.place, scene.shape)
+    stranger = {**put, "process": process, "client_id": client_id, "op_id": 2, "counter": 1}
+    _make_unknown(stranger)
+    scene.extra.append(stranger)
+    _deliver(scene.gets[victim.n, victim.subscriber], client_id, 1)
+    return int(put["first_id"])
+
+
+@plant
+def reordered(scene: Scene, victim: Victim) -> int:
+    """Two publications of a producer, of unknown outcome, stand the wrong way round."""
+    first, second = scene.puts[victim.n], scene.puts[victim.later]
+    too_high = int(second["first_id"])
+    for put in (first, second):
+        _make_unknown(put)
+    for number, put in ((victim.n, second), (victim.later, first)):
+        for get in scene.everyone_s(number):
+            _deliver(get, put["client_id"], put["counter"])
+    return too_high
+
+
+@plant
+def phantom(scene: Scene, victim: Victim) -> int:
+    """Everyone gets a publication that nobody put."""
+    put = scene.puts.pop(victim.n)
+    _, client_id = name_of("ghost", victim.place, scene.shape)
+    for get in scene.everyone_s(victim.n):
+        _deliver(get, client_id, 1)
+    return int(put["first_id"])
+
+
+@plant
+def aborted_read(scene: Scene, victim: Victim) -> int:
+    """Everyone gets a publication whose PUT was refused."""
+    put = scene.puts[victim.n]
+    id_ = int(put["first_id"])
+    put.update(outcome="fail", first_id=None, error="electing")
+    return id_
+
+
+@plant
+def corrupt(scene: Scene, victim: Victim) -> int:
+    """A subscriber gets a payload whose checksum is wrong."""
+    get = scene.gets[victim.n, victim.subscriber]
+    get.update(items=[], corrupt=[(get["first_id"], "checksum")])
+    return int(get["first_id"])
+
+
+@plant
+def realtime_order(scene: Scene, victim: Victim) -> int:
+    """A publication was acknowledged before the one below it was sent."""
+    put, before = scene.puts[victim.n], scene.puts[victim.before]
+    sent_ns = before["invoke_ns"]
+    put.update(invoke_ns=sent_ns - STEP_NS // 2, end_ns=sent_ns - STEP_NS // 4)
+    return int(before["first_id"])
+
+
+@plant
+def stale_read(scene: Scene, victim: Victim) -> int:
+    """A subscriber asks for a publication after its acknowledgment and is told there is none."""
+    get = scene.gets[victim.n, victim.subscriber]
+    empty = {
+        **get,
+        "op_id": get["op_id"] - 1,
+        "items": [],
+        "invoke_ns": get["invoke_ns"] - STEP_NS // 2,
+        "end_ns": get["end_ns"] - STEP_NS // 2,
+    }
+    scene.extra.append(empty)
+    return int(get["first_id"])
+
+
+@plant
+def leaders_per_term(scene: Scene, victim: Victim) -> int:
+    """Two nodes answer as leaders of one term."""
+    term = TERM_FIRST + victim.place
+    for number, node in ((victim.before, leader(1)), (victim.n, leader(2))):
+        scene.puts[number].update(term=term, node=node)
+    return int(scene.puts[victim.n]["first_id"])

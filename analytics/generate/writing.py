@@ -1,0 +1,156 @@
+"""Writes a synthetic history into a run's directory, with the answers. Makes up nothing itself.
+
+`DIR/history.parquet` (or `DIR/history/*.jsonl`), `DIR/run.json`, and `DIR/planted.json`:
+`expected` {check: [[topic, id], …]}, and the true counts of what is only observed.
+"""
+
+import json
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from analytics.generate import operations as ops
+from analytics.generate.plants import PLANTS, Operation, Scene, victims_of
+from analytics.generate.shape import BadShape, Shape
+from analytics.load import PARQUET
+from analytics.schema import EVENT
+
+PUBLICATIONS_A_TASK: Final = 250_000  # half a million events of a GET and a PUT: tens of MB
+COPY_BYTES: Final = 8 * 1024 * 1024
+
+
+def generate(
+    spark: SparkSession,
+    directory: Path,
+    shape: Shape,
+    wanted: Mapping[str, int],
+    as_jsonl: bool = False,
+) -> Mapping[str, Any]:
+    """Write the history of `shape` with the `wanted` violations; return what planted.json says.
+
+    Raises BadShape when the directory holds a run already, or the history is too short.
+    """
+    if (directory / "run.json").exists():
+        raise BadShape(f"there is a run in {directory} already")
+    run_id = str(uuid.UUID(int=shape.seed << 64 | shape.operations))
+    scene, expected = _planted(spark, shape, wanted)
+    singles = spark.createDataFrame(list(ops.single_events(shape, run_id)), EVENT)
+    clients = _clients_events(spark, shape, scene, run_id)
+    events = singles.unionByName(clients, allowMissingColumns=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    if as_jsonl:
+        _write_lines(events, directory)
+    else:
+        events.write.option("compression", "zstd").parquet(str(directory / PARQUET))
+    answers = {"expected": expected, **_truths(shape, scene)}
+    (directory / "planted.json").write_text(json.dumps(answers, indent=2) + "\n")
+    about = {"run_id": run_id, "seed": shape.seed, "experiment": "generated", "violations": wanted}
+    (directory / "run.json").write_text(json.dumps(about, indent=2) + "\n")
+    return answers
+
+
+def _planted(
+    spark: SparkSession, shape: Shape, wanted: Mapping[str, int]
+) -> tuple[Scene, dict[str, list[list[Any]]]]:
+    """Return the changed operations, and [topic, id] of every evidence by check."""
+    victims = victims_of(shape, wanted)
+    touched = frozenset(number for _, victim in victims for number in victim.numbers())
+    scene = Scene(shape, touched)
+    near = spark.createDataFrame([(number,) for number in sorted(touched)], "n BIGINT")
+    for row in ops.puts(near, shape).collect():
+        scene.puts[row.n] = row.asDict()
+    for row in ops.gets(near, shape, F.lit(0)).collect():
+        get = row.asDict() | {"items": [tuple(item) for item in row["items"]]}
+        scene.gets[row.n, _subscriber(get)] = get
+    expected: dict[str, list[list[Any]]] = {}
+    for kind, victim in victims:
+        topic = ops.topic_of(shape.place_of(victim.n)["topic"])
+        expected.setdefault(kind, []).append([topic, PLANTS[kind](scene, victim)])
+    for get in (one for one in scene.operations() if one["f"] == "get"):
+        restarts = [n for subscriber, n in scene.restarts if subscriber == _subscriber(get)]
+        get["session"] = 1 + sum(get["n"] > n for n in restarts)
+    return scene, {name: sorted(rows) for name, rows in expected.items()}
+
+
+def _subscriber(get: Operation) -> int:
+    return int(get["process"].rpartition("-")[2])
+
+
+def _clients_events(spark: SparkSession, shape: Shape, scene: Scene, run_id: str) -> DataFrame:
+    tasks = max(1, shape.publications // PUBLICATIONS_A_TASK)
+    numbers = spark.range(0, shape.publications, 1, tasks).withColumnRenamed("id", "n")
+    untouched = numbers.where(~F.col("n").isin(*scene.touched)) if scene.touched else numbers
+    after = ((F.col("subscriber") == one) & (F.col("n") > n) for one, n in scene.restarts)
+    resumed = sum((one.cast("bigint") for one in after), start=F.lit(0).cast("bigint"))
+    schema = ", ".join(f"{name} {kind}" for name, kind in ops.OPERATION)
+    changed = [tuple(one[name] for name, _ in ops.OPERATION) for one in scene.operations()]
+    operations = (
+        ops.subs(spark, shape)
+        .unionByName(ops.puts(untouched, shape))
+        .unionByName(ops.gets(untouched, shape, resumed))
+        .unionByName(spark.createDataFrame(changed, schema))
+    )
+    return ops.events(operations, run_id)
+
+
+def _truths(shape: Shape, scene: Scene) -> dict[str, int]:
+    """Return the publications acknowledged, each once, and delivered, each as often as it was."""
+    unknown = ops.unknown_count(shape) * len(ops.fault_numbers(shape))
+    untouched = shape.publications - len(scene.touched)
+    changed = scene.operations()
+    acknowledged = sum(one["f"] == "put" and one["outcome"] == "ok" for one in changed)
+    came = (len(one["items"] or ()) + len(one["corrupt"] or ()) for one in changed)
+    return {
+        "acknowledged": untouched - unknown + acknowledged,
+        "delivered": untouched * shape.subscribers + sum(came),
+    }
+
+
+def _write_lines(events: DataFrame, directory: Path) -> None:
+    """Write one JSON Lines file a process, as the clients would have written them."""
+    parts = directory / "lines"
+    line = _line(events).alias("value")
+    events.select("process", line).write.partitionBy("process").text(str(parts))
+    (directory / "history").mkdir()
+    for folder in sorted(parts.glob("process=*")):
+        process = folder.name.partition("=")[2]
+        with (directory / "history" / f"{process}.jsonl").open("wb") as whole:
+            for part in sorted(folder.glob("part-*")):
+                with part.open("rb") as lines:
+                    shutil.copyfileobj(lines, whole, COPY_BYTES)
+    shutil.rmtree(parts)
+
+
+def _line(events: DataFrame) -> Column:
+    """Return an event as JSON; arrays of mixed types are put together by hand."""
+    arrays = {
+        "items": F.transform("items", _mixed),
+        "corrupt": F.transform("corrupt", _mixed_bad),
+    }
+    plain = F.to_json(F.struct(*(name for name in events.columns if name not in arrays)))
+    joined = [
+        F.when(
+            F.size(name) > 0,
+            F.concat(F.lit(f',"{name}":['), F.concat_ws(",", texts), F.lit("]")),
+        ).otherwise("")
+        for name, texts in arrays.items()
+    ]
+    return F.concat(F.substring(plain, 1, F.length(plain) - 1), *joined, F.lit("}"))
+
+
+def _mixed(item: Column) -> Column:
+    numbers = [item[name].cast("string") for name in ("first_id", "counter", "count")]
+    first_id, counter, count = numbers
+    return F.concat(
+        F.lit("["), first_id, F.lit(',"'), item["producer"],
+        F.lit('",'), counter, F.lit(","), count, F.lit("]"),
+    )  # fmt: skip
+
+
+def _mixed_bad(bad: Column) -> Column:
+    return F.concat(F.lit("["), bad["id"].cast("string"), F.lit(',"'), bad["reason"], F.lit('"]'))

@@ -1,0 +1,1 @@
+"""Tests of the report's pages: as text, and in a real browser."""

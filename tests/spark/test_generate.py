@@ -1,0 +1,135 @@
+"""Big synthetic histories: what is planted is found exactly, and nothing else is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from analytics.check import check
+from analytics.cli import main
+from analytics.generate import operations as ops
+from analytics.generate.plants import PLANTS
+from analytics.generate.shape import BadShape, Shape, violations_of
+from analytics.generate.writing import generate
+from analytics.load import PARQUET, load, parse
+from analytics.twins import find_all
+
+pytestmark = pytest.mark.spark
+
+SMALL = Shape(operations=20_000, topics=4, producers=4, hot_percent=40, seed=7)
+EVERY_KIND = dict.fromkeys(PLANTS, 2)
+
+
+def evidence_of(directory: Path) -> dict[str, list[list[Any]]]:
+    """Return [topic, id] of all evidence, by check, of a run that was checked."""
+    found = {}
+    for path in (directory / "parquet" / "evidence").iterdir():
+        session = SparkSession.getActiveSession()
+        assert session is not None
+        rows = session.read.parquet(str(path)).select("topic", "id").collect()
+        found[path.name] = sorted([row.topic, row.id] for row in rows)
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def test_each_planted_violation_is_found_and_no_other(spark: SparkSession, tmp_path: Path) -> None:
+    answers = generate(spark, tmp_path, SMALL, EVERY_KIND)
+
+    report = check(tmp_path)
+
+    assert answers["expected"].keys() == PLANTS.keys()
+    assert evidence_of(tmp_path) == answers["expected"]
+    seen = report.observations
+    assert (seen.acknowledged, seen.delivered) == (answers["acknowledged"], answers["delivered"])
+    assert report.reasons == ()
+    assert [fault.name for fault in seen.faults] == ["kill-leader"] * ops.FAULTS
+
+
+def test_lines_and_parquet_hold_the_same_and_the_twins_agree(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shape = Shape(operations=6_000, topics=2, producers=2, subscribers=2, seed=3)
+    answers = generate(spark, tmp_path / "lines", shape, EVERY_KIND, as_jsonl=True)
+    generate(spark, tmp_path / "parquet", shape, EVERY_KIND)
+    lines = spark.read.text(str(tmp_path / "lines" / "history"))
+    read = parse(lines).where(~F.col("malformed")).drop("malformed", "value")
+    kept = spark.read.parquet(str(tmp_path / "parquet" / PARQUET)).select(*read.columns)
+
+    assert read.count() == lines.count() == kept.count()
+    assert read.exceptAll(kept).count() == 0
+
+    events = [json.loads(row.value) for row in lines.collect()]
+    found = {name: rows for name, rows in find_all(events).items() if rows}
+    assert found.keys() == answers["expected"].keys()
+    for name, rows in found.items():
+        assert sorted([row.topic, row.id] for row in rows) == answers["expected"][name], name
+
+
+def test_numbers_and_columns_place_publications_alike(spark: SparkSession) -> None:
+    rows = spark.range(200).select(
+        "id", F.struct(*(at.alias(name) for name, at in SMALL.place_of(F.col("id")).items()))
+    )
+    for number, place in rows.collect():
+        assert place.asDict() == SMALL.place_of(number)
+        assert SMALL.number_of(place["round"], place["slot"], place["producer"]) == number
+
+
+def test_ids_and_counters_have_no_holes() -> None:
+    places = [SMALL.place_of(number) for number in range(SMALL.round_size * 5)]
+    for topic in range(SMALL.topics):
+        ids = [place["id"] for place in places if place["topic"] == topic]
+        assert ids == list(range(1, len(ids) + 1))
+        counters = [
+            place["counter"]
+            for place in places
+            if place["topic"] == topic and place["producer"] == 1
+        ]
+        assert counters == list(range(1, len(counters) + 1))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "spec", "message"),
+    [
+        ({"operations": 10}, "", "operations is 10: not in"),
+        ({"operations": 10**6, "producers": 1}, "", "producers is 1: not in 2"),
+        ({"operations": 10**6}, "lots=1", "no violation is called 'lots'"),
+        ({"operations": 10**6}, "lost=0", "lost=0: the number must be in"),
+        ({"operations": 10**6}, "lost=1,lost=2", "lost is asked for twice"),
+    ],
+)
+def test_bad_sizes_are_refused(sizes: dict[str, int], spec: str, message: str) -> None:
+    with pytest.raises(BadShape, match=message):
+        print(Shape(**sizes), violations_of(spec, PLANTS))
+
+
+def test_command_generates_once_and_says_why_it_cannot(spark: SparkSession, tmp_path: Path) -> None:
+    command = [str(tmp_path), "--generate", "800", "--topics", "2", "--producers", "2"]
+    refused = CliRunner().invoke(main, [*command, "--violations", "lost=100"])
+    assert "100 violations need" in refused.output
+    made = CliRunner().invoke(main, [*command, "--violations", "lost=1"])
+    assert made.exit_code == 0, made.output
+    again = CliRunner().invoke(main, command)
+    assert again.exit_code == 2
+    assert "there is a run in" in again.output
+
+
+def test_bad_rows_in_parquet_are_counted_and_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    shape = Shape(operations=64, topics=2, producers=2)
+    generate(spark, tmp_path, shape, {})
+    good = spark.read.parquet(str(tmp_path / PARQUET))
+    bad = (
+        good.where("f = 'put' and type = 'invoke'")
+        .limit(3)
+        .withColumn("counter", F.lit(None).cast("bigint"))
+    )
+    bad.write.mode("append").parquet(str(tmp_path / PARQUET))
+    rows = good.count()
+
+    history = load(spark, tmp_path)
+
+    assert (history.intake.lines, history.intake.malformed_lines) == (rows, 3)
+    assert history.events.count() == rows - 3
+    assert "history.parquet producer-" in history.intake.reasons()[0]

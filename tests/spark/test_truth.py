@@ -1,0 +1,99 @@
+"""The truth of a run's directory: what is read, what is missing, and what follows from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from analytics import anomalies
+from analytics import check as checking
+from analytics.check import check
+from analytics.cli import sentence
+from analytics.truth import files_of, truth_of
+from analytics.verdict import Verdict
+from tests.spark.histories import Run, write
+
+CHEAPEST = tuple(one for one in anomalies.CHECKS if one.name == "corrupt")
+NEED_TRUTH = tuple(one for one in anomalies.CHECKS if one.needs_truth)
+
+
+def run_with_truth() -> Run:
+    run = Run()
+    run.sub("s", "t")
+    run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)
+    run.get("s", "t", 0, [[1, "p", 1, 2]])
+    run.drained("s", "t", 2)
+    run.found_on("abc", "entry", index=2, term=1, digest="00ff00ff00")
+    run.found_on("abc", "state", index=2, digest="00ff00ff00")
+    run.held("abc", "p", "t", 1, 2)
+    return run
+
+
+def write_run(directory: Path, run: Run, nodes: str, expected: str | None) -> None:
+    """Write a run's directory with the truth of `nodes`; that of `expected` was to be read."""
+    write(directory, run.rows)
+    (directory / "truth").mkdir(exist_ok=True)
+    for node in nodes:
+        rows = [row for row in run.truth if row["node"] == node]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (directory / "truth" / f"{node}.jsonl").write_text(text)
+    document = {"run_id": run.run_id, "nodes": ["a", "b", "c"]}
+    if expected is not None:
+        document["truth"] = {"nodes": list(expected)}
+    (directory / "run.json").write_text(json.dumps(document))
+
+
+@pytest.fixture
+def checks_of_truth(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    assert {one.name for one in NEED_TRUTH} == {"replica_divergence", "ack_not_durable"}
+    monkeypatch.setattr(checking, "CHECKS", (*NEED_TRUTH, *CHEAPEST))
+
+
+def test_run_without_truth_is_valid_by_the_other_checks(
+    tmp_path: Path, checks_of_truth: None
+) -> None:
+    write_run(tmp_path, run_with_truth(), "", None)
+    report = check(tmp_path)
+    standings = ["not judged: no truth collected"] * 2 + ["valid"]
+    assert [one.standing for one in report.checks] == standings
+    assert (report.verdict, report.reasons) == (Verdict.VALID, ())
+    document = report.as_dict()["checks"][0]
+    assert (document["verdict"], document["not_judged"]) == (None, "no truth collected")
+
+
+def test_truth_is_judged_and_what_it_shows_is_told(tmp_path: Path, checks_of_truth: None) -> None:
+    run = run_with_truth()
+    run.truth[2]["digest"] = "ff00ff00ff"
+    write_run(tmp_path, run, "abc", "abc")
+    report = check(tmp_path)
+    assert (report.verdict, report.reasons) == (Verdict.INVALID, ())
+    [witness] = report.checks[0].witnesses
+    assert sentence(witness) == "id 2 [entry: a/1/00ff00ff c/1/ff00ff00]"
+    assert report.checks[1].verdict is Verdict.VALID
+
+
+def test_missing_truth_makes_it_unknown_unless_it_was_never_to_be_collected(
+    tmp_path: Path, checks_of_truth: None
+) -> None:
+    write_run(tmp_path, run_with_truth(), "ab", "abc")
+    report = check(tmp_path)
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.reasons == ("truth of c is missing: its disk was to be read",)
+
+
+def test_malformed_truth_is_counted_and_all_of_it_may_be_missing(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    run = run_with_truth()
+    write_run(tmp_path, run, "a", "a")
+    bad = ["{", '{"run_id": "run", "node": "a", "kind": "held", "topic": "t"}', "[]"]
+    bad.append('{"run_id": "run", "node": "a", "kind": "rumour"}')
+    with files_of(tmp_path)[0].open("a") as file:
+        file.write("\n".join(bad))
+    truth = truth_of(spark, tmp_path)
+    assert truth.reasons() == (f"{len(bad)} malformed lines in truth",)
+    assert truth.rows.where("not malformed").count() == 4
+    write_run(tmp_path / "none", run, "", "abc")
+    nothing = truth_of(spark, tmp_path / "none")
+    assert (len(nothing.reasons()), nothing.not_judged) == (3, "no truth collected")
