@@ -39,7 +39,9 @@ _ATTRIBUTES: Final = (
     "connectedNodes",
     "newAppendEntriesTime",
     "noopIDx",
+    "raftCurrentTerm",
     "raftElectionDeadline",
+    "raftLeader",
     "raftMatchIndex",
     "raftNextIndex",
     "raftState",
@@ -55,6 +57,7 @@ _METHODS: Final = (
     "_getLeader",
 )
 _ROLES: Final = ("follower", "candidate", "leader")  # by the core's numbers
+_LEADER: Final = _ROLES.index("leader")
 _SEAMS: Final = (
     "PIPE_NOTIFIER_ENABLED",
     "Serializer",
@@ -145,7 +148,7 @@ _seat_pysyncobj()
 
 
 class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
-    """pysyncobj's SyncObj with four private methods replaced and its state given names.
+    """pysyncobj's SyncObj with five private methods replaced and its state given names.
 
     `marker`: a file that exists if the store stands above the first entry. `on_apply(command)`:
     called for each committed entry in order. Messages go in and out by `transport`.
@@ -181,6 +184,9 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:  # noqa: N802
         """Members never change through entries."""
 
+    def _checkCommandsToApply(self) -> None:  # noqa: N802
+        """Do nothing in a tick: `append` is the only way in, and leaves nothing waiting."""
+
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
         # The core sends after each command and each apply; we send once, at the end of the turn.
         self.append_due = True
@@ -190,16 +196,29 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     def append(self, payload: bytes) -> None:
         """Append an entry as the leader."""
         self._applyCommand(REGULAR + payload, None)
-        self._checkCommandsToApply()
+        SyncObj._checkCommandsToApply(self)
 
     def send_appends(self) -> None:
         """Send one round of append_entries to every connected member."""
         self.append_due = False
         SyncObj._SyncObj__sendAppendEntries(self)
 
-    def heartbeat_due(self) -> bool:
-        """Return whether the last round of append_entries is a heartbeat period ago."""
-        return bool(CoreClock.now_s > self._SyncObj__newAppendEntriesTime)
+    def heartbeat_deadline_s(self) -> float:
+        """Return when the last round of append_entries will be a heartbeat period ago.
+
+        No property: the core reads all of those before it has set this.
+        """
+        return float(self._SyncObj__newAppendEntriesTime)
+
+    @property
+    def standing(self) -> tuple[int, int, Node | None]:
+        """State, term and leader, for nothing but to see that none of them has changed."""
+        return self._SyncObj__raftState, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader
+
+    @property
+    def is_leader(self) -> bool:
+        """True if this node believes that it leads."""
+        return bool(self._SyncObj__raftState == _LEADER)
 
     @property
     def role(self) -> str:

@@ -33,8 +33,12 @@ class Files:
 
     @staticmethod
     def read(path: Path) -> bytes:
-        """Return the whole content of `path`."""
-        return path.read_bytes()
+        """Return the whole content of `path`; its name is in the error of a read that fails."""
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            error.filename = str(path)
+            raise
 
     @staticmethod
     def list(directory: Path, suffix: str = "") -> list[str]:

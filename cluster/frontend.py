@@ -177,6 +177,8 @@ class Frontend:
         if self.lead is not None:
             answers += self.lead.broker.answers
             self.lead.broker.answers = []
+        if not answers:
+            return replies
         leader = self._leader
         term = 0 if self.lead is None else self.lead.raft.term
         for answer in answers:

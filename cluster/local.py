@@ -23,7 +23,7 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -39,6 +39,7 @@ from flotilla.connection import Connection
 from flotilla.protocol import STATUS, Request, encode_request
 
 HOST: Final = "127.0.0.1"
+HOST_PORTS: Final = (7000, 7100)  # clients', peers': as in the image
 PEER_PORT_OFFSET: Final = 100  # peers of PORT+1.. listen on PORT+101..
 PORT_LOW: Final = 10_000  # below are the well-known services
 PORT_HIGH_MIN: Final = 20_000  # enough to choose from where the ephemeral range starts early
@@ -74,14 +75,19 @@ class LocalCluster:
     """The nodes of one directory.
 
     As a context manager it stops them all at the end. `command` is what a node is started with,
-    followed by `--config FILE`.
+    followed by `--config FILE`; before it stands `prefix(name)`: words that let another program
+    prepare the node's process and then become the node itself (`env A=B`, `ip netns exec NAME`).
     """
 
     def __init__(
-        self, directory: Path | str, command: Sequence[str] = (sys.executable, "-m", "cluster")
+        self,
+        directory: Path | str,
+        command: Sequence[str] = (sys.executable, "-m", "cluster"),
+        prefix: Callable[[str], Sequence[str]] = lambda name: (),
     ) -> None:
         self.directory = Path(directory).resolve()
         self._command = tuple(command)
+        self._prefix = prefix
 
     def __enter__(self) -> Self:
         return self
@@ -95,11 +101,16 @@ class LocalCluster:
         self.down()
 
     def create(
-        self, nodes: int = 3, port: int = 0, settings: Mapping[str, Any] | None = None
+        self,
+        nodes: int = 3,
+        port: int = 0,
+        settings: Mapping[str, Any] | None = None,
+        hosts: Sequence[str] = (),
     ) -> None:
         """Write the directory of `nodes` nodes n1, n2, …; nothing is started.
 
-        Clients reach them on `port`+1 and up, peers on `port`+101 and up; 0 picks free ports.
+        Clients reach them on `port`+1 and up, peers on `port`+101 and up; 0 picks free ports. With
+        `hosts`, one a node, each listens on its own at HOST_PORTS: the host must be its alone.
         `settings` go into every node's file: {"limits.parked_gets_max": 10}. Raises LocalError
         for a directory in use, a number of nodes that makes no cluster and ports that are taken,
         ConfigError for settings that a node would refuse.
@@ -108,8 +119,11 @@ class LocalCluster:
             raise LocalError(f"{nodes} nodes make no cluster: take 1, 3, 5 or 7")
         if self.exists():
             raise LocalError(f"{self.directory} holds a cluster already; start it or remove it")
-        ports = _free_ports(2 * nodes, self.directory) if port == 0 else _ports_from(port, nodes)
-        addresses = [f"{HOST}:{number}" for number in ports]
+        assert len(hosts) in (0, nodes), hosts
+        addresses = [f"{host}:{number}" for number in HOST_PORTS for host in hosts]
+        if not hosts:
+            ports = _ports_from(port, nodes) if port else _free_ports(2 * nodes, self.directory)
+            addresses = [f"{HOST}:{number}" for number in ports]
         names = [f"n{number}" for number in range(1, nodes + 1)]
         members = dict(zip(names, addresses[nodes:], strict=True))
         rows = []
@@ -315,7 +329,7 @@ class LocalCluster:
 
     def _spawn(self, name: str) -> int:
         # Not subprocess: nodes may well outlive us and the object that started them.
-        arguments = [*self._command, "--config", str(self._config_file(name))]
+        arguments = [*self._prefix(name), *self._command, "--config", str(self._config_file(name))]
         pid = os.posix_spawnp(
             arguments[0],
             arguments,
@@ -337,11 +351,7 @@ class LocalCluster:
         return pid
 
     def _is_ours(self, name: str, pid: int) -> bool:
-        try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        return os.fsencode(self._config_file(name)) in arguments  # a zombie has no arguments
+        return os.fsencode(self._config_file(name)) in _arguments(pid)
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[int | None]:
@@ -361,6 +371,25 @@ def _find(rows: Sequence[LocalNode], name: str) -> LocalNode:
         if row.name == name:
             return row
     raise LocalError(f"no node {name!r}; there are {', '.join(row.name for row in rows)}")
+
+
+def _arguments(pid: int) -> list[bytes]:
+    """Return a process's arguments; none if it has ended.
+
+    In the middle of an exec() it has none for a moment, and with a prefix a node goes through two:
+    whoever looked then would take it for dead, and leave it alive for good.
+    """
+    deadline = time.monotonic() + EXEC_TIMEOUT_S
+    while True:
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+            status = Path(f"/proc/{pid}/stat").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+        is_zombie = status.rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        if arguments or is_zombie or time.monotonic() >= deadline:
+            return arguments.split(b"\0")
+        time.sleep(EXEC_INTERVAL_S)
 
 
 def _has_ended(child: int) -> bool:

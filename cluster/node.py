@@ -33,6 +33,7 @@ from cluster import config, logs
 from cluster.broker import BrokerLimits
 from cluster.config import ConfigError, NodeConfig, split_address
 from cluster.core import Timing
+from cluster.files import EXIT_STATUS
 from cluster.identity import DirectoryLock, Identity, IdentityError
 from cluster.membership import ReplacedError, hello_of
 from cluster.peers import PeerPort
@@ -52,6 +53,10 @@ READABLE: Final = zmq.POLLIN | zmq.POLLERR  # an error is read as such
 WRITABLE: Final = zmq.POLLOUT | zmq.POLLERR
 EXIT_CONFIG: Final = 78  # EX_CONFIG of sysexits.h
 EXIT_DATA: Final = 65  # EX_DATAERR: the data directory is damaged or not ours
+_REBUILD: Final = (
+    "If it can't be read any more, move the data directory away and start the node with an empty "
+    "one: it copies the state from the others and is readmitted."
+)
 EXIT_BROKEN: Final = 70  # EX_SOFTWARE: the replica must not go on
 
 
@@ -340,7 +345,8 @@ def main(path: Path | None) -> None:
     """Run one Flotilla node until SIGTERM.
 
     Exit codes: 0 stopped orderly, 65 the data directory is damaged or in use, 70 the replica had to
-    stop, 78 the settings are wrong, or name a directory or a port that it cannot have.
+    stop, 74 a disk or file failed, 78 the settings are wrong, or name a directory or a port that it
+    cannot have.
     """
     try:
         settings = config.load(path, os.environ)
@@ -362,6 +368,9 @@ def main(path: Path | None) -> None:
     except ReplacedError as error:
         log.error("replaced", reason=str(error))
         _exit(EXIT_BROKEN, str(error))
+    except OSError as error:
+        log.exception("disk_failed")
+        _exit(EXIT_STATUS, f"a disk or file failed this node: {error}. {_REBUILD}")
     except Exception:
         # Fail-stop: a replica that could not apply an entry must not go on voting. Nothing is
         # sent or synced on the way out; the supervisor starts the node again from its disk.

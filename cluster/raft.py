@@ -115,7 +115,12 @@ class Raft:
     @property
     def is_leader(self) -> bool:
         """True if this node believes that it leads; another one may lead a newer term already."""
-        return self._core.role == "leader"
+        return self._core.is_leader
+
+    @property
+    def standing(self) -> object:
+        """Something that is equal as long as role, term and leader are the same."""
+        return self._core.standing
 
     @property
     def role(self) -> str:
@@ -152,6 +157,12 @@ class Raft:
     def uncommitted_entries(self) -> int:
         """How many entries are in the log and not committed."""
         return self.journal.last_index - self.commit_index
+
+    @property
+    def deadline_s(self) -> float:
+        """When this node has to send a heartbeat, or may campaign, by the turns' clock."""
+        core = self._core
+        return core.heartbeat_deadline_s() if core.is_leader else core.election_deadline_s
 
     def match_index(self, name: str) -> int:
         """On a leader: the highest index known to be on the other node's disk."""
@@ -226,10 +237,12 @@ class Raft:
         on the next entry or heartbeat (measured: half the messages of a lone client's PUT).
         """
         core = self._core
-        due = core.heartbeat_due() or any(map(self._has_news, self.others))
-        if self.is_leader and core.append_due and due:
+        if not core.append_due:
+            return
+        if not core.is_leader:
+            core.append_due = False
+        elif core.heartbeat_deadline_s() < self._now or any(map(self._has_news, self.others)):
             self._send_appends()
-        core.append_due = core.append_due and self.is_leader
 
     def _has_news(self, name: str) -> bool:
         next_index = self.next_index(name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -69,7 +70,7 @@ class ReplicaSettings:
     files: Files = DISK
     on_journal_failure: Callable[[Exception], NoReturn] = exit_process
 
-    @property
+    @cached_property
     def others(self) -> list[str]:
         """The other members' names."""
         return [name for name in self.members if name != self.name]
@@ -115,6 +116,7 @@ class Replica:
         self._health: dict[str, Health] = {}
         self._next_health_s = self._next_admit_s = self._barrier_repeat_s = now
         self._standing = ("", 0, "")
+        self._raft_standing: object = None
         self._led_term: int | None = None
         self._more_messages = False
         self.frontend = Frontend(settings.name, settings.relays_max, rng, peers, self._linked)
@@ -315,11 +317,11 @@ class Replica:
             self.broker.submitted(raft.submit(payload), raft.term, authors)
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
-        members_before = dict(self.store.members)
+        members_before = self.store.members
         outcomes = self.store.apply(index, term, payload)
         self.journal.applied_index = index
         self.broker.applied(index, term, outcomes, self._now * 1000)
-        if self.store.members != members_before:
+        if self.store.members is not members_before:
             self._members_changed()
 
     def _members_changed(self) -> None:
@@ -334,7 +336,8 @@ class Replica:
             self._barrier_repeat_s = self._now + self.settings.timing.heartbeat_s
             if self.broker.reads_wait():
                 raft.repeat_barrier()
-        self.broker.serve_reads(raft.barrier_passed(), raft.applied_index, now_ms)
+        if self.broker.reads_wait():
+            self.broker.serve_reads(raft.barrier_passed(), raft.applied_index, now_ms)
         self.broker.expire(now_ms)
 
     def finish_turn(self) -> None:
@@ -442,11 +445,10 @@ class Replica:
     def _watch_leadership(self) -> None:
         """Notice a change of role or term: waiting clients are answered, operators are told."""
         raft = self.raft
-        if raft is None:
+        if raft is None or raft.standing == self._raft_standing:
             return
+        self._raft_standing = raft.standing
         standing = raft.role, raft.term, raft.leader
-        if standing == self._standing:
-            return
         before, self._standing = self._standing, standing
         if self._led_term is not None and (not raft.is_leader or raft.term != self._led_term):
             self.broker.abdicate("" if raft.leader == self.settings.name else raft.leader)

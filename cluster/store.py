@@ -226,8 +226,10 @@ class Store:
     def _admit(self, operation: Admit) -> Outcome:
         if operation.node not in self.members:
             return Refused("bad_request", f"{operation.node!r} is no member")
-        self.members[operation.node] = operation.incarnation
-        self._dirty_members = True
+        if self.members[operation.node] != operation.incarnation:
+            # A new dictionary: who holds the old one sees that something has changed.
+            self.members = {**self.members, operation.node: operation.incarnation}
+            self._dirty_members = True
         return Done({})
 
     # --- operations: subscriptions --------------------------------------------------------------

@@ -75,6 +75,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
         self._last_reset_s: dict[str, float] = {}
         self._votes_counted: dict[str, int] = {}
         self._in_flight: dict[str, deque[tuple[int, int]]] = {name: deque() for name in members}
+        self._in_flight_bytes = dict.fromkeys(members, 0)
 
     # --- connection state ---------------------------------------------------------------------
 
@@ -91,6 +92,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
     def forget(self, name: str) -> None:
         """Forget what was in flight to `name`."""
         self._in_flight[name].clear()
+        self._in_flight_bytes[name] = 0
         self.paused.discard(name)
 
     def resume_paused(self) -> None:
@@ -193,7 +195,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
     def _acknowledged(self, name: str, index: int) -> None:
         flying = self._in_flight[name]
         while flying and flying[0][0] <= index:
-            flying.popleft()
+            self._in_flight_bytes[name] -= flying.popleft()[1]
 
     # --- sending ------------------------------------------------------------------------------
 
@@ -231,8 +233,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
             self._note_in_flight(name, entries)
 
     def _note_in_flight(self, name: str, entries: list[tuple[bytes, int, int]]) -> None:
-        flying = self._in_flight[name]
-        flying.append((entries[-1][1], sum(len(entry[0]) for entry in entries)))
+        size_bytes = sum(len(entry[0]) for entry in entries)
+        self._in_flight[name].append((entries[-1][1], size_bytes))
+        self._in_flight_bytes[name] += size_bytes
         if self.window_is_full(name):
             # The core's sending loop looks after each send whether the peer is still connected:
             # that is the one place where it can be told to stop for now.
@@ -240,7 +243,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
 
     def window_is_full(self, name: str) -> bool:
         """True while `name` has all the bytes in flight that it may have."""
-        return sum(size for _, size in self._in_flight[name]) >= IN_FLIGHT_BYTES_MAX
+        return self._in_flight_bytes[name] >= IN_FLIGHT_BYTES_MAX
 
     def pause(self, name: str) -> None:
         """Leave `name` out of the next sending."""

@@ -1,7 +1,9 @@
-"""What nodes tell each other, held against their disks when it arrives (rule 7 of docs/raft.md).
+"""What nodes say, held against what they have when it arrives (rules 7, 11 and 26 of docs/raft.md).
 
-What lives here: the claims in messages: "I have everything up to here", "I am in this term". What
-must not: claims to clients (promises.py), what nodes do in a turn (invariants.py).
+What lives here: the claims in messages: "I have everything up to here", "I am in this term",
+"I am a member again"; and the one to a client that a log can contradict: "this has not happened".
+What must not: claims that later answers contradict (promises.py), what nodes do in a turn
+(invariants.py).
 
 An acknowledgment that lies is damage long before a publication is lost by it: that takes one more
 crash, at the right node and moment.
@@ -9,14 +11,18 @@ crash, at the right node and moment.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from chaos.simulation.durable import DurableLog
 from chaos.simulation.invariants import Invariants
 from chaos.simulation.node import SimNode
-from chaos.simulation.operator import DAMAGES
 from chaos.simulation.world import World
+from cluster import commands
+from cluster.commands import Operation, Subscribe, Unsubscribe
 from cluster.messages import Message, NextIndex, RequestVote, Vote
+from flotilla.protocol import Reply, Request
+from flotilla.retry import ON_NAK, is_definite
 
 
 class Claims:
@@ -25,10 +31,39 @@ class Claims:
     def __init__(self, world: World, invariants: Invariants) -> None:
         self._world, self._invariants = world, invariants
         world.net.taps.append(self._hear)
+        world.observers.append(self._observe)
+
+    def denied(self, request: Request, reply: Reply) -> None:
+        """Check that what is refused for certain waits for a majority in nobody's log.
+
+        `reply`: to the first attempt of a request that has a sequence, which nothing else has. What
+        comes of applying it is not meant: that is in the log, and refused.
+        """
+        code = str(reply.body.get("error"))
+        if code not in ON_NAK or not is_definite(reply):
+            return
+        for node in self._world.nodes.values():
+            if (index := _waiting_at(node, request)) is not None:
+                text = f"{request.type} of {request.client_id} for {request.topic} is {code}"
+                where = f"it stands in the log of {node.name}, at {index}"
+                self._invariants.fail("definite", f"{text}, for certain, and {where}")
+
+    def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "readmitted":
+            self._readmitted(self._world.nodes[fields["node"]])
+
+    def _readmitted(self, node: SimNode) -> None:
+        """Check that who says to be a member again has the entry that says so (rule 26)."""
+        replica = node.replica
+        assert replica is not None, node.name
+        own, admitted = replica.identity.incarnation, replica.store.members.get(node.name)
+        if own != admitted:
+            text = f"{node.name} takes part as {own}, its copy of the store knows it as {admitted}"
+            self._invariants.fail("admitted", text)
 
     def _hear(self, source: str, message: Message) -> None:
         node, judge = self._world.nodes[source], _JUDGES.get(type(message))
-        if judge is not None and DAMAGES.isdisjoint(node.disk_faults):
+        if judge is not None:
             judge(self, node, message)
 
     def _acknowledged(self, node: SimNode, message: NextIndex) -> None:
@@ -56,3 +91,25 @@ _JUDGES: Final[dict[type, Any]] = {
     Vote: Claims._in_term,
     RequestVote: Claims._in_term,
 }
+
+
+def _waiting_at(node: SimNode, request: Request) -> int | None:
+    """Return the index of the entry, not yet applied, that holds the request's operation."""
+    replica = node.replica
+    if replica is None or replica.raft is None:
+        return None
+    journal, first = replica.journal, replica.journal.first_index
+    for index in range(max(replica.store.applied_index + 1, first), journal.last_index + 1):
+        payload = journal[index - first][0][1:]  # behind the entry's type
+        operations = commands.decode(payload)[1] if payload else ()
+        if any(_is_asked_by(operation, request) for operation in operations):
+            return index
+    return None
+
+
+def _is_asked_by(operation: Operation, request: Request) -> bool:
+    return (
+        isinstance(operation, Subscribe | Unsubscribe)
+        and operation.client_id == request.client_id
+        and operation.sequence == request.body.get("sequence")
+    )

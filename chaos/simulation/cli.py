@@ -107,7 +107,7 @@ def command(
     if bugs:
         code = invocation.list_bugs()
     elif hunt is not None:
-        code = invocation.hunt(_hunted(hunt), jobs)
+        code = invocation.hunt(_hunted(hunt), jobs, minutes)
     elif check_determinism and plan_file is None:
         code = invocation.compare(seeds if seeds is not None else range(seed or 0, (seed or 0) + 1))
     elif seeds is not None:
@@ -228,28 +228,33 @@ class Invocation:
             for word in (option, str(value))
         ]
 
-    def hunt(self, bugs: list[Bug], jobs: int) -> int:
-        """Look for each planted bug within its bound; return the exit code."""
-        missed = [bug.name for bug in bugs if not self._found(bug, jobs)]
-        report.say(self._console, f"{len(bugs) - len(missed)} of {len(bugs)} bugs found")
+    def hunt(self, bugs: list[Bug], jobs: int, minutes: float | None) -> int:
+        """Look for each planted bug within its bound; one that there was no time for is missed."""
+        began_s = time.monotonic()
+        end_s = None if minutes is None else began_s + 60 * minutes
+        missed = [bug.name for bug in bugs if not self._found(bug, jobs, end_s)]
+        elapsed_s = time.monotonic() - began_s
+        text = f"{len(bugs) - len(missed)} of {len(bugs)} bugs found in {elapsed_s:.0f} s"
+        report.say(self._console, text)
         return EXIT_FAILED if missed else 0
 
-    def _found(self, bug: Bug, jobs: int) -> bool:
+    def _found(self, bug: Bug, jobs: int, end_s: float | None) -> bool:
         """Return whether one of the checks that are meant to see the bug does."""
         recipe = Recipe(bug.mode, self._recipe.nodes or bug.nodes, bug.name)
-        plans = map(recipe.plan, range(1, bug.seeds_max + 1))
-        began_s, others = time.monotonic(), set[str]()
+        plans = map(recipe.plan, _until(iter(range(1, bug.seeds_max + 1)), end_s))
+        began_s, others, runs = time.monotonic(), set[str](), 0
         with closing(results(plans, jobs, recipe)) as found:
-            for number, result in enumerate(found, 1):
+            for runs, result in enumerate(found, 1):
                 if checks := sorted(result.checks & bug.caught_by):
                     elapsed_s = time.monotonic() - began_s
                     by = ", ".join(checks)
-                    where = f"seed {result.seed}, {number} runs, {elapsed_s:.0f} s"
+                    where = f"seed {result.seed}, {runs} runs, {elapsed_s:.0f} s"
                     report.say(self._console, f"{bug.name}: {by} ({where})", "green")
                     return True
                 others |= result.checks
         seen = f"; seen by {', '.join(sorted(others))} alone" if others else ""
-        report.say(self._console, f"{bug.name}: not found in {bug.seeds_max} seeds{seen}", "red")
+        bound = f"{runs} of {bug.seeds_max} seeds"
+        report.say(self._console, f"{bug.name}: not found in {bound}{seen}", "red")
         return False
 
     def list_bugs(self) -> int:

@@ -23,7 +23,7 @@ from flotilla import FlotillaError, Operation, Outcome
 from flotilla.client import Session
 from flotilla.connection import CONNECT_MS_MAX, parsed
 from flotilla.operations import Ask, Steps
-from flotilla.protocol import Reply, encode_request
+from flotilla.protocol import Reply, Request, encode_request
 from flotilla.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
 
 # A script of what a process does: yields seconds to wait, or the steps of an operation, whose
@@ -34,6 +34,25 @@ REFUSED_MS: Final = 1.0  # until a refused connection is known; one that is swal
 INBOX_MAX: Final = 1_000  # late replies on one connection, as many as a socket's queue would hold
 CRASH_POINTS: Final = ("now", "invoke", "complete", "handed")
 NONCE_BITS: Final = 128
+
+
+class Caller(Protocol):
+    """Who has connections: a process, or a producer of one. `name`: "<client>/…", all different."""
+
+    name: str
+
+    def replied(self, node: str, frames: Sequence[bytes]) -> None:
+        """Take what came in on the connection to a node."""
+
+    def lost(self, node: str) -> None:
+        """Take note that the connection to a node was lost: no reply will come on it."""
+
+
+class Pipe(Protocol):
+    """A background producer (pipes.py), as far as its process has to know it."""
+
+    def end(self) -> None:
+        """Stop; what got no answer stays in the outbox."""
 
 
 class Wire(Protocol):
@@ -49,15 +68,15 @@ class Wire(Protocol):
     def stream(self, name: str) -> random.Random:
         """Return the randomness of one purpose."""
 
-    def client_send(self, process: Process, node: str, frames: Sequence[bytes]) -> str:
-        """Send on the process's connection to the node, opened if there is none.
+    def client_send(self, caller: Caller, node: str, frames: Sequence[bytes]) -> str:
+        """Send on the caller's connection to the node, opened if there is none.
 
         Returns "sent" (it may get lost), "refused" (nobody listens) or "swallowed" (no connection
         comes about): then nothing was sent.
         """
 
-    def client_close(self, process: Process, node: str) -> None:
-        """Close the process's connection to the node: what is in flight on it is gone."""
+    def client_close(self, caller: Caller, node: str) -> None:
+        """Close the caller's connection to the node: what is in flight on it is gone."""
 
 
 class Watcher(Protocol):
@@ -68,6 +87,12 @@ class Watcher(Protocol):
 
     def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
         """Hear of its outcome before the client's state changes."""
+
+    def asked(self, request_id: str) -> None:
+        """Hear that an attempt of a request leaves."""
+
+    def denied(self, request: Request, reply: Reply) -> None:
+        """Hear that a node refuses the first attempt of a request, the only one so far."""
 
     def life(self, client: str, what: str) -> None:
         """Hear that a client's process has `started`, `crashed`, `ended` or was `copied`."""
@@ -83,19 +108,19 @@ class CrashingObserver:
     def __init__(self, recorder: Recorder, watcher: Watcher) -> None:
         self.crash_at = ""
         self.process: Process
-        self._watcher = watcher
+        self.watcher = watcher
         self._recording = ClientObserver(recorder)
 
     def on_invoke(self, operation: Operation) -> None:
         """Record and tell; the outbox has the publication, nothing has left yet."""
         self._recording.on_invoke(operation)
-        self._watcher.invoked(self.process, operation)
+        self.watcher.invoked(self.process, operation)
         self.pass_point("invoke")
 
     def on_complete(self, operation: Operation, outcome: Outcome) -> None:
         """Record and tell; neither the outbox nor the cursor has changed yet."""
         self._recording.on_complete(operation, outcome)
-        self._watcher.completed(self.process, operation, outcome)
+        self.watcher.completed(self.process, operation, outcome)
         self.pass_point("complete")
 
     def pass_point(self, point: str) -> None:
@@ -107,8 +132,9 @@ class CrashingObserver:
 class Process:
     """One life of a client, from its start to its end or crash.
 
-    `name`, "<client>/<life>", names its connections. Its script runs one operation at a time, as
-    `flotilla.Client` does under its lock. `on_end(process, crashed)` is called when it is over.
+    `name`, "<client>/<life>", names its connections, in the order of `nodes`. Its script runs one
+    operation at a time, as `flotilla.Client` does under its lock; beside it `pipes` publish.
+    `on_end(process, crashed)` is called when it is over.
     """
 
     def __init__(
@@ -125,8 +151,9 @@ class Process:
         observer.process = self
         self.session, self.recorder, self.observer = session, recorder, observer
         self.is_alive = True
+        self.pipes: list[Pipe] = []
         self.asked_s: float | None = None  # when the operation under way began
-        self._wire, self._nodes = wire, tuple(nodes)
+        self._wire, self.nodes = wire, tuple(nodes)
         self._on_end = on_end
         self._script: Script
         self._steps: Steps[Any]
@@ -146,13 +173,15 @@ class Process:
     def start(self, script: Script) -> None:
         """Begin the script."""
         self._script = script
-        self._carry(lambda: self._continue(lambda: next(script)))
+        self.carry(lambda: self._continue(lambda: next(script)))
 
     def end(self, crashed: bool) -> None:
         """Stop for good; nothing happens here any more."""
         assert self.is_alive, f"{self.name} ends twice"
         self.is_alive = False
-        for endpoint in range(len(self._nodes)):
+        for pipe in list(self.pipes):
+            pipe.end()
+        for endpoint in range(len(self.nodes)):
             self._close(endpoint)
         self.session.state.close()
         self.recorder.close()
@@ -162,7 +191,7 @@ class Process:
 
     def replied(self, node: str, frames: Sequence[bytes]) -> None:
         """Take what came in on the connection to a node."""
-        endpoint, reply = self._nodes.index(node), parsed([b"", *frames])
+        endpoint, reply = self.nodes.index(node), parsed([b"", *frames])
         if reply is None or not self.is_alive:
             return
         if endpoint != self._listening:
@@ -170,22 +199,23 @@ class Process:
             inbox.append(reply)
             return
         self._listening = None
-        self._carry(lambda: self._act(self._exchange.replied(reply, self._now_ms())))
+        self.carry(lambda: self._take(reply))
 
     def lost(self, node: str) -> None:
         """Take note that the connection to a node was lost: no reply will come on it."""
-        endpoint = self._nodes.index(node)
+        endpoint = self.nodes.index(node)
         if not self.is_alive:
             return
         if endpoint != self._listening:
             self._lost.add(endpoint)
             return
         self._listening = None
-        self._carry(lambda: self._act(self._exchange.silent(self._now_ms())))
+        self.carry(lambda: self._act(self._exchange.silent(self._now_ms())))
 
     # --- the script and its operations ----------------------------------------------------------
 
-    def _carry(self, action: Callable[[], None]) -> None:
+    def carry(self, action: Callable[[], None]) -> None:
+        """Do something of the process's, in which it may die."""
         try:
             action()
         except ClientCrash:
@@ -245,8 +275,9 @@ class Process:
             self._close(endpoint)
         self._ask.request.request_id = action.request_id
         frames = encode_request(self._ask.request)
-        outcome = self._wire.client_send(self, self._nodes[endpoint], frames)
+        outcome = self._wire.client_send(self, self.nodes[endpoint], frames)
         if outcome == "sent":
+            self.observer.watcher.asked(action.request_id)
             self._listen(endpoint, action.timeout_ms)
             return
         patience_ms = REFUSED_MS if outcome == "refused" else CONNECT_MS_MAX
@@ -258,17 +289,23 @@ class Process:
     def _listen(self, endpoint: int, timeout_ms: float) -> None:
         exchange = self._exchange
         if inbox := self._inbox.get(endpoint):
-            self._act(exchange.replied(inbox.popleft(), self._now_ms()))
+            self._take(inbox.popleft())
         elif endpoint in self._lost:
             self._act(exchange.silent(self._now_ms()))
         else:
             self._listening = endpoint
             self._wait(timeout_ms, lambda: self._act(exchange.silent(self._now_ms())))
 
+    def _take(self, reply: Reply) -> None:
+        request = self._ask.request
+        if not reply.ok and reply.request_id == request.request_id and _is_first(reply):
+            self.observer.watcher.denied(request, reply)
+        self._act(self._exchange.replied(reply, self._now_ms()))
+
     def _close(self, endpoint: int) -> None:
         self._lost.discard(endpoint)
         self._inbox.pop(endpoint, None)
-        self._wire.client_close(self, self._nodes[endpoint])
+        self._wire.client_close(self, self.nodes[endpoint])
 
     def _wait(self, wait_ms: float, then: Callable[[], None]) -> None:
         """Do `then` after the wait, unless something else happens first."""
@@ -278,12 +315,16 @@ class Process:
         def over() -> None:
             if self.is_alive and number == self._waits:
                 self._listening = None
-                self._carry(then)
+                self.carry(then)
 
         self._wire.after(wait_ms / 1000, over)
 
     def _now_ms(self) -> float:
         return self._wire.now * 1000
+
+
+def _is_first(reply: Reply) -> bool:
+    return reply.request_id.rpartition(".")[2] == "1"
 
 
 class SimClient:

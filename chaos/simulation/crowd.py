@@ -134,7 +134,8 @@ class Crowd:
 
     def _script(self, client: SimClient, process: Process) -> Script:
         rng = random.Random(client.rng.getrandbits(64))
-        return ClientScript(client.name, self._roles[client.name], process, self, rng).run()
+        role = self._roles[client.name]
+        return ClientScript(client.name, role, process, self, rng, self._wire).run()
 
     def _finale(self, client: SimClient, process: Process) -> Script:
         """Wait for the end of the faults, then lead the run to its own."""

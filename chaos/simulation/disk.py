@@ -36,11 +36,57 @@ class Inode:
     """A file's bytes. The first `durable_bytes` are on the platter.
 
     `before`: the content before a truncation that is not durable yet, which a power loss may undo.
+    `intact`: of a damaged file, what it would be without the damage; `is_readable`: False once the
+    disk can't read it back. Both are for `synced`: what was promised does not shrink by a fault.
     """
 
     data: bytearray
     durable_bytes: int = 0
     before: bytes | None = None
+    intact: bytearray | None = None
+    intact_durable_bytes: int = 0
+    is_readable: bool = True
+
+    @property
+    def synced(self) -> bytes:
+        """What the process was told is durable, whatever a fault has made of it since."""
+        if self.intact is not None:
+            return bytes(self.intact[: self.intact_durable_bytes])
+        return bytes(self.data[: self.durable_bytes])
+
+    def spare(self) -> None:
+        """Remember the content before a damage."""
+        if self.intact is None:
+            self.intact, self.intact_durable_bytes = bytearray(self.data), self.durable_bytes
+
+    def grow(self, data: bytes | bytearray) -> None:
+        """Add bytes at the end."""
+        self.data += data
+        if self.intact is not None:
+            self.intact += data
+
+    def sync(self) -> None:
+        """Take note that all of it is on the platter."""
+        self.durable_bytes, self.before = len(self.data), None
+        if self.intact is not None:
+            self.intact_durable_bytes = len(self.intact)
+
+    def shrink(self, size: int) -> None:
+        """Cut the end off, as the process wishes."""
+        if size < self.durable_bytes and self.before is None:
+            self.before = bytes(self.data[: self.durable_bytes])
+        del self.data[size:]
+        self.durable_bytes = min(size, self.durable_bytes)
+        if self.intact is not None:
+            del self.intact[size:]
+            self.intact_durable_bytes = min(size, self.intact_durable_bytes)
+
+    def lose_unsynced(self, keep: str, rng: random.Random) -> None:
+        """Have the power go; what is left is durable."""
+        self.data = bytearray(self.survives(keep, rng))
+        self.durable_bytes, self.before = len(self.data), None
+        if self.intact is not None:
+            del self.intact[self.intact_durable_bytes :]
 
     def survives(self, keep: str, rng: random.Random) -> bytes:
         """Return what a power loss leaves; `keep` is one of KEEPS."""
@@ -74,7 +120,7 @@ class SimDisk(Files):
     """
 
     def __init__(self, on_sync: Callable[[], None]) -> None:
-        self.full = False
+        self.full = self.low = False  # nothing fits any more; little does
         self.syncs_fail_in: int | None = None  # fdatasyncs until one reports EIO
         self._on_sync = on_sync
         self.lost_power = False
@@ -133,8 +179,9 @@ class SimDisk(Files):
         self._names = dict(sorted(self._durable_names.items()))
         for inode in self._names.values():
             if inode in self._dirty:
-                inode.data = bytearray(inode.survives(keep, rng))
-            inode.durable_bytes, inode.before = len(inode.data), None
+                inode.lose_unsynced(keep, rng)
+            else:
+                inode.sync()  # its name alone was not
         self._dirty.clear()
 
     def wipe(self) -> None:
@@ -156,6 +203,7 @@ class SimDisk(Files):
         path = rng.choice(paths)
         inode = self._names[path]
         at = rng.randrange(len(inode.data))
+        inode.spare()
         if cut:
             del inode.data[at:]
             inode.durable_bytes = min(inode.durable_bytes, at)
@@ -184,13 +232,14 @@ class SimDisk(Files):
         if self.full:
             raise OSError(errno.ENOSPC, "injected into write")
         inode = self._open[fd][1]
-        inode.data += data
+        inode.grow(data)
         self._dirty.add(inode)
         return len(data)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         self.check()
-        return bytes(self._open[fd][1].data[offset : offset + size])
+        path, inode = self._open[fd]
+        return self._readable(path, inode)[offset : offset + size]
 
     def fdatasync(self, fd: int) -> None:  # type: ignore[override]
         self.operate("fdatasync")
@@ -200,16 +249,13 @@ class SimDisk(Files):
             if self.syncs_fail_in <= 0:
                 raise OSError(errno.EIO, "injected into fdatasync")
         self._on_sync()
-        inode.durable_bytes, inode.before = len(inode.data), None
+        inode.sync()
         self._dirty.discard(inode)
 
     def truncate(self, fd: int, size: int) -> None:
         self.operate("truncate")
         inode = self._open[fd][1]
-        if size < inode.durable_bytes and inode.before is None:
-            inode.before = bytes(inode.data[: inode.durable_bytes])
-        del inode.data[size:]
-        inode.durable_bytes = min(size, inode.durable_bytes)
+        inode.shrink(size)
         self._dirty.add(inode)
 
     def rename(self, old: Path, new: Path) -> None:  # type: ignore[override]
@@ -227,7 +273,13 @@ class SimDisk(Files):
 
     def read(self, path: Path) -> bytes:  # type: ignore[override]
         self.check()
-        return bytes(self._names[path].data)
+        return self._readable(path, self._names[path])
+
+    @staticmethod
+    def _readable(path: Path, inode: Inode) -> bytes:
+        if not inode.is_readable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return bytes(inode.data)
 
     def list(self, directory: Path, suffix: str = "") -> list[str]:  # type: ignore[override]
         depth = len(directory.parts)
@@ -244,7 +296,7 @@ class SimDisk(Files):
         self._changes.clear()
 
     def free_bytes(self, directory: Path) -> int:  # type: ignore[override]
-        return 0 if self.full else CAPACITY_BYTES
+        return 0 if self.full or self.low else CAPACITY_BYTES
 
 
 def _change(
@@ -274,14 +326,17 @@ class StoreImage:
         self._wal = database.with_name(f"{database.name}-wal")
         self._data: bytes | None = None
         self._wal_head, self._wal_bytes = b"", 0
+        self.checkpointing = False  # from its beginning until what it has done is durable
 
     def wipe(self) -> None:
         """Remove everything."""
         shutil.rmtree(self._database.parent, ignore_errors=True)
         self._data, self._wal_head, self._wal_bytes = None, b"", 0
+        self.checkpointing = False
 
     def take(self) -> None:
         """Take note that the database as it stands is durable."""
+        self.checkpointing = False
         if self._database.exists():
             self._data = self._database.read_bytes()
             self._wal_head, self._wal_bytes = self._read_wal_head(), _size(self._wal)
@@ -301,6 +356,10 @@ class StoreImage:
 
     def lose_unsynced(self, keep: str, rng: random.Random) -> None:
         """Put the database back to what a power loss leaves; no process may have it open."""
+        checkpointing, self.checkpointing = self.checkpointing, False
+        if checkpointing and rng.random() < 0.5:
+            self._tear(rng)
+            return
         written = _size(self._wal)
         same = self._read_wal_head() == self._wal_head
         durable = min(self._wal_bytes, written) if same else 0
@@ -308,6 +367,18 @@ class StoreImage:
         self._restore(self._data)
         if written:
             os.truncate(self._wal, sizes[keep] if keep in sizes else rng.randint(durable, written))
+
+    def _tear(self, rng: random.Random) -> None:
+        """Have the power go while a checkpoint writes to the database: any of its pages is new.
+
+        It has synced the WAL before, all of it.
+        """
+        old, new = self._data or b"", self._database.read_bytes()
+        torn = bytearray()
+        for at in range(0, len(new), PAGE_BYTES):
+            page = (old if rng.random() < 0.5 else new)[at : at + PAGE_BYTES]
+            torn += page.ljust(min(PAGE_BYTES, len(new) - at), b"\0")
+        self._restore(bytes(torn))
 
     def damage(self, rng: random.Random) -> str:
         """Flip a bit of the database's file, durably; return what was done."""

@@ -45,7 +45,7 @@ class DurableLog:
         self.terms: dict[int, int] = {}
         self.checksums: dict[int, int] = {}
         for path, inode in journal_files(disk):
-            self._take(path, bytes(inode.data[: inode.durable_bytes]))
+            self._take(path, inode.synced)
 
     def holds(self, index: int, term: int) -> bool:
         """Return whether the entry is in the log, or before its beginning and so in the store."""

@@ -9,11 +9,8 @@ A failure's `check` is one of the names in `CHECKS`, or of analytics.twins.TWINS
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
-from zlib import crc32
+from typing import Any, Final, NamedTuple
 
 from chaos.simulation.durable import DurableLog
 from chaos.simulation.node import SimNode
@@ -29,6 +26,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "digest": "nodes that have applied as much have the same state",
     "applied": "within a process, term, commit and applied index only grow",
     "hard_state": "over a restart, nothing regresses that a turn has ended with",
+    "admitted": "a readmitted node has the entry that admits it",
     "durable": "an acknowledged publication is on the disks of a majority",
     "cursor": "a subscriber's cursor moves over what it was delivered, and never back",
     "ended": "a process ends by itself only after a fault of its disk",
@@ -36,16 +34,21 @@ CHECKS: Final[Mapping[str, str]] = {
     "handed_over_twice": "an application is given a publication once",
     "fenced": "a process has no success once a later one of its client had",
     "stale_read": "an answer is no older than its request",
+    "definite": "what is refused for certain stands in no log",
+    "subscription": "a subscription stands, or not, as its client was told",
     "unexpected": "no client gets an error that only a defect explains",
     "progress": "after the last fault there is a leader, and everybody comes to the end",
 }
 FAILURES_MAX: Final = 20  # one defect breaks many claims; the first few tell
 DIGEST_PERIOD_S: Final = 1.0  # of virtual time: a digest reads the whole store
+# What a fault of the disk may end a process with; a broken rule of Raft's is none of these.
+OF_THE_DISK: Final = frozenset(
+    {"DiskFailed", "OSError", "CorruptJournal", "CorruptStore", "IdentityError", "OperationalError"}
+)
 WIPED_S_MAX: Final = 2.0  # an acknowledgment may be that long on its way
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """Where a node stood at the end of a turn. Everything in it is on its disk."""
 
     life: int
@@ -68,13 +71,12 @@ class Invariants:
         self._entries: dict[int, tuple[int, int]] = {}  # index -> (term, checksum)
         self._cursors: dict[tuple[str, str], int] = {}  # (client_id, topic) -> furthest seen
         self._moved: list[tuple[str, str]] = []  # in the turn that is under way
-        self._applying: list[tuple[int, int, bytes]] = []  # in the turn that is under way
+        self._applying: list[tuple[int, int, int, bytes]] = []  # in the turn that is under way
         self._standing: dict[str, Standing] = {}
         self._digests: dict[int, tuple[str, list[str]]] = {}  # index -> digest, nodes
         self._next_digest_s = 0.0
         self._dead_logs: dict[str, tuple[int, DurableLog]] = {}
         self._wiped: dict[str, tuple[float, DurableLog]] = {}
-        self._damaged: dict[str, float] = {}  # until when nobody can tell what a disk has held
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
 
@@ -91,8 +93,10 @@ class Invariants:
         replica = node.replica
         if replica is None or replica.raft is None:
             return
-        self._take_applied(node.name)
-        self._never_back(replica)
+        if self._applying:
+            self._take_applied(node.name)
+        if self._moved:
+            self._never_back(replica)
         if replica.raft.is_leader:
             self._one_leader(node.name, replica.raft.term)
         self._stand(node, replica)
@@ -109,8 +113,10 @@ class Invariants:
         term, vote = journal.getCurrentTerm(), journal.getVotedForNodeId()
         now = Standing(node.life, term, vote, raft.settled_index, raft.commit_index)
         before = self._standing.get(node.name)
+        if before == now:
+            return
         self._standing[node.name] = now
-        if before is None or before == now:
+        if before is None:
             return
         if before.life != now.life:
             self._same_log(node)
@@ -163,7 +169,8 @@ class Invariants:
 
     def _applied(self, fields: Mapping[str, Any]) -> None:
         """Wait for the turn's end: a lone node applies before the sync, and answers after it."""
-        self._applying.append((fields["index"], fields["term"], fields["payload"]))
+        applied = (fields["index"], fields["term"], fields["checksum"], fields["payload"])
+        self._applying.append(applied)
 
     def _ended(self, fields: Mapping[str, Any]) -> None:
         """Of a turn that had no end only what was synced has happened."""
@@ -175,8 +182,8 @@ class Invariants:
 
     def _take_applied(self, name: str) -> None:
         applied, self._applying = self._applying, []
-        for index, term, payload in applied:
-            entry = (term, crc32(payload))
+        for index, term, checksum, payload in applied:
+            entry = (term, checksum)
             known = self._entries.get(index)
             if known is None:
                 self._entries[index] = entry
@@ -213,20 +220,14 @@ class Invariants:
         self._moved.clear()
 
     def _node_failed(self, fields: Mapping[str, Any]) -> None:
-        if not fields["disk_faults"]:
+        if not fields["disk_faults"] or fields["error"] not in OF_THE_DISK:
             text = f"{fields['node']} ended: {fields['error']}: {fields['reason']}"
             self.fail("ended", text)
-
-    def _damage(self, fields: Mapping[str, Any]) -> None:
-        """What a node has synced counts, though a fault of its disk has made it unreadable."""
-        self._damaged[fields["node"]] = math.inf
 
     def _emptied(self, fields: Mapping[str, Any]) -> None:
         """What a disk held counts for acknowledgments that are on their way when it is lost."""
         name = fields["node"]
         self._wiped[name] = (self._world.now, DurableLog(self._world.nodes[name].disk))
-        if name in self._damaged:
-            self._damaged[name] = self._world.now + WIPED_S_MAX
         self._standing.pop(name, None)
 
     # --- what is durable ------------------------------------------------------------------------
@@ -244,8 +245,6 @@ class Invariants:
             self.fail("durable", text)
 
     def _holds(self, node: SimNode, index: int, term: int) -> bool:
-        if self._world.now < self._damaged.get(node.name, 0.0):
-            return True
         replica = node.replica
         if replica is not None and replica.raft is not None:
             journal = replica.journal
@@ -298,7 +297,6 @@ def _standing(node: SimNode) -> str:
 _EVENTS: Final = {
     "apply": Invariants._applied,
     "node_failed": Invariants._node_failed,
-    "damaged": Invariants._damage,
     "emptied": Invariants._emptied,
     "ended": Invariants._ended,
 }

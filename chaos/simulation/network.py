@@ -53,7 +53,7 @@ class Timeline(Protocol):
     def stream(self, name: str) -> random.Random:
         """Return the random numbers of one purpose."""
 
-    def note(self, what: str) -> None:
+    def note(self, *what: object) -> None:
         """Take something into the run's hash."""
 
 
@@ -293,11 +293,13 @@ class SimNet:
         self.delivered += 1
         if self.delivered % ENCODED_SHARE == 0:
             message = decode(memoryview(encode(message))[FRAME_HEAD.size :])
-        self._world.note(f"{link[0]}>{link[1]} {describe(message)}")
+        source, target = link
+        kind = type(message)
+        self._world.note(source, target, kind.__name__, _NUMBERS[kind](message))
         for tap in self.taps:
-            tap(link[0], message)
-        port = self.ports[link[1]]
-        port.inbox.append((link[0], message))
+            tap(source, message)
+        port = self.ports[target]
+        port.inbox.append((source, message))
         port.wake()
 
     def _arrive_late(self, connection: Connection, link: Link, message: Message) -> None:
@@ -339,13 +341,11 @@ def _pair(one: str, other: str) -> Link:
     return (one, other) if one < other else (other, one)
 
 
-def describe(message: Message) -> str:
-    """Return a message's type and numbers, without bytes that SQLite or a payload decides."""
-    return f"{type(message).__name__} {_NUMBERS[type(message)](message)}"
-
-
 def _numbers(kind: type[Any]) -> Callable[[Any], object]:
-    """Return what reads the numbers of a type of message; SQLite decides a copy's size."""
+    """Return what reads the numbers of a type of message.
+
+    Those and its type are what the hash knows of it: SQLite decides a copy's bytes and size.
+    """
     names = [field.name for field in fields(kind) if field.type in ("int", "bool")]
     names = [name for name in names if name != "size_bytes"]
     return attrgetter(*names) if names else lambda message: ()
@@ -373,11 +373,13 @@ class SimPeers:
     def receive(self, limit: int) -> list[tuple[str, Message]]:
         """Return what has come."""
         inbox = self._port.inbox
-        return [inbox.popleft() for _ in range(min(limit, len(inbox)))]
+        return [inbox.popleft() for _ in range(min(limit, len(inbox)))] if inbox else []
 
     def events(self) -> list[Event]:
         """Return what happened to connections."""
-        events, self._port.events = self._port.events, []
+        events = self._port.events
+        if events:
+            self._port.events = []
         return events
 
     def hello_of(self, name: str) -> Hello | None:

@@ -12,9 +12,11 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
+from zlib import crc32
 
 from chaos.simulation.disk import SimDisk, StoreImage
 from chaos.simulation.network import Port, SimPeers
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 CLUSTER_ID: Final = "simulated"
 CLOCK_START_S: Final = 1000.0  # monotonic clocks begin anywhere
+STOPPING_S_MAX: Final = 5.0  # as the product's loop, which imports sockets
+DUE_S: Final = 1e-4  # behind a deadline: the core acts strictly after it
+DUE_S_MIN: Final = 0.02  # as often as the real loop: who asks for votes is always due
 _MADE_DURABLE: Final = ("founded", "readmitted", "snapshot_installed")
 
 
@@ -109,8 +114,10 @@ class WitnessedReplica(Replica):
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         super()._apply(index, term, payload)
-        fields = {"index": index, "term": term, "payload": payload}
-        self._node.world.emit("apply", node=self._node.name, **fields)
+        world, name, checksum = self._node.world, self._node.name, crc32(payload)
+        world.note("apply", name, index, term, checksum)  # not its payload: twice as fast
+        fields = {"index": index, "term": term, "checksum": checksum, "payload": payload}
+        world.tell("apply", {"node": name, **fields})
 
 
 class SimNode:
@@ -138,6 +145,11 @@ class SimNode:
         self._due_s = float("inf")
         self._busy_until_s = 0.0
         self._elapsed_s = 0.0
+        self._stop_at_s: float | None = None
+        self._on_stopped: Callable[[], None]
+        self._turn_s = world.knob("turn_ms") / 1000
+        self._tick_s = world.knob("tick_ms") / 1000
+        self._wake_s = world.knob("wake_ms") / 1000
         self._port: Port
         self._worker: SimWorker
         self._upkeep: Upkeep
@@ -271,7 +283,7 @@ class SimNode:
         self.life += 1
         replica, self.replica = self.replica, None
         self._requests.clear()
-        self.paused = False
+        self.paused, self._stop_at_s = False, None
         self._due_s = float("inf")
         self.disk.restart()
         if self.name in self.world.net.ports:
@@ -299,6 +311,22 @@ class SimNode:
         self.disk_faults.clear()
         self.durable_index = 0
 
+    def stop(self, on_stopped: Callable[[], None]) -> None:
+        """Ask the process to end, as SIGTERM does; `on_stopped` is called when it has."""
+        if self.replica is not None and self._stop_at_s is None:
+            self.replica.frontend.stopping = True
+            self._stop_at_s, self._on_stopped = self.world.now + STOPPING_S_MAX, on_stopped
+            self.wake()
+
+    def _stop(self, replica: Replica) -> None:
+        """End in order, as the product's loop does: everything it wrote is durable."""
+        replica.close()
+        self.image.take()
+        self.replica = None
+        self.close(noticed=True)
+        self.world.emit("ended", node=self.name, how="stop")
+        self._on_stopped()
+
     def pause(self) -> None:
         """Stop the process, as SIGSTOP does."""
         self.paused = self._port.silent = True
@@ -317,13 +345,13 @@ class SimNode:
             self.wake()
 
     def wake(self) -> None:
-        """Have a turn as soon as the node can."""
-        self._wake_at(max(self.world.now, self._busy_until_s))
+        """Have a turn as soon as the node can, with all that has come until then."""
+        self._wake_at(max(self.world.now + self._wake_s, self._busy_until_s))
 
     def _wake_at(self, when_s: float) -> None:
         if when_s < self._due_s:
             self._due_s = when_s
-            self.world.at(when_s, lambda: self._fire(when_s))
+            self.world.at(when_s, partial(self._fire, when_s))
 
     def _fire(self, when_s: float) -> None:
         if when_s != self._due_s:
@@ -336,7 +364,7 @@ class SimNode:
         replica, world = self.replica, self.world
         assert replica is not None
         requests, self._requests = self._requests, []
-        self._elapsed_s = world.knob("turn_ms") / 1000
+        self._elapsed_s = self._turn_s
         self._worker.deliver()
         now = self.clock()
         for route, frames in replica.turn(now, requests):
@@ -347,8 +375,20 @@ class SimNode:
         if replica.raft is not None and self.disk.is_synced:
             self.durable_index = replica.journal.last_index
         world.turned(self)
-        pause_s = 0.0 if replica.busy else world.knob("tick_ms") / 1000 / self.clock_rate
-        self._wake_at(self._busy_until_s + pause_s)
+        if self._stop_at_s is not None and (replica.may_stop() or world.now >= self._stop_at_s):
+            self._stop(replica)
+            return
+        self._wake_at(self._busy_until_s + (0.0 if replica.busy else self._rest_s(replica, now)))
+
+    def _rest_s(self, replica: Replica, now: float) -> float:
+        """Return how long the node sleeps if nothing comes: until Raft is due, or its tick.
+
+        The product's loop ticks more often, to find nothing to do.
+        """
+        raft, rest_s = replica.raft, self._tick_s
+        if raft is not None:
+            rest_s = min(rest_s, max(raft.deadline_s - now + DUE_S, DUE_S_MIN))
+        return rest_s / self.clock_rate
 
     def _on_event(self, event: str, **fields: Any) -> None:
         if event in _MADE_DURABLE:
@@ -370,7 +410,4 @@ class SimNode:
         def done(durable_index: int) -> None:
             journal.compact(durable_index)
 
-        def failed(error: Exception) -> None:
-            raise error
-
-        self._worker.submit(lambda: tables.checkpoint(path), done, failed)
+        self._worker.submit(lambda: tables.checkpoint(path), done, self._upkeep._failed)

@@ -18,7 +18,7 @@ from chaos.simulation.durable import journal_files, proved_bytes
 from chaos.simulation.node import SimNode
 from chaos.simulation.world import World
 
-DAMAGES: Final = frozenset({"flip", "cut"})
+DAMAGES: Final = frozenset({"flip", "cut", "unreadable"})
 FLAP_S: Final = 3.0  # a node that flaps runs and is down for so long
 BROKEN_HOWS: Final = ("down", "paused", "cut", "mute", "deaf", "flaps")
 
@@ -50,6 +50,8 @@ class Operator:
     def damage(self, node: str, how: str) -> None:
         """Flip a bit, or cut a file's end, in what the journal has proved to be durable there.
 
+        `unreadable`: reads of the file report EIO from now on.
+
         Whoever reads it again has to notice. (Damage to the end of the last file looks as if it
         had never been written; against that only the other nodes' disks help.)
         """
@@ -61,7 +63,10 @@ class Operator:
         rng = self._world.stream(f"damage {node}")
         path, inode, high, is_last = rng.choice(files)
         at = rng.randrange(high)
-        if how == "flip" or is_last:
+        inode.spare()
+        if how == "unreadable":
+            inode.is_readable = False
+        elif how == "flip" or is_last:
             inode.data[at] ^= 1 << rng.randrange(8)
         else:
             del inode.data[at:]

@@ -12,6 +12,8 @@ from typing import Any, Final
 from chaos.payload import BadPayload, check
 from chaos.simulation.clients import Process
 from chaos.simulation.invariants import Invariants
+from chaos.simulation.reads import Reads
+from chaos.simulation.subscriptions import MISSING, Subscriptions
 from flotilla import FlotillaError, Operation, Outcome
 from flotilla.operations import Delivery
 
@@ -19,7 +21,7 @@ from flotilla.operations import Delivery
 # `not_subscribed`, `unknown_topic` only for who unsubscribes: an answer to that may get lost.
 EXPLAINED: Final = frozenset({"unavailable", "overloaded", "backlog_full", "disk_full"})
 OF_COPIES: Final = frozenset({"fenced", "stale_request"})
-OF_LEAVERS: Final = frozenset({"not_subscribed", "unknown_topic"})
+OF_LEAVERS: Final = MISSING
 
 Counted = tuple[str, str, int]  # (client_id, topic, counter)
 
@@ -27,8 +29,8 @@ Counted = tuple[str, str, int]  # (client_id, topic, counter)
 class Promises:
     """Watches the clients; implements `crowd.Witness`. `leavers`: the clients that unsubscribe."""
 
-    def __init__(self, invariants: Invariants, leavers: frozenset[str]) -> None:
-        self._invariants = invariants
+    def __init__(self, invariants: Invariants, reads: Reads, leavers: frozenset[str]) -> None:
+        self._invariants, self._reads = invariants, reads
         self._leavers = leavers
         self._copied: set[str] = set()
         self._made: dict[tuple[str, Counted], bytes] = {}  # by whose state directory it is in
@@ -39,6 +41,7 @@ class Promises:
         self._epochs: dict[str, int] = {}  # client_id -> newest that is in use
         self._late: set[tuple[str, int]] = set()  # operations begun behind a newer epoch
         self._handed_over: dict[tuple[str, str], int] = {}
+        self._subscriptions = Subscriptions(lambda text: self._fail("subscription", text))
 
     # --- what the clients do ----------------------------------------------------------------------
 
@@ -51,11 +54,15 @@ class Promises:
         self._epochs[operation.client_id] = newest
         if epoch < newest:
             self._late.add(key)
+        if not self._is_copied(process):
+            self._subscriptions.invoked(process.name, operation)
 
     def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
         """Judge an answer."""
         key = (process.name, operation.number)
         floor = self._floors.pop(key)
+        if not self._is_copied(process):
+            self._subscriptions.completed(process.name, operation, outcome)
         if outcome.error:
             return
         if key in self._late:
@@ -73,7 +80,9 @@ class Promises:
         if outcome.first_id:
             topic = operation.topic
             self._last_ids[topic] = max(last_id, self._last_ids.get(topic, 0))
-        self._invariants.acknowledged(operation.client_id, operation.topic, operation.counter)
+        put = (operation.client_id, operation.topic, operation.counter)
+        self._invariants.acknowledged(*put)
+        self._reads.acknowledged(self._invariants.puts.get(put, (0, 0))[0])
         for counter in range(operation.counter, operation.counter + operation.count):
             counted = (operation.client_id, operation.topic, counter)
             made = self._made.pop((process.place, counted), None)
@@ -171,6 +180,10 @@ class Promises:
             text = f"{client} {delivery.topic}: {delivery.first_id} again, it had {last_id}"
             self._fail("handed_over_twice", text)
         self._handed_over[owner] = max(last_id, delivery.last_id)
+
+    def _is_copied(self, process: Process) -> bool:
+        """Return whether two processes act for the client, each unknown to the other."""
+        return process.name.partition("/")[0] in self._copied
 
     def _fail(self, check: str, text: str) -> None:
         self._invariants.fail(check, text)

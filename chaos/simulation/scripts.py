@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
 from chaos import payload
 from chaos.history import DRAINED
-from chaos.simulation.clients import Process, Script
+from chaos.simulation.clients import Process, Script, Wire
+from chaos.simulation.pipes import QUEUED_MAX, Pipe
 from flotilla import Fenced, FlotillaError, NotSubscribed, TooLarge, UnknownTopic
-from flotilla.operations import Delivery, Steps
+from flotilla.operations import Delivery, PutResult, Steps
 from flotilla.protocol import PUBLICATION_BYTES_MAX
 
 REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
 ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again
 IDLE_S: Final = 0.2  # between looks at the course
+POURED_MAX: Final = 6  # publications at once for a background producer, most of them a batch each
 OVERSIZED_BYTES: Final = PUBLICATION_BYTES_MAX + 1
 FILLER: Final = "abcdefghijklmnopqrstuvwxyz" * (PUBLICATION_BYTES_MAX // 26 + 1)
 
@@ -38,7 +41,8 @@ class Role:
 
     `pause_s`: mean time between two operations; `batch_count`, `size_bytes`: the most publications
     of a PUT, the largest filler; `reads_any`: one GET over all topics; `is_manual`: the cursor
-    moves after the delivery was handed over, or not at all.
+    moves after the delivery was handed over, or not at all; `in_flight`: batches of a background
+    producer that are under way at once, 0 for one PUT after the other.
     """
 
     topics: tuple[str, ...]
@@ -52,6 +56,7 @@ class Role:
     size_bytes: int = 100
     get_count: int = 100
     get_wait_ms: int = 500
+    in_flight: int = 0
     reads_any: bool = False
     is_manual: bool = False
 
@@ -95,15 +100,22 @@ class ClientScript:
     """One process's script. `name` is the client's."""
 
     def __init__(
-        self, name: str, role: Role, process: Process, course: Course, rng: random.Random
+        self,
+        name: str,
+        role: Role,
+        process: Process,
+        course: Course,
+        rng: random.Random,
+        wire: Wire,
     ) -> None:
         self._name, self._role, self._course, self._rng = name, role, course, rng
-        self._process = process
+        self._process, self._wire = process, wire
+        self._pipes: dict[str, Pipe] = {}
         self._operations = process.session.operations
         self._state = process.session.state
         self._number = rng.randrange(len(role.topics))
         self._actions: dict[Callable[[], Script], float] = {
-            self._publish: role.puts,
+            (self._pour if role.in_flight else self._publish): role.puts,
             self._read: role.gets,
             self._churn: role.churns,
             self._list: role.lists,
@@ -116,6 +128,7 @@ class ClientScript:
             if self._role.gets:
                 yield from self._subscribe_all()
             yield from self._steady()
+            yield from self._empty_pipes()
             yield from self._until_done(self._flush, meanwhile=self._catch_up)
             self._course.flushed(self._name, self._process)
             while self._course.tombstones is None:
@@ -170,6 +183,39 @@ class ClientScript:
         texts = [self._payload(topic, first + place) for place in range(count)]
         self._course.made(self._process, topic, first, texts)
         yield self._process.session.put(topic, texts)
+
+    def _pour(self) -> Script:
+        """Let a background producer publish, without waiting for an answer."""
+        topic = self._next_topic()
+        counter = yield self._operations.next_counter(topic)
+        pipe = self._pipes.get(topic)
+        if pipe is None:
+            seeded = random.Random(self._rng.getrandbits(64))
+            pipe = Pipe(self._wire, self._process, topic, self._role.in_flight, seeded)
+            self._pipes[topic] = pipe
+        if pipe.error is not None:
+            raise pipe.error
+        room = min(self._role.batch_count, POURED_MAX, QUEUED_MAX - pipe.queued)
+        for _ in range(self._rng.randint(min(1, room), room)):
+            number = counter + pipe.queued
+            text = self._payload(topic, number)
+            self._course.made(self._process, topic, number, [text])
+            pipe.publish(text.encode()).add_done_callback(self._answered)
+
+    def _answered(self, future: Future[PutResult]) -> None:
+        error = future.exception()
+        if isinstance(error, FlotillaError):
+            self._course.refused(self._name, error)
+
+    def _empty_pipes(self) -> Script:
+        """Wait for the answers of all producers, and end them; raise what has stopped one."""
+        for pipe in self._pipes.values():
+            while not pipe.is_answered:
+                pipe.hurry()
+                yield IDLE_S
+            pipe.end()
+            if pipe.error is not None:
+                raise pipe.error
 
     def _payload(self, topic: str, counter: int) -> str:
         size = self._rng.randint(0, self._role.size_bytes)

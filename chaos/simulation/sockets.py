@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from chaos.simulation.clients import Process
+from chaos.simulation.clients import Caller
 from chaos.simulation.network import NOTICE_S
 from chaos.simulation.world import World
 
@@ -25,9 +25,9 @@ class Sockets:
     """Every client's connections; implements `clients.Wire`."""
 
     def __init__(self, world: World) -> None:
-        self._processes: dict[str, Process] = {}
+        self._callers: dict[str, Caller] = {}
         self._world = world
-        self._routes: dict[tuple[str, str], str] = {}  # by client's process and node
+        self._routes: dict[tuple[str, str], str] = {}  # by caller and node
         self._number = 0
         self._off: set[str] = set()
         world.observers.append(self._observe)
@@ -45,29 +45,29 @@ class Sockets:
         """Return the randomness of one purpose."""
         return self._world.stream(name)
 
-    def client_send(self, process: Process, node: str, frames: Sequence[bytes]) -> str:
-        """Send on the process's connection to the node; see `clients.Wire`."""
-        route = self._routes.get((process.name, node))
+    def client_send(self, caller: Caller, node: str, frames: Sequence[bytes]) -> str:
+        """Send on the caller's connection to the node; see `clients.Wire`."""
+        route = self._routes.get((caller.name, node))
         if route is None:
-            if self._is_cut(process.name, node) or node in self._off:
+            if self._is_cut(caller.name, node) or node in self._off:
                 return "swallowed"
             if not self._world.nodes[node].up:
                 return "refused"
-            route = self._connect(process, node)
+            route = self._connect(caller, node)
         self._world.request(route, node, list(frames))
         return "sent"
 
-    def client_close(self, process: Process, node: str) -> None:
-        """Close the process's connection to the node, if there is one."""
-        route = self._routes.pop((process.name, node), None)
+    def client_close(self, caller: Caller, node: str) -> None:
+        """Close the caller's connection to the node, if there is one."""
+        route = self._routes.pop((caller.name, node), None)
         if route is not None:
             del self._world.clients[route]
 
-    def _connect(self, process: Process, node: str) -> str:
+    def _connect(self, caller: Caller, node: str) -> str:
         self._number += 1
-        route = self._routes[process.name, node] = f"{process.name}.{self._number}"
-        self._world.clients[route] = process.replied
-        self._processes[process.name] = process
+        route = self._routes[caller.name, node] = f"{caller.name}.{self._number}"
+        self._world.clients[route] = caller.replied
+        self._callers[caller.name] = caller
         return route
 
     def _is_cut(self, name: str, node: str) -> bool:
@@ -90,4 +90,4 @@ class Sockets:
 
     def _lose(self, name: str, node: str, route: str) -> None:
         if self._routes.get((name, node)) == route:
-            self._processes[name].lost(node)
+            self._callers[name].lost(node)

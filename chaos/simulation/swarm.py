@@ -18,16 +18,24 @@ from chaos.simulation.plan import Action, Mode, Plan
 
 NODES: Final = {3: 70, 5: 22, 1: 4, 7: 4}  # weights
 DURATION_S: Final = (12.0, 30.0)  # of faults; more seeds find more than longer runs
-CLIENTS: Final = (2, 5)
+CLIENTS: Final = (3, 5)
 CROWD: Final = (6, 10)  # clients of some seeds: so that many requests stand in one entry
 CROWD_SHARE: Final = 0.25
+PAUSE_S: Final = (0.04, 0.4)  # mean time between two operations of a client
+CROWD_PAUSES: Final = 2  # as long in a crowd: it is to meet, not to weigh
+PUT_BYTES: Final = 40_000  # filler of the largest PUT: more of it only makes a run slower
+LISTER_SHARE: Final = 0.5  # of the seeds have a client that only lists, the others a leaver
+TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
 START_S: Final = 1.0  # the cluster may form before the first fault, or not
 KIND_SHARE: Final = (0.08, 0.5)  # of the kinds of faults that a seed has: few leave time to work
 PERIOD_S: Final = (1.0, 12.0)  # mean time between two faults of a kind
 HOLD_S: Final = (0.05, 4.0)  # how long a fault lasts
-DISK_OPERATIONS: Final = ("write", "fdatasync", "rename", "unlink", "any")
+DISK_OPERATIONS: Final = (
+    "write", "fdatasync", "rename", "unlink", "truncate", "fsync_directory", "store", "any",
+)  # fmt: skip
 KEEPS: Final = ("lost", "torn", "pages", "all")
-BACKLOG_BYTES_MIN: Final = 500_000  # no PUT of any seed is larger, so none waits for ever
+BACKLOG_PUTS_MIN: Final = 3  # of a seed's largest: so none of them waits for ever
+PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, with its length
 LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and comes back
 CLOG_S: Final = (0.05, 12.0)  # what comes out of one may be older than a client's patience
 CRASH_POINTS: Final = ("now", "invoke", "complete", "handed")
@@ -143,6 +151,13 @@ def _full_disks(draw: Draw) -> Schedule:
     yield HOLD_S[1] + 0.1, "restart_all", {}
 
 
+def _low_disks(draw: Draw) -> Schedule:
+    seconds = draw.hold_s()
+    for node in draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members))):
+        yield 0.0, "disk_low", {"node": node}
+        yield seconds, "disk_free", {"node": node}
+
+
 def _slow_disks(draw: Draw) -> Schedule:
     node = draw.member()
     yield 0.0, "slow_fsync", {"node": node, "ms": draw.between(5.0, 500.0)}
@@ -164,6 +179,10 @@ def _damaged_disks(draw: Draw) -> Schedule:
     yield 0.0, "damage", {"node": node, "how": draw.rng.choice(sorted(DAMAGES))}
     yield draw.between(0.05, 1.0), "kill", {"node": node}
     yield 1.0 + draw.hold_s(), "restart_all", {}
+
+
+def _stops(draw: Draw) -> Schedule:
+    yield 0.0, "stop", {"node": draw.node(), "seconds": draw.hold_s()}
 
 
 def _transfers(draw: Draw) -> Schedule:
@@ -198,10 +217,12 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "disconnects": _disconnects,
     "weathers": _weathers,
     "full_disks": _full_disks,
+    "low_disks": _low_disks,
     "slow_disks": _slow_disks,
     "failing_disks": _failing_disks,
     "wiped_disks": _wiped_disks,
     "damaged_disks": _damaged_disks,
+    "stops": _stops,
     "transfers": _transfers,
     "compactions": _compactions,
     "client_crashes": _client_crashes,
@@ -210,7 +231,8 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
 RARE: Final = frozenset(
     {"client_copies", "deposed_leaders", "outages", "full_disks", "failing_disks"}
 )
-FREQUENT: Final = frozenset({"deposed_leaders"})  # half of all seeds: most rules are about these
+# Half of all seeds: most rules are about a leader that is none any more, or what comes late.
+FREQUENT: Final = frozenset({"deposed_leaders", "clogs"})
 RARE_PERIOD_S: Final = (6.0, 30.0)  # each of these takes the cluster, or a client, out for long
 
 
@@ -218,35 +240,50 @@ RARE_PERIOD_S: Final = (6.0, 30.0)  # each of these takes the cluster, or a clie
 
 
 def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
-    """Return the plan of a seed; `nodes`: how many, drawn if None."""
-    rng = random.Random(f"swarm {seed} {mode}")
+    """Return the plan of a seed; `nodes`: how many, drawn if None.
+
+    Each part of a plan has random numbers of its own: a new kind of fault, or role, leaves the
+    other parts of every seed as they were.
+    """
+    rng = _stream(seed, mode, "size")
     [drawn] = rng.choices(list(NODES), list(NODES.values()))
     count = nodes or drawn
     size = rng.randint(*(CROWD if rng.random() < CROWD_SHARE else CLIENTS))
     clients = [f"client-{number}" for number in range(1, size + 1)]
     empty = Plan(seed, count, len(clients), round(rng.uniform(*DURATION_S), 1), mode)
-    draw = Draw(rng, empty.members, clients)
-    knobs = {**_world(draw), "load": {**_load(draw), "broken": _broken(draw, mode)}}
+
+    def draw(purpose: str) -> Draw:
+        return Draw(_stream(seed, mode, purpose), empty.members, clients)
+
+    load = _load(draw("load"))
     schedule = tuple(_schedule(draw, empty.duration_s))
+    knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
     if any(action.name == "client_copy" for action in schedule):
         knobs.pop("backlog_bytes_max", None)  # a client that was fenced for good reads no more
+    knobs["load"] = {**load, "broken": _broken(draw("broken"), mode)}
     return Plan(seed, count, len(clients), empty.duration_s, mode, knobs, schedule)
 
 
-def _schedule(draw: Draw, duration_s: float) -> list[Action]:
+def _stream(seed: int, mode: Mode, purpose: str) -> random.Random:
+    return random.Random(f"swarm {seed} {mode} {purpose}")
+
+
+def _schedule(draw: Callable[[str], Draw], duration_s: float) -> list[Action]:
     """Return the faults of all kinds that this seed has, in order."""
-    actions = [Action(0.0, "weather", weather(draw))]
-    share = draw.between(*KIND_SHARE)
+    actions = [Action(0.0, "weather", weather(draw("weather")))]
+    share = draw("share").between(*KIND_SHARE)
     for name, kind in KINDS.items():
-        if draw.rng.random() >= (0.5 if name in FREQUENT else share):
+        own = draw(name)
+        if own.rng.random() >= (0.5 if name in FREQUENT else share):
             continue
-        period_s = draw.between(*(RARE_PERIOD_S if name in RARE else PERIOD_S))
-        at_s = START_S * draw.rng.random() + draw.rng.expovariate(1 / period_s)
+        period_s = own.between(*(RARE_PERIOD_S if name in RARE else PERIOD_S))
+        # A kind that a seed has comes at least once.
+        at_s = START_S + own.rng.random() * (min(period_s, duration_s) - START_S)
         while at_s < duration_s:
             actions += [
-                Action(round(at_s + later_s, 4), what, args) for later_s, what, args in kind(draw)
+                Action(round(at_s + later_s, 4), what, args) for later_s, what, args in kind(own)
             ]
-            at_s += draw.rng.expovariate(1 / period_s)
+            at_s += own.rng.expovariate(1 / period_s)
     return sorted((one for one in actions if one.at_s < duration_s), key=lambda one: one.at_s)
 
 
@@ -275,14 +312,25 @@ def _world(draw: Draw) -> dict[str, float]:
         "job_ms": draw.between(1.0, 300.0),
     }
     knobs["fallback_s"] = rng.choice((1.0, 2.0, 6.0))  # how long a leader without followers leads
+    return knobs
+
+
+def _limits(draw: Draw, roles: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return tight limits: none in most seeds, in the others several, so that refusals meet."""
+    rng = draw.rng
+    if rng.random() >= TIGHT_SHARE:
+        return {}
+    largest = max(role["batch_count"] for role in roles) * (
+        max(role["size_bytes"] for role in roles) + PUBLICATION_OVERHEAD_BYTES
+    )
     tight = {
         "in_flight_max": 3,
         "parked_gets_max": 2,
-        "backlog_bytes_max": BACKLOG_BYTES_MIN,
+        "backlog_bytes_max": BACKLOG_PUTS_MIN * largest,
         "uncommitted_entries_max": 4,
         "relays_max": 3,
     }
-    return knobs | {name: value for name, value in tight.items() if rng.random() < 0.12}
+    return {name: value for name, value in tight.items() if rng.random() < 0.4}
 
 
 def _load(draw: Draw) -> dict[str, Any]:
@@ -294,14 +342,23 @@ def _load(draw: Draw) -> dict[str, Any]:
     roles[0] |= {"puts": 1.0, "churns": 0.0}
     # One that only reads: it never waits for an answer to a PUT that a deposed leader can't give.
     roles[-1] |= {"puts": 0.0, "gets": 1.0, "churns": 0.0, "reads_any": False}
-    if len(roles) > 2:  # who changes nothing stays with a deposed leader as long as it answers
-        roles[1] |= {"puts": 0.0, "gets": 0.0, "churns": 0.0, "lists": 1.0, "oversized": 0.0}
-        roles[1]["pause_s"] = draw.between(0.02, 0.1)
+    roles[1] |= _lister(draw) if rng.random() < LISTER_SHARE else _leaver(draw)
     for role in roles:
         if role["churns"]:
             role |= {"topics": [*role["topics"], LEFT_TOPIC], "puts": role["puts"] or 0.2}
             role["reads_any"] = False  # it may hear of a SUB by its publications, not its answer
     return {"roles": roles, "deadline_ms": rng.choice((1_500, 1_500, 3_000, 15_000))}
+
+
+def _lister(draw: Draw) -> dict[str, Any]:
+    """Who changes nothing stays with a deposed leader as long as it answers."""
+    only = {"puts": 0.0, "gets": 0.0, "churns": 0.0, "lists": 1.0, "oversized": 0.0}
+    return only | {"pause_s": draw.between(0.03, 0.15)}
+
+
+def _leaver(draw: Draw) -> dict[str, Any]:
+    """Who comes and goes finds out when a request of the past is carried out."""
+    return {"puts": 0.2, "gets": 1.0, "churns": 1.0, "pause_s": draw.between(0.05, 0.2)}
 
 
 def _role(draw: Draw, topics: Sequence[str], size_bytes: int) -> dict[str, Any]:
@@ -314,13 +371,14 @@ def _role(draw: Draw, topics: Sequence[str], size_bytes: int) -> dict[str, Any]:
         "churns": rng.choice((0.0, 0.1, 0.5)) if gets else 0.0,
         "lists": rng.choice((0.0, 0.05)),
         "oversized": rng.choice((0.0, 0.0, 0.01)),
-        "pause_s": draw.between(0.02, 0.3),
-        "batch_count": rng.choice((1, 1, 3, 20)),
+        "pause_s": draw.between(*PAUSE_S) * (CROWD_PAUSES if len(draw.clients) > CLIENTS[1] else 1),
+        "batch_count": min(rng.choice((1, 1, 3, 20)), max(1, PUT_BYTES // size_bytes)),
         "size_bytes": size_bytes,
         "get_count": rng.choice((1, 3, 100)),
         "get_wait_ms": rng.choice((0, 0, 50, 500, 2000)),
         "reads_any": rng.random() < 0.3,
         "is_manual": rng.random() < 0.2,
+        "in_flight": rng.choice((0, 0, 0, 0, 3, 16)),
     }
     return role
 

@@ -10,7 +10,6 @@ Use: `watch = attach(world)`, let the world's time pass until `watch.is_over`, t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -24,12 +23,14 @@ from chaos.simulation.crowd import Crowd
 from chaos.simulation.invariants import Invariants
 from chaos.simulation.operator import Operator
 from chaos.simulation.promises import Promises
+from chaos.simulation.reads import Reads
 from chaos.simulation.result import Failure
 from chaos.simulation.scripts import Role
 from chaos.simulation.sockets import Sockets
 from chaos.simulation.world import World
 from flotilla import FlotillaError, Operation, Outcome
 from flotilla.operations import Delivery
+from flotilla.protocol import Reply, Request
 from flotilla.retry import DEADLINE_MS
 
 PROGRESS_S_MAX: Final = 120.0  # from the last fault to the end: deadlines, shunned nodes, copies
@@ -51,8 +52,9 @@ class Attached:
         self.directory = directory
         self._world = world
         self._invariants = Invariants(world)
-        Claims(world, self._invariants)
-        self._promises = Promises(self._invariants, leavers)
+        self._claims = Claims(world, self._invariants)
+        self._reads = Reads(world, self._invariants)
+        self._promises = Promises(self._invariants, self._reads, leavers)
         self._coverage = Coverage(world)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
         self.crowd = Crowd(
@@ -153,10 +155,17 @@ class Attached:
         self._coverage.completed(process, operation, outcome)
 
     def _tell(self, process: Process, operation: Operation, outcome: Outcome) -> None:
-        small = replace(outcome, publications=())
-        told = {name: value for name in _TOLD if (value := getattr(small, name)) is not None}
+        told = {name: value for name in _TOLD if (value := getattr(outcome, name)) is not None}
         kind = "answered" if not outcome.error else "not_answered"
         self._world.emit(kind, client=process.name, f=operation.f, topic=operation.topic, **told)
+
+    def asked(self, request_id: str) -> None:
+        """See `clients.Watcher`."""
+        self._reads.asked(request_id)
+
+    def denied(self, request: Request, reply: Reply) -> None:
+        """See `clients.Watcher`."""
+        self._claims.denied(request, reply)
 
     def life(self, client: str, what: str) -> None:
         """See `clients.Watcher`."""

@@ -7,26 +7,31 @@ of a plan by name. What must not: which actions happen when (swarm.py), what mus
 
 from __future__ import annotations
 
-import heapq
+import marshal
 import random
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from hashlib import blake2b
+from heapq import heappop, heappush
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from chaos.simulation.database import seated
 from chaos.simulation.disk import KEEPS
+from chaos.simulation.memory import memory_directory
 from chaos.simulation.network import SimNet, Weather
 from chaos.simulation.node import SimNode
 from chaos.simulation.plan import Action, Plan
-from cluster.files import DISK
 
-MEMORY_DIRECTORY: Final = Path("/dev/shm")  # SQLite's files: no run survives its process
 START_S: Final = 0.2  # the nodes of a run start within this time
 EVENTS_MAX: Final = 50_000_000  # a run that needs more is stuck in a loop without time passing
-HASHED_AT_ONCE: Final = 512  # notes; one call of the hash for each would cost more than the hash
+HASHED_AT_ONCE: Final = 1024  # one call of the hash for each note would cost more than the hash
+# A fifth of what repr() takes. Later versions write what is referred to twice in a shorter way,
+# which depends on more than the values.
+MARSHAL_VERSION: Final = 2
 
 # What a plan's knobs may set, and what they are otherwise.
 KNOBS: Final[Mapping[str, float]] = {
@@ -34,7 +39,8 @@ KNOBS: Final[Mapping[str, float]] = {
     "jitter_ms": 0.2,
     "turn_ms": 0.1,
     "fsync_ms": 0.5,
-    "tick_ms": 40.0,
+    "wake_ms": 0.2,
+    "tick_ms": 80.0,
     "job_ms": 20.0,
     "election_min_s": 0.3,
     "election_max_s": 0.6,
@@ -57,9 +63,9 @@ class World:
     """One run. Use as a context: the nodes' files are removed at its end.
 
     `now`: virtual seconds since the start. `observers` hear of every event, as (kind, fields);
-    `watchers` of every turn's end. `actions`: what a plan may name; whoever adds clients adds
-    theirs. `clients`: route -> where replies to it go. `failures`: processes that ended by
-    themselves, with why.
+    `watchers` of every turn's end, `reply_taps` of every answer when a node gives it. `actions`:
+    what a plan may name; whoever adds clients adds theirs. `clients`: route -> where replies to it
+    go. `failures`: processes that ended by themselves, with why.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -68,18 +74,19 @@ class World:
         self.observers: list[Observer] = []
         self.watchers: list[Callable[[SimNode], None]] = []
         self.failures: list[tuple[str, Exception]] = []
+        self.reply_taps: list[Callable[[str, list[bytes]], None]] = []
         self.clients: dict[str, Callable[[str, list[bytes]], None]] = {}
         self.events = 0
         self.active: SimNode | None = None  # whose code runs, or ran last
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._hash = blake2b(plan.to_json().encode(), digest_size=16)
-        self._notes: list[str] = []
+        self._notes: list[object] = []
         self._streams: dict[str, random.Random] = {}
+        self._seats = ExitStack()
         self._power_keeps: dict[str, str | None] = {}
         self._knobs = {name: float(plan.knobs.get(name, value)) for name, value in KNOBS.items()}
-        home = MEMORY_DIRECTORY if MEMORY_DIRECTORY.is_dir() else None
-        self._home = tempfile.TemporaryDirectory(prefix="flotilla-", dir=home)
+        self._home = tempfile.TemporaryDirectory(dir=memory_directory())
         self.directory = Path(self._home.name)
         weather = Weather(self.knob("delay_ms"), self.knob("jitter_ms"))
         self.net = SimNet(self, plan.members, weather)
@@ -94,14 +101,8 @@ class World:
             self.at(action.at_s, partial(self.perform, action))
 
     def __enter__(self) -> Self:
-        assert "fsync_directory" not in vars(DISK), "one world at a time"
-        # The store syncs its directory by the module's own disk: a process may end before that.
-        DISK.fsync_directory = self._sync_store_directory  # type: ignore[method-assign]
+        self._seats.enter_context(seated(lambda: self.active, self.stream("database")))
         return self
-
-    def _sync_store_directory(self, directory: Path) -> None:
-        assert self.active is not None, directory
-        self.active.disk.operate("store")
 
     def __exit__(
         self,
@@ -109,8 +110,7 @@ class World:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        del DISK.fsync_directory
-        with self._home:
+        with self._home, self._seats:
             for node in self.nodes.values():
                 node.close(noticed=False)
 
@@ -119,7 +119,8 @@ class World:
     def at(self, when_s: float, call: Callable[[], None]) -> None:
         """Call at a time, or at once if it is past."""
         self._number += 1
-        heapq.heappush(self._heap, (max(when_s, self.now), self._number, call))
+        now = self.now
+        heappush(self._heap, (when_s if when_s > now else now, self._number, call))
 
     def after(self, delay_s: float, call: Callable[[], None]) -> None:
         """Call after a time."""
@@ -127,13 +128,13 @@ class World:
 
     def run_until(self, until_s: float) -> None:
         """Let time pass until a moment."""
-        heap, pop = self._heap, heapq.heappop
+        heap, pop, left = self._heap, heappop, EVENTS_MAX - self.events
         while heap and heap[0][0] <= until_s:
             self.now, _, call = pop(heap)
-            self.events += 1
-            assert self.events <= EVENTS_MAX, f"{self.events} events by {self.now} s"
+            left -= 1
+            assert left >= 0, f"{EVENTS_MAX} events by {self.now} s"
             call()
-        self.now = until_s
+        self.now, self.events = until_s, EVENTS_MAX - left
 
     def stream(self, name: str) -> random.Random:
         """Return the random numbers of one purpose: no other purpose disturbs them."""
@@ -150,18 +151,23 @@ class World:
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Tell all observers, and the hash, of an event. Fields: values that JSON knows, bytes."""
-        self.note(f"{kind} {fields!r}")
+        self.note(kind, repr(fields))
+        self.tell(kind, fields)
+
+    def tell(self, kind: str, fields: dict[str, Any]) -> None:
+        """Tell all observers of an event that the hash knows already, by a note of its own."""
         for observer in self.observers:
             observer(kind, fields)
 
-    def note(self, what: str) -> None:
-        """Take something into the run's hash."""
-        self._notes.append(f"{self.now!r} {what}\n")
-        if len(self._notes) >= HASHED_AT_ONCE:
+    def note(self, *what: object) -> None:
+        """Take something into the run's hash: numbers, strings, bytes, tuples of these."""
+        notes = self._notes
+        notes += self.now, what
+        if len(notes) >= HASHED_AT_ONCE:
             self._hash_notes()
 
     def _hash_notes(self) -> None:
-        self._hash.update("".join(self._notes).encode())
+        self._hash.update(marshal.dumps(self._notes, MARSHAL_VERSION))
         self._notes.clear()
 
     def digest(self) -> str:
@@ -188,12 +194,14 @@ class World:
 
     def reply(self, node: str, route: bytes, frames: list[bytes], leaves_s: float) -> None:
         """Carry a node's reply to a client, if its socket is still open (in `clients`)."""
+        for tap in self.reply_taps:
+            tap(node, frames)
         name = route.decode()
 
         def arrive() -> None:
             take = self.clients.get(name)
             if take is not None:
-                self.note(f"{node}>{name} {frames[0]!r}")
+                self.note(node, name, frames[0])
                 take(node, frames)
 
         self.net.carry(node, name.partition("/")[0], leaves_s, arrive)
@@ -255,6 +263,13 @@ class World:
         found = self.nodes[node]
         if not found.up:
             found.start()
+
+    def stop(self, node: str, seconds: float = 1.0) -> None:
+        """Ask a process to end in order; it is started again so long after it has."""
+        found = self._named(node)
+        if found is not None:
+            start = partial(self.actions["restart"], node=found.name)
+            found.stop(partial(self.after, seconds, start))
 
     def kill_all(self) -> None:
         """End every process at once."""
@@ -324,7 +339,8 @@ class World:
         self.weather()
         self.resume("all")
         for node in self.nodes.values():
-            node.disk.full, node.slow_sync_ms = False, 0.0
+            node.disk.full = node.disk.low = False
+            node.slow_sync_ms = 0.0
             node.disk.calm()
             node.set_clock_rate(1.0)
 
@@ -352,11 +368,17 @@ class World:
         """Let nothing more fit on a disk."""
         self._disk_fault(node, "disk_full", lambda found: setattr(found.disk, "full", True))
 
+    def disk_low(self, node: str) -> None:
+        """Let a disk have less room than a node wants; all that is written still fits."""
+        found = self._named(node)
+        if found is not None:
+            found.disk.low = True
+
     def disk_free(self, node: str) -> None:
         """Make room on a disk again."""
         found = self._named(node)
         if found is not None:
-            found.disk.full = False
+            found.disk.full = found.disk.low = False
 
     def slow_fsync(self, node: str, ms: float) -> None:
         """Let every fsync take so much longer (0: no longer)."""
@@ -406,7 +428,7 @@ class World:
 # The names that a plan may use; clients.py adds client_crash and client_restart.
 ACTIONS: Final = (
     "kill", "restart", "power_loss", "wipe", "pause", "resume", "clock_rate", "cut", "cut_one_way",
-    "heal", "calm", "clog", "disconnect", "weather", "disk_full", "disk_free", "slow_fsync",
-    "fsync_error", "bit_flip", "truncate", "transfer", "compact", "kill_all", "power_loss_all",
-    "restart_all",
+    "heal", "calm", "clog", "disconnect", "weather", "disk_full", "disk_low", "disk_free",
+    "slow_fsync", "fsync_error", "bit_flip", "truncate", "transfer", "compact", "stop", "kill_all",
+    "power_loss_all", "restart_all",
 )  # fmt: skip

@@ -82,8 +82,11 @@ class AsyncClient:
         observer: Observer | None = None,
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+        record: str | Path | None = None,
     ) -> None:
-        self._session = Session(endpoints, state_dir, deadline_ms, observer, rng, outbox_bytes_max)
+        self._session = Session(
+            endpoints, state_dir, deadline_ms, observer, rng, outbox_bytes_max, record=record
+        )
         self._operations = self._session.operations
         self._context = zmq.asyncio.Context.shadow(zmq.Context.instance())
         self._links: dict[int, Link] = {}
@@ -126,7 +129,7 @@ class AsyncClient:
         async with self._lock:
             for endpoint in tuple(self._links):
                 self._close_link(endpoint)
-            self._session.state.close()
+            self._session.close()
 
     async def subscribe(self, topic: str) -> SubscribeResult:
         """Subscribe durably; ids above the result's `last_id` will be delivered."""

@@ -98,6 +98,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--deadline", type=deadline_s, default=15.0, metavar="SECONDS", help="default: 15"
     )
+    parser.add_argument(
+        "--record", metavar="DIR", help="record what is done, for `flotilla-check DIR`"
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     add_verbs(verbs)
     verbs.add_parser("shell", help="type commands")
@@ -176,7 +179,8 @@ def write(data: bytes) -> None:
 def _run(options: Any) -> int:
     no_state = options.verb == "status" or (options.verb == "topics" and options.all)
     state = None if no_state else options.state
-    with Client(options.endpoints, state, int(options.deadline * 1000)) as client:
+    deadline_ms = int(options.deadline * 1000)
+    with Client(options.endpoints, state, deadline_ms, record=options.record) as client:
         if options.verb == "shell":
             return _shell(client, options)
         return _perform(client, options, options)

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 from flotilla import retry
 from flotilla.batches import batches_of
 from flotilla.connection import Connection, with_endpoints
-from flotilla.errors import FlotillaError, TopicInUse
+from flotilla.errors import FlotillaError, RecordError, TopicInUse
 from flotilla.observer import Observer, Silent
 from flotilla.operations import (
     Ask,
@@ -40,6 +40,7 @@ from flotilla.producer import (
     Producer,
 )
 from flotilla.protocol import Reply, encode_request
+from flotilla.recording import Recording
 from flotilla.retry import (
     DEADLINE_MS,
     Action,
@@ -104,12 +105,16 @@ class Session:
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         new_nonce: Callable[[], str] = new_nonce,
+        record: str | Path | None = None,
     ) -> None:
         assert deadline_ms > 0, deadline_ms
+        assert observer is None or record is None, "a recording is an observer: one of the two"
         self.endpoints = endpoints_of(endpoints)
         self.deadline_ms = deadline_ms
         self.state = State(Path(state_dir) if state_dir else None, outbox_bytes_max)
-        self.operations = Operations(self.state, observer or Silent(), new_nonce)
+        self._recording = self._recorded_in(record)
+        heard_by = self._recording or observer or Silent()
+        self.operations = Operations(self.state, heard_by, new_nonce)
         self.producers: dict[str, Producer] = {}
         self.heard_ms: float | None = None
         self._rng = rng or random.Random()
@@ -160,6 +165,19 @@ class Session:
         self.heard_ms = now_ms()
         return exchange.replied(reply, self.heard_ms)
 
+    def close(self) -> None:
+        """Close the state and the recording; producers and sockets have been closed."""
+        self.state.close()
+        if self._recording is not None:
+            self._recording.close()
+
+    def _recorded_in(self, record: str | Path | None) -> Recording | None:
+        try:
+            return Recording(record) if record else None
+        except RecordError:
+            self.state.close()
+            raise
+
     def _check_free(self, topic: str) -> None:
         if topic in self.producers:
             raise TopicInUse(f"{topic} has an open producer, which alone publishes to it")
@@ -171,10 +189,11 @@ class Client:
     `endpoints`: HOST:PORT of any of the nodes, a list or one text with commas. `state_dir`: where
     this client keeps its id, cursors and outbox; without it nothing survives the process.
     `deadline_ms`: how long an operation tries. `observer`: hears of every operation.
+    `record`: instead, a directory in which `flotilla-check` finds them all (docs/recording.md).
     `rng`: for jitter. Safe to use from several threads; one operation runs at a time.
 
     Every method may raise FlotillaError: `definite` says whether the operation may have happened.
-    Opening is lazy: the constructor touches the state directory only (StateError).
+    Opening is lazy: the constructor touches the two directories only (StateError, RecordError).
     """
 
     def __init__(
@@ -185,8 +204,11 @@ class Client:
         observer: Observer | None = None,
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+        record: str | Path | None = None,
     ) -> None:
-        self._session = Session(endpoints, state_dir, deadline_ms, observer, rng, outbox_bytes_max)
+        self._session = Session(
+            endpoints, state_dir, deadline_ms, observer, rng, outbox_bytes_max, record=record
+        )
         self._operations = self._session.operations
         self._connection = Connection(self.endpoints)
         self._lock = threading.Lock()
@@ -227,7 +249,7 @@ class Client:
             producer.close()
         with self._lock:
             self._connection.close_all()
-            self._session.state.close()
+            self._session.close()
 
     def subscribe(self, topic: str) -> SubscribeResult:
         """Subscribe durably; ids above the result's `last_id` will be delivered."""

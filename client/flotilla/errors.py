@@ -19,6 +19,7 @@
     │   ├── Unauthorized              the node does not accept this client
     │   └── InternalError             a defect of the broker
     ├── TopicInUse                    an open producer alone publishes to the topic
+    ├── RecordError                   the record of what this client does cannot be written
     └── StateError                    the client's own state directory
         ├── StateInUse                another process has it open
         ├── StateUnusable             cannot be made or written: rights, space, a file in its place
@@ -171,6 +172,15 @@ class TopicInUse(FlotillaError):
     """The topic has an open producer, which alone publishes to it until it is closed."""
 
     CODE = "topic_in_use"
+
+
+class RecordError(FlotillaError):
+    """An operation could not be recorded: see `record` of `Client`; `details`: `file`.
+
+    Definite: it was not sent. Not definite: it may have happened; a publication is in the outbox.
+    """
+
+    CODE = "record_failed"
 
 
 class StateError(FlotillaError):

@@ -16,6 +16,8 @@ class Operation:
 
     `number`: counts this client's operations. `f`: "put", "get", "sub", "unsub". `topic` "": any.
     PUT: first `counter` and `count`. GET: `last_id`, what the subscriber has (None: unknown).
+    `epoch`: the process's, that its requests carry (0: none, the broker lets everybody pass).
+    PUT: `lengths`, `data`: the publications, packed as in a request.
     """
 
     number: int
@@ -25,6 +27,9 @@ class Operation:
     counter: int | None = None
     count: int | None = None
     last_id: int | None = None
+    epoch: int = 0
+    lengths: bytes = field(default=b"", repr=False)
+    data: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,9 @@ class Outcome:
 
     `node` answered, `leader` led in `term` ("" and 0: nobody answered). PUT ok: `first_id`,
     `count`, `duplicate`. GET ok: `topic`, `first_id`, `count`, `publications` (count 0: nothing
-    new). SUB ok: `last_id`, `resumed`.
+    new; with a `first_id`: from there on, but the client has it all by now). SUB ok: `last_id`,
+    `resumed`, `cursor` (the broker's, which may be behind the client's). GET ok of any topic:
+    `cursor`, what the subscriber had of this one when it asked.
     """
 
     attempts: int
@@ -48,11 +55,15 @@ class Outcome:
     duplicate: bool | None = None
     last_id: int | None = None
     resumed: bool | None = None
+    cursor: int | None = None
     publications: tuple[bytes, ...] = field(default=(), repr=False)
 
 
 class Observer(Protocol):
-    """Records what a client does; must not raise. Called in the thread that runs the operation.
+    """Records what a client does. Called in the thread that runs the operation.
+
+    What it raises ends the operation: before its request leaves, or before the outbox or the cursor
+    changes. It should be a FlotillaError (recording.py: RecordError), or it ends producers as well.
 
     A publication that is sent again out of the outbox is a new operation with the old counter.
     """

@@ -193,9 +193,9 @@ class Operations:
         operation = self.invoke("sub", topic)
         body = {"sequence": self.state.next_sequence()}
         done = yield from self.observed(operation, Ask(self.request(protocol.SUB, topic, body)))
-        last_id, resumed = done.reply.body["last_id"], bool(done.reply.body.get("resumed"))
-        last_id = max(last_id, self.state.cursor(topic) or 0)
-        self.complete(operation, done, last_id=last_id, resumed=resumed)
+        cursor, resumed = done.reply.body["last_id"], bool(done.reply.body.get("resumed"))
+        last_id = max(cursor, self.state.cursor(topic) or 0)
+        self.complete(operation, done, last_id=last_id, resumed=resumed, cursor=cursor)
         self.state.raise_cursor(topic, last_id)
         return SubscribeResult(last_id, resumed)
 
@@ -282,7 +282,7 @@ class Operations:
     def _send(
         self, entry: Entry, fresh: bool, final: frozenset[str] = frozenset()
     ) -> Steps[PutResult]:
-        operation = self.invoke("put", entry.topic, entry.counter, entry.count)
+        operation = self.invoke("put", entry.topic, entry=entry)
         try:
             done = yield Ask(self.put_request(entry), final=final)
         except FlotillaError as error:
@@ -307,13 +307,14 @@ class Operations:
         yield from self._opened()
         body, told = self._position(topic)
         body |= {"max_count": max_count, "wait_ms": wait_ms}
+        had = self.state.cursors() if topic is None else {}
         operation = self.invoke("get", topic or "", last_id=body.get("last_id"))
         ask = Ask(self.request(protocol.GET, topic or "", body), wait_ms)
         done = yield from self.observed(operation, ask)
         self._told |= told
         delivery = self._news(done.reply)
         if delivery is None:
-            self.complete(operation, done, count=0)
+            self.complete(operation, done, count=0, first_id=done.reply.body.get("id") or None)
             return None
         self.complete(
             operation,
@@ -322,6 +323,7 @@ class Operations:
             first_id=delivery.first_id,
             count=len(delivery.publications),
             publications=delivery.publications,
+            cursor=had.get(delivery.topic),
         )
         if auto:
             self.state.raise_cursor(delivery.topic, delivery.last_id)
@@ -389,14 +391,20 @@ class Operations:
         self,
         f: str,
         topic: str,
-        counter: int | None = None,
-        count: int | None = None,
         last_id: int | None = None,
+        entry: Entry | None = None,
     ) -> Operation:
-        """Record that an operation begins."""
-        operation = Operation(
-            next(self._numbers), self.state.client_id, f, topic, counter, count, last_id
-        )
+        """Record that an operation begins; `entry`: what a PUT is about to send."""
+        number, epoch = next(self._numbers), self.state.epoch
+        operation = Operation(number, self.state.client_id, f, topic, last_id=last_id, epoch=epoch)
+        if entry is not None:
+            operation = replace(
+                operation,
+                counter=entry.counter,
+                count=entry.count,
+                lengths=entry.lengths,
+                data=entry.data,
+            )
         self._observer.on_invoke(operation)
         return operation
 

@@ -228,7 +228,7 @@ class Exchange:
         return self._send(now_ms)
 
     def _refused(self, reply: Reply, attempt: int, now_ms: float) -> list[Action]:
-        if _is_definite(reply):
+        if is_definite(reply):
             self._unsettled.discard(attempt)
         if attempt != self._attempts:
             return [self._keep_listening(now_ms)]
@@ -301,7 +301,8 @@ class Exchange:
         return Unavailable(message, "", definite, details)
 
 
-def _is_definite(reply: Reply) -> bool:
+def is_definite(reply: Reply) -> bool:
+    """Return whether a NAK says that its attempt has certainly not happened."""
     said = reply.body.get("definite")
     known = ERRORS.get(str(reply.body.get("error")))
     return said if isinstance(said, bool) else known is not None and known.definite

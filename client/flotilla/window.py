@@ -30,7 +30,10 @@ class Queued:
 
 @dataclass(slots=True)
 class Batch:
-    """A batch in the window. `is_waiting`: a request is on its way and has no answer yet."""
+    """A batch in the window. `is_waiting`: a request is on its way and has no answer yet.
+
+    `has_led`: its last request left when nothing before it was unanswered.
+    """
 
     entry: Entry
     operation_id: str
@@ -38,6 +41,7 @@ class Batch:
     operation: Operation | None = None
     sent: int = 0
     is_waiting: bool = False
+    has_led: bool = False
     done: Done | None = None
 
 
@@ -54,6 +58,17 @@ class Queue:
     is_hurried: bool = False  # somebody waits in flush
     is_closing: bool = False
     broken: FlotillaError | None = None
+
+    def put(self, publication: bytes, now_ms: float) -> Future[PutResult]:
+        """Append a publication; return the future of its result, which can't be cancelled."""
+        future: Future[PutResult] = Future()
+        future.set_running_or_notify_cancel()  # what may be on its way can't be called back
+        if not self.items:
+            self.since_ms = now_ms
+        self.items.append(Queued(publication, future))
+        self.size_bytes += len(publication)
+        self.sent += 1
+        return future
 
     def take_batch(self, batch_bytes: int, now_ms: float) -> list[Queued]:
         """Take the oldest publications, as many as fit into a batch; one at least."""

@@ -25,10 +25,15 @@ import flotilla.operations
 import flotilla.protocol
 import flotilla.retry
 import flotilla.state
+from analytics import twins
 from chaos.simulation.bugs import BUGS, SEEDS_MAX, Bug
 from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.bugs.seen import FIRST_SEEN
+from chaos.simulation.invariants import CHECKS
+from chaos.simulation.run import PLANTABLE
 
 BUGS_MIN = 28
+SEEN_MIN = 25
 MODULES: tuple[ModuleType, ...] = (
     cluster.broker,
     cluster.files,
@@ -93,6 +98,20 @@ def test_a_bug_changes_the_code_while_it_is_planted_and_not_after(planted: Bug) 
     with planted.planted():
         assert changed(before)
     assert not changed(before)
+
+
+def test_enough_bugs_were_seen_within_their_bound_by_a_check_that_is_meant_to() -> None:
+    assert len(FIRST_SEEN) >= SEEN_MIN
+    for name, (seed, checks) in FIRST_SEEN.items():
+        assert 0 < seed <= PLANTABLE[name].seeds_max, name
+        assert checks, name
+        assert PLANTABLE[name].caught_by.issuperset(checks), name
+
+
+def test_the_checks_that_are_meant_to_see_a_bug_exist() -> None:
+    known = CHECKS.keys() | twins.TWINS.keys()
+    for planted in PLANTABLE.values():
+        assert planted.caught_by <= known, planted.name
 
 
 def test_all_bugs_can_be_planted_at_once_and_taken_out_again() -> None:

@@ -180,6 +180,12 @@ def test_a_bug_is_found_by_the_checks_that_are_meant_to_see_it_alone(
     assert "by chance" in missed.output
 
 
+def test_a_hunt_out_of_time_has_missed_what_it_did_not_look_for(ask: Callable[..., Answer]) -> None:
+    answer = ask("--hunt", "all", "--minutes", "0")
+    assert answer.exit_code == 1
+    assert f"0 of {len(PLANTABLE)} bugs found" in answer.output
+
+
 def test_bugs_are_listed_with_their_rules(ask: Callable[..., Answer]) -> None:
     output = ask("--bugs").output
     assert all(name in output for name in PLANTABLE)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from chaos import history
-from chaos.simulation.clients import Process, Script, SimClient
+from chaos.simulation.clients import Caller, Process, Script, SimClient
 from chaos.simulation.crowd import Crowd
+from chaos.simulation.pipes import BATCH_BYTES, Pipe
 from chaos.simulation.scripts import Role
 from flotilla import FlotillaError, Operation, Outcome
 from flotilla.operations import Delivery
@@ -51,10 +52,12 @@ class FakeWire:
         self.stored: dict[int, tuple[bytes, bytes]] = {}  # counter -> batch
         self.ids: dict[int, int] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
         self._open: set[tuple[str, str]] = set()
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._heap, (self.now + delay_s, len(self.requests) + id(action), action))
+        self._number += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._number, action))
 
     def stream(self, name: str) -> random.Random:
         return random.Random(name)
@@ -66,25 +69,25 @@ class FakeWire:
             action()
         self.now = until
 
-    def client_send(self, process: Process, node: str, frames: Sequence[bytes]) -> str:
+    def client_send(self, caller: Caller, node: str, frames: Sequence[bytes]) -> str:
         if node in self.refusing:
             return "refused"
         if node in self.swallowing:
             return "swallowed"
-        self._open.add((process.name, node))
+        self._open.add((caller.name, node))
         request = decode_request(frames)
         self.requests.append((self.now, node, request))
         reply = encode_reply(_HANDLERS[request.type](self, request))
         if request.type not in self.unanswered:
-            self.after(TRIP_S, lambda: self._deliver(process, node, reply))
+            self.after(TRIP_S, lambda: self._deliver(caller, node, reply))
         return "sent"
 
-    def client_close(self, process: Process, node: str) -> None:
-        self._open.discard((process.name, node))
+    def client_close(self, caller: Caller, node: str) -> None:
+        self._open.discard((caller.name, node))
 
-    def _deliver(self, process: Process, node: str, reply: list[bytes]) -> None:
-        if (process.name, node) in self._open:
-            process.replied(node, reply)
+    def _deliver(self, caller: Caller, node: str, reply: list[bytes]) -> None:
+        if (caller.name, node) in self._open:
+            caller.replied(node, reply)
 
     def _ack(self, request: Request, **body: Any) -> Reply:
         return Reply(ACK, request.request_id, "a", "a", 1, body)
@@ -128,6 +131,7 @@ class Ear:
         self.lives: list[tuple[str, str]] = []
         self.outcomes: list[tuple[str, Outcome]] = []
         self.errors: list[str] = []
+        self.denials: list[tuple[str, str]] = []
         self.handed: list[int] = []
 
     def invoked(self, process: Process, operation: Operation) -> None:
@@ -135,6 +139,12 @@ class Ear:
 
     def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
         self.outcomes.append((operation.f, outcome))
+
+    def asked(self, request_id: str) -> None:
+        pass
+
+    def denied(self, request: Request, reply: Reply) -> None:
+        self.denials.append((request.type, str(reply.body["error"])))
 
     def life(self, client: str, what: str) -> None:
         self.lives.append((client, what))
@@ -170,6 +180,19 @@ class Stage:
                 self.results.append(error.code)
             else:
                 self.results.append(result[0].id)
+
+    def pours(self, process: Process, count: int = 6) -> Script:
+        """Publish in the background, a batch each; then send what is left in the outbox."""
+        counter = yield process.session.operations.next_counter("t")
+        if counter == 1:
+            pipe = Pipe(self.wire, process, "t", 3, random.Random(7))
+            for number in range(count):
+                future = pipe.publish(f"p{number} {'x' * BATCH_BYTES}".encode())
+                future.add_done_callback(lambda done: self.results.append(done.result().id))
+            while not pipe.is_answered:
+                yield 0.1
+            pipe.end()
+        yield process.session.operations.flush()
 
     def rows(self, process: str = "one") -> list[tuple[str, str]]:
         events = history.read(self.directory / "history" / f"{process}.jsonl")
@@ -315,3 +338,39 @@ def test_pack_of_the_fake_is_what_clients_send(stage: Stage) -> None:
     stage.client(stage.puts)
     stage.wire.run(1.0)
     assert stage.wire.stored[1] == pack([b"p0"])
+
+
+def test_a_background_producer_has_several_batches_in_flight_in_order(stage: Stage) -> None:
+    client = stage.client(stage.pours)
+    stage.wire.run(5.0)
+    puts = [(at_s, r.body["counter"]) for at_s, _, r in stage.wire.requests if r.type == PUT]
+    assert [counter for _, counter in puts] == [1, 2, 3, 4, 5, 6]
+    assert puts[1][0] == puts[2][0] == puts[3][0]
+    assert stage.results == [1, 2, 3, 4, 5, 6]
+    assert client.has_ended
+
+
+def test_a_background_producer_finds_another_node_and_sends_its_window_again(stage: Stage) -> None:
+    stage.client(stage.pours)
+    stage.wire.run(TRIP_S * 1.5)
+    stage.wire.unanswered = {PUT}
+    stage.wire.run(1.0)
+    stage.wire.unanswered = set()
+    stage.wire.run(10.0)
+    assert stage.results == [1, 2, 3, 4, 5, 6]
+    assert len({node for _, node, r in stage.wire.requests if r.type == PUT}) > 1
+
+
+def test_a_crash_ends_a_background_producer_and_the_next_life_sends_the_rest(stage: Stage) -> None:
+    client = stage.client(stage.pours)
+    stage.wire.run(TRIP_S * 1.5)
+    client.crash("complete")
+    stage.wire.run(1.0)
+    assert client.process is None
+    kept = len(stage.results)
+    client.start()
+    stage.wire.run(5.0)
+    assert client.has_ended
+    assert len(stage.results) == kept
+    assert sorted(stage.wire.ids) == list(range(1, len(stage.wire.ids) + 1))
+    assert len(stage.wire.ids) > 1

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from chaos.simulation.database import seated
 from chaos.simulation.disk import PAGE_BYTES, DiskFailed, PowerLoss, SimDisk, StoreImage
-from cluster import tables
+from chaos.simulation.memory import remove_leftovers
+from chaos.simulation.node import SimNode
+from cluster import commands, snapshots, tables
+from cluster.commands import Register
 from cluster.journal import Journal
 from cluster.store import Store
 
 ROOT = Path("/disk/journal")
 FILE = ROOT / "file"
 MEMBERS = {"a": "incarnation"}
+CLIENTS = 60  # whose rows fill some pages
 
 
 def new_disk() -> SimDisk:
@@ -281,3 +292,172 @@ def test_a_flipped_bit_in_the_database_is_there_after_a_power_loss(
     image.lose_unsynced("lost", random.Random(1))
     assert path.read_bytes() == after
     assert sum((one ^ other).bit_count() for one, other in zip(before, after, strict=True)) == 1
+
+
+# --- faults that leave what was promised as it was ------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_was_synced_is_known_behind_a_damage(cut: bool) -> None:
+    disk = with_unsynced(b"synced ", b"")
+    disk.damage("file", random.Random(3), cut)
+    fd = disk.open_append(FILE)
+    disk.write(fd, bytearray(b"later "))
+    disk.fdatasync(fd)
+    disk.write(fd, bytearray(b"never"))
+    [inode] = disk._names.values()
+    assert inode.synced == b"synced later "
+    after_power_loss(disk, "all")
+    assert inode.synced == b"synced later "
+    assert disk.read(FILE) != b"synced later "
+
+
+def test_a_damaged_file_that_the_process_cuts_has_promised_no_more_than_that() -> None:
+    disk = with_unsynced(b"synced", b"")
+    disk.damage("file", random.Random(3), cut=False)
+    disk.truncate(disk.open_append(FILE), 2)
+    [inode] = disk._names.values()
+    assert inode.synced == b"sy"
+
+
+def test_an_unreadable_file_takes_writes_and_gives_nothing_back() -> None:
+    disk = with_unsynced(b"data", b"")
+    [inode] = disk._names.values()
+    inode.is_readable = False
+    fd = disk.open_append(FILE)
+    disk.write(fd, bytearray(b"more"))
+    disk.fdatasync(fd)
+    for read in (lambda: disk.read(FILE), lambda: disk.pread(fd, 1, 0)):
+        with pytest.raises(OSError, match="Input/output error"):
+            read()
+
+
+def test_a_low_disk_takes_what_is_written_and_a_full_one_does_not() -> None:
+    disk = with_unsynced(b"data", b"")
+    fd = disk.open_append(FILE)
+    disk.low = True
+    assert disk.free_bytes(ROOT) == 0
+    assert disk.write(fd, bytearray(b"more")) == 4
+    disk.full = True
+    with pytest.raises(OSError, match="injected"):
+        disk.write(fd, bytearray(b"more"))
+
+
+# --- SQLite under faults --------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_cut_short_leaves_pages_of_both_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    states = set()
+    for seed in range(12):
+        path = tmp_path / str(seed) / "store.db"
+        store, image = Store.open(path, MEMBERS), StoreImage(path)
+        image.take()
+        old = path.read_bytes()
+        for index in range(1, CLIENTS + 1):
+            register = Register(f"client {index} {'x' * 100}", True, None, "")
+            store.apply(index, 1, commands.encode(0, [register]))
+            store.commit()
+        image.checkpointing = True
+        tables.checkpoint(path)
+        new = path.read_bytes()
+        image.keep_through(store.close)
+        image.lose_unsynced("lost", random.Random(seed))
+        torn = path.read_bytes()
+        states.add("old" if torn == old else "new" if torn == new else "both")
+        found = Store.open(path, {})
+        # As it was: it had not synced the WAL yet, which is lost then.
+        assert found.applied_index == (0 if torn == old else CLIENTS), seed
+        assert found.statistics()["clients"] == found.applied_index
+        found.close()
+    assert states == {"old", "both"}
+
+
+class Machine:
+    """Whose disk a store's calls are on."""
+
+    def __init__(self) -> None:
+        self.disk = new_disk()
+        self.image = SimpleNamespace(checkpointing=False)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    found = Machine()
+    with seated(lambda: cast(SimNode, found), random.Random(1)):
+        yield found
+
+
+def test_a_commit_without_room_fails_as_sqlite_does_and_changes_nothing(
+    machine: Machine, tmp_path: Path
+) -> None:
+    path = tmp_path / "store" / "store.db"
+    store = Store.open(path, MEMBERS)
+    advance(store, 3)
+    machine.disk.full = True
+    store.apply(4, 1, b"")
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        store.commit()
+    assert caught.value.sqlite_errorcode == sqlite3.SQLITE_FULL
+    store.close()
+    machine.disk.full = False
+    again = Store.open(path, {})
+    assert again.applied_index == 3
+    again.close()
+
+
+def test_checkpoints_and_copies_fail_for_want_of_room_and_succeed_later(
+    machine: Machine, tmp_path: Path
+) -> None:
+    path = tmp_path / "store" / "store.db"
+    store = Store.open(path, MEMBERS)
+    advance(store, 3)
+    machine.disk.full = True
+    outcomes = Counter(_outcome(lambda: tables.checkpoint(path)) for _ in range(20))
+    assert set(outcomes) == {3, sqlite3.SQLITE_FULL}
+    copy = tmp_path / "copy.db"
+    assert _outcome(lambda: snapshots.make_copy(path, copy).index) == sqlite3.SQLITE_FULL
+    machine.disk.full = False
+    assert snapshots.make_copy(path, copy).index == 3
+    store.close()
+
+
+def _outcome(call: Callable[[], int]) -> int:
+    try:
+        return call()
+    except sqlite3.OperationalError as error:
+        return error.sqlite_errorcode
+
+
+def test_the_seams_are_gone_behind_a_run() -> None:
+    before = (tables.checkpoint, tables.Database.commit, snapshots.make_copy)
+    with seated(lambda: None, random.Random(1)):
+        assert tables.checkpoint is not before[0]
+    assert (tables.checkpoint, tables.Database.commit, snapshots.make_copy) == before
+
+
+# --- where files lie ------------------------------------------------------------------------------
+
+
+def test_what_a_killed_process_leaves_in_memory_is_removed_by_the_next(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib\n"
+        "from chaos.simulation import memory\n"
+        "memory.MEMORY = pathlib.Path(sys.argv[1])\n"
+        "directory = memory.memory_directory()\n"
+        "(directory / 'file').write_bytes(b'data')\n"
+        "print(directory.name, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        name = process.stdout.readline().strip()
+        assert remove_leftovers(tmp_path) == []  # it lives
+        process.kill()
+        process.wait()
+    assert remove_leftovers(tmp_path) == [name]
+    assert list(tmp_path.iterdir()) == []

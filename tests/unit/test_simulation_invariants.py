@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from zlib import crc32
 
 import pytest
 
@@ -14,9 +16,10 @@ from chaos.simulation.coverage import STATES, Coverage
 from chaos.simulation.disk import SimDisk
 from chaos.simulation.durable import DurableLog, journal_files, proved_bytes
 from chaos.simulation.invariants import CHECKS, Invariants
-from chaos.simulation.operator import Operator
+from chaos.simulation.operator import DAMAGES, Operator
 from chaos.simulation.plan import Action, Plan
 from chaos.simulation.promises import Promises
+from chaos.simulation.reads import Reads
 from chaos.simulation.watch import Attached, attach
 from chaos.simulation.world import World
 from cluster import commands
@@ -66,10 +69,12 @@ class Scene:
     def __init__(self) -> None:
         self.nodes = {name: Node(name) for name in "abc"}
         self.world: Any = SimpleNamespace(
-            plan=Plan(1), now=0.0, observers=[], watchers=[], nodes=self.nodes
+            plan=Plan(1), now=0.0, observers=[], watchers=[], reply_taps=[], nodes=self.nodes
         )
         self.invariants = Invariants(cast(World, self.world))
-        self.promises = Promises(self.invariants, frozenset({"leaver"}))
+        self.promises = Promises(
+            self.invariants, Reads(self.world, self.invariants), frozenset({"leaver"})
+        )
         self.process: Any = SimpleNamespace(name="one/1", place="one")
         self.process.session = SimpleNamespace(state=SimpleNamespace(epoch=1, client_id="me"))
 
@@ -82,7 +87,8 @@ class Scene:
             observer(kind, fields)
 
     def apply(self, name: str, index: int, term: int, payload: bytes) -> None:
-        self.emit("apply", node=name, index=index, term=term, payload=payload)
+        entry = {"index": index, "term": term, "payload": payload}
+        self.emit("apply", node=name, checksum=crc32(payload), **entry)
         self.turn(name)
 
     def ask(self, f: str, outcome: Outcome, number: int = 1, **fields: Any) -> None:
@@ -137,7 +143,7 @@ def test_different_entries_at_an_index_are_seen(scene: Scene) -> None:
 
 
 def test_what_a_turn_without_end_has_applied_counts_only_if_it_is_durable(scene: Scene) -> None:
-    scene.emit("apply", node="a", index=1, term=1, payload=b"")
+    scene.emit("apply", node="a", index=1, term=1, payload=b"", checksum=0)
     scene.emit("ended", node="a", how="failed")
     scene.apply("a", 1, 2, b"")
     assert scene.checks == []
@@ -206,6 +212,9 @@ def test_a_node_that_ends_by_itself_is_seen_unless_its_disk_was_at_fault(scene: 
     assert scene.checks == []
     scene.emit("node_failed", **fields, disk_faults=[])
     assert scene.checks == ["ended"]
+    broken = {"node": "a", "error": "AssertionError", "reason": "entry 7 after 5"}
+    scene.emit("node_failed", **broken, disk_faults=["full"])
+    assert scene.checks == ["ended", "ended"]  # no disk explains that
 
 
 def test_a_cursor_that_passes_what_was_delivered_is_seen(scene: Scene) -> None:
@@ -257,8 +266,9 @@ def test_an_answer_that_is_older_than_its_request_is_seen(scene: Scene) -> None:
     scene.ask("sub", Outcome(1, last_id=7, resumed=False), 3)
     assert scene.checks == []
     scene.ask("get", Outcome(1, topic="t", count=0), 4, last_id=6)
-    scene.ask("sub", Outcome(1, last_id=6, resumed=False), 5)
-    scene.ask("put", stored(7), 6, counter=1, count=1)
+    scene.ask("unsub", Outcome(1), 5)
+    scene.ask("sub", Outcome(1, last_id=6, resumed=False), 6)
+    scene.ask("put", stored(7), 7, counter=1, count=1)
     assert scene.checks == ["stale_read"] * 3
 
 
@@ -318,6 +328,20 @@ def test_a_durable_log_has_what_was_synced_and_no_more() -> None:
     assert DurableLog(disk).holds(4, 1)
 
 
+def test_a_damaged_disk_counts_for_what_it_was_told_to_keep_and_no_more() -> None:
+    disk = SimDisk(lambda: None)
+    journal = journal_on(disk, 3)
+    [(_, inode)] = journal_files(disk)
+    inode.spare()
+    inode.data[60] ^= 1
+    journal.add(b"\0y", 4, 1)
+    assert [DurableLog(disk).holds(index, 1) for index in (1, 3, 4)] == [True, True, False]
+    journal.sync()
+    disk.restart()
+    disk.lose_unsynced("lost", random.Random(1))
+    assert [DurableLog(disk).holds(index, 1) for index in (1, 4, 5)] == [True, True, False]
+
+
 def test_an_entry_that_was_replaced_is_not_in_the_durable_log() -> None:
     disk = SimDisk(lambda: None)
     journal = journal_on(disk, 3)
@@ -368,12 +392,13 @@ def test_the_operator_empties_a_minority_and_the_next_only_after_readmission(
     assert emptied == ["a", "b"]
 
 
-def test_a_node_that_refuses_its_damaged_disk_is_rebuilt(world: World) -> None:
+@pytest.mark.parametrize("how", sorted(DAMAGES))
+def test_a_node_that_refuses_its_damaged_disk_is_rebuilt(world: World, how: str) -> None:
     operator = Operator(world)
     world.run_until(5.0)
     events: list[str] = []
     world.observers.append(lambda kind, fields: events.append(kind))
-    operator.damage("c", "flip")
+    operator.damage("c", how)
     world.kill("c")
     operator.restart("c")
     world.run_until(15.0)

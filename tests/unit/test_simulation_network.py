@@ -33,7 +33,7 @@ class Clock:
     def stream(self, name: str) -> random.Random:
         return random.Random(f"{name} {self.seed}")
 
-    def note(self, what: str) -> None:
+    def note(self, *what: object) -> None:
         self.noted.append(what)
 
     def run_until(self, until_s: float) -> None:

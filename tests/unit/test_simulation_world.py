@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.node import SimNode
+from chaos.simulation.node import STOPPING_S_MAX, SimNode
 from chaos.simulation.plan import Action, Plan
 from chaos.simulation.world import ACTIONS, KNOBS, World
 from cluster.messages import Barrier
@@ -407,3 +407,92 @@ def test_nothing_leaves_a_process_that_has_ended() -> None:
         other = next(name for name in world.nodes if name != node.name)
         node.during(node.life, lambda: node_of(world, node.name)._peers.send(other, Barrier(9, 9)))
         assert not node.up
+
+
+# --- disks that are short of room, and orderly ends -----------------------------------------------
+
+
+def test_a_majority_short_of_room_refuses_publications_and_ends_nobody() -> None:
+    with World(Plan(31)) as world:
+        asker = Asker(world)
+        asker.begin()
+        asker.put(1)
+        for name in ("a", "b"):
+            world.disk_low(name)
+        leader = world.leader()
+        asker.until(lambda: node_of(world, leader).broker.disk_low)
+        body = {"counter": 2, "publication": "publication 2"}
+        request = Request(PUT, "refused", "t", asker.client_id, body=body)
+        world.request("asker", leader, encode_request(request))
+        asker.until(lambda: "refused" in asker._replies)
+        assert asker._replies["refused"].body["error"] == "disk_full"
+        for name in ("a", "b"):
+            world.disk_free(name)
+        asker.until(lambda: not node_of(world, leader).broker.disk_low)
+        asker.put(2)
+        assert asker.delivered() == texts(2)
+        assert world.failures == []
+
+
+def test_want_of_room_under_the_database_alone_puts_off_a_checkpoint() -> None:
+    with World(Plan(32)) as world:
+        asker = Asker(world)
+        asker.begin()
+        asker.put(1)
+        follower = next(name for name in world.nodes if name != world.leader())
+        world.run_until(world.now + 1.0)  # applied everywhere, so nothing is written any more
+        world.disk_full(follower)
+        for _ in range(10):
+            world.compact(follower)
+            world.run_until(world.now + 0.2)
+        failed = asker.of("checkpoint_failed")
+        assert 0 < len(failed) < 10
+        assert {fields["node"] for fields in failed} == {follower}
+        assert world.failures == []
+
+
+def test_an_entry_that_finds_no_room_in_the_database_ends_the_node_and_is_applied_later() -> None:
+    with World(Plan(33)) as world:
+        asker = Asker(world)
+        asker.begin()
+        follower = next(name for name in world.nodes if name != world.leader())
+        replica = node_of(world, follower)
+        last = replica.journal.last_index + 1
+        body = {"counter": 1, "publication": "publication 1"}
+        request = Request(PUT, "put", "t", asker.client_id, body=body)
+        world.request("asker", world.leader(), encode_request(request))
+        while replica.journal.last_index < last:
+            world.run_until(world.now + 0.001)
+        assert replica.store.applied_index < last
+        world.disk_full(follower)  # nothing more is written to its journal
+        asker.until(lambda: not world.nodes[follower].up)
+        [(name, error)] = world.failures
+        assert (name, type(error).__name__) == (follower, "OperationalError")
+        world.disk_free(follower)
+        world.restart(follower)
+        asker.until(lambda: node_of(world, follower).raft is not None)
+        asker.until(lambda: node_of(world, follower).store.applied_index >= last)
+        assert asker.delivered() == texts(1)
+
+
+def test_a_leader_that_is_stopped_hands_over_and_comes_back_with_everything() -> None:
+    with World(Plan(34)) as world:
+        asker = Asker(world)
+        asker.begin()
+        for counter in range(1, 6):
+            asker.put(counter)
+        before = world.leader()
+        term = node_of(world, before).raft.term  # type: ignore[union-attr]
+        began_s = world.now
+        world.stop("leader", 3.0)
+        asker.until(lambda: not world.nodes[before].up)
+        assert world.now - began_s < STOPPING_S_MAX
+        assert [fields["how"] for fields in asker.of("ended")] == ["stop"]
+        assert world.leader() not in ("", before)
+        assert world.nodes[before].disk.is_synced
+        asker.put(6)
+        asker.until(lambda: world.nodes[before].up)
+        # One election, which it asked for itself: nobody waited for a time-out.
+        assert node_of(world, world.leader()).raft.term == term + 1  # type: ignore[union-attr]
+        assert asker.delivered() == texts(6)
+        assert world.failures == []

@@ -19,7 +19,7 @@ _send: Final = Operations._send
 _raise_cursor: Final = State.raise_cursor
 
 
-@bug("silence proves nothing", {"aborted_read", "content"})
+@bug("silence proves nothing", {"aborted_read", "content", "subscription"})
 def silence_counts_as_refusal(patches: Patches) -> None:
     """Take an attempt that nobody answered for one that did not happen."""
 

@@ -43,7 +43,7 @@ def wiped_nodes_count_at_once(patches: Patches) -> None:
     patches.attribute(replica, "is_linked", is_linked)
 
 
-@bug("26: empty never means new", {"progress"}, mode="live")
+@bug("26: empty never means new", {"digest", "durable", "leaders", "lost", "prefix", "progress"})
 def an_empty_founder_founds_again(patches: Patches) -> None:
     """Found a cluster although other members are no longer fresh."""
 
@@ -52,7 +52,8 @@ def an_empty_founder_founds_again(patches: Patches) -> None:
             other: hello and replace(hello, fresh=True, founding=None)
             for other, hello in hellos.items()
         }
-        return _founding_set(name, incarnation, fresh)
+        given = _founding_set(name, incarnation, hellos)
+        return given or _founding_set(name, incarnation, fresh)
 
     patches.attribute(replica, "founding_set", founding_set)
 
@@ -69,7 +70,7 @@ def nobody_is_readmitted(patches: Patches) -> None:
 
 @bug(
     "26: an admitted node has what it was admitted with",
-    {"progress", "durable", "lost", "prefix", "ended"},
+    {"admitted", "durable", "ended", "lost", "prefix", "progress"},
 )
 def admitted_before_it_has_caught_up(patches: Patches) -> None:
     """Take part with any copy of the store, even one from before the admission."""

@@ -44,6 +44,19 @@ def repeated_puts_are_stored_again(patches: Patches) -> None:
     patches.attribute(Store, "_put_again", put_again)
 
 
+@bug("counters have no holes", {"lost", "reordered", "inconsistent_id"})
+def counter_gaps_are_accepted(patches: Patches) -> None:
+    """Store a PUT although publications before it have not come."""
+
+    def put_again(store: Store, operation: Put, producer: Producer, count: int) -> Outcome:
+        if operation.counter > producer.counter:
+            producer.counter = operation.counter - 1
+            return store._put(operation)
+        return _put_again(store, operation, producer, count)
+
+    patches.attribute(Store, "_put_again", put_again)
+
+
 @bug("counters outlive a restart", {"digest", "duplicate_stored", "ended"})
 def producers_live_in_memory(patches: Patches) -> None:
     """Never write down which counters a producer has used."""
@@ -66,7 +79,7 @@ def epochs_are_not_compared(patches: Patches) -> None:
     patches.attribute(Broker, "request", request)
 
 
-@bug("a late control request is refused", {"lost", "unexpected"})
+@bug("a late control request is refused", {"lost", "unexpected", "subscription"})
 def sequences_are_not_compared(patches: Patches) -> None:
     """Carry out a control request however late it comes."""
 

@@ -72,7 +72,10 @@ def applied_index_stays_behind(patches: Patches) -> None:
     patches.attribute(Store, "commit", commit)
 
 
-@bug("11: a deposed leader says that it does not know", {"aborted_read", "content"})
+@bug(
+    "11: a deposed leader says that it does not know",
+    {"aborted_read", "content", "definite", "subscription"},
+)
 def uncertain_counts_as_refused(patches: Patches) -> None:
     """Call an operation that was under way when leadership changed definitely not done."""
     patches.entry(ERRORS, "uncertain", replace(ERRORS["uncertain"], definite=True))

@@ -1,0 +1,359 @@
+"""`Pipeline`: a topic's batches on their way, many in flight; a producer without its thread.
+
+What lives here: a state machine over a queue, the outbox and a wire: which batches are cut, sent,
+sent again, given up. Time comes in by `now_ms`. What must not: sockets, threads, waiting
+(producer.py), retry decisions (retry.py steers the window's first batch, and the others go where it
+goes), storage (state.py) or the PUT's rules (operations.py).
+
+A batch enters the outbox before it is sent and leaves it when acknowledged, as in `Client.put`.
+The broker takes counters without holes only, so whenever the first unanswered batch has to be sent
+again, all behind it are sent again after it: order is kept, and what arrived twice is answered as
+a duplicate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final, Protocol
+
+from flotilla.connection import with_endpoints
+from flotilla.errors import CounterGap, FlotillaError, OutboxFull, Unavailable
+from flotilla.operations import REFUSED_FOREVER, Operations, PutResult
+from flotilla.protocol import Reply, encode_request, pack
+from flotilla.retry import (
+    TELLING,
+    Action,
+    Close,
+    Done,
+    Exchange,
+    Failed,
+    Listen,
+    Pause,
+    Routes,
+    Send,
+    attempt_timeout_ms,
+)
+from flotilla.state import Entry
+from flotilla.window import Batch, Queue, Queued
+
+OUTBOX_RETRY_MS: Final = 50  # between looks at a full outbox: an acknowledgment frees it, soon
+IDLE_MS: Final = 1000  # between looks where nothing is under way
+
+
+class Wire(Protocol):
+    """How requests leave. `cause`: why the last `send` returned False."""
+
+    cause: str
+
+    def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool:
+        """Send a request; return False if no connection stood in time: then nothing was sent."""
+
+    def close(self, endpoint: int) -> None:
+        """Close the endpoint's connection: late replies on it are gone."""
+
+
+class Pipeline:
+    """The batches of one topic between the application's queue and their acknowledgments.
+
+    Use: `turn()`, then wait until `due_ms()` for a reply from `endpoint` (None: pausing, there is
+    none to wait for) and hand it to `replied`, or a lost connection to `lost`; then `expire()`; and
+    so on. Each raises what stops a producer for good; then `stop` with it.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        topic: str,
+        endpoints: Sequence[str],
+        routes: Routes,
+        wire: Wire,
+        queue: Queue,
+        deadline_ms: float,
+        rng: random.Random,
+        now_ms: Callable[[], float],
+        linger_ms: float,
+        batch_bytes: int,
+        in_flight_max: int,
+    ) -> None:
+        self.topic, self.queue = topic, queue
+        self.endpoint: int | None = None  # None while pausing
+        self._operations = operations
+        self._endpoints, self._routes, self._wire = tuple(endpoints), routes, wire
+        self._deadline_ms, self._rng, self._now_ms = deadline_ms, rng, now_ms
+        self._linger_ms, self._batch_bytes = linger_ms, batch_bytes
+        self._in_flight_max = in_flight_max
+        self._name = f"{rng.getrandbits(64):016x}"
+        self._batch_numbers = itertools.count(1)
+        self._window = deque(map(self._batch, operations.state.outbox(topic)))
+        self._exchange: Exchange | None = None
+        # A broker takes any counter as a topic's first: until it has acknowledged one, none may
+        # overtake the first, which would then pass for a duplicate of what was never stored.
+        self._is_known = False
+        self._until_ms = 0.0
+        self._full_since_ms: float | None = None  # the outbox
+        self._take_after_ms = 0.0
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Send what is due and may be sent."""
+        fresh = self._take()
+        if self._exchange is None and self._window:
+            self._begin()
+        elif self.endpoint is not None:
+            self._send_all(fresh, self.endpoint, 0.0)
+
+    def due_ms(self) -> float:
+        """Return when to look again at the latest."""
+        until_ms = self._until_ms if self._exchange else self._now_ms() + IDLE_MS
+        return min(self._batch_due_ms(), until_ms)
+
+    def lost(self) -> None:
+        """The connection to `endpoint` was lost: no reply will come."""
+        assert self._exchange is not None, self.endpoint
+        self._act(self._exchange.silent(self._now_ms()))
+
+    def expire(self) -> None:
+        """End the patience, or the pause, if it is time."""
+        exchange, now_ms = self._exchange, self._now_ms()
+        if exchange is None or now_ms < self._until_ms:
+            return
+        pausing = self.endpoint is None
+        self._act(exchange.resumed(now_ms) if pausing else exchange.silent(now_ms))
+
+    # --- from the queue into the window ---------------------------------------------------------
+
+    def _batch_due_ms(self) -> float:
+        """Return when the queue has to be looked at again."""
+        queue = self.queue
+        if not queue.items or not self._may_take():
+            return float("inf")
+        hurry = queue.is_hurried or queue.size_bytes >= self._batch_bytes
+        return max(self._take_after_ms, 0.0 if hurry else queue.since_ms + self._linger_ms)
+
+    def _may_take(self) -> bool:
+        """Room in the window, and the leader is where the window went: else let it run empty."""
+        at_leader = not self._window or self.endpoint in (None, self._routes.current)
+        return at_leader and len(self._window) < self._in_flight_max
+
+    def _take(self) -> list[Batch]:
+        """Move what is due from the queue through the outbox into the window."""
+        with self.queue.changed:
+            taken: list[list[Queued]] = []
+            # A full outbox that has no room for all of them may have some for one.
+            room = 1 if self._full_since_ms else self._in_flight_max - len(self._window)
+            while len(taken) < room and self._batch_due_ms() <= self._now_ms():
+                taken.append(self.queue.take_batch(self._batch_bytes, self._now_ms()))
+            self.queue.is_hurried = self.queue.is_hurried and bool(self.queue.items)
+            self.queue.changed.notify_all()
+        if not taken:
+            return []
+        try:
+            fresh = self._enqueue(taken)
+        except OutboxFull as error:
+            self._put_back(taken, error)
+            return []
+        except FlotillaError as error:
+            self._fail_all([q.future for batch in taken for q in batch], error)
+            raise
+        self._full_since_ms = None
+        return fresh
+
+    def _enqueue(self, taken: Sequence[list[Queued]]) -> list[Batch]:
+        """Move batches into the outbox and the window, all or none."""
+        packed = [pack([queued.publication for queued in batch]) for batch in taken]
+        fresh = list(map(self._batch, self._operations.state.enqueue(self.topic, packed)))
+        for batch, items in zip(fresh, taken, strict=True):
+            batch.futures = [queued.future for queued in items]
+        self._window.extend(fresh)
+        return fresh
+
+    def _put_back(self, taken: Sequence[list[Queued]], error: OutboxFull) -> None:
+        """Wait for room in the outbox; it may be other topics that fill it, hence the deadline."""
+        now_ms = self._now_ms()
+        self._full_since_ms = self._full_since_ms or now_ms
+        self._take_after_ms = now_ms + OUTBOX_RETRY_MS
+        items = [queued for batch in taken for queued in batch]
+        with self.queue.changed:
+            self.queue.put_back(items)
+        if now_ms - self._full_since_ms >= self._deadline_ms:
+            self._full_since_ms = None
+            self._fail_queue(error)
+
+    def _batch(self, entry: Entry) -> Batch:
+        return Batch(entry, f"{self._name}-{next(self._batch_numbers)}")
+
+    # --- the window on the wire -----------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Let the window's first batch steer, from where it stands."""
+        head = self._window[0]
+        self._exchange = Exchange(
+            self._routes,
+            head.operation_id,
+            self._now_ms() + self._deadline_ms,
+            attempt_timeout_ms(self._deadline_ms, 0),
+            self._rng,
+            sent=head.sent,
+        )
+        if head.is_waiting and self.endpoint is not None:
+            self._act(self._exchange.adopted(self.endpoint, self._now_ms()))
+        else:
+            self._act(self._exchange.started(self._now_ms()))
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Done():
+                    self._window[0].done = action
+                    self._advance()
+                case Failed(error):
+                    self._give_up(error)
+                case Close(endpoint):
+                    self._wire.close(endpoint)
+                case Pause(wait_ms):
+                    self.endpoint, self._until_ms = None, self._now_ms() + wait_ms
+                case Listen(endpoint, timeout_ms):
+                    self.endpoint, self._until_ms = endpoint, self._now_ms() + timeout_ms
+                case Send(endpoint, _, timeout_ms):
+                    self.endpoint, self._until_ms = endpoint, self._now_ms() + timeout_ms
+                    self._send_window(endpoint, timeout_ms)
+
+    def _send_window(self, endpoint: int, timeout_ms: float) -> None:
+        assert self._exchange is not None, endpoint
+        for batch in self._window:
+            batch.is_waiting = False
+        self._send_all([b for b in self._window if b.done is None], endpoint, timeout_ms)
+        if not self._window[0].is_waiting:
+            self._until_ms = 0.0
+            self._act(self._exchange.unsent(self._now_ms(), self._wire.cause))
+
+    def _send_all(self, batches: Sequence[Batch], endpoint: int, timeout_ms: float) -> None:
+        """Send until the connection takes no more; the rest goes when it becomes the first."""
+        for batch in batches:
+            if not self._is_known and batch is not self._window[0]:
+                return
+            if batch.operation is None:
+                entry = batch.entry
+                batch.operation = self._operations.invoke("put", entry.topic, entry=entry)
+            batch.sent += 1
+            batch.has_led = batch is self._window[0]
+            request = self._operations.put_request(batch.entry)
+            request.request_id = f"{batch.operation_id}.{batch.sent}"
+            if not self._wire.send(endpoint, encode_request(request), timeout_ms):
+                return
+            batch.is_waiting = True
+
+    def replied(self, reply: Reply) -> None:
+        """Take a reply that came from `endpoint`."""
+        assert self._exchange is not None, reply
+        operation_id, _, attempt = reply.request_id.rpartition(".")
+        head = self._window[0]
+        if operation_id == head.operation_id:
+            if _is_gap(reply) and attempt == str(head.sent) and not head.has_led:
+                # Said of what was before it then; that was stored since, and answered sooner.
+                head.is_waiting, self._exchange = False, None
+                return
+            self._act(self._exchange.replied(reply, self._now_ms()))
+            return
+        for batch in self._window:
+            if batch.operation_id != operation_id:
+                continue
+            if reply.ok:
+                batch.done = Done(reply, batch.sent)
+            elif attempt == str(batch.sent):
+                batch.is_waiting = False  # to be sent again when it becomes the first
+
+    def _advance(self) -> None:
+        """Take what is answered off the window's front; the next one steers."""
+        self._exchange, self._is_known = None, True
+        while self._window and self._window[0].done is not None:
+            batch = self._window[0]
+            assert batch.operation is not None, batch.entry.counter
+            assert batch.done is not None, batch.entry.counter
+            result = self._operations.stored(batch.operation, batch.entry, batch.done)
+            self._window.popleft()
+            for number, future in enumerate(batch.futures):
+                id_ = result.id + number if result.id else 0
+                future.set_result(PutResult(id_, 1, result.duplicate))
+            self._answered(len(batch.futures))
+        if self._window:
+            self._begin()
+        else:
+            self.endpoint = None
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    def _give_up(self, error: FlotillaError) -> None:
+        """Report the error. After a deadline the window stays and is tried again; else stop."""
+        error = with_endpoints(error, self._endpoints)
+        head_is_refused = error.definite and error.code in REFUSED_FOREVER
+        error_of_rest = type(error)(error.message, error.code, False, error.details)
+        for number, batch in enumerate(self._window):
+            if batch.done is not None:
+                continue
+            of_batch = error if number == 0 and head_is_refused else error_of_rest
+            if batch.operation is not None:
+                self._operations.failed(batch.operation, of_batch)
+            self._fail_all(batch.futures, of_batch)
+            batch.futures, batch.operation, batch.is_waiting = (), None, False
+        if isinstance(error, Unavailable):
+            self._keep_queue(error)
+        else:
+            self._fail_queue(error)
+        self._exchange, self.endpoint = None, None
+        if error.code in REFUSED_FOREVER:
+            self._operations.reopen()
+        if not isinstance(error, Unavailable) and error.code not in TELLING:
+            raise error
+
+    def _keep_queue(self, error: FlotillaError) -> None:
+        """Move what nobody has been asked to store into the outbox, as far as that takes it."""
+        due = len(self.queue.items)
+        while due > 0:
+            with self.queue.changed:
+                taken = self.queue.take_batch(self._batch_bytes, self._now_ms())
+            try:
+                [batch] = self._enqueue([taken])
+            except OutboxFull as full:
+                self._fail_all([queued.future for queued in taken], full)
+                self._fail_queue(full)
+                return
+            due -= len(taken)
+            self._fail_all(batch.futures, type(error)(error.message, error.code, False))
+            batch.futures = ()
+
+    def _fail_queue(self, error: FlotillaError) -> None:
+        with self.queue.changed:
+            items = list(self.queue.items)
+            self.queue.items.clear()
+            self.queue.size_bytes = 0
+        self._fail_all([queued.future for queued in items], error.before_start())
+
+    def _fail_all(self, futures: Sequence[Future[PutResult]], error: FlotillaError) -> None:
+        for future in futures:
+            future.set_exception(error)
+        self._answered(len(futures))
+
+    def _answered(self, count: int) -> None:
+        with self.queue.changed:
+            self.queue.answered += count
+            self.queue.changed.notify_all()
+
+    def stop(self, error: FlotillaError) -> None:
+        """Fail everything: what is in the window stays in the outbox."""
+        with self.queue.changed:
+            self.queue.broken = error
+            self.queue.changed.notify_all()
+        for batch in self._window:
+            self._fail_all(batch.futures, type(error)(error.message, error.code, False))
+        self._window.clear()
+        self._fail_queue(error)
+
+
+def _is_gap(reply: Reply) -> bool:
+    return not reply.ok and reply.body.get("error") == CounterGap.CODE

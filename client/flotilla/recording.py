@@ -1,0 +1,362 @@
+"""Records what clients do, as the history that `flotilla-check` judges (docs/recording.md).
+
+What lives here: the writer of rows, the observer that turns a client's operations into rows, and
+the directory in which an application's processes record. What must not: judging a history
+(analytics shares nothing but the format with this file), requests, retries.
+
+The order is the contract: an `invoke` is in the kernel's hands before its request leaves, and an
+outcome before the outbox or the cursor changes. So a process that is killed, or a disk that is
+full, leaves at most operations without an end, never an effect without its operation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, Self
+
+import orjson
+
+from flotilla.errors import RecordError
+from flotilla.observer import Operation, Outcome
+from flotilla.protocol import unpack
+
+FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
+OUTCOMES: Final = frozenset({"ok", "fail", "info"})
+OPEN_OPERATIONS_MAX: Final = 65_536  # far above what is in flight: older ones were cancelled
+DIGEST_BYTES: Final = 8  # two contents share one by chance once in 2^64 comparisons
+RUN_FILE_BYTES_MAX: Final = 64 * 1024  # an application's is a few lines
+APPLICATION: Final = "application"  # who recorded, in run.json: no phases, payloads of its own
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID_DIGITS: Final = 8
+
+
+class Recorder:
+    """Writes the events of one process to `<directory>/<process>.jsonl`, a JSON object a line.
+
+    A process that comes back opens the same file: its `session` is one higher than the last one
+    there and `op_id` goes on, so (process, op_id) stays unique. `client_id` joins every event once
+    it is known. Safe to use from several threads. Raises OSError with the file's name when a line
+    can't be written; nothing of that line stays.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        process: str,
+        run_id: str,
+        *,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / f"{process}.jsonl"
+        self.client_id: str | None = None
+        self._clocks = (monotonic_ns, wall_ns)
+        self._lock = threading.Lock()
+        self._open: dict[int, dict[str, Any]] = {}
+        last_op_id, last_session, ends_whole = _tail(self.path)
+        self._op_ids = itertools.count(last_op_id + 1)
+        self._common = {
+            "run_id": run_id,
+            "process": process,
+            "host": this_host(),
+            "session": last_session + 1,
+        }
+        self._file = self.path.open("ab", buffering=0)
+        self._size_bytes = self.path.stat().st_size
+        if not ends_whole:
+            self._write_bytes(b"\n")  # the torn line stays, alone, for the reader to count
+
+    def invoke(self, f: str, topic: str, **fields: Any) -> int:
+        """Record that an operation is about to be sent; return its op_id."""
+        assert f in FUNCTIONS, f
+        with self._lock:
+            op_id = next(self._op_ids)
+            operation = {"op_id": op_id, "f": f, "topic": topic}
+            self._write({**operation, "type": "invoke", **fields})
+            self._open[op_id] = operation
+            if len(self._open) > OPEN_OPERATIONS_MAX:
+                del self._open[next(iter(self._open))]  # stays without an end
+            return op_id
+
+    def complete(self, op_id: int, type: str, **fields: Any) -> None:
+        """Record the end of operation `op_id`: `ok`, `fail` (definitely not done) or `info`."""
+        assert type in OUTCOMES, type
+        with self._lock:
+            operation = self._open.pop(op_id, None)
+            assert operation is not None, f"operation {op_id} was not invoked or has ended already"
+            self._write({**operation, "type": type, **fields})
+
+    def single(self, f: str, **fields: Any) -> int:
+        """Record an event that has no end of its own; return its t_ns."""
+        with self._lock:
+            return self._write({"op_id": next(self._op_ids), "f": f, "type": "info", **fields})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Operations still open stay without an end, as after a crash."""
+        self._file.close()
+
+    def labels(self) -> dict[str, Any]:
+        """Return what joins every event; what is None stays out."""
+        return {"client_id": self.client_id}
+
+    def _write(self, fields: dict[str, Any]) -> int:
+        monotonic_ns, wall_ns = self._clocks
+        now_ns = monotonic_ns()
+        stamps = {"t_ns": now_ns, "wall_ns": wall_ns()}
+        event = {**self._common, **self.labels(), **stamps, **fields}
+        known = {name: value for name, value in event.items() if value is not None}
+        self._write_bytes(orjson.dumps(known) + b"\n")
+        return now_ns
+
+    def _write_bytes(self, line: bytes) -> None:
+        rest = line
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            if rest is not line:  # the next line must not be glued to half of this one
+                os.ftruncate(self._file.fileno(), self._size_bytes)
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        self._size_bytes += len(line)
+
+
+class ClientObserver:
+    """Records what a client of the library does, through the library's Observer Protocol.
+
+    `definite` errors become `fail`, all others `info`. The client calls `on_invoke` before the
+    request leaves and `on_complete` before its cursor moves, so the recorder's order is the truth.
+    What a history says of publications is a subclass's: `published` and `delivered`.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._op_ids: dict[int, int] = {}
+
+    def published(self, operation: Operation) -> dict[str, Any]:
+        """Return what a PUT's invoke says of its publications beside their counters."""
+        return {}
+
+    def delivered(self, outcome: Outcome) -> dict[str, Any]:
+        """Return what a GET's end says of its publications beside their ids."""
+        return {}
+
+    def on_invoke(self, operation: Operation) -> None:
+        """Record an operation that is about to be sent."""
+        self._recorder.client_id = operation.client_id
+        self._op_ids[operation.number] = self._recorder.invoke(
+            operation.f,
+            operation.topic,
+            counter=operation.counter,
+            count=operation.count,
+            last_id=operation.last_id,
+            epoch=operation.epoch or None,
+            **(self.published(operation) if operation.f == "put" else {}),
+        )
+        if len(self._op_ids) > OPEN_OPERATIONS_MAX:
+            del self._op_ids[next(iter(self._op_ids))]
+
+    def on_complete(self, operation: Operation, outcome: Outcome) -> None:
+        """Record how it ended."""
+        op_id = self._op_ids.pop(operation.number)
+        common = {
+            "attempt": outcome.attempts,
+            "node": outcome.leader or None,
+            "term": outcome.term or None,
+        }
+        if outcome.error:
+            kind = "fail" if outcome.definite else "info"
+            self._recorder.complete(op_id, kind, error=outcome.error, **_asked(operation), **common)
+        else:
+            self._recorder.complete(op_id, "ok", **self._answer(operation, outcome), **common)
+
+    def _answer(self, operation: Operation, outcome: Outcome) -> dict[str, Any]:
+        if operation.f == "put":
+            return _asked(operation) | _stored(operation, outcome)
+        if operation.f == "get":
+            return _handed_over(outcome) | (self.delivered(outcome) if outcome.publications else {})
+        return {
+            "last_id": outcome.last_id,
+            "resumed": outcome.resumed,
+            "cursor": outcome.cursor,
+        }
+
+
+class Recording(ClientObserver):
+    """An application's record: `directory` is its run, each client in it has a file of its own.
+
+    Use: `Client(…, record=directory)`. The first process that comes makes `run.json`, which names
+    the run; all others join it. Publications are recorded as digests, 16 hex digits each.
+
+    Raises RecordError, with the file's name, when the directory can't be used; from `on_invoke`
+    (then the operation is not sent) and from `on_complete` (then outbox and cursor stay as they
+    are, and the client asks again later) when a line can't be written.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        directory = Path(directory)
+        with _as_record_error(directory):
+            (directory / "history").mkdir(parents=True, exist_ok=True)
+            self.run_id = _joined_run(directory / "run.json")
+            super().__init__(Recorder(directory / "history", _unique(), self.run_id))
+        self.path = self._recorder.path
+
+    def published(self, operation: Operation) -> dict[str, Any]:
+        """Return the digests of a PUT's publications."""
+        return {"digests": digests(unpack(operation.lengths, operation.data))}
+
+    def delivered(self, outcome: Outcome) -> dict[str, Any]:
+        """Return the digests of what a GET brought."""
+        return {"digests": digests(outcome.publications)}
+
+    def on_invoke(self, operation: Operation) -> None:
+        """Record an operation that is about to be sent."""
+        with _as_record_error(self.path):
+            super().on_invoke(operation)
+
+    def on_complete(self, operation: Operation, outcome: Outcome) -> None:
+        """Record how it ended; without that, whether it happened is open."""
+        with _as_record_error(self.path, definite=False):
+            super().on_complete(operation, outcome)
+
+    def close(self) -> None:
+        """Close the file. Operations still open stay without an end, as after a crash."""
+        self._recorder.close()
+
+
+def digests(publications: Sequence[bytes]) -> str:
+    """Return 16 hex digits a publication, joined: BLAKE2b of 8 bytes."""
+    return "".join([blake2b(one, digest_size=DIGEST_BYTES).hexdigest() for one in publications])
+
+
+def this_host() -> str:
+    """Return a name for what shares one monotonic clock: this machine, until it boots again.
+
+    Where a boot has no name the process has one of its own: its times are compared with nobody's.
+    """
+    try:
+        boot = BOOT_ID.read_text(encoding="ascii").replace("-", "")[:BOOT_ID_DIGITS]
+    except OSError:
+        boot = f"{os.getpid()}.{uuid.uuid4().hex[:BOOT_ID_DIGITS]}"
+    return f"{platform.node()}/{boot}"
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a file in order; lines that are torn are left out."""
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                event = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue  # analytics counts and reports these
+            yield event
+
+
+def _asked(operation: Operation) -> dict[str, Any]:
+    return {"counter": operation.counter, "count": operation.count}
+
+
+def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:
+    assert operation.count, operation
+    assert outcome.first_id is not None, outcome
+    last_id = outcome.first_id + operation.count - 1 if outcome.first_id else 0
+    return {
+        "first_id": outcome.first_id,
+        "last_id": last_id,
+        "duplicate": outcome.duplicate,
+    }
+
+
+def _handed_over(outcome: Outcome) -> dict[str, Any]:
+    if not outcome.publications:
+        return {"count": 0, "first_id": outcome.first_id}
+    assert outcome.first_id is not None, outcome
+    count = len(outcome.publications)
+    return {
+        "topic": outcome.topic,
+        "count": count,
+        "first_id": outcome.first_id,
+        "last_id": outcome.first_id + count - 1,
+        "cursor": outcome.cursor,
+    }
+
+
+def _tail(path: Path) -> tuple[int, int, bool]:
+    """Return (last op_id, last session, whether the last line is whole) of a file; 0, 0 if none."""
+    if not path.exists():
+        return 0, 0, True
+    op_id = session = 0
+    for event in read(path):
+        op_id, session = max(op_id, event["op_id"]), max(session, event["session"])
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return op_id, session, file.read() in (b"\n", b"")
+
+
+def _unique() -> str:
+    """Return a name that no other client has, on any host."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
+    return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def _joined_run(path: Path) -> str:
+    """Return the id of the run that `path` (run.json) names; make it if it is not there."""
+    about = {
+        "run_id": str(uuid.uuid4()),
+        "recorded_by": APPLICATION,
+        "start": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if not path.exists():
+        mine = path.with_name(f"run.json.{_unique()}")
+        mine.write_bytes(orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
+        try:
+            os.link(mine, path)  # whole at once, and only if no other process was first
+        except FileExistsError:
+            return _joined_run(path)
+        finally:
+            mine.unlink()
+    with path.open("rb") as file:
+        return _run_id(path, file.read(RUN_FILE_BYTES_MAX))
+
+
+def _run_id(path: Path, data: bytes) -> str:
+    try:
+        about = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"{path} is not JSON: {error}", details={"file": str(path)}) from error
+    if not isinstance(about, dict) or about.get("recorded_by") != APPLICATION:
+        message = f'{path} names no recording of an application: "recorded_by" is due'
+        raise RecordError(message, details={"file": str(path)})
+    run_id = about.get("run_id")
+    if not isinstance(run_id, str) or not run_id:
+        raise RecordError(f"{path} has no run_id", details={"file": str(path)})
+    return run_id
+
+
+@contextmanager
+def _as_record_error(path: Path, definite: bool = True) -> Iterator[None]:
+    """Turn what the file system refuses into RecordError."""
+    try:
+        yield
+    except OSError as error:
+        file = str(error.filename or path)
+        message = f"the record cannot be written: {file}: {error.strerror}"
+        raise RecordError(message, definite=definite, details={"file": file}) from error

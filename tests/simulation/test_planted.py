@@ -1,0 +1,38 @@
+"""The simulator finds planted bugs of different rules by the checks that are meant to see them.
+
+The cheap ones: `flotilla-simulate --hunt all` looks for all, each within its own bound.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos.simulation.campaign import Recipe
+from chaos.simulation.run import PLANTABLE
+
+SEEDS_MAX = 6
+CHEAP = (
+    "an-empty-founder-founds-again",
+    "applied-index-stays-behind",
+    "cursor-moves-too-far",
+    "floor-is-the-fastest-cursor",
+    "followers-stick-to-their-leader",
+    "ids-restart-with-the-topic",
+    "leader-commits-alone",
+    "nobody-is-readmitted",
+    "silence-counts-as-refusal",
+    "stock-pysyncobj",
+    "sync-without-the-disk",
+)
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_a_planted_bug_is_found_by_a_check_that_is_meant_to_see_it(name: str) -> None:
+    bug = PLANTABLE[name]
+    recipe = Recipe(bug.mode, bug.nodes, name)
+    seen: list[frozenset[str]] = []
+    for seed in range(1, SEEDS_MAX + 1):
+        seen.append(recipe(recipe.plan(seed)).checks)
+        if seen[-1] & bug.caught_by:
+            return
+    pytest.fail(f"seeds 1..{SEEDS_MAX} have shown {seen}")

@@ -1,0 +1,122 @@
+"""What nodes say, held against what they have: how fresh, how certain, and as what member."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.simulation.claims import Claims
+from chaos.simulation.reads import Reads
+from cluster import commands
+from cluster.commands import Put, Subscribe
+from flotilla.protocol import ACK, NAK, SUB, Reply, Request, encode_reply
+
+REGULAR = b"\0"
+
+
+class Scene:
+    """A node `a` that has applied 4 of 5 entries. `failures`: (check, text)."""
+
+    def __init__(self, last: bytes = b"") -> None:
+        self.failures: list[tuple[str, str]] = []
+        journal = SimpleNamespace(first_index=3, last_index=5)
+        journal.__dict__["entries"] = [(REGULAR, 3, 1), (REGULAR, 4, 1), (REGULAR + last, 5, 1)]
+        log: Any = type("Log", (SimpleNamespace,), {"__getitem__": lambda s, at: s.entries[at]})
+        self.node: Any = SimpleNamespace(
+            name="a",
+            replica=SimpleNamespace(
+                raft=object(),
+                journal=log(**journal.__dict__),
+                store=SimpleNamespace(applied_index=4),
+            ),
+        )
+        world: Any = SimpleNamespace(
+            nodes={"a": self.node}, reply_taps=[], observers=[], net=SimpleNamespace(taps=[])
+        )
+        invariants: Any = SimpleNamespace(
+            fail=lambda check, text: self.failures.append((check, text))
+        )
+        self.reads, self.claims = Reads(world, invariants), Claims(world, invariants)
+        self.world = world
+
+    def answer(self, request_id: str, by: str = "a", kind: str = ACK, node: str = "a") -> None:
+        body = {"error": "electing"} if kind == NAK else {}
+        for tap in self.world.reply_taps:
+            tap(node, encode_reply(Reply(kind, request_id, by, by, 1, body)))
+
+    def deny(self, code: str, sequence: int = 7, **body: Any) -> None:
+        request = Request(SUB, "one.1", "t", "me", 1, {"sequence": sequence})
+        self.claims.denied(request, Reply(NAK, "one.1", "a", "a", 1, {"error": code, **body}))
+
+
+def entry(*operations: Any) -> bytes:
+    return commands.encode(0, list(operations))
+
+
+MINE = Subscribe("me", 1, "t", 7)
+OTHERS = Subscribe("you", 1, "t", 7)
+A_PUT = Put("me", 1, "t", 7, b"\1\0\0\0", b"x")
+
+
+def test_an_answer_from_behind_an_acknowledgment_is_stale() -> None:
+    scene = Scene()
+    scene.reads.acknowledged(5)
+    scene.reads.asked("one.1")
+    scene.answer("one.1")
+    [(check, text)] = scene.failures
+    assert (check, "at 4, 5 was acknowledged before" in text) == ("stale_read", True)
+
+
+def test_what_was_acknowledged_after_the_question_need_not_be_in_the_answer() -> None:
+    scene = Scene()
+    scene.reads.acknowledged(4)
+    scene.reads.asked("one.1")
+    scene.reads.acknowledged(5)
+    scene.answer("one.1")
+    assert not scene.failures
+
+
+@pytest.mark.parametrize(("kind", "by"), [(NAK, "a"), (ACK, "b")], ids=["refusal", "relayed"])
+def test_a_refusal_and_a_relayed_answer_say_nothing_of_the_node(kind: str, by: str) -> None:
+    scene = Scene()
+    scene.reads.acknowledged(5)
+    scene.reads.asked("one.1")
+    scene.answer("one.1", by, kind)
+    assert not scene.failures
+
+
+def test_what_is_refused_for_certain_must_not_wait_in_the_log() -> None:
+    scene = Scene(entry(A_PUT, OTHERS, MINE))
+    scene.deny("electing")
+    [(check, text)] = scene.failures
+    assert check == "definite"
+    assert "stands in the log of a, at 5" in text
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "body"),
+    [
+        (entry(MINE), "uncertain", {}),
+        (entry(MINE), "electing", {"definite": False}),
+        (entry(MINE), "stale_request", {}),
+        (entry(A_PUT, OTHERS), "electing", {}),
+        (b"", "electing", {}),
+    ],
+    ids=["uncertain", "not definite", "by applying it", "of others", "a no-op"],
+)
+def test_other_refusals_are_true(last: bytes, code: str, body: dict[str, Any]) -> None:
+    scene = Scene(last)
+    scene.deny(code, **body)
+    assert not scene.failures
+
+
+@pytest.mark.parametrize(("admitted", "checks"), [("new", []), ("old", ["admitted"])])
+def test_who_is_a_member_again_has_the_entry_that_says_so(admitted: str, checks: list[str]) -> None:
+    scene = Scene()
+    scene.node.replica.identity = SimpleNamespace(incarnation="new")
+    scene.node.replica.store.members = {"a": admitted}
+    for observer in scene.world.observers:
+        observer("readmitted", {"node": "a"})
+    assert [check for check, _ in scene.failures] == checks
