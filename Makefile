@@ -4,10 +4,15 @@
 PYTHON := .venv/bin/python
 STAMP := .venv/.flotilla-stamp
 SIMULATE := $(PYTHON) -m chaos.simulation
+CHAOS := $(PYTHON) -m chaos
+SHORT_LOCAL := client-crash-and-kill churn pipelines power-loss
+SHORT_SIMULATED := client-twin everything kill-all many-topics
+SHORT_NAMESPACES := isolate-leader bad-network
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep check fmt docs bench simulate simulate-long test-deploy clean
+.PHONY: help setup demo test test-deep check fmt docs bench simulate simulate-long \
+        chaos chaos-short chaos-long test-deploy clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,9 +53,23 @@ simulate: setup  ## run whole clusters from today's 150 seeds, three minutes at 
 
 simulate-long: setup  ## 2,000 safety and 500 live seeds, determinism, every planted bug
 	@$(SIMULATE) --seeds 1..50 --check-determinism
-	@$(SIMULATE) --hunt all
+	@$(SIMULATE) --hunt all --minutes 90
 	@$(SIMULATE) --seeds 1..2000 --mode safety
 	@$(SIMULATE) --seeds 1..500 --mode live
+
+chaos: setup  ## run experiments on local nodes, each judged by Spark, ten minutes at most
+	@$(CHAOS) suite --minutes 10 --seed $$(date -u +%Y%m%d)
+
+chaos-short: setup  ## ten experiments on three targets, today's seed, three minutes or so
+	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) $(SHORT_LOCAL)
+	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target simulated $(SHORT_SIMULATED)
+	@if [ $$(id -u) = 0 ]; then \
+	$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target namespaces $(SHORT_NAMESPACES); \
+	else echo "*** NOT ROOT: $(SHORT_NAMESPACES) are NOT run ***"; fi
+
+chaos-long: setup  ## every experiment for a minute or more, on every target (root; docker)
+	@for target in local simulated namespaces compose; do \
+	$(CHAOS) suite --duration 60 --target $$target || code=1; done; exit $${code:-0}
 
 test-deploy: setup  ## run the tests of the images and of compose (needs a docker engine)
 	@$(PYTHON) -m pytest -m docker tests/deploy $(TESTS)

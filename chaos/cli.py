@@ -1,46 +1,35 @@
-"""The command line: `flotilla-chaos run|list|show|demo`, the same as `python -m chaos`.
+"""The command line: `flotilla-chaos run|suite|list|show|heal|demo`, the same as `python -m chaos`.
 
-What lives here: options, exit codes, and putting the parts of a run together. What must not: what a
-run does (runner.py) or what the demonstration tells (demo.py).
+What lives here: options, exit codes, and what is printed. What must not: how a run is put together
+(launch.py), what it does (runner.py), what a suite (suite.py) or the demonstration (demo.py) is.
 """
 
 from __future__ import annotations
 
-import secrets
 import signal
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from chaos import experiment as experiments
-from chaos.crew import Crew
+from chaos import launch
 from chaos.demo import run_demo
-from chaos.experiment import ExperimentError
-from chaos.faults import FAULTS
-from chaos.probe import open_probe
-from chaos.progress import Display, display
-from chaos.runner import Outcome, Runner, RunPlan
-from chaos.targets import Target, TargetError, simulated
-from chaos.targets.compose import ComposeTarget
-from chaos.targets.local import LocalTarget
-from chaos.targets.simulated import SimulatedRun
+from chaos.experiment import ExperimentError, schedule
+from chaos.outcome import Outcome
+from chaos.progress import display
+from chaos.suite import Options, Suite
+from chaos.targets import TargetError
+from chaos.targets.leftovers import sweep
 from cluster.config import MEMBER_COUNTS
 
 EXIT_UNMET: Final = 1
 EXIT_UNFINISHED: Final = 2
 EXIT_INTERRUPTED: Final = 130  # as a shell has it for SIGINT
-SEED_BITS: Final = 32
-
-TARGETS: Final[Mapping[str, Callable[[Path, int], Target]]] = {
-    "local": lambda directory, nodes: LocalTarget(directory / "cluster", nodes),
-    "compose": lambda directory, nodes: ComposeTarget(nodes),
-}
+SECONDS_MAX: Final = 86_400
 
 
 def main() -> None:
@@ -76,67 +65,131 @@ seed_option = click.option("--seed", type=int, help="Decides all that is random.
 out_option = click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The run's directory, new or empty. Default: runs/EXPERIMENT-TIME.",
+    help="The directory, new or empty. Default: runs/NAME-TIME.",
 )
-
-
-@commands.command()
-@click.argument("name", metavar="EXPERIMENT")
-@click.option(
+target_option = click.option(
     "--target",
-    "target_name",
-    type=click.Choice([*TARGETS, simulated.NAME]),
+    "target",
+    type=click.Choice(launch.TARGET_NAMES),
     default="local",
     show_default=True,
 )
-@click.option(
+nodes_option = click.option(
     "--nodes",
     type=click.Choice([str(count) for count in MEMBER_COUNTS]),
     callback=lambda _context, _option, count: int(count),
     default="3",
     show_default=True,
 )
-@click.option(
+duration_option = click.option(
     "--duration",
     "duration_s",
-    type=click.FloatRange(0, 86_400),
+    type=click.FloatRange(0, SECONDS_MAX),
     default=0.0,
     help="Seconds that fault windows are repeated for. Default: each fault once.",
 )
-@seed_option
-@out_option
-def run(
-    name: str, target_name: str, nodes: int, duration_s: float, seed: int | None, out: Path | None
-) -> None:
-    """Run EXPERIMENT. Exit code 0: done and as expected; 1: not as expected; 2: not finished."""
-    plan = make_plan(name, duration_s, seed, out)
-    console = Console(stderr=True)
-    console.print(f"{name}: seed {plan.seed}, {plan.directory}", highlight=False, soft_wrap=True)
-    with display(console, plan.expected_s) as shown:
-        if target_name == simulated.NAME:
-            outcome = simulate(plan, nodes, shown)
-        else:
-            outcome = carry_out(plan, make_target(target_name, plan.directory, nodes), shown)
-    report(console, outcome)
-    raise SystemExit(exit_code(outcome))
 
 
-@commands.command(name="list")
-def list_() -> None:
-    """List the experiments."""
-    table = Table("experiment", "what it does", box=None, header_style="bold")
-    for name in experiments.names():
-        table.add_row(name, experiments.load(name, FAULTS).about)
-    Console().print(table)
+def refused(make: Callable[[], Any]) -> Any:
+    """Return what `make` returns; what cannot be made is a usage error."""
+    try:
+        return make()
+    except (ExperimentError, TargetError) as error:
+        raise click.UsageError(str(error)) from None
 
 
 @commands.command()
 @click.argument("name", metavar="EXPERIMENT")
-def show(name: str) -> None:
-    """Print the file of EXPERIMENT."""
-    if name not in experiments.names():
-        raise click.UsageError(f"no experiment {name!r}; see `list`")
-    click.echo((experiments.EXPERIMENTS / f"{name}.toml").read_text(encoding="utf-8"), nl=False)
+@target_option
+@nodes_option
+@duration_option
+@seed_option
+@out_option
+def run(
+    name: str, target: str, nodes: int, duration_s: float, seed: int | None, out: Path | None
+) -> None:
+    """Run EXPERIMENT. Exit code 0: done and as expected; 1: not as expected; 2: not finished."""
+    plan = refused(lambda: launch.make_plan(name, duration_s, seed, out))
+    carry_out = refused(lambda: launch.prepare(plan, target, nodes))
+    console = Console(stderr=True)
+    console.print(f"{name}: seed {plan.seed}, {plan.directory}", highlight=False, soft_wrap=True)
+    with display(console, plan.expected_s) as shown:
+        outcome = carry_out(shown)
+    report(console, outcome)
+    raise SystemExit(exit_code(outcome))
+
+
+@commands.command()
+@click.argument("names", metavar="[EXPERIMENT]...", nargs=-1)
+@target_option
+@nodes_option
+@duration_option
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, SECONDS_MAX / 60),
+    default=0.0,
+    help="Begin, in an order of the seed, none that would exceed so many minutes. Default: all.",
+)
+@seed_option
+@out_option
+def suite(
+    names: tuple[str, ...],
+    target: str,
+    nodes: int,
+    duration_s: float,
+    minutes: float,
+    seed: int | None,
+    out: Path | None,
+) -> None:
+    """Run EXPERIMENTs (default: all that the target can do), let Spark judge each.
+
+    Exit code 0: all are valid and as expected; 1: one is invalid, or not as expected; 2: else.
+    """
+    options = Options(
+        names=names,
+        target=target,
+        nodes=nodes,
+        duration_s=duration_s,
+        seconds_max=60 * minutes or None,
+        seed=launch.drawn(seed),
+        directory=(out or launch.RUNS / f"suite-{launch.stamp()}").resolve(),
+    )
+    prepared = refused(lambda: Suite(options, Console(soft_wrap=True)))
+    raise SystemExit(prepared.run())
+
+
+@commands.command(name="list")
+def list_() -> None:
+    """List the experiments, and the targets that can do them."""
+    for name in experiments.names():
+        loaded = launch.load(name)
+        able = ", ".join(launch.able(loaded)) or "no target here"
+        click.echo(f"{name}\n    {loaded.about}\n    on: {able}")
+
+
+@commands.command()
+@click.argument("name", metavar="EXPERIMENT")
+@duration_option
+@click.option("--seed", type=int, help="Show the schedule that this seed makes of it, too.")
+def show(name: str, duration_s: float, seed: int | None) -> None:
+    """Print the file of EXPERIMENT, and with a seed the schedule of its faults."""
+    loaded = refused(lambda: launch.load(name))
+    click.echo(experiments.file_of(name).read_text(encoding="utf-8"), nl=False)
+    if seed is None:
+        return
+    at_s = loaded.phases.steady_s
+    click.echo(f"\n# seed {seed}: seconds after the warm-up")
+    for window in schedule(loaded, duration_s, seed):
+        faults = " + ".join(window.faults)
+        click.echo(f"# {at_s:8.2f}  inject {faults}\n# {at_s + window.hold_s:8.2f}  heal")
+        at_s += window.hold_s + window.quiet_s
+
+
+@commands.command()
+def heal() -> None:
+    """Clear away what runs that were killed have left on this machine."""
+    for line in sweep():
+        click.echo(line)
 
 
 @commands.command()
@@ -144,55 +197,16 @@ def show(name: str) -> None:
 @out_option
 def demo(seed: int | None, out: Path | None) -> None:
     """Kill a leader twice and all nodes once under load; let Spark judge. Exit code = verdict."""
-    plan = make_plan("demo", 0.0, seed, out)
-    target = make_target("local", plan.directory, 3)
-    raise SystemExit(run_demo(plan, lambda shown: carry_out(plan, target, shown), Console()))
-
-
-def make_plan(name: str, duration_s: float, seed: int | None, out: Path | None) -> RunPlan:
-    """Return the plan of a run; its directory is made when the run begins.
-
-    Raises click.UsageError.
-    """
-    try:
-        experiment = experiments.load(name, FAULTS)
-    except ExperimentError as error:
-        raise click.UsageError(str(error)) from None
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    directory = (out or Path("runs") / f"{name}-{stamp}").resolve()
-    if directory.exists() and any(directory.iterdir()):
-        raise click.UsageError(f"{directory} is not empty; a run needs a directory of its own")
-    drawn = secrets.randbits(SEED_BITS) if seed is None else seed
-    return RunPlan(experiment=experiment, seed=drawn, duration_s=duration_s, directory=directory)
-
-
-def make_target(name: str, directory: Path, nodes: int) -> Target:
-    """Return the target `name`. Raises click.UsageError for what it cannot be."""
-    try:
-        return TARGETS[name](directory, nodes)
-    except TargetError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def carry_out(plan: RunPlan, target: Target, shown: Display) -> Outcome:
-    """Run `plan` on `target` with real client processes."""
-    return Runner(plan, target, Crew(), open_probe(plan), shown).run()
-
-
-def simulate(plan: RunPlan, nodes: int, shown: Display) -> Outcome:
-    """Run `plan` on a simulated cluster. Raises click.UsageError for what it cannot be."""
-    try:
-        simulation = SimulatedRun(plan, nodes, shown)
-    except TargetError as error:
-        raise click.UsageError(str(error)) from None
-    return simulation.run()
+    plan = refused(lambda: launch.make_plan("demo", 0.0, seed, out))
+    carry_out = refused(lambda: launch.prepare(plan, "local", 3))
+    raise SystemExit(run_demo(plan, carry_out, Console()))
 
 
 def report(console: Console, outcome: Outcome) -> None:
     """Print what a run came to, for a person."""
     console.print(
-        f"{outcome.acknowledged:,} acknowledged, {outcome.delivered:,} delivered, "
-        f"{outcome.unknown:,} unknown, {outcome.failed:,} failed",
+        f"{outcome.acknowledged:,} acknowledged ({outcome.acknowledged_per_s:,.0f}/s), "
+        f"{outcome.delivered:,} delivered, {outcome.unknown:,} unknown, {outcome.failed:,} failed",
         highlight=False,
     )
     for injection in outcome.injections:

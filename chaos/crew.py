@@ -1,31 +1,35 @@
 """The client processes of a run, seen from the runner.
 
-What lives here: starting them, giving orders, taking reports, ending them within bounds. What must
-not: phases and faults (runner.py), and what a client does about an order (workloads/).
+What lives here: starting them, giving orders, taking reports, ending them within bounds, killing
+and doubling them when an experiment says so. What must not: phases and when faults come
+(runner.py), and what a client does about an order (workloads/).
 """
 
 from __future__ import annotations
 
 import os
 import selectors
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from chaos.workloads import ClientConfig
+from flotilla.state import DATABASE_NAME
 
 READ_BYTES: Final = 65_536
 STOP_DEADLINES: Final = 2  # the operation that a client may be waiting in, and its outbox's flush
 STOP_MARGIN_S: Final = 5.0
 KILLED_S_MAX: Final = 5.0  # SIGKILL takes effect at once unless the machine is very busy
 LOG_TAIL_CHARACTERS: Final = 2_000
+COUNTS: Final = ("acknowledged", "delivered", "unknown", "failed")
 
 
 class CrewError(Exception):
@@ -34,19 +38,35 @@ class CrewError(Exception):
 
 @dataclass
 class Member:
-    """One client process. `facts` holds the newest value of each field that it reported."""
+    """One client, with the process that it is now. `facts`: the newest value of each report.
 
-    role: str
+    `doomed`: its process may end at any time, and is started again. `replaced`: another process
+    has taken up the client; this one has to notice. `counts`: of the processes before.
+    """
+
     config: ClientConfig
     process: subprocess.Popen[bytes]
     facts: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     partial: bytes = b""
     dismissed: bool = False
+    doomed: bool = False
+    replaced: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the process, in the history as well."""
+        return self.config.process
 
     @property
     def log(self) -> Path:
         """The file that the process's stderr goes to."""
         return log_path(self.config)
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process has not ended."""
+        return self.process.poll() is None
 
 
 def log_path(config: ClientConfig) -> Path:
@@ -55,19 +75,27 @@ def log_path(config: ClientConfig) -> Path:
 
 
 class Crew:
-    """The client processes of a run: `publisher`s and `subscriber`s."""
+    """The client processes of a run: those that publish and those that read."""
 
     def __init__(self) -> None:
         self._members: list[Member] = []
         self._selector = selectors.DefaultSelector()
+        self._standing: list[dict[str, Any]] = []  # what a process that starts late has to hear
 
-    def start(self, role: str, configs: Iterable[ClientConfig]) -> None:
-        """Start one process of `chaos.workloads.<role>` for each of `configs`."""
+    # --- reports --------------------------------------------------------------------------------
+
+    def start(self, configs: Iterable[ClientConfig]) -> None:
+        """Start one process for each of `configs`."""
         for config in configs:
-            member = Member(role, config, _spawn(role, config))
-            assert member.process.stdout is not None
-            self._members.append(member)
-            self._selector.register(member.process.stdout, selectors.EVENT_READ, member)
+            self._enlist(Member(config, _spawn(config)))
+
+    def _enlist(self, member: Member) -> None:
+        self._members.append(member)
+        self._hear(member)
+
+    def _hear(self, member: Member) -> None:
+        assert member.process.stdout is not None
+        self._selector.register(member.process.stdout, selectors.EVENT_READ, member)
 
     def poll(self, wait_s: float) -> None:
         """Take reports for `wait_s` seconds. Raises CrewError when one has ended by itself."""
@@ -97,31 +125,30 @@ class Crew:
         assert member.process.stdout is not None
         self._selector.unregister(member.process.stdout)
         member.process.stdout.close()
-        if not member.dismissed:
+        is_fenced = member.replaced and "fenced" in member.facts
+        if not (member.dismissed or member.doomed or is_fenced):
             code = member.process.wait(KILLED_S_MAX)
             tail = member.log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
-            raise CrewError(f"{member.config.process} ended with {code}; {member.log}:\n{tail}")
-
-    def all_have(self, report: str, role: str = "") -> bool:
-        """Whether every process (of `role`) has made this report."""
-        return all(report in member.facts for member in self._of(role))
+            raise CrewError(f"{member.name} ended with {code}; {member.log}:\n{tail}")
 
     def lacking(self, report: str, role: str = "") -> list[str]:
         """Return the names of the processes (of `role`) that have not made this report."""
-        return [member.config.process for member in self._of(role) if report not in member.facts]
+        members = (m for m in self._of(role) if not m.replaced)
+        return [member.name for member in members if report not in member.facts]
 
     def count(self, name: str) -> int:
         """Return the sum of a reported count over all processes."""
-        return sum(member.facts.get(name, 0) for member in self._members)
+        return sum(m.facts.get(name, 0) + m.counts.get(name, 0) for m in self._members)
+
+    # --- orders ---------------------------------------------------------------------------------
 
     def order(self, order: str, role: str = "", **fields: Any) -> None:
         """Give an order to every process (of `role`) that has not ended."""
-        line = orjson.dumps({"order": order, **fields}) + b"\n"
+        given = {"order": order, **fields}
+        if order == "phase":
+            self._standing = [given]
         for member in self._of(role):
-            if member.process.poll() is None:
-                assert member.process.stdin is not None
-                with suppress(BrokenPipeError):  # it has just ended: poll says so, with its log
-                    member.process.stdin.write(line)
+            _tell(member, given)
 
     def dismiss(self, role: str = "") -> list[str]:
         """Order processes (of `role`) to stop; return the names of those that had to be killed."""
@@ -132,9 +159,9 @@ class Crew:
         longest_ms = max((member.config.deadline_ms for member in members), default=0)
         wait_s = STOP_DEADLINES * longest_ms / 1000 + STOP_MARGIN_S
         deadline_s = time.monotonic() + wait_s
-        while time.monotonic() < deadline_s and any(m.process.poll() is None for m in members):
+        while time.monotonic() < deadline_s and any(member.lives for member in members):
             self.poll(0.05)
-        return [member.config.process for member in members if _ended_by_force(member)]
+        return [member.name for member in members if _ended_by_force(member)]
 
     def close(self) -> None:
         """Kill whatever still runs. For the end of a run, whatever its reason."""
@@ -145,15 +172,96 @@ class Crew:
             member.process.stdout.close()
         self._selector.close()
 
+    # --- what is done to clients ----------------------------------------------------------------
+
+    def clients(self) -> list[str]:
+        """Return the names of the processes that are a client now."""
+        return [m.name for m in self._members if not (m.replaced or m.dismissed)]
+
+    def doom(self, name: str, point: str, passes: int) -> None:
+        """Have a process die at a point of workloads/recording.py, after so many passes of it."""
+        member = self._member(name)
+        member.doomed = True
+        _tell(member, {"order": "crash", "point": point, "passes": passes})
+
+    def restart(self, name: str) -> None:
+        """Start the client again from its state; a process that is still alive is killed first."""
+        member = self._member(name)
+        if member.lives:
+            member.process.kill()
+        member.process.wait(KILLED_S_MAX)
+        assert member.process.stdin is not None
+        member.process.stdin.close()
+        assert member.process.stdout is not None
+        while not member.process.stdout.closed:
+            self._read(member)  # what it had still reported
+        member.counts = {
+            name: member.counts.get(name, 0) + member.facts.get(name, 0) for name in COUNTS
+        }
+        member.facts, member.partial, member.doomed = {}, b"", False
+        member.process = _spawn(member.config)
+        self._hear(member)
+        self._brief(member)
+
+    def double(self, name: str) -> str:
+        """Let another process take up the client, from a copy of its state; return its name."""
+        member = self._member(name)
+        twins = sum(m.name.startswith(f"{name}-twin") for m in self._members)
+        config = replace(member.config, process=f"{name}-twin{twins + 1}")
+        config.state.mkdir(parents=True)
+        _copy_state(member.config.state, config.state)
+        member.replaced = True
+        twin = Member(config, _spawn(config))
+        self._enlist(twin)
+        self._brief(twin)
+        return config.process
+
+    def unfenced(self) -> list[str]:
+        """Return the processes that were replaced and have not noticed."""
+        return [member.name for member in self._members if member.replaced and member.lives]
+
+    def _brief(self, member: Member) -> None:
+        for order in self._standing:
+            _tell(member, order)
+
+    def _member(self, name: str) -> Member:
+        [member] = [member for member in self._members if member.name == name]
+        return member
+
     def _of(self, role: str) -> list[Member]:
-        return [member for member in self._members if role in ("", member.role)]
+        return [member for member in self._members if _is_of(member.config, role)]
 
 
-def _spawn(role: str, config: ClientConfig) -> subprocess.Popen[bytes]:
+def _is_of(config: ClientConfig, role: str) -> bool:
+    roles = {
+        "": True,
+        "publisher": config.parameters.publishes,
+        "subscriber": config.parameters.reads,
+    }
+    return roles[role]
+
+
+def _tell(member: Member, order: dict[str, Any]) -> None:
+    if member.lives:
+        assert member.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has just ended: poll says so, with its log
+            member.process.stdin.write(orjson.dumps(order) + b"\n")
+
+
+def _copy_state(source: Path, target: Path) -> None:
+    """Copy a client's state while its process goes on, as of one moment."""
+    with (
+        closing(sqlite3.connect(source / DATABASE_NAME)) as original,
+        closing(sqlite3.connect(target / DATABASE_NAME)) as copy,
+    ):
+        original.backup(copy)
+
+
+def _spawn(config: ClientConfig) -> subprocess.Popen[bytes]:
     config.state.mkdir(parents=True, exist_ok=True)
     with log_path(config).open("ab") as log:
         return subprocess.Popen(
-            client_command(role, config),
+            client_command(config),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -163,9 +271,9 @@ def _spawn(role: str, config: ClientConfig) -> subprocess.Popen[bytes]:
         )
 
 
-def client_command(role: str, config: ClientConfig) -> list[str]:
+def client_command(config: ClientConfig) -> list[str]:
     """Return the command of one client process."""
-    return [sys.executable, "-m", f"chaos.workloads.{role}", config.encode()]
+    return [sys.executable, "-m", f"chaos.workloads.{config.kind}", config.encode()]
 
 
 def child_environment() -> dict[str, str]:
@@ -175,7 +283,7 @@ def child_environment() -> dict[str, str]:
 
 
 def _ended_by_force(member: Member) -> bool:
-    forced = member.process.poll() is None
+    forced = member.lives
     if forced:
         member.process.kill()
         member.process.wait(KILLED_S_MAX)

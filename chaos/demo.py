@@ -21,8 +21,9 @@ from rich.panel import Panel
 from rich.table import Table
 
 from chaos.crew import child_environment
+from chaos.outcome import Outcome
+from chaos.plan import RunPlan
 from chaos.progress import Display, display
-from chaos.runner import Outcome, RunPlan
 
 ANALYTICS: Final = (sys.executable, "-m", "analytics")
 SPARK_S_EXPECTED: Final = 45.0

@@ -6,17 +6,23 @@ What must not: carrying anything out, clocks, knowledge of what a fault or a tar
 
 from __future__ import annotations
 
+import math
 import random
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from chaos.workloads.kinds import KINDS, Parameters, complaint, kind_of
+
 EXPERIMENTS: Final = Path(__file__).parent / "experiments"
+SUFFIX: Final = ".toml"
 JITTER: Final = 0.25  # windows differ by up to a quarter, so runs don't beat in time with timers
 WINDOWS_MAX: Final = 10_000  # an hour of the shortest useful windows; more is a typing error
+TOPICS_MAX: Final = 1_000  # of a number of topics: a client's subscriptions have this limit too
+GROUP_MAX: Final = 100  # processes of one kind: this is one machine
 
 Table = TypeVar("Table")
 
@@ -26,25 +32,48 @@ class ExperimentError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Group:
+    """Clients that are all alike. `topics` empty = all of the workload's."""
+
+    parameters: Parameters
+    count: int = 1
+    topics: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kind of client."""
+        return kind_of(self.parameters)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Who publishes and subscribes. `rate_per_s` is each publisher's; 0 = as fast as possible."""
+    """Who publishes and subscribes to which topics, and how long an operation tries."""
 
     topics: tuple[str, ...]
-    publishers: int = 2
-    subscribers: int = 2
-    rate_per_s: float = 50.0
-    get_count_max: int = 500
-    get_wait_ms: int = 200
+    groups: tuple[Group, ...]
     deadline_ms: int = 15_000
+
+    def topics_of(self, group: Group) -> tuple[str, ...]:
+        """Return the topics of a group's clients."""
+        return group.topics or self.topics
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultPlan:
-    """One kind of fault: held for about `hold_s`, then healed and followed by quiet."""
+    """A fault, held for about `hold_s`, then healed and followed by quiet.
+
+    `also`: others that are injected right behind it, and healed before it.
+    """
 
     name: str
+    also: tuple[str, ...] = ()
     hold_s: float = 1.5
     quiet_s: float = 2.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of its faults, in the order in which they are injected."""
+        return (self.name, *self.also)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,44 +89,74 @@ class Phases:
 
 @dataclass(frozen=True, kw_only=True)
 class Expect:
-    """What must hold at the end, beside the verdict of analytics."""
+    """What must hold at the end, beside the verdict of analytics.
 
-    acknowledged_min: int = 1
+    `acknowledged_per_s_min`: over the time from the warm-up's end to the health gate, everything
+    that was down included. With less, or with fewer than `acknowledged_min` in all, the run has
+    not looked at enough to prove anything: the verdict can't be `valid`.
+    """
+
+    acknowledged_min: int = 50
+    acknowledged_per_s_min: float = 5.0
     blackout_s_max: float = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """An experiment's file, checked."""
+    """An experiment's file, checked. `shuffled`: the seed decides the order of the faults."""
 
     name: str
     about: str
     workload: Workload
     faults: tuple[FaultPlan, ...] = ()
+    shuffled: bool = False
     phases: Phases = field(default_factory=Phases)
     expect: Expect = field(default_factory=Expect)
+
+    @property
+    def fault_names(self) -> list[str]:
+        """Every fault that it injects, each once."""
+        return sorted({name for plan in self.faults for name in plan.names})
 
 
 @dataclass(frozen=True)
 class Window:
-    """One fault window of a run: inject, hold, heal, quiet. Seconds."""
+    """One fault window of a run: inject `faults` in order, hold, heal, quiet. Seconds."""
 
-    fault: str
+    faults: tuple[str, ...]
     hold_s: float
     quiet_s: float
 
 
+# --- reading --------------------------------------------------------------------------------------
+
+
 def names() -> list[str]:
     """Return the names of all experiments."""
-    return sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
+    return sorted(path.stem for path in EXPERIMENTS.glob(f"*{SUFFIX}"))
 
 
 def load(name: str, known_faults: Collection[str]) -> Experiment:
-    """Return the experiment `name`. Raises ExperimentError."""
-    path = EXPERIMENTS / f"{name}.toml"
+    """Return the experiment `name`: one that is shipped, or a file. Raises ExperimentError."""
+    path = file_of(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path}: {error}") from None
+    return parse(text, path.stem, known_faults)
+
+
+def file_of(name: str) -> Path:
+    """Return the file of the experiment `name`: a path if it ends in `.toml`, else one of ours.
+
+    Raises ExperimentError.
+    """
+    if name.endswith(SUFFIX):
+        return Path(name)
+    path = EXPERIMENTS / f"{name}{SUFFIX}"
     if not path.is_file():
         raise ExperimentError(f"no experiment {name!r}; there are {', '.join(names())}")
-    return parse(path.read_text(encoding="utf-8"), name, known_faults)
+    return path
 
 
 def parse(text: str, name: str, known_faults: Collection[str]) -> Experiment:
@@ -106,57 +165,170 @@ def parse(text: str, name: str, known_faults: Collection[str]) -> Experiment:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{name}: {error}") from None
-    workload = dict(tables.pop("workload", {}))
-    workload["topics"] = tuple(workload.get("topics", ()))
-    faults = tables.pop("faults", [])
+    plans = [_plan(table, name) for table in _rows(tables, "faults", name)]
+    groups = [_group(table, name) for table in _rows(tables, "clients", name)]
+    workload = _topics(_table(tables, "workload", name), f"{name}: workload")
     parts = {
-        "workload": _build(Workload, workload, f"{name}: workload"),
-        "faults": tuple(_build(FaultPlan, table, f"{name}: faults") for table in faults),
-        "phases": _build(Phases, tables.pop("phases", {}), f"{name}: phases"),
-        "expect": _build(Expect, tables.pop("expect", {}), f"{name}: expect"),
+        "workload": _build(Workload, workload | {"groups": tuple(groups)}, f"{name}: workload"),
+        "faults": tuple(plans),
+        "phases": _build(Phases, _table(tables, "phases", name), f"{name}: phases"),
+        "expect": _build(Expect, _table(tables, "expect", name), f"{name}: expect"),
     }
     experiment = _build(Experiment, {"name": name, **tables, **parts}, name)
-    _check(experiment, known_faults)
+    _check(experiment, name, known_faults)
     return experiment
 
 
+def _table(tables: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    table = tables.pop(key, {})
+    if not isinstance(table, dict):
+        raise ExperimentError(f"{where}: {key} is {table!r}, it has to be a table")
+    return table
+
+
+def _rows(tables: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+    rows = tables.pop(key, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ExperimentError(f"{where}: [[{key}]] has to be a list of tables")
+    return rows
+
+
+def _plan(table: dict[str, Any], name: str) -> FaultPlan:
+    where = f"{name}: faults"
+    return _build(FaultPlan, _tupled(table, "also", where), where)
+
+
+def _group(table: dict[str, Any], name: str) -> Group:
+    kind = table.pop("kind", None)
+    if kind not in KINDS:
+        raise ExperimentError(f"{name}: clients: kind is {kind!r}; there are {', '.join(KINDS)}")
+    where = f"{name}: clients: {kind}"
+    own: dict[str, Any] = {key: table.pop(key) for key in ("count", "topics") if key in table}
+    parameters: Any = _build(KINDS[kind], table, where)
+    if wrong := complaint(parameters):
+        raise ExperimentError(f"{where}: {wrong}")
+    return _build(Group, {"parameters": parameters, **_tupled(own, "topics", where)}, where)
+
+
+def _topics(table: dict[str, Any], where: str) -> dict[str, Any]:
+    """Replace a number of topics by as many names."""
+    count = table.get("topics")
+    if type(count) is not int:
+        return _tupled(table, "topics", where)
+    if not 1 <= count <= TOPICS_MAX:
+        raise ExperimentError(f"{where}: {count} topics; from 1 to {TOPICS_MAX} there may be")
+    return table | {"topics": tuple(f"topic-{number}" for number in range(1, count + 1))}
+
+
+def _tupled(table: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    texts = table.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ExperimentError(f"{where}: {key} is {texts!r}, it has to be a list of names")
+    return table | {key: tuple(texts)}
+
+
 def _build(kind: type[Table], table: Mapping[str, Any], where: str) -> Table:
-    known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
-    if strange := set(table) - known:
+    known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
+    if strange := set(table) - set(known):
         raise ExperimentError(f"{where}: unknown {sorted(strange)}; known: {sorted(known)}")
     for name, value in table.items():
-        if isinstance(value, int | float) and value < 0:
-            raise ExperimentError(f"{where}: {name} is {value}, below 0")
+        _check_value(str(known[name].type), value, f"{where}: {name}")
     try:
         return kind(**table)
     except TypeError as error:
         raise ExperimentError(f"{where}: {error}") from None
 
 
-def _check(experiment: Experiment, known_faults: Collection[str]) -> None:
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+}
+
+
+def _check_value(annotation: str, value: Any, where: str) -> None:
+    types = _TYPES.get(annotation)
+    if types is not None and type(value) not in types:
+        raise ExperimentError(f"{where} is {value!r}, it has to be of type {annotation}")
+    if isinstance(value, int | float) and not 0 <= value < math.inf:
+        raise ExperimentError(f"{where} is {value}, it has to be 0 or more")
+
+
+def _check(experiment: Experiment, name: str, known_faults: Collection[str]) -> None:
     workload = experiment.workload
-    if not (workload.topics and workload.publishers and workload.subscribers):
-        raise ExperimentError(f"{experiment.name}: a topic, publisher and subscriber are the least")
-    if spaced := [topic for topic in workload.topics if not topic or " " in topic]:
-        raise ExperimentError(f"{experiment.name}: topics with spaces or empty: {spaced}")
-    if strange := {fault.name for fault in experiment.faults} - set(known_faults):
-        raise ExperimentError(f"{experiment.name}: unknown faults {sorted(strange)}")
+    if experiment.name != name:
+        raise ExperimentError(f"{name}: its name is given as {experiment.name!r}")
+    if not experiment.about.strip():
+        raise ExperimentError(f"{name}: `about` has to say what it is after")
+    if bad := [topic for topic in workload.topics if not topic or not _is_word(topic)]:
+        raise ExperimentError(f"{name}: topics with spaces or empty: {bad}")
+    if strange := set(experiment.fault_names) - set(known_faults):
+        raise ExperimentError(f"{name}: unknown faults {sorted(strange)}")
+    for group in workload.groups:
+        if foreign := set(group.topics) - set(workload.topics):
+            raise ExperimentError(f"{name}: {group.kind}s of topics that are none: {foreign}")
+        if not 1 <= group.count <= GROUP_MAX:
+            raise ExperimentError(f"{name}: {group.count} {group.kind}s; 1 to {GROUP_MAX} are due")
+    _check_roles(workload, name)
+
+
+def _check_roles(workload: Workload, name: str) -> None:
+    published = {
+        topic
+        for group in workload.groups
+        if group.parameters.publishes
+        for topic in workload.topics_of(group)
+    }
+    if not published or published != set(workload.topics):
+        raise ExperimentError(f"{name}: a topic, and a publisher for each, are the least")
+    if unread := published - steady_topics(workload):
+        raise ExperimentError(f"{name}: nobody reads {sorted(unread)} all the time")
+
+
+def steady_topics(workload: Workload) -> set[str]:
+    """Return the topics that somebody subscribes to from the beginning to the end."""
+    return {
+        topic
+        for group in workload.groups
+        if group.parameters.reads and group.kind != "visitor"
+        for topic in workload.topics_of(group)
+    }
+
+
+def _is_word(topic: str) -> bool:
+    return topic.isprintable() and " " not in topic
+
+
+def as_document(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment as JSON types; each group of clients says its kind."""
+    document = asdict(experiment)
+    groups = zip(document["workload"]["groups"], experiment.workload.groups, strict=True)
+    for written, group in groups:
+        written["kind"] = group.kind
+    return document
+
+
+# --- planning -------------------------------------------------------------------------------------
 
 
 def schedule(experiment: Experiment, duration_s: float, seed: int) -> list[Window]:
     """Return the fault windows of a run, decided by `seed` alone.
 
-    The experiment's faults come in their order, each at least once, and then again in turn while
-    the windows fit into `duration_s`.
+    The experiment's faults come in their order (shuffled: in the seed's), each at least once, and
+    then again in turn while the windows fit into `duration_s`.
     """
-    jitter = random.Random(seed)
+    dice = random.Random(seed)
+    plans = list(experiment.faults)
+    if experiment.shuffled:
+        dice.shuffle(plans)
     windows: list[Window] = []
     used_s = 0.0
-    for fault in cycle(experiment.faults):
-        factor = jitter.uniform(1 - JITTER, 1 + JITTER)
-        window = Window(fault.name, fault.hold_s * factor, fault.quiet_s * factor)
+    for plan in cycle(plans):
+        factor = dice.uniform(1 - JITTER, 1 + JITTER)
+        window = Window(plan.names, plan.hold_s * factor, plan.quiet_s * factor)
         used_s += window.hold_s + window.quiet_s
-        round_is_full = len(windows) >= len(experiment.faults)
+        round_is_full = len(windows) >= len(plans)
         if round_is_full and (used_s > duration_s or len(windows) == WINDOWS_MAX):
             break
         windows.append(window)

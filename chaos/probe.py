@@ -8,10 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from chaos import payload
 from chaos.history import ClientObserver, Recorder
-from chaos.runner import RunPlan
-from chaos.workloads.publisher import PROJECT, Publications
+from chaos.plan import RunPlan
+from chaos.workloads.publisher import Publications, Texts
 from flotilla import Client, FlotillaError
 
 
@@ -20,15 +19,15 @@ class ClientProbe:
 
     def __init__(self, client: Client, seed: int) -> None:
         self._client = client
-        lines = payload.project_lines(PROJECT)
-        self._publications = Publications(client, payload.fillers(lines, seed))
+        self._publications = Publications(client, Texts(0, seed))
 
     def put(self, topic: str) -> int | None:
         """Publish one recorded payload; return its id, None when it was not acknowledged."""
         try:
-            return self._publications.put(topic).id
+            [result] = self._publications.put(topic)
         except FlotillaError:  # recorded by the observer; the runner asks again within its bound
             return None
+        return result.id
 
     def close(self) -> None:
         """Close the client."""

@@ -6,11 +6,15 @@ What lives here: showing. What must not: deciding anything; a run is the same wi
 from __future__ import annotations
 
 import time
+from collections import deque
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+PACE_S: Final = 2.0  # over which a pace is measured: clients report four times a second
+LINES_EVERY_S: Final = 5.0
 
 
 class Display(Protocol):
@@ -29,11 +33,53 @@ class Display(Protocol):
         ...
 
 
+class Meter:
+    """The pace of a run as it is now, from counts that only grow. Times: monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int, int]] = deque()
+        self._heard_s: float | None = None
+        self._worst_s = 0.0
+
+    def begin_window(self, now_s: float) -> None:
+        """Begin to look for the longest silence anew."""
+        self._worst_s = 0.0
+        self._heard_s = now_s if self._heard_s is None else self._heard_s
+
+    def take(self, now_s: float, acknowledged: int, delivered: int) -> None:
+        """Take the counts as they are now."""
+        if self._points and acknowledged != self._points[-1][1]:
+            self._heard_s = now_s
+        self._points.append((now_s, acknowledged, delivered))
+        while now_s - self._points[0][0] > PACE_S:
+            self._points.popleft()
+        if self._heard_s is not None:
+            self._worst_s = max(self._worst_s, now_s - self._heard_s)
+
+    @property
+    def blackout_s(self) -> float:
+        """The longest time without an acknowledgment since the window began, so far."""
+        return self._worst_s
+
+    def __str__(self) -> str:
+        """Return the pace and the blackout for a person."""
+        (begin_s, *before), (end_s, *now) = self._points[0], self._points[-1]
+        seconds = max(end_s - begin_s, PACE_S / 2)
+        acknowledged, delivered = (
+            (later - earlier) / seconds for earlier, later in zip(before, now, strict=True)
+        )
+        return (
+            f"{acknowledged:,.0f} acknowledged/s, {delivered:,.0f} delivered/s, "
+            f"no service for {self._worst_s:.1f} s so far"
+        )
+
+
 class Lines:
-    """Plain lines, for logs and pipes: stages and what is said; ticks are left out."""
+    """Plain lines, for logs and pipes: stages, what is said, and now and then a tick."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._next_tick_s = time.monotonic() + LINES_EVERY_S
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +92,10 @@ class Lines:
         self._console.print(f"· {title}", highlight=False, soft_wrap=True)
 
     def tick(self, status: str) -> None:
-        """Print nothing: a log needs no ticking."""
+        """Print it if the last one was long ago."""
+        if time.monotonic() >= self._next_tick_s:
+            self._next_tick_s = time.monotonic() + LINES_EVERY_S
+            self.say(status)
 
     def say(self, line: str) -> None:
         """Print the line."""

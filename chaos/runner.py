@@ -2,39 +2,35 @@
 
 What lives here: the order of phases, when faults are injected and healed, what is recorded about
 them, and that everything is healed and taken down whatever happens. What must not: what a fault
-does (faults/), how a cluster is run (targets/), what clients do (workloads/), and any verdict
-about the history (analytics).
+does (faults/, client_faults.py), how a cluster is run (targets/), what clients do (workloads/), and
+any verdict about the history (analytics).
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import random
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import orjson
-
+from chaos.client_faults import CLIENT_FAULTS
 from chaos.crew import CrewError
-from chaos.experiment import Experiment, Window, schedule
+from chaos.experiment import Group, Window
 from chaos.faults import FAULTS
-from chaos.history import HistoryError, Recorder, acknowledged_at_ns, longest_gap_ns
-from chaos.progress import Display
+from chaos.history import HistoryError, Recorder
+from chaos.outcome import Injection, Outcome, measure, write_run_file
+from chaos.plan import HEAL_S_EXPECTED, START_S_EXPECTED, RunPlan
+from chaos.progress import Display, Meter
 from chaos.targets import Target, TargetError, await_leader
+from chaos.truth import TruthError
 from chaos.workloads import ClientConfig
 
 TICK_S: Final = 0.1  # how often reports are taken and shown
 READY_S_MAX: Final = 60.0  # clients' start and first subscription on a busy machine
-START_S_EXPECTED: Final = 6.0
-HEAL_S_EXPECTED: Final = 4.0
-VERSIONED: Final = ("flotilla", "pysyncobj", "pyzmq", "orjson")
+JOINT: Final = " + "  # between the names of faults of one window
 
 
 class RunError(Exception):
@@ -44,14 +40,18 @@ class RunError(Exception):
 class Clients(Protocol):
     """The publishers and subscribers: crew.Crew, or a stand-in."""
 
-    def start(self, role: str, configs: list[ClientConfig]) -> None: ...
+    def start(self, configs: list[ClientConfig]) -> None: ...
     def poll(self, wait_s: float) -> None: ...
-    def all_have(self, report: str, role: str = "") -> bool: ...
     def lacking(self, report: str, role: str = "") -> list[str]: ...
     def count(self, name: str) -> int: ...
     def order(self, order: str, role: str = "", **fields: Any) -> None: ...
     def dismiss(self, role: str = "") -> list[str]: ...
     def close(self) -> None: ...
+    def clients(self) -> list[str]: ...
+    def doom(self, name: str, point: str, passes: int) -> None: ...
+    def restart(self, name: str) -> None: ...
+    def double(self, name: str) -> str: ...
+    def unfenced(self) -> list[str]: ...
 
 
 class Probe(Protocol):
@@ -64,54 +64,16 @@ class Probe(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunPlan:
-    """What is to be run; `run_id` and everything random but the clock's readings follow from it."""
+class Auditor(Protocol):
+    """Who reads the nodes' disks at the end: truth.Disks, or a stand-in."""
 
-    experiment: Experiment
-    seed: int
-    duration_s: float
-    directory: Path
-    run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    def is_settled(self, endpoints: Mapping[str, str]) -> bool:
+        """Whether every node answers and all have applied the same entries."""
+        ...
 
-    @property
-    def windows(self) -> list[Window]:
-        """The fault windows, the same for the same seed."""
-        return schedule(self.experiment, self.duration_s, self.seed)
-
-    @property
-    def faulty_s(self) -> float:
-        """How long the windows take, or the run's duration if that is longer."""
-        return max(self.duration_s, sum(w.hold_s + w.quiet_s for w in self.windows))
-
-    @property
-    def expected_s(self) -> float:
-        """How long the run will take, about."""
-        steady_s = self.experiment.phases.steady_s
-        return 2 * START_S_EXPECTED + steady_s + self.faulty_s + 3 * HEAL_S_EXPECTED
-
-
-@dataclass
-class Injection:
-    """A fault as it was done. `gap_ms`: see history.longest_gap_ns; None = no end of it seen."""
-
-    name: str
-    targets: list[str]
-    injected_ns: int
-    gap_ms: float | None = None
-
-
-@dataclass
-class Outcome:
-    """What a run came to, beside its history. `problems` empty = all phases and expectations."""
-
-    finished: bool = False
-    problems: list[str] = field(default_factory=list)
-    acknowledged: int = 0
-    delivered: int = 0
-    unknown: int = 0
-    failed: int = 0
-    injections: list[Injection] = field(default_factory=list)
+    def collect(self, run_id: str, data: Mapping[str, Path], directory: Path) -> None:
+        """Write what each node has on its disk: {node: its data}."""
+        ...
 
 
 class Runner:
@@ -123,6 +85,7 @@ class Runner:
         target: Target,
         clients: Clients,
         make_probe: Callable[[list[str], Recorder], Probe],
+        auditor: Auditor,
         display: Display,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -130,12 +93,16 @@ class Runner:
         self._target = target
         self._clients = clients
         self._make_probe = make_probe
+        self._auditor = auditor
         self._display = display
         self._monotonic_s = monotonic_s
         self._dice = random.Random(plan.seed)
         self._start_time = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._outcome = Outcome()
+        self._warm_ns: int | None = None
         self._healed_ns: int | None = None
+        self._meter = Meter()
+        self._faults_now = "no fault"
         self._recorder = Recorder(plan.directory / "history", "runner", plan.run_id)
 
     def run(self) -> Outcome:
@@ -151,7 +118,7 @@ class Runner:
                 stack.callback(self._target.down)
                 stack.callback(self._clients.close)
                 self._phases(stack)
-        except (RunError, TargetError, CrewError, HistoryError) as error:
+        except (RunError, TargetError, CrewError, HistoryError, TruthError) as error:
             self._outcome.problems.append(f"{type(error).__name__}: {error}")
         finally:
             self._measure()
@@ -165,7 +132,9 @@ class Runner:
         self._fault_windows()
         self._heal_all(probe)
         self._drain(self._tombstones(probe))
-        self._end()
+        self._dismiss_subscribers()
+        self._collect_truth()
+        self._outcome.finished = True
 
     # --- phases ---------------------------------------------------------------------------------
 
@@ -174,18 +143,23 @@ class Runner:
         self._target.up()
         leader = await_leader(self._target, READY_S_MAX)
         self._display.say(f"{len(self._target.nodes)} nodes are up, {leader} leads")
-        self._start_clients("subscriber", self._plan.experiment.workload.subscribers)
-        self._start_clients("publisher", self._plan.experiment.workload.publishers)
-        self._await(lambda: self._clients.all_have("ready"), READY_S_MAX, "clients ready")
+        groups = self._plan.experiment.workload.groups
+        self._start_clients([group for group in groups if group.parameters.reads])
+        self._start_clients([group for group in groups if not group.parameters.reads])
+        self._await(lambda: not self._clients.lacking("ready"), READY_S_MAX, "clients ready")
         probe = self._make_probe(list(self._target.endpoints().values()), self._recorder)
         stack.callback(probe.close)
         return probe
 
-    def _start_clients(self, role: str, count: int) -> None:
-        configs = [self._client_config(f"{role}-{number}") for number in range(1, count + 1)]
-        self._clients.start(role, configs)
+    def _start_clients(self, groups: list[Group]) -> None:
+        numbers: dict[str, int] = {}
+        for group in groups:
+            first = numbers.get(group.kind, 0) + 1
+            numbers[group.kind] = first + group.count - 1
+            names = [f"{group.kind}-{first + place}" for place in range(group.count)]
+            self._clients.start([self._client_config(name, group) for name in names])
 
-    def _client_config(self, process: str) -> ClientConfig:
+    def _client_config(self, process: str, group: Group) -> ClientConfig:
         workload = self._plan.experiment.workload
         endpoints = list(self._target.endpoints().values())
         self._dice.shuffle(endpoints)  # clients come in by different nodes
@@ -194,12 +168,10 @@ class Runner:
             run_id=self._plan.run_id,
             directory=str(self._plan.directory),
             endpoints=tuple(endpoints),
-            topics=workload.topics,
+            topics=workload.topics_of(group),
             seed=self._dice.getrandbits(32),
             deadline_ms=workload.deadline_ms,
-            rate_per_s=workload.rate_per_s,
-            get_count_max=workload.get_count_max,
-            get_wait_ms=workload.get_wait_ms,
+            parameters=group.parameters,
         )
 
     def _warm_up(self) -> None:
@@ -216,7 +188,7 @@ class Runner:
     def _steady(self) -> None:
         steady_s = self._plan.experiment.phases.steady_s
         self._display.stage("steady", steady_s)
-        self._mark("steady")
+        self._warm_ns = self._mark("steady")
         self._wait(steady_s)
 
     def _fault_windows(self) -> None:
@@ -229,29 +201,23 @@ class Runner:
         self._healed_ns = self._mark("heal")
 
     def _window(self, window: Window) -> None:
-        self._display.stage(window.fault, window.hold_s)
+        self._display.stage(JOINT.join(window.faults), window.hold_s)
         self._mark("fault")
-        with self._injected(window.fault):
+        self._meter.begin_window(self._monotonic_s())
+        with self._injected(window.faults):
             self._wait(window.hold_s)
+        self._faults_now = "no fault"
         self._display.stage("quiet", window.quiet_s)
         self._mark("steady")
+        self._await_service()
         self._wait(window.quiet_s)
 
-    @contextmanager
-    def _injected(self, name: str) -> Iterator[None]:
-        fault = FAULTS[name]
-        nodes = fault.choose(self._target, self._dice)
-        injected_ns = self._recorder.mark_fault(name, "inject", nodes)
-        self._outcome.injections.append(Injection(name, nodes, injected_ns))
-        try:
-            self._display.say(f"{name}: {', '.join(nodes)}")
-            fault.inject(self._target, nodes)
-            yield
-        finally:
-            try:
-                self._recorder.mark_fault(name, "heal", nodes)
-            finally:
-                fault.heal(self._target, nodes)
+    def _await_service(self) -> None:
+        """Return at the first acknowledgment, or when it should long have come: see `unmet`."""
+        before = self._clients.count("acknowledged")
+        deadline_s = self._monotonic_s() + self._plan.experiment.expect.blackout_s_max
+        while self._clients.count("acknowledged") <= before and self._monotonic_s() < deadline_s:
+            self._tick(TICK_S)
 
     def _heal_all(self, probe: Probe) -> None:
         """The health gate: every node runs, one leads, and a publication was acknowledged."""
@@ -261,6 +227,8 @@ class Runner:
         await_leader(self._target, seconds_max)
         topic = self._plan.experiment.workload.topics[0]
         self._await(lambda: probe.put(topic) is not None, seconds_max, "an acknowledged probe")
+        self._await(lambda: not self._clients.unfenced(), seconds_max, "replaced clients' ends")
+        self._await(lambda: not self._clients.lacking("ready"), seconds_max, "clients ready again")
 
     def _tombstones(self, probe: Probe) -> dict[str, int]:
         self._display.stage("tombstones", HEAL_S_EXPECTED)
@@ -287,11 +255,62 @@ class Runner:
                 raise RunError(f"{', '.join(lacking)} did not drain within {seconds_max:g} s")
             self._tick(TICK_S)
 
-    def _end(self) -> None:
+    def _dismiss_subscribers(self) -> None:
         if killed := self._clients.dismiss("subscriber"):
             raise RunError(f"{', '.join(killed)} did not stop and had to be killed")
         self._mark("done")
-        self._outcome.finished = True
+
+    def _collect_truth(self) -> None:
+        """Let the nodes come to rest at one applied index, end them in order, read their disks."""
+        self._display.stage("reading the nodes' disks", HEAL_S_EXPECTED)
+        target, directory = self._target, self._plan.directory
+        self._await(
+            lambda: self._auditor.is_settled(target.endpoints()),
+            self._plan.experiment.phases.health_s_max,
+            "nodes at one applied index",
+        )
+        leader = target.leader()
+        # The leader last: with nobody left to lead, nobody begins a term and adds an entry to it.
+        target.stop(sorted(target.nodes, key=lambda node: (node == leader, node)))
+        self._auditor.collect(self._plan.run_id, target.data(directory / "copies"), directory)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _injected(self, names: tuple[str, ...]) -> Iterator[None]:
+        """Inject faults in order, recorded as one; heal them in the reverse order in any case."""
+        chosen = {name: self._choose(name) for name in names}
+        everybody = list(dict.fromkeys(one for victims in chosen.values() for one in victims))
+        joint = JOINT.join(names)
+        injected_ns = self._recorder.mark_fault(joint, "inject", everybody)
+        self._outcome.injections.append(Injection(joint, everybody, injected_ns))
+        self._faults_now = f"{joint} ({', '.join(everybody)})"
+        self._display.say(f"{joint}: {', '.join(everybody)}")
+        with ExitStack() as healing:
+            try:
+                for name, victims in chosen.items():
+                    healing.callback(self._heal, name, victims)
+                    self._inject(name, victims)
+                yield
+            finally:
+                self._recorder.mark_fault(joint, "heal", everybody)
+
+    def _choose(self, name: str) -> list[str]:
+        if name in CLIENT_FAULTS:
+            return CLIENT_FAULTS[name].choose(self._clients, self._dice)
+        return FAULTS[name].choose(self._target, self._dice)
+
+    def _inject(self, name: str, victims: list[str]) -> None:
+        if name in CLIENT_FAULTS:
+            CLIENT_FAULTS[name].inject(self._clients, victims, self._dice)
+        else:
+            FAULTS[name].inject(self._target, victims, self._dice)
+
+    def _heal(self, name: str, victims: list[str]) -> None:
+        if name in CLIENT_FAULTS:
+            CLIENT_FAULTS[name].heal(self._clients, victims)
+        else:
+            FAULTS[name].heal(self._target, victims)
 
     # --- the parts of a phase -------------------------------------------------------------------
 
@@ -315,79 +334,18 @@ class Runner:
     def _tick(self, wait_s: float) -> None:
         self._clients.poll(wait_s)
         acknowledged, delivered = (self._clients.count(n) for n in ("acknowledged", "delivered"))
-        self._display.tick(f"{acknowledged:,} acknowledged, {delivered:,} delivered")
+        self._meter.take(self._monotonic_s(), acknowledged, delivered)
+        self._display.tick(f"{self._faults_now}; {self._meter}")
 
     # --- what it came to ------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        outcome = self._outcome
-        times_ns = acknowledged_at_ns(self._plan.directory / "history")
-        # Not what the publishers count: the probe's and the tombstones are among them, as in the
-        # report of analytics, and what the publishers' last flush brought.
-        outcome.acknowledged = len(times_ns)
-        outcome.delivered = self._clients.count("delivered")
-        outcome.unknown = self._clients.count("unknown")
-        outcome.failed = self._clients.count("failed")
-        if self._healed_ns is not None:
-            measure_gaps(outcome.injections, times_ns, self._healed_ns)
-        if outcome.finished:
-            outcome.problems += unmet(self._plan.experiment, outcome)
+        span_ns = None
+        if self._warm_ns is not None and self._healed_ns is not None:
+            span_ns = (self._warm_ns, self._healed_ns)
+        history = self._plan.directory / "history"
+        measure(self._outcome, self._plan.experiment, history, span_ns)
 
     def _write_run_file(self) -> None:
-        target = self._target
-        write_run_file(self._plan, target.name, target.nodes, self._start_time, self._outcome)
-
-
-def write_run_file(
-    plan: RunPlan, target: str, nodes: Sequence[str], start_time: str, outcome: Outcome
-) -> None:
-    """Write what is run on which target, and what it has come to, to the run's `run.json`."""
-    document = {
-        "run_id": plan.run_id,
-        "seed": plan.seed,
-        "experiment": asdict(plan.experiment),
-        "duration_s": plan.duration_s,
-        "target": target,
-        "nodes": list(nodes),
-        "versions": versions(),
-        "start": start_time,
-        "outcome": asdict(outcome),
-    }
-    encoded = orjson.dumps(document, option=orjson.OPT_INDENT_2)
-    temporary = plan.directory / "run.json.new"
-    temporary.write_bytes(encoded + b"\n")
-    temporary.replace(plan.directory / "run.json")
-
-
-def measure_gaps(injections: list[Injection], times_ns: list[int], end_ns: int) -> None:
-    """Set `gap_ms` of each injection from the acknowledgments, up to the next one or `end_ns`."""
-    ends_ns = [*(injection.injected_ns for injection in injections[1:]), end_ns]
-    for injection, until_ns in zip(injections, ends_ns, strict=False):
-        gap_ns = longest_gap_ns(times_ns, injection.injected_ns, until_ns)
-        injection.gap_ms = None if gap_ns is None else gap_ns / 1e6
-
-
-def unmet(experiment: Experiment, outcome: Outcome) -> list[str]:
-    """Return a sentence for each expectation of the experiment that the outcome does not meet."""
-    expect = experiment.expect
-    sentences = []
-    if outcome.acknowledged < expect.acknowledged_min:
-        sentences.append(
-            f"{outcome.acknowledged} acknowledged, {expect.acknowledged_min} are the least"
-        )
-    for injection in outcome.injections:
-        if injection.gap_ms is None:
-            sentences.append(f"{injection.name}: service did not come back before the next phase")
-        elif injection.gap_ms > expect.blackout_s_max * 1000:
-            sentences.append(
-                f"{injection.name}: no acknowledgment for {injection.gap_ms / 1000:.1f} s, "
-                f"{expect.blackout_s_max:g} s are the most"
-            )
-    return sentences
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a run depends on."""
-    found = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
-    packages = {name: version for name, version in found.items() if name in VERSIONED}
-    return {"python": platform.python_version(), **packages}
+        nodes = self._target.nodes
+        write_run_file(self._plan, self._target.name, nodes, self._start_time, self._outcome, nodes)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from chaos.simulation.bugs.seen import FIRST_SEEN
+from chaos.simulation.run import PLANTABLE
 from cluster import config
 from flotilla.protocol import ERRORS
 
@@ -31,10 +33,25 @@ def error_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def bug_table() -> str:
+    """Return the table of planted bugs as Markdown."""
+    lines = ["| bug | rule | meant to be caught by | within | seen at |", "|---|---|---|---|---|"]
+    for bug in PLANTABLE.values():
+        caught_by = ", ".join(f"`{check}`" for check in sorted(bug.caught_by))
+        with_nodes = f", {bug.nodes} nodes" if bug.nodes else ""
+        within = f"{bug.seeds_max} seeds, {bug.mode}{with_nodes}"
+        seed, checks = FIRST_SEEN.get(bug.name, (0, ()))
+        named = ", ".join(f"`{check}`" for check in checks)
+        seen = f"seed {seed}: {named}" if checks else "**not yet**"
+        lines.append(f"| `{bug.name}` | {bug.rule} | {caught_by} | {within} | {seen} |")
+    return "\n".join(lines) + "\n"
+
+
 # (file, name of the marker) -> what stands between `<!-- NAME: … -->` and `<!-- end -->`.
 GENERATED: Final[Mapping[tuple[str, str], Callable[[], str]]] = {
     ("docs/protocol.md", "errors"): error_table,
     ("docs/configuration.md", "settings"): config.describe,
+    ("docs/simulation.md", "bugs"): bug_table,
 }
 
 

@@ -1,27 +1,40 @@
 """A cluster of containers on this machine (deploy/compose.yaml), for `docker compose` v2 and v1.
 
-What lives here: the Target Protocol in commands of docker. What must not: the services' settings,
-which stand in the compose file. The containers are a compose project of their own, so that a
-cluster that someone runs from the same file keeps its volumes.
+What lives here: the Target Protocol and some powers more in commands of docker. What must not: the
+services' settings, which stand in the compose file, and rules for packets (network.py). The
+containers are a compose project of their own, so that a cluster that someone runs from the same
+file keeps its volumes.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.targets import TargetError
+from chaos.targets import CLIENTS, Link, Links, TargetError, Weather, Weathers
+from chaos.targets.leftovers import Claim, sweep
+from chaos.targets.network import Network
+from chaos.targets.recovery import Recovery
 from flotilla import Client, FlotillaError
 
 COMPOSE_FILE: Final = Path(__file__).parents[2] / "deploy" / "compose.yaml"
 PROJECT: Final = "flotilla-chaos"
 NODES: Final = ("n1", "n2", "n3")  # the file's services
 PORT_FIRST: Final = 7001
+DATA: Final = "/var/lib/flotilla"  # the file's volumes
 COMMAND_S_MAX: Final = 900.0  # the first `up` builds the image
 STATUS_MS_MAX: Final = 500
+# A container's address, and the switch's, from where the published ports' clients come. None when
+# it is dead.
+ADDRESSES: Final = (
+    "{{range .NetworkSettings.Networks}}{{if .IPAddress}}{{.IPAddress}} {{.Gateway}}{{end}}{{end}}"
+)
+TOOLS: Final = ("nsenter", "iptables-restore")
+PACKAGES: Final = "util-linux iptables"
 ERROR_CHARACTERS_MAX: Final = 2_000
 
 Command = Callable[[Sequence[str]], str]
@@ -65,9 +78,23 @@ class ComposeTarget:
         self._base = compose_command(run)
         self._compose: list[str] = []
         self._containers: dict[str, str] = {}
+        self._last_addresses: dict[str, str] = {}  # a dead container has none
+        self._network = Network(self._enter, self._addresses)
+        self._recovery = Recovery(self.nodes, self._statuses)
+        self._claim = Claim(self.name, Path.cwd(), PROJECT)
+
+    def equip(self, needs: Collection[type]) -> None:
+        """Raise TargetError if rules for packets will be needed and cannot be made here."""
+        if not {Links, Weathers}.isdisjoint(needs):
+            if os.geteuid() != 0:
+                raise TargetError("compose: rules for a container's packets need root")
+            if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+                raise TargetError(f"compose: {missing} missing: apt-get install {PACKAGES}")
 
     def up(self) -> None:
         """Remove what an earlier run left, build the image if need be, start every container."""
+        sweep()
+        self._claim.take()
         self._compose = [*self._base, "-p", PROJECT, "-f", str(COMPOSE_FILE)]
         self._run([*self._compose, "down", "--volumes"])
         self._run([*self._compose, "up", "--detach", "--build"])
@@ -87,26 +114,119 @@ class ComposeTarget:
         )
         return {node: f"tcp://127.0.0.1:{port}" for node, port in zip(NODES, ports, strict=True)}
 
+    def _statuses(self) -> dict[str, dict[str, Any]]:
+        answers = {node: _status(endpoint) for node, endpoint in self.endpoints().items()}
+        return {node: body for node, body in answers.items() if body is not None}
+
     def leader(self) -> str | None:
         """Return the node that says it leads, in the highest term; None while there is none."""
-        answers = (_status(endpoint) for endpoint in self.endpoints().values())
-        leading = [body for body in answers if body is not None and body["role"] == "leader"]
+        leading = [body for body in self._statuses().values() if body["role"] == "leader"]
         newest = max(leading, key=lambda body: int(body["term"]), default=None)
         return None if newest is None else str(newest["node"])
 
     def kill(self, nodes: list[str]) -> None:
-        """SIGKILL the containers' first processes, all with one command."""
-        self._run(["docker", "kill", *(self._containers[node] for node in nodes)])
+        """SIGKILL the first processes of those that run, all with one command."""
+        self._run_for(nodes, "running", "kill")
 
     def start(self, nodes: list[str]) -> None:
-        """Start the containers; docker leaves one alone that runs."""
+        """Start the containers; docker leaves one alone that runs. Rules hold for the new ones."""
         self._run(["docker", "start", *(self._containers[node] for node in nodes)])
+        self._network.renew(self.nodes)  # a container may come back under another address
+
+    def stop(self, nodes: list[str]) -> None:
+        """Stop the containers in order (SIGTERM), one after the other."""
+        for node in nodes:
+            self._run(["docker", "stop", self._containers[node]])
+
+    def pause(self, nodes: list[str]) -> None:
+        """Freeze those of the containers that run."""
+        self._run_for(nodes, "running", "pause")
+
+    def resume(self, nodes: list[str]) -> None:
+        """Let go on those of the containers that are frozen."""
+        self._run_for(nodes, "paused", "unpause")
+
+    def _run_for(self, nodes: list[str], state: str, command: str) -> None:
+        states = self._inspect(nodes, "{{.State.Status}}")
+        if found := [self._containers[node] for node in nodes if states[node] == state]:
+            self._run(["docker", command, *found])
+
+    def _inspect(self, nodes: Collection[str], form: str) -> dict[str, str]:
+        containers = [self._containers[node] for node in nodes]
+        lines = self._run(["docker", "inspect", "--format", form, *containers]).split("\n")
+        return {node: line.strip() for node, line in zip(nodes, lines, strict=False)}
+
+    def roll(self, nodes: list[str]) -> None:
+        """Stop and start these containers, each when the one before is a member that keeps up."""
+        for node in nodes:
+            self.stop([node])
+            self.start([node])
+            self._recovery.await_back(node)
+
+    # --- disks ------------------------------------------------------------------------------------
+
+    def await_whole(self) -> None:
+        """Return when every node that lost its volume's content is a member again."""
+        self._recovery.await_whole()
+
+    def wipe(self, nodes: list[str]) -> None:
+        """Kill these containers and empty their volumes. Raises TargetError for over a minority."""
+        self._recovery.lose(nodes)
+        self.kill(nodes)
+        for node, image in self._inspect(nodes, "{{.Config.Image}}").items():
+            volumes = ["--volumes-from", self._containers[node], "--entrypoint", "find"]
+            empty = [image, DATA, "-mindepth", "1", "-delete"]
+            self._run(["docker", "run", "--rm", "--network", "none", *volumes, *empty])
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def _enter(self, node: str) -> Sequence[str] | None:
+        pid = self._inspect([node], "{{.State.Pid}}")[node]
+        return None if pid == "0" else ("nsenter", "--net", "--target", pid)
+
+    def _addresses(self) -> dict[str, str]:
+        for node, found in self._inspect(self.nodes, ADDRESSES).items():
+            if found:
+                self._last_addresses[node], self._last_addresses[CLIENTS] = found.split()
+        return self._last_addresses
+
+    def cut(self, links: Collection[Link]) -> None:
+        """Drop what is sent over these links."""
+        self._network.cut(links)
+
+    def join(self, links: Collection[Link]) -> None:
+        """Drop nothing there any more."""
+        self._network.join(links)
+
+    def degrade(self, links: Collection[Link], weather: Weather) -> None:
+        """Let this weather reign on these links."""
+        self._network.degrade(links, weather)
+
+    def clear(self, links: Collection[Link]) -> None:
+        """Let these links be calm; what was held back arrives now."""
+        self._network.clear(links)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def data(self, directory: Path) -> dict[str, Path]:
+        """Copy the data of each node out of its container."""
+        directory.mkdir(parents=True, exist_ok=True)
+        copies = {node: directory / node for node in self.nodes}
+        for node, copy in copies.items():
+            self._run(["docker", "cp", f"{self._containers[node]}:{DATA}", str(copy)])
+        return copies
 
     def down(self) -> None:
-        """Remove containers, network and volumes."""
+        """Thaw and remove containers; remove network and volumes."""
         if self._compose:
+            self._network.forget()
+            project = f"label=com.docker.compose.project={PROJECT}"
+            listing = ["docker", "ps", "--quiet", "--filter", "status=paused", "--filter", project]
+            if frozen := self._run(listing).split():
+                self._run(["docker", "unpause", *frozen])
             self._run([*self._compose, "down", "--volumes"])
             self._compose = []
+        self._claim.release()
 
 
 def _status(endpoint: str) -> dict[str, Any] | None:

@@ -1,24 +1,44 @@
 """A cluster of node processes on this machine, over loopback (cluster/local.py).
 
-What lives here: the Target Protocol on top of LocalCluster. What must not: anything that
-LocalCluster knows already: ports, files, processes.
+What lives here: what can be done to processes, their disks and clocks: the Target Protocol, and
+most of its further powers. What must not: anything that LocalCluster knows already (ports, files,
+processes), what happens on a disk (disks.py, shim/), and networks (namespaces.py).
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from chaos.targets import TargetError
+from chaos.targets import (
+    Compacts,
+    Damages,
+    Fills,
+    LosesPower,
+    StepsClocks,
+    Syncs,
+    TargetError,
+    disks,
+)
+from chaos.targets.leftovers import Claim, sweep
+from chaos.targets.recovery import BACK_S_MAX, Recovery
+from chaos.targets.shim import CALM, Shim, check_compiler, compile_shim, undo
 from cluster.local import LocalCluster, LocalError
 
 DEATH_S_MAX: Final = 10.0  # a killed process may have to finish an fdatasync
 DEATH_POLL_S: Final = 0.005  # a death is over in milliseconds
+COMPACTION_S_MAX: Final = 30.0  # until the load has filled the few segments that a short log keeps
+
+SHIMMED: Final = frozenset({Fills, LosesPower, StepsClocks, Syncs})
+SHORT_LOGS: Final = frozenset({Compacts, Damages})
+SHORT_LOG: Final = {"journal.segment_bytes": 65_536, "journal.keep_bytes": 65_536}  # the least
 
 
 class LocalTarget:
@@ -28,25 +48,63 @@ class LocalTarget:
 
     def __init__(self, directory: Path, node_count: int) -> None:
         self.nodes = tuple(f"n{number}" for number in range(1, node_count + 1))
-        self._cluster = LocalCluster(directory)
+        self._directory = directory
+        self._cluster = LocalCluster(directory, prefix=self._prefix)
+        self._claim = Claim(self.name, directory)
+        self._settings: dict[str, Any] = {}
+        self._compile = False
+        self._shims: dict[str, Shim] = {}
+        self._recovery = Recovery(self.nodes, self._statuses, lambda: self._cluster.tails())
+
+    def equip(self, needs: Collection[type]) -> None:
+        """Have the shim if one of these powers needs it, and short logs if one does."""
+        self._compile = not SHIMMED.isdisjoint(needs)
+        if self._compile:
+            check_compiler()  # now: without one the run must not begin
+        self._settings = dict(SHORT_LOG) if not SHORT_LOGS.isdisjoint(needs) else {}
 
     def up(self) -> None:
-        """Create a fresh cluster and start every node."""
+        """Create a fresh cluster and start every node; clear away what dead runs left."""
+        sweep()
+        self._claim.take()
         with _as_target_error():
-            self._cluster.create(nodes=len(self.nodes))
+            self._create()
             assert tuple(self._cluster.endpoints()) == self.nodes, self._cluster.endpoints()
+            if self._compile:
+                library = compile_shim(self._directory)
+                self._shims = {node: Shim(library, self._data(node)) for node in self.nodes}
             self._cluster.start_all()
             self._cluster.wait_for_leader()  # fails early, and shows the logs
+
+    def _create(self) -> None:
+        self._cluster.create(nodes=len(self.nodes), settings=self._settings)
+
+    def _prefix(self, node: str) -> Sequence[str]:
+        return self._shims[node].words() if node in self._shims else ()
+
+    def _data(self, node: str) -> Path:
+        return Path(self._cluster.node(node).data_dir)
 
     def endpoints(self) -> dict[str, str]:
         """Return where clients reach each node."""
         with _as_target_error():
             return self._cluster.endpoints()
 
+    def _statuses(self) -> dict[str, dict[str, Any]]:
+        with _as_target_error():
+            return self._cluster.statuses()
+
     def leader(self) -> str | None:
         """Return the node that says it leads, in the highest term; None while there is none."""
         with _as_target_error():
             return self._cluster.leader()
+
+    def data(self, directory: Path) -> dict[str, Path]:
+        """Return where the data of each node is."""
+        with _as_target_error():
+            return {node: self._data(node) for node in self.nodes}
+
+    # --- processes --------------------------------------------------------------------------------
 
     def kill(self, nodes: list[str]) -> None:
         """SIGKILL these nodes, first all of them, then see that they are gone."""
@@ -69,10 +127,141 @@ class LocalTarget:
             for node in [node for node in nodes if node not in self._cluster.pids()]:
                 self._cluster.start(node)
 
+    def stop(self, nodes: list[str]) -> None:
+        """End those of the nodes that run in order (SIGTERM), one after the other."""
+        with _as_target_error():
+            for node in [node for node in nodes if node in self._cluster.pids()]:
+                self._cluster.kill(node, "TERM")
+
+    def pause(self, nodes: list[str]) -> None:
+        """SIGSTOP those of the nodes that run."""
+        self._signal(nodes, "STOP")
+
+    def resume(self, nodes: list[str]) -> None:
+        """SIGCONT those of the nodes that run."""
+        self._signal(nodes, "CONT")
+
+    def _signal(self, nodes: list[str], name: str) -> None:
+        with _as_target_error():
+            for node in [node for node in nodes if node in self._cluster.pids()]:
+                self._cluster.kill(node, name)
+
+    def roll(self, nodes: list[str]) -> None:
+        """Stop and start these nodes, each when the one before is a member that keeps up."""
+        for node in nodes:
+            self.stop([node])
+            self.start([node])
+            self._recovery.await_back(node)
+
+    # --- disks that lose what they had ------------------------------------------------------------
+
+    def await_whole(self) -> None:
+        """Return when every node that lost its disk is a member again."""
+        self._recovery.await_whole()
+
+    def wipe(self, nodes: list[str]) -> None:
+        """Kill these nodes, remove their data. Raises TargetError for more than a minority."""
+        self._recovery.lose(nodes)
+        with _as_target_error():
+            for node in nodes:
+                self._empty(node)
+
+    def _empty(self, node: str) -> None:
+        self._cluster.wipe(node)
+        if node in self._shims:
+            self._shims[node].forget()
+
+    def flip_bit(self, node: str, dice: random.Random) -> None:
+        """Kill the node and flip a durable bit of its journal."""
+        self._recovery.lose([node])
+        self.kill([node])
+        disks.flip_bit(self._data(node), dice)
+
+    def truncate(self, node: str, dice: random.Random) -> None:
+        """Wait until the node's journal has two files; kill it and cut off the first one's end."""
+        data = self._data(node)
+        self._recovery.wait(
+            lambda: len(disks.journal_files(data)) > 1, f"a second file in {data}", COMPACTION_S_MAX
+        )
+        self._recovery.lose([node])
+        self.kill([node])
+        disks.truncate(data, dice)
+
+    def rebuild(self, nodes: list[str]) -> None:
+        """Start these nodes; wipe who refuses its disk, and start it again."""
+        self.start(nodes)
+        for node in [node for node in nodes if node in self._recovery.unsound]:
+            self._recovery.wait(partial(self._has_decided, node), f"{node}'s start", BACK_S_MAX)
+            if node in self._cluster.pids():
+                raise TargetError(f"{node} goes on with a damaged disk as if nothing was wrong")
+            with _as_target_error():
+                self._empty(node)
+                self._cluster.start(node)
+
+    def _has_decided(self, node: str) -> bool:
+        return node not in self._cluster.pids() or node in self._statuses()
+
+    def await_compaction(self, nodes: list[str]) -> None:
+        """Return when all living nodes' logs begin behind the last entry of these dead ones."""
+        have = min(disks.last_index(self._data(node)) for node in nodes)
+        self._recovery.wait(
+            lambda: self._begin_behind(have), f"logs compacted past {have}", COMPACTION_S_MAX
+        )
+
+    def _begin_behind(self, index: int) -> bool:
+        firsts = [body.get("first_index", 0) for body in self._statuses().values()]
+        return bool(firsts) and min(firsts) > index + 1
+
+    # --- the shim ---------------------------------------------------------------------------------
+
+    def lose_power(self, nodes: list[str], dice: random.Random) -> None:
+        """Kill these nodes and undo what they had not synced, or any part of it."""
+        self.kill(nodes)
+        for node in nodes:
+            keeps = dice.choice(undo.KEEPS)
+            self._shims[node].lose_power(undo.Choice(keeps, dice))
+
+    def fill(self, nodes: list[str], free_bytes: int) -> None:
+        """Let the files of these nodes grow by so much, and no more."""
+        self._order(nodes, space_bytes=free_bytes)
+
+    def free(self, nodes: list[str]) -> None:
+        """Let them grow as they like."""
+        self._order(nodes, space_bytes=CALM["space_bytes"])
+
+    def slow_syncs(self, nodes: list[str], ms: int) -> None:
+        """Let each fsync take so much longer."""
+        self._order(nodes, sync_ms=ms)
+
+    def fail_syncs(self, nodes: list[str]) -> None:
+        """Let each fsync report EIO."""
+        self._order(nodes, sync_fails=1)
+
+    def mend_syncs(self, nodes: list[str]) -> None:
+        """Let fsync work again. After EIO the kernel drops what was not synced: so is it here."""
+        failed = [node for node in nodes if self._shims[node].ordered("sync_fails")]
+        self._order(nodes, sync_ms=0, sync_fails=0)
+        self.kill(failed)
+        for node in failed:
+            self._shims[node].lose_power(undo.LOST)
+
+    def step_clocks(self, nodes: list[str], seconds: float) -> None:
+        """Set the wall clocks of these nodes so far off the machine's."""
+        self._order(nodes, clock_ns=round(seconds * 1e9))
+
+    def _order(self, nodes: list[str], **fields: int) -> None:
+        for node in nodes:
+            self._shims[node].order(**fields)
+
+    # --- the end ----------------------------------------------------------------------------------
+
     def down(self) -> None:
-        """Stop every node."""
+        """Heal the disks, wake and stop every node."""
+        for shim in self._shims.values():
+            shim.order(**CALM)
         with _as_target_error():
             self._cluster.down()
+        self._claim.release()
 
 
 @contextmanager

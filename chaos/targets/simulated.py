@@ -1,30 +1,34 @@
 """A run of an experiment on a simulated cluster: virtual time, no processes, the same history.
 
-What lives here: an experiment as a plan of the simulator, and what is recorded about its faults.
-What must not: the simulator (chaos/simulation), runs on real clusters (chaos/runner.py). It is no
-`Target`: those are broken from outside while real time passes, here the run itself is simulated.
+What lives here: an experiment as a plan of the simulator. What must not: the simulator
+(chaos/simulation), runs on real clusters (chaos/runner.py), the fault windows (simulated_windows).
+It is no `Target`: those are broken from outside while real time passes, here the run itself is
+simulated.
 
 The same experiment and seed give the same history, byte for byte but for the host's name.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from chaos.experiment import Workload
-from chaos.history import Recorder, acknowledged_at_ns
+from chaos.client_faults import CLIENT_FAULTS
+from chaos.experiment import Group, Workload
+from chaos.faults import support
+from chaos.outcome import Outcome, measure, write_run_file
+from chaos.plan import RunPlan
 from chaos.progress import Display
-from chaos.runner import Injection, Outcome, RunPlan, measure_gaps, unmet, write_run_file
 from chaos.simulation.plan import CLIENTS_MAX, Action, Plan
 from chaos.simulation.scripts import Role
 from chaos.simulation.watch import Attached, attach
 from chaos.simulation.world import World
 from chaos.targets import TargetError
+from chaos.targets.simulated_windows import CLOSES, OPENS, Windows
+from chaos.workloads import kinds
+from flotilla.protocol import PUBLICATION_BYTES_MAX
 
 NAME: Final = "simulated"
 START_S: Final = 2.0  # virtual; nodes start, one is elected, subscribers subscribe
@@ -32,13 +36,10 @@ STEP_S: Final = 0.5  # virtual; between looks at whether it is over
 SPEED_EXPECTED: Final = 50.0  # virtual seconds a second
 FULL_RATE_PER_S: Final = 1000.0  # what `rate_per_s = 0` asks for: without a pause to speak of
 PAUSE_S_MIN: Final = 0.001
-
-# An experiment's fault -> the simulator's action that injects it; `restart_all` heals each.
-ACTIONS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "kill-leader": ("kill", {"node": "leader"}),
-    "kill-all": ("kill_all", {}),
-}
-HEALING: Final = "restart_all"
+BURST_PAUSE_S: Final = 0.2  # a burst is one batch here: there is no producer's window
+CHURN_WEIGHT: Final = 0.05  # of all that a visitor does, reading aside
+LINE_BYTES: Final = 100
+SIZE_BYTES_MAX: Final = PUBLICATION_BYTES_MAX - 1_024  # of a filler: with room for the rest
 
 
 def simulator_plan(plan: RunPlan, nodes: int) -> Plan:
@@ -46,12 +47,12 @@ def simulator_plan(plan: RunPlan, nodes: int) -> Plan:
     roles = _roles(plan.experiment.workload)
     if len(roles) > CLIENTS_MAX:
         raise TargetError(f"{NAME}: {len(roles)} clients, {CLIENTS_MAX} are the most")
-    at_s, schedule = START_S + plan.experiment.phases.steady_s, []
+    at_s = START_S + plan.experiment.phases.steady_s
+    schedule: list[Action] = []
+    support.check(set(plan.experiment.fault_names) - set(CLIENT_FAULTS), NAME)
     for window in plan.windows:
-        if window.fault not in ACTIONS:
-            raise TargetError(f"{NAME}: cannot do {window.fault!r}; can do {', '.join(ACTIONS)}")
-        name, arguments = ACTIONS[window.fault]
-        schedule += [Action(at_s, name, arguments), Action(at_s + window.hold_s, HEALING)]
+        schedule.append(Action(at_s, OPENS, {"faults": list(window.faults)}))
+        schedule.append(Action(at_s + window.hold_s, CLOSES))
         at_s += window.hold_s + window.quiet_s
     load = {
         "roles": [asdict(role) for role in roles],
@@ -69,16 +70,42 @@ def simulator_plan(plan: RunPlan, nodes: int) -> Plan:
 
 
 def _roles(workload: Workload) -> list[Role]:
-    pause_s = 1 / (workload.rate_per_s or FULL_RATE_PER_S)
-    publisher = Role(topics=workload.topics, puts=1.0, pause_s=pause_s)
-    subscriber = Role(
-        topics=workload.topics,
-        gets=1.0,
-        pause_s=PAUSE_S_MIN,
-        get_count=workload.get_count_max,
-        get_wait_ms=workload.get_wait_ms,
-    )
-    return [publisher] * workload.publishers + [subscriber] * workload.subscribers
+    return [
+        _role(group, workload.topics_of(group))
+        for group in workload.groups
+        for _ in range(group.count)
+    ]
+
+
+def _role(group: Group, topics: tuple[str, ...]) -> Role:
+    """Return what a client of the group does, in the simulator's terms."""
+    match group.parameters:
+        case kinds.Publisher() as publisher:
+            return Role(
+                topics=topics,
+                puts=1.0,
+                pause_s=publisher.batch_count / (publisher.rate_per_s or FULL_RATE_PER_S),
+                batch_count=publisher.batch_count,
+                size_bytes=min(publisher.size_bytes or LINE_BYTES, SIZE_BYTES_MAX),
+            )
+        case kinds.Pipeliner() as pipeliner:
+            return Role(
+                topics=topics,
+                puts=1.0,
+                pause_s=BURST_PAUSE_S,
+                batch_count=pipeliner.burst_count,
+                size_bytes=min(pipeliner.size_bytes or LINE_BYTES, SIZE_BYTES_MAX),
+            )
+        case kinds.Subscriber() as reader:
+            return Role(
+                topics=topics,
+                gets=1.0,
+                churns=CHURN_WEIGHT if isinstance(reader, kinds.Visitor) else 0.0,
+                pause_s=max(reader.pause_s, PAUSE_S_MIN),
+                get_count=reader.get_count_max,
+                get_wait_ms=reader.get_wait_ms,
+                reads_any=isinstance(reader, kinds.Gatherer),
+            )
 
 
 class SimulatedRun:
@@ -95,7 +122,7 @@ class SimulatedRun:
         plan, start_time = self._plan, datetime.now(UTC).isoformat(timespec="milliseconds")
         with World(self._simulated) as world:
             watch = attach(world, plan.directory)
-            with Faults(world, plan, self._outcome):
+            with Windows(world, plan, self._outcome):
                 self._let_pass(world, watch)
             failures = watch.finish()
         self._measure(watch)
@@ -111,55 +138,7 @@ class SimulatedRun:
             self._display.tick(f"{world.now:,.0f} virtual seconds, {watch.crowd.phase}")
 
     def _measure(self, watch: Attached) -> None:
-        outcome, counts = self._outcome, Counter[str]()
-        for event in watch.events():
-            if event["f"] == "put":
-                counts[event["type"]] += 1
-            counts["delivered"] += event.get("count", 0) if event["f"] == "get" else 0
-        outcome.acknowledged, outcome.delivered = counts["ok"], counts["delivered"]
-        outcome.unknown, outcome.failed = counts["info"], counts["fail"]
-        end_ns = round(self._simulated.duration_s * 1e9)
-        times_ns = acknowledged_at_ns(self._plan.directory / "history")
-        measure_gaps(outcome.injections, times_ns, end_ns)
-        outcome.finished = watch.crowd.is_done
-        if outcome.finished:
-            outcome.problems += unmet(self._plan.experiment, outcome)
-
-
-class Faults:
-    """Records the faults of a run, in the history and in its outcome, as they happen."""
-
-    def __init__(self, world: World, plan: RunPlan, outcome: Outcome) -> None:
-        self._world, self._outcome = world, outcome
-        self._windows = iter(plan.windows)
-        self._open: tuple[str, list[str]] | None = None
-        now_ns = self._now_ns
-        history = plan.directory / "history"
-        self._recorder = Recorder(
-            history, "faults", plan.run_id, monotonic_ns=now_ns, wall_ns=now_ns
-        )
-        world.observers.append(self._observe)
-
-    def __enter__(self) -> Faults:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._recorder.close()
-
-    def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Hear of an action just before it is done."""
-        if kind != "fault":
-            return
-        if fields["name"] == HEALING:
-            assert self._open is not None, "a fault is healed that was not injected"
-            self._recorder.mark_fault(self._open[0], "heal", self._open[1])
-            return
-        name = next(self._windows).fault
-        leader = self._world.leader()
-        nodes = list(self._world.nodes) if "node" not in fields["args"] else [leader]
-        self._open = (name, [node for node in nodes if node])
-        injected_ns = self._recorder.mark_fault(name, "inject", self._open[1])
-        self._outcome.injections.append(Injection(name, self._open[1], injected_ns))
-
-    def _now_ns(self) -> int:
-        return round(self._world.now * 1e9)
+        span_ns = (round(START_S * 1e9), round(self._simulated.duration_s * 1e9))
+        self._outcome.finished = watch.crowd.is_done
+        history = self._plan.directory / "history"
+        measure(self._outcome, self._plan.experiment, history, span_ns)

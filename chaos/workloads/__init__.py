@@ -1,4 +1,4 @@
-"""The clients of a run: publishers and subscribers, each a process of its own.
+"""The clients of a run, each a process of its own; `kinds.py` lists what kinds there are.
 
 What lives here: what a client process is told at its start. What must not: the broker's side, and
 anything that a client of the library could not do.
@@ -11,13 +11,15 @@ from pathlib import Path
 
 import orjson
 
+from chaos.workloads.kinds import KINDS, Parameters, kind_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
     """What one client process is told, as JSON in its argument.
 
     `directory` is the run's; the process keeps its state in `clients/<process>/` and its history
-    in `history/<process>.jsonl` there. `rate_per_s` 0 = as fast as possible.
+    in `history/<process>.jsonl` there. `parameters` are its kind's.
     """
 
     process: str
@@ -27,9 +29,12 @@ class ClientConfig:
     topics: tuple[str, ...]
     seed: int
     deadline_ms: int
-    rate_per_s: float
-    get_count_max: int
-    get_wait_ms: int
+    parameters: Parameters
+
+    @property
+    def kind(self) -> str:
+        """The kind of client: the module of chaos.workloads that it runs."""
+        return kind_of(self.parameters)
 
     @property
     def history(self) -> Path:
@@ -43,7 +48,7 @@ class ClientConfig:
 
     def encode(self) -> str:
         """Return the configuration as JSON text."""
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(asdict(self) | {"kind": self.kind}).decode()
 
 
 def decode_config(text: str) -> ClientConfig:
@@ -51,4 +56,5 @@ def decode_config(text: str) -> ClientConfig:
     fields = orjson.loads(text)
     for name in ("endpoints", "topics"):
         fields[name] = tuple(fields[name])
+    fields["parameters"] = KINDS[fields.pop("kind")](**fields["parameters"])
     return ClientConfig(**fields)

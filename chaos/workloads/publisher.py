@@ -12,44 +12,57 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from chaos import payload
-from chaos.history import ClientObserver, Recorder
-from chaos.workloads import ClientConfig, decode_config
-from chaos.workloads.control import Control
+from chaos.workloads import kinds
+from chaos.workloads.process import IDLE_S, Kit, Worker, parameters_of, work
 from flotilla import Client, FlotillaError, PutResult
 
 PROJECT: Final = Path(__file__).parents[2]
-IDLE_S: Final = 0.2  # between looks for an order while there is nothing to do
 BEHIND_S_MAX: Final = 1.0  # after an outage: a second's publications at once, not all that it cost
+FULL_SIZE_CHANCE: Final = 0.25  # of large publications: these are as large as they may be
+
+
+class Texts:
+    """Fillers of publications: lines of the project's text, or as much of it as is asked for."""
+
+    def __init__(self, size_bytes: int, seed: int) -> None:
+        lines = payload.project_lines(PROJECT)
+        self._lines = payload.fillers(lines, seed)
+        self._size_bytes = size_bytes
+        self._rng = random.Random(seed)
+        text = " ".join(lines).encode("ascii", "replace").decode()
+        self._text = text * (size_bytes // len(text) + 1) if size_bytes else ""
+
+    def make(self, producer: str, topic: str, counter: int) -> str:
+        """Return a payload: of a line, or of up to `size_bytes` in all, often exactly as many."""
+        if not self._size_bytes:
+            return payload.make(producer, topic, counter, next(self._lines))
+        is_full = self._rng.random() < FULL_SIZE_CHANCE
+        size = self._size_bytes if is_full else self._rng.randint(1, self._size_bytes)
+        rest = size - len(payload.make(producer, topic, counter, ""))
+        return payload.make(producer, topic, counter, self._text[: max(0, rest)])
 
 
 class Publications:
     """Publishes payloads that prove their origin, through one client."""
 
-    def __init__(self, client: Client, fillers: Iterator[str]) -> None:
+    def __init__(self, client: Client, texts: Texts) -> None:
         self._client = client
-        self._fillers = fillers
+        self._texts = texts
 
-    def put(self, topic: str) -> PutResult:
-        """Publish the topic's next payload. Raises FlotillaError."""
+    def put(self, topic: str, count: int = 1) -> list[PutResult]:
+        """Publish the topic's next `count` payloads. Raises FlotillaError."""
+        return self._client.put_many(topic, self.next(topic, count))
+
+    def next(self, topic: str, count: int) -> list[str]:
+        """Return the topic's next payloads; they have to be published before any other."""
         counter = self._client.next_counter(topic)  # opens the client, which then has its id
-        text = payload.make(self._client.client_id, topic, counter, next(self._fillers))
-        return self._client.put(topic, text)
-
-
-def open_client(config: ClientConfig, recorder: Recorder) -> Client:
-    """Return the recorded client of this process, with its durable state."""
-    return Client(
-        config.endpoints,
-        config.state,
-        deadline_ms=config.deadline_ms,
-        observer=ClientObserver(recorder),
-        rng=random.Random(config.seed),
-    )
+        producer = self._client.client_id
+        return [self._texts.make(producer, topic, counter + place) for place in range(count)]
 
 
 class Pace:
@@ -63,72 +76,51 @@ class Pace:
         """Return how long the next one is to wait; 0 or less = it is due."""
         return self._due_s - now_s
 
-    def took(self, now_s: float) -> None:
-        """Count one publication."""
-        self._due_s = max(self._due_s + self._interval_s, now_s - BEHIND_S_MAX)
+    def took(self, now_s: float, count: int = 1) -> None:
+        """Count publications."""
+        self._due_s = max(self._due_s + count * self._interval_s, now_s - BEHIND_S_MAX)
 
 
-class PublisherProcess:
+class PublisherProcess(Worker):
     """Publishes to its topics in turn from the first phase until it is told to stop."""
 
-    def __init__(
-        self, topics: Sequence[str], client: Client, fillers: Iterator[str], control: Control
-    ) -> None:
-        self._topics = topics
-        self._client = client
-        self._publications = Publications(client, fillers)
-        self._control = control
-        self._counts = {"acknowledged": 0, "unknown": 0, "failed": 0}
+    def __init__(self, kit: Kit) -> None:
+        super().__init__(kit)
+        self._parameters = parameters_of(kit.config, kinds.Publisher)
+        texts = Texts(self._parameters.size_bytes, kit.config.seed)
+        self._publications = Publications(kit.client, texts)
+        self._pace = Pace(self._parameters.rate_per_s, time.monotonic())
+        self._rng = random.Random(kit.config.seed)
+        self._turns = self._in_turn()
 
-    def run(self, recorder: Recorder, rate_per_s: float) -> None:
-        """Publish until the order to stop; then send what is left in the outbox."""
-        self._client.open()
-        self._control.report("ready")
-        recorder.phase = self._first_phase()
-        pace, number = Pace(rate_per_s, time.monotonic()), 0
-        while recorder.phase is not None:
-            order = self._control.order(pace.wait_s(time.monotonic()))
-            if order is not None:
-                recorder.phase = order.get("phase")
-            elif pace.wait_s(time.monotonic()) <= 0:
-                self._publish(self._topics[number % len(self._topics)])
-                pace.took(time.monotonic())
-                number += 1
-        self._flush()
-        self._control.report("progress", **self._counts)
+    def act(self) -> float:
+        """Publish if it is time to."""
+        if self.kit.recorder.phase is None:
+            return IDLE_S
+        wait_s = self._pace.wait_s(time.monotonic())
+        if wait_s > 0:
+            return wait_s
+        count = self._parameters.batch_count
+        self._pace.took(time.monotonic(), count)
+        self._publications.put(self._topic(), count)
+        self.counts["acknowledged"] += count
+        return 0.0
 
-    def _first_phase(self) -> str | None:
-        while (order := self._control.order(IDLE_S)) is None:
-            pass
-        return order.get("phase")
+    def _topic(self) -> str:
+        hot = self._rng.random() < self._parameters.hot_share
+        return self.topics[0] if hot else next(self._turns)
 
-    def _publish(self, topic: str) -> None:
+    def _in_turn(self) -> Iterator[str]:
+        while True:
+            yield from self.topics
+
+    def finish(self) -> None:
+        """Send what is left in the outbox."""
         try:
-            self._publications.put(topic)
+            self.client.flush()
         except FlotillaError as error:
-            self._counts["failed" if error.definite else "unknown"] += 1
-        else:
-            self._counts["acknowledged"] += 1
-        self._control.progress(**self._counts)
-
-    def _flush(self) -> None:
-        try:
-            self._client.flush()
-        except FlotillaError as error:
-            self._counts["failed" if error.definite else "unknown"] += 1
-
-
-def main(arguments: list[str]) -> None:
-    """Run the process that the configuration in `arguments` describes."""
-    config = decode_config(arguments[0])
-    fillers = payload.fillers(payload.project_lines(PROJECT), config.seed)
-    with (
-        Recorder(config.history, config.process, config.run_id) as recorder,
-        open_client(config, recorder) as client,
-    ):
-        process = PublisherProcess(config.topics, client, fillers, Control())
-        process.run(recorder, config.rate_per_s)
+            self.count_error(error)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    work(sys.argv[1:], PublisherProcess)

@@ -8,96 +8,83 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
 
-from chaos.history import DRAINED, Recorder
-from chaos.workloads import ClientConfig, decode_config
-from chaos.workloads.control import Control
-from chaos.workloads.publisher import open_client
-from flotilla import Client, FlotillaError
-
-REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
-IDLE_S: Final = 0.2  # between looks for an order once everything is drained
+from chaos.history import DRAINED
+from chaos.workloads import kinds
+from chaos.workloads.process import IDLE_S, Kit, Worker, parameters_of, work
+from flotilla import Delivery
 
 
-class SubscriberProcess:
+class SubscriberProcess(Worker):
     """Reads its topics in turn; one GET a topic, so that each tells what it has (`last_id`)."""
 
-    def __init__(
-        self, config: ClientConfig, client: Client, recorder: Recorder, control: Control
-    ) -> None:
-        self._config = config
-        self._client = client
-        self._recorder = recorder
-        self._control = control
-        self._have: dict[str, int] = {}
-        self._tombstones: Mapping[str, int] | None = None
-        self._delivered = 0
+    def __init__(self, kit: Kit) -> None:
+        super().__init__(kit)
+        self.parameters = parameters_of(kit.config, kinds.Subscriber)
+        self.have: dict[str, int] = {}  # of each subscription
+        self.tombstones: Mapping[str, int] | None = None
+        self._round: list[str] = []  # topics that have not had their turn
 
-    def run(self) -> None:
-        """Subscribe, then read until the order to stop."""
-        for topic in self._config.topics:
-            self._have[topic] = self._client.subscribe(topic).last_id
-        self._control.report("ready")
-        wait_s, going = 0.0, True
-        while going:
-            order = self._control.order(wait_s)
-            going = self._obey(order) if order is not None else True
-            wait_s = self._round() if going and self._undrained() else IDLE_S
-        self._control.report("progress", delivered=self._delivered)
+    def prepare(self) -> None:
+        """Subscribe to every topic; those that a process before had subscribed to are resumed."""
+        for topic in self.topics:
+            if topic not in self.have:
+                self.have[topic] = self.client.subscribe(topic).last_id
 
-    def _obey(self, order: Mapping[str, Any]) -> bool:
-        """Do what the order says; return whether to go on."""
-        if order["order"] == "phase":
-            self._recorder.phase = order["phase"]
-        elif order["order"] == "drain":
-            self._tombstones = order["last_ids"]
-            for topic in self._config.topics:
-                self._note_drained(topic)
-        return bool(order["order"] != "stop")
+    def act(self) -> float:
+        """GET from the next topic that is not drained."""
+        if not self.undrained():
+            return IDLE_S
+        if not self._round:
+            self._round = list(self.undrained())
+        self.take(self._get(self._round.pop(0)))
+        is_round_over = not self._round and self.tombstones is None
+        return self.parameters.pause_s if is_round_over else 0.0
 
-    def _undrained(self) -> list[str]:
-        """Return the topics that still have to be read; all of them before the drain."""
-        if self._tombstones is None:
-            return list(self._config.topics)
-        return [topic for topic, id_ in self._tombstones.items() if self._have[topic] < id_]
+    def _get(self, topic: str) -> Delivery | None:
+        return self.client.get(
+            topic,
+            wait_ms=self.parameters.get_wait_ms // len(self.undrained()),
+            max_count=self.parameters.get_count_max,
+        )
 
-    def _round(self) -> float:
-        """GET once from each topic; return how long to wait before the next round."""
-        pauses_s = [self._get(topic) for topic in self._undrained()]
-        self._control.progress(delivered=self._delivered)
-        return max(pauses_s, default=0.0)
-
-    def _get(self, topic: str) -> float:
-        try:
-            delivery = self._client.get(
-                topic, wait_ms=self._config.get_wait_ms, max_count=self._config.get_count_max
-            )
-        except FlotillaError:  # recorded by the observer, as every outcome
-            return REFUSED_PAUSE_S
+    def take(self, delivery: Delivery | None) -> None:
+        """Note what a GET has brought."""
         if delivery is not None:
-            self._have[topic] = delivery.last_id
-            self._delivered += len(delivery.publications)
+            self.have[delivery.topic] = delivery.last_id
+            self.counts["delivered"] += len(delivery.publications)
+            self._note_drained(delivery.topic)
+
+    # --- the drain ------------------------------------------------------------------------------
+
+    def undrained(self) -> list[str]:
+        """Return the topics that still have to be read; all of them before the drain."""
+        if self.tombstones is None:
+            return list(self.have)
+        return [topic for topic, id_ in self.have.items() if id_ < self.tombstones[topic]]
+
+    def is_drained(self) -> bool:
+        """Whether everything is read."""
+        return not self.undrained()
+
+    def drain(self, last_ids: Mapping[str, int]) -> None:
+        """Read up to these ids, and no further."""
+        self.tombstones, self._round = last_ids, []
+        for topic in self.have:
             self._note_drained(topic)
-        return 0.0
+        self.report_drained()
+
+    def report_drained(self) -> None:
+        """Tell the runner when everything is drained."""
+        if self.tombstones is not None and self.is_drained():
+            self.control.report("drained")
 
     def _note_drained(self, topic: str) -> None:
-        if self._tombstones is None or self._have[topic] < self._tombstones[topic]:
+        if self.tombstones is None or self.have[topic] < self.tombstones[topic]:
             return
-        self._recorder.mark_phase(DRAINED, topic=topic, last_id=self._have[topic])
-        if not self._undrained():
-            self._control.report("drained")
-
-
-def main(arguments: list[str]) -> None:
-    """Run the process that the configuration in `arguments` describes."""
-    config = decode_config(arguments[0])
-    with (
-        Recorder(config.history, config.process, config.run_id) as recorder,
-        open_client(config, recorder) as client,
-    ):
-        SubscriberProcess(config, client, recorder, Control()).run()
+        self.kit.recorder.mark_phase(DRAINED, topic=topic, last_id=self.have[topic])
+        self.report_drained()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    work(sys.argv[1:], SubscriberProcess)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from analytics import twins
 from chaos.history import read
 
 SEED = 20_240
@@ -103,6 +104,74 @@ def test_an_interrupt_in_the_middle_of_a_fault_leaves_no_process_behind(tmp_path
     assert processes_of(directory) == []
     assert [row["action"] for row in _fault_rows(directory)] == ["inject", "heal"]
     assert json.loads((directory / "run.json").read_bytes())["outcome"]["finished"] is False
+
+
+@pytest.mark.timeout(2 * RUN_S_MAX)
+def test_clients_that_die_while_nodes_do_go_on_where_they_were_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "run"
+    code, text = run(*chaos_arguments("client-crash-and-kill", directory), seconds_max=RUN_S_MAX)
+    assert code == 0, text
+    happened = events(directory)
+    sessions = {(e["process"], e["session"]) for e in happened}
+    assert len(sessions) > len({process for process, _ in sessions}) + 2
+    died_in = {(e["process"], e["session"], e["op_id"]) for e in happened if e["type"] == "invoke"}
+    died_in -= {(e["process"], e["session"], e["op_id"]) for e in happened if e["type"] == "ok"}
+    assert died_in, "nobody died between an operation's begin and its end"
+    assert found(directory) == {}
+
+    states = [row for row in truth(directory) if row["kind"] == "state"]
+    assert len(states) == 3
+    assert len({(row["index"], row["digest"]) for row in states}) == 1
+
+
+@pytest.mark.timeout(2 * RUN_S_MAX)
+def test_of_two_processes_of_one_client_the_older_is_fenced_and_nothing_is_doubled(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "run"
+    code, text = run(*chaos_arguments("client-twin", directory), seconds_max=RUN_S_MAX)
+    assert code == 0, text
+    happened = events(directory)
+    twin = next(e["process"] for e in happened if "-twin" in e["process"])
+    [first] = {twin.removesuffix("-twin1")} & {e["process"] for e in happened}
+    owners = {e["client_id"] for e in happened if e["process"] in (first, twin) and e["op_id"] > 1}
+    assert len(owners - {None}) == 1
+    last = [e for e in happened if e["process"] == first][-1]
+    assert (last["type"], last["error"]) == ("fail", "fenced")
+    assert found(directory) == {}
+
+
+@pytest.mark.timeout(2 * RUN_S_MAX)
+def test_what_a_killed_runner_leaves_is_cleared_away(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with start(*chaos_arguments("pause-leader", directory)) as process:
+        deadline_s = time.monotonic() + RUN_S_MAX / 2
+        while not _fault_rows(directory):
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline_s, "no fault was injected"
+            time.sleep(0.05)
+        process.kill()
+        process.communicate()
+    assert processes_of(directory) != []
+    code, text = run("chaos", "heal", seconds_max=RUN_S_MAX)
+    assert code == 0, text
+    while processes_of(directory):  # clients end by themselves, when their operation has
+        assert time.monotonic() < deadline_s + RUN_S_MAX, processes_of(directory)
+        time.sleep(0.1)
+
+
+def truth(directory: Path) -> list[dict[str, Any]]:
+    files = sorted((directory / "truth").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+
+
+def found(directory: Path) -> dict[str, list[twins.Evidence]]:
+    """Return the evidence of every check that has some, by the checks' twins in plain Python."""
+    nodes = {node: True for node in ("n1", "n2", "n3")}
+    evidence = twins.find_all(events(directory), truth(directory), nodes)
+    return {check: rows for check, rows in evidence.items() if rows}
 
 
 def _fault_rows(directory: Path) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from chaos import cli, experiment
-from chaos.runner import Outcome
+from chaos import cli, experiment, launch
+from chaos.outcome import Outcome
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,34 @@ def test_list_names_every_experiment_and_show_prints_its_file() -> None:
     for name in experiment.names():
         assert name in listed.output
         shown = CliRunner().invoke(cli.commands, ["show", name])
+        assert launch.load(name).about in listed.output
         text = (experiment.EXPERIMENTS / f"{name}.toml").read_text(encoding="utf-8")
         assert shown.output == text
+
+
+def test_show_with_a_seed_tells_when_each_fault_comes_the_same_for_the_same_seed() -> None:
+    def shown(seed: str) -> str:
+        arguments = ["show", "client-crash-and-kill", "--seed", seed, "--duration", "20"]
+        return CliRunner().invoke(cli.commands, arguments).output
+
+    assert shown("7") == shown("7") != shown("8")
+    injections = [line for line in shown("7").splitlines() if "  inject " in line]
+    assert len(injections) > 2
+    assert injections[0].endswith("1.00  inject kill-leader + client-crash")
+
+
+def test_heal_tells_what_it_has_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "sweep", lambda: ["local: /runs/dead"])
+    assert CliRunner().invoke(cli.commands, ["heal"]).output == "local: /runs/dead\n"
+
+
+def test_a_suite_of_something_strange_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    for arguments in (["flood"], ["isolate-leader", "--target", "local"]):
+        refused = CliRunner().invoke(cli.commands, ["suite", *arguments, "--out", str(out)])
+        assert refused.exit_code == 2
+        assert arguments[0] in refused.output
+        assert not out.exists()
 
 
 def test_a_strange_experiment_and_a_used_directory_are_refused_before_anything_starts(

@@ -13,7 +13,8 @@ from rich.console import Console
 from chaos import demo, experiment
 from chaos.demo import run_demo
 from chaos.faults import FAULTS
-from chaos.runner import Injection, Outcome, RunPlan
+from chaos.outcome import Injection, Outcome
+from chaos.plan import RunPlan
 
 ANALYTICS = """
 import pathlib, sys

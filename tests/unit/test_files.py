@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -21,3 +22,10 @@ def test_the_default_failure_says_one_line_and_ends_the_process(
         files_module.exit_process(OSError(errno.EIO, "broken"))
     assert raised.value.code == files_module.EXIT_STATUS
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_read_that_fails_says_of_which_file() -> None:
+    unreadable = Path("/proc/self/mem")  # nothing is mapped at its beginning: EIO
+    with pytest.raises(OSError, match="/proc/self/mem") as raised:
+        files_module.DISK.read(unreadable)
+    assert raised.value.errno == errno.EIO

@@ -171,9 +171,26 @@ def test_a_get_that_brought_nothing_has_the_count_0_and_no_ids(tmp_path: Path) -
     assert not {"first_id", "items"} & end.keys()
 
 
-def test_a_subscription_is_recorded_with_the_id_that_it_starts_after(tmp_path: Path) -> None:
-    outcome = Outcome(1, "n1", "n1", 1, topic="t", last_id=12, resumed=False)
-    assert observed(tmp_path, Operation(1, "c", "sub", "t"), outcome)["last_id"] == 12
+def test_what_the_client_had_by_then_is_told_apart_from_nothing(tmp_path: Path) -> None:
+    outcome = Outcome(1, "n1", "n1", 1, topic="t", first_id=4, count=0)
+    end = observed(tmp_path, Operation(1, "c", "get", "t", last_id=3), outcome)
+    assert (end["count"], end["first_id"]) == (0, 4)
+
+
+def test_a_subscription_is_recorded_with_its_start_and_the_brokers_cursor(tmp_path: Path) -> None:
+    outcome = Outcome(1, "n1", "n1", 1, topic="t", last_id=12, resumed=True, cursor=9)
+    end = observed(tmp_path, Operation(1, "c", "sub", "t"), outcome)
+    assert (end["last_id"], end["resumed"], end["cursor"]) == (12, True, 9)
+
+
+def test_the_epoch_of_a_request_is_recorded_if_it_has_one(tmp_path: Path) -> None:
+    with recorder(tmp_path) as made:
+        observer = ClientObserver(made)
+        observer.on_invoke(Operation(1, "c", "get", "t", epoch=3))
+        observer.on_invoke(Operation(2, "c", "get", "t"))
+    with_epoch, without = lines(tmp_path / "p.jsonl")
+    assert with_epoch["epoch"] == 3
+    assert "epoch" not in without
 
 
 @pytest.mark.parametrize(

@@ -263,3 +263,17 @@ def test_leaving_the_context_stops_the_nodes(tmp_path: Path) -> None:
 
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_node_that_is_just_becoming_another_program_is_not_taken_for_dead(
+    tmp_path: Path,
+) -> None:
+    node = (sys.executable, "-S", "-c", "import time; time.sleep(5)")
+    words = ("env", "A=B") * 60  # an exec() each; between two of them a process has no arguments
+    cluster = LocalCluster(tmp_path / "cluster", node, prefix=lambda name: words)
+    cluster.create(3)
+    pid = cluster.start("n1")
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        assert cluster.pids() == {"n1": pid}
+    cluster.kill("n1")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cluster import node
+from cluster.identity import IDENTITY_NAME
 from cluster.node import ThreadWorker
 from cluster.tables import CorruptStore
 
@@ -138,3 +139,15 @@ def test_an_address_that_is_not_ours_is_told_with_the_system_s_reason(
     assert ended.returncode == 78
     assert ended.stderr.startswith(f"flotilla-node: {key}: 192.0.2.1:7001: ")
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_file_that_can_t_be_read_is_one_line_on_how_to_go_on(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    (data_dir / IDENTITY_NAME).symlink_to("/proc/self/mem")  # reading its beginning is EIO
+    ended = started(tmp_path, data_dir=str(data_dir))
+    assert ended.returncode == 74
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("flotilla-node: a disk or file failed this node: ")
+    assert f"{data_dir}/{IDENTITY_NAME}" in last
+    assert "start the node with an empty one" in last

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos import experiment, runner
+from chaos import experiment, outcome
+from chaos.client_faults import CLIENT_FAULTS
 from chaos.crew import CrewError
-from chaos.experiment import ExperimentError
 from chaos.faults import FAULTS
 from chaos.history import Recorder, read
-from chaos.runner import Injection, Outcome, Runner, RunPlan
+from chaos.outcome import Injection, Outcome
+from chaos.plan import RunPlan
+from chaos.runner import Runner
 from chaos.targets import TargetError
+from chaos.truth import TruthError
 from chaos.workloads import ClientConfig
 
 EXPERIMENT = """
 about = "two faults"
 [workload]
 topics = ["a", "b"]
-publishers = 2
-subscribers = 1
+[[clients]]
+kind = "publisher"
+count = 2
+[[clients]]
+kind = "subscriber"
 [[faults]]
 name = "kill-leader"
 hold_s = 1
@@ -39,6 +45,7 @@ health_s_max = 3
 drain_s_max = 3
 [expect]
 acknowledged_min = 5
+acknowledged_per_s_min = 0
 """
 
 
@@ -74,6 +81,13 @@ class FakeTarget:
         self.log.append(f"start {' '.join(nodes)}")
         self.living |= set(nodes)
 
+    def stop(self, nodes: list[str]) -> None:
+        self.log.append(f"stop {' '.join(nodes)}")
+        self.living -= set(nodes)
+
+    def data(self, directory: Path) -> dict[str, Path]:
+        return {node: directory / node for node in self.nodes}
+
     def down(self) -> None:
         self.log.append("down")
         self.living = set()
@@ -87,26 +101,23 @@ class FakeClients:
     now_s: float = 0.0
     polls: int = 0
     drains: bool = True
+    replaced: list[str] = field(default_factory=list)
     on_poll: Callable[[int], None] = lambda polls: None
     configs: list[ClientConfig] = field(default_factory=list)
 
     def monotonic_s(self) -> float:
         return self.now_s
 
-    def start(self, role: str, configs: list[ClientConfig]) -> None:
+    def start(self, configs: list[ClientConfig]) -> None:
         self.configs += configs
-        self.log.append(f"{len(configs)} {role}s")
 
     def poll(self, wait_s: float) -> None:
         self.now_s += max(wait_s, 0.001)
         self.polls += 1
         self.on_poll(self.polls)
 
-    def all_have(self, report: str, role: str = "") -> bool:
-        return True
-
     def lacking(self, report: str, role: str = "") -> list[str]:
-        return [] if self.drains else ["subscriber-1"]
+        return [] if self.drains or report != "drained" else ["subscriber-1"]
 
     def count(self, name: str) -> int:
         return self.polls
@@ -120,6 +131,23 @@ class FakeClients:
 
     def close(self) -> None:
         self.log.append("close clients")
+
+    def clients(self) -> list[str]:
+        return [config.process for config in self.configs]
+
+    def doom(self, name: str, point: str, passes: int) -> None:
+        self.log.append(f"doom {name}")
+
+    def restart(self, name: str) -> None:
+        self.log.append(f"restart {name}")
+
+    def double(self, name: str) -> str:
+        self.log.append(f"double {name}")
+        self.replaced = [name]
+        return f"{name}-twin1"
+
+    def unfenced(self) -> list[str]:
+        return self.replaced
 
 
 class FakeProbe:
@@ -148,6 +176,23 @@ class FakeProbe:
         self.target.log.append("close probe")
 
 
+@dataclass
+class FakeAuditor:
+    """Disks that are read, or not; nodes that come to rest, or never."""
+
+    log: Log
+    settles: bool = True
+    error: str = ""
+
+    def is_settled(self, endpoints: Mapping[str, str]) -> bool:
+        return self.settles
+
+    def collect(self, run_id: str, data: Mapping[str, Path], directory: Path) -> None:
+        self.log.append(f"read {' '.join(data)}")
+        if self.error:
+            raise TruthError(self.error)
+
+
 class Quiet:
     """A display that nobody looks at."""
 
@@ -160,12 +205,13 @@ class Stage:
     """A runner on fakes, and what they saw."""
 
     def __init__(self, directory: Path, text: str = EXPERIMENT) -> None:
-        parsed = experiment.parse(text, "two", FAULTS)
+        parsed = experiment.parse(text, "two", {*FAULTS, *CLIENT_FAULTS})
         self.directory = directory
         self.plan = RunPlan(experiment=parsed, seed=5, duration_s=0, directory=directory)
         self.log = Log()
         self.target = FakeTarget(self.log)
         self.clients = FakeClients(self.log)
+        self.auditor = FakeAuditor(self.log)
         self.unanswered = ""
 
     def run(self) -> Outcome:
@@ -174,6 +220,7 @@ class Stage:
             self.target,
             self.clients,
             lambda endpoints, recorder: FakeProbe(self.target, recorder, self.unanswered),
+            self.auditor,
             Quiet(),
             self.clients.monotonic_s,
         ).run()
@@ -193,8 +240,8 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def test_a_run_goes_through_its_phases_in_the_documented_order(stage: Stage) -> None:
-    outcome = stage.run()
-    assert outcome.finished
+    came_to = stage.run()
+    assert came_to.finished
     phases = [event["phase"] for event in stage.events("phase")]
     windows = ["fault", "steady"] * 2
     assert phases == ["warmup", "steady", *windows, "heal", "tombstone", "drain", "done"]
@@ -229,6 +276,8 @@ def test_tombstones_come_after_the_last_publisher_has_stopped_and_name_the_drain
         "drain {'a': 2, 'b': 3}",
         "dismiss subscribers",
         "phase done",
+        "stop n2 n3 n1",
+        "read n1 n2 n3",
         "close probe",
         "close clients",
         "down",
@@ -243,9 +292,9 @@ def test_a_fault_is_healed_and_all_is_taken_down_when_the_run_breaks_in_its_wind
             raise CrewError("publisher-1 ended with 1")
 
     stage.clients.on_poll = break_in_the_window
-    outcome = stage.run()
-    assert outcome.problems == ["CrewError: publisher-1 ended with 1"]
-    assert not outcome.finished
+    came_to = stage.run()
+    assert came_to.problems == ["CrewError: publisher-1 ended with 1"]
+    assert not came_to.finished
     assert stage.faults()[-1] == ("kill-leader", "heal", ["n1"])
     assert stage.log[-4:] == ["start n1", "close probe", "close clients", "down"]
 
@@ -268,16 +317,16 @@ def test_a_fault_that_half_happened_is_recorded_and_healed(stage: Stage) -> None
         raise TargetError("no such process")
 
     stage.target.kill = refuse  # type: ignore[method-assign]
-    outcome = stage.run()
-    assert outcome.problems == ["TargetError: no such process"]
+    came_to = stage.run()
+    assert came_to.problems == ["TargetError: no such process"]
     assert [action for _, action, _ in stage.faults()] == ["inject", "heal"]
     assert stage.log[-4] == "start n1"
 
 
 def test_subscribers_that_do_not_drain_in_time_end_the_run_unfinished(stage: Stage) -> None:
     stage.clients.drains = False
-    outcome = stage.run()
-    assert outcome.problems == ["RunError: subscriber-1 did not drain within 3 s"]
+    came_to = stage.run()
+    assert came_to.problems == ["RunError: subscriber-1 did not drain within 3 s"]
     assert stage.log[-1] == "down"
 
 
@@ -328,7 +377,7 @@ def test_the_same_seed_gives_clients_the_same_seeds_and_endpoints(tmp_path: Path
 def test_a_gap_reaches_from_the_last_acknowledgment_before_to_the_first_after() -> None:
     injections = [Injection("f", ["n1"], 10_000_000), Injection("g", ["n2"], 50_000_000)]
     times_ns = [ms * 1_000_000 for ms in (8, 12, 30, 49, 52, 88, 91)]
-    runner.measure_gaps(injections, times_ns, 90_000_000)
+    outcome.measure_gaps(injections, times_ns, 90_000_000)
     assert [injection.gap_ms for injection in injections] == [19.0, 36.0]
 
 
@@ -339,61 +388,108 @@ def test_a_run_measures_the_gap_of_each_of_its_faults_from_its_history(stage: St
             recorder.complete(recorder.invoke("put", "a"), "ok", first_id=polls)
 
         stage.clients.on_poll = acknowledge
-        outcome = stage.run()
-    assert [injection.name for injection in outcome.injections] == ["kill-leader", "kill-all"]
-    assert all(injection.gap_ms is not None for injection in outcome.injections)
-    assert outcome.problems == []
+        came_to = stage.run()
+    assert [injection.name for injection in came_to.injections] == ["kill-leader", "kill-all"]
+    assert all(injection.gap_ms is not None for injection in came_to.injections)
+    assert came_to.problems == []
 
 
 def test_a_run_counts_what_its_history_acknowledges_the_probe_and_the_tombstones_among_it(
     stage: Stage,
 ) -> None:
-    outcome = stage.run()
-    assert outcome.acknowledged == len(["probe", "tombstone of a", "tombstone of b"])
+    came_to = stage.run()
+    assert came_to.acknowledged == len(["probe", "tombstone of a", "tombstone of b"])
     written = [event for event in stage.events("put") if event["type"] == "ok"]
-    assert outcome.acknowledged == len(written)
+    assert came_to.acknowledged == len(written)
 
 
 def test_expectations_that_are_not_met_are_told_with_their_numbers() -> None:
     parsed = experiment.parse(EXPERIMENT, "two", FAULTS)
     injections = [Injection("f", ["n1"], 0, 20_500.0), Injection("g", ["n1"], 0, None)]
-    outcome = Outcome(acknowledged=4, injections=injections)
-    assert runner.unmet(parsed, outcome) == [
-        "4 acknowledged, 5 are the least",
+    came_to = Outcome(injections=injections)
+    assert outcome.unmet(parsed, came_to) == [
         "f: no acknowledgment for 20.5 s, 20 s are the most",
         "g: service did not come back before the next phase",
     ]
 
 
-# --- experiments ----------------------------------------------------------------------------------
+def test_too_few_successes_are_a_reason_to_call_the_run_unknown(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("acknowledged_per_s_min = 0", "acknowledged_per_s_min = 2.5")
+    text = text.replace("acknowledged_min = 5", "acknowledged_min = 50")
+    came_to = Stage(tmp_path, text).run()
+    assert came_to.finished
+    [count, rate] = came_to.reasons
+    assert count == "3 acknowledged, 50 are the least"
+    assert rate.endswith("acknowledged a second, 2.5 are the least")
+    assert set(came_to.reasons) <= set(came_to.problems)
 
 
-@pytest.mark.parametrize("name", experiment.names())
-def test_every_experiment_that_is_shipped_is_valid(name: str) -> None:
-    assert experiment.load(name, FAULTS).name == name
+def test_a_run_that_did_not_finish_is_called_unknown(stage: Stage) -> None:
+    stage.clients.drains = False
+    stage.run()
+    written = json.loads((stage.directory / "run.json").read_bytes())
+    assert written["outcome"]["reasons"] == ["the run did not finish"]
 
 
-def test_each_fault_comes_once_and_then_again_while_the_duration_lasts() -> None:
-    parsed = experiment.parse(EXPERIMENT, "two", FAULTS)
-    assert [w.fault for w in experiment.schedule(parsed, 0, 1)] == ["kill-leader", "kill-all"]
-    long = experiment.schedule(parsed, 100, 1)
-    assert 100 - 5 < sum(w.hold_s + w.quiet_s for w in long) <= 100
-    assert long == experiment.schedule(parsed, 100, 1)
-    assert long != experiment.schedule(parsed, 100, 2)
+# --- the ground truth -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("about = 1 =", "Expected newline"),
-        ('about = "x"\n[workload]\ntopics = ["a b"]', "topics with spaces"),
-        ('about = "x"\n[workload]\ntopics = []', "are the least"),
-        ('about = "x"\n[workload]\ntopics = ["a"]\nrate = 1', "unknown \\['rate'\\]"),
-        ('about = "x"\n[workload]\ntopics = ["a"]\nrate_per_s = -1', "below 0"),
-        ('about = "x"\n[workload]\ntopics = ["a"]\n[[faults]]\nname = "flood"', "unknown faults"),
-        ('about = "x"\n[workload]\ntopics = ["a"]\n[[faults]]\nhold_s = 1', "missing"),
-    ],
-)
-def test_an_experiment_with_a_slip_of_the_pen_is_refused(text: str, complaint: str) -> None:
-    with pytest.raises(ExperimentError, match=complaint):
-        experiment.parse(text, "x", FAULTS)
+def test_nodes_that_do_not_come_to_rest_end_the_run_unfinished(stage: Stage) -> None:
+    stage.auditor.settles = False
+    assert stage.run().problems == ["RunError: waited 3 s in vain for: nodes at one applied index"]
+    assert "read n1 n2 n3" not in stage.log
+
+
+def test_a_disk_that_cannot_be_read_ends_the_run_unfinished(stage: Stage) -> None:
+    stage.auditor.error = "the disk of n2 could not be read"
+    came_to = stage.run()
+    assert came_to.problems == ["TruthError: the disk of n2 could not be read"]
+    assert not came_to.finished
+
+
+def test_the_run_file_says_whose_disks_were_to_be_read(stage: Stage) -> None:
+    stage.run()
+    written = json.loads((stage.directory / "run.json").read_bytes())
+    assert written["truth"] == {"nodes": ["n1", "n2", "n3"]}
+
+
+# --- faults of clients, and several at once -------------------------------------------------------
+
+JOINT = """
+about = "a leader and half the clients at once"
+[workload]
+topics = ["a"]
+[[clients]]
+kind = "publisher"
+count = 2
+[[clients]]
+kind = "subscriber"
+[[faults]]
+name = "kill-leader"
+also = ["client-crash"]
+[expect]
+acknowledged_min = 0
+acknowledged_per_s_min = 0
+"""
+
+
+def test_faults_of_one_window_are_recorded_as_one_and_healed_in_the_reverse_order(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, JOINT)
+    came_to = stage.run()
+    [injection] = came_to.injections
+    assert injection.name == "kill-leader + client-crash"
+    leader, *crashed = injection.targets
+    assert leader == "n1"
+    assert len(crashed) == 2
+    done = [line for line in stage.log if line.startswith(("kill", "doom", "restart", "start"))]
+    restarts = [f"restart {client}" for client in crashed]
+    dooms = [f"doom {client}" for client in crashed]
+    assert done[:-1] == ["kill n1", *dooms, *restarts, "start n1"]
+
+
+def test_a_client_that_does_not_notice_its_twin_ends_the_run_unfinished(tmp_path: Path) -> None:
+    text = JOINT.replace("kill-leader", "client-twin").replace('also = ["client-crash"]', "")
+    came_to = Stage(tmp_path, text + "[phases]\nhealth_s_max = 2\n").run()
+    assert came_to.problems == ["RunError: waited 2 s in vain for: replaced clients' ends"]

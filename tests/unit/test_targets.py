@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.targets import TargetError, compose
+from chaos.targets import TargetError, compose, leftovers
 from chaos.targets.compose import ComposeTarget
 from chaos.targets.local import LocalTarget
 from cluster.local import LocalCluster
@@ -18,6 +18,13 @@ from cluster.local import LocalCluster
 SLEEPER = (
     "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nsignal.pause()"
 )
+
+
+@pytest.fixture(autouse=True)
+def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Claims of these tests only: nothing of other runs is cleared away."""
+    monkeypatch.setattr(leftovers, "claims_directory", lambda: tmp_path / "claims")
+    return tmp_path / "claims"
 
 
 @pytest.fixture
@@ -82,6 +89,8 @@ class Docker:
         self.commands.append(line)
         if self.without and line.startswith(self.without):
             raise TargetError(f"{line}: exit 1")
+        if "inspect" in arguments:
+            return "running\n" * len([each for each in arguments if each.startswith("id-of-")])
         return f"id-of-{arguments[-1]}\n" if "ps" in arguments else ""
 
 
@@ -114,7 +123,7 @@ def test_compose_starts_afresh_and_leaves_nothing_behind() -> None:
     target.up()
     target.down()
     target.down()
-    verbs = [line.split("compose.yaml ")[-1] for line in docker.commands if "-p" in line]
+    verbs = [line.split("compose.yaml ")[-1] for line in docker.commands if " -p " in line]
     assert verbs[:2] == ["down --volumes", "up --detach --build"]
     assert verbs[-1] == "down --volumes"
     assert verbs.count("down --volumes") == 2

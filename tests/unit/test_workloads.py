@@ -1,44 +1,57 @@
-"""What chaos/workloads and chaos/crew.py promise: orders are followed, ends are bounded."""
+"""What chaos/workloads promises: orders are followed, payloads prove their origin, all drains."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from chaos import crew as crew_module
-from chaos.crew import Crew, CrewError
+from chaos import payload
 from chaos.history import Recorder, read
-from chaos.workloads import ClientConfig, decode_config
+from chaos.workloads import ClientConfig, decode_config, kinds
 from chaos.workloads.control import Control
-from chaos.workloads.publisher import BEHIND_S_MAX, Pace, PublisherProcess
+from chaos.workloads.gatherer import GathererProcess
+from chaos.workloads.pipeliner import PipelinerProcess
+from chaos.workloads.process import Kit, Worker
+from chaos.workloads.publisher import BEHIND_S_MAX, Pace, PublisherProcess, Texts
+from chaos.workloads.recording import MortalObserver
 from chaos.workloads.subscriber import SubscriberProcess
-from flotilla import Delivery, PutResult, SubscribeResult, Unavailable
+from chaos.workloads.visitor import VisitorProcess
+from flotilla import Delivery, Fenced, Operation, PutResult, SubscribeResult, Unavailable
+from flotilla.protocol import PUBLICATION_BYTES_MAX
+
+TOPICS = ("a", "b")
+ASKED_MAX = 50_000  # a client of a test that never ends is a defect
 
 
-def config(directory: Path, process: str = "client-1", deadline_ms: int = 100) -> ClientConfig:
+def config(directory: Path, parameters: kinds.Parameters) -> ClientConfig:
     return ClientConfig(
-        process=process,
+        process="client-1",
         run_id="r",
         directory=str(directory),
         endpoints=("tcp://127.0.0.1:1",),
-        topics=("a", "b"),
+        topics=TOPICS,
         seed=3,
-        deadline_ms=deadline_ms,
-        rate_per_s=0,
-        get_count_max=10,
-        get_wait_ms=0,
+        deadline_ms=100,
+        parameters=parameters,
     )
 
 
-def test_a_configuration_survives_its_way_into_the_process(tmp_path: Path) -> None:
-    assert decode_config(config(tmp_path).encode()) == config(tmp_path)
+@pytest.mark.parametrize("kind", kinds.KINDS.values())
+def test_a_configuration_survives_its_way_into_the_process(
+    tmp_path: Path, kind: type[kinds.Parameters]
+) -> None:
+    made = config(tmp_path, kind())
+    assert decode_config(made.encode()) == made
+    assert kinds.complaint(made.parameters) == ""
 
 
 # --- control --------------------------------------------------------------------------------------
@@ -54,6 +67,9 @@ class Line:
 
     def order(self, *orders: dict[str, Any]) -> None:
         os.write(self.orders, b"".join(orjson.dumps(order) + b"\n" for order in orders))
+
+    def stop(self) -> None:
+        self.order({"order": "stop"})
 
     def reported(self) -> list[dict[str, Any]]:
         return [orjson.loads(line) for line in os.read(self.reports, 65_536).splitlines()]
@@ -84,75 +100,183 @@ def test_the_end_of_the_line_is_an_order_to_stop(line: Line) -> None:
     assert line.control.order(1) == {"order": "stop"}
 
 
-# --- publisher ------------------------------------------------------------------------------------
+# --- the process ----------------------------------------------------------------------------------
 
 
 class FakeClient:
-    """A client whose puts follow a script: an id, or an error; then the run is stopped."""
+    """A client with the answers of a script; what was asked of it is in `asked`.
+
+    `answers`: for each method an answer or an error after the other; with the last one the order
+    to stop comes.
+    """
 
     client_id = "c"
 
-    def __init__(self, line: Line, outcomes: list[Any]) -> None:
-        self.line = line
-        self.outcomes = outcomes
-        self.puts: list[tuple[str, str]] = []
+    def __init__(self, line: Line, **answers: list[Any]) -> None:
+        self.line, self.answers = line, answers
+        self.asked: list[tuple[Any, ...]] = []
         self.counters: dict[str, int] = {}
-        self.flushed = 0
 
-    def open(self) -> None: ...
+    def _answer(self, method: str, default: Any = None) -> Any:
+        script = self.answers.get(method)
+        if not script:
+            return default
+        answer = script.pop(0)
+        if not any(self.answers.values()):
+            self.line.stop()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def open(self) -> None:
+        self._answer("open")
 
     def next_counter(self, topic: str) -> int:
         return self.counters.get(topic, 0) + 1
 
-    def put(self, topic: str, publication: str) -> PutResult:
-        self.puts.append((topic, publication))
-        self.counters[topic] = self.next_counter(topic)
-        outcome = self.outcomes.pop(0)
-        if not self.outcomes:
-            self.line.order({"order": "stop"})
-        if isinstance(outcome, Exception):
-            raise outcome
-        return PutResult(outcome, 1, False)
+    def put_many(self, topic: str, texts: list[str]) -> list[PutResult]:
+        self.asked.append(("put", topic, texts))
+        self.counters[topic] = self.counters.get(topic, 0) + len(texts)
+        return [PutResult(self._answer("put_many", 1), len(texts), False)]
 
     def flush(self) -> None:
-        self.flushed += 1
+        self.asked.append(("flush",))
+        self._answer("flush")
+
+    def subscribe(self, topic: str) -> SubscribeResult:
+        self.asked.append(("subscribe", topic))
+        return SubscribeResult(self._answer("subscribe", 0), False)
+
+    def unsubscribe(self, topic: str) -> bool:
+        self.asked.append(("unsubscribe", topic))
+        return bool(self._answer("unsubscribe", True))
+
+    def get(self, topic: str | None, wait_ms: int, max_count: int) -> Delivery | None:
+        self.asked.append(("get", topic))
+        assert len(self.asked) < ASKED_MAX, "it reads for ever"
+        answer: Delivery | None = self._answer(f"get_{topic}")
+        return answer
+
+    def producer(self, topic: str, **options: Any) -> FakeProducer:
+        self.asked.append(("producer", topic))
+        return FakeProducer(self, topic)
 
 
-def publish(line: Line, directory: Path, outcomes: list[Any]) -> FakeClient:
-    client = FakeClient(line, outcomes)
-    line.order({"order": "phase", "phase": "warmup"})
+class FakeProducer:
+    """A producer whose publications end as the script of its topic says, 1 = acknowledged."""
+
+    def __init__(self, client: FakeClient, topic: str) -> None:
+        self.client, self.topic = client, topic
+
+    def send(self, text: str) -> Future[PutResult]:
+        future: Future[PutResult] = Future()
+        answer = self.client.answers[f"send_{self.topic}"].pop(0)
+        self.client.asked.append(("send", self.topic, text))
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            self.client.counters[self.topic] = self.client.next_counter(self.topic)
+            future.set_result(PutResult(answer, 1, False))
+        if not self.client.answers[f"send_{self.topic}"]:
+            self.client.line.stop()
+        return future
+
+    def close(self) -> None:
+        self.client.asked.append(("close", self.topic))
+
+
+def work(
+    line: Line,
+    directory: Path,
+    kind: Callable[[Kit], Worker],
+    parameters: kinds.Parameters,
+    client: FakeClient,
+) -> list[tuple[Any, ...]]:
     with Recorder(directory, "p", "r") as recorder:
-        process = PublisherProcess(
-            ("a", "b"),
-            client,
-            iter(["x"] * 9),
-            line.control,  # type: ignore[arg-type]
+        kit = Kit(
+            config(directory, parameters),
+            client,  # type: ignore[arg-type]
+            recorder,
+            MortalObserver(recorder),
+            line.control,
         )
-        process.run(recorder, 0)
-    return client
+        kind(kit).run()
+    return client.asked
+
+
+def begin(line: Line) -> None:
+    line.order({"order": "phase", "phase": "warmup"})
+
+
+def test_a_client_that_cannot_be_opened_yet_tries_again_before_it_is_ready(
+    line: Line, tmp_path: Path
+) -> None:
+    begin(line)
+    client = FakeClient(line, open=[Unavailable("no leader"), None], put_many=[1])
+    work(line, tmp_path, PublisherProcess, kinds.Publisher(rate_per_s=0), client)
+    reports = [report["report"] for report in line.reported()]
+    assert reports.index("ready") > 0
+    assert reports.count("ready") == 1
+
+
+def test_a_fenced_client_stops_at_once_and_sends_nothing_more(line: Line, tmp_path: Path) -> None:
+    begin(line)
+    client = FakeClient(line, put_many=[1, Fenced("a newer process"), 1])
+    with pytest.raises(Fenced):
+        work(line, tmp_path, PublisherProcess, kinds.Publisher(rate_per_s=0), client)
+    assert [asked[0] for asked in client.asked] == ["put", "put"]
+
+
+# --- publishers -----------------------------------------------------------------------------------
+
+
+def puts(asked: list[tuple[Any, ...]]) -> list[tuple[str, list[list[str]]]]:
+    """Return topic and (producer, topic, counter) of each payload of each put."""
+    return [(one[1], [text.split()[:3] for text in one[2]]) for one in asked if one[0] == "put"]
 
 
 def test_a_publisher_goes_on_after_errors_and_counts_them_as_what_they_are(
     line: Line, tmp_path: Path
 ) -> None:
+    begin(line)
     unknown, refused = Unavailable("late", definite=False), Unavailable("never", definite=True)
-    client = publish(line, tmp_path, [1, unknown, refused, 2])
-    assert [topic for topic, _ in client.puts] == ["a", "b", "a", "b"]
-    counts = {"acknowledged": 2, "unknown": 1, "failed": 1}
+    client = FakeClient(line, put_many=[1, unknown, refused, 2])
+    asked = work(line, tmp_path, PublisherProcess, kinds.Publisher(rate_per_s=0), client)
+    assert [topic for topic, _ in puts(asked)] == ["a", "b", "a", "b"]
+    assert asked[-1] == ("flush",)
+    counts = {"acknowledged": 2, "delivered": 0, "unknown": 1, "failed": 1}
     assert line.reported()[-1] == {"report": "progress", **counts}
 
 
-def test_a_publishers_payload_carries_its_id_topic_and_counter(line: Line, tmp_path: Path) -> None:
-    client = publish(line, tmp_path, [1, 2, 3])
-    assert [text.split()[:3] for _, text in client.puts] == [
-        ["c", "a", "1"],
-        ["c", "b", "1"],
-        ["c", "a", "2"],
+def test_a_publishers_payloads_carry_its_id_topic_and_counters(line: Line, tmp_path: Path) -> None:
+    begin(line)
+    parameters = kinds.Publisher(rate_per_s=0, batch_count=2)
+    client = FakeClient(line, put_many=[1, 1, 3])
+    assert puts(work(line, tmp_path, PublisherProcess, parameters, client)) == [
+        ("a", [["c", "a", "1"], ["c", "a", "2"]]),
+        ("b", [["c", "b", "1"], ["c", "b", "2"]]),
+        ("a", [["c", "a", "3"], ["c", "a", "4"]]),
     ]
 
 
-def test_a_publisher_sends_its_outbox_before_it_stops(line: Line, tmp_path: Path) -> None:
-    assert publish(line, tmp_path, [1]).flushed == 1
+def test_a_hot_topic_gets_its_share(line: Line, tmp_path: Path) -> None:
+    begin(line)
+    parameters = kinds.Publisher(rate_per_s=0, hot_share=0.8)
+    client = FakeClient(line, put_many=[1] * 200)
+    topics = [
+        topic for topic, _ in puts(work(line, tmp_path, PublisherProcess, parameters, client))
+    ]
+    assert 0.8 < topics.count("a") / len(topics) < 1
+
+
+def test_large_publications_reach_the_limit_exactly_and_prove_their_origin() -> None:
+    texts = Texts(PUBLICATION_BYTES_MAX, 5)
+    made = [texts.make("c", "a", counter).encode() for counter in range(1, 30)]
+    sizes = [len(data) for data in made]
+    assert max(sizes) == PUBLICATION_BYTES_MAX
+    assert sizes.count(PUBLICATION_BYTES_MAX) > 2
+    assert min(sizes) < PUBLICATION_BYTES_MAX / 2
+    assert [payload.check(data, "a") for data in made] == [("c", n) for n in range(1, 30)]
 
 
 def test_a_pace_keeps_its_rate_but_makes_up_for_a_second_at_most() -> None:
@@ -167,143 +291,189 @@ def test_a_pace_keeps_its_rate_but_makes_up_for_a_second_at_most() -> None:
     assert behind == pytest.approx(10 * BEHIND_S_MAX, abs=1)
 
 
-# --- subscriber -----------------------------------------------------------------------------------
+def test_a_pipeliner_sends_everything_again_before_the_burst_after_an_error(
+    line: Line, tmp_path: Path
+) -> None:
+    begin(line)
+    unknown = Unavailable("late", definite=False)
+    client = FakeClient(line, send_a=[1, unknown, 2, 3], send_b=[1, 2, 3, 4])
+    parameters = kinds.Pipeliner(burst_count=2)
+    asked = work(line, tmp_path, PipelinerProcess, parameters, client)
+    opening = [("producer", "a"), ("producer", "b")]
+    steps = [one[:2] if one[0] == "send" else one for one in asked]
+    burst = [("send", "a")] * 2 + [("send", "b")] * 2
+    closing = [("close", "a"), ("close", "b")]
+    assert steps == [
+        ("flush",),
+        *opening,
+        *burst,
+        *closing,
+        ("flush",),
+        *opening,
+        *burst,
+        *closing,
+        ("flush",),
+    ]
+    counts = {"acknowledged": 7, "delivered": 0, "unknown": 1, "failed": 0}
+    assert line.reported()[-1] == {"report": "progress", **counts}
 
 
-class Topics:
-    """A client with two topics; each GET hands over the next delivery of the script, if any."""
+def test_a_fenced_pipeliner_stops(line: Line, tmp_path: Path) -> None:
+    begin(line)
+    client = FakeClient(line, send_a=[Fenced("a newer process")] * 2, send_b=[1, 1, 1])
+    with pytest.raises(Fenced):
+        work(line, tmp_path, PipelinerProcess, kinds.Pipeliner(burst_count=2), client)
 
-    def __init__(self, line: Line, deliveries: dict[str, list[Delivery | Exception]]) -> None:
-        self.line = line
-        self.deliveries = deliveries
-        self.asked = 0
 
-    def subscribe(self, topic: str) -> SubscribeResult:
-        return SubscribeResult(0, False)
+# --- those that read ------------------------------------------------------------------------------
 
-    def get(self, topic: str, wait_ms: int, max_count: int) -> Delivery | None:
-        self.asked += 1
-        assert self.asked < 100, "it reads for ever"
-        script = self.deliveries[topic]
-        next_one = script.pop(0) if script else None
-        if isinstance(next_one, Exception):
-            raise next_one
-        return next_one
+
+def delivery(topic: str, first_id: int, count: int) -> Delivery:
+    return Delivery(topic, first_id, tuple(b"x" for _ in range(count)))
 
 
 def drained_rows(directory: Path) -> list[tuple[str, int]]:
-    rows = read(directory / "s.jsonl")
+    rows = read(directory / "p.jsonl")
     return [(row["topic"], row["last_id"]) for row in rows if row.get("phase") == "drained"]
 
 
-def subscribe(line: Line, directory: Path, client: Topics) -> None:
-    with Recorder(directory, "s", "r") as recorder:
-        SubscriberProcess(
-            config(directory),
-            client,
-            recorder,
-            line.control,  # type: ignore[arg-type]
-        ).run()
-
-
-def test_a_subscriber_reads_on_through_errors_to_every_tombstone_and_says_so_once(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = Topics(
-        line,
-        {
-            "a": [Delivery("a", 1, (b"1", b"2")), Delivery("a", 3, (b"3",))],
-            "b": [Unavailable("late"), Delivery("b", 1, (b"1",))],
-        },
-    )
+def when_reported(line: Line, monkeypatch: pytest.MonkeyPatch, **then: Callable[[], None]) -> None:
+    """Give orders when a client makes a report."""
     report = line.control.report
 
-    def stop_when_drained(name: str, **fields: Any) -> None:
+    def reporting(name: str, **fields: Any) -> None:
         report(name, **fields)
-        if name == "drained":
-            line.order({"order": "stop"})
+        if name in then:
+            then[name]()
 
-    monkeypatch.setattr(line.control, "report", stop_when_drained)
-    line.order({"order": "drain", "last_ids": {"a": 3, "b": 1}})
-    subscribe(line, tmp_path, client)
+    monkeypatch.setattr(line.control, "report", reporting)
+
+
+def draining(line: Line, **last_ids: int) -> Callable[[], None]:
+    return lambda: line.order({"order": "drain", "last_ids": last_ids})
+
+
+@pytest.mark.parametrize("pause_s", [0, 3600])
+def test_a_subscriber_reads_on_through_errors_to_every_tombstone_and_says_so_once(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float
+) -> None:
+    client = FakeClient(
+        line,
+        get_a=[delivery("a", 1, 2), delivery("a", 3, 1)],
+        get_b=[Unavailable("late"), delivery("b", 1, 1)],
+        never=[None],
+    )
+    when_reported(line, monkeypatch, ready=draining(line, a=3, b=1), drained=line.stop)
+    parameters = kinds.Subscriber(get_wait_ms=0, pause_s=pause_s)
+    work(line, tmp_path, SubscriberProcess, parameters, client)
     assert sorted(drained_rows(tmp_path)) == [("a", 3), ("b", 1)]
     reports = line.reported()
     assert [one["report"] for one in reports].count("drained") == 1
-    assert reports[-1] == {"report": "progress", "delivered": 4}
+    assert reports[-1]["delivered"] == 4
 
 
 def test_a_subscriber_that_is_not_at_the_tombstone_does_not_claim_to_have_drained(
-    line: Line, tmp_path: Path
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = Topics(line, {"a": [Delivery("a", 1, (b"1",))], "b": []})
-    line.order({"order": "drain", "last_ids": {"a": 1, "b": 5}}, {"order": "phase", "phase": "x"})
-    line.order({"order": "stop"})
-    subscribe(line, tmp_path, client)
-    assert ("b", 5) not in drained_rows(tmp_path)
+    client = FakeClient(line, get_a=[delivery("a", 1, 1)], get_b=[delivery("b", 1, 4)])
+    when_reported(line, monkeypatch, ready=draining(line, a=1, b=5))
+    work(line, tmp_path, SubscriberProcess, kinds.Subscriber(), client)
+    assert drained_rows(tmp_path) == [("a", 1)]
     assert "drained" not in [one["report"] for one in line.reported()]
 
 
-# --- crew -----------------------------------------------------------------------------------------
+def test_a_gatherer_notes_what_comes_from_whatever_topic(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought = [delivery("b", 1, 2), None, Unavailable("late"), delivery("a", 1, 1)]
+    client = FakeClient(line, get_None=brought, never=[None])
+    when_reported(line, monkeypatch, ready=draining(line, a=1, b=2), drained=line.stop)
+    asked = work(line, tmp_path, GathererProcess, kinds.Gatherer(), client)
+    assert {one for one in asked if one[0] == "get"} == {("get", None)}
+    assert sorted(drained_rows(tmp_path)) == [("a", 1), ("b", 2)]
 
-FOLLOWS = """
+
+def test_a_visitor_comes_and_goes_and_asks_again_until_it_has_left(
+    line: Line, tmp_path: Path
+) -> None:
+    client = FakeClient(line, unsubscribe=[Unavailable("late"), *[True] * 8], subscribe=[0] * 10)
+    parameters = kinds.Visitor(stay_s=0.001, away_s=0.001, get_wait_ms=0)
+    asked = work(line, tmp_path, VisitorProcess, parameters, client)
+    controls = [one for one in asked if one[0] != "get"]
+    first = controls.index(("unsubscribe", "a"))
+    assert controls[first : first + 3] == [
+        ("unsubscribe", "a"),
+        ("unsubscribe", "a"),
+        ("unsubscribe", "b"),
+    ]
+    standing: set[str] = set()
+    for method, topic in asked:
+        if method == "subscribe":
+            standing.add(topic)
+        elif method == "unsubscribe":
+            standing.discard(topic)
+        else:
+            assert topic in standing
+
+
+def test_a_visitor_that_is_away_at_the_drain_has_nothing_to_drain(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient(line, never=[None])
+    parameters = kinds.Visitor(stay_s=0, away_s=3600, get_wait_ms=0)
+    unsubscribe = client.unsubscribe
+
+    def then_drain(topic: str) -> bool:
+        if topic == TOPICS[-1]:
+            draining(line, a=9, b=9)()
+        return unsubscribe(topic)
+
+    monkeypatch.setattr(client, "unsubscribe", then_drain)
+    when_reported(line, monkeypatch, drained=line.stop)
+    work(line, tmp_path, VisitorProcess, parameters, client)
+    assert drained_rows(tmp_path) == []
+    assert [one["report"] for one in line.reported()].count("drained") == 1
+
+
+# --- death at a chosen point ----------------------------------------------------------------------
+
+DIES = """
 import sys
-from chaos.workloads.control import Control
-control = Control()
-control.report("ready")
-while (order := control.order(10)) and order["order"] != "stop":
-    control.report("heard", acknowledged=2)
+from pathlib import Path
+from chaos.history import Recorder
+from chaos.workloads.recording import MortalObserver
+from flotilla import Operation, Outcome
+with Recorder(Path(sys.argv[1]), "p", "r") as recorder:
+    observer = MortalObserver(recorder)
+    observer.arm(sys.argv[2], int(sys.argv[3]))
+    for number in range(1, 4):
+        operation = Operation(number, "c", "put", "a", counter=number, count=1)
+        observer.on_invoke(operation)
+        observer.on_complete(operation, Outcome(1, first_id=number, count=1, duplicate=False))
 """
-IGNORES = 'import sys, signal; print(\'{"report": "ready"}\', flush=True); signal.pause()'
-CRASHES = "import sys; sys.exit('out of luck')"
 
 
-@pytest.fixture
-def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
-    monkeypatch.setattr(crew_module, "STOP_MARGIN_S", 0.2)
-    made = Crew()
-    yield made
-    made.close()
-
-
-def start(crew: Crew, directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setattr(
-        crew_module, "client_command", lambda role, config: [sys.executable, "-c", script]
-    )
-    crew.start("publisher", [config(directory)])
-
-
-def poll_until_ready(crew: Crew) -> None:
-    deadline_s = time.monotonic() + 20
-    while not crew.all_have("ready"):
-        assert time.monotonic() < deadline_s, crew.lacking("ready")
-        crew.poll(0.02)
-
-
-def test_a_crew_hears_reports_gives_orders_and_dismisses(
-    crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("point", "passes", "left"),
+    [
+        ("invoked", 0, ["invoke"]),
+        ("answered", 0, ["invoke"]),
+        ("recorded", 0, ["invoke", "ok"]),
+        ("answered", 1, ["invoke", "ok", "invoke"]),
+        ("recorded", 2, ["invoke", "ok"] * 3),
+    ],
+)
+def test_a_client_dies_at_its_point_and_the_history_has_what_came_before(
+    tmp_path: Path, point: str, passes: int, left: list[str]
 ) -> None:
-    start(crew, tmp_path, monkeypatch, FOLLOWS)
-    poll_until_ready(crew)
-    crew.order("phase", phase="steady")
-    deadline_s = time.monotonic() + 20
-    while crew.lacking("heard"):
-        assert time.monotonic() < deadline_s
-        crew.poll(0.02)
-    assert crew.count("acknowledged") == 2
-    assert crew.dismiss("publisher") == []
+    arguments = [sys.executable, "-c", DIES, str(tmp_path), point, str(passes)]
+    packages = os.pathsep.join(path or "." for path in sys.path)
+    done = subprocess.run(arguments, env={**os.environ, "PYTHONPATH": packages}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [event["type"] for event in read(tmp_path / "p.jsonl")] == left
 
 
-def test_a_client_that_ends_by_itself_ends_the_run_with_its_last_words(
-    crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start(crew, tmp_path, monkeypatch, CRASHES)
-    with pytest.raises(CrewError, match=r"client-1 ended with 1(?s:.*)out of luck"):
-        poll_until_ready(crew)
-
-
-def test_a_client_that_does_not_stop_is_killed_at_its_bound_and_named(
-    crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start(crew, tmp_path, monkeypatch, IGNORES)
-    poll_until_ready(crew)
-    assert crew.dismiss("publisher") == ["client-1"]
+def test_a_client_that_nobody_armed_lives_on(tmp_path: Path) -> None:
+    with Recorder(tmp_path, "p", "r") as recorder:
+        MortalObserver(recorder).on_invoke(Operation(1, "c", "put", "a", counter=1, count=1))
+    assert [event["type"] for event in read(tmp_path / "p.jsonl")] == ["invoke"]

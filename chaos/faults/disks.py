@@ -1,0 +1,231 @@
+"""Faults of disks and clocks: power, bits, space, fsync, whole disks, a wall clock that jumps.
+
+What must not live here: how bytes are damaged or taken back (chaos/targets).
+
+Without its disk a node counts for nothing until the others have made it a member again. So whoever
+takes a disk away waits first until the last one is back: no more than a minority is ever promised.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from chaos.faults.whom import Whom, anyone, follower, in_any_order
+from chaos.targets import (
+    Breakable,
+    Compacts,
+    Damages,
+    Fills,
+    LosesPower,
+    StepsClocks,
+    Syncs,
+    Wipes,
+)
+
+MIB: Final = 2**20
+FREE_BYTES: Final = (0, 32 * MIB)  # nothing fits; below what a node keeps free, so it refuses PUTs
+SYNC_MS: Final = (10, 300)  # a busy disk's; one that is about to break
+STEP_S: Final = (1.0, 86_400.0)
+
+
+@dataclass(frozen=True)
+class PowerLoss:
+    """Machines that go dark: what was written and not synced is gone, the last of it torn."""
+
+    name: str
+    choose: Whom
+    needs: tuple[type, ...] = (LosesPower,)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """SIGKILL, then undo all or a part of what was not synced."""
+        assert isinstance(target, LosesPower), target.name
+        target.lose_power(nodes, dice)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Start them from what is left."""
+        target.start(nodes)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A disk that changed what a node had proved to be durable: it must notice, and start anew."""
+
+    name: str
+    how: Literal["flip", "cut"]
+    needs: tuple[type, ...] = (Damages,)
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return one node, once every disk is whole."""
+        assert isinstance(target, Damages), target.name
+        target.await_whole()
+        return anyone(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """SIGKILL; flip a bit of the journal, or cut off the end of one of its older files."""
+        assert isinstance(target, Damages), target.name
+        for node in nodes:
+            (target.flip_bit if self.how == "flip" else target.truncate)(node, dice)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Start it; it refuses, so its disk is emptied and the others bring it up."""
+        assert isinstance(target, Damages), target.name
+        target.rebuild(nodes)
+
+
+class DiskFull:
+    """A disk with no room, or with too little for publications."""
+
+    name = "disk-full"
+    needs: tuple[type, ...] = (Fills,)
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return one node."""
+        return anyone(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """Leave nothing (the node ends, as it must) or 32 MiB (it refuses publications)."""
+        assert isinstance(target, Fills), target.name
+        target.fill(nodes, dice.choice(FREE_BYTES))
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Make room; start who ended."""
+        assert isinstance(target, Fills), target.name
+        target.free(nodes)
+        target.start(nodes)
+
+
+class SlowFsync:
+    """A disk that takes its time: everything that is acknowledged waits for it."""
+
+    name = "slow-fsync"
+    needs: tuple[type, ...] = (Syncs,)
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return one node."""
+        return anyone(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """Let each fsync take 10 to 300 ms longer."""
+        assert isinstance(target, Syncs), target.name
+        target.slow_syncs(nodes, dice.randint(*SYNC_MS))
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Let it be as fast as the disk."""
+        assert isinstance(target, Syncs), target.name
+        target.mend_syncs(nodes)
+
+
+class FsyncError:
+    """A disk that reports EIO: the node must end, and never take a second fsync's word for it."""
+
+    name = "fsync-error"
+    needs: tuple[type, ...] = (Syncs,)
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return one node."""
+        return anyone(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """Let each fsync fail, and make nothing durable."""
+        assert isinstance(target, Syncs), target.name
+        target.fail_syncs(nodes)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Undo what was not synced; start it from the rest."""
+        assert isinstance(target, Syncs), target.name
+        target.mend_syncs(nodes)
+        target.start(nodes)
+
+
+class Wipe:
+    """A node that loses its disk: a new member, which must not vote for what it has forgotten."""
+
+    name = "wipe"
+    needs: tuple[type, ...] = (Wipes,)
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return one node, once every disk is whole."""
+        assert isinstance(target, Wipes), target.name
+        target.await_whole()
+        return anyone(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """SIGKILL and empty its disk."""
+        assert isinstance(target, Wipes), target.name
+        target.wipe(nodes)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Start it: it is readmitted, and brought up from the others."""
+        target.start(nodes)
+
+
+class Readmission:
+    """A membership change in bad times: a wiped node is admitted anew while another one dies."""
+
+    name = "readmission"
+    needs: tuple[type, ...] = (Wipes,)
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return who is wiped, and who is killed; once every disk is whole."""
+        assert isinstance(target, Wipes), target.name
+        target.await_whole()
+        return in_any_order(target, dice)[:2]
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """Empty the first one's disk, start it, and SIGKILL the second one at once."""
+        assert isinstance(target, Wipes), target.name
+        target.wipe(nodes[:1])
+        target.start(nodes[:1])
+        target.kill(nodes[1:])
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Start both; now a majority can admit the first one, if it is not a member yet."""
+        target.start(nodes)
+
+
+class FarBehind:
+    """A node that was away so long that the others have dropped what it needs: it takes a copy."""
+
+    name = "far-behind"
+    needs: tuple[type, ...] = (Compacts,)
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return a follower, once every disk is whole."""
+        assert isinstance(target, Compacts), target.name
+        target.await_whole()
+        return follower(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """SIGKILL, and wait until the others' logs begin behind what it has."""
+        assert isinstance(target, Compacts), target.name
+        target.kill(nodes)
+        target.await_compaction(nodes)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Start it."""
+        target.start(nodes)
+
+
+class ClockStep:
+    """A wall clock that jumps, ahead or back: no promise may rest on it."""
+
+    name = "clock-step"
+    needs: tuple[type, ...] = (StepsClocks,)
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return one node."""
+        return anyone(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """Set it a second to a day ahead or back."""
+        assert isinstance(target, StepsClocks), target.name
+        low, high = STEP_S
+        step_s = low * (high / low) ** dice.random()
+        target.step_clocks(nodes, dice.choice((step_s, -step_s)))
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Set it right."""
+        assert isinstance(target, StepsClocks), target.name
+        target.step_clocks(nodes, 0.0)

@@ -1,0 +1,87 @@
+"""Faults of processes: killed, stopped in order, standing still. Disks and networks stay whole.
+
+What must not live here: who is hit (whom.py), and how a process is hit (chaos/targets).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from chaos.faults.whom import Whom, in_any_order, leader
+from chaos.targets import Breakable, Pauses, Rolls
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Nodes that end without a word; clients go on writing, and what is on the disks is all."""
+
+    name: str
+    choose: Whom
+    needs: tuple[type, ...] = ()
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """SIGKILL, with nothing waited for in between."""
+        target.kill(nodes)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Start them from their disks."""
+        target.start(nodes)
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Nodes that stand still longer than an election, and go on as if nothing had happened."""
+
+    name: str
+    choose: Whom
+    needs: tuple[type, ...] = (Pauses,)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """SIGSTOP."""
+        assert isinstance(target, Pauses), target.name
+        target.pause(nodes)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """SIGCONT."""
+        assert isinstance(target, Pauses), target.name
+        target.resume(nodes)
+
+
+class RollingRestart:
+    """An upgrade: every node is ended in order and started again, one after the other."""
+
+    name = "rolling-restart"
+    needs: tuple[type, ...] = (Rolls,)
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return every node, in an order of the dice."""
+        return in_any_order(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """SIGTERM and start, each when the one before takes part again."""
+        assert isinstance(target, Rolls), target.name
+        target.roll(nodes)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Start who does not run."""
+        target.start(nodes)
+
+
+class TransferLeadership:
+    """A leader that hands over in order: no acknowledged publication, and little time, is lost."""
+
+    name = "transfer-leadership"
+    needs: tuple[type, ...] = ()
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return the leader."""
+        return leader(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """SIGTERM: the leader hands over, answers what is under way, and ends."""
+        target.stop(nodes)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Start it again."""
+        target.start(nodes)

@@ -1,0 +1,65 @@
+"""Which target can do which fault: asked before a run starts, and shown to people.
+
+What lives here: what faults need against what kinds of targets have. What must not: what a fault
+does, and what a target does about it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+
+from chaos.faults import FAULTS
+from chaos.targets import Equips, Target, UnsupportedFault
+from chaos.targets.kinds import KINDS
+
+
+def lacking(fault: str, kind: type) -> list[str]:
+    """Return the powers that a kind of target lacks for a fault; none: it can do it."""
+    return [need.__name__ for need in FAULTS[fault].needs if not issubclass(kind, need)]
+
+
+def able(fault: str) -> list[str]:
+    """Return the names of the targets that can do a fault."""
+    return [name for name, kind in KINDS.items() if not lacking(fault, kind)]
+
+
+def missing(faults: Collection[str], target: str) -> list[str]:
+    """Return those of the faults that the target `target` (a name) cannot do, sorted."""
+    return sorted(fault for fault in faults if target not in able(fault))
+
+
+def check(faults: Collection[str], target: str) -> None:
+    """Raise UnsupportedFault for the first of the faults that the target `target` cannot do."""
+    for fault in missing(faults, target):
+        others = ", ".join(able(fault)) or "no target here"
+        lacks = ", ".join(lacking(fault, KINDS[target]))
+        raise UnsupportedFault(
+            f"the target {target} cannot do {fault} (it lacks: {lacks}); {others} can"
+        )
+
+
+def prepare(target: Target, faults: Collection[str]) -> None:
+    """Let the target get ready for these faults, before its `up`.
+
+    Raises UnsupportedFault for what no such target does, TargetError for what this machine lacks.
+    """
+    check(faults, target.name)
+    if isinstance(target, Equips):
+        target.equip({need for fault in faults for need in FAULTS[fault].needs})
+
+
+def fault_table() -> str:
+    """Return the table of faults, and of who can do them, as Markdown."""
+    lines = ["| fault | what it is | inject | heal | targets |", "|---|---|---|---|---|"]
+    for name, fault in FAULTS.items():
+        about, inject, heal = (
+            _first_sentence(each) for each in (type(fault), fault.inject, fault.heal)
+        )
+        lines.append(f"| `{name}` | {about} | {inject} | {heal} | {', '.join(able(name))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _first_sentence(described: object) -> str:
+    first = (inspect.getdoc(described) or "").partition("\n\n")[0]
+    return " ".join(first.split())

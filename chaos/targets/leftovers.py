@@ -1,0 +1,153 @@
+"""What a run has set up on this machine, written down so that a later one can clear it away.
+
+What lives here: the claim of a running experiment, and clearing up after those whose process is
+gone (SIGKILL, a crash of the machine's session). What must not: how a cluster is taken down in
+order; a target's `down` does that.
+
+A claim is a file below the user's runtime directory, locked for as long as the run's process lives:
+the kernel lets go of the lock however that process ends, so a claim that can be locked is dead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from chaos.targets import TargetError
+from cluster.local import LocalCluster
+
+PATIENCE_S: Final = 2.0  # nobody needs these nodes any more
+COMMAND_S_MAX: Final = 30.0
+# What a compose project has: how it is removed, and further options of its listing.
+CONTAINER_KINDS: Final = {
+    "container": ("rm --force", "--all"),
+    "volume": ("rm",),
+    "network": ("rm",),
+}
+INTERFACES: Final = Path("/sys/class/net")
+
+
+def claims_directory() -> Path:
+    """Return where the claims of this user's runs are."""
+    return Path(tempfile.gettempdir()) / f"flotilla-chaos-{os.geteuid()}"
+
+
+class Claim:
+    """Says that a run of this kind (a target's name) uses `directory`, and anything by `label`."""
+
+    def __init__(self, kind: str, directory: Path, label: str = "") -> None:
+        self._fields = {"kind": kind, "directory": str(directory.resolve()), "label": label}
+        self._held: tuple[int, Path] | None = None  # its lock and its file
+
+    def take(self) -> None:
+        """Write it down, and hold it until `release` or this process's end.
+
+        Raises TargetError if a living run has claimed the same label.
+        """
+        claims_directory().mkdir(mode=0o700, exist_ok=True)
+        if self._fields["label"] and self._fields["label"] in _living_labels():
+            raise TargetError(f"{self._fields['label']} is in use by another run")
+        descriptor, path = tempfile.mkstemp(".json", dir=claims_directory())
+        self._held = descriptor, Path(path)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, json.dumps(self._fields).encode())
+
+    def release(self) -> None:
+        """Nothing is left of the run."""
+        if self._held is not None:
+            descriptor, path = self._held
+            self._held = None
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+Clear = Callable[[Path, str], None]
+"""Clears away what a claim's (directory, label) says."""
+
+
+def clear_processes(directory: Path, label: str) -> None:
+    """Wake and end the node processes of a directory."""
+    if directory.exists():
+        LocalCluster(directory).down(PATIENCE_S)
+
+
+def clear_namespaces(directory: Path, label: str) -> None:
+    """End the nodes of a directory, and remove the namespaces whose names begin with `label`-."""
+    clear_processes(directory, label)
+    listed = _output("ip", "netns", "list").splitlines()
+    names = [line.split()[0] for line in listed if line.startswith(f"{label}-")]
+    for name in names:
+        for pid in _output("ip", "netns", "pids", name).split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        _output("ip", "netns", "delete", name)
+    if (INTERFACES / host_interface(label)).exists():
+        _output("ip", "link", "delete", host_interface(label))
+
+
+def clear_containers(directory: Path, label: str) -> None:
+    """Remove containers, volumes and networks of the compose project `label`."""
+    of_project = f"label=com.docker.compose.project={label}"
+    for kind, removal in CONTAINER_KINDS.items():
+        found = _output("docker", kind, "ls", "--quiet", "--filter", of_project, *removal[1:])
+        if found.split():
+            _output("docker", kind, *removal[0].split(), *found.split())
+
+
+def host_interface(label: str) -> str:
+    """Return the name of a run's interface on the machine's side: 15 characters at most."""
+    return f"flt-{label.rpartition('-')[2]}"
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=COMMAND_S_MAX, check=True
+    )
+    return done.stdout
+
+
+CLEARS: Final[Mapping[str, Clear]] = {
+    "local": clear_processes,
+    "namespaces": clear_namespaces,
+    "compose": clear_containers,
+}
+
+
+def sweep(clears: Mapping[str, Clear] = CLEARS) -> list[str]:
+    """Clear away what dead runs left; return a line for each. A living run is left alone."""
+    lines = []
+    for path, fields, is_dead in _claims():
+        if is_dead:
+            clears[fields["kind"]](Path(fields["directory"]), fields["label"])
+            lines.append(f"{fields['kind']}: {fields['directory']} {fields['label']}".strip())
+            path.unlink(missing_ok=True)
+    return lines
+
+
+def _living_labels() -> set[str]:
+    return {fields["label"] for _, fields, is_dead in _claims() if not is_dead}
+
+
+def _claims() -> Iterator[tuple[Path, dict[str, str], bool]]:
+    """Yield (file, fields, whether its process is gone); the lock of a dead one is held by us."""
+    for path in sorted(claims_directory().glob("*.json")):
+        with suppress(FileNotFoundError), path.open() as file:  # it may be released just now
+            is_dead = _locked(file.fileno())
+            if text := file.read():  # none: it is just being taken
+                yield path, json.loads(text), is_dead
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

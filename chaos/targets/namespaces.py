@@ -1,0 +1,159 @@
+"""A cluster of processes on this machine, each node in a network namespace of its own.
+
+What lives here: building and removing that network, and starting nodes in it. What must not: what
+can be done to processes and disks (local.py), and rules for packets (network.py).
+
+A namespace for a switch, one for each node, and one address on the machine's side for the clients:
+
+    clients (10.213.X.1) --- switch --- n1 (10.213.X.11), n2 (10.213.X.12), …
+
+The switch has a namespace too, because rules for forwarded packets on the machine (docker's, say)
+would apply to it otherwise. All names begin with the run's label, and go with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from chaos.targets import CLIENTS, Link, TargetError, Weather, Weathers
+from chaos.targets.leftovers import Claim, clear_namespaces, host_interface
+from chaos.targets.local import LocalTarget
+from chaos.targets.network import Network
+
+TOOLS: Final = {"ip": "iproute2", "iptables": "iptables"}
+NETWORK: Final = "10.213"  # private (RFC 1918), and nobody's default
+CLIENTS_HOST: Final = 1
+NODE_HOST_FIRST: Final = 11
+COMMAND_S_MAX: Final = 30.0
+
+
+class NamespacesTarget(LocalTarget):
+    """As LocalTarget, and with a network. Raises TargetError without root or the tools."""
+
+    name = "namespaces"
+
+    def __init__(self, directory: Path, node_count: int) -> None:
+        super().__init__(directory, node_count)
+        _check_machine()
+        seed = zlib.crc32(bytes(directory.resolve()))
+        self._label = f"flotilla-{seed:08x}"
+        self._claim = Claim(self.name, directory, self._label)
+        self._subnet = 0
+        self._first_subnet = seed % 256
+        self._weathers = False
+        self._network = Network(self._enter, self._addresses, seed)
+
+    def equip(self, needs: Collection[type]) -> None:
+        """As LocalTarget; see that packets can be held back if they will have to be."""
+        super().equip(needs)
+        self._weathers = Weathers in needs
+
+    def _create(self) -> None:
+        clear_namespaces(self._directory, self._label)
+        self._subnet = _free_subnet(self._first_subnet)
+        self._build()
+        if self._weathers:
+            self._network.probe(self.nodes[0])
+        addresses = self._addresses()
+        hosts = [addresses[node] for node in self.nodes]
+        self._cluster.create(nodes=len(self.nodes), settings=self._settings, hosts=hosts)
+
+    def _build(self) -> None:
+        addresses, switch = self._addresses(), f"{self._label}-switch"
+        host = host_interface(self._label)
+        spaces = {node: f"{self._label}-{node}" for node in self.nodes}
+        _ip(
+            f"netns add {switch}",
+            *(f"netns add {space}" for space in spaces.values()),
+            f"link add {host} type veth peer name clients netns {switch}",
+            f"addr add {addresses[CLIENTS]}/24 dev {host}",
+            f"link set {host} up",
+            *(
+                f"link add eth0 netns {space} type veth peer name {node} netns {switch}"
+                for node, space in spaces.items()
+            ),
+        )
+        ports = [CLIENTS, *self.nodes]
+        _ip(
+            "link add bridge type bridge",
+            "link set bridge up",
+            *(f"link set {port} master bridge up" for port in ports),
+            namespace=switch,
+        )
+        for node, space in spaces.items():
+            address = f"addr add {addresses[node]}/24 dev eth0"
+            _ip(address, "link set lo up", "link set eth0 up", namespace=space)
+
+    def _addresses(self) -> dict[str, str]:
+        hosts = {node: NODE_HOST_FIRST + number for number, node in enumerate(self.nodes)}
+        hosts[CLIENTS] = CLIENTS_HOST
+        return {name: f"{NETWORK}.{self._subnet}.{host}" for name, host in hosts.items()}
+
+    def _enter(self, node: str) -> Sequence[str]:
+        return ("ip", "netns", "exec", f"{self._label}-{node}")
+
+    def _prefix(self, node: str) -> Sequence[str]:
+        return (*self._enter(node), *super()._prefix(node))
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def cut(self, links: Collection[Link]) -> None:
+        """Drop what is sent over these links."""
+        self._network.cut(links)
+
+    def join(self, links: Collection[Link]) -> None:
+        """Drop nothing there any more."""
+        self._network.join(links)
+
+    def degrade(self, links: Collection[Link], weather: Weather) -> None:
+        """Let this weather reign on these links."""
+        self._network.degrade(links, weather)
+
+    def clear(self, links: Collection[Link]) -> None:
+        """Let these links be calm; what was held back arrives now."""
+        self._network.clear(links)
+
+    def down(self) -> None:
+        """As LocalTarget; remove the network too."""
+        try:
+            super().down()
+        finally:
+            self._network.forget()
+            clear_namespaces(self._directory, self._label)
+
+
+def _check_machine() -> None:
+    if os.geteuid() != 0:
+        raise TargetError("namespaces: network namespaces need root; the target local does not")
+    missing = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
+    if missing:
+        raise TargetError(f"namespaces: apt-get install {' '.join(missing)}")
+
+
+def _free_subnet(first: int) -> int:
+    used = _run(["ip", "-4", "-oneline", "addr"], "")
+    for step in range(256):
+        number = (first + step) % 256
+        if f" {NETWORK}.{number}." not in used:
+            return number
+    raise TargetError(f"namespaces: no part of {NETWORK}.0.0/16 is free on this machine")
+
+
+def _ip(*lines: str, namespace: str = "") -> None:
+    where = ["-netns", namespace] if namespace else []
+    _run(["ip", *where, "-batch", "-"], "\n".join(lines) + "\n")
+
+
+def _run(command: Sequence[str], text: str) -> str:
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=COMMAND_S_MAX
+    )
+    if done.returncode:
+        raise TargetError(f"{' '.join(command)}: {done.stderr.strip()}\n{text}")
+    return done.stdout

@@ -1,0 +1,191 @@
+"""Cuts and weather between nodes that have a network namespace each: rules of iptables in there.
+
+What lives here: which packets are dropped, doubled or handed to packets.py, and in whose
+namespace. What must not: how namespaces come to be (namespaces.py, compose.py), what a fault cuts.
+
+Only the nodes' own namespaces get rules, never the machine's: what is left of a run cannot hurt
+anybody else. A link is cut where it ends; one to the clients, where it begins (of which the kernel
+tells nothing to a TCP connection: it sends again, and again).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from chaos.targets import CLIENTS, Link, TargetError, Weather
+
+PACKETS: Final = Path(__file__).parent / "packets.py"
+COMMAND_S_MAX: Final = 30.0  # iptables waits for its lock
+END_S_MAX: Final = 5.0
+PROBE: Final = Weather(delay_ms=1.0, duplicate=0.5)
+
+
+class Network:
+    """Rules for links between nodes.
+
+    `enter(node)`: words that run a command in its namespace, None while it has none (and no packets
+    either). `addresses()`: of every node, and of CLIENTS. Every method may raise TargetError.
+    """
+
+    def __init__(
+        self,
+        enter: Callable[[str], Sequence[str] | None],
+        addresses: Callable[[], Mapping[str, str]],
+        seed: int = 0,
+    ) -> None:
+        self._enter, self._addresses, self._seed = enter, addresses, seed
+        self._cut: set[Link] = set()
+        self._weather: dict[Link, Weather] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def cut(self, links: Collection[Link]) -> None:
+        """Drop what is sent over these links."""
+        self._cut.update(links)
+        self._apply(_places(links))
+
+    def join(self, links: Collection[Link]) -> None:
+        """Drop nothing there any more."""
+        joined = self._cut.intersection(links)
+        self._cut -= joined
+        self._apply(_places(joined))
+
+    def degrade(self, links: Collection[Link], weather: Weather) -> None:
+        """Let the weather reign on these links."""
+        self._weather.update(dict.fromkeys(links, weather))
+        self._restart(_places(links))
+
+    def clear(self, links: Collection[Link]) -> None:
+        """Let these links be calm; packets that are held pass at once."""
+        calm = self._weather.keys() & set(links)
+        self._weather = {link: self._weather[link] for link in self._weather if link not in calm}
+        self._restart(_places(calm))
+
+    def renew(self, nodes: Collection[str]) -> None:
+        """Write the rules of these nodes anew, which may have got other namespaces or addresses."""
+        if self._cut or self._weather:
+            self._restart(nodes)
+
+    def probe(self, node: str) -> None:
+        """Raise TargetError unless this kernel can do all that `degrade` may ask for."""
+        link = (CLIENTS, node), (node, CLIENTS)
+        self.degrade(link, PROBE)
+        self.clear(link)
+
+    def forget(self) -> None:
+        """End all processes; the rules go with the namespaces."""
+        self._cut.clear()
+        self._weather.clear()
+        for node in list(self._processes):
+            self._end(node)
+
+    def _restart(self, nodes: Collection[str]) -> None:
+        # While nobody serves a queue, its packets pass (--queue-bypass).
+        for node in nodes:
+            self._end(node)
+        begun = [node for node in nodes if self._begin(node)]
+        for node in begun:
+            self._await_ready(node)
+        self._apply(nodes)
+
+    def _queues(self, node: str) -> dict[Link, int]:
+        links = [link for link in sorted(self._weather) if _place(link) == node]
+        return {link: number for number, link in enumerate(links)}
+
+    def _begin(self, node: str) -> bool:
+        queues, enter = self._queues(node), self._enter(node)
+        if not queues or enter is None:
+            return False
+        order = {
+            "seed": f"{self._seed} {node}",
+            "queues": {number: asdict(self._weather[link]) for link, number in queues.items()},
+        }
+        self._processes[node] = subprocess.Popen(
+            [*enter, sys.executable, "-I", str(PACKETS), json.dumps(order)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        return True
+
+    def _await_ready(self, node: str) -> None:
+        process = self._processes[node]
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if process.stdout.readline() != b"ready\n":
+            said = process.stderr.read().decode(errors="replace").strip()
+            self._end(node)
+            raise TargetError(f"{node}: packets cannot be held back on this kernel: {said[-500:]}")
+
+    def _end(self, node: str) -> None:
+        process = self._processes.pop(node, None)
+        if process is not None:
+            with process:
+                process.terminate()
+                try:
+                    process.wait(END_S_MAX)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+    def _apply(self, nodes: Collection[str]) -> None:
+        addresses = self._addresses()
+        for node in nodes:
+            if (enter := self._enter(node)) is not None:
+                self._restore(enter, "\n".join(self._rules(node, addresses)) + "\n")
+
+    def _restore(self, enter: Sequence[str], rules: str) -> None:
+        assert enter, "these are the machine's own rules"
+        command = [*enter, "iptables-restore", "--wait"]
+        try:
+            subprocess.run(
+                command,
+                input=rules,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_S_MAX,
+                check=True,
+            )
+        except subprocess.CalledProcessError as error:
+            raise TargetError(f"{' '.join(command)}: {error.stderr.strip()}\n{rules}") from None
+
+    def _rules(self, node: str, addresses: Mapping[str, str]) -> list[str]:
+        lines = ["*filter", ":INPUT ACCEPT", ":OUTPUT ACCEPT"]
+        lines += [
+            f"-A {_match(link, addresses)} -j DROP"
+            for link in sorted(self._cut)
+            if _place(link) == node
+        ]
+        lines += [
+            f"-A {_match(link, addresses)} -j NFQUEUE --queue-num {number} --queue-bypass"
+            for link, number in self._queues(node).items()
+        ]
+        lines += ["COMMIT", "*mangle", ":OUTPUT ACCEPT"]
+        for (source, target), weather in sorted(self._weather.items(), key=lambda item: item[0]):
+            if source == node and weather.duplicate:
+                lines.append(
+                    f"-A OUTPUT -d {addresses[target]} -m statistic --mode random "
+                    f"--probability {weather.duplicate:.4f} -j TEE --gateway {addresses[target]}"
+                )
+        return [*lines, "COMMIT"]
+
+
+def _place(link: Link) -> str:
+    """Return in whose namespace a link's packets are dropped or held."""
+    source, target = link
+    return source if target == CLIENTS else target
+
+
+def _places(links: Collection[Link]) -> list[str]:
+    # Of both ends: duplicates are made where a link begins.
+    return sorted({end for link in links for end in link} - {CLIENTS})
+
+
+def _match(link: Link, addresses: Mapping[str, str]) -> str:
+    source, target = link
+    if target == CLIENTS:
+        return f"OUTPUT -d {addresses[CLIENTS]}"
+    return f"INPUT -s {addresses[source]}"

@@ -1,0 +1,301 @@
+"""The ground truth of a run: what every node has on its disk when all is over (docs/history.md).
+
+What lives here: reading a stopped node's data directory with the node's own readers, and writing
+`truth/<node>.jsonl` from it; each node in a process of its own, as a backlog may be large. What
+must not: comparing the nodes, or judging anything (analytics does).
+
+Nothing in a data directory is changed: the journal is read through files that cannot be written,
+the store from a copy. So the evidence stays as the nodes left it.
+
+`python -m chaos.truth RUN_ID NODE DATA_DIRECTORY FILE` writes one node's file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import orjson
+
+from chaos import payload
+from chaos.crew import child_environment
+from cluster import commands, tables
+from cluster.commands import Put
+from cluster.files import Files
+from cluster.journal import Journal
+from cluster.tables import ID_MAX, TOPIC_SHIFT, Database
+from flotilla import Client, FlotillaError
+
+DIRECTORY: Final = "truth"  # below the run's
+STATUS_MS_MAX: Final = 500  # a node that lives answers at the end of its turn
+READ_S_MAX: Final = 600.0  # of one node: a backlog of some GB
+DIGEST_BYTES: Final = 16
+NO_OP: Final = b"\x01"  # what a log that begins anew has in its first entry's place
+TYPE_BYTES: Final = 1  # of a command, before the payload
+ERROR_CHARACTERS_MAX: Final = 2_000
+
+Row = dict[str, Any]
+
+
+class TruthError(Exception):
+    """A node's disk could not be read: what the run left there is not known."""
+
+
+# --- all nodes ------------------------------------------------------------------------------------
+
+
+class Disks:
+    """The runner's Auditor of nodes that are processes somewhere."""
+
+    def is_settled(self, endpoints: Mapping[str, str]) -> bool:
+        """Return whether every node answers and all have applied the same entries."""
+        return is_settled(endpoints)
+
+    def collect(self, run_id: str, data: Mapping[str, Path], directory: Path) -> None:
+        """Write `truth/<node>.jsonl` for each node: {node: its data}. Raises TruthError."""
+        collect(run_id, data, directory)
+
+
+def is_settled(endpoints: Mapping[str, str]) -> bool:
+    """Return whether every node answers and all have applied the same entries."""
+    with ThreadPoolExecutor(len(endpoints)) as pool:
+        applied = set(pool.map(_applied_index, endpoints.values()))
+    return len(applied) == 1 and None not in applied
+
+
+def _applied_index(endpoint: str) -> int | None:
+    with Client([endpoint], deadline_ms=STATUS_MS_MAX) as client:
+        try:
+            status = client.status()
+        except FlotillaError:
+            return None  # not up yet; whoever waits has a bound
+    applied = status.get("applied_index")  # a node that is being readmitted has none
+    return None if applied is None else int(applied)
+
+
+def collect(run_id: str, data: Mapping[str, Path], directory: Path) -> None:
+    """Write `truth/<node>.jsonl` below the run's `directory` for each node: {node: its data}.
+
+    Every node must have ended. Raises TruthError; what could be read is there all the same.
+    """
+    target = directory / DIRECTORY
+    target.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        readers = {
+            node: stack.enter_context(_reader(run_id, node, path, target / f"{node}.jsonl"))
+            for node, path in data.items()
+        }
+        complaints = [_complaint(node, reader) for node, reader in readers.items()]
+    if found := [complaint for complaint in complaints if complaint]:
+        raise TruthError("; ".join(found))
+
+
+def _reader(run_id: str, node: str, data: Path, file: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "chaos.truth", run_id, node, str(data), str(file)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
+
+
+def _complaint(node: str, reader: subprocess.Popen[str]) -> str:
+    """Return what a reader that has failed said last, "" for one that has not."""
+    try:
+        _, errors = reader.communicate(timeout=READ_S_MAX)
+    except subprocess.TimeoutExpired:
+        reader.kill()
+        return f"the disk of {node} was not read within {READ_S_MAX:g} s"
+    except BaseException:
+        reader.kill()
+        raise
+    if reader.returncode == 0:
+        return ""
+    return f"the disk of {node} could not be read: {errors.strip()[-ERROR_CHARACTERS_MAX:]}"
+
+
+# --- one node -------------------------------------------------------------------------------------
+
+
+def write(run_id: str, node: str, data: Path, file: Path) -> None:
+    """Write one node's truth; the file is there whole or not at all."""
+    unfinished = file.with_suffix(".unfinished")
+    common = {"run_id": run_id, "node": node}
+    with unfinished.open("wb") as out:
+        for row in rows(data):
+            out.write(orjson.dumps(common | row) + b"\n")
+    unfinished.replace(file)
+
+
+def rows(data: Path) -> Iterator[Row]:
+    """Yield what a data directory holds, as docs/history.md has it, but for run and node.
+
+    Raises what the node's own readers raise for a damaged file (JournalError, CorruptStore).
+    """
+    with _journal(data / "journal") as log, tempfile.TemporaryDirectory() as copies:
+        database = _copied(data / "store" / "store.db", Path(copies))
+        with closing(Database(database, {})) as store:
+            applied_index, _ = store.position()
+            yield from _entries(log.journal, applied_index)
+            yield {"kind": "state", "index": applied_index, "digest": _shortened(store)}
+        with closing(tables.connect(database, 0)) as connection:
+            tables.check_rows(database, connection, lambda size_bytes: None)
+            yield from _state(connection, list(_behind(log.journal, applied_index)))
+
+
+def _entries(journal: Journal, applied_index: int) -> Iterator[Row]:
+    """Yield the entries that the node knows to be committed, by its hint or by its store."""
+    last = min(journal.last_index, max(journal.getRaftCommitIndex(), applied_index))
+    for position in range(last - journal.first_index + 1):
+        command, index, term = journal[position]
+        if position == 0 and command == NO_OP:
+            continue  # may stand there for another entry, which a copy of the store covers
+        digest = hashlib.blake2b(command, digest_size=DIGEST_BYTES).hexdigest()
+        yield {"kind": "entry", "index": index, "term": term, "digest": digest}
+
+
+def _behind(journal: Journal, applied_index: int) -> Iterator[Put]:
+    """Yield the PUTs in the journal that the store has not seen, committed or not."""
+    for position in range(max(0, applied_index + 1 - journal.first_index), len(journal)):
+        command, _, _ = journal[position]
+        if content := command[TYPE_BYTES:]:
+            _, operations = commands.decode(content)
+            yield from (operation for operation in operations if isinstance(operation, Put))
+
+
+def _shortened(store: Database) -> str:
+    return tables.digest(store)[: 2 * DIGEST_BYTES]
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+def _state(connection: Any, behind: Iterable[Put]) -> Iterator[Row]:
+    """Yield topics, publications and counters: the store's, then the journal's behind it."""
+    for topic, last_id, floor_id in connection.execute(_TOPICS):
+        yield {"kind": "topic", "topic": topic, "last_id": last_id, "floor_id": floor_id}
+    for topic, key, lengths, data in connection.execute(_PUBLICATIONS):
+        yield from _held(topic, key & ID_MAX, lengths, data)
+    counters = {(producer, topic): last for producer, topic, last in connection.execute(_COUNTERS)}
+    for put in behind:
+        count = len(put.lengths) // 4
+        yield _run(put.topic, None, put.client_id, put.counter, count)
+        producer, last = (put.client_id, put.topic), put.counter + count - 1
+        counters[producer] = max(last, counters.get(producer, 0))
+    for (client_id, topic), last in counters.items():
+        yield {"kind": "counter", "producer": client_id, "topic": topic, "counter": last}
+
+
+def _held(topic: str, first_id: int, lengths: bytes, data: bytes) -> Iterator[Row]:
+    publications, begin = [], 0
+    for (size,) in struct.iter_unpack("<I", lengths):
+        publications.append(data[begin : begin + size])
+        begin += size
+    for id_, producer, counter, count in payload.runs(topic, first_id, publications)[0]:
+        yield _run(topic, id_, producer, counter, count)
+
+
+def _run(topic: str, first_id: int | None, producer: str, first_counter: int, count: int) -> Row:
+    return {
+        "kind": "held",
+        "topic": topic,
+        "first_id": first_id,
+        "producer": producer,
+        "first_counter": first_counter,
+        "count": count,
+    }
+
+
+_TOPICS: Final = (
+    "SELECT name, last_id, ifnull(min(cursor), last_id) FROM topics"
+    " LEFT JOIN subscriptions ON topic = number GROUP BY number ORDER BY name"
+)
+_PUBLICATIONS: Final = (
+    "SELECT name, key, lengths, data FROM publications"
+    f" JOIN topics ON number = key >> {TOPIC_SHIFT} ORDER BY key"
+)
+_COUNTERS: Final = (
+    "SELECT client_id, topic, counter FROM producers"
+    " JOIN clients ON clients.number = client ORDER BY client_id, topic"
+)
+
+
+def _copied(database: Path, directory: Path) -> Path:
+    """Copy a database with what its process had not moved into it; return the copy."""
+    copy = directory / database.name
+    shutil.copyfile(database, copy)
+    log = tables.side_file(database, "-wal")
+    if log.exists():
+        shutil.copyfile(log, tables.side_file(copy, "-wal"))
+    return copy
+
+
+# --- the journal ----------------------------------------------------------------------------------
+
+
+class ReadOnlyFiles(Files):
+    """A disk on which nothing is changed. A torn tail is left out by the reader, not cut off."""
+
+    def __init__(self) -> None:
+        self.opened: list[int] = []
+
+    def open_append(self, path: Path) -> int:  # type: ignore[override]
+        """Open `path` for reads."""
+        self.opened.append(os.open(path, os.O_RDONLY))
+        return self.opened[-1]
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Leave the tail where it is."""
+
+    def fdatasync(self, fd: int) -> None:  # type: ignore[override]
+        """Nothing was written."""
+
+
+@dataclass
+class _Log:
+    """A journal that is read, and what is to be closed behind it: its own way out writes."""
+
+    journal: Journal
+    files: ReadOnlyFiles
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self.files.opened:
+            os.close(descriptor)
+
+
+def _journal(directory: Path) -> _Log:
+    files = ReadOnlyFiles()
+    return _Log(Journal.open(directory, files=files, on_failure=_unreadable), files)
+
+
+def _unreadable(error: Exception) -> NoReturn:
+    raise error
+
+
+def main(arguments: list[str]) -> None:
+    """Write the file of one node. Exit code 1, with the reason, when it could not be read."""
+    run_id, node, data, file = arguments
+    try:
+        write(run_id, node, Path(data), Path(file))
+    except Exception as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from error
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,115 @@
+"""What a run leaves that is killed itself (SIGKILL) is cleared away by the next one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chaos.targets import TargetError, leftovers
+from chaos.targets.leftovers import Claim, sweep
+from cluster.local import LocalCluster
+
+KILLED = """
+import os, random, signal, sys
+from pathlib import Path
+from chaos.faults import FAULTS, support
+from chaos.targets import leftovers
+from chaos.targets.kinds import KINDS
+kind, directory, *faults = sys.argv[1:]
+leftovers.claims_directory = lambda: Path(directory) / "claims"
+target = KINDS[kind](Path(directory) / "cluster", 3)
+support.prepare(target, faults)
+target.up()
+for fault in faults:
+    dice = random.Random(1)
+    FAULTS[fault].inject(target, FAULTS[fault].choose(target, dice), dice)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(leftovers, "claims_directory", lambda: tmp_path / "claims")
+    return tmp_path / "claims"
+
+
+def die(kind: str, directory: Path, *faults: str) -> None:
+    """Let a process break a cluster and die."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, kind, str(directory), *faults],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def namespaces() -> set[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return {line.split()[0] for line in listed.stdout.splitlines()}
+
+
+def test_paused_processes_of_a_dead_run_are_ended(tmp_path: Path, claims: Path) -> None:
+    die("local", tmp_path, "pause-follower")
+    assert len(LocalCluster(tmp_path / "cluster").pids()) == 3
+    assert sweep() == [f"local: {tmp_path / 'cluster'}"]
+    assert LocalCluster(tmp_path / "cluster").pids() == {}
+    assert sweep() == []
+    assert list(claims.iterdir()) == []
+
+
+@pytest.mark.root
+def test_namespaces_of_a_dead_run_go_with_all_that_is_in_them(tmp_path: Path) -> None:
+    before, interfaces = namespaces(), set(os.listdir("/sys/class/net"))
+    die("namespaces", tmp_path, "clogged-links", "isolate-leader")
+    made = namespaces() - before
+    assert len(made) >= 4
+    [line] = sweep()
+    assert line.startswith(f"namespaces: {tmp_path / 'cluster'} flotilla-")
+    assert not namespaces() & made
+    assert LocalCluster(tmp_path / "cluster").pids() == {}
+    label = line.rpartition(" ")[2]
+    assert leftovers.host_interface(label) not in set(os.listdir("/sys/class/net")) - interfaces
+
+
+def recorder(calls: list[tuple[Path, str]]) -> dict[str, Callable[[Path, str], None]]:
+    return {"local": lambda directory, label: calls.append((directory, label))}
+
+
+def test_a_living_run_is_left_alone_until_it_ends(tmp_path: Path) -> None:
+    calls: list[tuple[Path, str]] = []
+    claim = Claim("local", tmp_path, "x")
+    claim.take()
+    assert sweep(recorder(calls)) == []
+    claim.release()
+    claim.release()
+    assert sweep(recorder(calls)) == []
+    assert calls == []
+
+
+def test_two_living_runs_cannot_have_one_label(tmp_path: Path) -> None:
+    first, second, other = (Claim("compose", tmp_path, label) for label in ("a", "a", "b"))
+    first.take()
+    other.take()
+    with pytest.raises(TargetError, match="a is in use by another run"):
+        second.take()
+    first.release()
+    second.take()
+    for claim in (second, other):
+        claim.release()
+
+
+def test_a_claim_that_is_just_being_taken_is_left_alone(tmp_path: Path, claims: Path) -> None:
+    claims.mkdir()
+    (claims / "new.json").write_text("")
+    calls: list[tuple[Path, str]] = []
+    assert sweep(recorder(calls)) == []
+    assert (claims / "new.json").exists()

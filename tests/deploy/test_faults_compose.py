@@ -1,0 +1,182 @@
+"""Every fault that containers know: it shows when it is injected, and is gone when healed."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from chaos.faults import FAULTS, support
+from chaos.targets import CLIENTS, Links, Weathers, await_leader, compose, leftovers
+from chaos.targets.compose import ComposeTarget
+from flotilla import Client
+from tests.deploy import engine
+from tests.deploy.test_compose import free_ports
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(engine.BUILD_TIMEOUT_S + 240)]
+
+SEED = 3
+WAIT_S = 30.0
+IS_ROOT = os.geteuid() == 0
+root = pytest.mark.root
+
+
+class Stage:
+    """The containers, and a client of them."""
+
+    def __init__(self, target: ComposeTarget, client: Client) -> None:
+        self.target, self.client = target, client
+        self.acknowledged: list[int] = []
+
+    def put(self) -> None:
+        self.acknowledged.append(self.client.put("t", b"x").id)
+
+    def status(self, node: str) -> dict[str, Any]:
+        return self.target._statuses().get(node, {})
+
+    def states(self) -> dict[str, str]:
+        return self.target._inspect(self.target.nodes, "{{.State.Status}}")
+
+    def await_(self, condition: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline_s, self.states()
+            time.sleep(0.05)
+
+    @contextmanager
+    def fault(self, name: str) -> Iterator[list[str]]:
+        """Inject a fault; heal it, and see that the cluster is as it was."""
+        dice = random.Random(SEED)
+        hit = FAULTS[name].choose(self.target, dice)
+        try:
+            FAULTS[name].inject(self.target, hit, dice)
+            yield hit
+        finally:
+            FAULTS[name].heal(self.target, hit)
+        self.target.await_whole()
+        for node in self.target.nodes:
+            self.target._recovery.await_back(node)
+        self.put()
+
+
+@pytest.fixture(scope="module")
+def stage(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    directory = tmp_path_factory.mktemp("compose")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leftovers, "claims_directory", lambda: directory / "claims")
+        patch.setattr(compose, "PROJECT", engine.unique("flotilla-test").replace("-", ""))
+        patch.setenv("FLOTILLA_IMAGE", image)
+        for number, port in enumerate(free_ports(3), 1):
+            patch.setenv(f"FLOTILLA_PORT_{number}", str(port))
+        target = ComposeTarget(3)
+        faults = [name for name in FAULTS if not support.missing([name], "compose")]
+        support.prepare(target, [name for name in faults if IS_ROOT or not links(name)])
+        try:
+            target.up()
+            await_leader(target, WAIT_S)
+            with Client(list(target.endpoints().values()), directory / "client") as client:
+                client.subscribe("t")
+                yield Stage(target, client)
+        finally:
+            target.down()
+        of_project = f"label=com.docker.compose.project={compose.PROJECT}"
+        for kind in (["container", "ls", "--all"], ["volume", "ls"], ["network", "ls"]):
+            assert engine.run("docker", *kind, "--quiet", "--filter", of_project) == ""
+
+
+def links(name: str) -> bool:
+    return not {Links, Weathers}.isdisjoint(FAULTS[name].needs)
+
+
+@pytest.mark.parametrize("name", ["kill-leader", "kill-minority"])
+def test_killed_containers_stay_down_until_they_are_started(stage: Stage, name: str) -> None:
+    with stage.fault(name) as hit:
+        assert {node for node, state in stage.states().items() if state == "exited"} == set(hit)
+        stage.put()
+    assert set(stage.states().values()) == {"running"}
+
+
+def test_a_paused_leader_is_replaced_and_goes_on_as_a_follower(stage: Stage) -> None:
+    with stage.fault("pause-leader") as [old]:
+        assert stage.states()[old] == "paused"
+        stage.put()
+    assert set(stage.states().values()) == {"running"}
+
+
+def test_a_leader_that_stops_in_order_hands_over(stage: Stage) -> None:
+    with stage.fault("transfer-leadership") as [old]:
+        assert stage.states()[old] == "exited"
+        assert await_leader(stage.target, WAIT_S) != old
+        code = stage.target._inspect([old], "{{.State.ExitCode}}")[old]
+        assert code in ("0", "143")  # docker-init passes SIGTERM's on
+
+
+def test_a_rolling_restart_starts_every_container_anew(stage: Stage) -> None:
+    form = "{{.State.StartedAt}}"
+    before = stage.target._inspect(stage.target.nodes, form)
+    with stage.fault("rolling-restart"):
+        after = stage.target._inspect(stage.target.nodes, form)
+    assert all(before[node] != after[node] for node in before)
+
+
+def test_a_wiped_container_comes_back_with_the_others_state(stage: Stage) -> None:
+    with stage.fault("wipe") as [node]:
+        listing = ("run", "--rm", "--volumes-from", stage.target._containers[node])
+        image = stage.target._inspect([node], "{{.Config.Image}}")[node]
+        assert engine.run("docker", *listing, "--entrypoint", "ls", image, compose.DATA) == ""
+        stage.put()
+    assert "readmitted" in engine.logs(stage.target._containers[node])
+
+
+@root
+def test_the_others_elect_a_leader_while_the_old_one_is_cut_off(stage: Stage) -> None:
+    with stage.fault("isolate-leader") as [old]:
+        stage.await_(lambda: stage.target.leader() not in (None, old))
+        stage.put()
+        assert not stage.status(old)["serving"]
+
+
+@root
+@pytest.mark.parametrize("name", ["clients-from-leader", "clogged-links"])
+def test_who_is_out_of_reach_answers_again_when_that_is_healed(stage: Stage, name: str) -> None:
+    with stage.fault(name) as [old]:
+        stage.await_(lambda: not stage.status(old))
+        stage.put()
+
+
+@root
+def test_a_cut_outlives_the_restart_of_a_container(stage: Stage) -> None:
+    one, other, _ = stage.target.nodes
+    link = [(one, other), (CLIENTS, other)]
+    try:
+        stage.target.cut(link)
+        assert len(drops(stage, other)) == 2
+        stage.target.kill([other])
+        stage.put()
+        stage.target.start([other])
+        assert len(drops(stage, other)) == 2
+    finally:
+        stage.target.join(link)
+    assert drops(stage, other) == []
+    stage.await_(lambda: stage.status(other))
+
+
+def drops(stage: Stage, node: str) -> list[str]:
+    enter = stage.target._enter(node)
+    assert enter is not None
+    shown = subprocess.run(
+        [*enter, "iptables", "--list-rules"], capture_output=True, text=True, check=True
+    )
+    return [line for line in shown.stdout.splitlines() if "DROP" in line]
+
+
+def test_nothing_is_lost_doubled_or_reordered_by_any_of_this(stage: Stage) -> None:
+    ids = [message.id for message in stage.client.messages("t", idle_ms=500)]
+    assert ids == list(range(1, len(ids) + 1))
+    assert set(stage.acknowledged) <= set(ids)

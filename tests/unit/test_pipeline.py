@@ -1,0 +1,147 @@
+"""The producer without its thread: what leaves when, and which answers count."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from flotilla import CounterGap, Unavailable
+from flotilla.observer import Silent
+from flotilla.operations import Operations, PutResult
+from flotilla.pipeline import Pipeline
+from flotilla.protocol import ACK, NAK, Reply, Request, decode_request
+from flotilla.retry import Routes
+from flotilla.state import State
+from flotilla.window import Queue
+
+DEADLINE_MS = 3_000.0
+
+
+class Line:
+    """A wire that takes everything, or nothing. `sent`: the requests since the last look."""
+
+    def __init__(self) -> None:
+        self.cause = "down"
+        self.is_up = True
+        self.sent: list[Request] = []
+        self.closed: list[int] = []
+
+    def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool:
+        if self.is_up:
+            self.sent.append(decode_request(list(frames)))
+        return self.is_up
+
+    def close(self, endpoint: int) -> None:
+        self.closed.append(endpoint)
+
+
+class Bench:
+    """A pipeline of one publication a batch, and the time."""
+
+    def __init__(self) -> None:
+        self.now_ms, self.line, self.queue = 0.0, Line(), Queue()
+        self.state = State(None, 1 << 20)
+        self.state.resumed("me", 1, 0, {}, {})
+        self.pipeline = Pipeline(
+            Operations(self.state, Silent()),
+            "t",
+            ["a", "b"],
+            Routes((0, 1)),
+            self.line,
+            self.queue,
+            DEADLINE_MS,
+            random.Random(7),
+            lambda: self.now_ms,
+            linger_ms=0.0,
+            batch_bytes=1,
+            in_flight_max=4,
+        )
+
+    def publish(self, *texts: str) -> list[Future[PutResult]]:
+        futures = [self.queue.put(text.encode(), self.now_ms) for text in texts]
+        self.pipeline.turn()
+        return futures
+
+    def wait(self, wait_ms: float) -> None:
+        self.now_ms += wait_ms
+        self.pipeline.expire()
+        self.pipeline.turn()
+
+    def take(self) -> list[Request]:
+        """Return what was sent since the last time."""
+        sent, self.line.sent = self.line.sent, []
+        return sent
+
+    def answer(self, request: Request, **error: Any) -> None:
+        kind, body = (NAK, error) if error else (ACK, {"id": request.body["counter"]})
+        self.pipeline.replied(Reply(kind, request.request_id, "n", "n", 1, body))
+        self.pipeline.turn()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def counters(requests: list[Request]) -> list[int]:
+    return [request.body["counter"] for request in requests]
+
+
+def known(bench: Bench) -> None:
+    """Let the first publication be acknowledged, so that others may overtake each other."""
+    bench.publish("zero")
+    bench.answer(*bench.take())
+
+
+def test_nothing_overtakes_the_first_until_the_broker_knows_the_producer(bench: Bench) -> None:
+    bench.publish("one", "two", "three")
+    [first] = bench.take()
+    bench.answer(first)
+    assert counters(bench.take()) == [2, 3]
+
+
+def test_what_is_behind_a_silent_batch_is_sent_again_after_it(bench: Bench) -> None:
+    known(bench)
+    bench.publish("one", "two")
+    assert counters(bench.take()) == [2, 3]
+    bench.wait(DEADLINE_MS / 3)
+    assert counters(bench.take()) == [2, 3]
+    assert bench.line.closed == [0]
+
+
+def test_a_gap_said_before_the_batch_in_front_came_is_no_refusal(bench: Bench) -> None:
+    known(bench)
+    _, future = bench.publish("one", "two")
+    one, two = bench.take()
+    bench.answer(one)  # overtakes what was said of the second, when the first was not there
+    bench.answer(two, error="counter_gap", definite=True, expected=2)
+    [again] = bench.take()
+    assert (again.body["counter"], again.request_id) == (3, two.request_id[:-1] + "2")
+    bench.answer(again)
+    assert future.result(0).id == 3
+
+
+def test_a_gap_before_the_leading_batch_stops_the_producer(bench: Bench) -> None:
+    known(bench)
+    [future] = bench.publish("one")
+    with pytest.raises(CounterGap):
+        bench.answer(*bench.take(), error="counter_gap", definite=True, expected=9)
+    assert isinstance(future.exception(0), CounterGap)
+
+
+def test_what_nobody_took_in_time_stands_in_the_outbox_and_is_sent_later(bench: Bench) -> None:
+    bench.line.is_up = False
+    [future] = bench.publish("one")
+    while not future.done():
+        bench.wait(100.0)
+    error = future.exception(0)
+    assert isinstance(error, Unavailable)
+    assert not error.definite
+    assert [entry.counter for entry in bench.state.outbox("t")] == [1]
+    bench.line.is_up = True
+    bench.wait(1_000.0)
+    assert counters(bench.take()) == [1]

@@ -1,0 +1,353 @@
+"""What an application's clients record with `record=DIR`, also when disks and processes give up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flotilla import AsyncClient, Client, RecordError, cli, recording
+from flotilla.protocol import GET, PUT
+from flotilla.recording import Recorder, Recording, digests
+from flotilla.state import State
+from tests.unit.fake_node import FakeNode, nak
+
+Row = dict[str, Any]
+DIGEST_OF_A = "40f89e395b66422f"
+SLACK_BYTES = 60  # a line's numbers may have grown by some digits
+ENVIRONMENT = os.environ | {"PYTHONPATH": "client"}
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as node:
+        yield node
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "record"
+
+
+@pytest.fixture
+def client(node: FakeNode, directory: Path) -> Iterator[Client]:
+    with Client(node.endpoint, deadline_ms=3_000, record=directory) as client:
+        yield client
+
+
+def _file(directory: Path) -> Path:
+    [path] = (directory / "history").glob("*.jsonl")
+    return path
+
+
+def _rows(directory: Path) -> list[Row]:
+    """Return all rows; every line has to be whole."""
+    return [json.loads(line) for line in _file(directory).read_bytes().splitlines()]
+
+
+def _kinds(rows: list[Row]) -> list[tuple[str, str]]:
+    return [(row["f"], row["type"]) for row in rows]
+
+
+@contextmanager
+def _disk_with(bytes_left: int, path: Path) -> Iterator[None]:
+    """Let `path` grow by `bytes_left` at most, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + bytes_left, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def _room_for_an_invoke(directory: Path, f: str) -> int:
+    """Return so many bytes that the invoke of such an operation fits and its end does not."""
+    lines = _file(directory).read_bytes().splitlines()
+    [line] = [line for line in lines if (b'"f":"%s"' % f.encode()) in line and b'"invoke"' in line]
+    return len(line) + SLACK_BYTES
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def test_a_put_and_a_get_are_recorded_with_equal_digests_of_equal_contents(
+    client: Client, directory: Path
+) -> None:
+    client.subscribe("t")
+    client.put_many("t", ["a", "b"])
+    client.get("t", max_count=2)
+    rows = _rows(directory)
+    functions = ("sub", "put", "get")
+    assert _kinds(rows) == [(f, kind) for f in functions for kind in ("invoke", "ok")]
+    _, subscribed, put, stored, asked, got = rows
+    assert (subscribed["last_id"], subscribed["resumed"], subscribed["cursor"]) == (0, False, 0)
+    assert (put["counter"], put["count"], put["client_id"]) == (1, 2, client.client_id)
+    assert (stored["first_id"], stored["last_id"], stored["duplicate"]) == (1, 2, False)
+    assert (stored["node"], stored["term"], stored["attempt"]) == ("a", 1, 1)
+    assert (asked["last_id"], got["first_id"], got["last_id"], got["count"]) == (0, 1, 2, 2)
+    assert put["digests"] == got["digests"] == digests([b"a", b"b"])
+    assert "digests" not in stored
+
+
+def test_a_digest_is_16_hex_digits_of_blake2b_for_good() -> None:
+    assert digests([b"a"]) == DIGEST_OF_A
+    assert digests([b"a", b"", b"a"]) == DIGEST_OF_A + digests([b""]) + DIGEST_OF_A
+
+
+def test_all_rows_of_a_process_name_run_process_host_and_session(
+    client: Client, directory: Path
+) -> None:
+    client.subscribe("t")
+    about = json.loads((directory / "run.json").read_bytes())
+    for row in _rows(directory):
+        assert (row["run_id"], row["session"]) == (about["run_id"], 1)
+        assert row["process"] == _file(directory).stem
+        assert row["host"] == recording.this_host()
+    assert about["recorded_by"] == "application"
+
+
+def test_a_definite_error_is_recorded_as_fail(
+    client: Client, directory: Path, node: FakeNode
+) -> None:
+    node.script(PUT, nak("too_large"))
+    with pytest.raises(Exception, match="too_large"):
+        client.put("t", "x")
+    [_, end] = _rows(directory)
+    assert (end["type"], end["error"]) == ("fail", "too_large")
+
+
+def test_a_producers_batches_are_recorded(client: Client, directory: Path) -> None:
+    client.subscribe("t")
+    with client.producer("t") as producer:
+        futures = [producer.send(str(number)) for number in range(300)]
+    assert [future.result().id for future in futures] == list(range(1, 301))
+    rows = [row for row in _rows(directory) if row["f"] == "put"]
+    recorded = "".join(row["digests"] for row in rows if row["type"] == "invoke")
+    assert recorded == digests([str(number).encode() for number in range(300)])
+    assert sum(row["count"] for row in rows if row["type"] == "ok") == 300
+
+
+def test_hosts_are_told_apart_by_their_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert recording.this_host() == recording.this_host()
+    monkeypatch.setattr(recording, "BOOT_ID", Path("/nowhere/boot_id"))
+    assert recording.this_host() != recording.this_host()
+
+
+# --- one directory, many processes --------------------------------------------------------------
+
+_CLIENT = """
+import sys; from flotilla import Client
+with Client(sys.argv[1], record=sys.argv[2]) as client:
+    client.subscribe(sys.argv[3])
+"""
+
+
+def test_processes_that_begin_together_record_one_run_in_files_of_their_own(
+    node: FakeNode, directory: Path
+) -> None:
+    commands = [[sys.executable, "-c", _CLIENT, node.endpoint, directory, f"t{n}"] for n in "1234"]
+    processes = [subprocess.Popen(command, env=ENVIRONMENT) for command in commands]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    files = sorted((directory / "history").glob("*.jsonl"))
+    events = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+    assert len(files) == 4
+    assert {event["topic"] for event in events} == {"t1", "t2", "t3", "t4"}
+    assert len({event["run_id"] for event in events}) == 1
+    assert [path.name for path in sorted(directory.iterdir())] == ["history", "run.json"]
+
+
+_PUBLISHER = """
+import sys; from flotilla import Client
+Client(sys.argv[1], record=sys.argv[2]).put("t", "a")
+"""
+
+
+def test_a_process_killed_before_its_answer_has_recorded_what_it_asked(
+    node: FakeNode, directory: Path
+) -> None:
+    node.script(PUT, "deaf")
+    command = [sys.executable, "-c", _PUBLISHER, node.endpoint, directory]
+    with subprocess.Popen(command, env=ENVIRONMENT) as process:
+        node.await_requests(PUT, 1)
+        process.kill()
+    [row] = _rows(directory)
+    assert (row["f"], row["type"], row["digests"]) == ("put", "invoke", DIGEST_OF_A)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ('{"run_id": "r", "experiment": {}}', "names no recording of an application"),
+        ("[]", "names no recording of an application"),
+        ("{", "is not JSON"),
+        ('{"recorded_by": "application"}', "has no run_id"),
+    ],
+)
+def test_a_directory_of_something_else_is_refused_and_the_state_let_go(
+    tmp_path: Path, directory: Path, content: str, complaint: str
+) -> None:
+    directory.mkdir()
+    (directory / "run.json").write_text(content)
+    with pytest.raises(RecordError, match=complaint) as caught:
+        Client("127.0.0.1:1", tmp_path / "state", record=directory)
+    assert caught.value.details == {"file": str(directory / "run.json")}
+    State(tmp_path / "state").close()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RecordError, match="file/record") as caught:
+        Recording(tmp_path / "file" / "record")
+    assert caught.value.definite
+
+
+# --- a disk that is full ------------------------------------------------------------------------
+
+
+def test_what_cannot_be_recorded_is_not_sent(
+    client: Client, directory: Path, node: FakeNode
+) -> None:
+    client.subscribe("t")
+    with _disk_with(20, _file(directory)):
+        with pytest.raises(RecordError) as caught:
+            client.put("t", "a")
+        with pytest.raises(RecordError) as behind_it:
+            client.put("t", "never taken")
+        with pytest.raises(RecordError):
+            client.get("t")
+    assert behind_it.value.definite
+    error = caught.value
+    assert (error.definite, error.details["kept"]) == (False, 1)
+    assert error.details["file"] == str(_file(directory))
+    assert (node.of_type(PUT), node.of_type(GET)) == ([], [])
+    client.put("t", "b")
+    assert node.cluster.topics["t"] == [b"a", b"b"]
+    ends = [("put", "invoke"), ("put", "ok")] * 2
+    assert _kinds(_rows(directory))[2:] == ends  # no hole, and no half of a line
+
+
+def test_a_delivery_that_cannot_be_recorded_comes_again(client: Client, directory: Path) -> None:
+    client.subscribe("t")
+    client.put_many("t", [str(number) for number in range(40)])
+    assert client.get("t") is not None
+    with _disk_with(_room_for_an_invoke(directory, "get"), _file(directory)):
+        with pytest.raises(RecordError) as caught:
+            client.get("t", max_count=30)
+        assert not caught.value.definite
+    delivery = client.get("t", max_count=30)
+    assert delivery is not None
+    assert (delivery.first_id, delivery.last_id) == (2, 31)
+    assert _kinds(_rows(directory))[-3:] == [("get", "invoke"), ("get", "invoke"), ("get", "ok")]
+
+
+def test_a_put_whose_end_cannot_be_recorded_is_asked_again_and_stored_once(
+    client: Client, directory: Path, node: FakeNode
+) -> None:
+    client.subscribe("t")
+    client.put("t", "a")
+    with (
+        _disk_with(_room_for_an_invoke(directory, "put"), _file(directory)),
+        pytest.raises(RecordError) as caught,
+    ):
+        client.put("t", "b")
+    assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
+    client.flush()
+    assert node.cluster.topics["t"] == [b"a", b"b"]
+    *_, first, again, end = _rows(directory)
+    assert (first["counter"], first["type"]) == (again["counter"], again["type"]) == (2, "invoke")
+    assert (end["type"], end["first_id"], end["duplicate"]) == ("ok", 2, True)
+
+
+@pytest.mark.parametrize("room", [lambda _: 20, lambda place: _room_for_an_invoke(place, "put")])
+def test_a_producer_that_cannot_record_ends_and_leaves_everything_in_the_outbox(
+    client: Client, directory: Path, node: FakeNode, room: Callable[[Path], int]
+) -> None:
+    client.subscribe("t")
+    client.put("t", "0")
+    with _disk_with(room(directory), _file(directory)):
+        producer = client.producer("t", linger_ms=1)
+        future = producer.send("1")
+        error = future.exception(10)
+        assert isinstance(error, RecordError)
+        assert not error.definite
+        with pytest.raises(RecordError):
+            producer.send("2")
+        producer.close()
+    with client.producer("t") as other:
+        assert other.send("3").result(10).id == 3
+    assert node.cluster.topics["t"] == [b"0", b"1", b"3"]
+    assert all(_rows(directory))
+
+
+# --- the other front doors ----------------------------------------------------------------------
+
+
+def test_the_asynchronous_client_records_and_a_cancelled_get_has_no_end(
+    node: FakeNode, directory: Path
+) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, deadline_ms=3_000, record=directory) as client:
+            await client.subscribe("t")
+            waiting = asyncio.create_task(client.get("t", wait_ms=2_000))
+            await asyncio.to_thread(node.await_requests, GET, 1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await client.put("t", "a")
+            assert await client.get("t") is not None
+
+    asyncio.run(work())
+    pairs = itertools.groupby(sorted(_rows(directory), key=lambda row: row["op_id"]), _op_id)
+    ends = [[row["type"] for row in rows] for _, rows in pairs]
+    assert ends == [["invoke", "ok"], ["invoke"], ["invoke", "ok"], ["invoke", "ok"]]
+
+
+def _op_id(row: Row) -> int:
+    op_id: int = row["op_id"]
+    return op_id
+
+
+def test_operations_that_never_end_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "OPEN_OPERATIONS_MAX", 3)
+    with Recorder(tmp_path, "p", "r") as recorder:
+        op_ids = [recorder.invoke("get", "t") for _ in range(9)]
+        assert len(recorder._open) == 3
+        recorder.complete(op_ids[-1], "ok")
+
+
+def test_the_command_line_records(
+    node: FakeNode, directory: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    base = ("-e", node.endpoint, "--state", str(tmp_path / "state"), "--record", str(directory))
+    assert [cli.main([*base, "sub", "t"]), cli.main([*base, "put", "t", "a"])] == [0, 0]
+    assert cli.main([*base, "get", "t"]) == 0
+    assert capfdbinary.readouterr().out.endswith(b"1\na\n")
+    files = (directory / "history").glob("*.jsonl")
+    events = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+    assert sorted(_kinds(events)) == sorted(
+        (f, kind) for f in ("sub", "put", "get") for kind in ("invoke", "ok")
+    )
+    assert cli.main(["--record", "/proc/none", *base[:4], "sub", "t"]) == 3
+    assert b"record_failed" in capfdbinary.readouterr().err
+
+
+def test_an_observer_beside_a_recording_is_a_programmers_error(directory: Path) -> None:
+    made = Recording(directory)
+    with pytest.raises(AssertionError, match="one of the two"):
+        Client("127.0.0.1:1", observer=made, record=directory)
+    made.close()

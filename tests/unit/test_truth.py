@@ -1,0 +1,173 @@
+"""What chaos/truth.py promises: what stands on a node's disk, and nothing on it is changed."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from chaos import payload, truth
+from chaos.truth import TruthError
+from cluster import commands
+from cluster.commands import Advance, Operation, Put, Register, Subscribe
+from cluster.journal import Journal
+from cluster.store import Store
+from flotilla.protocol import pack
+
+REGULAR = b"\0"
+NO_OP = b"\1"
+FOUNDERS = {"n1": "i1", "n2": "i2", "n3": "i3"}
+
+
+def put(producer: str, topic: str, counter: int, count: int = 1) -> Put:
+    texts = [payload.make(producer, topic, counter + place, "…") for place in range(count)]
+    return Put(producer, None, topic, counter, *pack([text.encode() for text in texts]))
+
+
+class Node:
+    """A node's data directory: entries go into its journal, and the first ones into its store."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        Journal.create(data / "journal")
+        self.journal = Journal.open(data / "journal")
+        self.store = Store.open(data / "store" / "store.db", FOUNDERS)
+        self.commands: list[bytes] = []
+
+    def add(self, *operations: Operation, applied: bool = True) -> None:
+        content = commands.encode(0, operations) if operations else b""
+        command = REGULAR + content if operations else NO_OP
+        index = len(self.commands) + 1
+        self.commands.append(command)
+        self.journal.add(command, index, 3)
+        if applied:
+            self.store.apply(index, 3, content)
+
+    def close(self, commit_index: int) -> None:
+        self.journal.setRaftCommitIndex(commit_index)
+        self.journal._destroy()
+        self.store.commit()
+        self.store.close()
+
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        return [row for row in truth.rows(self.data) if row["kind"] == kind]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    made = Node(tmp_path / "data")
+    made.add()
+    made.add(Register("p", True, None, ""), Register("s", True, None, ""))
+    made.add(Subscribe("s", None, "tides", None), Subscribe("p", None, "tides", None))
+    made.add(put("p", "tides", 1, 3))
+    made.add(put("p", "nowhere", 1), put("p", "tides", 4))
+    return made
+
+
+def _lines(file: Path) -> list[bytes]:
+    return file.read_bytes().splitlines()
+
+
+def digest(command: bytes) -> str:
+    return hashlib.blake2b(command, digest_size=16).hexdigest()
+
+
+def test_the_entries_are_those_that_the_node_knows_to_be_committed(node: Node) -> None:
+    node.add(put("p", "tides", 5), applied=False)
+    node.add(put("p", "tides", 6), applied=False)
+    node.close(commit_index=6)
+    found = [(row["index"], row["term"], row["digest"]) for row in node.rows("entry")]
+    assert found == [(i, 3, digest(node.commands[i - 1])) for i in range(2, 7)]
+
+
+def test_what_the_store_has_applied_is_committed_whatever_the_journal_remembers(node: Node) -> None:
+    node.close(commit_index=2)
+    assert [row["index"] for row in node.rows("entry")] == [2, 3, 4, 5]
+
+
+def test_two_nodes_with_the_same_entries_have_the_same_digest_and_others_another(
+    node: Node, tmp_path: Path
+) -> None:
+    twin, other = Node(tmp_path / "twin"), Node(tmp_path / "other")
+    for one in (twin, other):
+        for command in node.commands[:-1]:
+            content = command[1:]
+            one.add(*(commands.decode(content)[1] if content else ()))
+    twin.add(put("p", "nowhere", 1), put("p", "tides", 4))
+    other.add(put("p", "tides", 4), put("p", "tides", 5))
+    [state], [same], [different] = (
+        (one.close(5), one.rows("state"))[1] for one in (node, twin, other)
+    )
+    assert state == same
+    assert (state["index"], different["index"]) == (5, 5)
+    assert state["digest"] != different["digest"]
+
+
+def test_publications_are_told_with_their_ids_and_those_only_in_the_journal_without(
+    node: Node,
+) -> None:
+    node.add(put("p", "tides", 5, 2), applied=False)
+    node.close(commit_index=5)
+    held = [
+        (row["topic"], row["first_id"], row["producer"], row["first_counter"], row["count"])
+        for row in node.rows("held")
+    ]
+    assert held == [
+        ("tides", 1, "p", 1, 3),
+        ("tides", 4, "p", 4, 1),
+        ("tides", None, "p", 5, 2),
+    ]
+
+
+def test_a_topics_floor_is_the_least_cursor_and_its_end_the_last_id_ever_given(node: Node) -> None:
+    node.add(Advance("s", None, {"tides": 3}), Advance("p", None, {"tides": 2}))
+    node.close(commit_index=6)
+    assert node.rows("topic") == [{"kind": "topic", "topic": "tides", "last_id": 4, "floor_id": 2}]
+
+
+def test_counters_are_the_highest_of_the_store_and_of_the_journal_behind_it(node: Node) -> None:
+    node.add(put("p", "tides", 5, 4), applied=False)
+    node.close(commit_index=5)
+    counters = {(row["producer"], row["topic"]): row["counter"] for row in node.rows("counter")}
+    assert counters == {("p", "tides"): 8, ("p", "nowhere"): 1}
+
+
+def test_reading_changes_no_byte_and_a_torn_tail_is_left_out(node: Node) -> None:
+    node.close(commit_index=5)
+    [segment] = (node.data / "journal").glob("*.log")
+    segment.write_bytes(segment.read_bytes() + b"\0\0torn")
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in node.data.rglob("*") if path.is_file()}
+
+    before = content()
+    assert len(node.rows("entry")) == 4
+    assert content() == before
+
+
+def test_a_disk_that_cannot_be_read_is_told_and_the_others_are_read_all_the_same(
+    node: Node, tmp_path: Path
+) -> None:
+    node.close(commit_index=5)
+    with pytest.raises(TruthError, match="the disk of n2 could not be read: MissingJournal"):
+        truth.collect("r", {"n1": node.data, "n2": tmp_path / "empty"}, tmp_path)
+    written = [orjson.loads(line) for line in _lines(tmp_path / "truth" / "n1.jsonl")]
+    assert {(row["run_id"], row["node"]) for row in written} == {("r", "n1")}
+    assert not (tmp_path / "truth" / "n2.jsonl").exists()
+
+
+def test_a_flipped_bit_in_the_store_is_not_passed_over(node: Node, tmp_path: Path) -> None:
+    node.close(commit_index=5)
+    database = node.data / "store" / "store.db"
+    data = database.read_bytes()
+    database.write_bytes(data.replace(b"p tides 4", b"p tides 5"))
+    arguments = ["-m", "chaos.truth", "r", "n1", str(node.data), str(tmp_path / "n1.jsonl")]
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("CorruptStore: ")
+    assert "checksum" in done.stderr
