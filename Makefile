@@ -5,14 +5,14 @@ PYTHON := .venv/bin/python
 STAMP := .venv/.flotilla-stamp
 SIMULATE := $(PYTHON) -m chaos.simulation
 CHAOS := $(PYTHON) -m chaos
-SHORT_LOCAL := client-crash-and-kill churn pipelines power-loss
+SHORT_SPARK := client-crash-and-kill pipelines
+SHORT_LOCAL := churn power-loss
 SHORT_SIMULATED := client-twin everything kill-all many-topics
 SHORT_NAMESPACES := isolate-leader bad-network
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep check fmt docs bench simulate simulate-long \
-        chaos chaos-short chaos-long test-deploy clean
+.PHONY: help setup demo test test-deep check fmt docs bench scale simulate simulate-long chaos chaos-short chaos-long test-deploy clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ docs: setup  ## write the generated parts of docs/ anew
 bench: setup  ## measure throughput, latency and fail-over on this machine
 	@$(PYTHON) -m chaos.bench
 
+scale: setup  ## measure checks of made-up histories of 1 and 10 million operations
+	@$(PYTHON) -m analytics.generate.measure
+
 simulate: setup  ## run whole clusters from today's 150 seeds, three minutes at most
 	@day=$$(date -u +%Y%m%d); echo "seeds from $${day}0000"; \
 	$(SIMULATE) --seeds $${day}0000..$${day}0149 --minutes 3
@@ -61,10 +64,11 @@ chaos: setup  ## run experiments on local nodes, each judged by Spark, ten minut
 	@$(CHAOS) suite --minutes 10 --seed $$(date -u +%Y%m%d)
 
 chaos-short: setup  ## ten experiments on three targets, today's seed, three minutes or so
-	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) $(SHORT_LOCAL)
-	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target simulated $(SHORT_SIMULATED)
+	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) $(SHORT_SPARK)
+	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --judge twins $(SHORT_LOCAL)
+	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target simulated --judge twins $(SHORT_SIMULATED)
 	@if [ $$(id -u) = 0 ]; then \
-	$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target namespaces $(SHORT_NAMESPACES); \
+	$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target namespaces --judge twins $(SHORT_NAMESPACES); \
 	else echo "*** NOT ROOT: $(SHORT_NAMESPACES) are NOT run ***"; fi
 
 chaos-long: setup  ## every experiment for a minute or more, on every target (root; docker)

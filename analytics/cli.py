@@ -18,7 +18,7 @@ from analytics.load import HistoryError
 from analytics.report.page import PAGE, write_report
 from analytics.session import JavaMissing
 from analytics.storage import is_url
-from analytics.verdict import EXIT_CODES, CheckResult, Report, Verdict, Witness
+from analytics.verdict import EXIT_CODES, CheckResult, Observations, Report, Verdict, Witness
 
 STYLES = {
     Verdict.VALID: "green",
@@ -123,6 +123,11 @@ def show(console: Console, report: Report) -> None:
     )
     if observations.faults:
         console.print(faults_table(report))
+    if observations.latencies:
+        console.print(times_table(observations))
+    liveness = observations.liveness
+    findings = "".join(f"; {finding}" for finding in liveness.findings)
+    console.print(f"liveness: {liveness.verdict}{escape(findings)}", soft_wrap=True)
     for remark in observations.remarks():
         console.print(escape(remark), soft_wrap=True)
     for reason in report.reasons:
@@ -137,6 +142,18 @@ def checks_table(report: Report) -> Table:
         witnesses = one.error or "\n".join(map(sentence, one.witnesses))
         verdict = f"[{STYLES[one.verdict]}]{one.standing}[/]"
         table.add_row(one.name, verdict, str(one.count), escape(witnesses))
+    return table
+
+
+def times_table(observations: Observations) -> Table:
+    """Return a row a function with its latencies, one for staleness, one for progress."""
+    table = Table("ms", "count", "50 %", "90 %", "99 %", "99.9 %", "most")
+    stale = observations.staleness
+    for one in (*observations.latencies, *(() if stale is None else (stale,))):
+        times = (one.p50_ms, one.p90_ms, one.p99_ms, one.p999_ms, one.max_ms)
+        table.add_row(one.of, str(one.count), *(f"{time:.1f}" for time in times))
+    share = observations.progress_share
+    table.caption = None if share is None else f"progress in {share:.1%} of the time"
     return table
 
 

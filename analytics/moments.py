@@ -13,6 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
+from analytics.doubts import only
+
 # A day is 864,000 rows for the window over ticks; a tick of the busiest topic sorts in a task.
 TICK_NS: Final = 100_000_000
 
@@ -24,28 +26,50 @@ def overtaken(asks: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFra
     first field `value` is held against `known`. An ask is behind a mark of an earlier `t_ns` whose
     value is greater than what it knew.
     """
+    columns = asks.columns
     asks = asks.withColumn("tick", _tick())
-    marks = marks.select(*keys, "t_ns", "mark").withColumn("tick", _tick())
-    in_question = asks.join(_tops(asks, marks, keys), [*keys, "tick"])
-    in_question = in_question.where(F.greatest("prior.value", "top.value") > F.col("known"))
-    near = marks.join(in_question.select(*keys, "tick").distinct(), [*keys, "tick"], "leftsemi")
+    marks = only(marks.select(*keys, "t_ns", "mark"), asks, keys).withColumn("tick", _tick())
+    tops = _tops(asks, marks, keys)
+    in_question = asks.join(tops, [*keys, "tick"]).where(
+        F.greatest("prior", "top") > F.col("known")
+    )
+    near = only(marks, in_question, [*keys, "tick"]).select(
+        *keys, "tick", "t_ns", F.col("mark.value").alias("value")
+    )
     within = W.partitionBy(*keys, "tick").orderBy("t_ns")
-    inside = F.max("mark").over(within.rangeBetween(W.unboundedPreceding, -1))
-    both = in_question.unionByName(near, allowMissingColumns=True)
+    inside = F.max("value").over(within.rangeBetween(W.unboundedPreceding, -1))
+    behind = (
+        in_question.unionByName(near, allowMissingColumns=True)
+        .withColumn("value", F.greatest(inside, "prior"))
+        .where(F.col("value") > F.col("known"))
+        .select(*columns, "value")
+    )
+    return _with_marks(behind, marks, keys)
+
+
+def _with_marks(behind: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Add `mark` to each ask: the greatest of those with its `value` made before it. Few rows."""
+    found = only(
+        marks.select(*keys, F.col("t_ns").alias("made_ns"), "mark", F.col("mark.value")),
+        behind,
+        [*keys, "value"],
+    )
+    columns = [name for name in behind.columns if name != "value"]
     return (
-        both.withColumn("mark", F.greatest(inside, "prior"))
-        .where(F.col("mark.value") > F.col("known"))
-        .drop("tick", "prior", "top")
+        behind.join(found, [*keys, "value"])
+        .where(F.col("made_ns") < F.col("t_ns"))
+        .groupBy(*columns)
+        .agg(F.max("mark").alias("mark"))
     )
 
 
 def _tops(asks: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return (keys, tick, top, prior): the greatest mark in each tick, and in all before it."""
-    ticks = marks.select(*keys, "tick", "mark").unionByName(
+    """Return (keys, tick, top, prior): the greatest value in each tick, and in all before it."""
+    ticks = marks.select(*keys, "tick", F.col("mark.value").alias("value")).unionByName(
         asks.select(*keys, "tick").distinct(), allowMissingColumns=True
     )
     before = W.partitionBy(*keys).orderBy("tick").rowsBetween(W.unboundedPreceding, -1)
-    tops = ticks.groupBy(*keys, "tick").agg(F.max("mark").alias("top"))
+    tops = ticks.groupBy(*keys, "tick").agg(F.max("value").alias("top"))
     return tops.withColumn("prior", F.max("top").over(before))
 
 

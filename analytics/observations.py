@@ -7,15 +7,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics import intervals, timing
+from analytics.doubts import TOPIC_BUCKET, only, without
 from analytics.liveness import Healing, named, with_healing, with_recovery
 from analytics.load import History
-from analytics.tables import Tables, counters_of_places, counters_of_puts, names
+from analytics.runs import PLACE, acknowledged_runs, counters_of_places, counters_of_puts
+from analytics.tables import Tables, names
 from analytics.verdict import Fault, Observations
 
 PRODUCER: Final = ("run_id", "topic", "producer")
 UNDRAINED_SHOWN_MAX: Final = 3
 FAULTS_MAX: Final = 10_000  # a fault a second for almost three hours; they are shown one by one
 SECOND_NS: Final = 1_000_000_000
+MS_NS: Final = 1_000_000
 
 
 def observe(history: History) -> Observations:
@@ -24,10 +27,10 @@ def observe(history: History) -> Observations:
     undrained = _undrained(tables)
     shown = undrained.orderBy("client_id", "topic").limit(UNDRAINED_SHOWN_MAX).collect()
     acks = tables.puts.where(F.col("outcome") == "ok").select("run_id", "end_ns")
-    acknowledged = _length(_acknowledged(tables))
+    acknowledged = _acknowledged(tables)
     return Observations(
         acknowledged=acknowledged,
-        delivered=_length(tables.deliveries),
+        delivered=_total(tables.doubts.delivered.agg(F.sum("marks.length"))),
         recovered=_length(_recovered(tables)),
         undrained_count=undrained.count(),
         undrained=tuple(f"{row.client_id} {row.topic}" for row in shown),
@@ -42,20 +45,37 @@ def observe(history: History) -> Observations:
 
 
 def _length(runs: DataFrame) -> int:
-    total = runs.agg(F.sum(F.col("last") - F.col("first") + 1)).first()
+    return _total(runs.agg(F.sum(F.col("last") - F.col("first") + 1)))
+
+
+def _total(sums: DataFrame) -> int:
+    total = sums.first()
     assert total is not None, "an aggregate without groups has one row"
     return int(total[0] or 0)
 
 
-def _acknowledged(tables: Tables) -> DataFrame:
-    puts = tables.puts.where(F.col("outcome") == "ok")
-    return intervals.merged(counters_of_puts(puts), PRODUCER)
+def _acknowledged(tables: Tables) -> int:
+    """Return how many publications were confirmed. Where nothing is in doubt, each once."""
+    puts, buckets = tables.puts.where(F.col("outcome") == "ok"), tables.doubts.buckets
+    without_ids = puts.where(F.col("first_id") <= 0)
+    producers = tables.producers.unionByName(without_ids.select(*PRODUCER)).distinct()
+    stored = intervals.split(acknowledged_runs(puts).select(*PLACE, "first", "last"))
+    clear = without(stored, buckets, TOPIC_BUCKET)
+    unclear = only(stored, buckets, TOPIC_BUCKET).unionByName(only(clear, producers, PRODUCER))
+    runs = [counters_of_places(unclear), counters_of_puts(without_ids)]
+    columns = (*PRODUCER, "bucket", "first", "last")
+    doubtful = runs[0].select(*columns).unionByName(runs[1].select(*columns))
+    once = without(clear, producers, PRODUCER)
+    return _length(once) + _length(intervals.merged(doubtful, PRODUCER))
 
 
 def _recovered(tables: Tables) -> DataFrame:
-    puts = counters_of_puts(tables.puts)
-    seen = intervals.merged(counters_of_places(tables.places), PRODUCER)
-    unconfirmed = intervals.uncovered(seen, puts.where(F.col("outcome") == "ok"), PRODUCER)
+    """Return what was seen without an acknowledgment: only in buckets in doubt can it be."""
+    seen = counters_of_places(tables.unclear_places)
+    puts = only(counters_of_puts(tables.puts), seen, (*PRODUCER, "bucket"))
+    unconfirmed = intervals.uncovered(
+        intervals.merged(seen, PRODUCER), puts.where(F.col("outcome") == "ok"), PRODUCER
+    )
     unsure = puts.where(F.col("outcome") == "info").select(*PRODUCER, "bucket", "first", "last")
     return intervals.common(unconfirmed, intervals.merged(unsure, PRODUCER), PRODUCER)
 
@@ -74,7 +94,7 @@ def _unplaced(tables: Tables) -> DataFrame:
 def _faults(history: History) -> tuple[Fault, ...]:
     acks = history.tables.puts.where(F.col("outcome") == "ok").select("run_id", "end_ns")
     rows = (
-        _with_blackout(_windows(history.events), acks)
+        _with_blackout(_windows(history.events), _thinned(acks))
         .select("begin_ns", "error", "blackout_ms", "silence_ms")
         .orderBy("begin_ns")
         .limit(FAULTS_MAX)
@@ -84,6 +104,15 @@ def _faults(history: History) -> tuple[Fault, ...]:
     healed = with_healing(faults, _healings(history.events), history.truth.members)
     ends_ns = (fault.healed_ns for fault in healed if fault.healed_ns is not None)
     return with_recovery(healed, timing.first_after(acks, ends_ns))
+
+
+def _thinned(acks: DataFrame) -> DataFrame:
+    """Return the first and the last acknowledgment of each millisecond: blackouts are longer."""
+    tick = F.floor(F.col("end_ns") / MS_NS)
+    borders = acks.groupBy("run_id", tick).agg(
+        F.array(F.min("end_ns"), F.max("end_ns")).alias("borders")
+    )
+    return borders.select("run_id", F.explode(F.array_distinct("borders")).alias("end_ns"))
 
 
 def _fault(t_ns: int, error: str, blackout_ms: float | None, silence_ms: float | None) -> Fault:

@@ -8,9 +8,12 @@ subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) end
 drains         one row a subscriber that reached a topic's tombstone
 leaders        one row a (term, node) that answered as the leader of the term, first operation
 truth, nodes   what stood on the nodes' disks at the end, and which nodes there were (truth.py)
-places         which publication stands under which id, as anyone saw it: acknowledgments and
-               deliveries merged into runs, split at buckets. S subscribers of a topic are one
-               here, so most checks do not grow with their number
+places         which publication stands under which id, as anyone saw it, split at buckets:
+               acknowledgments, and in doubtful buckets deliveries too, all merged into runs
+doubts         where the checks have to look closely (doubts.py); most of a history is not in it
+unclear_gets   the GETs of the sessions in doubt, with `had_id`
+unclear_places the places of the buckets in doubt
+producers      the producers in doubt
 """
 
 from collections.abc import Callable
@@ -22,11 +25,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics import intervals
+from analytics.doubts import (
+    SESSION,
+    TOPIC_BUCKET,
+    Doubts,
+    doubts_of,
+    only,
+    producers_of,
+    without,
+)
+from analytics.runs import PLACE, acknowledged_runs, counters_of_places
 from analytics.schema import DIGEST_DIGITS, KEY, operation
 from analytics.truth import Truth
-
-SESSION: Final = ("run_id", "client_id", "topic", "process", "session")
-PLACE: Final = ("run_id", "topic", "producer", "shift")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,10 @@ class Tables:
     leaders: DataFrame
     truth: DataFrame
     nodes: DataFrame
+    unclear_gets: DataFrame
+    unclear_places: DataFrame
+    producers: DataFrame
+    doubts: Doubts
 
 
 def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], DataFrame]) -> Tables:
@@ -50,24 +64,33 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
     puts = keep("puts", puts_of(events))
     controls = keep("controls", controls_of(events))
     answers = keep("answers", answers_of(events))
-    deliveries = keep("deliveries", deliveries_of(answers))
+    deliveries = deliveries_of(answers)
+    subscriptions = keep("subscriptions", subscriptions_of(controls))
+    doubts = doubts_of(puts, answers, deliveries, controls, subscriptions, keep)
+    unclear = keep("unclear_places", _unclear_places(puts, deliveries, doubts))
+    places = without(_acknowledged_places(puts), doubts.buckets, TOPIC_BUCKET).unionByName(unclear)
     return Tables(
         puts=puts,
         gets=answers.drop("pieces"),
         deliveries=deliveries,
-        subscriptions=keep("subscriptions", subscriptions_of(controls)),
+        subscriptions=subscriptions,
         drains=keep("drains", drains_of(events)),
-        places=keep("places", places_of(puts, deliveries)),
+        places=places,
         controls=controls,
         leaders=keep("leaders", leaders_of(events)),
         truth=keep("truth", truth.rows.where(~F.col("malformed")).drop("malformed")),
         nodes=keep("nodes", truth.nodes),
+        unclear_gets=keep("unclear_gets", with_had_id(only(answers, doubts.sessions, SESSION))),
+        unclear_places=unclear,
+        producers=keep("unclear_producers", producers_of(counters_of_places(places))),
+        doubts=doubts,
     )
 
 
 def names() -> tuple[str, ...]:
-    """Return the tables' names."""
-    return tuple(field.name for field in fields(Tables))
+    """Return the names of the tables that are kept: no views, and none of `doubts`."""
+    derived = ("deliveries", "places", "doubts")
+    return tuple(field.name for field in fields(Tables) if field.name not in derived)
 
 
 def puts_of(events: DataFrame) -> DataFrame:
@@ -93,13 +116,14 @@ def answers_of(events: DataFrame) -> DataFrame:
     """Return `gets` with the runs of each answer in `pieces` still an array.
 
     `first`, `last` are null when nothing came; `sent_id` then says from where on the broker sent
-    what the client had by then, null if it sent nothing. `had_id` is the highest id that the same
-    session was given before, `told_id` the highest cursor that it had an answer to. `digests`: it
-    was recorded by an application, whose publications do not say who put them: its runs have no
-    producer.
+    what the client had by then, null if it sent nothing. `is_plain`: all is sound, and each run
+    goes on where the one before it ends. `digests`: it was recorded by an application, whose
+    publications do not say who put them: its runs have no producer.
     """
-    pieces = F.concat(_good_pieces(), _bad_pieces(), _nameless_pieces())
-    answers = _operations(events, "get").select(
+    answers = _operations(events, "get").withColumn(
+        "pieces", F.concat(_good_pieces(), _bad_pieces(), _nameless_pieces())
+    )
+    return answers.select(
         *KEY,
         "client_id",
         "topic",
@@ -112,44 +136,56 @@ def answers_of(events: DataFrame) -> DataFrame:
         "invoke_ns",
         "end_ns",
         "digests",
-        pieces.alias("pieces"),
-        F.array_min(F.transform(pieces, lambda piece: piece["first"])).alias("first"),
-        F.array_max(F.transform(pieces, lambda piece: piece["last"])).alias("last"),
-        intervals.bucket_of(F.col("op_id")).alias("bucket"),
+        "pieces",
+        F.array_min(F.transform("pieces", lambda piece: piece["first"])).alias("first"),
+        F.array_max(F.transform("pieces", lambda piece: piece["last"])).alias("last"),
+        _is_plain().alias("is_plain"),
     )
-    highest = {"had_id": F.col("last"), "told_id": F.when(F.col("outcome") == "ok", F.col("asked"))}
-    priors = {f"prior_{name}": value for name, value in highest.items()}
-    before = {
-        name: F.greatest(intervals.highest_before(SESSION, "op_id", value), f"prior_{name}")
-        for name, value in highest.items()
-    }
-    lower = intervals.highest_in_buckets_before(answers, SESSION, **priors)
-    joined = answers.join(lower, [*SESSION, "bucket"], "left")
-    return joined.withColumns(before).drop("bucket", *priors)
+
+
+def _is_plain() -> Column:
+    pieces, size = F.col("pieces"), F.size("pieces")
+    sound = F.forall(pieces, lambda piece: piece["reason"].isNull())
+    goes_on = F.zip_with(
+        F.slice(pieces, 1, F.greatest(size - 1, F.lit(0))),
+        F.slice(pieces, 2, F.greatest(size - 1, F.lit(0))),
+        lambda left, right: right["first"] == left["last"] + 1,
+    )
+    forward = F.forall(pieces, lambda piece: piece["first"] <= piece["last"])
+    return sound & forward & ((size < 2) | F.forall(goes_on, lambda one: one))
+
+
+def with_had_id(answers: DataFrame) -> DataFrame:
+    """Add `had_id`: the highest id that the same session was given before."""
+    rows = answers.withColumn("bucket", intervals.bucket_of(F.col("op_id")))
+    prior = intervals.highest_in_buckets_before(rows, SESSION, prior=F.col("last"))
+    had_id = F.greatest(intervals.highest_before(SESSION, "op_id", F.col("last")), "prior")
+    keys = (*SESSION, "bucket")
+    renamed = prior.withColumnsRenamed({name: f"prior_{name}" for name in keys})
+    same = [F.col(name).eqNullSafe(F.col(f"prior_{name}")) for name in keys]
+    return (
+        rows.join(renamed, same, "left")
+        .withColumn("had_id", had_id)
+        .select(*answers.columns, "had_id")
+    )
 
 
 def deliveries_of(answers: DataFrame) -> DataFrame:
     """Return `deliveries`. `place` counts within the answer; a corrupt payload has a `reason`.
 
-    `is_nameless`: recorded by an application.
+    Columns of `answers` stay, such as `is_plain`: that of the whole answer. `is_nameless`: recorded
+    by an application.
     """
-    return (
-        answers.select(
-            *KEY,
-            "client_id",
-            "topic",
-            "session",
-            "host",
-            "asked",
-            "had_id",
-            "invoke_ns",
-            "end_ns",
-            F.col("digests").isNotNull().alias("is_nameless"),
-            F.explode("pieces").alias("piece"),
-        )
-        .select("*", "piece.*")
-        .drop("piece")
-    )
+    of_answer = [
+        name
+        for name in answers.columns
+        if name not in ("first", "last", "outcome", "pieces", "digests")
+    ]
+    return answers.select(
+        *of_answer,
+        F.col("digests").isNotNull().alias("is_nameless"),
+        F.explode("pieces").alias("piece"),
+    ).select(*of_answer, "is_nameless", "piece.*")
 
 
 def controls_of(events: DataFrame) -> DataFrame:
@@ -201,14 +237,21 @@ def leaders_of(events: DataFrame) -> DataFrame:
     return (
         events.where((F.col("type") == "ok") & F.col("node").isNotNull())
         .where(F.col("f").isin("put", "get", "sub", "unsub") & F.col("term").isNotNull())
+        .groupBy("run_id", "term", "node", "process")
+        .agg(F.min("op_id").alias("op_id"))  # a number a group, which needs no sort
         .groupBy("run_id", "term", "node")
         .agg(F.min(operation()).alias("seen"))
     )
 
 
-def places_of(puts: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return `places`: (run_id, topic, producer, shift, bucket, first, last), ids."""
-    return intervals.merged(intervals.split(sightings_of(puts, deliveries)), PLACE)
+def _acknowledged_places(puts: DataFrame) -> DataFrame:
+    runs = acknowledged_runs(puts).select(*PLACE, "first", "last")
+    return intervals.split(runs).select(*PLACE, "bucket", "first", "last")
+
+
+def _unclear_places(puts: DataFrame, deliveries: DataFrame, doubts: Doubts) -> DataFrame:
+    seen = intervals.split(sightings_of(puts, deliveries).select(*PLACE, "first", "last"))
+    return intervals.merged(only(seen, doubts.buckets, TOPIC_BUCKET), PLACE)
 
 
 def sightings_of(puts: DataFrame, deliveries: DataFrame) -> DataFrame:
@@ -236,55 +279,20 @@ def contents_of(puts: DataFrame, gets: DataFrame) -> DataFrame:
     )
 
 
-def acknowledged_runs(puts: DataFrame) -> DataFrame:
-    """Return the PUTs that were acknowledged and stored, with their ids as `first`..`last`."""
-    count = F.col("last_counter") - F.col("first_counter") + 1
-    return (
-        puts.where((F.col("outcome") == "ok") & (F.col("first_id") > 0))
-        .withColumn("first", F.col("first_id"))
-        .withColumn("last", F.col("first_id") + count - 1)
-        .withColumn("shift", F.col("first_counter") - F.col("first_id"))
-    )
-
-
-def counters_of_puts(puts: DataFrame) -> DataFrame:
-    """Return the PUTs as runs of counters, split."""
-    return intervals.split(
-        puts.withColumnsRenamed({"first_counter": "first", "last_counter": "last"})
-    )
-
-
-def counters_of_places(places: DataFrame) -> DataFrame:
-    """Return `places` as runs of counters, split at the counters' buckets."""
-    return intervals.split(
-        places.select(
-            *PLACE,
-            (F.col("first") + F.col("shift")).alias("first"),
-            (F.col("last") + F.col("shift")).alias("last"),
-        )
-    )
-
-
-def one_host() -> Column:
-    """Return the row's host as `at`, for keys of what compares clocks: unknown is one host too."""
-    return F.coalesce("host", F.lit("")).alias("at")
-
-
 def seen_by(rows: DataFrame, tables: Tables, id_: str, counter: str, name: str) -> DataFrame:
     """Add `name`: the smallest operation that saw the row's publication under the row's id.
 
     `rows` has run_id, topic, producer and the columns called `id_` and `counter`. For evidence:
     few rows, joined back to the operations only now.
     """
-    sightings = intervals.split(sightings_of(tables.puts, tables.deliveries)).select(
-        "run_id", "topic", "producer", "shift", "bucket", "first", "last",
-        operation().alias("seen"),
-    )  # fmt: skip
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col(id_))).withColumn(
         "shift", F.col(counter) - F.col(id_)
     )
+    sightings = intervals.split(sightings_of(tables.puts, tables.deliveries)).select(
+        *PLACE, "bucket", "first", "last", operation().alias("seen")
+    )
     return (
-        keyed.join(sightings, [*PLACE, "bucket"])
+        keyed.join(only(sightings, keyed, TOPIC_BUCKET), [*PLACE, "bucket"])
         .where(F.col(id_).between(F.col("first"), F.col("last")))
         .groupBy(*rows.columns)
         .agg(F.min("seen").alias(name))
@@ -313,7 +321,9 @@ def _operations(events: DataFrame, function: str) -> DataFrame:
     outcome = F.coalesce("end_type", F.lit("info"))
     asked = F.coalesce("asked", "cursor")
     together = both | {"outcome": outcome, "asked": asked}
-    return invokes.join(ends, list(KEY), "full").withColumns(together)
+    # Hashing a side beats sorting both: partitions are small by design (session.fit).
+    pairs = invokes.join(ends.hint("shuffle_hash"), list(KEY), "full")
+    return pairs.withColumns(together)
 
 
 _BOTH: Final = ("client_id", "session", "topic", "host", "counter", "count", "digests")

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.tables import Tables, acknowledged_runs, one_host
+from analytics.runs import acknowledged_runs, one_host
+from analytics.tables import Tables
 from analytics.verdict import Quantiles
 
 SECOND_NS: Final = 1_000_000_000
@@ -38,7 +39,7 @@ def latencies(tables: Tables) -> tuple[Quantiles, ...]:
 
 def staleness(tables: Tables, acknowledged: int) -> Quantiles | None:
     """Return the quantiles of `delays`. None when nothing can be compared."""
-    rows = delays(tables, acknowledged).withColumn("f", F.lit("delivery"))
+    rows = delays(tables, acknowledged).withColumn("f", F.lit("staleness"))
     return next(iter(_quantiles(rows, ["f"])), None)
 
 

@@ -21,7 +21,7 @@ from chaos.demo import run_demo
 from chaos.experiment import ExperimentError, schedule
 from chaos.outcome import Outcome
 from chaos.progress import display
-from chaos.suite import Options, Suite
+from chaos.suite import JUDGES, SPARK, Options, Suite
 from chaos.targets import TargetError
 from chaos.targets.leftovers import sweep
 from cluster.config import MEMBER_COUNTS
@@ -130,6 +130,13 @@ def run(
     default=0.0,
     help="Begin, in an order of the seed, none that would exceed so many minutes. Default: all.",
 )
+@click.option(
+    "--judge",
+    type=click.Choice(JUDGES),
+    default=SPARK,
+    show_default=True,
+    help="twins: the same checks in plain Python, for small histories.",
+)
 @seed_option
 @out_option
 def suite(
@@ -138,10 +145,11 @@ def suite(
     nodes: int,
     duration_s: float,
     minutes: float,
+    judge: str,
     seed: int | None,
     out: Path | None,
 ) -> None:
-    """Run EXPERIMENTs (default: all that the target can do), let Spark judge each.
+    """Run EXPERIMENTs (default: all that the target can do), judge each.
 
     Exit code 0: all are valid and as expected; 1: one is invalid, or not as expected; 2: else.
     """
@@ -153,6 +161,7 @@ def suite(
         seconds_max=60 * minutes or None,
         seed=launch.drawn(seed),
         directory=(out or launch.RUNS / f"suite-{launch.stamp()}").resolve(),
+        judge=judge,
     )
     prepared = refused(lambda: Suite(options, Console(soft_wrap=True)))
     raise SystemExit(prepared.run())

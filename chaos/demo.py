@@ -25,6 +25,7 @@ from chaos.outcome import Outcome
 from chaos.plan import RunPlan
 from chaos.progress import Display, display
 
+PAGE: Final = "report.html"  # written by analytics
 ANALYTICS: Final = (sys.executable, "-m", "analytics")
 SPARK_S_EXPECTED: Final = 45.0
 SPARK_S_MAX: Final = 600.0  # ten times what it takes; then the verdict is unknown
@@ -120,6 +121,8 @@ def summary(directory: Path, outcome: Outcome, judgement: Judgement) -> Group:
     reasons = [*outcome.problems, *judgement.report.get("reasons", [])]
     parts += [f"[yellow]{escape(reason)}[/]" for reason in reasons]
     parts.append(Panel.fit(_sentence(judgement), border_style=STYLES[judgement.verdict]))
+    if (directory / PAGE).exists():
+        parts.append(f"The report, for a browser: {escape(str(directory / PAGE))}")
     parts.append(f"Everything is in {escape(str(directory))}")
     return Group(*parts)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -65,18 +64,6 @@ class ClientObserver(recording.ClientObserver):
         assert outcome.first_id is not None, outcome
         items, corrupt = payload.runs(outcome.topic, outcome.first_id, outcome.publications)
         return {"items": items, "corrupt": corrupt or None}
-
-
-def acknowledged_at_ns(directory: Path) -> list[int]:
-    """Return when each PUT was acknowledged, over all files of a history, in order (t_ns)."""
-    times = []
-    for path in sorted(directory.glob("*.jsonl")):
-        times += [event["t_ns"] for event in read(path) if _is_acknowledged_put(event)]
-    return sorted(times)
-
-
-def _is_acknowledged_put(event: dict[str, Any]) -> bool:
-    return (event["f"], event["type"]) == ("put", "ok")
 
 
 def longest_gap_ns(times_ns: list[int], begin_ns: int, end_ns: int) -> int | None:

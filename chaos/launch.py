@@ -75,6 +75,7 @@ def prepare(plan: RunPlan, target: str, nodes: int) -> Callable[[Display], Outco
     Raises TargetError for what the target cannot be or cannot do, before anything is started.
     """
     if target == simulated.NAME:
+        simulated.simulator_plan(plan, nodes)
         return lambda shown: SimulatedRun(plan, nodes, shown).run()
     cluster = TARGETS[target](plan.directory, nodes)
     support.prepare(cluster, node_faults(plan.experiment))

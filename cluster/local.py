@@ -38,6 +38,7 @@ from cluster.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, load
 from flotilla.connection import Connection
 from flotilla.protocol import STATUS, Request, encode_request
 
+NODE_COMMAND: Final = (sys.executable, "-m", "cluster")
 HOST: Final = "127.0.0.1"
 HOST_PORTS: Final = (7000, 7100)  # clients', peers': as in the image
 PEER_PORT_OFFSET: Final = 100  # peers of PORT+1.. listen on PORT+101..
@@ -82,7 +83,7 @@ class LocalCluster:
     def __init__(
         self,
         directory: Path | str,
-        command: Sequence[str] = (sys.executable, "-m", "cluster"),
+        command: Sequence[str] = NODE_COMMAND,
         prefix: Callable[[str], Sequence[str]] = lambda name: (),
     ) -> None:
         self.directory = Path(directory).resolve()

@@ -6,17 +6,20 @@ What lives here: which table stands in which file. What must not: the tables' co
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.simulation.bugs.seen import FIRST_SEEN
+from chaos.catalogue import client_table, experiment_table
+from chaos.faults.support import fault_table
 from chaos.simulation.run import PLANTABLE
 from cluster import config
 from flotilla.protocol import ERRORS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+HUNT: Final = ROOT / "tests/simulation/planted.jsonl"  # of `flotilla-simulate --hunt all --json`
 
 
 def error_table() -> str:
@@ -34,17 +37,21 @@ def error_table() -> str:
 
 
 def bug_table() -> str:
-    """Return the table of planted bugs as Markdown."""
-    lines = ["| bug | rule | meant to be caught by | within | seen at |", "|---|---|---|---|---|"]
+    """Return the table of planted bugs as Markdown, with what the last whole hunt has measured."""
+    hunts = {hunt["bug"]: hunt for hunt in map(json.loads, HUNT.read_text().splitlines())}
+    lines = ["| bug | rule | meant to be seen by | within | first seen |", "|---|---|---|---|---|"]
     for bug in PLANTABLE.values():
-        caught_by = ", ".join(f"`{check}`" for check in sorted(bug.caught_by))
         with_nodes = f", {bug.nodes} nodes" if bug.nodes else ""
         within = f"{bug.seeds_max} seeds, {bug.mode}{with_nodes}"
-        seed, checks = FIRST_SEEN.get(bug.name, (0, ()))
-        named = ", ".join(f"`{check}`" for check in checks)
-        seen = f"seed {seed}: {named}" if checks else "**not yet**"
-        lines.append(f"| `{bug.name}` | {bug.rule} | {caught_by} | {within} | {seen} |")
+        hunt = hunts.get(bug.name, {"checks": []})
+        seen = f"seed {hunt['seed']}: {_code(hunt['checks'])}" if hunt["checks"] else "**not yet**"
+        row = (f"`{bug.name}`", bug.rule, _code(sorted(bug.caught_by)), within, seen)
+        lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
+
+
+def _code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 # (file, name of the marker) -> what stands between `<!-- NAME: … -->` and `<!-- end -->`.
@@ -52,6 +59,9 @@ GENERATED: Final[Mapping[tuple[str, str], Callable[[], str]]] = {
     ("docs/protocol.md", "errors"): error_table,
     ("docs/configuration.md", "settings"): config.describe,
     ("docs/simulation.md", "bugs"): bug_table,
+    ("docs/faults.md", "faults"): fault_table,
+    ("docs/chaos.md", "experiments"): experiment_table,
+    ("docs/chaos.md", "clients"): client_table,
 }
 
 

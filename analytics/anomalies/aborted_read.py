@@ -4,20 +4,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.doubts import only
+from analytics.runs import counters_of_places, counters_of_puts
 from analytics.schema import evidence, operation
-from analytics.tables import Tables, counters_of_places, counters_of_puts, seen_by
+from analytics.tables import Tables, seen_by
 
 PRODUCER = ("run_id", "topic", "producer")
 
 
 def aborted_read(tables: Tables) -> DataFrame:
     """Find deliveries of counters whose every PUT, over all sessions, failed definitely."""
-    puts = counters_of_puts(tables.puts)
+    # What was acknowledged did not fail: only places that rest on deliveries are in question.
+    seen = counters_of_places(tables.unclear_places)
+    puts = only(counters_of_puts(tables.puts), seen, (*PRODUCER, "bucket"))
     possible = puts.where(F.col("outcome") != "fail")
     failed = puts.where(F.col("outcome") == "fail").select(
         *PRODUCER, "bucket", "first", "last", operation().alias("put")
     )
-    impossible = intervals.uncovered(counters_of_places(tables.places), possible, PRODUCER)
+    impossible = intervals.uncovered(seen, possible, PRODUCER)
     rows = (
         intervals.exploded(intervals.common(impossible, failed, PRODUCER), "counter")
         .withColumn("id", F.col("counter") - F.col("shift"))

@@ -4,8 +4,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics import moments
+from analytics.doubts import only
+from analytics.runs import one_host
 from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables, one_host
+from analytics.tables import Tables
 
 OWNER = ("run_id", "client_id", "topic")
 TIMELINE = (*OWNER, "at")
@@ -25,11 +27,11 @@ def cursor_regression(tables: Tables) -> DataFrame:
 
 def _back(tables: Tables) -> DataFrame:
     answered = tables.gets.where((F.col("outcome") == "ok") & F.col("asked").isNotNull())
+    doubtful = tables.doubts.owners
     taken = answered.select(*_step("asked"), F.lit("asked").alias("detail")).unionByName(
         _resumptions(tables).select(*_step("cursor"), F.lit("answered").alias("detail"))
     )
-    # Few clients are looked at again, in a clean history none.
-    taken = taken.join(_suspects(taken, tables), list(TIMELINE), "leftsemi")
+    taken = only(taken, doubtful, OWNER)
     value = F.struct(F.col("known").alias("value"), "process", "op_id")
     marks = taken.select(*TIMELINE, F.col("end_ns").alias("t_ns"), value.alias("mark"))
     asks = taken.withColumn("t_ns", F.col("invoke_ns"))
@@ -40,31 +42,6 @@ def _back(tables: Tables) -> DataFrame:
             operations=F.array(operation("mark.process", "mark.op_id"), operation()),
         )
     )
-
-
-def _suspects(taken: DataFrame, tables: Tables) -> DataFrame:
-    """Return the clients whose cursor may have gone back, in a session or from one to another.
-
-    A row is a session's GETs, or one SUB: its cursors lie between the least and the greatest, its
-    times between its first answer and its last request.
-    """
-    inside = tables.gets.where((F.col("outcome") == "ok") & (F.col("asked") < F.col("told_id")))
-    part = F.when(F.col("detail") == "asked", F.col("session")).otherwise(F.col("op_id"))
-    one = F.struct("detail", "process", part.alias("part")).alias("one")
-    parts = taken.groupBy(*TIMELINE, one).agg(
-        F.max("known").alias("most"),
-        F.min("known").alias("least"),
-        F.min("end_ns").alias("first_ns"),
-        F.max("invoke_ns").alias("last_ns"),
-    )
-    later = parts.select(
-        *TIMELINE, F.col("least").alias("later_least"), F.col("last_ns").alias("later_ns"),
-        F.col("one").alias("other"),
-    )  # fmt: skip
-    is_other = F.col("other") != F.col("one")
-    behind = (F.col("most") > F.col("later_least")) & (F.col("first_ns") < F.col("later_ns"))
-    between = parts.join(later, list(TIMELINE)).where(is_other & behind)
-    return inside.select(*OWNER, one_host()).unionByName(between.select(*TIMELINE)).distinct()
 
 
 def _ahead(tables: Tables) -> DataFrame:
@@ -80,10 +57,11 @@ def _ahead(tables: Tables) -> DataFrame:
         .where(F.col("known") > F.col("start"))
     )
     # Only now the GETs: there are none of these in a clean history, or few.
-    given = tables.gets.where(F.col("last").isNotNull()).select(
+    gets = only(tables.gets, above, OWNER)
+    given = gets.where(F.col("last").isNotNull()).select(
         *OWNER, F.col("end_ns").alias("then_ns"), F.col("last").alias("reach")
     )
-    asked = tables.gets.where(F.col("asked").isNotNull()).select(
+    asked = gets.where(F.col("asked").isNotNull()).select(
         *OWNER, F.col("invoke_ns").alias("then_ns"), F.col("asked").alias("reach")
     )
     given_before = F.when(F.col("then_ns") < F.col("end_ns"), F.col("reach"))

@@ -5,8 +5,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics import intervals
+from analytics.doubts import SHARE, only
 from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables
+from analytics.tables import Tables, deliveries_of
 
 OWNER = ("run_id", "client_id", "topic")
 
@@ -40,17 +41,16 @@ def _again(tables: Tables) -> DataFrame:
     """Return (owner, id, pair) of two GETs that both delivered an id, the second unasked."""
     reach = F.when(F.col("is_nameless"), F.col("asked")).otherwise(F.greatest("asked", "had_id"))
     moment = F.struct("invoke_ns", "process", "op_id").alias("moment")
-    pieces = intervals.split(
-        tables.deliveries.select(
-            *OWNER, "process", "session", "op_id", "asked", "had_id", moment, "first", "last",
-            "is_nameless",
-        )
-    )  # fmt: skip
-    # In a clean history a GET begins above all that its session had: nothing is left to join.
-    repeats = (
-        pieces.where(F.col("first") <= reach).withColumn("last", F.least("last", reach))
-    ).drop("had_id", "is_nameless")
-    earlier = pieces.drop("had_id", "is_nameless").withColumnsRenamed(
+    columns = (*OWNER, "process", "session", "op_id", "asked", moment, "first", "last")
+    # In a chain of GETs each begins above all that its session had: only the others can repeat.
+    repeats = intervals.split(
+        deliveries_of(tables.unclear_gets)
+        .where(F.col("first") <= reach)
+        .withColumn("last", F.least("last", reach))
+        .select(*columns)
+    )
+    pieces = only(intervals.split(tables.deliveries.select(*columns)), repeats, SHARE)
+    earlier = pieces.withColumnsRenamed(
         {name: f"earlier_{name}" for name in ("process", "session", "op_id", "asked", "moment")}
     )
     ids = intervals.exploded(
@@ -71,7 +71,7 @@ def _moved_partly(ids: DataFrame, tables: Tables) -> DataFrame:
     same_session = (F.col("process") == F.col("earlier_process")) & (
         F.col("session") == F.col("earlier_session")
     )
-    silences = tables.gets.where(F.col("outcome") == "info").select(
+    silences = only(tables.gets.where(F.col("outcome") == "info"), ids, OWNER).select(
         *OWNER, "process", F.col("op_id").alias("silent_op_id")
     )
     between = F.col("silent_op_id").between(F.col("earlier_op_id"), F.col("op_id"))
@@ -84,7 +84,8 @@ def _twice_in_one(tables: Tables) -> DataFrame:
     answer = W.partitionBy(*KEY).orderBy("first", "last")
     reach = F.max("last").over(answer.rowsBetween(W.unboundedPreceding, -1))
     doubled = (
-        tables.deliveries.withColumn("reach", reach)
+        tables.deliveries.where(~F.col("is_plain"))
+        .withColumn("reach", reach)
         .where(F.col("first") <= F.col("reach"))
         .withColumn("last", F.least("last", "reach"))
         .select(*KEY, "client_id", "topic", "first", "last")

@@ -4,8 +4,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.doubts import only
+from analytics.runs import counters_of_places
 from analytics.schema import evidence
-from analytics.tables import Tables, counters_of_places, seen_by
+from analytics.tables import Tables, seen_by
 
 PRODUCER = ("run_id", "topic", "producer")
 
@@ -15,7 +17,7 @@ def duplicate_stored(tables: Tables) -> DataFrame:
 
     `id` is the lowest of them, `other_id` the highest.
     """
-    runs = counters_of_places(tables.places)
+    runs = counters_of_places(only(tables.places, tables.producers, PRODUCER))
     # Merged runs of one shift never overlap: where two do, a counter has two ids.
     suspects = runs.join(intervals.crowded(runs, PRODUCER), [*PRODUCER, "bucket"], "leftsemi")
     twice = (

@@ -4,8 +4,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
+from analytics.doubts import only
+from analytics.runs import one_host
 from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables, one_host
+from analytics.tables import Tables
 
 CLIENT = ("run_id", "client_id", "at")
 
@@ -16,7 +18,7 @@ def fencing(tables: Tables) -> DataFrame:
     Sent, not acknowledged: the answer to one that was done before the takeover may come late.
     Clocks are compared, so only on one host; operations without an epoch are not judged.
     """
-    done = _successes(tables)
+    done = _in_question(_successes(tables))
     epochs = done.groupBy(*CLIENT, "epoch").agg(
         F.min(F.struct("end_ns", operation().alias("by"), "epoch")).alias("first"),
         F.max("invoke_ns").alias("last_ns"),
@@ -39,6 +41,13 @@ def fencing(tables: Tables) -> DataFrame:
             operations=F.array("newer.by", operation()),
         )
     )
+
+
+def _in_question(done: DataFrame) -> DataFrame:
+    """Return the operations of clients that had several epochs: a count, which needs no sort."""
+    epochs = done.groupBy(*CLIENT, "epoch").agg(F.count(F.lit(1)).alias("operations"))
+    several = epochs.groupBy(*CLIENT).agg(F.count(F.lit(1)).alias("epochs"))
+    return only(done, several.where(F.col("epochs") > 1), CLIENT)
 
 
 def _successes(tables: Tables) -> DataFrame:

@@ -23,7 +23,7 @@ def gap(tables: Tables) -> DataFrame:
 def _between_answers(tables: Tables) -> DataFrame:
     lower, higher = F.least("asked", "had_id"), F.greatest("asked", "had_id")
     base = F.when(F.col("digests").isNotNull(), higher).otherwise(lower)
-    jumps = tables.gets.withColumn("base", base).where(F.col("first") > F.col("base") + 1)
+    jumps = tables.unclear_gets.withColumn("base", base).where(F.col("first") > F.col("base") + 1)
     starts = tables.subscriptions.select("run_id", "client_id", "topic", "start_id", "begun_ns")
     owner = ["run_id", "client_id", "topic"]
     begun = F.when(F.col("begun_ns") <= F.col("invoke_ns"), F.col("start_id"))
@@ -41,7 +41,8 @@ def _inside_answers(tables: Tables) -> DataFrame:
     answer = W.partitionBy(*KEY).orderBy("first", "last")
     reach = F.max("last").over(answer.rowsBetween(W.unboundedPreceding, -1))
     return (
-        tables.deliveries.withColumn("after", reach)
+        tables.deliveries.where(~F.col("is_plain"))
+        .withColumn("after", reach)
         .where(F.col("first") > F.col("after") + 1)
         .select(*_evidence())
     )

@@ -41,9 +41,8 @@ def _differing(tables: Tables) -> DataFrame:
 def _told_apart(tables: Tables) -> DataFrame:
     topic = ("run_id", "topic")
     # Merged runs of one producer and shift never overlap: where two do, an id has two contents.
-    suspects = tables.places.join(
-        intervals.crowded(tables.places, topic), [*topic, "bucket"], "leftsemi"
-    )
+    places = tables.unclear_places
+    suspects = places.join(intervals.crowded(places, topic), [*topic, "bucket"], "leftsemi")
     content = F.struct("producer", (F.col("id") + F.col("shift")).alias("counter"))
     torn = (
         intervals.exploded(suspects, "id")

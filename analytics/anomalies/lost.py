@@ -4,8 +4,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.doubts import SHARE, TOPIC_BUCKET, only
+from analytics.runs import acknowledged_runs
 from analytics.schema import evidence, operation
-from analytics.tables import Tables, acknowledged_runs
+from analytics.tables import Tables
 
 OWNER = ("run_id", "topic", "client_id")
 
@@ -21,12 +23,12 @@ def lost(tables: Tables) -> DataFrame:
 
 
 def _undelivered(tables: Tables) -> DataFrame:
-    cover = intervals.split(tables.deliveries.select(*OWNER, "first", "last"))
+    doubtful = tables.doubts.shares
+    cover = only(
+        intervals.split(tables.deliveries.select(*OWNER, "first", "last")), doubtful, SHARE
+    )
     missing = intervals.exploded(intervals.uncovered(_owed(tables), cover, OWNER), "id")
-    puts = intervals.split(acknowledged_runs(tables.puts)).select(
-        "run_id", "topic", "bucket", "first", "last", "shift", "producer",
-        operation().alias("put"),
-    )  # fmt: skip
+    puts = only(_acknowledged(tables), doubtful, TOPIC_BUCKET)
     proof = F.min(F.struct("put", "producer", (F.col("id") + F.col("shift")).alias("counter")))
     tail = F.col("highest").isNull() | (F.col("id") > F.col("highest"))
     place = F.when(tail, "tail").when(F.col("id") < F.col("lowest"), "prefix").otherwise("middle")
@@ -50,18 +52,24 @@ def _undelivered(tables: Tables) -> DataFrame:
     )
 
 
+def _acknowledged(tables: Tables) -> DataFrame:
+    return intervals.split(acknowledged_runs(tables.puts)).select(
+        *TOPIC_BUCKET, "first", "last", "shift", "producer", operation().alias("put")
+    )
+
+
 def _owed(tables: Tables) -> DataFrame:
     """Return the runs of acknowledged ids that each standing subscription must have got."""
-    acknowledged = intervals.split(
-        acknowledged_runs(tables.puts).select("run_id", "topic", "first", "last")
-    )
+    doubtful = tables.doubts.shares
+    acknowledged = only(_acknowledged(tables), doubtful, TOPIC_BUCKET)
     first = F.greatest("first", F.col("start_id") + 1)
     last = F.when(F.col("drained"), F.col("last")).otherwise(
         F.least("last", F.coalesce(F.col("highest"), F.lit(0)))
     )
     return (
         intervals.merged(acknowledged, ("run_id", "topic"))
-        .join(_watchers(tables), ["run_id", "topic"])
+        .join(doubtful.select(*SHARE), list(TOPIC_BUCKET))
+        .join(_watchers(tables), list(OWNER))
         .withColumns({"first": first, "last": last})
         .where(F.col("first") <= F.col("last"))
     )

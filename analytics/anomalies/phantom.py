@@ -4,16 +4,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.doubts import only
+from analytics.runs import counters_of_places, counters_of_puts
 from analytics.schema import evidence
-from analytics.tables import Tables, counters_of_places, counters_of_puts, seen_by
+from analytics.tables import Tables, seen_by
 
 PRODUCER = ("run_id", "topic", "producer")
 
 
 def phantom(tables: Tables) -> DataFrame:
     """Find (producer, topic, counter) that was delivered and stands in no PUT's invoke."""
-    tried = counters_of_puts(tables.puts)
-    invented = intervals.uncovered(counters_of_places(tables.places), tried, PRODUCER)
+    # What was acknowledged was tried: only places that rest on deliveries are in question.
+    seen = counters_of_places(tables.unclear_places)
+    tried = only(counters_of_puts(tables.puts), seen, (*PRODUCER, "bucket"))
+    invented = intervals.uncovered(seen, tried, PRODUCER)
     rows = (
         intervals.exploded(invented, "counter")
         .withColumn("id", F.col("counter") - F.col("shift"))

@@ -5,8 +5,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics import intervals
+from analytics.doubts import only
+from analytics.runs import acknowledged_runs, counters_of_puts, one_host
 from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables, acknowledged_runs, counters_of_puts, one_host
+from analytics.tables import Tables
 
 TIMELINE = ("run_id", "topic", "at")
 PRODUCER = ("run_id", "topic", "producer")
@@ -46,6 +48,7 @@ def _overtaken(tables: Tables) -> DataFrame:
         "end_ns",
         intervals.bucket_of(F.col("first")).alias("bucket"),
     )
+    puts = only(puts, tables.doubts.timelines, TIMELINE)
     done = F.struct("end_ns", "id", "process", "op_id")
     inside = W.partitionBy(*TIMELINE, "bucket").orderBy(F.col("id").desc())
     above = F.min(done).over(inside.rangeBetween(W.unboundedPreceding, -1))
@@ -72,6 +75,7 @@ def _first_tried(late: DataFrame, tables: Tables) -> DataFrame:
         *PRODUCER, "bucket", "first", "last", F.col("invoke_ns").alias("tried_ns")
     )
     keyed = late.withColumn("bucket", intervals.bucket_of(F.col("counter")))
+    tries = only(tries, keyed, (*PRODUCER, "bucket"))
     return (
         keyed.join(tries, [*PRODUCER, "bucket"])
         .where(F.col("counter").between(F.col("first"), F.col("last")))

@@ -5,8 +5,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics import intervals
+from analytics.doubts import only
+from analytics.runs import counters_of_places
 from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables, counters_of_places, seen_by
+from analytics.tables import Tables, seen_by
 
 PRODUCER = ("run_id", "topic", "producer")
 
@@ -25,14 +27,14 @@ def reordered(tables: Tables) -> DataFrame:
 
 
 def _below_cursor(tables: Tables) -> DataFrame:
-    back = tables.gets.where(F.col("first") < F.col("asked"))
+    back = tables.unclear_gets.where(F.col("first") < F.col("asked"))
     return back.withColumn("other_id", F.col("asked")).select(*_subscriber_evidence())
 
 
 def _back_inside(tables: Tables) -> DataFrame:
     answer = W.partitionBy(*KEY).orderBy("place")
     return (
-        tables.deliveries.where(F.col("reason").isNull())
+        tables.deliveries.where(~F.col("is_plain") & F.col("reason").isNull())
         .withColumn("other_id", F.lag("last").over(answer))
         .where(F.col("first") < F.col("other_id"))
         .select(*_subscriber_evidence())
@@ -52,7 +54,8 @@ def _subscriber_evidence() -> list[Column]:
 
 
 def _along_counters(tables: Tables) -> DataFrame:
-    back = _first_copies(_late_counters(tables.places), tables.places)
+    places = only(tables.places, tables.producers, PRODUCER)
+    back = _first_copies(_late_counters(places), places)
     shown = seen_by(back, tables, "id", "counter", "sighting")
     other = F.col("ahead.counter").alias("ahead_counter"), F.col("ahead.id").alias("other_id")
     shown = seen_by(shown.select("*", *other), tables, "other_id", "ahead_counter", "ahead_seen")

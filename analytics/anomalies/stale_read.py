@@ -4,8 +4,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics import moments
+from analytics.runs import acknowledged_runs, one_host
 from analytics.schema import evidence, operation
-from analytics.tables import Tables, acknowledged_runs, one_host
+from analytics.tables import Tables
 
 TIMELINE = ("run_id", "topic", "at")
 

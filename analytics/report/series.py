@@ -24,7 +24,8 @@ from analytics.report.data import (
     phases_of,
     summed,
 )
-from analytics.tables import Tables, acknowledged_runs
+from analytics.runs import acknowledged_runs
+from analytics.tables import Tables
 from analytics.verdict import Observations
 
 MARKS_MAX: Final = 10_000  # phases: two a fault, and a fault a second for over an hour

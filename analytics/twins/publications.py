@@ -3,7 +3,8 @@
 """
 
 from collections import defaultdict
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 from analytics.twins.run import Evidence, Get, Key, Put, Run, digests_of
 
@@ -186,18 +187,23 @@ def _along_counters(run: Run) -> list[Evidence]:
             stands[topic, producer].append((id_, counter))
     found = []
     for (topic, producer), places in stands.items():
-        for id_, counter in places:
-            lower = [(c, i) for i, c in places if i < id_]
-            if not lower or max(lower)[0] <= counter or any(c == counter for c, _ in lower):
-                continue
-            ahead, ahead_id = max(lower)
-            seen = (
-                run.seen[topic, id_][producer, counter],
-                run.seen[topic, ahead_id][producer, ahead],
-            )
-            content = (producer, counter, "producer", seen)
-            found.append(Evidence(run.run_id, topic, None, id_, ahead_id, *content))
+        ahead, below = (-1, -1), set[int]()  # the highest counter so far, and all of them
+        for id_, same in groupby(sorted(places), key=itemgetter(0)):
+            counters = [counter for _, counter in same]
+            late = [one for one in counters if one < ahead[0] and one not in below]
+            found += [_overtaken(run, (topic, producer), (id_, one), ahead) for one in late]
+            below.update(counters)
+            ahead = max(ahead, (max(counters), id_))
     return found
+
+
+def _overtaken(
+    run: Run, producer: tuple[str, str], place: tuple[int, int], ahead: tuple[int, int]
+) -> Evidence:
+    (topic, name), (id_, counter), (high, low_id) = producer, place, ahead
+    seen = (run.seen[topic, id_][name, counter], run.seen[topic, low_id][name, high])
+    content = (name, counter, "producer", seen)
+    return Evidence(run.run_id, topic, None, id_, low_id, *content)
 
 
 def phantom(run: Run) -> list[Evidence]:

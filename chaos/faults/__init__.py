@@ -51,6 +51,11 @@ class Fault(Protocol):
         ...
 
     @property
+    def about(self) -> str:
+        """What happens, in one sentence."""
+        ...
+
+    @property
     def needs(self) -> tuple[type, ...]:
         """What the target must be able to do (Protocols of chaos/targets), besides being one."""
         ...
@@ -71,30 +76,121 @@ class Fault(Protocol):
 FAULTS: Final[Mapping[str, Fault]] = {
     fault.name: fault
     for fault in (
-        Kill("kill-leader", leader),
-        Kill("kill-follower", follower),
-        Kill("kill-minority", minority),
-        Kill("kill-majority", majority),
-        Kill("kill-all", everyone),
-        Pause("pause-leader", leader),
-        Pause("pause-follower", follower),
+        Kill(
+            "kill-leader",
+            "The leader ends without a word; what is on its disk is all it has afterwards.",
+            leader,
+        ),
+        Kill("kill-follower", "A follower ends without a word.", follower),
+        Kill(
+            "kill-minority",
+            "As many nodes end at once as may be missing: service goes on.",
+            minority,
+        ),
+        Kill(
+            "kill-majority",
+            "Too many nodes end at once: nobody may acknowledge anything.",
+            majority,
+        ),
+        Kill(
+            "kill-all",
+            "Every node ends at once, and clients go on writing: the disks are all there is.",
+            everyone,
+        ),
+        Pause(
+            "pause-leader",
+            "The leader stands still longer than an election, and goes on as if it still led.",
+            leader,
+        ),
+        Pause(
+            "pause-follower", "A follower stands still, and goes on with old messages.", follower
+        ),
         RollingRestart(),
         TransferLeadership(),
-        Partition("isolate-leader", leader, networks.around),
-        Partition("isolate-follower", follower, networks.around),
-        Partition("split-halves", networks.half, networks.around),
-        Partition("majorities-ring", in_any_order, networks.ringed),
-        Partition("bridge", in_any_order, networks.bridged),
-        Partition("one-way", networks.one_way_victims, networks.muted),
-        Partition("clients-from-leader", leader, networks.from_clients),
-        BadLinks("slow-links", one_or_all, networks.slow),
-        BadLinks("lossy-links", one_or_all, networks.lossy),
-        BadLinks("duplicating-links", one_or_all, networks.duplicating),
-        BadLinks("reordering-links", one_or_all, networks.reordering),
-        BadLinks("clogged-links", anyone, networks.clogged),
-        PowerLoss("power-loss", one_or_all),
-        Damage("bit-flip", "flip"),
-        Damage("truncate", "cut"),
+        Partition(
+            "isolate-leader",
+            "The leader is cut off from the other nodes; its clients are with it.",
+            leader,
+            networks.around,
+        ),
+        Partition(
+            "isolate-follower",
+            "A follower is cut off from the other nodes; it must not depose the leader.",
+            follower,
+            networks.around,
+        ),
+        Partition(
+            "split-halves",
+            "The smaller half of the nodes and the larger one do not hear each other.",
+            networks.half,
+            networks.around,
+        ),
+        Partition(
+            "majorities-ring",
+            "Each node hears just a majority, no two the same (of three nodes: the bridge).",
+            in_any_order,
+            networks.ringed,
+        ),
+        Partition(
+            "bridge",
+            "Two halves do not hear each other; one node hears both.",
+            in_any_order,
+            networks.bridged,
+        ),
+        Partition(
+            "one-way",
+            "The leader sends and is not heard, or all others do: then it hears nobody.",
+            networks.one_way_victims,
+            networks.muted,
+        ),
+        Partition(
+            "clients-from-leader",
+            "Clients do not reach the leader, nodes do: the others pass requests on.",
+            leader,
+            networks.from_clients,
+        ),
+        BadLinks(
+            "slow-links",
+            "Packets are late by 20 to 150 ms, and a quarter more or less, in order.",
+            one_or_all,
+            networks.slow,
+        ),
+        BadLinks(
+            "lossy-links", "2 to 25 in a hundred packets are lost.", one_or_all, networks.lossy
+        ),
+        BadLinks(
+            "duplicating-links",
+            "10 to 60 in a hundred packets arrive twice.",
+            one_or_all,
+            networks.duplicating,
+        ),
+        BadLinks(
+            "reordering-links",
+            "Packets are late by 10 to 40 ms; 10 to 50 in a hundred overtake them.",
+            one_or_all,
+            networks.reordering,
+        ),
+        BadLinks(
+            "clogged-links",
+            "The links of a node take everything, and deliver it when nobody waits any more.",
+            anyone,
+            networks.clogged,
+        ),
+        PowerLoss(
+            "power-loss",
+            "One machine or all go dark: what was not synced is gone, the last of it torn.",
+            one_or_all,
+        ),
+        Damage(
+            "bit-flip",
+            "A bit flips that was durable: the node must notice, and be brought up anew.",
+            "flip",
+        ),
+        Damage(
+            "truncate",
+            "An older file of the journal is cut short: the node must notice, as above.",
+            "cut",
+        ),
         DiskFull(),
         SlowFsync(),
         FsyncError(),

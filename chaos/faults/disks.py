@@ -35,6 +35,7 @@ class PowerLoss:
     """Machines that go dark: what was written and not synced is gone, the last of it torn."""
 
     name: str
+    about: str
     choose: Whom
     needs: tuple[type, ...] = (LosesPower,)
 
@@ -53,6 +54,7 @@ class Damage:
     """A disk that changed what a node had proved to be durable: it must notice, and start anew."""
 
     name: str
+    about: str
     how: Literal["flip", "cut"]
     needs: tuple[type, ...] = (Damages,)
 
@@ -75,9 +77,10 @@ class Damage:
 
 
 class DiskFull:
-    """A disk with no room, or with too little for publications."""
+    """See `about`."""
 
     name = "disk-full"
+    about = "A disk with no room, or with too little for publications."
     needs: tuple[type, ...] = (Fills,)
 
     def choose(self, target: Breakable, dice: random.Random) -> list[str]:
@@ -97,9 +100,10 @@ class DiskFull:
 
 
 class SlowFsync:
-    """A disk that takes its time: everything that is acknowledged waits for it."""
+    """See `about`."""
 
     name = "slow-fsync"
+    about = "A disk that takes its time: everything that is acknowledged waits for it."
     needs: tuple[type, ...] = (Syncs,)
 
     def choose(self, target: Breakable, dice: random.Random) -> list[str]:
@@ -118,9 +122,12 @@ class SlowFsync:
 
 
 class FsyncError:
-    """A disk that reports EIO: the node must end, and never take a second fsync's word for it."""
+    """See `about`."""
 
     name = "fsync-error"
+    about = (
+        "A disk that reports EIO: the node must end, and never take a second fsync's word for it."
+    )
     needs: tuple[type, ...] = (Syncs,)
 
     def choose(self, target: Breakable, dice: random.Random) -> list[str]:
@@ -140,9 +147,12 @@ class FsyncError:
 
 
 class Wipe:
-    """A node that loses its disk: a new member, which must not vote for what it has forgotten."""
+    """See `about`."""
 
     name = "wipe"
+    about = (
+        "A node that loses its disk: a new member, which must not vote for what it has forgotten."
+    )
     needs: tuple[type, ...] = (Wipes,)
 
     def choose(self, target: Breakable, dice: random.Random) -> list[str]:
@@ -162,9 +172,12 @@ class Wipe:
 
 
 class Readmission:
-    """A membership change in bad times: a wiped node is admitted anew while another one dies."""
+    """See `about`."""
 
     name = "readmission"
+    about = (
+        "A membership change in bad times: a wiped node is admitted anew while another one dies."
+    )
     needs: tuple[type, ...] = (Wipes,)
 
     def choose(self, target: Breakable, dice: random.Random) -> list[str]:
@@ -186,9 +199,12 @@ class Readmission:
 
 
 class FarBehind:
-    """A node that was away so long that the others have dropped what it needs: it takes a copy."""
+    """See `about`."""
 
     name = "far-behind"
+    about = (
+        "A node that was away so long that the others have dropped what it needs: it takes a copy."
+    )
     needs: tuple[type, ...] = (Compacts,)
 
     def choose(self, target: Breakable, dice: random.Random) -> list[str]:
@@ -209,9 +225,10 @@ class FarBehind:
 
 
 class ClockStep:
-    """A wall clock that jumps, ahead or back: no promise may rest on it."""
+    """See `about`."""
 
     name = "clock-step"
+    about = "A wall clock that jumps, ahead or back: no promise may rest on it."
     needs: tuple[type, ...] = (StepsClocks,)
 
     def choose(self, target: Breakable, dice: random.Random) -> list[str]:

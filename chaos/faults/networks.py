@@ -82,6 +82,7 @@ class Partition:
     """Links over which nothing arrives, while every connection stays open."""
 
     name: str
+    about: str
     choose: Whom
     cuts: Cuts
     needs: tuple[type, ...] = (Links,)
@@ -102,6 +103,7 @@ class BadLinks:
     """Links of nodes, to each other and to the clients, on which packets fare badly."""
 
     name: str
+    about: str
     choose: Whom
     draw: Callable[[random.Random], Weather]
     needs: tuple[type, ...] = (Weathers,)

@@ -17,6 +17,7 @@ class Kill:
     """Nodes that end without a word; clients go on writing, and what is on the disks is all."""
 
     name: str
+    about: str
     choose: Whom
     needs: tuple[type, ...] = ()
 
@@ -34,6 +35,7 @@ class Pause:
     """Nodes that stand still longer than an election, and go on as if nothing had happened."""
 
     name: str
+    about: str
     choose: Whom
     needs: tuple[type, ...] = (Pauses,)
 
@@ -49,9 +51,10 @@ class Pause:
 
 
 class RollingRestart:
-    """An upgrade: every node is ended in order and started again, one after the other."""
+    """See `about`."""
 
     name = "rolling-restart"
+    about = "An upgrade: every node is ended in order and started again, one after the other."
     needs: tuple[type, ...] = (Rolls,)
 
     def choose(self, target: Breakable, dice: random.Random) -> list[str]:
@@ -69,9 +72,12 @@ class RollingRestart:
 
 
 class TransferLeadership:
-    """A leader that hands over in order: no acknowledged publication, and little time, is lost."""
+    """See `about`."""
 
     name = "transfer-leadership"
+    about = (
+        "A leader that hands over in order: no acknowledged publication, and little time, is lost."
+    )
     needs: tuple[type, ...] = ()
 
     def choose(self, target: Breakable, dice: random.Random) -> list[str]:

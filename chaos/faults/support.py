@@ -53,10 +53,9 @@ def fault_table() -> str:
     """Return the table of faults, and of who can do them, as Markdown."""
     lines = ["| fault | what it is | inject | heal | targets |", "|---|---|---|---|---|"]
     for name, fault in FAULTS.items():
-        about, inject, heal = (
-            _first_sentence(each) for each in (type(fault), fault.inject, fault.heal)
-        )
-        lines.append(f"| `{name}` | {about} | {inject} | {heal} | {', '.join(able(name))} |")
+        inject, heal = _first_sentence(fault.inject), _first_sentence(fault.heal)
+        targets = ", ".join(able(name))
+        lines.append(f"| `{name}` | {fault.about} | {inject} | {heal} | {targets} |")
     return "\n".join(lines) + "\n"
 
 

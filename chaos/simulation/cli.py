@@ -21,7 +21,7 @@ from chaos.simulation import determinism, report
 from chaos.simulation.bugs import Bug
 from chaos.simulation.campaign import FAILURES_MAX, JOBS_MAX, Recipe, Statistics, results
 from chaos.simulation.plan import NODES_MAX, Mode, Plan
-from chaos.simulation.result import LOST, Result
+from chaos.simulation.result import LOST, Quarry, Result
 from chaos.simulation.run import PLANTABLE, run
 from chaos.simulation.shrink import shrink
 
@@ -232,30 +232,32 @@ class Invocation:
         """Look for each planted bug within its bound; one that there was no time for is missed."""
         began_s = time.monotonic()
         end_s = None if minutes is None else began_s + 60 * minutes
-        missed = [bug.name for bug in bugs if not self._found(bug, jobs, end_s)]
+        missed = 0
+        for bug in bugs:
+            quarry = self._search(bug, jobs, end_s)
+            missed += not quarry.checks
+            if self._as_json:
+                click.echo(json.dumps(quarry.as_dict()))
+            else:
+                report.show_quarry(self._console, bug, quarry)
         elapsed_s = time.monotonic() - began_s
-        text = f"{len(bugs) - len(missed)} of {len(bugs)} bugs found in {elapsed_s:.0f} s"
-        report.say(self._console, text)
+        text = f"{len(bugs) - missed} of {len(bugs)} bugs found in {elapsed_s:.0f} s"
+        report.say(self._progress if self._as_json else self._console, text)
         return EXIT_FAILED if missed else 0
 
-    def _found(self, bug: Bug, jobs: int, end_s: float | None) -> bool:
-        """Return whether one of the checks that are meant to see the bug does."""
+    def _search(self, bug: Bug, jobs: int, end_s: float | None) -> Quarry:
+        """Run seeds from 1 on until a check that is meant to see the bug does."""
         recipe = Recipe(bug.mode, self._recipe.nodes or bug.nodes, bug.name)
         plans = map(recipe.plan, _until(iter(range(1, bug.seeds_max + 1)), end_s))
         began_s, others, runs = time.monotonic(), set[str](), 0
         with closing(results(plans, jobs, recipe)) as found:
             for runs, result in enumerate(found, 1):
-                if checks := sorted(result.checks & bug.caught_by):
+                if checks := tuple(sorted(result.checks & bug.caught_by)):
                     elapsed_s = time.monotonic() - began_s
-                    by = ", ".join(checks)
-                    where = f"seed {result.seed}, {runs} runs, {elapsed_s:.0f} s"
-                    report.say(self._console, f"{bug.name}: {by} ({where})", "green")
-                    return True
+                    return Quarry(bug.name, result.seed, checks, runs, elapsed_s, frozenset(others))
                 others |= result.checks
-        seen = f"; seen by {', '.join(sorted(others))} alone" if others else ""
-        bound = f"{runs} of {bug.seeds_max} seeds"
-        report.say(self._console, f"{bug.name}: not found in {bound}{seen}", "red")
-        return False
+        elapsed_s = time.monotonic() - began_s
+        return Quarry(bug.name, None, (), runs, elapsed_s, frozenset(others))
 
     def list_bugs(self) -> int:
         """Print the bugs that can be planted; return the exit code."""

@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from chaos.simulation.bugs import Bug
 from chaos.simulation.campaign import Recipe, Statistics
 from chaos.simulation.plan import Plan
-from chaos.simulation.result import Result
+from chaos.simulation.result import Quarry, Result
 from chaos.simulation.shrink import Shrunk
 
 LINE_EVERY_S: Final = 15.0  # where there is no terminal
@@ -149,6 +150,17 @@ def again_by_file(file: Path, recipe: Recipe) -> str:
 
 def _planted(recipe: Recipe) -> str:
     return "" if recipe.bug is None else f" --bug {recipe.bug}"
+
+
+def show_quarry(console: Console, bug: Bug, quarry: Quarry) -> None:
+    """Print whether a planted bug was found, by what and how soon."""
+    if quarry.checks:
+        where = f"seed {quarry.seed}, {quarry.runs} runs, {quarry.elapsed_s:.0f} s"
+        say(console, f"{bug.name}: {', '.join(quarry.checks)} ({where})", "green")
+        return
+    seen = f"; seen by {', '.join(sorted(quarry.others))} alone" if quarry.others else ""
+    bound = f"{quarry.runs} of {bug.seeds_max} seeds"
+    say(console, f"{bug.name}: not found in {bound}{seen}", "red")
 
 
 def show_shrunk(console: Console, shrunk: Shrunk, file: Path, recipe: Recipe) -> None:

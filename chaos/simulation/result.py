@@ -1,7 +1,7 @@
 """What a run comes to, as data that goes between processes and into JSON.
 
-What lives here: a failure and a result. What must not: how a run is made (run.py) or judged
-(invariants.py).
+What lives here: a failure, a result, and what a hunt for a planted bug comes to. What must not: how
+a run is made (run.py) or judged (invariants.py).
 """
 
 from __future__ import annotations
@@ -66,3 +66,24 @@ class Result:
         if not self.failures:
             del fields["plan"]
         return fields
+
+
+@dataclass(frozen=True, slots=True)
+class Quarry:
+    """What a hunt for a planted bug came to after `runs` runs.
+
+    `seed`: of the run in which `checks`, meant to see the bug, did; None and () if there is none.
+    `others`: checks that failed before and are not meant to.
+    """
+
+    bug: str
+    seed: int | None
+    checks: tuple[str, ...]
+    runs: int
+    elapsed_s: float
+    others: frozenset[str] = frozenset()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the hunt as JSON types."""
+        rest = {"others": sorted(self.others), "elapsed_s": round(self.elapsed_s, 1)}
+        return asdict(self) | {"checks": list(self.checks)} | rest

@@ -82,15 +82,31 @@ def clear_processes(directory: Path, label: str) -> None:
 def clear_namespaces(directory: Path, label: str) -> None:
     """End the nodes of a directory, and remove the namespaces whose names begin with `label`-."""
     clear_processes(directory, label)
-    listed = _output("ip", "netns", "list").splitlines()
-    names = [line.split()[0] for line in listed if line.startswith(f"{label}-")]
-    for name in names:
+    host = host_interface(label)  # first: it goes by itself some time after its other end
+    if _has_interface(host):
+        _remove("link", host, _has_interface)
+    for name in sorted(name for name in _namespaces() if name.startswith(f"{label}-")):
         for pid in _output("ip", "netns", "pids", name).split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        _output("ip", "netns", "delete", name)
-    if (INTERFACES / host_interface(label)).exists():
-        _output("ip", "link", "delete", host_interface(label))
+        _remove("netns", name, lambda name: name in _namespaces())
+
+
+def _has_interface(name: str) -> bool:
+    return (INTERFACES / name).exists()
+
+
+def _namespaces() -> set[str]:
+    return {line.split()[0] for line in _output("ip", "netns", "list").splitlines()}
+
+
+def _remove(kind: str, name: str, exists: Callable[[str], bool]) -> None:
+    """Remove it, unless somebody else just has. Raises TargetError."""
+    try:
+        _output("ip", kind, "delete", name)
+    except TargetError:
+        if exists(name):
+            raise
 
 
 def clear_containers(directory: Path, label: str) -> None:
@@ -108,9 +124,9 @@ def host_interface(label: str) -> str:
 
 
 def _output(*command: str) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=COMMAND_S_MAX, check=True
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S_MAX)
+    if done.returncode:
+        raise TargetError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
 
 

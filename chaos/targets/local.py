@@ -30,7 +30,7 @@ from chaos.targets import (
 from chaos.targets.leftovers import Claim, sweep
 from chaos.targets.recovery import BACK_S_MAX, Recovery
 from chaos.targets.shim import CALM, Shim, check_compiler, compile_shim, undo
-from cluster.local import LocalCluster, LocalError
+from cluster.local import NODE_COMMAND, LocalCluster, LocalError
 
 DEATH_S_MAX: Final = 10.0  # a killed process may have to finish an fdatasync
 DEATH_POLL_S: Final = 0.005  # a death is over in milliseconds
@@ -42,14 +42,19 @@ SHORT_LOG: Final = {"journal.segment_bytes": 65_536, "journal.keep_bytes": 65_53
 
 
 class LocalTarget:
-    """`node_count` processes below `directory`, which must not hold a cluster yet."""
+    """`node_count` processes below `directory`, which must not hold a cluster yet.
+
+    `command`: what a node is started with, as LocalCluster has it.
+    """
 
     name = "local"
 
-    def __init__(self, directory: Path, node_count: int) -> None:
+    def __init__(
+        self, directory: Path, node_count: int, command: Sequence[str] = NODE_COMMAND
+    ) -> None:
         self.nodes = tuple(f"n{number}" for number in range(1, node_count + 1))
         self._directory = directory
-        self._cluster = LocalCluster(directory, prefix=self._prefix)
+        self._cluster = LocalCluster(directory, command, self._prefix)
         self._claim = Claim(self.name, directory)
         self._settings: dict[str, Any] = {}
         self._compile = False

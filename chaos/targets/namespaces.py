@@ -25,6 +25,7 @@ from chaos.targets import CLIENTS, Link, TargetError, Weather, Weathers
 from chaos.targets.leftovers import Claim, clear_namespaces, host_interface
 from chaos.targets.local import LocalTarget
 from chaos.targets.network import Network
+from cluster.local import NODE_COMMAND
 
 TOOLS: Final = {"ip": "iproute2", "iptables": "iptables"}
 NETWORK: Final = "10.213"  # private (RFC 1918), and nobody's default
@@ -38,8 +39,10 @@ class NamespacesTarget(LocalTarget):
 
     name = "namespaces"
 
-    def __init__(self, directory: Path, node_count: int) -> None:
-        super().__init__(directory, node_count)
+    def __init__(
+        self, directory: Path, node_count: int, command: Sequence[str] = NODE_COMMAND
+    ) -> None:
+        super().__init__(directory, node_count, command)
         _check_machine()
         seed = zlib.crc32(bytes(directory.resolve()))
         self._label = f"flotilla-{seed:08x}"

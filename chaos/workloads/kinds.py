@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, get_args
 
-from flotilla.protocol import BATCH_COUNT_MAX, PUBLICATION_BYTES_MAX
+from flotilla.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, PUBLICATION_BYTES_MAX
 
 SHARE_FIELDS: Final = frozenset({"hot_share"})
 LIMITS: Final[Mapping[str, float]] = {
+    "batch_bytes": BATCH_BYTES_MAX,
     "batch_count": BATCH_COUNT_MAX,
+    "burst_count": 10_000,  # of lines of text: a fraction of what a producer queues
     "size_bytes": PUBLICATION_BYTES_MAX,
 }
 

@@ -39,7 +39,11 @@ class PipelinerProcess(Worker):
             return wait_s
         self._open_producers()
         self._pace.took(time.monotonic(), self._parameters.burst_count * len(self.topics))
-        futures = [future for topic in self.topics for future in self._burst(topic)]
+        try:
+            futures = [future for topic in self.topics for future in self._burst(topic)]
+        except FlotillaError:  # a full queue: what was sent before it has its counters
+            self._close_producers()
+            raise
         if errors := self._answers(futures):
             self._close_producers()
             self._raise_fence(errors)

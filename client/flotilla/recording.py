@@ -74,7 +74,6 @@ class Recorder:
             "session": last_session + 1,
         }
         self._file = self.path.open("ab", buffering=0)
-        self._size_bytes = self.path.stat().st_size
         if not ends_whole:
             self._write_bytes(b"\n")  # the torn line stays, alone, for the reader to count
 
@@ -127,15 +126,14 @@ class Recorder:
         return now_ns
 
     def _write_bytes(self, line: bytes) -> None:
-        rest = line
+        written = 0
         try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            while written < len(line):
+                written += self._file.write(line[written:])
         except OSError as error:
-            if rest is not line:  # the next line must not be glued to half of this one
-                os.ftruncate(self._file.fileno(), self._size_bytes)
+            if written:  # the next line must not be glued to half of this one
+                os.ftruncate(self._file.fileno(), self._file.tell() - written)
             raise OSError(error.errno, error.strerror, str(self.path)) from error
-        self._size_bytes += len(line)
 
 
 class ClientObserver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +68,7 @@ def test_paused_processes_of_a_dead_run_are_ended(tmp_path: Path, claims: Path) 
 
 
 @pytest.mark.root
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="needs apt-get install iptables")
 def test_namespaces_of_a_dead_run_go_with_all_that_is_in_them(tmp_path: Path) -> None:
     before, interfaces = namespaces(), set(os.listdir("/sys/class/net"))
     die("namespaces", tmp_path, "clogged-links", "isolate-leader")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -16,10 +17,16 @@ import pytest
 from chaos.faults import FAULTS, support
 from chaos.faults.networks import between
 from chaos.targets import CLIENTS, Link, Links, TargetError, Weather, Weathers, leftovers, network
-from chaos.targets.namespaces import NamespacesTarget
+from chaos.targets.namespaces import TOOLS, NamespacesTarget
 from flotilla import Client, FlotillaError
 
-pytestmark = pytest.mark.root
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(
+        any(shutil.which(tool) is None for tool in TOOLS),
+        reason=f"needs {', '.join(TOOLS)}: apt-get install {' '.join(TOOLS.values())}",
+    ),
+]
 
 SEED = 5
 WAIT_S = 20.0

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +29,27 @@ def spark() -> Iterator[SparkSession]:
         yield opened
 
 
+# Hundreds of plans over a few rows each: to compile them would take longer than to interpret them.
+# The compiled ones are tested where histories are big (test_generate.py).
+INTERPRETED = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+@contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    before = {name: spark.conf.get(name) for name in INTERPRETED}
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            spark.conf.set(name, str(kept))
+
+
 @pytest.fixture(scope="session")
 def find(spark: SparkSession) -> Find:
     """Run every check over rows of any number of runs at once: a job a check, not one a run."""
@@ -41,8 +63,16 @@ def find(spark: SparkSession) -> Find:
         nodes: Iterable[Node] = (),
         checks: Iterable[Check] = CHECKS,
     ) -> Found:
+        with interpreted(spark):
+            return evidence_of(rows, truth, nodes, checks)
+
+    def evidence_of(
+        rows: list[Row], truth: Iterable[Row], nodes: Iterable[Node], checks: Iterable[Check]
+    ) -> Found:
         disks = Truth(parsed(lines_of(truth)), spark.createDataFrame(list(nodes), NODES))
-        tables = build(parse(lines_of(rows)).cache(), disks, lambda _name, table: table.cache())
+        events = parse(lines_of(rows)).localCheckpoint()
+        # As load.py's files do, this cuts the plan, which would grow with every table.
+        tables = build(events, disks, lambda _name, table: table.localCheckpoint())
         found: Found = defaultdict(lambda: {check.name: [] for check in CHECKS})
         for check in checks:
             evidence = check.find(tables)

@@ -138,11 +138,13 @@ class Broker:
         self.counters = {"p1": 0, "p2": 0}
         self.cursors = {"s1": self.START_ID, "s2": self.START_ID}
         self.sessions = {"s1": 0, "s2": 0}
+        self.told = dict(self.cursors)  # what each subscriber has told the broker that it has
+        self.term = 1
 
     def work(self) -> None:
         """Subscribe, then do everything at random until enough is stored."""
         for client_id, cursor in self.cursors.items():
-            self.run.sub(client_id, self.TOPIC, cursor)
+            self.run.sub(client_id, self.TOPIC, cursor, resumed=False, cursor=cursor, **self.leader)
         while self.last_id < self.end_id:
             self.rng.choice((self.put, self.put, self.get, self.trouble))()
         self.run.fault("kill", "heal")
@@ -151,6 +153,11 @@ class Broker:
     def last_id(self) -> int:
         """The highest id given."""
         return self.START_ID + len(self.stored)
+
+    @property
+    def leader(self) -> Row:
+        """Who answers now."""
+        return {"node": f"n{self.term % 3}", "term": self.term}
 
     def store(self, producer: str, counter: int, count: int) -> int:
         """Give ids to publications; return the first."""
@@ -169,12 +176,13 @@ class Broker:
         ids = {"first_id": self.store(producer, counter, count)}
         ids["last_id"] = ids["first_id"] + count - 1
         if unknown:
-            self.run.put(producer, self.TOPIC, counter, "info", count, error="timeout")
+            self.run.put(producer, self.TOPIC, counter, "info", count, error="timeout", epoch=2)
             if self.rng.random() < 0.5:
                 return
         self.run.put(
-            producer, self.TOPIC, counter, "ok", count, session=1, duplicate=unknown, **ids
-        )
+            producer, self.TOPIC, counter, "ok", count, session=1, epoch=2, duplicate=unknown,
+            **ids, **self.leader,
+        )  # fmt: skip
 
     def get(self) -> None:
         """Let one subscriber read on."""
@@ -185,7 +193,10 @@ class Broker:
         asked = self.cursors[client_id]
         taken = self.stored[asked - self.START_ID :][:max_count]
         items = runs_of(asked + 1, taken)
-        self.run.get(client_id, self.TOPIC, asked, items, self.sessions[client_id])
+        session = self.sessions[client_id]
+        own = {"epoch": session + 1, **self.leader}
+        self.run.get(client_id, self.TOPIC, asked, items, session, **own)
+        self.told[client_id] = asked
         if moves:
             self.cursors[client_id] += len(taken)
 
@@ -195,7 +206,7 @@ class Broker:
         client_id = self.rng.choice(list(self.cursors))
         if kind == "crash":
             self.answer(client_id, 4, moves=False)
-            self.sessions[client_id] += 1
+            self.resume(client_id, self.told[client_id])
         elif kind == "silence":
             cursor = self.cursors[client_id]
             self.run.invoke(
@@ -207,10 +218,19 @@ class Broker:
             )
         elif kind == "fault":
             self.run.fault("kill", "inject")
+            self.term += 1
         elif client_id == "s2" and self.rng.random() < 0.3:
             self.run.unsub("s2", self.TOPIC)
-            self.cursors["s2"] = self.last_id
-            self.run.sub("s2", self.TOPIC, self.last_id, self.sessions["s2"])
+            self.cursors["s2"] = self.told["s2"] = self.last_id
+            begun = {"resumed": False, "cursor": self.last_id, **self.leader}
+            self.run.sub("s2", self.TOPIC, self.last_id, self.sessions["s2"], **begun)
+
+    def resume(self, client_id: str, cursor: int) -> None:
+        """Let a new process of the client subscribe again; the broker has it at `cursor`."""
+        self.sessions[client_id] += 1
+        session = self.sessions[client_id]
+        found = {"resumed": True, "cursor": cursor, "epoch": session + 1, **self.leader}
+        self.run.sub(client_id, self.TOPIC, self.cursors[client_id], session, **found)
 
     def drain(self) -> None:
         """Let every subscriber read to the end."""

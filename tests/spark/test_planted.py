@@ -102,6 +102,50 @@ def damaged(broker: Broker) -> Iterable[tuple[str, int]]:
     return [("corrupt", 1)]
 
 
+@plant
+def stored_below_what_was_acknowledged_before(broker: Broker) -> Iterable[tuple[str, int]]:
+    first_id = broker.last_id + 1
+    for producer, id_ in (("p3", first_id + 1), ("p4", first_id)):
+        broker.run.put(producer, broker.TOPIC, 1, "ok", first_id=id_, last_id=id_)
+    broker.stored += [("p4", 1), ("p3", 1)]
+    return [("realtime_order", 1)]
+
+
+@plant
+def told_that_there_is_nothing(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.answer("s1", 500)
+    id_ = broker.store("p3", 1, 1)
+    broker.run.put("p3", broker.TOPIC, 1, "ok", first_id=id_, last_id=id_)
+    broker.answer("s1", 0)
+    return [("stale_read", 1)]
+
+
+@plant
+def resumed_behind_its_cursor(broker: Broker) -> Iterable[tuple[str, int]]:
+    for count in (500, 0):
+        broker.answer("s1", count)
+    broker.resume("s1", broker.told["s1"] - 3)
+    return [("cursor_regression", 1)]
+
+
+@plant
+def went_on_behind_its_successor(broker: Broker) -> Iterable[tuple[str, int]]:
+    for counter, epoch, process in ((1, 2, "twin"), (2, 1, "p3")):
+        id_ = broker.store("p3", counter, 1)
+        fields = {"first_id": id_, "last_id": id_, "epoch": epoch, "process": process}
+        broker.run.put("p3", broker.TOPIC, counter, "ok", **fields)
+    return [("fencing", 1)]
+
+
+@plant
+def answered_by_a_second_leader(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.answer("s1", 1)
+    id_ = broker.store("p3", 1, 1)
+    second = {"node": "n9", "term": broker.term}
+    broker.run.put("p3", broker.TOPIC, 1, "ok", first_id=id_, last_id=id_, **second)
+    return [("leaders_per_term", 1)]
+
+
 def planted(name: str, seed: int) -> tuple[Broker, dict[str, int]]:
     broker = Broker(random.Random(seed), f"{name}-{seed}", 400)
     broker.work()

@@ -154,7 +154,7 @@ def counted(rows: list[Row], origin_ns: int, slices: int) -> tuple[dict[str, lis
     """Return publications acknowledged and delivered, and those unseen, slice by slice."""
     totals: dict[str, list[int]] = defaultdict(lambda: [0] * slices)
     acked, has, lags = 0, {}, [0] * slices
-    ended = {row["client_id"] for row in rows if row["f"] == "unsub" and row["type"] != "fail"}
+    left_ns = {row["client_id"]: row["t_ns"] for row in rows if row["f"] == "unsub"}  # the last
     counts = {
         (row["process"], row["op_id"]): row["count"]
         for row in rows
@@ -167,7 +167,7 @@ def counted(rows: list[Row], origin_ns: int, slices: int) -> tuple[dict[str, lis
             count = counts[row["process"], row["op_id"]]
             totals["acknowledged"][at] += count
             acked = max(acked, row["first_id"] + count - 1 if row["first_id"] else 0)
-        elif kind == ("sub", "ok") and row["client_id"] not in ended:
+        elif kind == ("sub", "ok") and row["t_ns"] > left_ns.get(row["client_id"], 0):
             has.setdefault(row["client_id"], row["last_id"])
         elif kind == ("get", "ok"):
             totals["delivered"][at] += row["count"]

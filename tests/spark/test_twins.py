@@ -1,11 +1,13 @@
 """Spark and plain Python find the same in histories that nobody thought of."""
 
 import random
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from analytics.twins import find_all
+from analytics.anomalies import CHECKS
+from analytics.twins import TWINS, find_all
 from tests.spark.conftest import Find
 from tests.spark.histories import Row, Run
 
@@ -134,6 +136,13 @@ def test_spark_and_python_find_the_same_in_random_histories(find: Find, seeds: l
     for seed, run in runs.items():
         expected = find_all(run.rows, run.truth, run.nodes)
         assert dict(found[str(seed)]) == expected, f"RandomRun({seed})"
+
+
+def test_every_check_has_a_twin_and_is_explained() -> None:
+    names = [check.name for check in CHECKS]
+    assert names == list(TWINS)
+    explained = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
+    assert [name for name in names if f"| `{name}` |" not in explained] == []
 
 
 def test_random_histories_break_every_promise() -> None:

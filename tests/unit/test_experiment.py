@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,16 @@ def test_an_experiment_of_ones_own_is_a_path(tmp_path: Path) -> None:
     mine.write_bytes(b"\xff")
     with pytest.raises(ExperimentError, match="can't decode"):
         launch.load(str(mine))
+
+
+def test_the_example_in_the_documentation_is_accepted() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "chaos.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    parsed = parse(example)
+    assert [group.count for group in parsed.workload.groups] == [2, 1, 1]
+    assert parsed.fault_names == ["client-crash", "kill-leader"]
+    defaults = (experiment.Phases(), experiment.Expect())
+    assert (parsed.phases, parsed.expect) == defaults
 
 
 # --- planning -------------------------------------------------------------------------------------

@@ -111,15 +111,6 @@ def test_a_disk_that_refuses_is_an_error_not_a_hole(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_acknowledgments_are_read_over_all_processes_in_order(tmp_path: Path) -> None:
-    for process, at_ns in (("a", 30), ("b", 20)):
-        clock = iter([at_ns - 5, at_ns, at_ns + 1, at_ns + 2])
-        with Recorder(tmp_path, process, "r", monotonic_ns=lambda it=clock: next(it)) as made:
-            made.complete(made.invoke("put", "t"), "ok")
-            made.complete(made.invoke("put", "t"), "info")
-    assert history.acknowledged_at_ns(tmp_path) == [20, 30]
-
-
 def observed(tmp_path: Path, operation: Operation, outcome: Outcome) -> dict[str, Any]:
     with recorder(tmp_path) as made:
         observer = ClientObserver(made)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -28,12 +30,12 @@ import flotilla.state
 from analytics import twins
 from chaos.simulation.bugs import BUGS, SEEDS_MAX, Bug
 from chaos.simulation.bugs.registry import Patches, bug
-from chaos.simulation.bugs.seen import FIRST_SEEN
 from chaos.simulation.invariants import CHECKS
 from chaos.simulation.run import PLANTABLE
 
 BUGS_MIN = 28
 SEEN_MIN = 25
+HUNT = Path(__file__).parents[1] / "simulation/planted.jsonl"
 MODULES: tuple[ModuleType, ...] = (
     cluster.broker,
     cluster.files,
@@ -101,11 +103,14 @@ def test_a_bug_changes_the_code_while_it_is_planted_and_not_after(planted: Bug) 
 
 
 def test_enough_bugs_were_seen_within_their_bound_by_a_check_that_is_meant_to() -> None:
-    assert len(FIRST_SEEN) >= SEEN_MIN
-    for name, (seed, checks) in FIRST_SEEN.items():
-        assert 0 < seed <= PLANTABLE[name].seeds_max, name
-        assert checks, name
-        assert PLANTABLE[name].caught_by.issuperset(checks), name
+    hunts = [json.loads(line) for line in HUNT.read_text(encoding="utf-8").splitlines()]
+    assert len({hunt["bug"] for hunt in hunts}) == len(hunts)
+    found = [hunt for hunt in hunts if hunt["checks"]]
+    assert len(found) >= SEEN_MIN
+    for hunt in found:
+        planted = PLANTABLE[hunt["bug"]]
+        assert 0 < hunt["seed"] <= planted.seeds_max, hunt
+        assert planted.caught_by.issuperset(hunt["checks"]), hunt
 
 
 def test_the_checks_that_are_meant_to_see_a_bug_exist() -> None:

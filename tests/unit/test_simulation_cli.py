@@ -186,6 +186,17 @@ def test_a_hunt_out_of_time_has_missed_what_it_did_not_look_for(ask: Callable[..
     assert f"0 of {len(PLANTABLE)} bugs found" in answer.output
 
 
+def test_a_hunt_says_in_json_what_it_came_to(ask: Callable[..., Answer]) -> None:
+    name, bug = next(iter(PLANTABLE.items()))
+
+    def judge(plan: Plan) -> tuple[Failure, ...]:
+        return (Failure("by chance" if plan.seed < 3 else min(bug.caught_by), "seen"),)
+
+    told = json.loads(ask("--hunt", name, "--json", judge=judge).stdout)
+    assert (told["bug"], told["seed"], told["runs"]) == (name, 3, 3)
+    assert (told["checks"], told["others"]) == ([min(bug.caught_by)], ["by chance"])
+
+
 def test_bugs_are_listed_with_their_rules(ask: Callable[..., Answer]) -> None:
     output = ask("--bugs").output
     assert all(name in output for name in PLANTABLE)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from chaos.simulation.plan import Action, Plan
 from chaos.simulation.result import BROKEN
 from chaos.simulation.run import run
 from chaos.simulation.trace import VALUE_CHARACTERS_MAX, line
+from chaos.simulation.world import World
 
 PUBLISHER = {"topics": ["x"], "puts": 1.0, "pause_s": 0.05}
 SUBSCRIBER = {"topics": ["x"], "gets": 1.0, "pause_s": 0.05}
@@ -122,6 +124,20 @@ def test_a_planted_bug_is_in_the_code_for_one_run_alone() -> None:
 def test_garbage_is_collected_again_after_a_run() -> None:
     run(PLAN)
     assert gc.isenabled()
+
+
+def test_no_run_outlives_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds: weakref.WeakSet[World] = weakref.WeakSet()
+
+    def noted(plan: Plan) -> World:
+        world = World(plan)
+        worlds.add(world)
+        return world
+
+    monkeypatch.setattr(run_module, "World", noted)
+    for _ in range(3):
+        run(PLAN)
+    assert len(worlds) <= 1
 
 
 def test_the_documentation_says_what_each_check_claims() -> None:

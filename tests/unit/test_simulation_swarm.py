@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from chaos.simulation import swarm
 from chaos.simulation.clients import CRASH_POINTS
 from chaos.simulation.operator import BROKEN_HOWS, Operator
 from chaos.simulation.plan import Plan
@@ -42,6 +43,32 @@ def test_every_kind_of_fault_is_in_many_plans_and_in_no_way_in_all() -> None:
     assert len(names) >= len(KINDS)
     sizes = Counter(len({a.name for a in plan.schedule}) for plan in PLANS)
     assert max(sizes) - min(sizes) > 10
+
+
+def test_one_kind_of_fault_more_leaves_the_rest_of_every_plan_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = {name: kind for name, kind in KINDS.items() if name != "transfers"}
+    monkeypatch.setattr(swarm, "KINDS", kinds)
+    for seed in range(50):
+        plan, before = plan_for(seed, "safety"), PLANS[seed]
+        rest = [action for action in before.schedule if action.name != "transfer"]
+        assert list(plan.schedule) == rest
+        assert plan.knobs == before.knobs
+
+
+def test_who_only_lists_and_who_comes_and_goes_are_in_about_half_of_the_plans_each() -> None:
+    second = [Role.of(plan.knobs["load"]["roles"][1]) for plan in PLANS]
+    listers = [role for role in second if role.lists and not (role.puts or role.gets)]
+    leavers = [role for role in second if role.churns]
+    assert len(listers) + len(leavers) == len(PLANS)
+    assert 0.3 < len(leavers) / len(PLANS) < 0.7
+
+
+def test_tight_limits_come_together_and_not_in_most_plans() -> None:
+    tight = [sum(name.endswith("_max") for name in plan.knobs) for plan in PLANS]
+    assert 0.2 < sum(count > 0 for count in tight) / len(PLANS) < 0.5
+    assert sum(count > 1 for count in tight) > 20
 
 
 def test_every_action_can_be_performed() -> None:

@@ -7,14 +7,16 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from chaos import experiment, launch, suite
+from chaos import experiment, launch, suite, twins
 from chaos.experiment import ExperimentError
+from chaos.history import Recorder
 from chaos.outcome import Injection, Outcome
 from chaos.plan import RunPlan
 from chaos.progress import Display
@@ -225,3 +227,79 @@ def test_without_names_a_suite_has_all_that_the_target_can_do() -> None:
     assert set(names) < set(experiment.names())
     assert {"none", "kill-leader", "client-twin"} <= set(names)
     assert not {"demo", "isolate-leader"} & set(names)
+
+
+def test_the_index_of_a_suite_names_every_run_and_a_failure_to_write_it_is_noticed(
+    tmp_path: Path,
+) -> None:
+    directory = run_directory(tmp_path, "kill-leader", "0")
+    (directory / "run.json").write_text('{"experiment": {"name": "kill-leader"}, "seed": 3}')
+    log = tmp_path / "judging.log"
+    assert suite.write_index(tmp_path / "index.html", [directory], log)
+    assert "kill-leader" in (tmp_path / "index.html").read_text()
+    assert not suite.write_index(tmp_path / "nowhere" / "index.html", [directory], log)
+    assert "FileNotFoundError" in log.read_text()
+
+
+# --- judged by the twins --------------------------------------------------------------------------
+
+
+def small_run(directory: Path, reasons: list[str], delivered: int, truth: list[str]) -> Path:
+    """Write a run of three publications, of which `delivered` came to the subscriber."""
+    history = directory / "history"
+    with Recorder(history, "s", "r") as subscriber, Recorder(history, "p", "r") as publisher:
+        subscriber.client_id, publisher.client_id = "s", "p"
+        op = subscriber.invoke("sub", "a")
+        subscriber.complete(op, "ok", last_id=0)
+        for counter in (1, 2, 3):
+            op = publisher.invoke("put", "a", counter=counter, count=1)
+            publisher.complete(
+                op, "ok", counter=counter, count=1, first_id=counter, last_id=counter
+            )
+        op = subscriber.invoke("get", "a", last_id=0)
+        items = [[1, "p", 1, delivered]]
+        subscriber.complete(op, "ok", count=delivered, first_id=1, last_id=delivered, items=items)
+        subscriber.mark_phase("drained", topic="a", last_id=3)
+    outcome = Outcome(finished=True, reasons=reasons, acknowledged=3, delivered=delivered)
+    document = {"run_id": "r", "outcome": asdict(outcome), "truth": {"nodes": truth}}
+    (directory / "run.json").write_text(json.dumps(document))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("reasons", "delivered", "truth", "verdict"),
+    [
+        ([], 3, [], "valid"),
+        ([], 2, [], "invalid"),
+        (["too few"], 3, [], "unknown"),
+        (["too few"], 2, [], "invalid"),
+        ([], 3, ["n1"], "unknown"),  # whose disk nobody has read
+    ],
+)
+def test_the_twins_judge_as_analytics_does(
+    tmp_path: Path, reasons: list[str], delivered: int, truth: list[str], verdict: str
+) -> None:
+    directory = small_run(tmp_path, reasons, delivered, truth)
+    assert twins.judge(directory) == verdict
+    report = suite.read_report(directory)
+    assert report["verdict"] == verdict
+    found = [check["name"] for check in report["checks"] if check["verdict"] == "invalid"]
+    assert found == (["lost"] if delivered < 3 else [])
+    assert bool(report["reasons"]) == bool(reasons or truth)
+    assert len(report["checks"]) >= 16
+
+
+def test_a_line_that_cannot_be_read_makes_the_twins_verdict_unknown(tmp_path: Path) -> None:
+    directory = small_run(tmp_path, [], 3, [])
+    with (directory / "history" / "p.jsonl").open("ab") as file:
+        file.write(b'{"f": "put", "typ')
+    assert twins.judge(directory) == "unknown"
+    assert suite.read_report(directory)["reasons"] == ["1 lines can't be read"]
+
+
+def test_a_suite_judged_by_the_twins_survives_a_run_that_never_began(
+    tmp_path: Path, fake: Callable[..., None]
+) -> None:
+    fake({"none": TargetError("no port is free")}, {})
+    code, _, rows = carried_out(options(tmp_path, names=("none",), judge=suite.TWINS))
+    assert (code, rows["none"]["verdict"]) == (2, "unknown")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -17,6 +18,10 @@ import pytest
 from chaos.targets import TargetError, shim
 from chaos.targets.shim import Shim, compile_shim, undo
 from chaos.targets.shim.undo import Choice
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cc") is None, reason=f"needs a C compiler: {shim.INSTALL}"
+)
 
 PRELUDE = """
 import errno, os, signal, sqlite3, sys, time

@@ -25,7 +25,15 @@ from chaos.workloads.publisher import BEHIND_S_MAX, Pace, PublisherProcess, Text
 from chaos.workloads.recording import MortalObserver
 from chaos.workloads.subscriber import SubscriberProcess
 from chaos.workloads.visitor import VisitorProcess
-from flotilla import Delivery, Fenced, Operation, PutResult, SubscribeResult, Unavailable
+from flotilla import (
+    Delivery,
+    Fenced,
+    Operation,
+    Overloaded,
+    PutResult,
+    SubscribeResult,
+    Unavailable,
+)
 from flotilla.protocol import PUBLICATION_BYTES_MAX
 
 TOPICS = ("a", "b")
@@ -316,6 +324,30 @@ def test_a_pipeliner_sends_everything_again_before_the_burst_after_an_error(
     ]
     counts = {"acknowledged": 7, "delivered": 0, "unknown": 1, "failed": 0}
     assert line.reported()[-1] == {"report": "progress", **counts}
+
+
+def test_a_pipeliner_whose_queue_is_full_closes_its_producers_before_it_goes_on(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(line)
+    client = FakeClient(line, send_a=[1, 2, 3], send_b=[1, 2, 3, 4])
+    send, refusals = FakeProducer.send, [Overloaded("the queue is full")]
+
+    def refusing(producer: FakeProducer, text: str) -> Future[PutResult]:
+        if producer.topic == "a" and len(client.answers["send_a"]) == 2 and refusals:
+            raise refusals.pop()
+        return send(producer, text)
+
+    monkeypatch.setattr(FakeProducer, "send", refusing)
+    asked = work(line, tmp_path, PipelinerProcess, kinds.Pipeliner(burst_count=2), client)
+    first_close = asked.index(("close", "a"))
+    assert [one[0] for one in asked[:first_close]].count("send") == 1
+    counters = [text.split()[2] for kind, topic, text in _sends(asked) if topic == "a"]
+    assert counters == ["1", "2", "3"]  # none twice, none left out
+
+
+def _sends(asked: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [one for one in asked if one[0] == "send"]
 
 
 def test_a_fenced_pipeliner_stops(line: Line, tmp_path: Path) -> None:

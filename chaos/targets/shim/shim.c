@@ -37,9 +37,14 @@
 #define PATH_BYTES_MAX 4096
 
 #define EXPORT __attribute__((visibility("default")))
-#define REAL(name) ((__typeof__(&name))real(#name))
+#define REAL(name)                                             \
+    ({                                                         \
+        static __typeof__(&name) found;                        \
+        if (!found) found = (__typeof__(&name))real(#name);    \
+        found;                                                 \
+    })
 
-struct control { /* control.py writes it: same order, each a little-endian int64 */
+struct control { /* __init__.py writes it: same order, each a little-endian int64 */
     int64_t clock_ns;   /* added to the wall clock */
     int64_t sync_ms;    /* an fsync takes so much longer */
     int64_t sync_fails; /* not 0: every fsync reports EIO, and makes nothing durable */
@@ -360,9 +365,7 @@ EXPORT int statvfs64(const char *path, struct statvfs64 *found) {
 }
 
 EXPORT int clock_gettime(clockid_t clock, struct timespec *now) {
-    static int (*next)(clockid_t, struct timespec *);
-    if (!next) next = REAL(clock_gettime);
-    int done = next(clock, now);
+    int done = REAL(clock_gettime)(clock, now);
     if (done || !control || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return done;
     int64_t ns = now->tv_nsec + control->clock_ns % 1000000000;
     now->tv_sec += control->clock_ns / 1000000000 + (ns >= 1000000000) - (ns < 0);

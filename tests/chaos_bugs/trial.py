@@ -1,0 +1,83 @@
+"""One run of an experiment in which every node, or every client, has a bug.
+
+What lives here: a run with real processes, sabotaged ones among them. What must not: which bug is
+tried how (cases.py), and what the checks say about the run (test_chaos_bugs.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+from unittest import mock
+
+from rich.console import Console
+
+from chaos import crew, launch
+from chaos.crew import Crew
+from chaos.faults import support
+from chaos.outcome import Outcome
+from chaos.probe import open_probe
+from chaos.progress import display
+from chaos.runner import Runner
+from chaos.targets.local import LocalTarget
+from chaos.targets.namespaces import NamespacesTarget
+from chaos.truth import Disks
+from chaos.workloads import ClientConfig
+from cluster.local import NODE_COMMAND
+
+EXPERIMENTS: Final = Path(__file__).parent / "experiments"
+TARGETS: Final = {"local": LocalTarget, "namespaces": NamespacesTarget}
+SABOTAGED: Final = (sys.executable, "-m", "tests.chaos_bugs.sabotaged")
+
+TargetName = Literal["local", "namespaces"]
+Command = Callable[[ClientConfig], list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A bug, and how it is brought to light.
+
+    `experiment`: one of ours (a file beside this one) by name. `caught_by`: the checks that may see
+    it, any one of them, within `seeds_max` seeds from 1 on. `sabotages`: whose processes have it.
+    """
+
+    bug: str
+    experiment: str
+    caught_by: frozenset[str]
+    target: TargetName = "local"
+    nodes: int = 3
+    seeds_max: int = 3
+    sabotages: Literal["nodes", "clients"] = "nodes"
+
+
+def carry_out(case: Case, seed: int, directory: Path, *, clean: bool = False) -> Outcome:
+    """Run the case's experiment in `directory`; without the bug if it is to be `clean`."""
+    name = str(EXPERIMENTS / f"{case.experiment}.toml")
+    plan = launch.make_plan(name, 0.0, seed, directory)
+    bug = "" if clean else case.bug
+    nodes_bug = bug if case.sabotages == "nodes" else ""
+    clients_bug = bug if case.sabotages == "clients" else ""
+    command = sabotaged(NODE_COMMAND, nodes_bug)
+    target = TARGETS[case.target](directory / "cluster", case.nodes, command)
+    support.prepare(target, launch.node_faults(plan.experiment))
+    with (
+        display(Console(stderr=True), plan.expected_s) as shown,
+        mock.patch.object(crew, "client_command", _client_command(clients_bug)),
+    ):
+        return Runner(plan, target, Crew(), open_probe(plan), Disks(), shown).run()
+
+
+def sabotaged(command: Sequence[str], bug: str) -> list[str]:
+    """Return a command `python -m MODULE …` with the bug in it; as it is without one."""
+    if not bug:
+        return list(command)
+    assert tuple(command[:2]) == (sys.executable, "-m"), command
+    return [*SABOTAGED, bug, *command[2:]]
+
+
+def _client_command(bug: str) -> Command:
+    healthy = crew.client_command
+    return lambda config: sabotaged(healthy(config), bug)

@@ -1,0 +1,32 @@
+"""What a run says of itself reaches the verdict."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from analytics import check as checking
+from analytics.anomalies import CHECKS
+from analytics.check import check
+from analytics.verdict import Verdict
+from tests.spark.histories import Run, write
+
+
+def test_a_run_in_which_too_little_succeeded_is_unknown_though_nothing_was_found(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "CHECKS", [one for one in CHECKS if one.name == "corrupt"])
+    run = Run()
+    run.sub("s", "t")
+    run.put("p", "t", 1, "ok", first_id=1, last_id=1)
+    run.get("s", "t", 0, [[1, "p", 1, 1]])
+    run.drained("s", "t", 1)
+    write(tmp_path, run.rows)
+    assert check(tmp_path).verdict == Verdict.VALID
+    file = tmp_path / "run.json"
+    outcome = {"finished": True, "reasons": ["1 acknowledged, 50 are the least"]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"outcome": outcome}))
+    report = check(tmp_path)
+    assert report.verdict == Verdict.UNKNOWN
+    assert report.reasons == ("1 acknowledged, 50 are the least",)

@@ -1,0 +1,164 @@
+"""Where targets refuse, and say why: too little, too late, or not on this machine."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.targets import Links, LosesPower, TargetError, disks, leftovers, namespaces, recovery
+from chaos.targets.compose import ComposeTarget
+from chaos.targets.local import LocalTarget
+from chaos.targets.namespaces import NamespacesTarget
+from chaos.targets.recovery import Recovery
+from cluster.journal import Journal
+
+DICE = random.Random(1)
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def test_a_journal_without_proof_and_one_of_one_file_are_not_damaged(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="nothing is proved to be durable"):
+        disks.flip_bit(tmp_path, DICE)
+    journal(tmp_path, entries=3)
+    before = [file.read_bytes() for file in disks.journal_files(tmp_path)]
+    with pytest.raises(TargetError, match="the journal has one file"):
+        disks.truncate(tmp_path, DICE)
+    assert [file.read_bytes() for file in disks.journal_files(tmp_path)] == before
+
+
+def test_damage_goes_where_bytes_were_durable(tmp_path: Path) -> None:
+    journal(tmp_path, entries=3)
+    before = disks.journal_files(tmp_path)[0].read_bytes()
+    where = disks.flip_bit(tmp_path, DICE)
+    after = disks.journal_files(tmp_path)[0].read_bytes()
+    [at] = [at for at in range(len(before)) if before[at] != after[at]]
+    assert (before[at] ^ after[at]).bit_count() == 1
+    assert f"byte {at}" in where
+    assert disks.last_index(tmp_path / "none") == 0
+
+
+def test_the_last_index_is_that_of_the_journal_s_last_entry(tmp_path: Path) -> None:
+    last = journal(tmp_path, entries=5)
+    assert disks.last_index(tmp_path) == last
+
+
+def journal(directory: Path, entries: int) -> int:
+    """Make a journal of one file, each entry synced; return the last one's index."""
+    Journal.create(directory / "journal")
+    made = Journal.open(directory / "journal")
+    for index in range(1, 1 + entries):
+        made.add(b"\0" + bytes([index]) * 50, index, 1)
+        made.sync()
+    last = made.last_index
+    made._destroy()
+    return last
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def test_waiting_for_a_node_that_never_comes_back_ends_and_shows_the_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "BACK_S_MAX", 0.15)
+    fresh: Mapping[str, Mapping[str, Any]] = {"n1": {"role": "joining"}}
+    waiting = Recovery(["n1", "n2", "n3"], lambda: fresh, lambda: "the logs' ends")
+    waiting.lose(["n1"])
+    with pytest.raises(TargetError, match=r"(?s)0.15 s in vain for \['n1'\].*the logs' ends"):
+        waiting.await_whole()
+    with pytest.raises(TargetError, match="n1 to be back"):
+        waiting.await_back("n1")
+
+
+def test_of_five_nodes_two_may_be_without_their_disks_until_they_are_members_again() -> None:
+    bodies: dict[str, dict[str, Any]] = {}
+    waiting = Recovery(["n1", "n2", "n3", "n4", "n5"], lambda: bodies)
+    waiting.lose(["n1", "n2"])
+    with pytest.raises(TargetError, match=r"\['n1', 'n2', 'n3'\] without their disks"):
+        waiting.lose(["n3"])
+    assert waiting.unsound == {"n1", "n2"}
+    bodies |= {"n1": {"role": "follower"}, "n2": {"role": "leader"}}
+    waiting.await_whole()
+    waiting.lose(["n3"])
+
+
+# --- machines -------------------------------------------------------------------------------------
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *tools: str) -> None:
+    """Let this machine lack some tools, and have root."""
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool in tools else which(tool) or "x")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def test_namespaces_without_root_or_tools_say_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without(monkeypatch, "ip", "iptables")
+    with pytest.raises(TargetError, match="apt-get install iproute2 iptables"):
+        NamespacesTarget(tmp_path, 3)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(TargetError, match="need root; the target local does not"):
+        NamespacesTarget(tmp_path, 3)
+
+
+def test_no_free_network_is_told_and_used_ones_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(namespaces, "_run", lambda *_: "1: a inet 10.213.7.1/24 scope global")
+    assert namespaces._free_subnet(7) == 8
+    monkeypatch.setattr(
+        namespaces, "_run", lambda *_: " ".join(f" 10.213.{n}." for n in range(256))
+    )
+    with pytest.raises(TargetError, match="no part of 10"):
+        namespaces._free_subnet(7)
+
+
+def test_a_command_that_fails_is_told_with_its_words_and_its_input() -> None:
+    with pytest.raises(TargetError, match=r"(?s)No such file.*the input"):
+        namespaces._run(["ls", "/nonexistent"], "the input")
+    with pytest.raises(TargetError, match="No such file"):
+        leftovers._output("ls", "/nonexistent")
+
+
+def test_what_somebody_else_has_just_removed_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*command: str) -> str:
+        raise TargetError(" ".join(command))
+
+    monkeypatch.setattr(leftovers, "_output", fails)
+    leftovers._remove("netns", "x", lambda name: False)
+    with pytest.raises(TargetError, match="ip netns delete x"):
+        leftovers._remove("netns", "x", lambda name: True)
+
+
+def test_compose_refuses_networks_without_root_or_tools_before_it_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = ComposeTarget(3, lambda arguments: "")
+    target.equip([])
+    without(monkeypatch, "nsenter")
+    with pytest.raises(TargetError, match="apt-get install util-linux iptables"):
+        target.equip([Links])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(TargetError, match="need root"):
+        target.equip([Links])
+
+
+def test_local_refuses_faults_of_disks_without_a_compiler_before_it_is_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without(monkeypatch, "cc")
+    target = LocalTarget(tmp_path / "cluster", 3)
+    target.equip([])
+    with pytest.raises(TargetError, match="apt-get install gcc libc6-dev"):
+        target.equip([LosesPower])
+    assert not (tmp_path / "cluster").exists()
