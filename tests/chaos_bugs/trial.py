@@ -7,8 +7,8 @@ tried how (cases.py), and what the checks say about the run (test_chaos_bugs.py)
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 from unittest import mock
@@ -49,6 +49,8 @@ class Case:
     caught_by: frozenset[str]
     target: TargetName = "local"
     nodes: int = 3
+    settings: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 1
     seeds_max: int = 3
     sabotages: Literal["nodes", "clients"] = "nodes"
 
@@ -63,6 +65,7 @@ def carry_out(case: Case, seed: int, directory: Path, *, clean: bool = False) ->
     command = sabotaged(NODE_COMMAND, nodes_bug)
     target = TARGETS[case.target](directory / "cluster", case.nodes, command)
     support.prepare(target, launch.node_faults(plan.experiment))
+    target._settings |= case.settings
     with (
         display(Console(stderr=True), plan.expected_s) as shown,
         mock.patch.object(crew, "client_command", _client_command(clients_bug)),

@@ -20,7 +20,6 @@ CHEAP = (
     "ids-restart-with-the-topic",
     "leader-commits-alone",
     "nobody-is-readmitted",
-    "silence-counts-as-refusal",
     "stock-pysyncobj",
     "sync-without-the-disk",
 )

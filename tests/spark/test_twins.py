@@ -64,6 +64,8 @@ class RandomRun:
             end = {"first_id": rng.choice((0, *range(self.base + 1, self.base + 7)))}
             end |= {"duplicate": rng.choice((True, False, None))}
         own = {"counter": self.id(), "count": rng.choice((None, 1, 2, 3))}
+        if own["count"] and rng.random() < 0.5:
+            own["digests"] = self.digests(own["count"])
         self.begin(rng.choice("pq"), "put", rng.choice("tu"), outcome, own, end)
 
     def get(self) -> None:
@@ -78,10 +80,18 @@ class RandomRun:
             end["corrupt"] = [[self.id(), "checksum"]]
         if rng.random() < 0.3:
             end["first_id"] = self.id()
+        if rng.random() < 0.3:  # recorded by an application
+            first_id, count = self.id(), rng.randint(1, 3)
+            end = {name: end[name] for name in ("topic", "cursor")}
+            end |= {"first_id": first_id, "last_id": first_id + count - 1, "count": count}
+            end["digests"] = self.digests(count)
         invoke_topic = topic if asked is not None else rng.choice((topic, ""))
         outcome = rng.choice(("ok", "ok", "ok", "info"))
         end = end if outcome == "ok" else {}
         self.begin(rng.choice("sr"), "get", invoke_topic, outcome, {"last_id": asked}, end)
+
+    def digests(self, count: int) -> str:
+        return "".join(self.rng.choice("ab") * 16 for _ in range(count))
 
     def control(self) -> None:
         client_id, topic = self.rng.choice("sr"), self.rng.choice("tu")

@@ -1,0 +1,87 @@
+"""Real clusters with planted bugs, real faults, and what Spark says: each is caught, by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analytics import session
+from analytics.check import check
+from analytics.verdict import Verdict
+from chaos import twins
+from tests.chaos_bugs.cases import CASES, CONTROLS, QUICK
+from tests.chaos_bugs.trial import Case, carry_out
+
+RUN_S_MAX = 240
+SPARK_S_MAX = 240
+
+
+def parameters(cases: list[Case]) -> list[object]:
+    """Return the cases with what they need: those in namespaces need root."""
+    return [
+        pytest.param(
+            case,
+            id=f"{case.bug}-{case.experiment}",
+            marks=[pytest.mark.root] if case.target == "namespaces" else [],
+        )
+        for case in cases
+    ]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[None]:
+    """One JVM for all: a check joins the session that there is."""
+    with session.opened():
+        yield
+
+
+@pytest.mark.timeout(RUN_S_MAX)
+@pytest.mark.parametrize("case", parameters(QUICK))
+def test_a_planted_bug_is_seen_by_the_twins(case: Case, tmp_path: Path) -> None:
+    print("seed", case.seed)
+    carry_out(case, case.seed, tmp_path / "run")
+    verdict = twins.judge(tmp_path / "run")
+    report = json.loads((tmp_path / "run/report.json").read_bytes())
+    found = {one["name"] for one in report["checks"] if one["count"]}
+    assert found & case.caught_by, report
+    assert verdict == "invalid"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("case", parameters(CASES))
+@pytest.mark.timeout(3 * (RUN_S_MAX + SPARK_S_MAX))
+def test_a_planted_bug_is_caught(case: Case, tmp_path: Path, spark: None) -> None:
+    tried = {}
+    for seed in case.seeds:
+        directory = tmp_path / str(seed)
+        outcome = carry_out(case, seed, directory)
+        report = check(directory)
+        found = {one.name for one in report.checks if one.count}
+        print(f"CAUGHT? {case.bug} {case.experiment} {case.target} seed {seed}: {report.verdict}")
+        print({one.name: one.count for one in report.checks if one.count}, outcome.problems)
+        tried[seed] = sorted(found), outcome.problems
+        if found & case.caught_by:
+            assert report.verdict is Verdict.INVALID
+            return
+        if case.complaint and case.complaint in " ".join(outcome.problems):
+            assert report.verdict is not Verdict.VALID
+            return
+    pytest.fail(f"{case.bug} is not caught: {tried}")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(RUN_S_MAX + SPARK_S_MAX)
+@pytest.mark.parametrize("case", parameters(CONTROLS))
+def test_without_the_bug_the_same_run_is_valid(case: Case, tmp_path: Path, spark: None) -> None:
+    directory = tmp_path / "run"
+    print("seed", case.seed)
+    outcome = carry_out(case, case.seed, directory, clean=True)
+    report = check(directory)
+    found = {one.name: one.count for one in report.checks if one.count}
+    print(f"CLEAN {case.experiment} {case.target} seed {case.seed}: {report.verdict} {found}")
+    assert report.verdict is Verdict.VALID, (found, report.reasons, outcome.problems)
