@@ -12,7 +12,7 @@ SHORT_NAMESPACES := isolate-leader bad-network
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep check fmt docs bench scale simulate simulate-long chaos chaos-short chaos-long test-deploy clean
+.PHONY: help setup demo test test-deep check fmt docs bench scale simulate simulate-long chaos chaos-short chaos-long chaos-bugs test-deploy clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ chaos-short: setup  ## ten experiments on three targets, today's seed, three min
 chaos-long: setup  ## every experiment for a minute or more, on every target (root; docker)
 	@for target in local simulated namespaces compose; do \
 	$(CHAOS) suite --duration 60 --target $$target || code=1; done; exit $${code:-0}
+
+chaos-bugs: setup  ## break clusters that have planted bugs: each has to be caught (root for all)
+	@$(PYTHON) -m pytest -s tests/chaos_bugs $(TESTS)
 
 test-deploy: setup  ## run the tests of the images and of compose (needs a docker engine)
 	@$(PYTHON) -m pytest -m docker tests/deploy $(TESTS)

@@ -40,19 +40,26 @@ Command = Callable[[ClientConfig], list[str]]
 class Case:
     """A bug, and how it is brought to light.
 
-    `experiment`: one of ours (a file beside this one) by name. `caught_by`: the checks that may see
-    it, any one of them, within `seeds_max` seeds from 1 on. `sabotages`: whose processes have it.
+    `experiment`: one of ours (a file below this directory) by name. `caught_by`: the checks that
+    may see it, any one of them, within `seeds_max` seeds from `seed` on; or the run itself does,
+    and says `complaint`. `sabotages`: whose processes have it. `settings`: of the nodes.
     """
 
     bug: str
     experiment: str
-    caught_by: frozenset[str]
+    caught_by: frozenset[str] = frozenset()
+    complaint: str = ""
     target: TargetName = "local"
     nodes: int = 3
     settings: Mapping[str, int] = field(default_factory=dict)
     seed: int = 1
     seeds_max: int = 3
     sabotages: Literal["nodes", "clients"] = "nodes"
+
+    @property
+    def seeds(self) -> range:
+        """The seeds to be tried."""
+        return range(self.seed, self.seed + self.seeds_max)
 
 
 def carry_out(case: Case, seed: int, directory: Path, *, clean: bool = False) -> Outcome:
