@@ -76,7 +76,7 @@ chaos-long: setup  ## every experiment for a minute or more, on every target (ro
 	$(CHAOS) suite --duration 60 --target $$target || code=1; done; exit $${code:-0}
 
 chaos-bugs: setup  ## break clusters that have planted bugs: each has to be caught (root for all)
-	@$(PYTHON) -m pytest -s tests/chaos_bugs $(TESTS)
+	@$(PYTHON) -m pytest -m slow -s tests/chaos_bugs $(TESTS)
 
 test-deploy: setup  ## run the tests of the images and of compose (needs a docker engine)
 	@$(PYTHON) -m pytest -m docker tests/deploy $(TESTS)

@@ -61,6 +61,12 @@ def delay_ns(shape: Shape) -> int:
     return shape.producers * STEP_NS
 
 
+def acknowledged_ns(number: Number, shape: Shape) -> Number:
+    """Return when the PUT of publication `number` is answered: before anybody fetches it."""
+    spread_ns = delay_ns(shape) * 3 // 4 - LATENCY_NS_MIN
+    return time_ns(number) + LATENCY_NS_MIN + shape.dice(number) % spread_ns
+
+
 def end_ns(shape: Shape) -> int:
     """Return when all has been delivered."""
     return int(time_ns(shape.publications)) + delay_ns(shape) + STEP_NS
@@ -89,7 +95,6 @@ def leader(term: Number) -> Number:
 def puts(numbers: DataFrame, shape: Shape) -> DataFrame:
     """Return the PUT of each publication in `numbers` (column `n`)."""
     placed, place, n = _placed(numbers, shape)
-    spread_ns = delay_ns(shape) * 3 // 4 - LATENCY_NS_MIN
     unknown = _any(
         n.between(fault, fault + unknown_count(shape) - 1) for fault in fault_numbers(shape)
     )
@@ -100,7 +105,7 @@ def puts(numbers: DataFrame, shape: Shape) -> DataFrame:
         F.lit("put").alias("f"),
         topic_of(place["topic"]).alias("topic"),
         time_ns(n).alias("invoke_ns"),
-        (time_ns(n) + LATENCY_NS_MIN + shape.dice(n) % spread_ns).alias("end_ns"),
+        acknowledged_ns(n, shape).alias("end_ns"),
         F.when(unknown, "info").otherwise("ok").alias("outcome"),
         *_leader(n, shape),
         place["counter"].alias("counter"),
@@ -201,8 +206,10 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.when(put, 1).when(delivered, came).cast("bigint").alias("count"),
         F.when(ok & put | some, F.col("first_id")).alias("first_id"),
         last_id.alias("last_id"),
-        F.when(delivered, F.col("items")).alias("items"),
-        F.when(delivered, F.col("corrupt")).alias("corrupt"),
+        *(
+            F.when(delivered & (F.size(name) > 0), F.col(name)).alias(name)
+            for name in ("items", "corrupt")
+        ),
         F.when(is_end, F.col("error")).alias("error"),
         F.when(is_end, 1).cast("bigint").alias("attempt"),
         F.when(ok & put, F.lit(False)).alias("duplicate"),

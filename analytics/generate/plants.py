@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analytics.generate.operations import STEP_NS, is_unknown, leader, name_of
+from analytics.generate.operations import (
+    STEP_NS,
+    acknowledged_ns,
+    is_unknown,
+    leader,
+    name_of,
+    topic_of,
+)
 from analytics.generate.shape import BadShape, Shape
 
 Operation = dict[str, Any]
@@ -64,6 +71,7 @@ class Scene:
         return [*self.puts.values(), *self.gets.values(), *self.extra]
 
 
+TOPICLESS: Final = frozenset({"leaders_per_term"})  # evidence of no topic; its id is a term
 Plant = Callable[[Scene, Victim], int]
 PLANTS: Final[dict[str, Plant]] = {}
 
@@ -92,11 +100,20 @@ def _victim(shape: Shape, place: int, round_: int) -> Victim:
     slot = shape.dice(place) % shape.slots
     for begin in range(round_, round_ + ROUNDS_A_VIOLATION, ROUNDS_APART):
         n = begin * shape.round_size + slot * shape.producers + 1
-        later = shape.number_of(begin + 1, slot, shape.place_of(n)["producer"])
+        later = _next_of_producer(shape, n)
         victim = Victim(place, n, later, shape.dice(n) % shape.subscribers)
         if not any(is_unknown(shape, number) for number in victim.numbers()):
             return victim
     raise AssertionError(f"faults everywhere around round {round_} of {shape}")
+
+
+def _next_of_producer(shape: Shape, n: int) -> int:
+    """Return the next publication of the same producer in the same topic."""
+    place = shape.place_of(n)
+    round_, slot = place["round"], place["slot"] + 1
+    if slot >= shape.hot_slots:
+        round_, slot = round_ + 1, 0 if place["topic"] == 0 else place["slot"]
+    return shape.number_of(round_, slot, place["producer"])
 
 
 def _make_unknown(put: Operation) -> None:
@@ -220,7 +237,14 @@ def stale_read(scene: Scene, victim: Victim) -> int:
         "end_ns": get["end_ns"] - STEP_NS // 2,
     }
     scene.extra.append(empty)
-    return int(get["first_id"])
+    shape, n = scene.shape, victim.n
+    known = [get["first_id"]]  # and what followed in its topic and was acknowledged by then
+    for number in range(n + 1, n + 1 + shape.producers):
+        place = shape.place_of(number)
+        in_time = acknowledged_ns(number, shape) < empty["invoke_ns"]
+        if topic_of(place["topic"]) == get["topic"] and in_time and not is_unknown(shape, number):
+            known.append(place["id"])
+    return int(max(known))
 
 
 @plant
@@ -229,4 +253,4 @@ def leaders_per_term(scene: Scene, victim: Victim) -> int:
     term = TERM_FIRST + victim.place
     for number, node in ((victim.before, leader(1)), (victim.n, leader(2))):
         scene.puts[number].update(term=term, node=node)
-    return int(scene.puts[victim.n]["first_id"])
+    return term

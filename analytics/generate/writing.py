@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from analytics.generate import operations as ops
-from analytics.generate.plants import PLANTS, Operation, Scene, victims_of
+from analytics.generate.plants import PLANTS, TOPICLESS, Operation, Scene, victims_of
 from analytics.generate.shape import BadShape, Shape
 from analytics.load import PARQUET
 from analytics.schema import EVENT
@@ -69,7 +69,7 @@ def _planted(
         scene.gets[row.n, _subscriber(get)] = get
     expected: dict[str, list[list[Any]]] = {}
     for kind, victim in victims:
-        topic = ops.topic_of(shape.place_of(victim.n)["topic"])
+        topic = None if kind in TOPICLESS else ops.topic_of(shape.place_of(victim.n)["topic"])
         expected.setdefault(kind, []).append([topic, PLANTS[kind](scene, victim)])
     for get in (one for one in scene.operations() if one["f"] == "get"):
         restarts = [n for subscriber, n in scene.restarts if subscriber == _subscriber(get)]

@@ -41,7 +41,7 @@ class Case:
     """A bug, and how it is brought to light.
 
     `experiment`: one of ours (a file below this directory) by name. `caught_by`: the checks that
-    may see it, any one of them, within `seeds_max` seeds from `seed` on; or the run itself does,
+    may see it, any one of them, with one of `seeds`, tried in turn; or the run itself does,
     and says `complaint`. `sabotages`: whose processes have it. `settings`: of the nodes.
     """
 
@@ -52,14 +52,8 @@ class Case:
     target: TargetName = "local"
     nodes: int = 3
     settings: Mapping[str, int] = field(default_factory=dict)
-    seed: int = 1
-    seeds_max: int = 3
+    seeds: tuple[int, ...] = (1, 2, 3)
     sabotages: Literal["nodes", "clients"] = "nodes"
-
-    @property
-    def seeds(self) -> range:
-        """The seeds to be tried."""
-        return range(self.seed, self.seed + self.seeds_max)
 
 
 def carry_out(case: Case, seed: int, directory: Path, *, clean: bool = False) -> Outcome:

@@ -120,16 +120,16 @@ def test_bad_rows_in_parquet_are_counted_and_left_out(spark: SparkSession, tmp_p
     shape = Shape(operations=64, topics=2, producers=2)
     generate(spark, tmp_path, shape, {})
     good = spark.read.parquet(str(tmp_path / PARQUET))
+    rows = good.count()
     bad = (
         good.where("f = 'put' and type = 'invoke'")
         .limit(3)
         .withColumn("counter", F.lit(None).cast("bigint"))
     )
     bad.write.mode("append").parquet(str(tmp_path / PARQUET))
-    rows = good.count()
 
     history = load(spark, tmp_path)
 
-    assert (history.intake.lines, history.intake.malformed_lines) == (rows, 3)
-    assert history.events.count() == rows - 3
+    assert (history.intake.lines, history.intake.malformed_lines) == (rows + 3, 3)
+    assert history.events.count() == rows
     assert "history.parquet producer-" in history.intake.reasons()[0]

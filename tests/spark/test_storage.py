@@ -58,7 +58,8 @@ def test_remote_directory_is_listed_written_and_removed(
 
 def test_run_behind_a_url_is_the_same_run(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, clean_run(1, publications=20))
-    (tmp_path / "history" / "p1.jsonl").open("a").write('{"run_id":"to')
+    with (tmp_path / "history" / "p1.jsonl").open("a") as file:
+        file.write('{"run_id":"to')
     remote = load(spark, place_of(spark, tmp_path.as_uri())).intake
     made_ns = (tmp_path / "parquet" / "manifest.json").stat().st_mtime_ns
     again = load(spark, place_of(spark, tmp_path.as_uri())).intake
