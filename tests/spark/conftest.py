@@ -29,19 +29,11 @@ def spark() -> Iterator[SparkSession]:
         yield opened
 
 
-# Hundreds of plans over a few rows each: to compile them would take longer than to interpret them.
-# The compiled ones are tested where histories are big (test_generate.py).
-INTERPRETED = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-
-
+# The compiled plans are tested where histories are big (test_generate.py).
 @contextmanager
 def interpreted(spark: SparkSession) -> Iterator[None]:
-    before = {name: spark.conf.get(name) for name in INTERPRETED}
-    for name, value in INTERPRETED.items():
+    before = {name: spark.conf.get(name) for name in session.INTERPRETED}
+    for name, value in session.INTERPRETED.items():
         spark.conf.set(name, value)
     try:
         yield
