@@ -20,10 +20,11 @@ import pytest
 from analytics import session
 from tests.spark.histories import Broker, clean_run, write
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 PATIENCE_S = 60  # two JVMs that start on a busy machine
 WORKERS = 2
+CHECK_S_MAX = 500  # half a minute on an idle machine
 SPARK_HOME = Path(pyspark.__path__[0])
 CHECK = Path(session.__file__).with_name("__main__.py")
 
@@ -95,7 +96,7 @@ def checked(arguments: list[str], home: Path | None = None) -> subprocess.Comple
     if home is not None:
         environment["JAVA_HOME"] = str(home)
     return subprocess.run(
-        arguments, env=environment, capture_output=True, text=True, timeout=240, check=False
+        arguments, env=environment, capture_output=True, text=True, timeout=CHECK_S_MAX, check=False
     )
 
 
