@@ -13,7 +13,7 @@ places         which publication stands under which id, as anyone saw it, split 
 doubts         where the checks have to look closely (doubts.py); most of a history is not in it
 unclear_gets   the GETs of the sessions in doubt, with `had_id`
 unclear_places the places of the buckets in doubt
-producers      the producers in doubt
+producers      the producers in doubt, and all their places: `suspects`
 """
 
 from collections.abc import Callable
@@ -26,6 +26,7 @@ from pyspark.sql.window import Window as W
 
 from analytics import intervals
 from analytics.doubts import (
+    PRODUCER,
     SESSION,
     TOPIC_BUCKET,
     Doubts,
@@ -56,6 +57,7 @@ class Tables:
     unclear_gets: DataFrame
     unclear_places: DataFrame
     producers: DataFrame
+    suspects: DataFrame
     doubts: Doubts
 
 
@@ -69,6 +71,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
     doubts = doubts_of(puts, answers, deliveries, controls, subscriptions, keep)
     unclear = keep("unclear_places", _unclear_places(puts, deliveries, doubts))
     places = without(_acknowledged_places(puts), doubts.buckets, TOPIC_BUCKET).unionByName(unclear)
+    producers = keep("unclear_producers", producers_of(counters_of_places(places)))
     return Tables(
         puts=puts,
         gets=answers.drop("pieces"),
@@ -82,7 +85,8 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
         nodes=keep("nodes", truth.nodes),
         unclear_gets=keep("unclear_gets", with_had_id(only(answers, doubts.sessions, SESSION))),
         unclear_places=unclear,
-        producers=keep("unclear_producers", producers_of(counters_of_places(places))),
+        producers=producers,
+        suspects=keep("suspects", only(places, producers, PRODUCER)),
         doubts=doubts,
     )
 

@@ -4,7 +4,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
-from analytics.doubts import only
 from analytics.runs import counters_of_places
 from analytics.schema import evidence
 from analytics.tables import Tables, seen_by
@@ -17,7 +16,7 @@ def duplicate_stored(tables: Tables) -> DataFrame:
 
     `id` is the lowest of them, `other_id` the highest.
     """
-    runs = counters_of_places(only(tables.places, tables.producers, PRODUCER))
+    runs = counters_of_places(tables.suspects)
     # Merged runs of one shift never overlap: where two do, a counter has two ids.
     suspects = runs.join(intervals.crowded(runs, PRODUCER), [*PRODUCER, "bucket"], "leftsemi")
     twice = (

@@ -108,6 +108,7 @@ class SimNet:
         self.ports: dict[str, Port] = {}
         self.taps: list[Callable[[str, Message], None]] = []  # hear who says what, on arrival
         self.delivered = 0
+        self.doubled = 0
         self._world = world
         self._connections: dict[Link, Connection] = {}
         self._streams: dict[Link, random.Random] = {}
@@ -272,6 +273,7 @@ class SimNet:
             arrives_s = max(arrives_s, last_s + TIE_S * (1 + rng.random()))
             self._last_arrival_s[link] = arrives_s
         if weather.duplicate and rng.random() < weather.duplicate:
+            self.doubled += 1
             return [arrives_s, arrives_s + rng.random() * 10 * weather.delay_ms / 1000 + TIE_S]
         return [arrives_s]
 

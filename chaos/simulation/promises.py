@@ -6,7 +6,7 @@ history (analytics.twins) is too coarse for. What must not: nodes (invariants.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.payload import BadPayload, check
@@ -27,9 +27,18 @@ Counted = tuple[str, str, int]  # (client_id, topic, counter)
 
 
 class Promises:
-    """Watches the clients; implements `crowd.Witness`. `leavers`: the clients that unsubscribe."""
+    """Watches the clients; implements `crowd.Witness`.
 
-    def __init__(self, invariants: Invariants, reads: Reads, leavers: frozenset[str]) -> None:
+    `leavers`: the clients that unsubscribe. `is_doubling`: see `Subscriptions`.
+    """
+
+    def __init__(
+        self,
+        invariants: Invariants,
+        reads: Reads,
+        leavers: frozenset[str],
+        is_doubling: Callable[[], bool],
+    ) -> None:
         self._invariants, self._reads = invariants, reads
         self._leavers = leavers
         self._copied: set[str] = set()
@@ -41,7 +50,9 @@ class Promises:
         self._epochs: dict[str, int] = {}  # client_id -> newest that is in use
         self._late: set[tuple[str, int]] = set()  # operations begun behind a newer epoch
         self._handed_over: dict[tuple[str, str], int] = {}
-        self._subscriptions = Subscriptions(lambda text: self._fail("subscription", text))
+        self._subscriptions = Subscriptions(
+            lambda text: self._fail("subscription", text), is_doubling
+        )
 
     # --- what the clients do ----------------------------------------------------------------------
 

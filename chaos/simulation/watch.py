@@ -54,7 +54,9 @@ class Attached:
         self._invariants = Invariants(world)
         self._claims = Claims(world, self._invariants)
         self._reads = Reads(world, self._invariants)
-        self._promises = Promises(self._invariants, self._reads, leavers)
+        self._promises = Promises(
+            self._invariants, self._reads, leavers, lambda: world.net.doubled > 0
+        )
         self._coverage = Coverage(world)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
         self.crowd = Crowd(

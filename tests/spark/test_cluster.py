@@ -20,7 +20,7 @@ import pytest
 from analytics import session
 from tests.spark.histories import Broker, clean_run, write
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PATIENCE_S = 60  # two JVMs that start on a busy machine
 WORKERS = 2

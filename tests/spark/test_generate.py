@@ -35,6 +35,8 @@ def evidence_of(directory: Path) -> dict[str, list[list[Any]]]:
     return {name: rows for name, rows in found.items() if rows}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_each_planted_violation_is_found_and_no_other(spark: SparkSession, tmp_path: Path) -> None:
     answers = generate(spark, tmp_path, SMALL, EVERY_KIND)
 

@@ -133,6 +133,8 @@ def test_clocks_of_two_hosts_are_not_put_on_one_axis(history: History, seen: Obs
     assert collect(events, history.tables, seen) is None
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [3])
 def test_series_of_a_random_run_are_those_that_a_loop_counts(
     spark: SparkSession, tmp_path: Path, seed: int

@@ -73,7 +73,10 @@ class Scene:
         )
         self.invariants = Invariants(cast(World, self.world))
         self.promises = Promises(
-            self.invariants, Reads(self.world, self.invariants), frozenset({"leaver"})
+            self.invariants,
+            Reads(self.world, self.invariants),
+            frozenset({"leaver"}),
+            is_doubling=lambda: False,
         )
         self.process: Any = SimpleNamespace(name="one/1", place="one")
         self.process.session = SimpleNamespace(state=SimpleNamespace(epoch=1, client_id="me"))

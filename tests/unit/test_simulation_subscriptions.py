@@ -22,7 +22,8 @@ class Client:
     def __init__(self) -> None:
         self.failures: list[str] = []
         self._number = 0
-        self._subscriptions = Subscriptions(self.failures.append)
+        self.is_doubling = False
+        self._subscriptions = Subscriptions(self.failures.append, lambda: self.is_doubling)
 
     def does(self, f: str, *outcome: Outcome) -> None:
         """Do an operation; without an outcome the process dies in it."""
@@ -48,6 +49,12 @@ def test_a_refused_sub_that_was_carried_out_shows_with_the_next_one(client: Clie
     client.does("sub", REFUSED)
     client.does("sub", RESUMED)
     assert "resumes what every earlier answer says is not there" in client.failures[0]
+
+
+def test_a_sub_that_the_network_doubled_may_find_its_own_copy(client: Client) -> None:
+    client.is_doubling = True
+    client.does("sub", RESUMED)
+    assert not client.failures
 
 
 def test_a_late_sub_behind_an_unsub_shows_with_the_next_one(client: Client) -> None:
