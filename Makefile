@@ -5,8 +5,8 @@ PYTHON := .venv/bin/python
 STAMP := .venv/.flotilla-stamp
 SIMULATE := $(PYTHON) -m chaos.simulation
 CHAOS := $(PYTHON) -m chaos
-SHORT_SPARK := client-crash-and-kill
-SHORT_LOCAL := churn pipelines power-loss
+SHORT_SPARK := kill-leader
+SHORT_LOCAL := churn client-crash-and-kill pipelines power-loss
 SHORT_SIMULATED := client-twin everything kill-all many-topics
 SHORT_NAMESPACES := isolate-leader bad-network
 TESTS ?=
@@ -63,7 +63,7 @@ simulate-long: setup  ## 2,000 safety and 500 live seeds, determinism, every pla
 chaos: setup  ## run experiments on local nodes, each judged by Spark, ten minutes at most
 	@$(CHAOS) suite --minutes 10 --seed $$(date -u +%Y%m%d)
 
-chaos-short: setup  ## ten experiments on three targets, today's seed, three minutes or so
+chaos-short: setup  ## eleven experiments on three targets, today's seed, three minutes or so
 	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) $(SHORT_SPARK)
 	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --judge twins $(SHORT_LOCAL)
 	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target simulated --judge twins $(SHORT_SIMULATED)

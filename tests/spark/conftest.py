@@ -26,6 +26,8 @@ Find = Callable[..., Found]
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     with session.opened() as opened:
+        for name, value in session.INTERPRETED.items():  # from the reading on: no file is large
+            opened.conf.set(name, value)
         yield opened
 
 
