@@ -30,6 +30,7 @@ def doubtful(tables: Tables) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
+@pytest.mark.slow
 def test_orderly_history_leaves_doubt_only_where_a_leader_died(
     spark: SparkSession, tmp_path: Path
 ) -> None:

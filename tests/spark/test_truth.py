@@ -50,6 +50,7 @@ def checks_of_truth(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Non
     monkeypatch.setattr(checking, "CHECKS", (*NEED_TRUTH, *CHEAPEST))
 
 
+@pytest.mark.slow
 def test_run_without_truth_is_valid_by_the_other_checks(
     tmp_path: Path, checks_of_truth: None
 ) -> None:
