@@ -100,6 +100,7 @@ def standings(report: Report) -> dict[str, Verdict | None]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(2 * PUT_S_MAX + SPARK_S_MAX)
+@pytest.mark.slow  # two whole checks by Spark
 def test_what_an_application_recorded_through_a_failover_is_valid_and_a_lost_answer_is_found(
     record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
