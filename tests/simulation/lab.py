@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 import shutil
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from chaos.simulation.disk import PowerLoss
 from cluster import tables
@@ -82,6 +83,8 @@ class Lab:
     Any other fails the test.
     """
 
+    alive: ClassVar[weakref.WeakSet[Lab]] = weakref.WeakSet()
+
     def __init__(
         self,
         directory: Path,
@@ -90,6 +93,7 @@ class Lab:
         timing: Timing = Timing(),  # noqa: B008
         **settings: Any,
     ) -> None:
+        Lab.alive.add(self)
         self.directory, self.names = directory, tuple(names)
         self.now = 1000.0
         self.net = Net()
@@ -172,6 +176,10 @@ class Lab:
             self.disks[name].restart()
             if node.raft is not None:
                 node.store.close()
+
+    def close(self) -> None:
+        """Kill all nodes, so that nothing stays open."""
+        self.crash(*self.nodes)
 
     def lose_power(self, name: str, rng: random.Random | None = None) -> None:
         """Kill a node, and with it what was written but not synced; `rng`: a part of it stays."""
