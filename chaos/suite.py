@@ -131,9 +131,11 @@ class Judge:
         """Return the next line, "" when there is none within the time or ever."""
         assert process.stdout is not None
         deadline_s, line = time.monotonic() + seconds_max, b""
+        arrivals = select.poll()
+        arrivals.register(process.stdout, select.POLLIN)
         while not line.endswith(b"\n") and time.monotonic() < deadline_s:
             wait()
-            if select.select([process.stdout], [], [], 0.2)[0]:
+            if arrivals.poll(200):
                 data = os.read(process.stdout.fileno(), 1)
                 if not data:
                     return ""

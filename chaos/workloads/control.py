@@ -26,6 +26,8 @@ class Control:
 
     def __init__(self, orders_fd: int = 0, reports_fd: int = 1) -> None:
         self._orders_fd = orders_fd
+        self._arrivals = select.poll()
+        self._arrivals.register(orders_fd, select.POLLIN)
         self._reports_fd = reports_fd
         self._partial = b""
         self._orders: list[dict[str, Any]] = []
@@ -33,7 +35,7 @@ class Control:
 
     def order(self, wait_s: float) -> dict[str, Any] | None:
         """Return the next order, waiting up to `wait_s` seconds for one; None when none came."""
-        if not self._orders and select.select([self._orders_fd], [], [], max(0.0, wait_s))[0]:
+        if not self._orders and self._arrivals.poll(max(0.0, wait_s) * 1000):
             self._take(os.read(self._orders_fd, READ_BYTES))
         return self._orders.pop(0) if self._orders else None
 

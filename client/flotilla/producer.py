@@ -70,6 +70,8 @@ class Producer:
         self._is_done = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
+        self._wakes = select.poll()  # select() refuses descriptors above 1,023
+        self._wakes.register(self._wake_read, select.POLLIN)
         os.set_blocking(self._wake_write, False)
         # From here on the thread's own.
         self._connection = Connection(endpoints)
@@ -179,7 +181,7 @@ class Producer:
         self._pipeline.turn()
         timeout_ms = max(0.0, self._pipeline.due_ms() - _now_ms())
         if self._pipeline.endpoint is None:
-            select.select([self._wake_read], [], [], timeout_ms / 1000)
+            self._wakes.poll(timeout_ms)
             self._drain_wakes()
         else:
             self._receive(self._pipeline.endpoint, timeout_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from flotilla.protocol import GET, PUT
 from tests.unit.fake_node import FakeCluster, FakeNode, nak
 
 IMPATIENT_MS = 300
+MANY_FILES = 1_100  # more than FD_SETSIZE, 1,024
 SMALL_BATCH_BYTES = 10  # two publications of five bytes
 
 
@@ -67,6 +70,28 @@ def test_a_lonely_publication_leaves_after_the_linger_without_a_flush(node: Fake
         client.subscribe("t")
         with client.producer("t") as out:
             assert out.send("x").result(5).id == 1
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Have more descriptors open than select() can count."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < MANY_FILES * 2:
+        pytest.skip(f"no more than {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY_FILES * 2), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(MANY_FILES)]
+    try:
+        yield
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_it_works_in_an_application_with_many_open_files(node: FakeNode) -> None:
+    with _client(node) as client, client.producer("t") as out:
+        assert out.send("x").result(5)
 
 
 def test_many_batches_are_in_flight_but_never_more_than_allowed(node: FakeNode) -> None:
