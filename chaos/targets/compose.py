@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.targets import CLIENTS, Link, Links, TargetError, Weather, Weathers
+from chaos.targets import CLIENTS, Links, TargetError, Weathers
 from chaos.targets.leftovers import Claim, sweep
-from chaos.targets.network import Network
+from chaos.targets.network import Network, Networked
 from chaos.targets.recovery import Recovery
 from flotilla import Client, FlotillaError
 
@@ -65,7 +65,7 @@ def compose_command(run: Command) -> list[str]:
     raise TargetError("compose: neither `docker compose` nor `docker-compose` works here")
 
 
-class ComposeTarget:
+class ComposeTarget(Networked):
     """The three services of deploy/compose.yaml. Raises TargetError where there is no compose."""
 
     name = "compose"
@@ -189,22 +189,6 @@ class ComposeTarget:
             if found:
                 self._last_addresses[node], self._last_addresses[CLIENTS] = found.split()
         return self._last_addresses
-
-    def cut(self, links: Collection[Link]) -> None:
-        """Drop what is sent over these links."""
-        self._network.cut(links)
-
-    def join(self, links: Collection[Link]) -> None:
-        """Drop nothing there any more."""
-        self._network.join(links)
-
-    def degrade(self, links: Collection[Link], weather: Weather) -> None:
-        """Let this weather reign on these links."""
-        self._network.degrade(links, weather)
-
-    def clear(self, links: Collection[Link]) -> None:
-        """Let these links be calm; what was held back arrives now."""
-        self._network.clear(links)
 
     # --- the end ----------------------------------------------------------------------------------
 

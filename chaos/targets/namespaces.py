@@ -21,10 +21,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.targets import CLIENTS, Link, TargetError, Weather, Weathers
+from chaos.targets import CLIENTS, TargetError, Weathers
 from chaos.targets.leftovers import Claim, clear_namespaces, host_interface
 from chaos.targets.local import LocalTarget
-from chaos.targets.network import Network
+from chaos.targets.network import Network, Networked
 from cluster.local import NODE_COMMAND
 
 TOOLS: Final = {"ip": "iproute2", "iptables": "iptables"}
@@ -34,7 +34,7 @@ NODE_HOST_FIRST: Final = 11
 COMMAND_S_MAX: Final = 30.0
 
 
-class NamespacesTarget(LocalTarget):
+class NamespacesTarget(Networked, LocalTarget):
     """As LocalTarget, and with a network. Raises TargetError without root or the tools."""
 
     name = "namespaces"
@@ -103,24 +103,6 @@ class NamespacesTarget(LocalTarget):
 
     def _prefix(self, node: str) -> Sequence[str]:
         return (*self._enter(node), *super()._prefix(node))
-
-    # --- links ------------------------------------------------------------------------------------
-
-    def cut(self, links: Collection[Link]) -> None:
-        """Drop what is sent over these links."""
-        self._network.cut(links)
-
-    def join(self, links: Collection[Link]) -> None:
-        """Drop nothing there any more."""
-        self._network.join(links)
-
-    def degrade(self, links: Collection[Link], weather: Weather) -> None:
-        """Let this weather reign on these links."""
-        self._network.degrade(links, weather)
-
-    def clear(self, links: Collection[Link]) -> None:
-        """Let these links be calm; what was held back arrives now."""
-        self._network.clear(links)
 
     def down(self) -> None:
         """As LocalTarget; remove the network too."""

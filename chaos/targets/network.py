@@ -173,6 +173,28 @@ class Network:
         return [*lines, "COMMIT"]
 
 
+class Networked:
+    """The powers Links and Weathers of a target, which has a Network."""
+
+    _network: Network
+
+    def cut(self, links: Collection[Link]) -> None:
+        """Drop what is sent over these links."""
+        self._network.cut(links)
+
+    def join(self, links: Collection[Link]) -> None:
+        """Drop nothing there any more."""
+        self._network.join(links)
+
+    def degrade(self, links: Collection[Link], weather: Weather) -> None:
+        """Let this weather reign on these links."""
+        self._network.degrade(links, weather)
+
+    def clear(self, links: Collection[Link]) -> None:
+        """Let these links be calm; what was held back arrives now."""
+        self._network.clear(links)
+
+
 def _place(link: Link) -> str:
     """Return in whose namespace a link's packets are dropped or held."""
     source, target = link
