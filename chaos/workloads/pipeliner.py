@@ -14,29 +14,21 @@ import time
 from concurrent.futures import Future
 
 from chaos.workloads import kinds
-from chaos.workloads.process import IDLE_S, Kit, Worker, parameters_of, work
-from chaos.workloads.publisher import Pace, Publications, Texts
+from chaos.workloads.process import Kit, parameters_of, work
+from chaos.workloads.publisher import PacedWorker
 from flotilla import Fenced, FlotillaError, Producer, PutResult
 
 
-class PipelinerProcess(Worker):
+class PipelinerProcess(PacedWorker):
     """Publishes a burst to each of its topics at once, waits for all answers, and again."""
 
     def __init__(self, kit: Kit) -> None:
-        super().__init__(kit)
         self._parameters = parameters_of(kit.config, kinds.Pipeliner)
-        texts = Texts(self._parameters.size_bytes, kit.config.seed)
-        self._publications = Publications(kit.client, texts)
-        self._pace = Pace(self._parameters.rate_per_s, time.monotonic())
+        super().__init__(kit, self._parameters.size_bytes, self._parameters.rate_per_s)
         self._producers: dict[str, Producer] = {}
 
-    def act(self) -> float:
-        """Publish a burst if it is time to."""
-        if self.kit.recorder.phase is None:
-            return IDLE_S
-        wait_s = self._pace.wait_s(time.monotonic())
-        if wait_s > 0:
-            return wait_s
+    def publish(self) -> float:
+        """Publish a burst to each topic."""
         self._open_producers()
         self._pace.took(time.monotonic(), self._parameters.burst_count * len(self.topics))
         try:
@@ -94,10 +86,7 @@ class PipelinerProcess(Worker):
     def finish(self) -> None:
         """Send what is left in the outbox."""
         self._close_producers()
-        try:
-            self.client.flush()
-        except FlotillaError as error:
-            self.count_error(error)
+        super().finish()
 
 
 if __name__ == "__main__":

@@ -81,17 +81,13 @@ class Pace:
         self._due_s = max(self._due_s + count * self._interval_s, now_s - BEHIND_S_MAX)
 
 
-class PublisherProcess(Worker):
-    """Publishes to its topics in turn from the first phase until it is told to stop."""
+class PacedWorker(Worker):
+    """Publishes at its pace, from the first phase until it is told to stop."""
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: Kit, size_bytes: int, rate_per_s: float) -> None:
         super().__init__(kit)
-        self._parameters = parameters_of(kit.config, kinds.Publisher)
-        texts = Texts(self._parameters.size_bytes, kit.config.seed)
-        self._publications = Publications(kit.client, texts)
-        self._pace = Pace(self._parameters.rate_per_s, time.monotonic())
-        self._rng = random.Random(kit.config.seed)
-        self._turns = self._in_turn()
+        self._publications = Publications(kit.client, Texts(size_bytes, kit.config.seed))
+        self._pace = Pace(rate_per_s, time.monotonic())
 
     def act(self) -> float:
         """Publish if it is time to."""
@@ -100,6 +96,31 @@ class PublisherProcess(Worker):
         wait_s = self._pace.wait_s(time.monotonic())
         if wait_s > 0:
             return wait_s
+        return self.publish()
+
+    def publish(self) -> float:
+        """Publish what is due now; return how long to wait, in seconds."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Send what is left in the outbox."""
+        try:
+            self.client.flush()
+        except FlotillaError as error:
+            self.count_error(error)
+
+
+class PublisherProcess(PacedWorker):
+    """Publishes to its topics in turn."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._parameters = parameters_of(kit.config, kinds.Publisher)
+        super().__init__(kit, self._parameters.size_bytes, self._parameters.rate_per_s)
+        self._rng = random.Random(kit.config.seed)
+        self._turns = self._in_turn()
+
+    def publish(self) -> float:
+        """Publish to the next topic."""
         count = self._parameters.batch_count
         self._pace.took(time.monotonic(), count)
         self._publications.put(self._topic(), count)
@@ -113,13 +134,6 @@ class PublisherProcess(Worker):
     def _in_turn(self) -> Iterator[str]:
         while True:
             yield from self.topics
-
-    def finish(self) -> None:
-        """Send what is left in the outbox."""
-        try:
-            self.client.flush()
-        except FlotillaError as error:
-            self.count_error(error)
 
 
 if __name__ == "__main__":
