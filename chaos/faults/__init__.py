@@ -23,7 +23,7 @@ from chaos.faults.disks import (
     SlowFsync,
     Wipe,
 )
-from chaos.faults.networks import BadLinks, Partition
+from chaos.faults.networks import BadLinks, Partition, Unplug
 from chaos.faults.processes import Kill, Pause, RollingRestart, TransferLeadership
 from chaos.faults.whom import (
     anyone,
@@ -149,6 +149,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
             leader,
             networks.from_clients,
         ),
+        Unplug("unplug-leader", "The leader has no network at all, and knows it.", leader),
+        Unplug("unplug-follower", "A follower has no network at all, and knows it.", follower),
         BadLinks(
             "slow-links",
             "Packets are late by 20 to 150 ms, and a quarter more or less, in order.",

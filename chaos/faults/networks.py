@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 from chaos.faults.whom import Whom, leader
-from chaos.targets import CLIENTS, Breakable, Link, Links, Weather, Weathers
+from chaos.targets import CLIENTS, Breakable, Link, Links, Unplugs, Weather, Weathers
 
 Cuts = Callable[[Breakable, list[str]], list[Link]]
 """From the target and the nodes that were chosen, in their order, to the links that are cut."""
@@ -96,6 +96,26 @@ class Partition:
         """Let it pass again."""
         assert isinstance(target, Links), target.name
         target.join(self.cuts(target, nodes))
+
+
+@dataclass(frozen=True)
+class Unplug:
+    """A node without a network: its own sends fail, while a partition's go nowhere in silence."""
+
+    name: str
+    about: str
+    choose: Whom
+    needs: tuple[type, ...] = (Unplugs,)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """Pull the cable (containers: `docker network disconnect`)."""
+        assert isinstance(target, Unplugs), target.name
+        target.unplug(nodes)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Put it back."""
+        assert isinstance(target, Unplugs), target.name
+        target.plug(nodes)
 
 
 @dataclass(frozen=True)

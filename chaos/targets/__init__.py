@@ -223,6 +223,19 @@ class Links(Protocol):
         ...
 
 
+@runtime_checkable
+class Unplugs(Protocol):
+    """A node can be taken off the network, and its own system knows that it is."""
+
+    def unplug(self, nodes: list[str]) -> None:
+        """Pull these nodes' cables: nobody reaches them, the clients neither."""
+        ...
+
+    def plug(self, nodes: list[str]) -> None:
+        """Put them back."""
+        ...
+
+
 @dataclass(frozen=True)
 class Weather:
     """What happens to each packet of a link. Shares from 0 to 1; the default is a calm network.

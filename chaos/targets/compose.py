@@ -184,6 +184,22 @@ class ComposeTarget(Networked):
         pid = self._inspect([node], "{{.State.Pid}}")[node]
         return None if pid == "0" else ("nsenter", "--net", "--target", pid)
 
+    def unplug(self, nodes: list[str]) -> None:
+        """Take these containers off the project's network; their published ports go with it."""
+        for node in self._plugged(nodes, is_plugged=True):
+            self._run(["docker", "network", "disconnect", _network(), self._containers[node]])
+
+    def plug(self, nodes: list[str]) -> None:
+        """Put them back under the names of their services; rules hold for the new addresses."""
+        for node in self._plugged(nodes, is_plugged=False):
+            container = self._containers[node]
+            self._run(["docker", "network", "connect", "--alias", node, _network(), container])
+        self._network.renew(self.nodes)
+
+    def _plugged(self, nodes: list[str], *, is_plugged: bool) -> list[str]:
+        networks = self._inspect(nodes, "{{len .NetworkSettings.Networks}}")
+        return [node for node in nodes if (networks[node] != "0") == is_plugged]
+
     def _addresses(self) -> dict[str, str]:
         for node, found in self._inspect(self.nodes, ADDRESSES).items():
             if found:
@@ -219,3 +235,7 @@ def _status(endpoint: str) -> dict[str, Any] | None:
             return client.status()
         except FlotillaError:
             return None  # a dead node has no status
+
+
+def _network() -> str:
+    return f"{PROJECT}_default"  # compose's name for the file's only network

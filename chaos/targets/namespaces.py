@@ -104,6 +104,18 @@ class NamespacesTarget(Networked, LocalTarget):
     def _prefix(self, node: str) -> Sequence[str]:
         return (*self._enter(node), *super()._prefix(node))
 
+    def unplug(self, nodes: list[str]) -> None:
+        """Take down these nodes' ends of their links."""
+        self._set_interfaces(nodes, "down")
+
+    def plug(self, nodes: list[str]) -> None:
+        """Take them up again."""
+        self._set_interfaces(nodes, "up")
+
+    def _set_interfaces(self, nodes: list[str], state: str) -> None:
+        for node in nodes:
+            _ip(f"link set eth0 {state}", namespace=f"{self._label}-{node}")
+
     def down(self) -> None:
         """As LocalTarget; remove the network too."""
         try:

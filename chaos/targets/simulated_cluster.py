@@ -147,6 +147,19 @@ class SimulatedCluster:
         """Let it pass again."""
         self._world.net.cut.difference_update(self._ends(links))
 
+    def unplug(self, nodes: list[str]) -> None:
+        """Cut all links of these nodes: the world has no other way to be without a network."""
+        self.cut(self._links_of(nodes))
+
+    def plug(self, nodes: list[str]) -> None:
+        """Join them again."""
+        self.join(self._links_of(nodes))
+
+    def _links_of(self, nodes: list[str]) -> list[Link]:
+        others = [*self.nodes, CLIENTS]
+        ways = [(node, other) for node in nodes for other in others if other != node]
+        return ways + [(other, node) for node, other in ways]
+
     def degrade(self, links: Collection[Link], weather: Weather) -> None:
         """Clog these links for CLOG_S; other weather reigns everywhere: the world has only one."""
         if weather.clog:

@@ -295,7 +295,9 @@ def cluster(
 ) -> Iterator[tuple[NamespacesTarget, Client]]:
     directory = tmp_path_factory.mktemp("namespaces")
     target = NamespacesTarget(directory / "cluster", 3)
-    support.prepare(target, ["isolate-leader", "clogged-links", "clients-from-leader"])
+    support.prepare(
+        target, ["isolate-leader", "clogged-links", "clients-from-leader", "unplug-leader"]
+    )
     try:
         target.up()
         endpoints = list(target.endpoints().values())
@@ -338,7 +340,7 @@ def test_the_others_elect_a_leader_while_the_old_one_is_cut_off_and_answers_no_r
     put(client)
 
 
-@pytest.mark.parametrize("name", ["clients-from-leader", "clogged-links"])
+@pytest.mark.parametrize("name", ["clients-from-leader", "clogged-links", "unplug-leader"])
 def test_clients_find_their_way_round_what_does_not_answer(
     cluster: tuple[NamespacesTarget, Client], name: str
 ) -> None:

@@ -142,6 +142,15 @@ def test_the_others_elect_a_leader_while_the_old_one_is_cut_off(stage: Stage) ->
         assert not stage.status(old)["serving"]
 
 
+def test_a_container_without_a_network_is_replaced_and_found_again_under_its_name(
+    stage: Stage,
+) -> None:
+    with stage.fault("unplug-leader") as [old]:
+        assert stage.target._inspect([old], "{{len .NetworkSettings.Networks}}")[old] == "0"
+        stage.await_(lambda: stage.target.leader() not in (None, old))
+        stage.put()
+
+
 @root
 @pytest.mark.parametrize("name", ["clients-from-leader", "clogged-links"])
 def test_who_is_out_of_reach_answers_again_when_that_is_healed(stage: Stage, name: str) -> None:

@@ -121,6 +121,12 @@ class Nodes:
     def join(self, links: Collection[Link]) -> None:
         self._mends("cut", who=links)
 
+    def unplug(self, nodes: list[str]) -> None:
+        self._breaks("unplugged", *nodes)
+
+    def plug(self, nodes: list[str]) -> None:
+        self._mends("unplugged", who=nodes)
+
     def degrade(self, links: Collection[Link], weather: Weather) -> None:
         assert weather != Weather(), "a calm network is no fault"
         self._breaks("weather", *links)
