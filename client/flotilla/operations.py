@@ -261,9 +261,11 @@ class Operations:
 
     def put_request(self, entry: Entry) -> Request:
         """Return the request that stores an entry of the outbox."""
-        body = {"counter": entry.counter, "count": entry.count}
-        request = self.request(protocol.PUT, entry.topic, body)
-        return replace(request, lengths=entry.lengths, data=entry.data)
+        request = self.request(
+            protocol.PUT, entry.topic, {"counter": entry.counter, "count": entry.count}
+        )
+        request.lengths, request.data = entry.lengths, entry.data
+        return request
 
     def stored(self, operation: Operation, entry: Entry, done: Done) -> PutResult:
         """Record the ACK of a PUT and forget the entry."""
@@ -395,25 +397,27 @@ class Operations:
         entry: Entry | None = None,
     ) -> Operation:
         """Record that an operation begins; `entry`: what a PUT is about to send."""
-        number, epoch = next(self._numbers), self.state.epoch
-        operation = Operation(number, self.state.client_id, f, topic, last_id=last_id, epoch=epoch)
+        sent: dict[str, Any] = {}
         if entry is not None:
-            operation = replace(
-                operation,
-                counter=entry.counter,
-                count=entry.count,
-                lengths=entry.lengths,
-                data=entry.data,
-            )
+            sent = {
+                "counter": entry.counter,
+                "count": entry.count,
+                "lengths": entry.lengths,
+                "data": entry.data,
+            }
+        number, state = next(self._numbers), self.state
+        operation = Operation(
+            number, state.client_id, f, topic, last_id=last_id, epoch=state.epoch, **sent
+        )
         self._observer.on_invoke(operation)
         return operation
 
     def complete(self, operation: Operation, done: Done, **fields: Any) -> None:
         """Record that an operation succeeded."""
         reply = done.reply
-        outcome = Outcome(done.attempts, reply.node, reply.leader, reply.term)
         fields.setdefault("topic", operation.topic)
-        self._observer.on_complete(operation, replace(outcome, **fields))
+        outcome = Outcome(done.attempts, reply.node, reply.leader, reply.term, **fields)
+        self._observer.on_complete(operation, outcome)
 
     def failed(self, operation: Operation, error: FlotillaError) -> None:
         """Record that an operation did not succeed."""

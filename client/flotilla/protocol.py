@@ -259,7 +259,8 @@ def _text(fields: Mapping[str, Any], name: str, bytes_max: int) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
         raise ProtocolError("bad_request", f"`{name}` is not a string")
-    _within(name, value, bytes_max)
+    if 4 * len(value) > bytes_max:  # of what is shorter no encoding is too long
+        _within(name, value, bytes_max)
     return value
 
 

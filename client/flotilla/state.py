@@ -93,6 +93,7 @@ class State:
         self.sequence: int = sequence
         [(size_bytes,)] = self._read("SELECT ifnull(sum(length(data)), 0) FROM outbox")
         self._outbox_bytes: int = size_bytes
+        self._cursors = dict(self._read("SELECT topic, last_id FROM cursors"))  # as in the table
 
     def close(self) -> None:
         """Close the database and let another process have the directory."""
@@ -129,7 +130,7 @@ class State:
         an UNSUB was carried out and its answer lost; one that only the broker has is adopted.
         Provisional counters become final, behind what the broker has.
         """
-        with self._change() as database:
+        with self._lock, self._change() as database:
             self.client_id, self.epoch = client_id, epoch
             self.sequence = max(self.sequence, sequence)
             database.execute(
@@ -141,31 +142,38 @@ class State:
             database.execute("DELETE FROM provisional")
             for topic, counter in counters.items():
                 database.execute(_RAISE_COUNTER, (topic, counter))
-            for topic in self.cursors().keys() - subscriptions.keys():
-                database.execute("DELETE FROM cursors WHERE topic = ?", (topic,))
-            for topic, last_id in subscriptions.items():
-                database.execute(_RAISE_CURSOR, (topic, last_id))
+            cursors = {
+                topic: max(last_id, self._cursors.get(topic, last_id))
+                for topic, last_id in subscriptions.items()
+            }
+            database.execute("DELETE FROM cursors")
+            database.executemany(_RAISE_CURSOR, list(cursors.items()))
+        self._cursors = cursors  # behind the commit, as wherever a cursor changes
 
     # --- cursors --------------------------------------------------------------------------------
 
     def cursors(self) -> dict[str, int]:
         """Return {topic: last id that this subscriber has} of every subscription."""
-        return dict(self._read("SELECT topic, last_id FROM cursors"))
+        with self._lock:
+            return dict(sorted(self._cursors.items()))
 
     def cursor(self, topic: str) -> int | None:
         """Return the last id that this subscriber has, None if it does not subscribe."""
-        rows = self._read("SELECT last_id FROM cursors WHERE topic = ?", (topic,))
-        return int(rows[0][0]) if rows else None
+        return self._cursors.get(topic)
 
     def raise_cursor(self, topic: str, last_id: int) -> None:
         """Store that everything up to `last_id` has been handed over. Never lowers a cursor."""
-        with self._change() as database:
-            database.execute(_RAISE_CURSOR, (topic, last_id))
+        with self._lock:
+            with self._change() as database:
+                database.execute(_RAISE_CURSOR, (topic, last_id))
+            self._cursors[topic] = max(last_id, self._cursors.get(topic, last_id))
 
     def drop_cursor(self, topic: str) -> None:
         """Forget a subscription."""
-        with self._change() as database:
-            database.execute("DELETE FROM cursors WHERE topic = ?", (topic,))
+        with self._lock:
+            with self._change() as database:
+                database.execute("DELETE FROM cursors WHERE topic = ?", (topic,))
+            self._cursors.pop(topic, None)
 
     # --- counters and the outbox ----------------------------------------------------------------
 
@@ -265,13 +273,15 @@ class State:
 
     def _open(self) -> sqlite3.Connection:
         where = ":memory:" if self.directory is None else str(self.directory / DATABASE_NAME)
-        with self._damage():
+        try:
             database = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare(database)
             except (sqlite3.Error, StateError):
                 database.close()
                 raise
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
         return database
 
     def _prepare(self, database: sqlite3.Connection) -> None:
@@ -290,30 +300,39 @@ class State:
         database.execute(_PROVISIONAL)
 
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        with self._lock, self._damage():
-            return self._database.execute(sql, values).fetchall()
+        with self._lock:
+            try:
+                return self._database.execute(sql, values).fetchall()
+            except sqlite3.Error as error:
+                raise self._explained(error) from error
 
     @contextmanager
     def _change(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._damage():
-            if not durable:
-                self._database.execute("PRAGMA synchronous = NORMAL")
+        """Run a transaction. One generator for all of it: every operation runs one or two."""
+        with self._lock:
+            database = self._database
             try:
-                with _transaction(self._database) as database:
-                    yield database
-            finally:
                 if not durable:
-                    self._database.execute("PRAGMA synchronous = FULL")
+                    database.execute("PRAGMA synchronous = NORMAL")
+                try:
+                    database.execute("BEGIN IMMEDIATE")
+                    try:
+                        yield database
+                    except BaseException:
+                        database.execute("ROLLBACK")
+                        raise
+                    database.execute("COMMIT")
+                finally:
+                    if not durable:
+                        database.execute("PRAGMA synchronous = FULL")
+            except sqlite3.Error as error:
+                raise self._explained(error) from error
 
-    @contextmanager
-    def _damage(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            code: int = getattr(error, "sqlite_errorcode", 0)  # a ProgrammingError has none
-            if code & 0xFF in _UNUSABLE:
-                raise _unusable(self.directory or Path("memory"), str(error)) from error
-            raise self._damaged(str(error)) from error
+    def _explained(self, error: sqlite3.Error) -> StateError:
+        code: int = getattr(error, "sqlite_errorcode", 0)  # a ProgrammingError has none
+        if code & 0xFF in _UNUSABLE:
+            return _unusable(self.directory or Path("memory"), str(error))
+        return self._damaged(str(error))
 
     def _damaged(self, finding: str) -> StateDamaged:
         return StateDamaged(
@@ -335,17 +354,6 @@ _RAISE_CURSOR: Final = (
     "INSERT INTO cursors VALUES (?, ?) "
     "ON CONFLICT DO UPDATE SET last_id = max(last_id, excluded.last_id)"
 )
-
-
-@contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield database
-    except BaseException:
-        database.execute("ROLLBACK")
-        raise
-    database.execute("COMMIT")
 
 
 def _take_directory(directory: Path) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flotilla.errors import OutboxFull, StateDamaged, StateInUse, StateUnusable
+from flotilla.errors import OutboxFull, StateDamaged, StateError, StateInUse, StateUnusable
 from flotilla.protocol import pack
 from flotilla.state import DATABASE_NAME, LOCK_NAME, SCHEMA_VERSION, Entry, State
 
@@ -148,6 +148,23 @@ def test_a_cursor_is_never_lowered() -> None:
     state.drop_cursor("t")
     assert state.cursor("t") is None
     state.close()
+
+
+def test_a_cursor_that_could_not_be_stored_has_not_moved(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.raise_cursor("t", 4)
+    state._database.execute("PRAGMA query_only = ON")
+    with pytest.raises(StateError):
+        state.raise_cursor("t", 9)
+    with pytest.raises(StateError):
+        state.drop_cursor("t")
+    with pytest.raises(StateError):
+        state.resumed("me", 2, 4, {}, {"t": 9, "other": 1})
+    assert state.cursors() == {"t": 4}
+    state.close()
+    again = State(tmp_path)
+    assert again.cursors() == {"t": 4}
+    again.close()
 
 
 def test_resuming_adopts_what_the_broker_knows_better_and_lowers_nothing() -> None:
