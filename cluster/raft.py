@@ -150,8 +150,11 @@ class Raft:
     @property
     def serving(self) -> bool:
         """True on a leader that has applied the no-op of its own term (rule 12)."""
-        no_op = self._core.no_op_index
-        return self.is_leader and no_op is not None and self.applied_index >= no_op
+        core = self._core
+        if not core.is_leader:
+            return False
+        no_op = core.no_op_index
+        return no_op is not None and self.applied_index >= no_op
 
     @property
     def uncommitted_entries(self) -> int:

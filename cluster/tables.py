@@ -14,7 +14,7 @@ import hashlib
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -97,6 +97,14 @@ class Database:
         """Return all rows. They are fetched at once: an open cursor would hold up checkpoints."""
         try:
             return self._connection.execute(sql, arguments).fetchall()
+        except sqlite3.DatabaseError as error:
+            _raise_corrupt(self.path, error)
+            raise
+
+    def stream(self, sql: str, arguments: Sequence[Any] = ()) -> Iterator[Any]:
+        """Yield all rows, one in memory at a time. A checkpoint waits until the last was taken."""
+        try:
+            yield from self._connection.execute(sql, arguments)
         except sqlite3.DatabaseError as error:
             _raise_corrupt(self.path, error)
             raise
@@ -338,16 +346,12 @@ def _digest_publications(
 ) -> None:
     """Hash a topic's rows that hold a publication somebody still wants, one at a time."""
     floor = database.query("SELECT min(cursor) FROM subscriptions WHERE topic = ?", (number,))[0][0]
-    key = (number << TOPIC_SHIFT) - 1
-    while True:
-        rows = database.query(
-            "SELECT key, entry, count, lengths, data FROM publications"
-            " WHERE key > ? AND key <= ? ORDER BY key LIMIT 1",
-            (key, number << TOPIC_SHIFT | last_id),
-        )
-        if not rows:
-            return
-        key, entry, count, lengths, data = rows[0]
+    rows = database.stream(
+        "SELECT key, entry, count, lengths, data FROM publications"
+        " WHERE key BETWEEN ? AND ? ORDER BY key",
+        (number << TOPIC_SHIFT, number << TOPIC_SHIFT | last_id),
+    )
+    for key, entry, count, lengths, data in rows:
         first_id = key & ID_MAX
         if first_id + count - 1 > floor:
             hasher.update(repr((name, first_id, entry, count)).encode())

@@ -183,7 +183,8 @@ class Topics:
             dirty = self._dirty_cursors.items()
             gone = [key for key, cursor in dirty if cursor is None]
             here = [(*key, cursor) for key, cursor in dirty if cursor is not None]
-            self._database.write(_DELETE_SUBSCRIPTION, gone)
+            if gone:
+                self._database.write(_DELETE_SUBSCRIPTION, gone)
             self._database.write(_UPSERT_SUBSCRIPTION, [(*row, row_crc(row)) for row in here])
             self._dirty_cursors.clear()
 
