@@ -164,6 +164,17 @@ def _slow_disks(draw: Draw) -> Schedule:
     yield draw.hold_s(), "slow_fsync", {"node": node, "ms": 0.0}
 
 
+def _successions(draw: Draw) -> Schedule:
+    """End a leader while all disks are slow: the next one leads long before it has proved it."""
+    ms = draw.between(20.0, 500.0)
+    for node in draw.members:
+        yield 0.0, "slow_fsync", {"node": node, "ms": ms}
+    yield draw.between(0.2, 1.0), "kill", {"node": "leader"}
+    yield 1.5 + draw.hold_s(), "restart_all", {}
+    for node in draw.members:
+        yield 6.0, "slow_fsync", {"node": node, "ms": 0.0}
+
+
 def _failing_disks(draw: Draw) -> Schedule:
     yield 0.0, "fsync_error", {"node": draw.node(), "count": draw.rng.randint(1, 10)}
     yield draw.hold_s(), "restart_all", {}
@@ -219,6 +230,7 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "full_disks": _full_disks,
     "low_disks": _low_disks,
     "slow_disks": _slow_disks,
+    "successions": _successions,
     "failing_disks": _failing_disks,
     "wiped_disks": _wiped_disks,
     "damaged_disks": _damaged_disks,
@@ -229,7 +241,7 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "client_copies": _client_copies,
 }
 RARE: Final = frozenset(
-    {"client_copies", "deposed_leaders", "outages", "full_disks", "failing_disks"}
+    {"client_copies", "deposed_leaders", "outages", "full_disks", "failing_disks", "successions"}
 )
 # Half of all seeds: most rules are about a leader that is none any more, or what comes late.
 FREQUENT: Final = frozenset({"deposed_leaders", "clogs"})
