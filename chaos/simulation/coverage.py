@@ -106,8 +106,11 @@ class Coverage:
             return
         journal = replica.journal
         now = (journal.first_index, journal.last_index, journal.last_term)
-        before, self._tails[node.name] = self._tails.get(node.name), now
-        if before is None or before == now:
+        before = self._tails.get(node.name)
+        if before == now:
+            return
+        self._tails[node.name] = now
+        if before is None:
             return
         first, last, term = before
         if journal.first_index <= last and journal.term_at(last) != term:

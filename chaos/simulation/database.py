@@ -1,7 +1,7 @@
 """What a simulated disk does to a node's real SQLite: no room, a checkpoint that is cut short.
 
-What lives here: the seams in cluster.tables and cluster.snapshots while a world runs. What must
-not: what of the files is durable (disk.py), when a disk is full or a process ends (world.py).
+What lives here: the seams in sqlite3, cluster.tables and cluster.snapshots while a world runs. What
+must not: what of the files is durable (disk.py), when a disk is full or a process ends (world.py).
 
 SQLite itself is on a memory filesystem that never fills, so where it would be told ENOSPC the
 product is told what SQLite makes of it.
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
+from urllib.parse import quote
 
 from cluster import snapshots, tables
 from cluster.files import DISK
@@ -29,6 +30,7 @@ GROWS_SHARE: Final = 0.5  # of checkpoints need room: the others write over old 
 
 Active = Callable[[], "SimNode | None"]
 
+_connect: Final[Callable[..., sqlite3.Connection]] = sqlite3.connect
 _commit: Final = tables.Database.commit
 _checkpoint: Final = tables.checkpoint
 _make_copy: Final = snapshots.make_copy
@@ -45,6 +47,7 @@ def seated(active: Active, rng: random.Random) -> Iterator[None]:
     assert "fsync_directory" not in vars(DISK), "one world at a time"
     seats = _Seats(active, rng)
     with (
+        patch.object(sqlite3, "connect", _connect_alone),
         patch.object(DISK, "fsync_directory", seats.sync_directory),
         patch.object(tables.Database, "commit", lambda database: seats.commit(database)),
         patch.object(tables, "checkpoint", seats.checkpoint),
@@ -94,6 +97,16 @@ class _Seats:
         if self._node.disk.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "injected into a copy")
         _write(copy, chunk)
+
+
+def _connect_alone(database: str | Path, uri: bool = False, **options: Any) -> sqlite3.Connection:
+    """Open a database that no other process has: the WAL's index is in memory, locks are kept.
+
+    The files and what is written to them are the same; a third of the system calls are left.
+    """
+    if uri or database == ":memory:":
+        return _connect(database, uri=uri, **options)
+    return _connect(f"file:{quote(str(database))}?vfs=unix-excl", uri=True, **options)
 
 
 def _full() -> sqlite3.OperationalError:

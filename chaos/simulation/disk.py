@@ -341,6 +341,11 @@ class StoreImage:
             self._data = self._database.read_bytes()
             self._wal_head, self._wal_bytes = self._read_wal_head(), _size(self._wal)
 
+    def take_after_job(self) -> None:
+        """Take note of what a worker's job has made durable: nothing unless it was a checkpoint."""
+        if self.checkpointing:
+            self.take()
+
     def keep_through(self, close: Callable[[], None]) -> None:
         """Close the database as a killed process does: without the checkpoint of a real close."""
         if not self._database.exists():

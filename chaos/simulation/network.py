@@ -256,7 +256,7 @@ class SimNet:
 
     def _post(self, connection: Connection, link: Link, message: Message, leaves_s: float) -> None:
         for arrives_s in self._arrivals(link, leaves_s):
-            self._world.at(arrives_s, lambda: self._arrive(connection, link, message, leaves_s))
+            self._world.at(arrives_s, partial(self._arrive, connection, link, message, leaves_s))
 
     def _arrivals(self, link: Link, leaves_s: float) -> list[float]:
         """Return when a message arrives: once as a rule, in the order of sending."""
@@ -269,8 +269,9 @@ class SimNet:
         if link in self.clogged:
             arrives_s = max(arrives_s, self.clogged[link])
         if not (weather.reorder and rng.random() < weather.reorder):
-            last_s = self._last_arrival_s.get(link, 0.0)
-            arrives_s = max(arrives_s, last_s + TIE_S * (1 + rng.random()))
+            follows_s = self._last_arrival_s.get(link, 0.0) + TIE_S * (1 + rng.random())
+            if follows_s > arrives_s:
+                arrives_s = follows_s
             self._last_arrival_s[link] = arrives_s
         if weather.duplicate and rng.random() < weather.duplicate:
             self.doubled += 1
@@ -375,7 +376,11 @@ class SimPeers:
     def receive(self, limit: int) -> list[tuple[str, Message]]:
         """Return what has come."""
         inbox = self._port.inbox
-        return [inbox.popleft() for _ in range(min(limit, len(inbox)))] if inbox else []
+        if len(inbox) > limit:
+            return [inbox.popleft() for _ in range(limit)]
+        messages = list(inbox)
+        inbox.clear()
+        return messages
 
     def events(self) -> list[Event]:
         """Return what happened to connections."""

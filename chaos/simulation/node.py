@@ -84,7 +84,7 @@ class SimWorker:
             self._results.append(lambda: job.failed(expected))
         else:
             self._results.append(lambda: job.done(result))
-        self._node.image.take()
+        self._node.image.take_after_job()
 
     def _finish(self) -> None:
         self._finished.append(self._results.popleft())
@@ -116,8 +116,9 @@ class WitnessedReplica(Replica):
         super()._apply(index, term, payload)
         world, name, checksum = self._node.world, self._node.name, crc32(payload)
         world.note("apply", name, index, term, checksum)  # not its payload: twice as fast
-        fields = {"index": index, "term": term, "checksum": checksum, "payload": payload}
-        world.tell("apply", {"node": name, **fields})
+        fields: dict[str, Any] = {"node": name, "index": index, "term": term, "checksum": checksum}
+        fields["payload"] = payload
+        world.tell("apply", fields)
 
 
 class SimNode:

@@ -268,6 +268,18 @@ def test_a_power_loss_leaves_a_database_between_its_checkpoint_and_its_end(
     assert position_after_power_loss(path, image, "lost", 1) == before
 
 
+def test_a_job_that_is_no_checkpoint_makes_nothing_durable(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "store" / "store.db"
+    image = StoreImage(path)
+    advance(store, 3)
+    tables.checkpoint(path)
+    image.take()
+    advance(store, 6)
+    image.take_after_job()
+    image.keep_through(store.close)
+    assert position_after_power_loss(path, image, "lost", 1) == 3
+
+
 def test_the_wal_that_a_checkpoint_synced_is_never_cut(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "store" / "store.db"
     image = StoreImage(path)
