@@ -308,6 +308,7 @@ class SimNode:
         """Empty the disk of a machine on which no process runs."""
         assert not self.up, f"{self.name} is running"
         self.disk.wipe()
+        self.disk.calm()  # a new disk
         self.image.wipe()
         self.disk_faults.clear()
         self.durable_index = 0

@@ -63,12 +63,14 @@ def let_pass(world: World, watch: Attached) -> None:
 
 
 def _judged(world: World) -> tuple[list[Failure], dict[str, int]]:
+    watch = None
     try:
         watch = attach(world)
         let_pass(world, watch)
         return watch.finish(), watch.coverage
     except Exception as error:  # noqa: BLE001  (a run's boundary: neither pass nor finding)
-        return [Failure(BROKEN, _text(error), world.now)], {}
+        broken = Failure(BROKEN, _text(error), world.now)
+        return ([broken], {}) if watch is None else ([*watch.failures, broken], watch.coverage)
 
 
 def _text(error: Exception) -> str:

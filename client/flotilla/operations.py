@@ -357,22 +357,26 @@ class Operations:
         return Delivery(topic, first_id + known, tuple(publications[known:]))
 
     def topics(self, everything: bool) -> Steps[list[dict[str, Any]]]:
-        """TOPICS; the client's own with its own cursors, which the broker may not know yet."""
+        """TOPICS; the client's own with its own cursors, which the broker may not know yet.
+
+        Everybody's are asked for by nobody: that needs no session, and the stored epoch is that of
+        the process before until one is open.
+        """
         if everything:
-            return (yield from self._topic_pages({"all": True}))
+            return (yield from self._topic_pages(Request(protocol.TOPICS, ""), {"all": True}))
         yield from self._opened()
         cursors, rows = self.state.cursors(), []
-        for row in (yield from self._topic_pages({})):
+        for row in (yield from self._topic_pages(self.request(protocol.TOPICS, "", {}), {})):
             cursor = max(row["cursor"], cursors.get(row["topic"], 0))
             rows.append(row | {"cursor": cursor, "backlog": max(0, row["last_id"] - cursor)})
         return rows
 
-    def _topic_pages(self, body: dict[str, Any]) -> Steps[list[dict[str, Any]]]:
+    def _topic_pages(self, request: Request, body: dict[str, Any]) -> Steps[list[dict[str, Any]]]:
         rows: list[dict[str, Any]] = []
         more = True
         while more:
             after = rows[-1]["topic"] if rows else ""
-            done = yield Ask(self.request(protocol.TOPICS, "", body | {"after": after}))
+            done = yield Ask(replace(request, body=body | {"after": after}))
             rows += done.reply.body["topics"]
             more = bool(done.reply.body.get("more"))
         return rows
