@@ -136,6 +136,8 @@ class FakeCluster:
         return {"topic": request.topic, "id": 0, "count": 0}, b"", b""
 
     def _topics(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
+        if request.client_id:
+            self._client(request)
         if request.body["all"]:
             return {"topics": [self._any_row(topic) for topic in sorted(self.topics)]}, b"", b""
         client, rows = self._client(request), []

@@ -462,6 +462,18 @@ def test_a_retried_resume_repeats_its_sequence_and_nonce(node: FakeNode, tmp_pat
     assert node.cluster.clients[again.client_id].epoch == 2
 
 
+def test_everybodys_topics_are_listed_also_when_a_resume_was_carried_out_and_not_answered(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with _client(node, tmp_path) as client:
+        client.subscribe("t")
+    with _client(node, tmp_path, deadline_ms=1_500) as client:
+        node.always(REQUEST_ID, "silent")  # the broker has a newer epoch than the state directory
+        with pytest.raises(Unavailable):
+            client.open()
+        assert [row["topic"] for row in client.topics(everything=True)] == ["t"]
+
+
 def test_a_stale_resume_adopts_the_expected_sequence_under_a_new_nonce(
     node: FakeNode, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from chaos.simulation.claims import Claims
 from chaos.simulation.reads import Reads
 from cluster import commands
-from cluster.commands import Put, Subscribe
+from cluster.commands import Put, Subscribe, Unsubscribe
 from flotilla.protocol import ACK, NAK, SUB, Reply, Request, encode_reply
 
 REGULAR = b"\0"
@@ -33,7 +33,10 @@ class Scene:
             ),
         )
         world: Any = SimpleNamespace(
-            nodes={"a": self.node}, reply_taps=[], observers=[], net=SimpleNamespace(taps=[])
+            nodes={"a": self.node},
+            reply_taps=[],
+            observers=[],
+            net=SimpleNamespace(taps=[], doubled=0),
         )
         invariants: Any = SimpleNamespace(
             fail=lambda check, text: self.failures.append((check, text))
@@ -93,6 +96,19 @@ def test_what_is_refused_for_certain_must_not_wait_in_the_log() -> None:
     [(check, text)] = scene.failures
     assert check == "definite"
     assert "stands in the log of a, at 5" in text
+
+
+def test_what_a_process_before_asked_for_under_the_same_number_is_another_request() -> None:
+    scene = Scene(entry(Unsubscribe("me", 1, "t", 7), Subscribe("me", 1, "u", 7)))
+    scene.deny("electing")
+    assert not scene.failures
+
+
+def test_one_of_two_requests_that_the_network_made_of_one_may_be_refused() -> None:
+    scene = Scene(entry(MINE))
+    scene.world.net.doubled = 1
+    scene.deny("overloaded")
+    assert not scene.failures
 
 
 @pytest.mark.parametrize(
