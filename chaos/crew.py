@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -62,6 +63,13 @@ class Member:
     def log(self) -> Path:
         """The file that the process's stderr goes to."""
         return log_path(self.config)
+
+    @property
+    def exit_codes(self) -> set[int]:
+        """How its process may end now: a crash of the library's is none of them."""
+        is_fenced = self.replaced and "fenced" in self.facts
+        codes = {0} if self.dismissed or is_fenced else set()
+        return codes | {-signal.SIGKILL} if self.doomed else codes
 
     @property
     def lives(self) -> bool:
@@ -125,9 +133,8 @@ class Crew:
         assert member.process.stdout is not None
         self._selector.unregister(member.process.stdout)
         member.process.stdout.close()
-        is_fenced = member.replaced and "fenced" in member.facts
-        if not (member.dismissed or member.doomed or is_fenced):
-            code = member.process.wait(KILLED_S_MAX)
+        code = member.process.wait(KILLED_S_MAX)
+        if code not in member.exit_codes:
             tail = member.log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
             raise CrewError(f"{member.name} ended with {code}; {member.log}:\n{tail}")
 
@@ -135,6 +142,10 @@ class Crew:
         """Return the names of the processes (of `role`) that have not made this report."""
         members = (m for m in self._of(role) if not m.replaced)
         return [member.name for member in members if report not in member.facts]
+
+    def reporting(self, report: str) -> list[str]:
+        """Return the names of the processes that have made this report."""
+        return [m.name for m in self._members if report in m.facts and not m.replaced]
 
     def count(self, name: str) -> int:
         """Return the sum of a reported count over all processes."""

@@ -32,7 +32,13 @@ SPARK_S_MAX: Final = 600.0  # ten times what it takes; then the verdict is unkno
 POLL_S: Final = 0.2
 LOG_TAIL_CHARACTERS: Final = 2_000
 EXIT_CODES: Final = {"valid": 0, "invalid": 1, "unknown": 2}
-STYLES: Final = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
+NOT_JUDGED: Final = "not judged"  # a check without the nodes' disks, or without names
+STYLES: Final = {
+    "valid": "green",
+    "invalid": "bold red",
+    "unknown": "yellow",
+    NOT_JUDGED: "dim",
+}
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,8 @@ def judge(directory: Path, shown: Display, command: Sequence[str]) -> Judgement:
     if not report_file.exists() or code not in EXIT_CODES.values():
         return Judgement("unknown", {}, text[-LOG_TAIL_CHARACTERS:])
     report = orjson.loads(report_file.read_bytes())
+    if EXIT_CODES.get(report["verdict"]) != code:  # it ended after it had written its report
+        return Judgement("unknown", {}, text[-LOG_TAIL_CHARACTERS:])
     return Judgement(report["verdict"], report, text[-LOG_TAIL_CHARACTERS:])
 
 
@@ -148,10 +156,10 @@ def _gaps(outcome: Outcome) -> Table:
 def _checks(checks: list[dict[str, Any]]) -> Table:
     table = Table("check", "found", "verdict", "a row would prove", box=None, header_style="bold")
     for check in checks:
-        style = STYLES[check["verdict"]]
-        verdict = f"[{style}]{check['verdict']}[/]"
-        meaning = check["error"] or check["meaning"]
-        table.add_row(check["name"], str(check["count"]), verdict, escape(meaning))
+        verdict = check["verdict"] or NOT_JUDGED
+        meaning = check["error"] or check["not_judged"] or check["meaning"]
+        style = STYLES[verdict]
+        table.add_row(check["name"], str(check["count"]), f"[{style}]{verdict}[/]", escape(meaning))
     return table
 
 

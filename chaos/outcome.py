@@ -39,11 +39,13 @@ class Outcome:
 
     `problems` empty = all phases and expectations. `reasons`: of these, why the run proves nothing,
     whatever is found in its history: analytics then says `unknown` in place of `valid`.
+    `violations`: of the reasons, the broken promises that the run has seen by itself.
     """
 
     finished: bool = False
     problems: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
     acknowledged: int = 0
     acknowledged_per_s: float = 0.0
     delivered: int = 0
@@ -104,6 +106,7 @@ def measure(
         outcome.reasons += too_little(experiment, outcome)
         outcome.problems += outcome.reasons + unmet(experiment, outcome)
     else:
+        outcome.problems += outcome.reasons
         outcome.reasons.append("the run did not finish")
 
 

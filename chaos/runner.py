@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos.client_faults import CLIENT_FAULTS
+from chaos.breaking import JOINT, Breaker, everybody
 from chaos.crew import CrewError
 from chaos.experiment import Group, Window
-from chaos.faults import FAULTS
 from chaos.history import HistoryError, Recorder
 from chaos.outcome import Injection, Outcome, measure, write_run_file
 from chaos.plan import HEAL_S_EXPECTED, START_S_EXPECTED, RunPlan
@@ -30,7 +29,6 @@ from chaos.workloads import ClientConfig
 
 TICK_S: Final = 0.1  # how often reports are taken and shown
 READY_S_MAX: Final = 60.0  # clients' start and first subscription on a busy machine
-JOINT: Final = " + "  # between the names of faults of one window
 
 
 class RunError(Exception):
@@ -43,6 +41,7 @@ class Clients(Protocol):
     def start(self, configs: list[ClientConfig]) -> None: ...
     def poll(self, wait_s: float) -> None: ...
     def lacking(self, report: str, role: str = "") -> list[str]: ...
+    def reporting(self, report: str) -> list[str]: ...
     def count(self, name: str) -> int: ...
     def order(self, order: str, role: str = "", **fields: Any) -> None: ...
     def dismiss(self, role: str = "") -> list[str]: ...
@@ -97,6 +96,7 @@ class Runner:
         self._display = display
         self._monotonic_s = monotonic_s
         self._dice = random.Random(plan.seed)
+        self._breaker = Breaker(target, clients, self._dice)
         self._start_time = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._outcome = Outcome()
         self._warm_ns: int | None = None
@@ -211,6 +211,7 @@ class Runner:
         self._mark("steady")
         self._await_service()
         self._wait(window.quiet_s)
+        self._take_ends()
 
     def _await_service(self) -> None:
         """Return at the first acknowledgment, or when it should long have come: see `unmet`."""
@@ -223,6 +224,7 @@ class Runner:
         """The health gate: every node runs, one leads, and a publication was acknowledged."""
         seconds_max = self._plan.experiment.phases.health_s_max
         self._display.stage("healing", HEAL_S_EXPECTED)
+        self._take_ends()
         self._target.start(list(self._target.nodes))
         await_leader(self._target, seconds_max)
         topic = self._plan.experiment.workload.topics[0]
@@ -234,6 +236,8 @@ class Runner:
         self._display.stage("tombstones", HEAL_S_EXPECTED)
         if killed := self._clients.dismiss("publisher"):
             raise RunError(f"{', '.join(killed)} did not stop and had to be killed")
+        if unflushed := self._clients.reporting("unflushed"):
+            raise RunError(f"{', '.join(unflushed)} could not send what is left in the outbox")
         self._mark("tombstone")
         topics = self._plan.experiment.workload.topics
         return {topic: self._tombstone(probe, topic) for topic in topics}
@@ -264,6 +268,7 @@ class Runner:
         """Let the nodes come to rest at one applied index, end them in order, read their disks."""
         self._display.stage("reading the nodes' disks", HEAL_S_EXPECTED)
         target, directory = self._target, self._plan.directory
+        self._take_ends()
         self._await(
             lambda: self._auditor.is_settled(target.endpoints()),
             self._plan.experiment.phases.health_s_max,
@@ -279,38 +284,27 @@ class Runner:
     @contextmanager
     def _injected(self, names: tuple[str, ...]) -> Iterator[None]:
         """Inject faults in order, recorded as one; heal them in the reverse order in any case."""
-        chosen = {name: self._choose(name) for name in names}
-        everybody = list(dict.fromkeys(one for victims in chosen.values() for one in victims))
-        joint = JOINT.join(names)
-        injected_ns = self._recorder.mark_fault(joint, "inject", everybody)
-        self._outcome.injections.append(Injection(joint, everybody, injected_ns))
-        self._faults_now = f"{joint} ({', '.join(everybody)})"
-        self._display.say(f"{joint}: {', '.join(everybody)}")
+        chosen = self._breaker.choose(names)
+        victims, joint = everybody(chosen), JOINT.join(names)
+        injected_ns = self._recorder.mark_fault(joint, "inject", victims)
+        self._outcome.injections.append(Injection(joint, victims, injected_ns))
+        self._faults_now = f"{joint} ({', '.join(victims)})"
+        self._display.say(f"{joint}: {', '.join(victims)}")
         with ExitStack() as healing:
             try:
-                for name, victims in chosen.items():
-                    healing.callback(self._heal, name, victims)
-                    self._inject(name, victims)
+                for name, hit in chosen.items():
+                    healing.callback(self._breaker.heal, name, hit)
+                    self._breaker.inject(name, hit)
                 yield
+                self._take_ends()
             finally:
-                self._recorder.mark_fault(joint, "heal", everybody)
+                self._recorder.mark_fault(joint, "heal", victims)
 
-    def _choose(self, name: str) -> list[str]:
-        if name in CLIENT_FAULTS:
-            return CLIENT_FAULTS[name].choose(self._clients, self._dice)
-        return FAULTS[name].choose(self._target, self._dice)
-
-    def _inject(self, name: str, victims: list[str]) -> None:
-        if name in CLIENT_FAULTS:
-            CLIENT_FAULTS[name].inject(self._clients, victims, self._dice)
-        else:
-            FAULTS[name].inject(self._target, victims, self._dice)
-
-    def _heal(self, name: str, victims: list[str]) -> None:
-        if name in CLIENT_FAULTS:
-            CLIENT_FAULTS[name].heal(self._clients, victims)
-        else:
-            FAULTS[name].heal(self._target, victims)
+    def _take_ends(self) -> None:
+        """Take note of nodes that ended by themselves, before a healing starts them again."""
+        for line in self._target.ended():
+            self._display.say(line)
+            self._outcome.reasons.append(line)
 
     # --- the parts of a phase -------------------------------------------------------------------
 

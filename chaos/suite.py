@@ -31,7 +31,6 @@ from chaos.experiment import ExperimentError
 from chaos.outcome import Outcome
 from chaos.plan import RunPlan
 from chaos.progress import display
-from chaos.targets import TargetError
 
 JUDGING: Final = (sys.executable, "-m", "chaos.judging")
 JUDGING_S_MAX: Final = 600.0  # of one run: fifty times what it takes; then the verdict is unknown
@@ -183,6 +182,8 @@ class Suite:
         self._names = list(options.names) or able(options.target)
         if options.seconds_max is not None:  # the last ones may not come to their turn
             random.Random(options.seed).shuffle(self._names)
+        if len(set(self._names)) < len(self._names):
+            raise ExperimentError("an experiment is named twice; each has one directory")
         for name in self._names:
             self._prepared(name)
         if options.directory.exists() and any(options.directory.iterdir()):
@@ -228,17 +229,20 @@ class Suite:
         with display(self._console, plan.expected_s + JUDGING_S_EXPECTED) as shown:
             try:
                 outcome = carry_out(shown)
-            except TargetError as error:  # a machine that lacks something, found out late
-                outcome = Outcome(problems=[str(error)])
-            shown.stage("checks", JUDGING_S_EXPECTED)
-            log = plan.directory / LOG
-            verdict = judge.judge(plan.directory, lambda: shown.tick(escape(last_line(log))))
+                shown.stage("checks", JUDGING_S_EXPECTED)
+                log = plan.directory / LOG
+                verdict = judge.judge(plan.directory, lambda: shown.tick(escape(last_line(log))))
+            except Exception as error:  # noqa: BLE001  (what ends one must not end the others)
+                outcome = Outcome(problems=[f"{type(error).__name__}: {error}"])
+                verdict = "unknown"
         return self._row(plan, outcome, verdict, time.monotonic() - began_s)
 
     def _row(self, plan: RunPlan, outcome: Outcome, verdict: str, seconds: float) -> Row:
         report = read_report(plan.directory)
         if verdict == "valid" and not outcome.finished:
             verdict = "unknown"
+        if outcome.violations:
+            verdict = "invalid"
         checks = report.get("checks", [])
         return Row(
             experiment=plan.experiment.name,
@@ -316,15 +320,19 @@ def blackouts(gaps_ms: list[float | None]) -> tuple[str, str]:
 def write_index(target: Path, directories: list[Path], log: Path) -> bool:
     """Write the index of judged runs; return whether it came to that, the reason in `log`."""
     with log.open("ab") as output:
-        done = subprocess.run(
-            [*JUDGING, str(target), *map(str, directories)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=child_environment(),
-            timeout=READY_S_MAX,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [*JUDGING, str(target), *map(str, directories)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=child_environment(),
+                timeout=READY_S_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            output.write(f"{error}\n".encode())
+            return False
     return done.returncode == 0 and target.exists()
 
 

@@ -125,8 +125,9 @@ class SimulatedRun:
             with Windows(world, plan, self._outcome):
                 self._let_pass(world, watch)
             failures = watch.finish()
+        self._outcome.violations += [f"{failure.check}: {failure.text}" for failure in failures]
+        self._outcome.reasons += self._outcome.violations
         self._measure(watch)
-        self._outcome.problems += [f"{failure.check}: {failure.text}" for failure in failures]
         members = self._simulated.members
         write_run_file(plan, NAME, members, start_time, self._outcome)
         return self._outcome

@@ -10,8 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.client_faults import CLIENT_FAULTS
-from chaos.faults import FAULTS
+from chaos.breaking import JOINT, Breaker, everybody
 from chaos.history import Recorder
 from chaos.outcome import Injection, Outcome
 from chaos.plan import RunPlan
@@ -20,7 +19,6 @@ from chaos.targets.simulated_cluster import SimulatedCluster
 from chaos.workloads import recording
 
 OPENS, CLOSES = "open_window", "close_window"
-JOINT: Final = " + "
 
 # Where a client dies: a name of chaos/workloads/recording.py -> one of chaos/simulation/clients.py.
 POINTS: Final[Mapping[str, str]] = dict(
@@ -58,9 +56,9 @@ class Windows:
 
     def __init__(self, world: World, plan: RunPlan, outcome: Outcome) -> None:
         self._world, self._outcome = world, outcome
-        self._crew = SimulatedCrew(world)
-        self._cluster = SimulatedCluster(world, self._crew.clients())
-        self._dice = random.Random(plan.seed)
+        crew = SimulatedCrew(world)
+        cluster = SimulatedCluster(world, crew.clients())
+        self._breaker = Breaker(cluster, crew, random.Random(plan.seed))
         self._open: dict[str, list[str]] = {}
         self._recorder = Recorder(
             plan.directory / "history",
@@ -78,28 +76,17 @@ class Windows:
         self._recorder.close()
 
     def _open_window(self, faults: Sequence[str]) -> None:
-        self._open = {name: self._choose(name) for name in faults}
+        self._open = self._breaker.choose(faults)
         injected_ns = self._recorder.mark_fault(self._name, "inject", self._victims)
         self._outcome.injections.append(Injection(self._name, self._victims, injected_ns))
         for name, victims in self._open.items():
-            if name in CLIENT_FAULTS:
-                CLIENT_FAULTS[name].inject(self._crew, victims, self._dice)
-            else:
-                FAULTS[name].inject(self._cluster, victims, self._dice)
-
-    def _choose(self, name: str) -> list[str]:
-        if name in CLIENT_FAULTS:
-            return CLIENT_FAULTS[name].choose(self._crew, self._dice)
-        return FAULTS[name].choose(self._cluster, self._dice)
+            self._breaker.inject(name, victims)
 
     def _close_window(self) -> None:
         assert self._open, "a window is closed that was not opened"
         self._recorder.mark_fault(self._name, "heal", self._victims)
         for name, victims in reversed(self._open.items()):
-            if name in CLIENT_FAULTS:
-                CLIENT_FAULTS[name].heal(self._crew, victims)
-            else:
-                FAULTS[name].heal(self._cluster, victims)
+            self._breaker.heal(name, victims)
         self._open = {}
 
     @property
@@ -108,7 +95,7 @@ class Windows:
 
     @property
     def _victims(self) -> list[str]:
-        return list(dict.fromkeys(one for victims in self._open.values() for one in victims))
+        return everybody(self._open)
 
     def _now_ns(self) -> int:
         return round(self._world.now * 1e9)

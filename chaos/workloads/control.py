@@ -2,9 +2,10 @@
 
 What lives here: the client's end of it. What must not: what a client does about an order.
 One JSON object a line each way. Orders: {"order": "phase", "phase": …}, {"order": "drain",
-"last_ids": {topic: id}}, {"order": "stop"}. Reports: {"report": "ready"}, {"report": "progress",
-"acknowledged": …, …}, {"report": "drained"}. The end of stdin is an order to stop: no client
-outlives its runner.
+"last_ids": {topic: id}}, {"order": "crash", "point": …, "passes": …}, {"order": "stop"}. Reports:
+{"report": "ready"}, {"report": "progress", "acknowledged": …, …}, {"report": "drained"}, {"report":
+"fenced"}, and {"report": "unflushed"} of who could not empty its outbox. The end of stdin is an
+order to stop: no client outlives its runner.
 """
 
 from __future__ import annotations

@@ -103,11 +103,13 @@ class PacedWorker(Worker):
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Send what is left in the outbox."""
+        """Send what is left in the outbox; say so if it does not go."""
         try:
             self.client.flush()
         except FlotillaError as error:
             self.count_error(error)
+            if not error.definite:
+                self.control.report("unflushed")
 
 
 class PublisherProcess(PacedWorker):

@@ -117,6 +117,38 @@ def test_a_client_that_does_not_stop_is_killed_at_its_bound_and_named(
     assert crew.dismiss("publisher") == ["client-1"]
 
 
+FAILS_AT_THE_END = """
+import sys
+from chaos.workloads.control import Control
+control = Control()
+control.report("ready")
+while (order := control.order(30)) and order["order"] != "stop":
+    pass
+control.report("unflushed")
+sys.exit("a defect in the last step")
+"""
+
+
+def test_a_client_that_fails_when_it_is_dismissed_ends_the_run_with_its_last_words(
+    crew: Crew, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(FAILS_AT_THE_END)
+    until(crew, lambda: not crew.lacking("ready"))
+    monkeypatch.setattr(crew_module, "STOP_MARGIN_S", SECONDS_MAX)
+    with pytest.raises(CrewError, match=r"client-1 ended with 1(?s:.*)a defect in the last step"):
+        crew.dismiss("publisher")
+    assert crew.reporting("unflushed") == ["client-1"]
+
+
+def test_a_doomed_client_may_be_killed_and_nothing_else(crew: Crew, start: Start) -> None:
+    start("import sys\n" + FOLLOWS + "sys.exit('an assertion')")
+    until(crew, lambda: not crew.lacking("ready"))
+    crew.doom("client-1", "answered", 0)
+    crew.order("stop")
+    with pytest.raises(CrewError, match=r"client-1 ended with 1(?s:.*)an assertion"):
+        until(crew, lambda: False)
+
+
 # --- harm -----------------------------------------------------------------------------------------
 
 

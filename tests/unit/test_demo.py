@@ -40,6 +40,7 @@ def analytics(report: dict[str, Any] | None, code: int) -> list[str]:
 
 def report_of(verdict: str, count: int = 0) -> dict[str, Any]:
     check = {"name": "lost", "count": count, "verdict": verdict, "error": None, "meaning": "gone"}
+    check |= {"not_judged": None}
     observations = {"acknowledged": 1_234, "delivered": 2_468}
     reasons = ["drain incomplete"] if verdict == "unknown" else []
     return {"verdict": verdict, "checks": [check], "observations": observations, "reasons": reasons}
@@ -87,6 +88,21 @@ def test_a_report_of_a_process_that_crashed_after_writing_it_is_not_believed(
     tmp_path: Path,
 ) -> None:
     assert demonstrate(tmp_path, FINISHED, analytics(report_of("valid"), -9))[0] == 2
+
+
+def test_a_check_that_could_not_judge_says_why(tmp_path: Path) -> None:
+    report = report_of("unknown")
+    report["checks"][0] |= {"verdict": None, "not_judged": "no disk was read"}
+    code, text = demonstrate(tmp_path, FINISHED, analytics(report, 2))
+    assert code == 2
+    assert ["lost", "0", "not", "judged", "no", "disk", "was", "read"] in [
+        line.split() for line in text.splitlines()
+    ]
+
+
+def test_a_report_that_does_not_fit_the_exit_code_is_not_believed(tmp_path: Path) -> None:
+    code, text = demonstrate(tmp_path, FINISHED, analytics(report_of("valid"), 2))
+    assert (code, "unknown:" in text) == (2, True)
 
 
 def test_an_unfinished_run_is_never_called_valid(tmp_path: Path) -> None:

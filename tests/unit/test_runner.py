@@ -62,6 +62,7 @@ class FakeTarget:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.living: set[str] = set()
+        self.ends: list[str] = []
 
     def up(self) -> None:
         self.log.append("up")
@@ -85,6 +86,10 @@ class FakeTarget:
         self.log.append(f"stop {' '.join(nodes)}")
         self.living -= set(nodes)
 
+    def ended(self) -> list[str]:
+        ends, self.ends = self.ends, []
+        return ends
+
     def data(self, directory: Path) -> dict[str, Path]:
         return {node: directory / node for node in self.nodes}
 
@@ -102,6 +107,7 @@ class FakeClients:
     polls: int = 0
     drains: bool = True
     replaced: list[str] = field(default_factory=list)
+    unflushed: list[str] = field(default_factory=list)
     on_poll: Callable[[int], None] = lambda polls: None
     configs: list[ClientConfig] = field(default_factory=list)
 
@@ -118,6 +124,9 @@ class FakeClients:
 
     def lacking(self, report: str, role: str = "") -> list[str]:
         return [] if self.drains or report != "drained" else ["subscriber-1"]
+
+    def reporting(self, report: str) -> list[str]:
+        return self.unflushed if report == "unflushed" else []
 
     def count(self, name: str) -> int:
         return self.polls
@@ -493,3 +502,25 @@ def test_a_client_that_does_not_notice_its_twin_ends_the_run_unfinished(tmp_path
     text = JOINT.replace("kill-leader", "client-twin").replace('also = ["client-crash"]', "")
     came_to = Stage(tmp_path, text + "[phases]\nhealth_s_max = 2\n").run()
     assert came_to.problems == ["RunError: waited 2 s in vain for: replaced clients' ends"]
+
+
+# --- what is seen beside the history --------------------------------------------------------------
+
+
+def test_a_node_that_ends_by_itself_makes_the_run_unknown_though_it_is_started_again(
+    stage: Stage,
+) -> None:
+    stage.target.ends = ["n2 ended by itself (exit code 1)"]
+    came_to = stage.run()
+    assert came_to.finished
+    assert came_to.reasons[0] == "n2 ended by itself (exit code 1)"
+    assert came_to.reasons[0] in came_to.problems
+
+
+def test_a_publisher_that_cannot_empty_its_outbox_ends_the_run_unfinished(stage: Stage) -> None:
+    stage.clients.unflushed = ["publisher-2"]
+    came_to = stage.run()
+    assert not came_to.finished
+    assert came_to.problems[0] == (
+        "RunError: publisher-2 could not send what is left in the outbox"
+    )

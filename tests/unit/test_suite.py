@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -178,11 +179,35 @@ def test_a_suite_goes_on_after_an_experiment_that_failed_and_tells_what_each_cam
         "kill-leader": "valid",
         "kill-all": "invalid",
     }
-    assert rows["none"]["problems"] == ["no port is free"]
+    assert rows["none"]["problems"] == ["TargetError: no port is free"]
     assert rows["kill-all"]["violated"] == ["lost"]
     assert rows["kill-leader"]["gaps_ms"] == [812.0]
     assert "812" in text
     assert "seed 4" in text
+
+
+def test_a_run_that_has_seen_a_violation_by_itself_is_invalid(
+    tmp_path: Path, fake: Callable[..., None]
+) -> None:
+    broken = Outcome(finished=True, violations=["durable: x 7"], reasons=["durable: x 7"])
+    fake({"none": broken}, {"none": "0"})
+    code, _, rows = carried_out(options(tmp_path, names=("none",)))
+    assert (code, rows["none"]["verdict"]) == (1, "invalid")
+
+
+def test_any_exception_of_one_run_leaves_the_others_theirs(
+    tmp_path: Path, fake: Callable[..., None]
+) -> None:
+    fake({"none": subprocess.TimeoutExpired("ip", 30)}, {})
+    code, _, rows = carried_out(options(tmp_path))
+    assert code == 2
+    assert [one["verdict"] for one in rows.values()] == ["unknown", "valid", "valid"]
+    assert "TimeoutExpired" in rows["none"]["problems"][0]
+
+
+def test_an_experiment_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="named twice"):
+        Suite(options(tmp_path, names=("none", "none")), Console())
 
 
 def test_an_unknown_verdict_comes_with_its_reasons(

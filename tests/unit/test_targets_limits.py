@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from chaos.targets import Links, LosesPower, TargetError, disks, leftovers, namespaces, recovery
+from chaos.targets import (
+    Links,
+    LosesPower,
+    TargetError,
+    commands,
+    disks,
+    leftovers,
+    namespaces,
+    recovery,
+)
 from chaos.targets.compose import ComposeTarget
 from chaos.targets.local import LocalTarget
 from chaos.targets.namespaces import NamespacesTarget
@@ -90,6 +99,17 @@ def test_of_five_nodes_two_may_be_without_their_disks_until_they_are_members_aga
     waiting.lose(["n3"])
 
 
+def test_a_disk_counts_as_it_did_if_taking_it_away_fails() -> None:
+    waiting = Recovery(["n1", "n2", "n3", "n4", "n5"], dict)
+    waiting.lose(["n1"])
+    with pytest.raises(TargetError, match="no bytes"), waiting.losing(["n2"]):
+        raise TargetError("no bytes")
+    assert waiting.unsound == {"n1"}
+    with waiting.losing(["n2"]):
+        pass
+    assert waiting.unsound == {"n1", "n2"}
+
+
 # --- machines -------------------------------------------------------------------------------------
 
 
@@ -114,10 +134,10 @@ def test_namespaces_without_root_or_tools_say_what_is_missing(
 def test_no_free_network_is_told_and_used_ones_are_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(namespaces, "_run", lambda *_: "1: a inet 10.213.7.1/24 scope global")
+    monkeypatch.setattr(namespaces, "output", lambda *_: "1: a inet 10.213.7.1/24 scope global")
     assert namespaces._free_subnet(7) == 8
     monkeypatch.setattr(
-        namespaces, "_run", lambda *_: " ".join(f" 10.213.{n}." for n in range(256))
+        namespaces, "output", lambda *_: " ".join(f" 10.213.{n}." for n in range(256))
     )
     with pytest.raises(TargetError, match="no part of 10"):
         namespaces._free_subnet(7)
@@ -125,7 +145,7 @@ def test_no_free_network_is_told_and_used_ones_are_passed_over(
 
 def test_a_command_that_fails_is_told_with_its_words_and_its_input() -> None:
     with pytest.raises(TargetError, match=r"(?s)No such file.*the input"):
-        namespaces._run(["ls", "/nonexistent"], "the input")
+        commands.output(["ls", "/nonexistent"], "the input")
     with pytest.raises(TargetError, match="No such file"):
         leftovers._output("ls", "/nonexistent")
 

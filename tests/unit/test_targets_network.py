@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos.targets import CLIENTS, Weather
-from chaos.targets.network import Network
+from chaos.targets import CLIENTS, TargetError, Weather, network
+from chaos.targets.network import PACKETS, Network
 from chaos.targets.packets import Fates, Queues, serve
 
 ADDRESSES = {"n1": "10.0.0.11", "n2": "10.0.0.12", CLIENTS: "10.0.0.1"}
@@ -87,6 +92,92 @@ def test_rules_are_written_anew_only_if_there_are_any() -> None:
     network.files.clear()
     network.renew(["n2"])
     assert network.files == {}
+
+
+# --- the process that holds packets ---------------------------------------------------------------
+
+
+class Held(Written):
+    """With real processes, in the machine's own namespace; no rules are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enter = lambda node: ["env"]
+
+    def _restore(self, enter: Sequence[str], rules: str) -> None:
+        self.files["in", rules.partition("-s ")[2][:9]] = rules
+
+    def _begin(self, node: str) -> bool:
+        return Network._begin(self, node)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let the process that holds packets be this script."""
+
+    def write(text: str) -> None:
+        (tmp_path / "packets.py").write_text(text)
+        monkeypatch.setattr(network, "PACKETS", tmp_path / "packets.py")
+
+    return write
+
+
+LINK = [("n1", "n2")]
+BREAKS = """
+import sys
+print("ready", flush=True)
+sys.exit("the socket broke")
+"""
+
+
+@pytest.mark.parametrize("way", ["clear", "degrade", "forget"])
+def test_a_process_that_has_ended_is_told_when_all_the_rest_is_done(
+    script: Callable[[str], None], way: str
+) -> None:
+    script(BREAKS)
+    held = Held()
+    held.degrade(LINK, Weather(clog=True))
+    held._processes["n2"].wait(10)
+    script("import sys; print('ready', flush=True); sys.stdin.read()")
+    held.files.clear()
+    done = {
+        "clear": lambda: held.clear(LINK),
+        "degrade": lambda: held.degrade(LINK, Weather(loss=0.5)),
+        "forget": held.forget,
+    }
+    with pytest.raises(TargetError, match=r"n2: who held .*exit code 1\): the socket broke"):
+        done[way]()
+    assert bool(held.files) == (way != "forget")
+    assert held._processes.keys() == ({"n2"} if way == "degrade" else set())
+    held.forget()
+
+
+def test_a_process_that_is_not_ready_in_time_is_ended_and_told(
+    script: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "READY_S_MAX", 0.1)
+    script("import sys; sys.stdin.read()")
+    held = Held()
+    with pytest.raises(TargetError, match=r"n2: packets were not held back within 0\.1 s"):
+        held.degrade(LINK, Weather(clog=True))
+    assert held._processes == {}
+
+
+@pytest.mark.root
+def test_the_process_ends_with_whoever_started_it() -> None:
+    order = {"seed": "1", "queues": {"65001": asdict(Weather(clog=True))}}
+    with subprocess.Popen(
+        [sys.executable, "-I", str(PACKETS), json.dumps(order)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.3)  # it looks every 0.1 s
+        assert process.poll() is None
+        process.stdin.close()  # as the kernel does for one that was killed
+        assert process.wait(10) == 0
 
 
 # --- what becomes of a packet ---------------------------------------------------------------------

@@ -227,6 +227,7 @@ def test_a_full_disk_takes_what_there_is_room_for_and_says_so(
     assert done.stdout.split() == ["8192", "ENOSPC"], done.stderr
     assert (data / "a").read_bytes() == b"y" * 5000
     assert shimmed.ordered("space_bytes") == 3192
+    assert shimmed.ordered("writes_refused") > 0
 
 
 def test_an_fsync_fails_and_makes_nothing_durable(run: Run, shimmed: Shim, data: Path) -> None:
@@ -239,6 +240,25 @@ def test_an_fsync_fails_and_makes_nothing_durable(run: Run, shimmed: Shim, data:
     assert done.stdout.strip() == "EIO", done.stderr
     shimmed.lose_power(LOST)
     assert list(data.iterdir()) == []
+
+
+def test_failed_fsyncs_of_a_journal_are_counted_and_those_of_other_files_are_not(
+    run: Run, shimmed: Shim
+) -> None:
+    shimmed.order(sync_fails=1)
+    script = """
+for name, count in (("0001.log", 2), ("store.db", 1)):
+    fd = write(name, b"x")
+    for _ in range(count):
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            assert error.errno == errno.EIO
+        else:
+            raise AssertionError(name)
+"""
+    killed(run, script)
+    assert shimmed.ordered("log_syncs_failed") == 2
 
 
 def test_an_fsync_is_late_while_that_is_ordered(run: Run, shimmed: Shim) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,9 @@ class Node:
         self.store.close()
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
-        return [row for row in truth.rows(self.data) if row["kind"] == kind]
+        with tempfile.TemporaryDirectory() as copies:
+            rows = list(truth.rows(self.data, Path(copies)))
+        return [row for row in rows if row["kind"] == kind]
 
 
 @pytest.fixture
@@ -158,7 +162,69 @@ def test_a_disk_that_cannot_be_read_is_told_and_the_others_are_read_all_the_same
         truth.collect("r", {"n1": node.data, "n2": tmp_path / "empty"}, tmp_path)
     written = [orjson.loads(line) for line in _lines(tmp_path / "truth" / "n1.jsonl")]
     assert {(row["run_id"], row["node"]) for row in written} == {("r", "n1")}
-    assert not (tmp_path / "truth" / "n2.jsonl").exists()
+    assert [file.name for file in (tmp_path / "truth").iterdir()] == ["n1.jsonl"]
+
+
+# As a reader that is busy with GBs: its copy and its file are there, and it takes its time.
+BUSY = """
+import sys, time
+from pathlib import Path
+file = Path(sys.argv[1])
+file.with_suffix(".copies").mkdir()
+(file.with_suffix(".copies") / "store.db").write_bytes(b"GBs")
+file.with_suffix(".unfinished").write_bytes(b"half")
+print("busy", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+    """Let all readers be busy; return them."""
+    started: list[subprocess.Popen[str]] = []
+
+    def reader(run_id: str, node: str, data: Path, file: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", BUSY, str(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "busy\n"
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(truth, "_reader", reader)
+    return started
+
+
+NODES = {"n1": Path("/1"), "n2": Path("/2"), "n3": Path("/3")}
+
+
+def test_an_interrupt_ends_all_readers_at_once_and_leaves_nothing_of_theirs(
+    busy: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(truth, "_complaint", interrupted)
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        truth.collect("r", NODES, tmp_path)
+    assert time.monotonic() - began_s < 60
+    assert [reader.returncode for reader in busy] == [-9, -9, -9]
+    assert list((tmp_path / "truth").iterdir()) == []
+
+
+def test_readers_that_are_late_are_ended_together_and_leave_nothing(
+    busy: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(truth, "READ_S_MAX", 0.1)
+    with pytest.raises(TruthError, match=r"(?s)n1 was not read within 0\.1 s.*n2.*n3 was not"):
+        truth.collect("r", NODES, tmp_path)
+    assert [reader.returncode for reader in busy] == [-9, -9, -9]
+    assert list((tmp_path / "truth").iterdir()) == []
 
 
 def test_a_flipped_bit_in_the_store_is_not_passed_over(node: Node, tmp_path: Path) -> None:
