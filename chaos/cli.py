@@ -197,7 +197,7 @@ def show(name: str, duration_s: float, seed: int | None) -> None:
 @commands.command()
 def heal() -> None:
     """Clear away what runs that were killed have left on this machine."""
-    for line in sweep():
+    for line in refused(sweep):
         click.echo(line)
 
 

@@ -18,7 +18,7 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -39,7 +39,7 @@ from flotilla import Client, FlotillaError
 
 DIRECTORY: Final = "truth"  # below the run's
 STATUS_MS_MAX: Final = 500  # a node that lives answers at the end of its turn
-READ_S_MAX: Final = 600.0  # of one node: a backlog of some GB
+READ_S_MAX: Final = 1_800.0  # of all nodes at once: backlogs of some GB
 DIGEST_BYTES: Final = 16
 NO_OP: Final = b"\x01"  # what a log that begins anew has in its first entry's place
 TYPE_BYTES: Final = 1  # of a command, before the payload
@@ -91,12 +91,15 @@ def collect(run_id: str, data: Mapping[str, Path], directory: Path) -> None:
     """
     target = directory / DIRECTORY
     target.mkdir(exist_ok=True)
+    deadline_s = time.monotonic() + READ_S_MAX
     with ExitStack() as stack:
-        readers = {
-            node: stack.enter_context(_reader(run_id, node, path, target / f"{node}.jsonl"))
-            for node, path in data.items()
-        }
-        complaints = [_complaint(node, reader) for node, reader in readers.items()]
+        readers: dict[str, subprocess.Popen[str]] = {}
+        for node, path in data.items():
+            file = target / f"{node}.jsonl"
+            stack.callback(_clear, file)  # behind a reader's end, whatever that was
+            readers[node] = stack.enter_context(_reader(run_id, node, path, file))
+            stack.callback(readers[node].kill)  # whom an interrupt has left at work
+        complaints = [_complaint(node, reader, deadline_s) for node, reader in readers.items()]
     if found := [complaint for complaint in complaints if complaint]:
         raise TruthError("; ".join(found))
 
@@ -112,16 +115,28 @@ def _reader(run_id: str, node: str, data: Path, file: Path) -> subprocess.Popen[
     )
 
 
-def _complaint(node: str, reader: subprocess.Popen[str]) -> str:
+def _clear(file: Path) -> None:
+    """Remove what a reader of this file leaves if it is killed."""
+    _unfinished(file).unlink(missing_ok=True)
+    if _copies(file).exists():
+        shutil.rmtree(_copies(file))
+
+
+def _unfinished(file: Path) -> Path:
+    return file.with_suffix(".unfinished")
+
+
+def _copies(file: Path) -> Path:
+    return file.with_suffix(".copies")
+
+
+def _complaint(node: str, reader: subprocess.Popen[str], deadline_s: float) -> str:
     """Return what a reader that has failed said last, "" for one that has not."""
     try:
-        _, errors = reader.communicate(timeout=READ_S_MAX)
+        _, errors = reader.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
     except subprocess.TimeoutExpired:
         reader.kill()
         return f"the disk of {node} was not read within {READ_S_MAX:g} s"
-    except BaseException:
-        reader.kill()
-        raise
     if reader.returncode == 0:
         return ""
     return f"the disk of {node} could not be read: {errors.strip()[-ERROR_CHARACTERS_MAX:]}"
@@ -131,22 +146,30 @@ def _complaint(node: str, reader: subprocess.Popen[str]) -> str:
 
 
 def write(run_id: str, node: str, data: Path, file: Path) -> None:
-    """Write one node's truth; the file is there whole or not at all."""
-    unfinished = file.with_suffix(".unfinished")
+    """Write one node's truth; the file is there whole or not at all.
+
+    Meanwhile a copy of the store stands beside it: of some GB maybe, and if this process is killed,
+    `collect` knows where.
+    """
     common = {"run_id": run_id, "node": node}
-    with unfinished.open("wb") as out:
-        for row in rows(data):
-            out.write(orjson.dumps(common | row) + b"\n")
-    unfinished.replace(file)
+    _copies(file).mkdir()
+    try:
+        with _unfinished(file).open("wb") as out:
+            for row in rows(data, _copies(file)):
+                out.write(orjson.dumps(common | row) + b"\n")
+        _unfinished(file).replace(file)
+    finally:
+        shutil.rmtree(_copies(file))
 
 
-def rows(data: Path) -> Iterator[Row]:
+def rows(data: Path, copies: Path) -> Iterator[Row]:
     """Yield what a data directory holds, as docs/history.md has it, but for run and node.
 
-    Raises what the node's own readers raise for a damaged file (JournalError, CorruptStore).
+    The store is copied into `copies`, an empty directory. Raises what the node's own readers raise
+    for a damaged file (JournalError, CorruptStore).
     """
-    with _journal(data / "journal") as log, tempfile.TemporaryDirectory() as copies:
-        database = _copied(data / "store" / "store.db", Path(copies))
+    with _journal(data / "journal") as log:
+        database = _copied(data / "store" / "store.db", copies)
         with closing(Database(database, {})) as store:
             applied_index, _ = store.position()
             yield from _entries(log.journal, applied_index)

@@ -89,6 +89,8 @@ class LocalCluster:
         self.directory = Path(directory).resolve()
         self._command = tuple(command)
         self._prefix = prefix
+        # How each node ended last: its exit code, below 0 the signal; None: it was not our child.
+        self.exit_codes: dict[str, int | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -314,7 +316,7 @@ class LocalCluster:
         rows = [LocalNode(**row) for row in json.loads(self._state_file().read_text())["nodes"]]
         dead = [row for row in rows if row.pid is not None and not self._is_ours(row.name, row.pid)]
         for row in dead:
-            _bury(row.pid)
+            self.exit_codes[row.name] = _bury(row.pid)
             row.pid = None
         if dead:
             self._write(rows)
@@ -397,11 +399,13 @@ def _has_ended(child: int) -> bool:
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _bury(pid: int | None) -> None:
+def _bury(pid: int | None) -> int | None:
     # A zombie is its parent's to bury; that is often us, whoever killed it.
     if pid is not None and Path(f"/proc/{pid}").exists():
         with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
+            buried, status = os.waitpid(pid, os.WNOHANG)
+            return os.waitstatus_to_exitcode(status) if buried else None
+    return None
 
 
 def _pidfd(pid: int) -> int | None:

@@ -73,6 +73,13 @@ class Target(Breakable, Protocol):
         """
         ...
 
+    def ended(self) -> list[str]:
+        """Return the nodes that ended though no fault may have ended them, each end once.
+
+        A line each, with what is known of it: "n2 ended by itself (exit code 1)".
+        """
+        ...
+
     def down(self) -> None:
         """Heal and stop everything that `up` started; nothing to do when it is down already."""
         ...

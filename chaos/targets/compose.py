@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+import signal
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from chaos.targets import CLIENTS, Links, TargetError, Weathers
+from chaos.targets.commands import output
 from chaos.targets.leftovers import Claim, sweep
 from chaos.targets.network import Network, Networked
 from chaos.targets.recovery import Recovery
@@ -35,23 +36,16 @@ ADDRESSES: Final = (
 )
 TOOLS: Final = ("nsenter", "iptables-restore")
 PACKAGES: Final = "util-linux iptables"
-ERROR_CHARACTERS_MAX: Final = 2_000
+KILLED: Final = 128 + signal.SIGKILL  # the exit code of a container that had to be killed
+OVER: Final = ("created", "exited", "dead")  # states of a container that has no process
+LIFE: Final = "{{.RestartCount}} {{.State.Status}} {{.State.ExitCode}}"
 
 Command = Callable[[Sequence[str]], str]
 
 
 def run_command(arguments: Sequence[str]) -> str:
     """Run a command; return its stdout. Raises TargetError with its stderr."""
-    try:
-        done = subprocess.run(
-            arguments, capture_output=True, text=True, timeout=COMMAND_S_MAX, check=True
-        )
-    except subprocess.CalledProcessError as error:
-        tail = error.stderr[-ERROR_CHARACTERS_MAX:].strip()
-        raise TargetError(f"{' '.join(arguments)}: exit {error.returncode}: {tail}") from None
-    except (subprocess.TimeoutExpired, OSError) as error:
-        raise TargetError(f"{' '.join(arguments)}: {error}") from None
-    return done.stdout
+    return output(arguments, seconds_max=COMMAND_S_MAX)
 
 
 def compose_command(run: Command) -> list[str]:
@@ -82,6 +76,9 @@ class ComposeTarget(Networked):
         self._network = Network(self._enter, self._addresses)
         self._recovery = Recovery(self.nodes, self._statuses)
         self._claim = Claim(self.name, Path.cwd(), PROJECT)
+        self._running: set[str] = set()  # started, and since then ended by no fault
+        self._restarts = dict.fromkeys(NODES, 0)  # docker's own, since the last start from here
+        self._ends: list[str] = []
 
     def equip(self, needs: Collection[type]) -> None:
         """Raise TargetError if rules for packets will be needed and cannot be made here."""
@@ -99,6 +96,7 @@ class ComposeTarget(Networked):
         self._run([*self._compose, "down", "--volumes"])
         self._run([*self._compose, "up", "--detach", "--build"])
         self._containers = {node: self._container(node) for node in self.nodes}
+        self._running.update(self.nodes)
 
     def _container(self, node: str) -> str:
         found = self._run([*self._compose, "ps", "--all", "--quiet", node]).split()
@@ -124,19 +122,52 @@ class ComposeTarget(Networked):
         newest = max(leading, key=lambda body: int(body["term"]), default=None)
         return None if newest is None else str(newest["node"])
 
+    def ended(self) -> list[str]:
+        """Return the nodes that ended though no fault may have ended them, each end once."""
+        self._note_ends()
+        ends, self._ends = self._ends, []
+        return ends
+
+    def _note_ends(self) -> None:
+        # Before any container is started or ended here: a start sets docker's count back.
+        for node, line in self._inspect(sorted(self._running), LIFE).items():
+            count, state, code = line.split()
+            is_up = state not in (*OVER, "restarting")  # docker forgets the code when it starts one
+            how = "docker has started it again" if is_up else f"exit code {code}"
+            new = int(count) - self._restarts[node] or int(state in OVER)
+            self._ends += [f"{node} ended by itself ({how})"] * new
+            self._restarts[node] = int(count)
+            if state in OVER:
+                self._running.remove(node)
+
+    def _expect_ends(self, nodes: list[str]) -> None:
+        self._note_ends()
+        self._running.difference_update(nodes)
+
     def kill(self, nodes: list[str]) -> None:
         """SIGKILL the first processes of those that run, all with one command."""
+        self._expect_ends(nodes)
         self._run_for(nodes, "running", "kill")
 
     def start(self, nodes: list[str]) -> None:
         """Start the containers; docker leaves one alone that runs. Rules hold for the new ones."""
+        self._note_ends()
         self._run(["docker", "start", *(self._containers[node] for node in nodes)])
+        self._restarts.update(dict.fromkeys(set(nodes) - self._running, 0))
+        self._running.update(nodes)
         self._network.renew(self.nodes)  # a container may come back under another address
 
     def stop(self, nodes: list[str]) -> None:
-        """Stop the containers in order (SIGTERM), one after the other."""
-        for node in nodes:
+        """Stop the containers that run in order (SIGTERM), one after the other.
+
+        Raises TargetError if one had to be killed, which docker does without a word.
+        """
+        self._expect_ends(nodes)
+        states = self._inspect(nodes, "{{.State.Status}}")
+        for node in [node for node in nodes if states[node] not in OVER]:
             self._run(["docker", "stop", self._containers[node]])
+            if self._inspect([node], "{{.State.ExitCode}}")[node] == str(KILLED):
+                raise TargetError(f"{node} did not end in order: docker stop had to kill it")
 
     def pause(self, nodes: list[str]) -> None:
         """Freeze those of the containers that run."""
@@ -152,6 +183,8 @@ class ComposeTarget(Networked):
             self._run(["docker", command, *found])
 
     def _inspect(self, nodes: Collection[str], form: str) -> dict[str, str]:
+        if not nodes:
+            return {}
         containers = [self._containers[node] for node in nodes]
         lines = self._run(["docker", "inspect", "--format", form, *containers]).split("\n")
         return {node: line.strip() for node, line in zip(nodes, lines, strict=False)}
@@ -218,15 +251,21 @@ class ComposeTarget(Networked):
 
     def down(self) -> None:
         """Thaw and remove containers; remove network and volumes."""
-        if self._compose:
+        self._running.clear()
+        try:
             self._network.forget()
+        finally:
+            self._take_down()
+            self._claim.release()
+
+    def _take_down(self) -> None:
+        if self._compose:
             project = f"label=com.docker.compose.project={PROJECT}"
             listing = ["docker", "ps", "--quiet", "--filter", "status=paused", "--filter", project]
             if frozen := self._run(listing).split():
                 self._run(["docker", "unpause", *frozen])
             self._run([*self._compose, "down", "--volumes"])
             self._compose = []
-        self._claim.release()
 
 
 def _status(endpoint: str) -> dict[str, Any] | None:

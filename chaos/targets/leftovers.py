@@ -14,7 +14,8 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
+import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -22,22 +23,40 @@ from pathlib import Path
 from typing import Final
 
 from chaos.targets import TargetError
-from cluster.local import LocalCluster
+from chaos.targets.commands import output
+from cluster.local import LocalCluster, LocalError
 
 PATIENCE_S: Final = 2.0  # nobody needs these nodes any more
-COMMAND_S_MAX: Final = 30.0
 # What a compose project has: how it is removed, and further options of its listing.
 CONTAINER_KINDS: Final = {
     "container": ("rm --force", "--all"),
     "volume": ("rm",),
     "network": ("rm",),
 }
+CLAIMS_MODE: Final = 0o700  # claims say what is ended and removed, maybe by root
 INTERFACES: Final = Path("/sys/class/net")
 
 
 def claims_directory() -> Path:
     """Return where the claims of this user's runs are."""
     return Path(tempfile.gettempdir()) / f"flotilla-chaos-{os.geteuid()}"
+
+
+def _checked_directory() -> Path | None:
+    """Return it, if it is there. Raises TargetError if anybody else could have written a claim."""
+    directory = claims_directory()
+    try:
+        found = directory.lstat()
+    except FileNotFoundError:
+        return None
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or mode != CLAIMS_MODE:
+        raise TargetError(
+            f"{directory} must be a directory of user {os.geteuid()} with mode {CLAIMS_MODE:o}, and"
+            f" is of user {found.st_uid} with mode {mode:o}: what it says may be somebody else's."
+            " Remove it, or let TMPDIR name another place"
+        )
+    return directory
 
 
 class Claim:
@@ -50,12 +69,14 @@ class Claim:
     def take(self) -> None:
         """Write it down, and hold it until `release` or this process's end.
 
-        Raises TargetError if a living run has claimed the same label.
+        Raises TargetError if a living run has claimed the same label, or if others could write
+        claims.
         """
-        claims_directory().mkdir(mode=0o700, exist_ok=True)
+        claims_directory().mkdir(mode=CLAIMS_MODE, exist_ok=True)
+        directory = _checked_directory()
         if self._fields["label"] and self._fields["label"] in _living_labels():
             raise TargetError(f"{self._fields['label']} is in use by another run")
-        descriptor, path = tempfile.mkstemp(".json", dir=claims_directory())
+        descriptor, path = tempfile.mkstemp(".json", dir=directory)
         self._held = descriptor, Path(path)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.write(descriptor, json.dumps(self._fields).encode())
@@ -86,7 +107,7 @@ def clear_namespaces(directory: Path, label: str) -> None:
     if _has_interface(host):
         _remove("link", host, _has_interface)
     for name in sorted(name for name in _namespaces() if name.startswith(f"{label}-")):
-        for pid in _output("ip", "netns", "pids", name).split():
+        for pid in output(["ip", "netns", "pids", name]).split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         _remove("netns", name, lambda name: name in _namespaces())
@@ -97,13 +118,13 @@ def _has_interface(name: str) -> bool:
 
 
 def _namespaces() -> set[str]:
-    return {line.split()[0] for line in _output("ip", "netns", "list").splitlines()}
+    return {line.split()[0] for line in output(["ip", "netns", "list"]).splitlines()}
 
 
 def _remove(kind: str, name: str, exists: Callable[[str], bool]) -> None:
     """Remove it, unless somebody else just has. Raises TargetError."""
     try:
-        _output("ip", kind, "delete", name)
+        output(["ip", kind, "delete", name])
     except TargetError:
         if exists(name):
             raise
@@ -113,21 +134,14 @@ def clear_containers(directory: Path, label: str) -> None:
     """Remove containers, volumes and networks of the compose project `label`."""
     of_project = f"label=com.docker.compose.project={label}"
     for kind, removal in CONTAINER_KINDS.items():
-        found = _output("docker", kind, "ls", "--quiet", "--filter", of_project, *removal[1:])
+        found = output(["docker", kind, "ls", "--quiet", "--filter", of_project, *removal[1:]])
         if found.split():
-            _output("docker", kind, *removal[0].split(), *found.split())
+            output(["docker", kind, *removal[0].split(), *found.split()])
 
 
 def host_interface(label: str) -> str:
     """Return the name of a run's interface on the machine's side: 15 characters at most."""
     return f"flt-{label.rpartition('-')[2]}"
-
-
-def _output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S_MAX)
-    if done.returncode:
-        raise TargetError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout
 
 
 CLEARS: Final[Mapping[str, Clear]] = {
@@ -138,12 +152,21 @@ CLEARS: Final[Mapping[str, Clear]] = {
 
 
 def sweep(clears: Mapping[str, Clear] = CLEARS) -> list[str]:
-    """Clear away what dead runs left; return a line for each. A living run is left alone."""
+    """Clear away what dead runs left; return a line for each. A living run is left alone.
+
+    What cannot be cleared away now (its docker is not there, say) keeps nobody from anything: its
+    claim stays for the next time, and a line on stderr says why.
+    """
     lines = []
     for path, fields, is_dead in _claims():
         if is_dead:
-            clears[fields["kind"]](Path(fields["directory"]), fields["label"])
-            lines.append(f"{fields['kind']}: {fields['directory']} {fields['label']}".strip())
+            what = f"{fields['kind']}: {fields['directory']} {fields['label']}".strip()
+            try:
+                clears[fields["kind"]](Path(fields["directory"]), fields["label"])
+            except (TargetError, LocalError, OSError) as error:
+                sys.stderr.write(f"left for another time: {what}: {error}\n")
+                continue
+            lines.append(what)
             path.unlink(missing_ok=True)
     return lines
 
@@ -154,7 +177,8 @@ def _living_labels() -> set[str]:
 
 def _claims() -> Iterator[tuple[Path, dict[str, str], bool]]:
     """Yield (file, fields, whether its process is gone); the lock of a dead one is held by us."""
-    for path in sorted(claims_directory().glob("*.json")):
+    directory = _checked_directory()
+    for path in sorted(directory.glob("*.json")) if directory else ():
         with suppress(FileNotFoundError), path.open() as file:  # it may be released just now
             is_dead = _locked(file.fileno())
             if text := file.read():  # none: it is just being taken

@@ -12,7 +12,7 @@ import random
 import signal
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from chaos.targets import (
 )
 from chaos.targets.leftovers import Claim, sweep
 from chaos.targets.recovery import BACK_S_MAX, Recovery
-from chaos.targets.shim import CALM, Shim, check_compiler, compile_shim, undo
+from chaos.targets.shim import CALM, COUNTS, Shim, check_compiler, compile_shim, undo
 from cluster.local import NODE_COMMAND, LocalCluster, LocalError
 
 DEATH_S_MAX: Final = 10.0  # a killed process may have to finish an fdatasync
@@ -60,6 +60,9 @@ class LocalTarget:
         self._compile = False
         self._shims: dict[str, Shim] = {}
         self._recovery = Recovery(self.nodes, self._statuses, lambda: self._cluster.tails())
+        self._running: set[str] = set()  # started, and since then ended by no fault
+        self._damaged: set[str] = set()
+        self._ends: list[str] = []
 
     def equip(self, needs: Collection[type]) -> None:
         """Have the shim if one of these powers needs it, and short logs if one does."""
@@ -78,7 +81,7 @@ class LocalTarget:
             if self._compile:
                 library = compile_shim(self._directory)
                 self._shims = {node: Shim(library, self._data(node)) for node in self.nodes}
-            self._cluster.start_all()
+            self.start(list(self.nodes))
             self._cluster.wait_for_leader()  # fails early, and shows the logs
 
     def _create(self) -> None:
@@ -111,29 +114,70 @@ class LocalTarget:
 
     # --- processes --------------------------------------------------------------------------------
 
+    def ended(self) -> list[str]:
+        """Return the nodes that ended though no fault may have ended them, each end once."""
+        self._note_ends()
+        ends, self._ends = self._ends, []
+        return ends
+
+    def _note_ends(self) -> None:
+        # Before any process is started or ended here: afterwards nobody could tell whose end it is.
+        with _as_target_error():
+            gone = self._running - self._cluster.pids().keys() if self._running else set()
+        self._running -= gone
+        self._ends += [
+            f"{node} ended by itself ({_manner(self._cluster.exit_codes.get(node))})"
+            for node in sorted(gone)
+            if not self._may_end(node)
+        ]
+
+    def _may_end(self, node: str) -> bool:
+        """Whether a fault explains that this node ends: what is, or was, wrong with its disk."""
+        if node in self._damaged or node not in self._shims:
+            return node in self._damaged
+        ordered = self._shims[node].ordered
+        is_full = ordered("space_bytes") != CALM["space_bytes"]
+        # Of a write that was refused it may die when there is room again.
+        return is_full or bool(ordered("sync_fails") or ordered("writes_refused"))
+
+    def _expect_ends(self, nodes: Collection[str]) -> None:
+        self._note_ends()
+        self._running.difference_update(nodes)
+
     def kill(self, nodes: list[str]) -> None:
         """SIGKILL these nodes, first all of them, then see that they are gone."""
+        self._expect_ends(nodes)
         with _as_target_error():
             doomed = {node: pid for node, pid in self._cluster.pids().items() if node in nodes}
             for pid in doomed.values():
                 os.kill(pid, signal.SIGKILL)
             self._await_deaths(doomed)
 
-    def _await_deaths(self, doomed: dict[str, int]) -> None:
+    def _await_deaths(self, doomed: Collection[str]) -> None:
+        if alive := self._survivors(doomed):
+            raise TargetError(f"{sorted(alive)} still run {DEATH_S_MAX:g} s after SIGKILL")
+
+    def _survivors(self, doomed: Collection[str]) -> set[str]:
         deadline_s = time.monotonic() + DEATH_S_MAX
-        while alive := doomed.keys() & self._cluster.pids().keys():
+        while alive := set(doomed) & self._cluster.pids().keys():
             if time.monotonic() >= deadline_s:
-                raise TargetError(f"{sorted(alive)} still run {DEATH_S_MAX:g} s after SIGKILL")
+                return alive
             time.sleep(DEATH_POLL_S)
+        return set()
 
     def start(self, nodes: list[str]) -> None:
         """Start those of the nodes that do not run."""
+        self._note_ends()
         with _as_target_error():
             for node in [node for node in nodes if node not in self._cluster.pids()]:
+                if node in self._shims:
+                    self._shims[node].order(**COUNTS)  # they are of one process
                 self._cluster.start(node)
+        self._running.update(nodes)
 
     def stop(self, nodes: list[str]) -> None:
         """End those of the nodes that run in order (SIGTERM), one after the other."""
+        self._expect_ends(nodes)
         with _as_target_error():
             for node in [node for node in nodes if node in self._cluster.pids()]:
                 self._cluster.kill(node, "TERM")
@@ -167,20 +211,23 @@ class LocalTarget:
     def wipe(self, nodes: list[str]) -> None:
         """Kill these nodes, remove their data. Raises TargetError for more than a minority."""
         self._recovery.lose(nodes)
-        with _as_target_error():
-            for node in nodes:
-                self._empty(node)
+        for node in nodes:
+            self._empty(node)
 
     def _empty(self, node: str) -> None:
-        self._cluster.wipe(node)
+        self._expect_ends([node])
+        with _as_target_error():
+            self._cluster.wipe(node)
+        self._damaged.discard(node)
         if node in self._shims:
             self._shims[node].forget()
 
     def flip_bit(self, node: str, dice: random.Random) -> None:
         """Kill the node and flip a durable bit of its journal."""
-        self._recovery.lose([node])
-        self.kill([node])
-        disks.flip_bit(self._data(node), dice)
+        with self._recovery.losing([node]):
+            self.kill([node])
+            disks.flip_bit(self._data(node), dice)
+        self._damaged.add(node)
 
     def truncate(self, node: str, dice: random.Random) -> None:
         """Wait until the node's journal has two files; kill it and cut off the first one's end."""
@@ -188,9 +235,10 @@ class LocalTarget:
         self._recovery.wait(
             lambda: len(disks.journal_files(data)) > 1, f"a second file in {data}", COMPACTION_S_MAX
         )
-        self._recovery.lose([node])
-        self.kill([node])
-        disks.truncate(data, dice)
+        with self._recovery.losing([node]):
+            self.kill([node])
+            disks.truncate(data, dice)
+        self._damaged.add(node)
 
     def rebuild(self, nodes: list[str]) -> None:
         """Start these nodes; wipe who refuses its disk, and start it again."""
@@ -199,9 +247,8 @@ class LocalTarget:
             self._recovery.wait(partial(self._has_decided, node), f"{node}'s start", BACK_S_MAX)
             if node in self._cluster.pids():
                 raise TargetError(f"{node} goes on with a damaged disk as if nothing was wrong")
-            with _as_target_error():
-                self._empty(node)
-                self._cluster.start(node)
+            self._empty(node)
+            self.start([node])
 
     def _has_decided(self, node: str) -> bool:
         return node not in self._cluster.pids() or node in self._statuses()
@@ -243,12 +290,34 @@ class LocalTarget:
         self._order(nodes, sync_fails=1)
 
     def mend_syncs(self, nodes: list[str]) -> None:
-        """Let fsync work again. After EIO the kernel drops what was not synced: so is it here."""
-        failed = [node for node in nodes if self._shims[node].ordered("sync_fails")]
+        """Let fsync work again. After EIO the kernel drops what was not synced: so is it here.
+
+        Raises TargetError, when all is mended, if a node went on whose journal was not synced.
+        """
+        failing = [node for node in nodes if self._shims[node].ordered("sync_fails")]
+        self._expect_ends(failing)
+        deaf = self._deaf(failing)
         self._order(nodes, sync_ms=0, sync_fails=0)
-        self.kill(failed)
-        for node in failed:
+        self.kill(failing)
+        for node in failing:
             self._shims[node].lose_power(undo.LOST)
+        if deaf:
+            raise TargetError(f"{sorted(deaf)} went on when an fsync of the journal had failed")
+
+    def _deaf(self, failing: list[str]) -> set[str]:
+        # Who had nothing to sync has met no error, and may live. Who met a second one had gone on
+        # after the first, whatever it died of: a node syncs its journal from one thread.
+        told = [node for node in failing if self._failed_syncs(node)]
+        with _as_target_error():
+            for node, pid in self._cluster.pids().items():
+                if node in told:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)  # it may have been paused on its way out
+            survivors = self._survivors(told)
+        return survivors | {node for node in failing if self._failed_syncs(node) > 1}
+
+    def _failed_syncs(self, node: str) -> int:
+        return self._shims[node].ordered("log_syncs_failed")
 
     def step_clocks(self, nodes: list[str], seconds: float) -> None:
         """Set the wall clocks of these nodes so far off the machine's."""
@@ -264,9 +333,19 @@ class LocalTarget:
         """Heal the disks, wake and stop every node."""
         for shim in self._shims.values():
             shim.order(**CALM)
+        self._running.clear()
+        self._take_down()
+        self._claim.release()  # last: until here there is something to clear away
+
+    def _take_down(self) -> None:
         with _as_target_error():
             self._cluster.down()
-        self._claim.release()
+
+
+def _manner(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "exit code unknown"
+    return f"exit code {exit_code}" if exit_code >= 0 else signal.Signals(-exit_code).name
 
 
 @contextmanager

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import zlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 from chaos.targets import CLIENTS, TargetError, Weathers
+from chaos.targets.commands import output
 from chaos.targets.leftovers import Claim, clear_namespaces, host_interface
 from chaos.targets.local import LocalTarget
 from chaos.targets.network import Network, Networked
@@ -31,7 +31,6 @@ TOOLS: Final = {"ip": "iproute2", "iptables": "iptables"}
 NETWORK: Final = "10.213"  # private (RFC 1918), and nobody's default
 CLIENTS_HOST: Final = 1
 NODE_HOST_FIRST: Final = 11
-COMMAND_S_MAX: Final = 30.0
 
 
 class NamespacesTarget(Networked, LocalTarget):
@@ -117,11 +116,16 @@ class NamespacesTarget(Networked, LocalTarget):
             _ip(f"link set eth0 {state}", namespace=f"{self._label}-{node}")
 
     def down(self) -> None:
-        """As LocalTarget; remove the network too."""
+        """As LocalTarget; let packets pass first, and remove the network behind the nodes."""
         try:
-            super().down()
-        finally:
             self._network.forget()
+        finally:
+            super().down()
+
+    def _take_down(self) -> None:
+        try:
+            super()._take_down()
+        finally:
             clear_namespaces(self._directory, self._label)
 
 
@@ -134,7 +138,7 @@ def _check_machine() -> None:
 
 
 def _free_subnet(first: int) -> int:
-    used = _run(["ip", "-4", "-oneline", "addr"], "")
+    used = output(["ip", "-4", "-oneline", "addr"])
     for step in range(256):
         number = (first + step) % 256
         if f" {NETWORK}.{number}." not in used:
@@ -144,13 +148,4 @@ def _free_subnet(first: int) -> int:
 
 def _ip(*lines: str, namespace: str = "") -> None:
     where = ["-netns", namespace] if namespace else []
-    _run(["ip", *where, "-batch", "-"], "\n".join(lines) + "\n")
-
-
-def _run(command: Sequence[str], text: str) -> str:
-    done = subprocess.run(
-        command, input=text, capture_output=True, text=True, timeout=COMMAND_S_MAX
-    )
-    if done.returncode:
-        raise TargetError(f"{' '.join(command)}: {done.stderr.strip()}\n{text}")
-    return done.stdout
+    output(["ip", *where, "-batch", "-"], "\n".join(lines) + "\n")

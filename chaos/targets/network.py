@@ -11,18 +11,23 @@ tells nothing to a TCP connection: it sends again, and again).
 from __future__ import annotations
 
 import json
+import os
+import select
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from chaos.targets import CLIENTS, Link, TargetError, Weather
+from chaos.targets.commands import output
 
 PACKETS: Final = Path(__file__).parent / "packets.py"
-COMMAND_S_MAX: Final = 30.0  # iptables waits for its lock
+READY: Final = b"ready\n"  # what packets.py says, in one write
+READY_S_MAX: Final = 30.0  # an interpreter's start on a busy machine
 END_S_MAX: Final = 5.0
+ERROR_CHARACTERS_MAX: Final = 500
 PROBE: Final = Weather(delay_ms=1.0, duplicate=0.5)
 
 
@@ -78,20 +83,23 @@ class Network:
         self.clear(link)
 
     def forget(self) -> None:
-        """End all processes; the rules go with the namespaces."""
+        """End all processes; the rules go with the namespaces.
+
+        Raises TargetError, like all that ends one, if one had ended before: its weather did not
+        reign.
+        """
         self._cut.clear()
         self._weather.clear()
-        for node in list(self._processes):
-            self._end(node)
+        _raise_found(self._end(node) for node in list(self._processes))
 
     def _restart(self, nodes: Collection[str]) -> None:
         # While nobody serves a queue, its packets pass (--queue-bypass).
-        for node in nodes:
-            self._end(node)
+        complaints = [self._end(node) for node in nodes]
         begun = [node for node in nodes if self._begin(node)]
         for node in begun:
             self._await_ready(node)
         self._apply(nodes)
+        _raise_found(complaints)  # now that all is as it should be
 
     def _queues(self, node: str) -> dict[Link, int]:
         links = [link for link in sorted(self._weather) if _place(link) == node]
@@ -107,29 +115,35 @@ class Network:
         }
         self._processes[node] = subprocess.Popen(
             [*enter, sys.executable, "-I", str(PACKETS), json.dumps(order)],
+            stdin=subprocess.PIPE,  # at its end the process ends too: so it never outlives us
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,  # ctrl-C at our terminal is for us alone
         )
         return True
 
     def _await_ready(self, node: str) -> None:
         process = self._processes[node]
         assert process.stdout is not None
-        assert process.stderr is not None
-        if process.stdout.readline() != b"ready\n":
-            said = process.stderr.read().decode(errors="replace").strip()
+        heard, _, _ = select.select([process.stdout], [], [], READY_S_MAX)
+        if not heard:
             self._end(node)
-            raise TargetError(f"{node}: packets cannot be held back on this kernel: {said[-500:]}")
+            raise TargetError(f"{node}: packets were not held back within {READY_S_MAX:g} s")
+        if os.read(process.stdout.fileno(), len(READY)) != READY:
+            said = _ended(process)
+            del self._processes[node]
+            raise TargetError(f"{node}: packets cannot be held back on this kernel: {said}")
 
-    def _end(self, node: str) -> None:
+    def _end(self, node: str) -> str:
+        """End a node's process; return what there is to say if it was not there any more."""
         process = self._processes.pop(node, None)
-        if process is not None:
-            with process:
-                process.terminate()
-                try:
-                    process.wait(END_S_MAX)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+        if process is None:
+            return ""
+        is_over = process.poll() is not None
+        said = _ended(process)
+        if not is_over:
+            return ""
+        return f"{node}: who held its packets had ended (exit code {process.returncode}): {said}"
 
     def _apply(self, nodes: Collection[str]) -> None:
         addresses = self._addresses()
@@ -139,18 +153,7 @@ class Network:
 
     def _restore(self, enter: Sequence[str], rules: str) -> None:
         assert enter, "these are the machine's own rules"
-        command = [*enter, "iptables-restore", "--wait"]
-        try:
-            subprocess.run(
-                command,
-                input=rules,
-                capture_output=True,
-                text=True,
-                timeout=COMMAND_S_MAX,
-                check=True,
-            )
-        except subprocess.CalledProcessError as error:
-            raise TargetError(f"{' '.join(command)}: {error.stderr.strip()}\n{rules}") from None
+        output([*enter, "iptables-restore", "--wait"], rules)
 
     def _rules(self, node: str, addresses: Mapping[str, str]) -> list[str]:
         lines = ["*filter", ":INPUT ACCEPT", ":OUTPUT ACCEPT"]
@@ -193,6 +196,22 @@ class Networked:
     def clear(self, links: Collection[Link]) -> None:
         """Let these links be calm; what was held back arrives now."""
         self._network.clear(links)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> str:
+    """End a process, and return the end of its stderr."""
+    process.terminate()
+    try:
+        _, errors = process.communicate(timeout=END_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, errors = process.communicate()
+    return errors.decode(errors="replace").strip()[-ERROR_CHARACTERS_MAX:]
+
+
+def _raise_found(complaints: Iterable[str]) -> None:
+    if found := [complaint for complaint in complaints if complaint]:
+        raise TargetError("; ".join(found))
 
 
 def _place(link: Link) -> str:

@@ -9,7 +9,8 @@ it has no way to deliver late what a clogged link has taken. Packets are queued 
 sender that feels its own packets wait sends fewer of them.
 
 JSON: {"seed": 7, "queues": {"0": {"delay_ms": 50, "jitter_ms": 10, "loss": 0.1, "reorder": 0.1,
-"clog": false}}}. Writes "ready" when packets may come; SIGTERM lets all that is held pass at once.
+"clog": false}}}. Writes "ready" when packets may come; SIGTERM, or the end of stdin, lets all that
+is held pass at once: whoever holds the other end of that pipe takes it away however it ends.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def serve(queues: Queues, fates: Mapping[int, Fates], stopping: Callable[[], boo
 
 
 def main(text: str) -> None:
-    """Serve the queues that `text` (JSON) describes until SIGTERM."""
+    """Serve the queues that `text` (JSON) describes until SIGTERM or the end of stdin."""
     order = json.loads(text)
     fates = {
         int(number): Fates(weather, random.Random(f"{order['seed']} {number}"))
@@ -159,7 +160,11 @@ def main(text: str) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     queues = Queues(sorted(fates))
     os.write(1, b"ready\n")
-    serve(queues, fates, lambda: bool(told))
+    serve(queues, fates, lambda: bool(told) or _is_at_end(0))
+
+
+def _is_at_end(descriptor: int) -> bool:
+    return bool(select.select([descriptor], [], [], 0)[0]) and not os.read(descriptor, 1)
 
 
 if __name__ == "__main__":

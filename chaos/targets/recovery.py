@@ -7,7 +7,8 @@ What must not: how a node is asked, started or emptied.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from chaos.targets import TargetError
@@ -43,6 +44,17 @@ class Recovery:
         if len(lost) > (len(self._nodes) - 1) // 2:
             raise TargetError(f"{sorted(lost)} without their disks: nothing is promised then")
         self.unsound.update(nodes)
+
+    @contextmanager
+    def losing(self, nodes: Collection[str]) -> Iterator[None]:
+        """As `lose`, for what is done inside; if that fails, the disks count as they did before."""
+        before = set(self.unsound)
+        self.lose(nodes)
+        try:
+            yield
+        except BaseException:
+            self.unsound = before
+            raise
 
     def await_whole(self) -> None:
         """Return when every node whose disk was lost is a member again."""

@@ -70,6 +70,11 @@ DAMAGE_CUT_OFF: Final = Case(
     experiment="rot",
     complaint="goes on with a damaged disk",
 )
+FSYNC_TRIED_AGAIN: Final = Case(
+    bug="failed-fsync-is-tried-again",
+    experiment="sick-disks",
+    complaint="went on when an fsync of the journal had failed",
+)
 FLOOR_TOO_HIGH: Final = Case(
     bug="floor-is-the-fastest-cursor",
     experiment="slow-readers",
@@ -101,6 +106,7 @@ CASES: Final = [
     FENCING_OFF,
     CHECKSUMS_OFF,
     DAMAGE_CUT_OFF,
+    FSYNC_TRIED_AGAIN,
     FLOOR_TOO_HIGH,
     WIPED_COUNT,
     CURSOR_TOO_FAR,

@@ -6,8 +6,10 @@ One cluster for all of them: each leaves it as it found it, or the next test say
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -20,7 +22,16 @@ from typing import Any
 import pytest
 
 from chaos.faults import FAULTS, support
-from chaos.targets import LosesPower, TargetError, await_leader, disks, leftovers, shim
+from chaos.targets import (
+    LosesPower,
+    Syncs,
+    TargetError,
+    await_leader,
+    disks,
+    leftovers,
+    local,
+    shim,
+)
 from chaos.targets.local import LocalTarget
 from chaos.targets.shim import undo
 from cluster.local import LocalCluster
@@ -77,6 +88,7 @@ class Stage:
         self.target.await_whole()
         for node in self.target.nodes:
             self.target._recovery.await_back(node)
+        assert self.target.ended() == []  # whoever ended, a fault explains it
 
     @contextmanager
     def fault(self, name: str, seed: int = SEED) -> Iterator[list[str]]:
@@ -146,6 +158,15 @@ def test_killed_nodes_are_gone_and_come_back(stage: Stage, name: str) -> None:
     with stage.fault(name) as hit:
         assert stage.cluster.pids() == {n: before[n] for n in before if n not in hit}
     assert all(stage.cluster.pids()[node] != before[node] for node in hit)
+
+
+def test_a_node_that_ends_without_a_fault_is_told(stage: Stage) -> None:
+    node = stage.target.nodes[0]
+    os.kill(stage.cluster.pids()[node], signal.SIGKILL)
+    stage.await_(lambda: node not in stage.cluster.pids(), "the end of a node")
+    stage.target.start([node])
+    assert stage.target.ended() == [f"{node} ended by itself (SIGKILL)"]
+    stage.await_health()
 
 
 @pytest.mark.parametrize("name", ["pause-leader", "pause-follower"])
@@ -300,6 +321,39 @@ def test_a_node_whose_fsync_fails_ends_at_once_and_comes_back(stage: Stage) -> N
     with stage.load(), stage.fault("fsync-error") as [node]:
         stage.await_(lambda: node not in stage.cluster.pids(), "the end of a node")
         assert "Input/output error" in stage.log(node)
+
+
+# A node that takes no notice of an fsync that failed, as many programs do.
+DEAF = """
+import os
+real = os.fdatasync
+def deaf(descriptor):
+    try:
+        real(descriptor)
+    except OSError:
+        pass
+os.fdatasync = deaf
+from cluster.node import main
+main()
+"""
+
+
+def test_a_node_that_goes_on_after_a_failed_fsync_is_a_finding(
+    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "DEATH_S_MAX", 2.0)
+    target = LocalTarget(tmp_path / "cluster", 1, (sys.executable, "-c", DEAF))
+    target.equip([Syncs])
+    try:
+        target.up()
+        with Client(list(target.endpoints().values()), tmp_path / "client") as client:
+            client.subscribe("t")
+            target.fail_syncs(["n1"])
+            client.put("t", b"acknowledged, and on no disk")
+        with pytest.raises(TargetError, match=r"\['n1'\] went on when an fsync of the journal"):
+            FAULTS["fsync-error"].heal(target, ["n1"])
+    finally:
+        target.down()
 
 
 def test_a_wiped_node_comes_back_as_another_incarnation(stage: Stage) -> None:

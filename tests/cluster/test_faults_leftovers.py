@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from chaos.targets import TargetError, leftovers
 from chaos.targets.leftovers import Claim, sweep
 from cluster.local import LocalCluster
 
+WAIT_S = 20.0
 KILLED = """
 import os, random, signal, sys
 from pathlib import Path
@@ -58,6 +61,18 @@ def namespaces() -> set[str]:
     return {line.split()[0] for line in listed.stdout.splitlines()}
 
 
+def holders_of_packets(spaces: set[str]) -> list[str]:
+    """Return the processes in these namespaces that run packets.py."""
+    found = []
+    for space in spaces:
+        pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True)
+        for pid in pids.stdout.split():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if b"packets.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+    return found
+
+
 def test_paused_processes_of_a_dead_run_are_ended(tmp_path: Path, claims: Path) -> None:
     die("local", tmp_path, "pause-follower")
     assert len(LocalCluster(tmp_path / "cluster").pids()) == 3
@@ -74,6 +89,10 @@ def test_namespaces_of_a_dead_run_go_with_all_that_is_in_them(tmp_path: Path) ->
     die("namespaces", tmp_path, "clogged-links", "isolate-leader")
     made = namespaces() - before
     assert len(made) >= 4
+    deadline_s = time.monotonic() + WAIT_S
+    while holders_of_packets(made):  # they end by themselves, without a sweep
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
     [line] = sweep()
     assert line.startswith(f"namespaces: {tmp_path / 'cluster'} flotilla-")
     assert not namespaces() & made
@@ -110,7 +129,7 @@ def test_two_living_runs_cannot_have_one_label(tmp_path: Path) -> None:
 
 
 def test_a_claim_that_is_just_being_taken_is_left_alone(tmp_path: Path, claims: Path) -> None:
-    claims.mkdir()
+    claims.mkdir(mode=0o700)
     (claims / "new.json").write_text("")
     calls: list[tuple[Path, str]] = []
     assert sweep(recorder(calls)) == []

@@ -267,12 +267,16 @@ def test_a_clogged_link_delivers_nothing_until_it_is_cleared_and_then_everything
     assert wires.await_all(link, word, 50) == list(range(50))
 
 
-def test_without_its_process_a_queue_lets_packets_pass(wires: Wires, weather: Reign) -> None:
+def test_without_its_process_a_queue_lets_packets_pass_and_clearing_says_so(
+    wires: Wires, weather: Reign
+) -> None:
     link = weather(Weather(clog=True))
     process = wires.target._network._processes["n1"]
     process.kill()
     process.wait()
     assert wires.heard_over([link], [link]) == {link}
+    with pytest.raises(TargetError, match=r"n1: who held its packets had ended \(exit code -9\)"):
+        wires.target.clear([link])
 
 
 def test_a_kernel_that_cannot_hold_packets_back_is_told_before_nodes_start(
@@ -363,7 +367,8 @@ def test_clients_find_their_way_round_what_does_not_answer(
 def test_nothing_is_lost_doubled_or_reordered_by_any_of_this(
     cluster: tuple[NamespacesTarget, Client],
 ) -> None:
-    _, client = cluster
+    target, client = cluster
+    assert target.ended() == []
     ids = [message.id for message in client.messages("t", idle_ms=100)]
     assert ids == list(range(1, len(ids) + 1))
     assert len(ids) >= 7

@@ -62,6 +62,7 @@ class Stage:
         self.target.await_whole()
         for node in self.target.nodes:
             self.target._recovery.await_back(node)
+        assert self.target.ended() == []  # whoever ended, the fault explains it
         self.put()
 
 
@@ -100,6 +101,29 @@ def test_killed_containers_stay_down_until_they_are_started(stage: Stage, name: 
         assert {node for node, state in stage.states().items() if state == "exited"} == set(hit)
         stage.put()
     assert set(stage.states().values()) == {"running"}
+
+
+def crash(stage: Stage, node: str) -> list[str]:
+    """End a node's process from inside of its container; return what is told of it."""
+    container = stage.target._containers[node]
+    subprocess.run(["docker", "exec", container, "sh", "-c", "kill -9 -1"], timeout=WAIT_S)
+    told: list[str] = []
+    stage.await_(lambda: told.extend(stage.target.ended()) or told)
+    stage.await_(lambda: node in stage.target._statuses())
+    stage.target._recovery.await_back(node)
+    return told
+
+
+def test_a_container_that_docker_has_started_again_by_itself_is_told(stage: Stage) -> None:
+    node = stage.target.nodes[0]
+    for _ in range(2):
+        [line] = crash(stage, node)
+        assert line.startswith(f"{node} ended by itself (")
+    stage.target.kill([node])
+    stage.target.start([node])  # docker counts from 0 again
+    stage.target._recovery.await_back(node)
+    assert stage.target.ended() == []
+    assert len(crash(stage, node)) == 1
 
 
 def test_a_paused_leader_is_replaced_and_goes_on_as_a_follower(stage: Stage) -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from chaos import cli, experiment, launch
 from chaos.outcome import Outcome
+from chaos.targets import leftovers
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,16 @@ def test_show_with_a_seed_tells_when_each_fault_comes_the_same_for_the_same_seed
 def test_heal_tells_what_it_has_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "sweep", lambda: ["local: /runs/dead"])
     assert CliRunner().invoke(cli.commands, ["heal"]).output == "local: /runs/dead\n"
+
+
+def test_heal_refuses_claims_that_are_not_to_be_believed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "claims").mkdir(mode=0o755)
+    monkeypatch.setattr(leftovers, "claims_directory", lambda: tmp_path / "claims")
+    done = CliRunner().invoke(cli.commands, ["heal"])
+    assert done.exit_code == 2
+    assert "mode 700" in done.output
 
 
 def test_a_suite_of_something_strange_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ from chaos.targets.shim import undo
 SOURCE: Final = Path(__file__).parent / "shim.c"
 COMPILE_S_MAX: Final = 60.0
 INSTALL: Final = "apt-get install gcc libc6-dev"
-FIELDS: Final = ("clock_ns", "sync_ms", "sync_fails", "space_bytes")  # of shim.c's struct control
 CALM: Final = {"clock_ns": 0, "sync_ms": 0, "sync_fails": 0, "space_bytes": -1}
+COUNTS: Final = {"log_syncs_failed": 0, "writes_refused": 0}  # which the shim counts up
+FIELDS: Final = (*CALM, *COUNTS)  # of shim.c's struct control
 _FIELD: Final = struct.Struct("<q")
 
 
@@ -56,7 +57,7 @@ class Shim:
         self._directory = data.parent / "shim"
         self._control, self._undo = self._directory / "control", self._directory / "undo"
         self._directory.mkdir(parents=True, exist_ok=True)
-        self.order(**CALM)
+        self.order(**CALM, **COUNTS)
 
     def words(self) -> list[str]:
         """Return what stands before a command that is to run with the shim. Before each start."""
@@ -70,7 +71,7 @@ class Shim:
         ]
 
     def order(self, **fields: int) -> None:
-        """Set fields of the control: `clock_ns`, `sync_ms`, `sync_fails`, `space_bytes`."""
+        """Set fields of the control, by the names of CALM and COUNTS."""
         self._control.touch()
         with self._control.open("r+b") as file:
             for name, value in fields.items():

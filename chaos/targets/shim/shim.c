@@ -49,6 +49,8 @@ struct control { /* __init__.py writes it: same order, each a little-endian int6
     int64_t sync_ms;    /* an fsync takes so much longer */
     int64_t sync_fails; /* not 0: every fsync reports EIO, and makes nothing durable */
     int64_t space_bytes; /* what files may still grow by; below 0: as far as the disk allows */
+    int64_t log_syncs_failed; /* counted here: fsyncs of a journal that have reported EIO */
+    int64_t writes_refused;   /* counted here: writes that have reported ENOSPC */
 };
 
 enum kind { BYTES = 1, SYNCED = 2, CREATED = 3, RENAMED = 4, REMOVED = 5 };
@@ -65,7 +67,8 @@ static const char *directory, *undo_path;
 static size_t directory_bytes;
 static int undo_fd = -1;
 static uint64_t undo_end, undo_generation;
-static unsigned char watched[FDS_MAX];
+enum watch { NOT_OURS, OURS, JOURNAL };
+static unsigned char watched[FDS_MAX]; /* enum watch */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void *real(const char *name) {
@@ -107,6 +110,12 @@ static int is_ours(const char *path) {
     if (path[directory_bytes] && path[directory_bytes] != '/') return 0;
     size_t bytes = strlen(path); /* SQLite's -shm is memory: it is made anew after a power loss */
     return bytes < 4 || strcmp(path + bytes - 4, "-shm");
+}
+
+/* Of other files' fsyncs (a copy's, say) a node may take a failure and go on. */
+static enum watch watch_of(const char *path) {
+    size_t bytes = strlen(path);
+    return bytes > 4 && !strcmp(path + bytes - 4, ".log") ? JOURNAL : OURS;
 }
 
 static int is_watched(int fd) { return fd >= 0 && fd < FDS_MAX && watched[fd]; }
@@ -202,7 +211,10 @@ static void will_change(int fd, uint64_t offset, uint64_t length, const struct s
 static int take_space(uint64_t end, uint64_t size) {
     int64_t growth = end > size ? end - size : 0, left = control->space_bytes;
     if (left < 0 || !growth) return 1;
-    if (growth > left) return 0;
+    if (growth > left) {
+        control->writes_refused++;
+        return 0;
+    }
     control->space_bytes = left - growth;
     return 1;
 }
@@ -276,6 +288,9 @@ static int sync_with(int fd, int (*call)(int)) {
     pthread_mutex_unlock(&lock);
     if (ms > 0) nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
     if (control->sync_fails) {
+        pthread_mutex_lock(&lock);
+        if (watched[fd] == JOURNAL) control->log_syncs_failed++;
+        pthread_mutex_unlock(&lock);
         errno = EIO;
         return -1;
     }
@@ -307,7 +322,7 @@ EXPORT int open(const char *path, int flags, ...) {
         append(&record, path, NULL, NULL);
     }
     int fd = REAL(open)(path, flags & ~O_TRUNC, mode);
-    if (fd >= 0 && fd < FDS_MAX) watched[fd] = 1;
+    if (fd >= 0 && fd < FDS_MAX) watched[fd] = watch_of(path);
     pthread_mutex_unlock(&lock);
     if (fd >= 0 && flags & O_TRUNC && ftruncate(fd, 0)) die(path);
     return fd;
@@ -322,7 +337,7 @@ EXPORT int open64(const char *path, int flags, ...) {
 }
 
 EXPORT int close(int fd) {
-    if (is_watched(fd)) watched[fd] = 0;
+    if (is_watched(fd)) watched[fd] = NOT_OURS;
     return REAL(close)(fd);
 }
 
