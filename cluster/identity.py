@@ -102,6 +102,7 @@ class Identity:
         """
         names = set(files.list(directory))
         if IDENTITY_NAME in names:
+            files.fsync_directory(directory)  # a killed process may have left the name unsynced
             return _decode(directory / IDENTITY_NAME, files.read(directory / IDENTITY_NAME))
         others = sorted(names - {LOCK_NAME, _UNFINISHED_NAME})
         if others:

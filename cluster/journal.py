@@ -108,6 +108,7 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         names = files.list(directory, ".log")
         if not names:
             raise MissingJournal(f"no journal in {directory}")
+        files.fsync_directory(directory)  # a killed process may have left the last name unsynced
         for name in names:
             journal._load(name, is_last=name == names[-1])
         return journal

@@ -84,6 +84,7 @@ class Database:
             if not members:
                 raise CorruptStore(path, "the file is missing")
             _create(path, members)
+        DISK.fsync_directory(path.parent)  # a killed process may have left the name unsynced
         self._connection = connect(path, WRITER_BUSY_MS_MAX)
         try:
             check_format(path, self._connection)
@@ -169,7 +170,10 @@ def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
 
 
 def _create(path: Path, members: Mapping[str, str]) -> None:
-    """Make a new database under a temporary name first: what stands at `path` is whole."""
+    """Make a new database under a temporary name first: what stands at `path` is whole.
+
+    Who opens it makes its name durable.
+    """
     DISK.make_directory(path.parent)
     draft = side_file(path, ".new")
     draft.unlink(missing_ok=True)
@@ -184,7 +188,6 @@ def _create(path: Path, members: Mapping[str, str]) -> None:
         connection.executemany("INSERT INTO members VALUES(?, ?, ?)", rows)
         connection.execute("COMMIT")
     draft.rename(path)
-    DISK.fsync_directory(path.parent)
 
 
 def check_format(path: Path, connection: sqlite3.Connection) -> None:

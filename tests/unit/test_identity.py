@@ -140,6 +140,26 @@ def test_a_power_loss_while_saving_leaves_the_old_or_the_new(
     pytest.fail("two saves take more than 60 operations")
 
 
+def test_what_a_killed_process_has_saved_and_the_next_has_read_survives_a_power_loss() -> None:
+    old, new = fresh(), replace(fresh(), started=True)
+    seen = set()
+    for kill_at in range(60):
+        disk = MemoryDisk()
+        old.save(DIRECTORY, disk)
+        disk.crash_at = len(disk.operations) + kill_at
+        try:
+            new.save(DIRECTORY, disk)
+        except Crash:
+            disk.crash_at = None
+        else:
+            assert seen == {False, True}
+            return
+        read = Identity.load(DIRECTORY, disk)
+        assert Identity.load(DIRECTORY, disk.after_power_loss(lose_unsynced, "durable")) == read
+        seen.add(read == new)
+    pytest.fail("a save takes more than 60 operations")
+
+
 def test_a_second_user_of_the_directory_is_refused_with_the_firsts_pid(tmp_path: Path) -> None:
     with (
         DirectoryLock(tmp_path / "node"),

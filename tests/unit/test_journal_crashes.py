@@ -162,6 +162,31 @@ def test_a_power_loss_before_any_operation_loses_nothing_promised(
     assert crash_at > 100, "the life has become too quiet to prove anything"
 
 
+def test_what_a_process_syncs_behind_one_that_was_killed_survives_a_power_loss() -> None:
+    """A killed process leaves files and names that no fsync has followed; they look as others."""
+    kill_at = 0
+    while True:
+        disk = MemoryDisk()
+        Journal.create(ROOT, disk)
+        twins = Twins(disk)
+        disk.crash_at = len(disk.operations) + kill_at
+        try:
+            eventful_life(twins)
+        except Crash:
+            disk.crash_at = None
+        else:
+            break
+        second = open_journal(disk, segment_bytes=SMALL_BYTES)
+        second.add(command("behind"), second.last_index + 1, 9)
+        second.setCurrentTerm(9, "c")
+        second.sync()
+        third = open_journal(disk.after_power_loss(lose_unsynced, "durable"))
+        assert entries(third) == entries(second), f"killed before operation {kill_at}"
+        assert (third.getCurrentTerm(), third.getVotedForNodeId()) == (9, "c")
+        kill_at += 1
+    assert kill_at > 100, "the life has become too quiet to prove anything"
+
+
 @pytest.mark.parametrize(("keep", "names"), LOSSES)
 def test_a_power_loss_during_creation_leaves_a_whole_journal_or_none(
     keep: Callable[[bytes, bytes], bytes], names: str
