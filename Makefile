@@ -45,6 +45,7 @@ docs: setup  ## write the generated parts of docs/ anew
 
 bench: setup  ## measure throughput, latency and fail-over on this machine
 	@$(PYTHON) -m chaos.bench
+	@$(PYTHON) -m tests.unit.simulation_bench
 
 scale: setup  ## measure checks of made-up histories of 1 and 10 million operations
 	@$(PYTHON) -m analytics.generate.measure

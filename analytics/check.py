@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from analytics import session
 from analytics.anomalies import CHECKS, Check
-from analytics.load import History, load
+from analytics.load import History, is_short, load
 from analytics.observations import observe
 from analytics.outcome import reasons_of
 from analytics.schema import EVIDENCE
@@ -38,11 +38,11 @@ def check(
     """
     begun_s = time.monotonic()
     tell = on_progress or (lambda _name, _result: None)
-    with session.opened(master, memory) as spark:
+    with session.opened(master, memory, is_short(directory)) as spark:
         tell(READING, None)
         place = place_of(spark, str(directory))
         history = load(spark, place)
-        results = [_told(spark, history, one, tell) for one in CHECKS]
+        results = [_told(history, one, tell) for one in CHECKS]
         tell(OBSERVING, None)
         observations = observe(history)
         doubts = (*reasons_of(place), *history.truth.reasons())
@@ -66,14 +66,14 @@ def check(
         return finish(history, report)
 
 
-def _told(spark: SparkSession, history: History, one: Check, tell: OnProgress) -> CheckResult:
+def _told(history: History, one: Check, tell: OnProgress) -> CheckResult:
     tell(one.name, None)
-    result = run_check(spark, history, one)
+    result = run_check(history, one)
     tell(one.name, result)
     return result
 
 
-def run_check(spark: SparkSession, history: History, one: Check) -> CheckResult:
+def run_check(history: History, one: Check) -> CheckResult:
     """Run one check; its evidence is kept in the cache's `evidence/<name>`.
 
     Any exception becomes the result's `error`: one check's crash must not hide what others find,
@@ -84,9 +84,7 @@ def run_check(spark: SparkSession, history: History, one: Check) -> CheckResult:
     if not_judged is not None:
         return CheckResult(one.name, one.meaning, 0, (), 0.0, not_judged=not_judged)
     try:
-        path = str(history.cache / "evidence" / one.name)
-        one.find(history.tables).write.mode("overwrite").parquet(path)
-        count, witnesses = _smallest(spark.read.parquet(path))
+        count, witnesses = _smallest(history.keeper.evidence(one.name, one.find(history.tables)))
         error = None
     except Exception as failure:  # noqa: BLE001  (the boundary of a check, see above)
         count, witnesses = 0, ()
@@ -103,12 +101,11 @@ def _not_judged(history: History, one: Check) -> str | None:
 
 
 def _smallest(evidence: DataFrame) -> tuple[int, tuple[Witness, ...]]:
-    count = evidence.count()
-    if not count:
-        return 0, ()
     order = [name for name, _ in EVIDENCE if name not in ("id", "operations")]
     rows = evidence.orderBy("id", *order, "operations").limit(WITNESS_COUNT_MAX).collect()
-    return count, tuple(_witness(row.asDict(recursive=True)) for row in rows)
+    if not rows:
+        return 0, ()
+    return evidence.count(), tuple(_witness(row.asDict(recursive=True)) for row in rows)
 
 
 def _witness(row: dict[str, object]) -> Witness:

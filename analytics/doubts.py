@@ -14,8 +14,10 @@ shares     (client, topic, bucket) that was not delivered just as it was acknowl
 buckets    (topic, bucket) in which ids may stand for more than one publication: not in each of
            which a chain of GETs got every acknowledged id once, and nobody got anything else
 producers  (topic, producer) whose counters do not rise with the ids
-delivered  no doubt: what came of each share, as `marks`
 timelines  (topic, host) with a PUT that may have been sent after a higher id's acknowledgment
+delivered  no doubt: what came of each share, as `marks`, from which id to which
+stored     no doubt: what was acknowledged to a producer on a host of each bucket, as `marks`, from
+           which id, counter and moment to which; `fallen`, `late`: not in order within the bucket
 
 Hashes stand for keys and for sets only here: 64 bits of each edge of a run, added up. No rule about
 right and wrong: those are in anomalies/.
@@ -30,15 +32,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics import intervals
+from analytics.keeping import is_never_any, none_of
 from analytics.runs import acknowledged_runs, one_host
 
 SESSION: Final = ("run_id", "client_id", "topic", "process", "session")
 OWNER: Final = ("run_id", "client_id", "topic")
 SHARE: Final = (*OWNER, "bucket")
-TOPIC_BUCKET: Final = ("run_id", "topic", "bucket")
+TOPIC: Final = ("run_id", "topic")
+TOPIC_BUCKET: Final = (*TOPIC, "bucket")
 PRODUCER: Final = ("run_id", "topic", "producer")
 TIMELINE: Final = ("run_id", "topic", "at")
 LOW_BITS: Final = 0xFFFF_FFFF
+MARKS: Final = ("low", "high", "length")
 
 Keep = Callable[[str, DataFrame], DataFrame]
 
@@ -53,6 +58,7 @@ class Doubts:
     buckets: DataFrame
     timelines: DataFrame
     delivered: DataFrame
+    stored: DataFrame
 
 
 def doubts_of(
@@ -63,11 +69,12 @@ def doubts_of(
     subscriptions: DataFrame,
     keep: Keep,
 ) -> Doubts:
-    """Return what is in doubt. Reads the PUTs twice, the GETs three times; sorts each once."""
+    """Return what is in doubt. Reads PUTs and GETs a few times each, and sorts each once."""
     spans = keep("spans", _spans(answers))
     sessions = keep("doubtful_sessions", _sessions(spans, answers))
-    acknowledged = keep("acknowledged_marks", marks_of(acknowledged_runs(puts), TOPIC_BUCKET))
-    delivered = keep("delivered_marks", marks_of(deliveries, SHARE))
+    stored = keep("stored", stored_of(acknowledged_runs(puts)))
+    acknowledged = _together(stored, TOPIC_BUCKET)
+    delivered = keep("delivered", _delivered(deliveries))
     shares = keep("doubtful_shares", _shares(acknowledged, delivered, subscriptions))
     steady = _steady_owners(spans, sessions)
     return Doubts(
@@ -75,18 +82,23 @@ def doubts_of(
         owners=keep("doubtful_owners", _owners(spans, sessions, controls)),
         shares=shares,
         buckets=keep("doubtful_buckets", _buckets(acknowledged, delivered, shares, steady)),
-        timelines=keep("doubtful_timelines", _timelines(puts)),
+        timelines=keep("doubtful_timelines", _timelines(stored)),
         delivered=delivered,
+        stored=stored,
     )
 
 
 def only(rows: DataFrame, keys: DataFrame, names: Sequence[str]) -> DataFrame:
     """Return the `rows` whose `names` stand in `keys`, of which there are few: nothing moves."""
+    if is_never_any(keys) or is_never_any(rows):
+        return none_of(rows)
     return _matched(rows, keys, names, "leftsemi")
 
 
 def without(rows: DataFrame, keys: DataFrame, names: Sequence[str]) -> DataFrame:
     """Return the `rows` whose `names` do not stand in `keys`, of which there are few."""
+    if is_never_any(keys):
+        return rows
     return _matched(rows, keys, names, "leftanti")
 
 
@@ -202,9 +214,22 @@ def _owners(spans: DataFrame, sessions: DataFrame, controls: DataFrame) -> DataF
     return unclear.select(*OWNER).unionByName(sessions.select(*OWNER)).distinct()
 
 
-def marks_of(runs: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return (keys, `marks`): a number that two sets of publications under ids share only if they
-    are the same, repeats counted, however they are cut into runs.
+def _delivered(deliveries: DataFrame) -> DataFrame:
+    """Return what came of each share."""
+    return (
+        intervals.split(deliveries)
+        .groupBy(*SHARE)
+        .agg(
+            marks().alias("marks"),
+            F.min("first").alias("lowest"),
+            F.max("last").alias("highest"),
+        )
+    )
+
+
+def marks() -> Column:
+    """Return the aggregate of runs: a number that two sets of publications under ids share only if
+    they are the same, repeats counted, however they are cut into runs.
 
     A run adds the hash of its first edge and takes off that of its last; neighbours cancel out
     where they touch. Added up in halves of 32 bits, which can't overflow.
@@ -212,10 +237,14 @@ def marks_of(runs: DataFrame, keys: Sequence[str]) -> DataFrame:
     lead = F.xxhash64("producer", "shift", "first")
     trail = F.xxhash64("producer", "shift", F.col("last") + 1)
     sums = [F.sum(half(lead) - half(trail)) for half in (_low, _high)]
-    names = ("low", "high", "length")
     sums.append(F.sum(F.col("last") - F.col("first") + 1))
-    marks = F.struct(*(one.alias(name) for name, one in zip(names, sums, strict=True)))
-    return intervals.split(runs).groupBy(*keys).agg(marks.alias("marks"))
+    return F.struct(*(one.alias(name) for name, one in zip(MARKS, sums, strict=True)))
+
+
+def _together(marked: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return (keys, `marks`) of rows that have `marks` already: those of all of them."""
+    sums = (F.sum(F.col("marks")[name]).alias(name) for name in MARKS)
+    return marked.groupBy(*keys).agg(F.struct(*sums).alias("marks"))
 
 
 def _low(value: Column) -> Column:
@@ -253,58 +282,90 @@ def _buckets(
     return every.join(without(same, strange, TOPIC_BUCKET), list(TOPIC_BUCKET), "leftanti")
 
 
-def _timelines(puts: DataFrame) -> DataFrame:
-    """Return the time lines on which a PUT was sent after some higher id was acknowledged."""
-    bucket = intervals.bucket_of(F.col("first"))
-    acks = acknowledged_runs(puts).select(
-        "run_id", "topic", one_host(), bucket.alias("bucket"), "first", "invoke_ns", "end_ns"
+def stored_of(runs: DataFrame) -> DataFrame:
+    """Return `stored` of acknowledged runs. Two readings: names are not carried along to sort."""
+    pieces = intervals.split(
+        runs.select(*TOPIC, one_host(), "producer", "shift", "first", "last", "invoke_ns", "end_ns")
     )
-    above = W.partitionBy("link").orderBy(F.col("first").desc())
+    where = (*TIMELINE, "producer", "bucket")
+    first_counter, last_counter = (F.col(name) + F.col("shift") for name in ("first", "last"))
+    spans = pieces.groupBy(*where).agg(
+        marks().alias("marks"),
+        F.min(first_counter).alias("low_counter"),
+        F.max(last_counter).alias("high_counter"),
+        F.min("end_ns").alias("end_ns"),
+        F.max("invoke_ns").alias("invoke_ns"),
+    )
+    broken = _broken_places(pieces)
+    marked = F.broadcast(broken.withColumnRenamed("link", "broken_link"))
+    same = F.xxhash64(*where) == F.col("broken_link")
+    flags = (F.coalesce(F.col(name), F.lit(False)).alias(name) for name in ("fallen", "late"))
+    return spans.join(marked, same, "left").select(*spans.columns, *flags)
+
+
+def _broken_places(pieces: DataFrame) -> DataFrame:
+    """Return (link, fallen, late): the rows of `stored`, hashed, that are not in order inside.
+
+    `fallen`: some id is another's, or a counter not above those of lower ids. `late`: a PUT was
+    sent after a higher id was acknowledged on the same host.
+    """
+    narrow = pieces.select(
+        F.xxhash64(*TOPIC_BUCKET).alias("home"),
+        F.xxhash64(*TIMELINE, "bucket").alias("time_line"),
+        F.xxhash64(*TOPIC_BUCKET, "producer").alias("line"),
+        F.xxhash64(*TIMELINE, "producer", "bucket").alias("link"),
+        *("first", "last", "invoke_ns", "end_ns"),
+        (F.col("first") + F.col("shift")).alias("first_counter"),
+        (F.col("last") + F.col("shift")).alias("last_counter"),
+    ).repartition("home")  # both windows stay inside it: rows move once
+    above = W.partitionBy("home", "time_line").orderBy(F.col("first").desc())
     earliest_ns = F.min("end_ns").over(above.rowsBetween(W.unboundedPreceding, -1))
-    narrow = acks.select(
-        F.xxhash64(*TIMELINE, "bucket").alias("link"), "first", "invoke_ns", "end_ns"
+    below = W.partitionBy("home", "line").orderBy("first")
+    before = below.rowsBetween(W.unboundedPreceding, -1)
+    fallen = (F.col("first") <= F.max("last").over(before)) | (
+        F.col("first_counter") <= F.max("last_counter").over(before)
     )
-    inside = (
-        narrow.withColumn("late", earliest_ns < F.col("invoke_ns")).where("late").select("link")
+    flags = {"late": earliest_ns < F.col("invoke_ns"), "fallen": fallen}
+    return (
+        narrow.withColumns({name: F.coalesce(flag, F.lit(False)) for name, flag in flags.items()})
+        .where(F.col("late") | F.col("fallen"))
+        .groupBy("link")
+        .agg(*(F.max(name).alias(name) for name in flags))
     )
-    spans = acks.groupBy(*TIMELINE, "bucket").agg(
-        F.min("end_ns").alias("end_ns"), F.max("invoke_ns").alias("invoke_ns")
+
+
+def _timelines(stored: DataFrame) -> DataFrame:
+    """Return the time lines on which a PUT was sent after some higher id was acknowledged."""
+    spans = stored.groupBy(*TIMELINE, "bucket").agg(
+        F.max("late").alias("inside"),
+        F.min("end_ns").alias("end_ns"),
+        F.max("invoke_ns").alias("invoke_ns"),
     )
     beyond = W.partitionBy(*TIMELINE).orderBy(F.col("bucket").desc())
     later_ns = F.min("end_ns").over(beyond.rowsBetween(W.unboundedPreceding, -1))
-    between = spans.withColumn("late", later_ns < F.col("invoke_ns")).where("late")
-    linked = spans.withColumn("link", F.xxhash64(*TIMELINE, "bucket"))
-    return (
-        between.select(*TIMELINE)
-        .unionByName(only(linked, inside, ["link"]).select(*TIMELINE))
-        .distinct()
-    )
+    late = F.col("inside") | F.coalesce(later_ns < F.col("invoke_ns"), F.lit(False))
+    return spans.withColumn("late", late).where("late").select(*TIMELINE).distinct()
 
 
-def producers_of(places: DataFrame) -> DataFrame:
-    """Return the producers whose publications, by counter, do not stand under ever higher ids.
+def producers_of(stored: DataFrame, places: DataFrame) -> DataFrame:
+    """Return the producers whose publications, by id, do not have ever higher counters.
 
-    `places` split by counters: `first`, `last` are counters.
+    `stored` is of the buckets that are not in doubt, `places` of those that are.
     """
-    first_id, last_id = F.col("first") - F.col("shift"), F.col("last") - F.col("shift")
-    link = F.xxhash64(*PRODUCER, "bucket")
-    below = W.partitionBy("link").orderBy("first").rowsBetween(W.unboundedPreceding, -1)
-    fallen = (F.col("first") <= F.max("last").over(below)) | (
-        F.col("first_id") <= F.max("last_id").over(below)
+    lacking = {"host": "string", "invoke_ns": "bigint", "end_ns": "bigint"}
+    unclear = stored_of(
+        places.withColumns({name: F.lit(None).cast(kind) for name, kind in lacking.items()})
     )
-    narrow = places.select(
-        link.alias("link"), "first", "last", first_id.alias("first_id"), last_id.alias("last_id")
-    )
-    inside = narrow.withColumn("fallen", fallen).where("fallen").select("link")
-    spans = places.groupBy(*PRODUCER, "bucket").agg(
-        F.min(first_id).alias("low_id"), F.max(last_id).alias("high_id")
+    spans = (
+        stored.unionByName(unclear)
+        .groupBy(*PRODUCER, "bucket")
+        .agg(
+            F.max("fallen").alias("inside"),
+            F.min("low_counter").alias("low"),
+            F.max("high_counter").alias("high"),
+        )
     )
     before = W.partitionBy(*PRODUCER).orderBy("bucket").rowsBetween(W.unboundedPreceding, -1)
-    between = spans.withColumn("fallen", F.col("low_id") <= F.max("high_id").over(before)).where(
-        "fallen"
-    )
-    return (
-        between.select(*PRODUCER)
-        .unionByName(only(spans.withColumn("link", link), inside, ["link"]).select(*PRODUCER))
-        .distinct()
-    )
+    between = F.coalesce(F.col("low") <= F.max("high").over(before), F.lit(False))
+    fallen = spans.withColumn("fallen", F.col("inside") | between).where("fallen")
+    return fallen.select(*PRODUCER).distinct()

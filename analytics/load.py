@@ -6,25 +6,28 @@ was made from, and is written last. Any difference, and all of it is made anew.
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from analytics import schema
-from analytics.session import fit
-from analytics.storage import Place, RemotePath, files_in
+from analytics.keeping import InDriver, Keeper, OnDisk, make_tree, remove_tree
+from analytics.session import LINES_SHORT_MAX, fit
+from analytics.storage import Place, files_in
 from analytics.tables import Tables, build
 from analytics.truth import Truth, files_of, truth_of
 
 PARQUET: Final = "history.parquet"  # in a run's directory, instead of history/*.jsonl
-LAYOUT: Final = 7  # of the cache; raise it when a table's columns change
+LAYOUT: Final = 9  # of the cache; raise it with a table's columns, or what is a short history
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024  # a GET's answer with 100,000 runs of one is under 6 MB
 EXAMPLE_CHARACTERS_MAX: Final = 120
+LINE_BYTES: Final = 300  # of a history's line, about: a guess at their number before any is read
+ROW_BYTES: Final = 10  # of the same line in Parquet, about
 APPLICATION: Final = "application"  # `recorded_by` in run.json
 
 
@@ -60,7 +63,7 @@ class Intake:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A run's history, ready for the checks. `cache` is the directory of its Parquet files.
+    """A run's history, ready for the checks. `keeper` has kept its tables.
 
     `is_application`: recorded by an application's clients: no phases, payloads of its own.
     """
@@ -68,7 +71,7 @@ class History:
     intake: Intake
     events: DataFrame
     tables: Tables
-    cache: Place
+    keeper: Keeper
     truth: Truth
     is_application: bool = False
 
@@ -92,30 +95,49 @@ def load(spark: SparkSession, directory: Place) -> History:
     survey = _survey(directory)
     cache = directory / "parquet"
     inputs = _inputs((directory / "run.json", *survey.readable, *files_of(directory)))
+    size_bytes = sum(size for _name, size, _time in inputs)
     intake = _kept_intake(cache, inputs)
-    fresh = intake is None
+    is_fresh = intake is None
     if intake is None:
-        _remove(cache)
+        remove_tree(cache)
+        if not survey.is_parquet:
+            fit(spark, size_bytes // LINE_BYTES, size_bytes)
         take = _count if survey.is_parquet else _convert
         intake = take(spark, survey, cache / "events")
-    fit(spark, intake.lines)
-    events = (
-        _rows(spark, survey) if survey.is_parquet else spark.read.parquet(str(cache / "events"))
-    )
+    is_short = fit(spark, intake.lines, size_bytes)
+    events = _rows(spark, survey) if survey.is_parquet else _events(spark, cache / "events")
     if survey.is_parquet and intake.malformed_lines:
         events = events.where(~_is_malformed_row())
+    keeper = InDriver(spark, cache) if is_short else OnDisk(spark, cache, is_fresh)
+    if is_short:
+        events = keeper.table("events_in_driver", events)
     truth = truth_of(spark, directory)
-    tables = build(events, truth, _storing(spark, cache) if fresh else _stored(spark, cache))
-    if fresh:
+    tables = build(events, truth, keeper.table)
+    if is_fresh:
+        make_tree(cache)
         manifest = {"layout": LAYOUT, "inputs": inputs, "intake": asdict(intake)}
         (cache / "manifest.json").write_text(json.dumps(manifest, indent=2))
-    return History(intake, events, tables, cache, truth, _is_application(directory / "run.json"))
+    is_application = _is_application(directory / "run.json")
+    return History(intake, events, tables, keeper, truth, is_application)
+
+
+def is_short(directory: Path | str) -> bool:
+    """Return whether a run's history looks short, before there is a session to read it with."""
+    sizes = [
+        [path.stat().st_size / line_bytes for path in Path(directory).glob(files) if path.exists()]
+        for files, line_bytes in (("history/*.jsonl", LINE_BYTES), (f"{PARQUET}/*", ROW_BYTES))
+    ]
+    return 0 < sum(map(sum, sizes)) <= LINES_SHORT_MAX
 
 
 def _rows(spark: SparkSession, survey: _Survey) -> DataFrame:
     """Return the rows of a history that is kept as Parquet; columns that it lacks are null."""
     paths = [path.resolve().as_uri() for path in survey.readable]
     return spark.read.schema(schema.EVENT).parquet(*paths)
+
+
+def _events(spark: SparkSession, path: Place) -> DataFrame:
+    return spark.read.schema(schema.EVENT).parquet(str(path))
 
 
 def parse(lines: DataFrame) -> DataFrame:
@@ -175,14 +197,18 @@ def _has_bad_arrays() -> Column:
 
 def _is_malformed_row() -> Column:
     """Return whether a row of a history in Parquet lacks something: the types are the file's."""
+    return F.coalesce(_lacks() | _has_holes(), F.lit(True))
+
+
+def _has_holes() -> Column:
+    """Return whether a number is missing in a row's arrays."""
 
     def lacks(*names: str) -> Callable[[Column], Column]:
         return lambda one: reduce(lambda a, b: a | b, (one[name].isNull() for name in names))
 
     items = F.exists("items", lacks("first_id", "counter", "count"))
     corrupt = F.exists("corrupt", lacks("id"))
-    arrays = F.coalesce(items, F.lit(False)) | F.coalesce(corrupt, F.lit(False))
-    return F.coalesce(_lacks() | arrays, F.lit(True))
+    return F.coalesce(items, F.lit(False)) | F.coalesce(corrupt, F.lit(False))
 
 
 def _whole(array: Column, number_places: tuple[int, ...], size: int) -> Column:
@@ -280,16 +306,13 @@ def _kept_intake(cache: Place, inputs: list[list[Any]]) -> Intake | None:
     return Intake(**{**intake, "unreadable": tuple(intake["unreadable"])})
 
 
-def _remove(cache: Place) -> None:
-    if isinstance(cache, RemotePath):
-        cache.remove_tree()
-    else:
-        shutil.rmtree(cache, ignore_errors=True)
-
-
 def _count(spark: SparkSession, survey: _Survey, _target: Place) -> Intake:
     """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
-    rows = _rows(spark, survey).withColumn("malformed", _is_malformed_row())
+    rows = _rows(spark, survey)
+    # Arrays are dear to read row by row; in nearly every history they turn out to be whole.
+    flawed = rows.where(_has_holes()).count()
+    malformed = _is_malformed_row() if flawed else F.coalesce(_lacks(), F.lit(True))
+    rows = rows.withColumn("malformed", malformed)
     where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))
     foreign = ~F.col("malformed") & (F.col("run_id") != survey.run_id)
     counts = rows.agg(
@@ -317,7 +340,8 @@ def _convert(spark: SparkSession, survey: _Survey, target: Place) -> Intake:
         F.count_if(foreign).alias("foreign"),
         F.min(example).alias("example"),
     )
-    events.where(~F.col("malformed")).drop("malformed", "value", "file").write.parquet(str(target))
+    kept = events.where(~F.col("malformed")).drop("malformed", "value", "file")
+    kept.write.options(**schema.PLAIN).parquet(str(target))
     return _intake(survey, counted.get)
 
 
@@ -331,15 +355,3 @@ def _intake(survey: _Survey, counts: Mapping[str, Any]) -> Intake:
         example=counts["example"] or "",
         unreadable=survey.unreadable,
     )
-
-
-def _storing(spark: SparkSession, cache: Place) -> Callable[[str, DataFrame], DataFrame]:
-    def keep(name: str, table: DataFrame) -> DataFrame:
-        table.write.parquet(str(cache / name))
-        return spark.read.parquet(str(cache / name))
-
-    return keep
-
-
-def _stored(spark: SparkSession, cache: Place) -> Callable[[str, DataFrame], DataFrame]:
-    return lambda name, _: spark.read.parquet(str(cache / name))

@@ -1,5 +1,7 @@
 """What is reported beside the checks: counts, drains, faults and blackouts. Judges nothing."""
 
+from collections.abc import Mapping
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -36,12 +38,22 @@ def observe(history: History) -> Observations:
         undrained=tuple(f"{row.client_id} {row.topic}" for row in shown),
         unplaced_answers=_unplaced(tables).count(),
         faults=_faults(history),
-        rows={name: getattr(tables, name).count() for name in names()},
+        rows=_lengths({name: getattr(tables, name) for name in names()}),
         is_drain_due=not history.is_application,
         latencies=timing.latencies(tables),
         staleness=timing.staleness(tables, acknowledged),
-        progress_share=timing.progress_share(acks, history.events),
+        progress_share=timing.progress_share(acks, tables.asides),
     )
+
+
+def _lengths(tables: Mapping[str, DataFrame]) -> dict[str, int]:
+    """Return how many rows each table has: one job."""
+    counts = [
+        table.agg(F.count(F.lit(1)).alias("rows")).select(F.lit(name).alias("name"), "rows")
+        for name, table in tables.items()
+    ]
+    found = {row.name: row.rows for row in reduce(DataFrame.unionByName, counts).collect()}
+    return {name: found[name] for name in tables}
 
 
 def _length(runs: DataFrame) -> int:
@@ -59,24 +71,28 @@ def _acknowledged(tables: Tables) -> int:
     puts, buckets = tables.puts.where(F.col("outcome") == "ok"), tables.doubts.buckets
     without_ids = puts.where(F.col("first_id") <= 0)
     producers = tables.producers.unionByName(without_ids.select(*PRODUCER)).distinct()
-    stored = intervals.split(acknowledged_runs(puts).select(*PLACE, "first", "last"))
-    clear = without(stored, buckets, TOPIC_BUCKET)
-    unclear = only(stored, buckets, TOPIC_BUCKET).unionByName(only(clear, producers, PRODUCER))
-    runs = [counters_of_places(unclear), counters_of_puts(without_ids)]
+    runs = intervals.split(acknowledged_runs(puts).select(*PLACE, "first", "last"))
+    clear = without(tables.doubts.stored, buckets, TOPIC_BUCKET)
+    unclear = only(runs, buckets, TOPIC_BUCKET).unionByName(
+        only(without(runs, buckets, TOPIC_BUCKET), producers, PRODUCER)
+    )
+    counters = [counters_of_places(unclear), counters_of_puts(without_ids)]
     columns = (*PRODUCER, "bucket", "first", "last")
-    doubtful = runs[0].select(*columns).unionByName(runs[1].select(*columns))
+    doubtful = counters[0].select(*columns).unionByName(counters[1].select(*columns))
     once = without(clear, producers, PRODUCER)
-    return _length(once) + _length(intervals.merged(doubtful, PRODUCER))
+    length = once.agg(F.sum("marks.length"))
+    return _total(length) + _length(intervals.merged(doubtful, PRODUCER))
 
 
 def _recovered(tables: Tables) -> DataFrame:
     """Return what was seen without an acknowledgment: only in buckets in doubt can it be."""
     seen = counters_of_places(tables.unclear_places)
-    puts = only(counters_of_puts(tables.puts), seen, (*PRODUCER, "bucket"))
     unconfirmed = intervals.uncovered(
-        intervals.merged(seen, PRODUCER), puts.where(F.col("outcome") == "ok"), PRODUCER
+        intervals.merged(seen, PRODUCER), tables.tried.where(F.col("outcome") == "ok"), PRODUCER
     )
-    unsure = puts.where(F.col("outcome") == "info").select(*PRODUCER, "bucket", "first", "last")
+    unsure = tables.tried.where(F.col("outcome") == "info").select(
+        *PRODUCER, "bucket", "first", "last"
+    )
     return intervals.common(unconfirmed, intervals.merged(unsure, PRODUCER), PRODUCER)
 
 
@@ -94,14 +110,14 @@ def _unplaced(tables: Tables) -> DataFrame:
 def _faults(history: History) -> tuple[Fault, ...]:
     acks = history.tables.puts.where(F.col("outcome") == "ok").select("run_id", "end_ns")
     rows = (
-        _with_blackout(_windows(history.events), _thinned(acks))
+        _with_blackout(_windows(history.tables.asides, history.tables.ends), _thinned(acks))
         .select("begin_ns", "error", "blackout_ms", "silence_ms")
         .orderBy("begin_ns")
         .limit(FAULTS_MAX)
         .collect()
     )
     faults = [_fault(*row) for row in rows]
-    healed = with_healing(faults, _healings(history.events), history.truth.members)
+    healed = with_healing(faults, _healings(history.tables.asides), history.truth.members)
     ends_ns = (fault.healed_ns for fault in healed if fault.healed_ns is not None)
     return with_recovery(healed, timing.first_after(acks, ends_ns))
 
@@ -127,7 +143,7 @@ def _healings(events: DataFrame) -> list[Healing]:
     return [Healing(row.t_ns, *named(row.error)) for row in found]
 
 
-def _windows(events: DataFrame) -> DataFrame:
+def _windows(asides: DataFrame, ends: DataFrame) -> DataFrame:
     """Return (run_id, error, begin_ns, until_ns) of each injection.
 
     A window ends with the next injection, with the phase `heal`, or with the history: the first of
@@ -135,15 +151,14 @@ def _windows(events: DataFrame) -> DataFrame:
     """
     injects = F.get_json_object("error", "$.action") == "inject"
     heals = (F.col("f") == "phase") & (F.col("phase") == "heal")
-    ends = events.groupBy("run_id").agg(
-        F.min(F.when(heals, F.col("t_ns"))).alias("heal_ns"), F.max("t_ns").alias("end_ns")
-    )
+    healed = asides.where(heals).groupBy("run_id").agg(F.min("t_ns").alias("heal_ns"))
     next_ns = F.lead("t_ns").over(W.partitionBy("run_id").orderBy("t_ns"))  # over faults: few
     healed_ns = F.when(F.col("heal_ns") > F.col("t_ns"), F.col("heal_ns"))
     return (
-        events.where((F.col("f") == "fault") & injects)
+        asides.where((F.col("f") == "fault") & injects)
         .withColumn("next_ns", next_ns)
         .join(ends, "run_id")
+        .join(healed, "run_id", "left")
         .select(
             "run_id",
             "error",

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -28,6 +28,7 @@ PARTITIONS_MIN: Final = 2
 # JVM has beside it, for Python and for the files that the kernel keeps in memory.
 MEMORY_DEFAULT: Final = "4g"
 MEMORY_PATTERN: Final = re.compile(r"[1-9][0-9]*[mg]")
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 EXECUTOR_MEMORY: Final = "spark.executor.memory"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # in the environment: spark-submit has started the JVM
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -45,35 +46,56 @@ SETTINGS: Final[Mapping[str, str]] = {
     # For a small history; `fit` raises it with the size of the input.
     "spark.sql.shuffle.partitions": str(PARTITIONS_MIN),
     "spark.sql.session.timeZone": "UTC",
+    # It tells the JVM the line of Python that each column came from: four calls of five.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 # What a driver must be started with; under spark-submit it has been started already.
 DRIVER_SETTINGS: Final[Mapping[str, str]] = {
-    # Nobody waits for a single answer here: the collector with the greatest throughput.
-    "spark.driver.extraJavaOptions": (
-        f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} -XX:+UseParallelGC"
-    ),
+    JAVA_OPTIONS: f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} ",
 }
+# Nobody waits for a single answer here: the collector with the greatest throughput.
+JVM_LONG: Final = "-XX:+UseParallelGC"
+# For a short history the JVM runs mostly what it has not run before. Its second compiler took a
+# third of the processor time over the first one, and had not paid after the third.
+JVM_SHORT: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 LINES_A_PARTITION: Final = 250_000  # half of them make rows of 200 bytes: a task sorts them
 PARTITIONS_MAX: Final = 4_096  # above a billion lines partitions grow instead
-# A short history's plans are interpreted: compiling their hundred stages, and planning them anew
-# between stages, took a fifth of the time over 2,000 lines and gained nothing.
-LINES_INTERPRETED_MAX: Final = 30_000
-COMPILED: Final[Mapping[str, str]] = {
+# A short history's tables are in the driver (keeping.py), in one partition each. Then all of a plan
+# is one task, whatever it joins: nothing is sent or sorted twice, nothing is broadcast by a job of
+# its own. Compiling a plan, or planning it anew between stages, costs more than interpreting it.
+LINES_SHORT_MAX: Final = 60_000
+BYTES_SHORT_MAX: Final = 32 * 1024 * 1024
+LONG: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.unionOutputPartitioning": "false",
 }
-INTERPRETED: Final[Mapping[str, str]] = {
+SHORT: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.optimizer.disableHints": "true",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.unionOutputPartitioning": "true",
+    # It would put the join below the one partition.
+    "spark.sql.optimizer.excludedRules": (
+        "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin"
+    ),
 }
+# As pyspark names those that it makes columns and windows with.
+JVM_CLASSES: Final = (
+    "functions",
+    "PythonUtils",
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.expressions.Window",
+)
 SHIM: Final = """#!/bin/sh
 for argument in "$@"; do
     shift
@@ -91,8 +113,13 @@ class JavaMissing(Exception):
 
 
 @contextmanager
-def opened(master: str | None = None, memory: str = MEMORY_DEFAULT) -> Iterator[SparkSession]:
+def opened(
+    master: str | None = None, memory: str = MEMORY_DEFAULT, is_for_short: bool = False
+) -> Iterator[SparkSession]:
     """Yield the active session, or a new one on `master` that is stopped at the end.
+
+    `is_for_short`: it is to check short histories, so that its JVM had better start fast than
+    compute fast.
 
     `memory` (`512m`, `4g`) is the driver's heap, and that of an executor on a cluster. Under
     spark-submit both are as it was told. Raises JavaMissing.
@@ -107,19 +134,24 @@ def opened(master: str | None = None, memory: str = MEMORY_DEFAULT) -> Iterator[
             os.environ["JAVA_HOME"] = str(java_home(Path(directory)))
             # Rows that the driver makes go through a Python worker: the same one, not any python3.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        session = _started(master, memory)
+        session = _started(master, memory, is_for_short)
         try:
             yield session
         finally:
             session.stop()
 
 
-def fit(session: SparkSession, lines: int) -> None:
-    """Set how plans are run, and a shuffle's partitions, for a history of so many lines."""
+def fit(session: SparkSession, lines: int, size_bytes: int) -> bool:
+    """Set how plans are run for a history of this length; return whether it is short."""
+    is_short = lines <= LINES_SHORT_MAX and size_bytes <= BYTES_SHORT_MAX
     partitions = min(max(lines // LINES_A_PARTITION, PARTITIONS_MIN), PARTITIONS_MAX)
-    session.conf.set("spark.sql.shuffle.partitions", partitions)
-    for name, value in (INTERPRETED if lines <= LINES_INTERPRETED_MAX else COMPILED).items():
+    session.conf.set("spark.sql.shuffle.partitions", 1 if is_short else partitions)
+    for name, value in SHORT.items():  # of a short history before this one, in the same session
+        if session.conf.get(name, None) == value:
+            session.conf.unset(name)
+    for name, value in (SHORT if is_short else LONG).items():
         session.conf.set(name, value)
+    return is_short
 
 
 def java_home(shim_directory: Path) -> Path:
@@ -182,15 +214,35 @@ def _bundled() -> Path | None:
         return None
 
 
-def _started(master: str | None, memory: str) -> SparkSession:
+def _started(master: str | None, memory: str, is_for_short: bool) -> SparkSession:
     settings = dict(SETTINGS)
     builder = SparkSession.Builder()
     if SUBMITTED not in os.environ:
         master = master or MASTER_DEFAULT
         settings |= {**DRIVER_SETTINGS, "spark.driver.memory": memory}
+        settings[JAVA_OPTIONS] += JVM_SHORT if is_for_short else JVM_LONG
         settings |= LOCAL_SETTINGS if master.startswith("local") else {EXECUTOR_MEMORY: memory}
     if master is not None:
         builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    for name in JVM_CLASSES:
+        setattr(session._jvm, name, _Remembered(getattr(session._jvm, name)))
+    return session
+
+
+class _Remembered:
+    """A class of the JVM whose members are looked up once.
+
+    The bridge asks for class and member at each use: two calls of three, and the JVM goes through
+    all its jars for a class that is called `functions`.
+    """
+
+    def __init__(self, java_class: Any) -> None:
+        self._java_class = java_class
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._java_class, name)
+        setattr(self, name, member)
+        return member

@@ -3,6 +3,8 @@
 puts           one row a PUT: producer, first and last counter, outcome, first id
 gets           one row a GET: subscriber, cursor it asked with, first and last id that came
 deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = id + `shift`
+asides         the events that are of no PUT or GET: few
+ends           one row a run: `end_ns`, when its last event was
 controls       one row a SUB or UNSUB, with what the broker said of the cursor
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
 drains         one row a subscriber that reached a topic's tombstone
@@ -13,6 +15,8 @@ places         which publication stands under which id, as anyone saw it, split 
 doubts         where the checks have to look closely (doubts.py); most of a history is not in it
 unclear_gets   the GETs of the sessions in doubt, with `had_id`
 unclear_places the places of the buckets in doubt
+tried          the PUTs that can have made those, as runs of counters, split
+due            the acknowledged runs of the buckets of which some subscriber lacks something, split
 producers      the producers in doubt, and all their places: `suspects`
 """
 
@@ -35,7 +39,7 @@ from analytics.doubts import (
     producers_of,
     without,
 )
-from analytics.runs import PLACE, acknowledged_runs, counters_of_places
+from analytics.runs import PLACE, acknowledged_runs, counters_of_places, counters_of_puts
 from analytics.schema import DIGEST_DIGITS, KEY, operation
 from analytics.truth import Truth
 
@@ -46,6 +50,8 @@ class Tables:
 
     puts: DataFrame
     gets: DataFrame
+    asides: DataFrame
+    ends: DataFrame
     deliveries: DataFrame
     subscriptions: DataFrame
     drains: DataFrame
@@ -56,6 +62,8 @@ class Tables:
     nodes: DataFrame
     unclear_gets: DataFrame
     unclear_places: DataFrame
+    tried: DataFrame
+    due: DataFrame
     producers: DataFrame
     suspects: DataFrame
     doubts: Doubts
@@ -64,20 +72,24 @@ class Tables:
 def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], DataFrame]) -> Tables:
     """Return the tables of a run. `keep(name, table)` stores one and returns what was stored."""
     puts = keep("puts", puts_of(events))
-    controls = keep("controls", controls_of(events))
+    asides = keep("asides", events.where(~F.col("f").isin("put", "get")))
+    controls = keep("controls", controls_of(asides))
     answers = keep("answers", answers_of(events))
     deliveries = deliveries_of(answers)
     subscriptions = keep("subscriptions", subscriptions_of(controls))
     doubts = doubts_of(puts, answers, deliveries, controls, subscriptions, keep)
     unclear = keep("unclear_places", _unclear_places(puts, deliveries, doubts))
     places = without(_acknowledged_places(puts), doubts.buckets, TOPIC_BUCKET).unionByName(unclear)
-    producers = keep("unclear_producers", producers_of(counters_of_places(places)))
+    clear = without(doubts.stored, doubts.buckets, TOPIC_BUCKET)
+    producers = keep("unclear_producers", producers_of(clear, unclear))
     return Tables(
         puts=puts,
         gets=answers.drop("pieces"),
+        asides=asides,
+        ends=keep("ends", ends_of(events)),
         deliveries=deliveries,
         subscriptions=subscriptions,
-        drains=keep("drains", drains_of(events)),
+        drains=keep("drains", drains_of(asides)),
         places=places,
         controls=controls,
         leaders=keep("leaders", leaders_of(events)),
@@ -85,6 +97,8 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
         nodes=keep("nodes", truth.nodes),
         unclear_gets=keep("unclear_gets", with_had_id(only(answers, doubts.sessions, SESSION))),
         unclear_places=unclear,
+        tried=keep("tried", _tried(puts, unclear)),
+        due=keep("due", _due(puts, doubts)),
         producers=producers,
         suspects=keep("suspects", only(places, producers, PRODUCER)),
         doubts=doubts,
@@ -93,7 +107,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
 
 def names() -> tuple[str, ...]:
     """Return the names of the tables that are kept: no views, and none of `doubts`."""
-    derived = ("deliveries", "places", "doubts")
+    derived = ("asides", "ends", "deliveries", "places", "tried", "due", "doubts")
     return tuple(field.name for field in fields(Tables) if field.name not in derived)
 
 
@@ -124,8 +138,9 @@ def answers_of(events: DataFrame) -> DataFrame:
     goes on where the one before it ends. `digests`: it was recorded by an application, whose
     publications do not say who put them: its runs have no producer.
     """
-    answers = _operations(events, "get").withColumn(
-        "pieces", F.concat(_good_pieces(), _bad_pieces(), _nameless_pieces())
+    pairs = _operations(events, "get")
+    answers = pairs.withColumn("is_single", _is_single()).withColumn(
+        "pieces", F.when(F.col("is_single"), F.array(_only_piece())).otherwise(_all_pieces())
     )
     return answers.select(
         *KEY,
@@ -141,14 +156,22 @@ def answers_of(events: DataFrame) -> DataFrame:
         "end_ns",
         "digests",
         "pieces",
-        F.array_min(F.transform("pieces", lambda piece: piece["first"])).alias("first"),
-        F.array_max(F.transform("pieces", lambda piece: piece["last"])).alias("last"),
+        _of_pieces(lambda one: one["first"], F.array_min).alias("first"),
+        _of_pieces(lambda one: one["last"], F.array_max).alias("last"),
         _is_plain().alias("is_plain"),
     )
 
 
+def _of_pieces(
+    place: Callable[[Column], Column], least_or_most: Callable[[Column], Column]
+) -> Column:
+    single = place(F.get("pieces", F.lit(0)))
+    return F.when(F.col("is_single"), single).otherwise(least_or_most(F.transform("pieces", place)))
+
+
 def _is_plain() -> Column:
     pieces, size = F.col("pieces"), F.size("pieces")
+    single = F.get(pieces, F.lit(0))
     sound = F.forall(pieces, lambda piece: piece["reason"].isNull())
     goes_on = F.zip_with(
         F.slice(pieces, 1, F.greatest(size - 1, F.lit(0))),
@@ -156,7 +179,8 @@ def _is_plain() -> Column:
         lambda left, right: right["first"] == left["last"] + 1,
     )
     forward = F.forall(pieces, lambda piece: piece["first"] <= piece["last"])
-    return sound & forward & ((size < 2) | F.forall(goes_on, lambda one: one))
+    whole = sound & forward & ((size < 2) | F.forall(goes_on, lambda one: one))
+    return F.when(F.col("is_single"), single["first"] <= single["last"]).otherwise(whole)
 
 
 def with_had_id(answers: DataFrame) -> DataFrame:
@@ -232,6 +256,11 @@ def drains_of(events: DataFrame) -> DataFrame:
     return events.where(drained).select("run_id", "client_id", "topic").distinct()
 
 
+def ends_of(events: DataFrame) -> DataFrame:
+    """Return `ends`."""
+    return events.groupBy("run_id").agg(F.max("t_ns").alias("end_ns"))
+
+
 def leaders_of(events: DataFrame) -> DataFrame:
     """Return `leaders`: (run_id, term, node, seen), `seen` the smallest operation it answered.
 
@@ -256,6 +285,18 @@ def _acknowledged_places(puts: DataFrame) -> DataFrame:
 def _unclear_places(puts: DataFrame, deliveries: DataFrame, doubts: Doubts) -> DataFrame:
     seen = intervals.split(sightings_of(puts, deliveries).select(*PLACE, "first", "last"))
     return intervals.merged(only(seen, doubts.buckets, TOPIC_BUCKET), PLACE)
+
+
+def _tried(puts: DataFrame, unclear: DataFrame) -> DataFrame:
+    own = counters_of_puts(puts).select(*KEY, *PRODUCER[1:], "bucket", "first", "last", "outcome")
+    return only(own, counters_of_places(unclear), (*PRODUCER, "bucket"))
+
+
+def _due(puts: DataFrame, doubts: Doubts) -> DataFrame:
+    runs = intervals.split(acknowledged_runs(puts)).select(
+        *TOPIC_BUCKET, "first", "last", "shift", "producer", operation().alias("put")
+    )
+    return only(runs, doubts.shares, TOPIC_BUCKET)
 
 
 def sightings_of(puts: DataFrame, deliveries: DataFrame) -> DataFrame:
@@ -347,18 +388,34 @@ def _steps(operations: DataFrame, is_end: bool) -> DataFrame:
     )
 
 
-def _good_pieces() -> Column:
-    def piece(item: Column, place: Column) -> Column:
-        return F.struct(
-            item["first_id"].alias("first"),
-            (item["first_id"] + item["count"] - 1).alias("last"),
-            item["producer"].alias("producer"),
-            (item["counter"] - item["first_id"]).alias("shift"),
-            place.alias("place"),
-            F.lit(None).cast("string").alias("reason"),
-        )
+def _is_single() -> Column:
+    """Return whether an answer is one run and nothing else: most are, and need no loops."""
+    size = F.coalesce(F.size("items"), F.lit(0))
+    others = F.coalesce(F.size("corrupt"), F.lit(0)) > 0
+    return (size == 1) & ~others & F.col("digests").isNull()
 
-    return F.coalesce(F.transform("items", piece), F.array())
+
+def _only_piece() -> Column:
+    return _good_piece(F.get("items", F.lit(0)), F.lit(0))
+
+
+def _all_pieces() -> Column:
+    return F.concat(_good_pieces(), _bad_pieces(), _nameless_pieces())
+
+
+def _good_piece(item: Column, place: Column) -> Column:
+    return F.struct(
+        item["first_id"].alias("first"),
+        (item["first_id"] + item["count"] - 1).alias("last"),
+        item["producer"].alias("producer"),
+        (item["counter"] - item["first_id"]).alias("shift"),
+        place.alias("place"),
+        F.lit(None).cast("string").alias("reason"),
+    )
+
+
+def _good_pieces() -> Column:
+    return F.coalesce(F.transform("items", _good_piece), F.array())
 
 
 def _bad_pieces() -> Column:

@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
         write_index(directories, target)
         return
     answers = os.dup(1)
-    with session.opened():
+    with session.opened(is_for_short=True):
         os.write(answers, b"ready\n")
         for line in sys.stdin:
             code = judged(Path(line.rstrip("\n")))

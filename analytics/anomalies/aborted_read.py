@@ -4,8 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
-from analytics.doubts import only
-from analytics.runs import counters_of_places, counters_of_puts
+from analytics.runs import counters_of_places
 from analytics.schema import evidence, operation
 from analytics.tables import Tables, seen_by
 
@@ -16,9 +15,8 @@ def aborted_read(tables: Tables) -> DataFrame:
     """Find deliveries of counters whose every PUT, over all sessions, failed definitely."""
     # What was acknowledged did not fail: only places that rest on deliveries are in question.
     seen = counters_of_places(tables.unclear_places)
-    puts = only(counters_of_puts(tables.puts), seen, (*PRODUCER, "bucket"))
-    possible = puts.where(F.col("outcome") != "fail")
-    failed = puts.where(F.col("outcome") == "fail").select(
+    possible = tables.tried.where(F.col("outcome") != "fail")
+    failed = tables.tried.where(F.col("outcome") == "fail").select(
         *PRODUCER, "bucket", "first", "last", operation().alias("put")
     )
     impossible = intervals.uncovered(seen, possible, PRODUCER)

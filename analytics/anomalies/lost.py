@@ -5,7 +5,6 @@ from pyspark.sql import functions as F
 
 from analytics import intervals
 from analytics.doubts import SHARE, TOPIC_BUCKET, only
-from analytics.runs import acknowledged_runs
 from analytics.schema import evidence, operation
 from analytics.tables import Tables
 
@@ -28,12 +27,11 @@ def _undelivered(tables: Tables) -> DataFrame:
         intervals.split(tables.deliveries.select(*OWNER, "first", "last")), doubtful, SHARE
     )
     missing = intervals.exploded(intervals.uncovered(_owed(tables), cover, OWNER), "id")
-    puts = only(_acknowledged(tables), doubtful, TOPIC_BUCKET)
     proof = F.min(F.struct("put", "producer", (F.col("id") + F.col("shift")).alias("counter")))
     tail = F.col("highest").isNull() | (F.col("id") > F.col("highest"))
     place = F.when(tail, "tail").when(F.col("id") < F.col("lowest"), "prefix").otherwise("middle")
     return (
-        missing.join(puts, ["run_id", "topic", "bucket"])
+        missing.join(tables.due, ["run_id", "topic", "bucket"])
         .where(F.col("id").between(F.col("first"), F.col("last")))
         .groupBy(*OWNER, "id", "made_by", place.alias("detail"))
         .agg(proof.alias("proof"))
@@ -52,22 +50,15 @@ def _undelivered(tables: Tables) -> DataFrame:
     )
 
 
-def _acknowledged(tables: Tables) -> DataFrame:
-    return intervals.split(acknowledged_runs(tables.puts)).select(
-        *TOPIC_BUCKET, "first", "last", "shift", "producer", operation().alias("put")
-    )
-
-
 def _owed(tables: Tables) -> DataFrame:
     """Return the runs of acknowledged ids that each standing subscription must have got."""
     doubtful = tables.doubts.shares
-    acknowledged = only(_acknowledged(tables), doubtful, TOPIC_BUCKET)
     first = F.greatest("first", F.col("start_id") + 1)
     last = F.when(F.col("drained"), F.col("last")).otherwise(
         F.least("last", F.coalesce(F.col("highest"), F.lit(0)))
     )
     return (
-        intervals.merged(acknowledged, ("run_id", "topic"))
+        intervals.merged(tables.due, ("run_id", "topic"))
         .join(doubtful.select(*SHARE), list(TOPIC_BUCKET))
         .join(_watchers(tables), list(OWNER))
         .withColumns({"first": first, "last": last})
@@ -77,8 +68,8 @@ def _owed(tables: Tables) -> DataFrame:
 
 def _watchers(tables: Tables) -> DataFrame:
     """Return subscriptions that never ended, with what their owner got and whether it drained."""
-    got = tables.gets.groupBy(*OWNER).agg(
-        F.min("first").alias("lowest"), F.max("last").alias("highest")
+    got = tables.doubts.delivered.groupBy(*OWNER).agg(
+        F.min("lowest").alias("lowest"), F.max("highest").alias("highest")
     )
     drained = tables.drains.select(*OWNER, F.lit(True).alias("is_drained"))
     return (

@@ -4,8 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
-from analytics.doubts import only
-from analytics.runs import counters_of_places, counters_of_puts
+from analytics.runs import counters_of_places
 from analytics.schema import evidence
 from analytics.tables import Tables, seen_by
 
@@ -16,8 +15,7 @@ def phantom(tables: Tables) -> DataFrame:
     """Find (producer, topic, counter) that was delivered and stands in no PUT's invoke."""
     # What was acknowledged was tried: only places that rest on deliveries are in question.
     seen = counters_of_places(tables.unclear_places)
-    tried = only(counters_of_puts(tables.puts), seen, (*PRODUCER, "bucket"))
-    invented = intervals.uncovered(seen, tried, PRODUCER)
+    invented = intervals.uncovered(seen, tables.tried, PRODUCER)
     rows = (
         intervals.exploded(invented, "counter")
         .withColumn("id", F.col("counter") - F.col("shift"))

@@ -7,11 +7,13 @@ memory of all its processes together. Judges nothing; reads Linux' /proc.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,7 @@ SAMPLE_S: Final = 1.0  # between two looks at the processes
 TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 GIB: Final = 1024**3
+WIDTH: Final = 100  # characters of the table
 COMMAND: Final = (sys.executable, "-m", "analytics")
 
 
@@ -48,22 +51,39 @@ class Measured:
     "--dir",
     "base",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Where the histories are made, and removed again. Default: the directory for such things.",
+    help="Where the histories are made. Default: the directory for such things.",
 )
-def main(sizes: str, topics: str, memory: str, jsonl: bool, base: Path | None) -> None:
+@click.option("--keep", is_flag=True, help="Leave the histories there, and use them again.")
+def main(sizes: str, topics: str, memory: str, jsonl: bool, base: Path | None, keep: bool) -> None:
     """Measure checks of made-up histories."""
     table = Table(
         "operations", "topics", "verdict", "s", "operations/s", "processor s", "peak GiB", "others"
     )
     for size in map(int, sizes.split(",")):
         for count in map(int, topics.split(",")):
-            with tempfile.TemporaryDirectory(prefix="flotilla-scale-", dir=base) as directory:
+            name = f"{size}-{count}-{'lines' if jsonl else 'parquet'}"
+            with _directory(base, name if keep else None) as directory:
                 extra = ["--topics", str(count), *(["--jsonl"] if jsonl else [])]
-                made = [*COMMAND, directory, "--generate", str(size), "--memory", memory, *extra]
-                subprocess.run(made, check=True)
-                one = measured(Path(directory), size, memory)
+                made = [*COMMAND, str(directory), "--generate", str(size), "--memory", memory]
+                if not (directory / "run.json").exists():
+                    subprocess.run([*made, *extra], check=True)
+                one = measured(directory, size, memory)
             table.add_row(f"{size:,}", str(count), *cells(one))
-    Console().print(table)
+    Console(width=WIDTH).print(table)  # into a file as well
+
+
+@contextmanager
+def _directory(base: Path | None, name: str | None) -> Iterator[Path]:
+    """Yield the directory of a history: under its name, without the cache of an earlier check; or,
+    without a name, one that is removed at the end.
+    """
+    if name is None:
+        with tempfile.TemporaryDirectory(prefix="flotilla-scale-", dir=base) as directory:
+            yield Path(directory)
+    else:
+        kept = (base or Path(tempfile.gettempdir())) / name
+        shutil.rmtree(kept / "parquet", ignore_errors=True)
+        yield kept
 
 
 def cells(one: Measured) -> Iterator[str]:
@@ -79,6 +99,7 @@ def cells(one: Measured) -> Iterator[str]:
 def measured(directory: Path, operations: int, memory: str) -> Measured:
     """Check the history in `directory`, which must be valid, and return what that took."""
     report = directory / "measured.json"
+    report.unlink(missing_ok=True)
     command = [*COMMAND, str(directory), "--memory", memory, "--json", str(report), "--no-report"]
     begun_s, busy_s = time.monotonic(), _busy_s()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -18,7 +18,7 @@ from analytics.generate import operations as ops
 from analytics.generate.plants import PLANTS, TOPICLESS, Operation, Scene, victims_of
 from analytics.generate.shape import BadShape, Shape
 from analytics.load import PARQUET
-from analytics.schema import EVENT
+from analytics.schema import EVENT, PLAIN
 
 PUBLICATIONS_A_TASK: Final = 250_000  # half a million events of a GET and a PUT: tens of MB
 COPY_BYTES: Final = 8 * 1024 * 1024
@@ -46,7 +46,7 @@ def generate(
     if as_jsonl:
         _write_lines(events, directory)
     else:
-        events.write.option("compression", "zstd").parquet(str(directory / PARQUET))
+        events.write.options(compression="zstd", **PLAIN).parquet(str(directory / PARQUET))
     answers = {"expected": expected, **_truths(shape, scene)}
     (directory / "planted.json").write_text(json.dumps(answers, indent=2) + "\n")
     about = {"run_id": run_id, "seed": shape.seed, "experiment": "generated", "violations": wanted}

@@ -34,7 +34,7 @@ def parameters(cases: list[Case]) -> list[object]:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[None]:
     """One JVM for all: a check joins the session that there is."""
-    with session.opened():
+    with session.opened(is_for_short=True):
         yield
 
 

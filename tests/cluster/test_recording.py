@@ -109,7 +109,7 @@ def test_what_an_application_recorded_through_a_failover_is_valid_and_a_lost_ans
     terms = {event["term"] for event in events if event["type"] == "ok"}
     assert len(terms) > 1, "no other leader has answered"
 
-    with session.opened():
+    with session.opened(is_for_short=True):
         clean = check(record)
         lost_alone = tuple(one for one in CHECKS if one.name == "lost")
         monkeypatch.setattr("analytics.check.CHECKS", lost_alone)  # the others take a while

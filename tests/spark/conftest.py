@@ -3,13 +3,13 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics import session
 from analytics.anomalies import CHECKS, Check
+from analytics.keeping import InDriver, OnDisk
 from analytics.load import parse
 from analytics.schema import EVIDENCE, NODES
 from analytics.tables import build
@@ -25,29 +25,23 @@ Find = Callable[..., Found]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    with session.opened() as opened:
-        for name, value in session.INTERPRETED.items():  # from the reading on: no file is large
-            opened.conf.set(name, value)
+    with session.opened(is_for_short=True) as opened:
         yield opened
 
 
-# The compiled plans are tested where histories are big (test_generate.py).
-@contextmanager
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    before = {name: spark.conf.get(name) for name in session.INTERPRETED}
-    for name, value in session.INTERPRETED.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, kept in before.items():
-            spark.conf.set(name, str(kept))
+@pytest.fixture(scope="session")
+def find(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Find:
+    """Run every check over rows of any number of runs at once: a job a check, not one a run."""
+    return _finder(spark, tmp_path_factory, lines=0)
 
 
 @pytest.fixture(scope="session")
-def find(spark: SparkSession) -> Find:
-    """Run every check over rows of any number of runs at once: a job a check, not one a run."""
+def find_as_if_long(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Find:
+    """Do the same with compiled plans and tables on disk."""
+    return _finder(spark, tmp_path_factory, lines=session.LINES_SHORT_MAX + 1)
 
+
+def _finder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, lines: int) -> Find:
     def lines_of(rows: Iterable[Row]) -> DataFrame:
         return spark.createDataFrame([(json.dumps(row),) for row in rows], "value STRING")
 
@@ -57,16 +51,12 @@ def find(spark: SparkSession) -> Find:
         nodes: Iterable[Node] = (),
         checks: Iterable[Check] = CHECKS,
     ) -> Found:
-        with interpreted(spark):
-            return evidence_of(rows, truth, nodes, checks)
-
-    def evidence_of(
-        rows: list[Row], truth: Iterable[Row], nodes: Iterable[Node], checks: Iterable[Check]
-    ) -> Found:
+        cache = tmp_path_factory.mktemp("kept")
+        is_short = session.fit(spark, lines, size_bytes=0)
+        keeper = InDriver(spark, cache) if is_short else OnDisk(spark, cache, is_fresh=True)
         disks = Truth(parsed(lines_of(truth)), spark.createDataFrame(list(nodes), NODES))
-        events = parse(lines_of(rows)).localCheckpoint()
-        # As load.py's files do, this cuts the plan, which would grow with every table.
-        tables = build(events, disks, lambda _name, table: table.localCheckpoint())
+        events = keeper.table("events", parse(lines_of(rows)))
+        tables = build(events, disks, keeper.table)
         found: Found = defaultdict(lambda: {check.name: [] for check in CHECKS})
         for check in checks:
             evidence = check.find(tables)
@@ -75,7 +65,6 @@ def find(spark: SparkSession) -> Find:
                 *fields, operations = row
                 key = tuple((one.process, one.op_id) for one in operations)
                 found[row.run_id][check.name].append(Evidence._make([*fields, key]))
-        spark.catalog.clearCache()
         for checks in found.values():
             for evidence_rows in checks.values():
                 evidence_rows.sort(key=repr)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics.doubts import marks_of
+from analytics import doubts, intervals
 from analytics.generate.plants import PLANTS
 from analytics.generate.shape import Shape
 from analytics.generate.writing import generate
@@ -80,5 +80,6 @@ def marks(spark: SparkSession, rows: list[tuple[str, int, int, int]]) -> str:
         [("t", *row) for row in rows],
         "topic STRING, producer STRING, shift LONG, first LONG, last LONG",
     )
-    (row,) = marks_of(frame, ["topic", "bucket"]).collect()
+    split = intervals.split(frame).groupBy("topic", "bucket")
+    (row,) = split.agg(doubts.marks().alias("marks")).collect()
     return json.dumps(row.marks.asDict())

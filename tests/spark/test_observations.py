@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analytics import observations
+from analytics.tables import ends_of
 from chaos.history import longest_gap_ns
 
 MS = 1_000_000
@@ -22,7 +23,8 @@ def blackouts(
     rows += [("run", "put", None, None, t_ns) for t_ns in acks_ns]
     rows += [] if heal_ns is None else [("run", "phase", "heal", None, heal_ns)]
     acks = spark.createDataFrame([("run", t_ns) for t_ns in acks_ns], "run_id STRING, end_ns LONG")
-    windows = observations._windows(spark.createDataFrame(rows, EVENTS))
+    events = spark.createDataFrame(rows, EVENTS)
+    windows = observations._windows(events, ends_of(events))
     measured = observations._with_blackout(windows, acks).orderBy("begin_ns").collect()
     return [row.blackout_ms for row in measured]
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from analytics.keeping import InDriver
 from analytics.load import History, Intake, parse
 from analytics.report import page
 from analytics.report.data import Band, Lead, Phase, Series
@@ -76,7 +77,9 @@ def kept(spark: SparkSession, rows: list[Row], directory: Path) -> History:
     lines = spark.createDataFrame([(json.dumps(row),) for row in rows], "value STRING")
     events, truth = parse(lines).cache(), none(spark)
     tables = build(events, truth, lambda _name, table: table)
-    return History(Intake(rows[0]["run_id"]), events, tables, directory / "parquet", truth)
+    return History(
+        Intake(rows[0]["run_id"]), events, tables, InDriver(spark, directory / "parquet"), truth
+    )
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +192,7 @@ def judged(history: History, seen: Observations) -> Report:
     operations = (Operation("p", 1, ("history/p.jsonl:1", "history/p.jsonl:2")), Operation("s", 2))
     witness = Witness("run", samples.TOPIC, "s", 1, None, "p", 1, "tail", operations)
     checks = (replace(told.checks[0], witnesses=(witness,)), *told.checks[1:])
-    directory = str(history.cache).removesuffix("/parquet")
+    directory = str(history.keeper.cache).removesuffix("/parquet")
     return replace(told, directory=directory, checks=checks, observations=seen, reasons=())
 
 

@@ -1,8 +1,10 @@
 """Spark and plain Python find the same in histories that nobody thought of."""
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -139,6 +141,16 @@ class RandomRun:
 )
 @given(st.lists(st.integers(0, 2**32), min_size=BATCH, max_size=BATCH, unique=True))
 def test_spark_and_python_find_the_same_in_random_histories(find: Find, seeds: list[int]) -> None:
+    compare(find, seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_long_histories_plans_find_the_same_too(find_as_if_long: Find) -> None:
+    compare(find_as_if_long, range(BATCH))
+
+
+def compare(find: Find, seeds: Iterable[int]) -> None:
     runs = {seed: RandomRun(seed).run for seed in seeds}
     nodes = [(run.run_id, *node) for run in runs.values() for node in run.nodes.items()]
     rows = [row for run in runs.values() for row in run.rows]

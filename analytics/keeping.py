@@ -1,0 +1,106 @@
+"""Where the tables of a run are kept, so that no plan grows with the number of tables before it.
+
+What lives here: the ways to keep one. What must not: which tables there are (tables.py), what is
+in them, or when a history is short (session.py).
+
+A long history's are Parquet files in the run's cache. A short one's are rows in the driver: to
+Spark, literals. It prunes what joins an empty one, and goes through a whole plan in one task; of
+their hundred tables, most of them empty, each file would cost more than the rows in it.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from analytics.schema import PLAIN
+from analytics.storage import Place, RemotePath
+
+ROWS_MAX: Final = 500_000  # in the driver; a table with more goes to a file: 4 GB have room for it
+
+
+class Keeper(Protocol):
+    """Keeps tables under their names, and evidence under the names of its checks."""
+
+    def table(self, name: str, table: DataFrame) -> DataFrame:
+        """Return `table` as it is kept."""
+
+    def evidence(self, name: str, rows: DataFrame) -> DataFrame:
+        """Return `rows` as they are kept in `evidence/<name>` of the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """Keeps all as Parquet in `cache`. `is_fresh`: no table is there yet; else all are."""
+
+    spark: SparkSession
+    cache: Place
+    is_fresh: bool
+
+    def table(self, name: str, table: DataFrame) -> DataFrame:
+        """Return `table` as it is kept."""
+        path = str(self.cache / name)
+        if self.is_fresh:
+            table.write.options(**PLAIN).parquet(path)
+        return self.spark.read.schema(table.schema).parquet(path)
+
+    def evidence(self, name: str, rows: DataFrame) -> DataFrame:
+        """Return `rows` as they are kept; without any, there are files all the same."""
+        path = str(self.cache / "evidence" / name)
+        rows.write.mode("overwrite").parquet(path)
+        return self.spark.read.schema(rows.schema).parquet(path)
+
+
+@dataclass(frozen=True, slots=True)
+class InDriver:
+    """Keeps tables in the driver's memory, and in `cache` what of them is too long for it."""
+
+    spark: SparkSession
+    cache: Place
+
+    def table(self, name: str, table: DataFrame) -> DataFrame:
+        """Return `table` as it is kept: in one partition."""
+        jvm_rows = table.limit(ROWS_MAX + 1)._jdf.collectAsList()
+        if jvm_rows.size() > ROWS_MAX:
+            remove_tree(self.cache / name)
+            return OnDisk(self.spark, self.cache, is_fresh=True).table(name, table).coalesce(1)
+        literal = self.spark._jsparkSession.createDataFrame(jvm_rows, table._jdf.schema())
+        return DataFrame(literal, self.spark).coalesce(1)
+
+    def evidence(self, name: str, rows: DataFrame) -> DataFrame:
+        """Return `rows` as they are kept; without any, there is no directory."""
+        place = self.cache / "evidence" / name
+        remove_tree(place)
+        kept = self.table(f"evidence/{name}", rows)
+        if not kept.isEmpty():
+            kept.write.mode("overwrite").parquet(str(place))
+        return kept
+
+
+def is_never_any(table: DataFrame) -> bool:
+    """Return whether a table's plan alone says that it has no rows: kept in the driver, they do."""
+    rows_max = table._jdf.queryExecution().analyzed().maxRows()
+    return bool(rows_max.isDefined() and rows_max.get() == 0)
+
+
+def none_of(table: DataFrame) -> DataFrame:
+    """Return a table with the columns of `table` and no rows, whose plan knows that."""
+    spark = table.sparkSession
+    literal = spark._jsparkSession.createDataFrame([], table._jdf.schema())
+    return DataFrame(literal, spark)
+
+
+def make_tree(directory: Place) -> None:
+    """Make `directory`, if it is not there; elsewhere than here, it comes with its first file."""
+    if isinstance(directory, Path):
+        directory.mkdir(exist_ok=True)
+
+
+def remove_tree(directory: Place) -> None:
+    """Delete `directory` with all that is in it; nothing happens if it is not there."""
+    if isinstance(directory, RemotePath):
+        directory.remove_tree()
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
