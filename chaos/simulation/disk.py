@@ -292,8 +292,10 @@ class SimDisk(Files):
     def fsync_directory(self, directory: Path) -> None:  # type: ignore[override]
         self.operate("fsync_directory")
         self._on_sync()
-        self._durable_names = dict(self._names)
-        self._changes.clear()
+        others = {p: i for p, i in self._durable_names.items() if p.parent != directory}
+        here = {p: i for p, i in self._names.items() if p.parent == directory}
+        self._durable_names = others | here
+        self._changes = [change for change in self._changes if change[1].parent != directory]
 
     def free_bytes(self, directory: Path) -> int:  # type: ignore[override]
         return 0 if self.full or self.low else CAPACITY_BYTES

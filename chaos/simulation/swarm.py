@@ -90,6 +90,16 @@ def _moment(draw: Draw) -> dict[str, Any]:
     return {"at": draw.rng.choice(DISK_OPERATIONS), "count": draw.rng.randint(1, 12)}
 
 
+def _inheritances(draw: Draw) -> Schedule:
+    """Kill a process at a change of names; another one goes on from there, until the power goes."""
+    node = draw.member()
+    yield 0.0, "kill", {"node": node, "at": "fsync_directory", "count": draw.rng.randint(1, 2)}
+    restarted_s = draw.between(0.5, 4.0)
+    yield restarted_s, "restart_all", {}
+    yield restarted_s + draw.between(0.05, 0.5), "power_loss", {"node": node, "keep": "lost"}
+    yield restarted_s + 1.0 + draw.hold_s(), "restart_all", {}
+
+
 def _outages(draw: Draw) -> Schedule:
     if draw.rng.random() < 0.5:
         yield 0.0, "kill_all", {}
@@ -218,6 +228,7 @@ def _client_copies(draw: Draw) -> Schedule:
 KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "kills": _kills,
     "power_losses": _power_losses,
+    "inheritances": _inheritances,
     "outages": _outages,
     "pauses": _pauses,
     "clocks": _clocks,

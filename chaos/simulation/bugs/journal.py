@@ -5,17 +5,18 @@ What must not live here: what finds them.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from unittest import mock
 
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster import segments
-from cluster.files import FailStop
+from cluster.files import FailStop, Files
 from cluster.journal import Journal
 from cluster.segments import Segment
 from cluster.upkeep import Upkeep
 
 _load: Final = Journal._load
+_open: Final = Journal.open
 _sync: Final = Journal.sync
 
 
@@ -77,6 +78,20 @@ def checksums_are_not_compared(patches: Patches) -> None:
         return end if segments.ENTRY <= kind <= segments.BASE and end <= len(data) else 0
 
     patches.attribute(Segment, "_record_end", record_end)
+
+
+@bug(
+    "7: what a killed process left is synced before anything rests on it",
+    {"hard_state", "lost", "durable"},
+)
+def inherited_names_stay_unsynced(patches: Patches) -> None:
+    """Open a journal whose newest file's name may be in no directory on the disk."""
+
+    def open_journal(*args: Any, files: Files, **options: Any) -> Journal:
+        with mock.patch.object(files, "fsync_directory", return_value=None):
+            return _open(*args, files=files, **options)
+
+    patches.attribute(Journal, "open", open_journal)
 
 
 @bug("5: a torn tail is cut off", {"hard_state", "durable", "lost", "ended"})
