@@ -58,6 +58,17 @@ def test_unsynced_bytes_are_lost_or_kept_as_asked() -> None:
     assert after_power_loss(with_unsynced(b"old", b"new"), "all").read(FILE) == b"oldnew"
 
 
+def test_a_directorys_fsync_keeps_its_own_names_and_no_others() -> None:
+    disk = new_disk()
+    there = ROOT.parent / "other" / "file"
+    for path in (FILE, there):
+        disk.fdatasync(disk.open_append(path))
+    disk.fsync_directory(there.parent)
+    found = after_power_loss(disk, "lost")
+    assert found.list(there.parent) == ["file"]
+    assert found.list(ROOT) == []
+
+
 def test_a_torn_write_keeps_any_first_part() -> None:
     found = {
         after_power_loss(with_unsynced(b"old", b"new"), "torn", seed).read(FILE)
