@@ -11,7 +11,7 @@ from tests.simulation.lab import Lab
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
-    """Close the labs of a test: sixty of them would hold two thousand files until the last test."""
+    """Close the labs of a test: thirty of them would hold a thousand files until the last test."""
     yield
     for lab in list(Lab.alive):
         lab.close()
