@@ -26,6 +26,7 @@ class Scene:
         log: Any = type("Log", (SimpleNamespace,), {"__getitem__": lambda s, at: s.entries[at]})
         self.node: Any = SimpleNamespace(
             name="a",
+            disk_faults=[],
             replica=SimpleNamespace(
                 raft=object(),
                 journal=log(**journal.__dict__),
@@ -108,6 +109,13 @@ def test_one_of_two_requests_that_the_network_made_of_one_may_be_refused() -> No
     scene = Scene(entry(MINE))
     scene.world.net.doubled = 1
     scene.deny("overloaded")
+    assert not scene.failures
+
+
+def test_a_log_that_cannot_be_read_is_not_looked_into() -> None:
+    scene = Scene(entry(MINE))
+    scene.node.disk_faults.append("unreadable")
+    scene.deny("electing")
     assert not scene.failures
 
 
