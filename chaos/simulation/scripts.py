@@ -252,7 +252,7 @@ class ClientScript:
     def _catch_up(self) -> Script:
         """Read every topic to its end, for now."""
         for topic in sorted(self._state.cursors()):
-            while (yield from self._get(topic)):
+            while (yield from self._get_or_leave(topic)):
                 pass
 
     def _get(self, topic: str | None) -> Step:
@@ -296,13 +296,14 @@ class ClientScript:
                     break
                 yield from self._tried(partial(self._get_or_leave, topic))
 
-    def _get_or_leave(self, topic: str) -> Script:
-        """Read; who is told that it has left already, by an UNSUB without an answer, leaves."""
+    def _get_or_leave(self, topic: str) -> Step:
+        """As `_get`; who has left already, by an UNSUB without an answer, leaves."""
         try:
-            yield from self._get(topic)
+            return (yield from self._get(topic))
         except (NotSubscribed, UnknownTopic) as error:
             self._course.refused(self._name, error)
             yield self._operations.unsubscribe(topic)
+            return False
 
     def _next_topic(self) -> str:
         self._number += 1
