@@ -102,8 +102,8 @@ _JUDGES: Final[dict[type, Any]] = {
 def _waiting_at(node: SimNode, request: Request) -> int | None:
     """Return the index of the entry, not yet applied, that holds the request's operation."""
     replica = node.replica
-    # To read what cannot be read would end the node, and only its own reads may.
-    if replica is None or replica.raft is None or "unreadable" in node.disk_faults:
+    # To read what is damaged would end the node, and only its own reads may.
+    if replica is None or replica.raft is None or node.disk_faults:
         return None
     journal, first = replica.journal, replica.journal.first_index
     for index in range(max(replica.store.applied_index + 1, first), journal.last_index + 1):

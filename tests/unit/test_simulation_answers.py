@@ -112,9 +112,10 @@ def test_one_of_two_requests_that_the_network_made_of_one_may_be_refused() -> No
     assert not scene.failures
 
 
-def test_a_log_that_cannot_be_read_is_not_looked_into() -> None:
+@pytest.mark.parametrize("fault", ["unreadable", "flip"])
+def test_a_log_that_cannot_be_read_is_not_looked_into(fault: str) -> None:
     scene = Scene(entry(MINE))
-    scene.node.disk_faults.append("unreadable")
+    scene.node.disk_faults.append(fault)
     scene.deny("electing")
     assert not scene.failures
 
