@@ -14,9 +14,9 @@ SEEDS_MAX = 6
 CHEAP = (
     "an-empty-founder-founds-again",
     "applied-index-stays-behind",
+    "checksums-are-not-compared",
     "cursor-moves-too-far",
     "floor-is-the-fastest-cursor",
-    "followers-stick-to-their-leader",
     "ids-restart-with-the-topic",
     "leader-commits-alone",
     "nobody-is-readmitted",
