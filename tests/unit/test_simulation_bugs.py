@@ -29,7 +29,7 @@ import flotilla.retry
 import flotilla.state
 from analytics import twins
 from chaos.simulation.bugs import BUGS, SEEDS_MAX, Bug
-from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from chaos.simulation.invariants import CHECKS
 from chaos.simulation.run import PLANTABLE
 
@@ -91,7 +91,7 @@ def test_a_bug_says_what_it_breaks_and_what_catches_it(planted: Bug) -> None:
     assert planted.rule
     assert planted.what.endswith(".")
     assert planted.caught_by
-    assert 0 < planted.seeds_max <= SEEDS_MAX
+    assert planted.seeds_max in {*range(1, SEEDS_MAX + 1), SEEDS_RARE_MAX}
 
 
 @every_bug

@@ -19,6 +19,7 @@ from unittest import mock
 from chaos.simulation.plan import Mode
 
 SEEDS_MAX: Final = 40  # a bug that hides longer is a hole in the swarm, to be mended there
+SEEDS_RARE_MAX: Final = 150  # but for one that shows only where several rare things meet
 
 K = TypeVar("K")
 V = TypeVar("V")

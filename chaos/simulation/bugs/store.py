@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from cluster import commands
 from cluster.broker import _OPERATIONS, Broker, Route, Waiting
 from cluster.clients import Client, Clients, Producer
@@ -79,7 +79,12 @@ def epochs_are_not_compared(patches: Patches) -> None:
     patches.attribute(Broker, "request", request)
 
 
-@bug("a late control request is refused", {"lost", "unexpected", "subscription"})
+# It is carried out in one seed of ten, and contradicted by a later answer in far fewer.
+@bug(
+    "a late control request is refused",
+    {"lost", "unexpected", "subscription"},
+    seeds_max=SEEDS_RARE_MAX,
+)
 def sequences_are_not_compared(patches: Patches) -> None:
     """Carry out a control request however late it comes."""
 
