@@ -248,3 +248,14 @@ def test_checkpoint_during_an_open_transaction_holds_nobody_up(
     assert tables.checkpoint(bench.path) == bench.store.applied_index - 1
     bench.store.commit()
     assert tables.checkpoint(bench.path) == bench.store.applied_index
+
+
+def test_who_opens_a_store_makes_its_name_durable_whoever_has_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    Store.open(path, {"n1": "one"}).close()  # a process killed right behind its rename leaves this
+    synced: list[Path] = []
+    monkeypatch.setattr(tables.DISK, "fsync_directory", synced.append)
+    Store.open(path, {}).close()
+    assert synced == [tmp_path]
