@@ -25,7 +25,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -314,9 +314,10 @@ class LocalCluster:
         if not self.exists():
             raise LocalError(f"{self.directory} holds no cluster; `flotilla-cluster up` makes it")
         rows = [LocalNode(**row) for row in json.loads(self._state_file().read_text())["nodes"]]
-        dead = [row for row in rows if row.pid is not None and not self._is_ours(row.name, row.pid)]
-        for row in dead:
-            self.exit_codes[row.name] = _bury(row.pid)
+        pids = [(row, row.pid) for row in rows if row.pid is not None]
+        dead = [(row, pid) for row, pid in pids if not self._is_ours(row.name, pid)]
+        for row, pid in dead:
+            self.exit_codes[row.name] = _bury(pid)
             row.pid = None
         if dead:
             self._write(rows)
@@ -386,26 +387,37 @@ def _arguments(pid: int) -> list[bytes]:
     while True:
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
-            status = Path(f"/proc/{pid}/stat").read_bytes()
+            is_zombie = _is_zombie(pid)
         except (FileNotFoundError, ProcessLookupError):
             return []
-        is_zombie = status.rpartition(b")")[2].split()[0] in (b"Z", b"X")
         if arguments or is_zombie or time.monotonic() >= deadline:
             return arguments.split(b"\0")
         time.sleep(EXEC_INTERVAL_S)
+
+
+def _is_zombie(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat").read_bytes()
+    return status.rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 
 def _has_ended(child: int) -> bool:
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _bury(pid: int | None) -> int | None:
-    # A zombie is its parent's to bury; that is often us, whoever killed it.
-    if pid is not None and Path(f"/proc/{pid}").exists():
-        with suppress(ChildProcessError):
-            buried, status = os.waitpid(pid, os.WNOHANG)
-            return os.waitstatus_to_exitcode(status) if buried else None
-    return None
+def _bury(pid: int) -> int | None:
+    # A zombie is its parent's to bury; that is often us, whoever killed it. It is one as soon as
+    # its first thread has ended, and can be buried when its last one has: a moment later.
+    process = _pidfd(pid)
+    if process is None:
+        return None
+    try:
+        if _is_zombie(pid) and (_has_ended(pid) or _ends(process, KILL_TIMEOUT_S)):
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return None  # somebody else's by now
+    except (ChildProcessError, FileNotFoundError, ProcessLookupError):
+        return None
+    finally:
+        os.close(process)
 
 
 def _pidfd(pid: int) -> int | None:

@@ -277,3 +277,22 @@ def test_a_node_that_is_just_becoming_another_program_is_not_taken_for_dead(
     while time.monotonic() < deadline:
         assert cluster.pids() == {"n1": pid}
     cluster.kill("n1")
+
+
+def test_how_a_node_ended_is_known_though_its_first_thread_ends_before_the_others(
+    tmp_path: Path,
+) -> None:
+    words = (
+        "import ctypes, os, threading, time",
+        "last = lambda: (time.sleep(0.5), os._exit(7))",
+        "threading.Thread(target=last).start()",
+        "ctypes.CDLL(None).pthread_exit(None)",
+    )
+    cluster = LocalCluster(tmp_path / "cluster", (sys.executable, "-S", "-c", "; ".join(words)))
+    cluster.create(3)
+    pid = cluster.start("n1")
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while cluster.pids():
+        assert time.monotonic() < deadline, f"{pid} lives"
+
+    assert cluster.exit_codes == {"n1": 7}
