@@ -236,7 +236,8 @@ def marks() -> Column:
     """
     lead = F.xxhash64("producer", "shift", "first")
     trail = F.xxhash64("producer", "shift", F.col("last") + 1)
-    sums = [F.sum(half(lead) - half(trail)) for half in (_low, _high)]
+    pairs = zip(halves(lead), halves(trail), strict=True)
+    sums = [F.sum(ahead - behind) for ahead, behind in pairs]
     sums.append(F.sum(F.col("last") - F.col("first") + 1))
     return F.struct(*(one.alias(name) for name, one in zip(MARKS, sums, strict=True)))
 
@@ -247,12 +248,9 @@ def _together(marked: DataFrame, keys: Sequence[str]) -> DataFrame:
     return marked.groupBy(*keys).agg(F.struct(*sums).alias("marks"))
 
 
-def _low(value: Column) -> Column:
-    return value.bitwiseAND(F.lit(LOW_BITS))
-
-
-def _high(value: Column) -> Column:
-    return F.shiftrightunsigned(value, 32)
+def halves(value: Column) -> tuple[Column, Column]:
+    """Return the low and the high 32 bits of a hash, as numbers whose sums can't overflow."""
+    return value.bitwiseAND(F.lit(LOW_BITS)), F.shiftrightunsigned(value, 32)
 
 
 def _shares(acknowledged: DataFrame, delivered: DataFrame, subscriptions: DataFrame) -> DataFrame:

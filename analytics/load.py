@@ -6,7 +6,7 @@ was made from, and is written last. Any difference, and all of it is made anew.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -23,7 +23,7 @@ from analytics.tables import Tables, build
 from analytics.truth import Truth, files_of, truth_of
 
 PARQUET: Final = "history.parquet"  # in a run's directory, instead of history/*.jsonl
-LAYOUT: Final = 9  # of the cache; raise it with a table's columns, or what is a short history
+LAYOUT: Final = 11  # of the cache; raise it with a table's columns, or what is a short history
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024  # a GET's answer with 100,000 runs of one is under 6 MB
 EXAMPLE_CHARACTERS_MAX: Final = 120
 LINE_BYTES: Final = 300  # of a history's line, about: a guess at their number before any is read
@@ -203,12 +203,16 @@ def _is_malformed_row() -> Column:
 def _has_holes() -> Column:
     """Return whether a number is missing in a row's arrays."""
 
-    def lacks(*names: str) -> Callable[[Column], Column]:
-        return lambda one: reduce(lambda a, b: a | b, (one[name].isNull() for name in names))
+    def lacks(array: str, *names: str) -> Column:
+        def any_of(one: Column) -> Column:
+            return reduce(lambda left, right: left | right, (one[name].isNull() for name in names))
 
-    items = F.exists("items", lacks("first_id", "counter", "count"))
-    corrupt = F.exists("corrupt", lacks("id"))
-    return F.coalesce(items, F.lit(False)) | F.coalesce(corrupt, F.lit(False))
+        # Most have one run, and a look at it is cheaper than a loop.
+        single = any_of(F.get(array, F.lit(0)))
+        return F.when(F.size(array) == 1, single).otherwise(F.exists(array, any_of))
+
+    items = lacks("items", "first_id", "counter", "count")
+    return F.coalesce(items, F.lit(False)) | F.coalesce(lacks("corrupt", "id"), F.lit(False))
 
 
 def _whole(array: Column, number_places: tuple[int, ...], size: int) -> Column:

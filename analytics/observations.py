@@ -20,7 +20,6 @@ PRODUCER: Final = ("run_id", "topic", "producer")
 UNDRAINED_SHOWN_MAX: Final = 3
 FAULTS_MAX: Final = 10_000  # a fault a second for almost three hours; they are shown one by one
 SECOND_NS: Final = 1_000_000_000
-MS_NS: Final = 1_000_000
 
 
 def observe(history: History) -> Observations:
@@ -28,7 +27,6 @@ def observe(history: History) -> Observations:
     tables = history.tables
     undrained = _undrained(tables)
     shown = undrained.orderBy("client_id", "topic").limit(UNDRAINED_SHOWN_MAX).collect()
-    acks = tables.puts.where(F.col("outcome") == "ok").select("run_id", "end_ns")
     acknowledged = _acknowledged(tables)
     return Observations(
         acknowledged=acknowledged,
@@ -42,7 +40,7 @@ def observe(history: History) -> Observations:
         is_drain_due=not history.is_application,
         latencies=timing.latencies(tables),
         staleness=timing.staleness(tables, acknowledged),
-        progress_share=timing.progress_share(acks, tables.asides),
+        progress_share=timing.progress_share(tables.ticks, tables.asides),
     )
 
 
@@ -108,27 +106,25 @@ def _unplaced(tables: Tables) -> DataFrame:
 
 
 def _faults(history: History) -> tuple[Fault, ...]:
-    acks = history.tables.puts.where(F.col("outcome") == "ok").select("run_id", "end_ns")
+    tables = history.tables
     rows = (
-        _with_blackout(_windows(history.tables.asides, history.tables.ends), _thinned(acks))
+        _with_blackout(_windows(tables.asides, tables.ends), _borders(tables.ticks))
         .select("begin_ns", "error", "blackout_ms", "silence_ms")
         .orderBy("begin_ns")
         .limit(FAULTS_MAX)
         .collect()
     )
     faults = [_fault(*row) for row in rows]
-    healed = with_healing(faults, _healings(history.tables.asides), history.truth.members)
+    healed = with_healing(faults, _healings(tables.asides), history.truth.members)
     ends_ns = (fault.healed_ns for fault in healed if fault.healed_ns is not None)
-    return with_recovery(healed, timing.first_after(acks, ends_ns))
+    acks = tables.puts.where(F.col("outcome") == "ok")
+    return with_recovery(healed, timing.first_after(acks, tables.ticks, ends_ns))
 
 
-def _thinned(acks: DataFrame) -> DataFrame:
-    """Return the first and the last acknowledgment of each millisecond: blackouts are longer."""
-    tick = F.floor(F.col("end_ns") / MS_NS)
-    borders = acks.groupBy("run_id", tick).agg(
-        F.array(F.min("end_ns"), F.max("end_ns")).alias("borders")
-    )
-    return borders.select("run_id", F.explode(F.array_distinct("borders")).alias("end_ns"))
+def _borders(ticks: DataFrame) -> DataFrame:
+    """Return the acknowledgments that silences can lie between."""
+    both = F.array_distinct(F.array("first_ns", "last_ns"))
+    return ticks.select("run_id", F.explode(both).alias("end_ns"))
 
 
 def _fault(t_ns: int, error: str, blackout_ms: float | None, silence_ms: float | None) -> Fault:

@@ -16,7 +16,7 @@ LINE: Final = (
     " counter BIGINT, count BIGINT, first_id BIGINT, last_id BIGINT,"
     " items ARRAY<ARRAY<STRING>>, corrupt ARRAY<ARRAY<STRING>>, error STRING, attempt BIGINT,"
     " duplicate BOOLEAN, phase STRING, epoch BIGINT, resumed BOOLEAN, cursor BIGINT,"
-    " digests STRING"
+    " digests STRING, invoke_ns BIGINT, asked BIGINT"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"

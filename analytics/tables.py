@@ -5,6 +5,7 @@ gets           one row a GET: subscriber, cursor it asked with, first and last i
 deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = id + `shift`
 asides         the events that are of no PUT or GET: few
 ends           one row a run: `end_ns`, when its last event was
+ticks          one row a millisecond in which PUTs were acknowledged: when first, when last
 controls       one row a SUB or UNSUB, with what the broker said of the cursor
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
 drains         one row a subscriber that reached a topic's tombstone
@@ -39,9 +40,12 @@ from analytics.doubts import (
     producers_of,
     without,
 )
+from analytics.pairs import joined, operations, tallies_of, unpaired_of
 from analytics.runs import PLACE, acknowledged_runs, counters_of_places, counters_of_puts
 from analytics.schema import DIGEST_DIGITS, KEY, operation
 from analytics.truth import Truth
+
+TICK_NS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Tables:
     gets: DataFrame
     asides: DataFrame
     ends: DataFrame
+    ticks: DataFrame
     deliveries: DataFrame
     subscriptions: DataFrame
     drains: DataFrame
@@ -71,10 +76,12 @@ class Tables:
 
 def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], DataFrame]) -> Tables:
     """Return the tables of a run. `keep(name, table)` stores one and returns what was stored."""
-    puts = keep("puts", puts_of(events))
+    tallies = keep("tallies", tallies_of(events))
+    unpaired = keep("unpaired", unpaired_of(tallies))
+    puts = keep("puts", puts_of(operations(events, "put", unpaired)))
     asides = keep("asides", events.where(~F.col("f").isin("put", "get")))
     controls = keep("controls", controls_of(asides))
-    answers = keep("answers", answers_of(events))
+    answers = keep("answers", answers_of(operations(events, "get", unpaired)))
     deliveries = deliveries_of(answers)
     subscriptions = keep("subscriptions", subscriptions_of(controls))
     doubts = doubts_of(puts, answers, deliveries, controls, subscriptions, keep)
@@ -86,13 +93,14 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
         puts=puts,
         gets=answers.drop("pieces"),
         asides=asides,
-        ends=keep("ends", ends_of(events)),
+        ends=keep("ends", ends_of(tallies)),
+        ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
         deliveries=deliveries,
         subscriptions=subscriptions,
         drains=keep("drains", drains_of(asides)),
         places=places,
         controls=controls,
-        leaders=keep("leaders", leaders_of(events)),
+        leaders=keep("leaders", leaders_of(tallies)),
         truth=keep("truth", truth.rows.where(~F.col("malformed")).drop("malformed")),
         nodes=keep("nodes", truth.nodes),
         unclear_gets=keep("unclear_gets", with_had_id(only(answers, doubts.sessions, SESSION))),
@@ -107,13 +115,13 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
 
 def names() -> tuple[str, ...]:
     """Return the names of the tables that are kept: no views, and none of `doubts`."""
-    derived = ("asides", "ends", "deliveries", "places", "tried", "due", "doubts")
+    derived = ("asides", "ends", "ticks", "deliveries", "places", "tried", "due", "doubts")
     return tuple(field.name for field in fields(Tables) if field.name not in derived)
 
 
-def puts_of(events: DataFrame) -> DataFrame:
-    """Return `puts`. An operation without a completion has the outcome `info`."""
-    return _operations(events, "put").select(
+def puts_of(pairs: DataFrame) -> DataFrame:
+    """Return `puts` of the PUTs with both their ends."""
+    return pairs.select(
         *KEY,
         F.col("client_id").alias("producer"),
         "topic",
@@ -130,15 +138,14 @@ def puts_of(events: DataFrame) -> DataFrame:
     )
 
 
-def answers_of(events: DataFrame) -> DataFrame:
-    """Return `gets` with the runs of each answer in `pieces` still an array.
+def answers_of(pairs: DataFrame) -> DataFrame:
+    """Return `gets` of the GETs with both their ends; the runs of an answer are still an array.
 
-    `first`, `last` are null when nothing came; `sent_id` then says from where on the broker sent
-    what the client had by then, null if it sent nothing. `is_plain`: all is sound, and each run
-    goes on where the one before it ends. `digests`: it was recorded by an application, whose
-    publications do not say who put them: its runs have no producer.
+    They are `pieces`. `first`, `last` are null when nothing came; `sent_id` then says from where
+    on the broker sent what the client had by then, null if it sent nothing. `is_plain`: all is
+    sound, and each run goes on where the one before it ends. `digests`: it was recorded by an
+    application, whose publications do not say who put them: its runs have no producer.
     """
-    pairs = _operations(events, "get")
     answers = pairs.withColumn("is_single", _is_single()).withColumn(
         "pieces", F.when(F.col("is_single"), F.array(_only_piece())).otherwise(_all_pieces())
     )
@@ -221,7 +228,7 @@ def controls_of(events: DataFrame) -> DataFrame:
     columns = ("client_id", "session", "topic", "host", "epoch", "outcome", "invoke_ns", "end_ns")
     answered = (F.col("last_id").alias("start_id"), "resumed", "cursor")
     made = [
-        _operations(events, f).select(*KEY, F.lit(f).alias("f"), *columns, *answered)
+        joined(events, f).select(*KEY, F.lit(f).alias("f"), *columns, *answered)
         for f in ("sub", "unsub")
     ]
     return made[0].unionByName(made[1])
@@ -256,24 +263,34 @@ def drains_of(events: DataFrame) -> DataFrame:
     return events.where(drained).select("run_id", "client_id", "topic").distinct()
 
 
-def ends_of(events: DataFrame) -> DataFrame:
+def ends_of(tallies: DataFrame) -> DataFrame:
     """Return `ends`."""
-    return events.groupBy("run_id").agg(F.max("t_ns").alias("end_ns"))
+    return tallies.groupBy("run_id").agg(F.max("last_ns").alias("end_ns"))
 
 
-def leaders_of(events: DataFrame) -> DataFrame:
+def ticks_of(acks: DataFrame) -> DataFrame:
+    """Return `ticks`: (run_id, first_ns, last_ns). Silences that matter are longer than one.
+
+    `acks`: (run_id, end_ns) of the PUTs that were acknowledged.
+    """
+    return (
+        acks.groupBy("run_id", F.floor(F.col("end_ns") / TICK_NS).alias("tick"))
+        .agg(F.min("end_ns").alias("first_ns"), F.max("end_ns").alias("last_ns"))
+        .drop("tick")
+    )
+
+
+def leaders_of(tallies: DataFrame) -> DataFrame:
     """Return `leaders`: (run_id, term, node, seen), `seen` the smallest operation it answered.
 
     An acknowledgment bears the name and the term of the node that made it, which it makes while it
     leads; a refusal may come from any node, and name whom that one takes for the leader.
     """
+    answered = F.col("node").isNotNull() & F.col("term").isNotNull()
     return (
-        events.where((F.col("type") == "ok") & F.col("node").isNotNull())
-        .where(F.col("f").isin("put", "get", "sub", "unsub") & F.col("term").isNotNull())
-        .groupBy("run_id", "term", "node", "process")
-        .agg(F.min("op_id").alias("op_id"))  # a number a group, which needs no sort
+        tallies.where(answered & F.col("answered_by").isNotNull())
         .groupBy("run_id", "term", "node")
-        .agg(F.min(operation()).alias("seen"))
+        .agg(F.min(operation(op_id="answered_by")).alias("seen"))
     )
 
 
@@ -342,36 +359,6 @@ def seen_by(rows: DataFrame, tables: Tables, id_: str, counter: str, name: str) 
         .groupBy(*rows.columns)
         .agg(F.min("seen").alias(name))
     )
-
-
-def _operations(events: DataFrame, function: str) -> DataFrame:
-    """Pair each invoke with its completion; a side that is missing leaves nulls."""
-    rows = events.where(F.col("f") == function)
-    invokes = rows.where(F.col("type") == "invoke").select(
-        *KEY,
-        *(F.col(name).alias(f"invoke_{name}") for name in _BOTH),
-        "epoch",
-        F.col("last_id").alias("asked"),
-        F.col("t_ns").alias("invoke_ns"),
-    )
-    ends = rows.where(F.col("type") != "invoke").select(
-        *KEY,
-        *(F.col(name).alias(f"end_{name}") for name in _BOTH),
-        *("first_id", "last_id", "items", "corrupt", "duplicate", "resumed", "cursor"),
-        F.col("type").alias("end_type"),
-        F.col("t_ns").alias("end_ns"),
-    )
-    # The completion knows best: a GET of any topic learns only there which one it was.
-    both = {name: F.coalesce(f"end_{name}", f"invoke_{name}") for name in _BOTH}
-    outcome = F.coalesce("end_type", F.lit("info"))
-    asked = F.coalesce("asked", "cursor")
-    together = both | {"outcome": outcome, "asked": asked}
-    # Hashing a side beats sorting both: partitions are small by design (session.fit).
-    pairs = invokes.join(ends.hint("shuffle_hash"), list(KEY), "full")
-    return pairs.withColumns(together)
-
-
-_BOTH: Final = ("client_id", "session", "topic", "host", "counter", "count", "digests")
 
 
 def _steps(operations: DataFrame, is_end: bool) -> DataFrame:

@@ -7,7 +7,7 @@ are held against (verdict.py), series over time (the report's).
 from collections.abc import Iterable
 from typing import Final
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
@@ -71,15 +71,13 @@ def delays(tables: Tables, acknowledged: int) -> DataFrame:
     return first.join(acks, ["run_id", "topic", "at", "id"]).select("given_ns", late)
 
 
-def progress_share(acks: DataFrame, events: DataFrame) -> float | None:
+def progress_share(ticks: DataFrame, events: DataFrame) -> float | None:
     """Return the share of time in which PUTs were acknowledged: all but long silences.
 
     From the first acknowledgment to the phase `heal`, when publishers stop soon, or to the last
     one. A silence counts from SILENCE_NS on, and then as a whole. None without two moments.
     """
-    seconds = acks.groupBy("run_id", F.floor(F.col("end_ns") / SECOND_NS).alias("second")).agg(
-        F.min("end_ns").alias("first_ns"), F.max("end_ns").alias("last_ns")
-    )
+    seconds = _seconds(ticks)
     heals = events.where((F.col("f") == "phase") & (F.col("phase") == "heal"))
     bounds = (
         seconds.agg(F.min("first_ns").alias("begin_ns"), F.max("last_ns").alias("last_ns"))
@@ -99,31 +97,46 @@ def progress_share(acks: DataFrame, events: DataFrame) -> float | None:
     return 1 - int(row[0] or 0) / int(bounds.end_ns - bounds.begin_ns)
 
 
-def first_after(acks: DataFrame, moments_ns: Iterable[int]) -> dict[int, int]:
-    """Return {moment: when the first PUT after it was acknowledged}, of those that have one."""
+def first_after(acks: DataFrame, ticks: DataFrame, moments_ns: Iterable[int]) -> dict[int, int]:
+    """Return {moment: when the first PUT after it was acknowledged}, of those that have one.
+
+    `acks`: (end_ns) of the PUTs that were acknowledged.
+    """
     rows = [(moment_ns,) for moment_ns in sorted(set(moments_ns))]
     if not rows:
         return {}
     moments = acks.sparkSession.createDataFrame(rows, "moment_ns BIGINT").withColumn(
-        "second", F.floor(F.col("moment_ns") / SECOND_NS)
+        "second", _second_of("moment_ns")
     )
-    timed = acks.withColumn("second", F.floor(F.col("end_ns") / SECOND_NS))
+    timed = acks.select("end_ns", _second_of("end_ns").alias("second"))
     after = F.col("end_ns") > F.col("moment_ns")
     near = timed.join(F.broadcast(moments), "second").where(after).select("moment_ns", "end_ns")
-    firsts = timed.groupBy(F.col("second").alias("then")).agg(F.min("end_ns").alias("end_ns"))
+    firsts = _seconds(ticks).select(
+        F.col("second").alias("then"), F.col("first_ns").alias("end_ns")
+    )
     far = firsts.join(F.broadcast(moments), F.col("then") > F.col("second"))
     found = near.unionByName(far.select("moment_ns", "end_ns")).groupBy("moment_ns")
     firsts_after = found.agg(F.min("end_ns").alias("first_ns")).collect()
     return {row.moment_ns: row.first_ns for row in firsts_after}
 
 
+def _seconds(ticks: DataFrame) -> DataFrame:
+    return ticks.groupBy("run_id", _second_of("first_ns").alias("second")).agg(
+        F.min("first_ns").alias("first_ns"), F.max("last_ns").alias("last_ns")
+    )
+
+
+def _second_of(moment_ns: str) -> Column:
+    return F.floor(F.col(moment_ns) / SECOND_NS)
+
+
 def _sampled(runs: DataFrame, step: int) -> DataFrame:
     """Return one row for each id of `runs` that `step` divides."""
     begin = F.ceil(F.col("first") / step).cast("bigint") * step
-    ids = F.when(
-        begin <= F.col("last"), F.sequence(begin, F.col("last"), F.lit(step).cast("bigint"))
-    )
-    return runs.withColumn("id", F.explode(ids)).drop("first", "last")
+    ids = F.sequence(begin, F.col("last"), F.lit(step).cast("bigint"))
+    # Left out first: a row that is exploded costs far more than one that is not.
+    some = runs.where(begin <= F.col("last"))
+    return some.withColumn("id", F.explode(ids)).drop("first", "last")
 
 
 def _quantiles(durations: DataFrame, keys: list[str]) -> list[Quantiles]:

@@ -214,6 +214,8 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.when(is_end, 1).cast("bigint").alias("attempt"),
         F.when(ok & put, F.lit(False)).alias("duplicate"),
         F.lit("steady").alias("phase"),
+        F.when(is_end, F.col("invoke_ns")).alias("invoke_ns"),
+        F.when(is_end, F.col("asked")).alias("asked"),
     )
 
 

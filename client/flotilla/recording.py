@@ -83,8 +83,8 @@ class Recorder:
         with self._lock:
             op_id = next(self._op_ids)
             operation = {"op_id": op_id, "f": f, "topic": topic}
-            self._write({**operation, "type": "invoke", **fields})
-            self._open[op_id] = operation
+            now_ns = self._write({**operation, "type": "invoke", **fields})
+            self._open[op_id] = {**operation, "invoke_ns": now_ns, **_repeated(fields)}
             if len(self._open) > OPEN_OPERATIONS_MAX:
                 del self._open[next(iter(self._open))]  # stays without an end
             return op_id
@@ -136,6 +136,15 @@ class Recorder:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 
 
+def _repeated(invoke: dict[str, Any]) -> dict[str, Any]:
+    """Return what of an invoke its end repeats: it is a whole operation to whoever reads on.
+
+    Not the digests, which are long.
+    """
+    repeated = {name: invoke.get(name) for name in ("counter", "count", "epoch")}
+    return {**repeated, "asked": invoke.get("last_id")}
+
+
 class ClientObserver:
     """Records what a client of the library does, through the library's Observer Protocol.
 
@@ -181,13 +190,13 @@ class ClientObserver:
         }
         if outcome.error:
             kind = "fail" if outcome.definite else "info"
-            self._recorder.complete(op_id, kind, error=outcome.error, **_asked(operation), **common)
+            self._recorder.complete(op_id, kind, error=outcome.error, **common)
         else:
             self._recorder.complete(op_id, "ok", **self._answer(operation, outcome), **common)
 
     def _answer(self, operation: Operation, outcome: Outcome) -> dict[str, Any]:
         if operation.f == "put":
-            return _asked(operation) | _stored(operation, outcome)
+            return _stored(operation, outcome)
         if operation.f == "get":
             return _handed_over(outcome) | (self.delivered(outcome) if outcome.publications else {})
         return {
@@ -265,10 +274,6 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             except orjson.JSONDecodeError:
                 continue  # analytics counts and reports these
             yield event
-
-
-def _asked(operation: Operation) -> dict[str, Any]:
-    return {"counter": operation.counter, "count": operation.count}
 
 
 def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:

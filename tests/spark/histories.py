@@ -33,9 +33,12 @@ class Run:
         return self._add({**row, "process": client_id, **fields}, "invoke")
 
     def complete(self, invoke: Row, outcome: str, **fields: Any) -> Row:
-        """Record the completion of `invoke`."""
+        """Record the completion of `invoke`, which repeats it as the recorder lets it."""
         kept = ("process", "client_id", "op_id", "session", "f", "topic")
-        return self._add({**{name: invoke[name] for name in kept}, **fields}, outcome)
+        own = {name: invoke[name] for name in kept}
+        repeated = {name: invoke.get(name) for name in ("counter", "count", "epoch")}
+        repeated |= {"invoke_ns": invoke["t_ns"], "asked": invoke.get("last_id")}
+        return self._add({**own, **repeated, **fields}, outcome)
 
     def put(
         self, producer: str, topic: str, counter: int, outcome: str, count: int = 1, **fields: Any

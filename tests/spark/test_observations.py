@@ -4,9 +4,10 @@ import random
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from analytics import observations
-from analytics.tables import ends_of
+from analytics.tables import ticks_of
 from chaos.history import longest_gap_ns
 
 MS = 1_000_000
@@ -24,8 +25,10 @@ def blackouts(
     rows += [] if heal_ns is None else [("run", "phase", "heal", None, heal_ns)]
     acks = spark.createDataFrame([("run", t_ns) for t_ns in acks_ns], "run_id STRING, end_ns LONG")
     events = spark.createDataFrame(rows, EVENTS)
-    windows = observations._windows(events, ends_of(events))
-    measured = observations._with_blackout(windows, acks).orderBy("begin_ns").collect()
+    ends = events.groupBy("run_id").agg(F.max("t_ns").alias("end_ns"))
+    windows = observations._windows(events, ends)
+    borders = observations._borders(ticks_of(acks))
+    measured = observations._with_blackout(windows, borders).orderBy("begin_ns").collect()
     return [row.blackout_ms for row in measured]
 
 

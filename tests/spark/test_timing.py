@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from analytics import timing, truth
 from analytics.load import parse
-from analytics.tables import Tables, build
+from analytics.tables import Tables, build, ticks_of
 from tests.spark.histories import Run
 
 MS = 1_000_000
@@ -56,18 +56,19 @@ def test_progress_is_all_time_but_long_silences(spark: SparkSession) -> None:
     phases = "run_id STRING, f STRING, phase STRING, t_ns BIGINT"
     heal = spark.createDataFrame([("run", "phase", "heal", 8_500 * MS)], phases)
     silent_ms = (2_000 - 900) + (4_500 - 2_100) + (8_500 - 4_500)
-    assert timing.progress_share(acks, heal) == pytest.approx(1 - silent_ms / 8_000)
-    assert timing.progress_share(acks, heal.limit(0)) == pytest.approx(1 - 3_500 / 4_000)
-    assert timing.progress_share(acks.limit(1), heal.limit(0)) is None
+    ticks = ticks_of(acks)
+    assert timing.progress_share(ticks, heal) == pytest.approx(1 - silent_ms / 8_000)
+    assert timing.progress_share(ticks, heal.limit(0)) == pytest.approx(1 - 3_500 / 4_000)
+    assert timing.progress_share(ticks_of(acks.limit(1)), heal.limit(0)) is None
 
 
 def test_first_acknowledgment_after_a_moment(spark: SparkSession) -> None:
     acks = spark.createDataFrame([("run", ms * MS) for ms in (100, 300, 2_000, 2_001)], ACKS)
     moments = [ms * MS for ms in (50, 100, 300, 2_000, 2_001)]
-    assert timing.first_after(acks, moments) == {
+    assert timing.first_after(acks, ticks_of(acks), moments) == {
         50 * MS: 100 * MS,
         100 * MS: 300 * MS,
         300 * MS: 2_000 * MS,
         2_000 * MS: 2_001 * MS,
     }
-    assert timing.first_after(acks, []) == {}
+    assert timing.first_after(acks, ticks_of(acks), []) == {}

@@ -41,9 +41,16 @@ class RandomRun:
         while self._open and self.rng.random() < 0.6:
             place = self.rng.randrange(len(self._open))
             invoke, outcome, fields = self._open.pop(place)
-            self.run.complete(invoke, outcome, **fields)
+            self.run.complete(invoke, outcome, **self.untold(invoke, fields), **fields)
         if self.rng.random() < 0.2:
             self.run.wait(self.rng.randint(1, 250))
+
+    def untold(self, invoke: Row, end: Row) -> Row:
+        """Return what the end does not repeat of its invoke, or repeats wrongly."""
+        told = {name for name in ("counter", "count", "epoch", "asked", "invoke_ns", "host")}
+        silent = {name: None for name in told - end.keys()}
+        wrong = {name: self.id() for name in ("asked", "invoke_ns", "epoch", "counter")}
+        return self.rng.choice(({}, {}, {}, silent, dict([self.rng.choice([*wrong.items()])])))
 
     def id(self) -> int:
         return self.base + self.rng.randint(1, 6)

@@ -37,7 +37,7 @@ def test_invoke_and_completion_share_op_id_and_say_where_and_when(tmp_path: Path
     common |= {"host": invoke["host"]}
     assert invoke == {**common, "type": "invoke", "counter": 5, "count": 1}
     outcome = {"first_id": 9, "last_id": 9, "attempt": 2, "duplicate": False}
-    assert ok == {**common, "type": "ok", **outcome}
+    assert ok == {**common, "type": "ok", "counter": 5, "count": 1, "invoke_ns": 11, **outcome}
 
 
 def test_an_invoke_is_in_the_file_before_invoke_returns(tmp_path: Path) -> None:
@@ -118,6 +118,7 @@ def observed(tmp_path: Path, operation: Operation, outcome: Outcome) -> dict[str
         observer.on_complete(operation, outcome)
     [invoke, end] = lines(tmp_path / "p.jsonl")
     assert (invoke["type"], invoke["op_id"], invoke["client_id"]) == ("invoke", 1, "c")
+    assert end.pop("invoke_ns") == invoke["t_ns"]
     return {name: end[name] for name in end if name not in invoke or end[name] != invoke[name]}
 
 
