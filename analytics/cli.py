@@ -62,6 +62,10 @@ def main(
     console = Console()
     if not session.MEMORY_PATTERN.fullmatch(memory):
         raise click.BadParameter(f"{memory!r} is no size such as 4g", param_hint="--memory")
+    if json_path is not None and not json_path.parent.is_dir():
+        raise click.BadParameter(f"{json_path.parent} is no directory", param_hint="--json")
+    if generation["violations"] and generation["operations"] is None:
+        raise click.UsageError("--violations are planted by --generate N; real ones are found")
     if generation["operations"] is not None:
         generate(console, directory, master, memory, generation)
         return

@@ -61,7 +61,8 @@ def _nothing(number: int, frame: FrameType | None) -> None:
     """Let the signal pass."""
 
 
-seed_option = click.option("--seed", type=int, help="Decides all that is random. Default: drawn.")
+SEED: Final = click.IntRange(0, 2**63 - 1)
+seed_option = click.option("--seed", type=SEED, help="Decides all that is random. Default: drawn.")
 out_option = click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -116,6 +117,9 @@ def run(
     with display(console, plan.expected_s) as shown:
         outcome = carry_out(shown)
     report(console, outcome)
+    console.print(
+        f"what it proves: flotilla-check {plan.directory}", highlight=False, soft_wrap=True
+    )
     raise SystemExit(exit_code(outcome))
 
 
@@ -126,8 +130,7 @@ def run(
 @duration_option
 @click.option(
     "--minutes",
-    type=click.FloatRange(0, SECONDS_MAX / 60),
-    default=0.0,
+    type=click.FloatRange(0, SECONDS_MAX / 60, min_open=True),
     help="Begin, in an order of the seed, none that would exceed so many minutes. Default: all.",
 )
 @click.option(
@@ -144,7 +147,7 @@ def suite(
     target: str,
     nodes: int,
     duration_s: float,
-    minutes: float,
+    minutes: float | None,
     judge: str,
     seed: int | None,
     out: Path | None,
@@ -158,7 +161,7 @@ def suite(
         target=target,
         nodes=nodes,
         duration_s=duration_s,
-        seconds_max=60 * minutes or None,
+        seconds_max=None if minutes is None else 60 * minutes,
         seed=launch.drawn(seed),
         directory=(out or launch.RUNS / f"suite-{launch.stamp()}").resolve(),
         judge=judge,
@@ -179,7 +182,7 @@ def list_() -> None:
 @commands.command()
 @click.argument("name", metavar="EXPERIMENT")
 @duration_option
-@click.option("--seed", type=int, help="Show the schedule that this seed makes of it, too.")
+@click.option("--seed", type=SEED, help="Show the schedule that this seed makes of it, too.")
 def show(name: str, duration_s: float, seed: int | None) -> None:
     """Print the file of EXPERIMENT, and with a seed the schedule of its faults."""
     loaded = refused(lambda: launch.load(name))

@@ -10,7 +10,7 @@ import math
 import random
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -233,10 +233,14 @@ def _build(kind: type[Table], table: Mapping[str, Any], where: str) -> Table:
         raise ExperimentError(f"{where}: unknown {sorted(strange)}; known: {sorted(known)}")
     for name, value in table.items():
         _check_value(str(known[name].type), value, f"{where}: {name}")
-    try:
-        return kind(**table)
-    except TypeError as error:
-        raise ExperimentError(f"{where}: {error}") from None
+    required = (
+        name
+        for name, entry in known.items()
+        if entry.default is MISSING and entry.default_factory is MISSING
+    )
+    if lacking := [name for name in required if name not in table]:
+        raise ExperimentError(f"{where}: it lacks {', '.join(lacking)}")
+    return kind(**table)
 
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {

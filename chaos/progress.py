@@ -80,6 +80,7 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next_tick_s = time.monotonic() + LINES_EVERY_S
+        self._shown = ""
 
     def __enter__(self) -> Self:
         return self
@@ -92,9 +93,10 @@ class Lines:
         self._console.print(f"· {title}", highlight=False, soft_wrap=True)
 
     def tick(self, status: str) -> None:
-        """Print it if the last one was long ago."""
-        if time.monotonic() >= self._next_tick_s:
+        """Print it if the last one was long ago, and said something else."""
+        if time.monotonic() >= self._next_tick_s and status != self._shown:
             self._next_tick_s = time.monotonic() + LINES_EVERY_S
+            self._shown = status
             self.say(status)
 
     def say(self, line: str) -> None:

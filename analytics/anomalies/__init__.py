@@ -45,7 +45,12 @@ class Check:
 
 
 CHECKS: Final = (
-    Check("lost", lost, "an acknowledged publication never reached a subscriber that was owed it"),
+    Check(
+        "lost",
+        lost,
+        "an acknowledged publication never reached a subscriber that was owed it, though it got"
+        " later ones (middle; prefix: nothing lower came) or drained the topic (tail)",
+    ),
     Check("duplicate_stored", duplicate_stored, "one publication stands under two ids"),
     Check(
         "duplicate_delivered", duplicate_delivered, "an id was handed over twice, asked for once"

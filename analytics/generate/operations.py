@@ -85,6 +85,11 @@ def topic_of(index: Number) -> Number:
     return F.concat(F.lit("topic-"), index.cast("string"))
 
 
+def node_names() -> list[str]:
+    """Return the nodes' names."""
+    return [f"n{index + 1}" for index in range(NODES)]
+
+
 def leader(term: Number) -> Number:
     """Return the node that leads in `term`."""
     if isinstance(term, int):
@@ -225,10 +230,13 @@ def single_events(shape: Shape, run_id: str) -> Iterator[dict[str, Any]]:
     common = {"run_id": run_id, "host": HOST, "type": "info", "session": 1}
     begin = {**common, "process": "runner", "f": "phase"}
     marks: list[tuple[int, dict[str, Any]]] = [(1, {**begin, "phase": "steady"})]
-    for number in fault_numbers(shape):
-        detail = {"name": "kill-leader", "action": "inject", "targets": ["n1"]}
-        fault = {**common, "process": "runner", "f": "fault", "error": json.dumps(detail)}
-        marks.append((int(time_ns(number)), fault))
+    for term, number in enumerate(fault_numbers(shape), start=1):
+        detail = {"name": "kill-leader", "targets": [leader(term)]}
+        healed = number + unknown_count(shape)
+        for action, at in (("inject", number), ("heal", healed)):
+            error = json.dumps({**detail, "action": action})
+            fault = {**common, "process": "runner", "f": "fault", "error": error}
+            marks.append((int(time_ns(at)), fault))
     marks += [(ends_ns, {**begin, "phase": "heal"}), (ends_ns + 1, {**begin, "phase": "drain"})]
     for op_id, (t_ns, row) in enumerate(marks, start=1):
         yield {**row, "op_id": op_id, "t_ns": t_ns, "wall_ns": t_ns + WALL_NS}

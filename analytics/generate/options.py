@@ -22,7 +22,8 @@ OPTIONS: Final = (
         "operations",
         type=int,
         metavar="N",
-        help="Make up a history of N operations in DIRECTORY instead of checking one.",
+        help="Make up a history of N operations in DIRECTORY instead of checking one. Each planted "
+        "violation needs room: with 64 topics some 17,000 operations.",
     ),
     click.option(
         "--violations",
@@ -38,9 +39,11 @@ OPTIONS: Final = (
         show_default=True,
         help="Percentage of the publications in its first topic; 0: as many as in the others.",
     ),
-    click.option("--producers", default=DEFAULTS.producers, show_default=True),
-    click.option("--subscribers", default=DEFAULTS.subscribers, show_default=True),
-    click.option("--seed", default=DEFAULTS.seed, show_default=True),
+    click.option("--producers", default=DEFAULTS.producers, show_default=True, help="That PUT."),
+    click.option(
+        "--subscribers", default=DEFAULTS.subscribers, show_default=True, help="Of every topic."
+    ),
+    click.option("--seed", default=DEFAULTS.seed, show_default=True, help="Of all that varies."),
     click.option("--jsonl", "as_jsonl", is_flag=True, help="Write JSON lines, not Parquet."),
 )
 

@@ -49,7 +49,8 @@ def generate(
         events.write.options(compression="zstd", **PLAIN).parquet(str(directory / PARQUET))
     answers = {"expected": expected, **_truths(shape, scene)}
     (directory / "planted.json").write_text(json.dumps(answers, indent=2) + "\n")
-    about = {"run_id": run_id, "seed": shape.seed, "experiment": "generated", "violations": wanted}
+    about = {"run_id": run_id, "seed": shape.seed, "experiment": "generated"}
+    about |= {"nodes": ops.node_names(), "violations": wanted}
     (directory / "run.json").write_text(json.dumps(about, indent=2) + "\n")
     return answers
 

@@ -126,3 +126,18 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, spark: SparkSession
     (tmp_path / "run.json").write_text("{}")
     intake = load(spark, tmp_path).intake
     assert [reason.split(": ")[1] for reason in intake.reasons()] == ["gone.jsonl", "run.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--violations", "lost=1"], "planted by --generate"),
+        (["--json", "/nowhere/report.json"], "/nowhere is no directory"),
+    ],
+)
+def test_what_would_be_in_vain_is_refused_before_spark_starts(
+    tmp_path: Path, options: list[str], complaint: str
+) -> None:
+    done = CliRunner().invoke(main, [str(tmp_path), *options])
+    assert done.exit_code == 2
+    assert complaint in done.output

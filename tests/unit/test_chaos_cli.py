@@ -47,6 +47,20 @@ def test_show_with_a_seed_tells_when_each_fault_comes_the_same_for_the_same_seed
     assert injections[0].endswith("1.00  inject kill-leader + client-crash")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "none", "--seed", "-5"],
+        ["run", "none", "--seed", str(2**63)],
+        ["suite", "none", "--minutes", "0"],
+    ],
+)
+def test_numbers_that_no_run_can_have_are_errors_of_usage(arguments: list[str]) -> None:
+    done = CliRunner().invoke(cli.commands, arguments)
+    assert done.exit_code == 2
+    assert "is not in the range" in done.output
+
+
 def test_heal_tells_what_it_has_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "sweep", lambda: ["local: /runs/dead"])
     assert CliRunner().invoke(cli.commands, ["heal"]).output == "local: /runs/dead\n"

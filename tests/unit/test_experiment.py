@@ -113,7 +113,7 @@ def test_a_document_of_an_experiment_says_each_groups_kind() -> None:
         (LEAST + '[[clients]]\nkind = "publisher"\nsize_bytes = 9_999_999\n', "from 0 to 1.04858e"),
         (LEAST + '[[faults]]\nname = "flood"\n', r"unknown faults \['flood'\]"),
         (LEAST + '[[faults]]\nname = "wipe"\nalso = ["flood"]\n', r"unknown faults \['flood'\]"),
-        (LEAST + "[[faults]]\nhold_s = 1\n", "missing"),
+        (LEAST + "[[faults]]\nhold_s = 1\n", "faults: it lacks name"),
         (LEAST + "[faults]\nhold_s = 1\n", r"\[\[faults\]\] has to be a list of tables"),
         (LEAST + "[phases]\nsteady_s = true\n", "steady_s is True, it has to be of type float"),
     ],

@@ -54,6 +54,8 @@ def test_a_log_has_stages_and_what_is_said_and_a_tick_now_and_then(
     shown.stage("steady", 3)
     for now_s in (100.1, 102.0, 105.1, 105.2, 110.3):
         shown.tick(f"tick {now_s}")
+    now_s = 130.0
+    shown.tick("tick 110.3")  # a log gains nothing by the same line again
     shown.say("n1 leads")
     assert file.getvalue().split("\n") == [
         "· steady",
