@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 
 from analytics import session
 from analytics.anomalies import CHECKS, Check
+from analytics.cache import held, remedy_named, remedy_of
 from analytics.load import History, is_short, load
 from analytics.observations import observe
 from analytics.outcome import reasons_of
@@ -34,11 +35,16 @@ def check(
     """Check the run in `directory` on Spark at `master` (default local[2]) and return the report,
     or what `finish` makes of it.
 
-    Raises HistoryError when there is nothing to check, JavaMissing when Spark can't be started.
+    Raises HistoryError when there is nothing to check or another check of it is running,
+    JavaMissing when Spark can't be started.
     """
     begun_s = time.monotonic()
     tell = on_progress or (lambda _name, _result: None)
-    with session.opened(master, memory, is_short(directory)) as spark:
+    with (
+        held(directory),
+        session.opened(master, memory, is_short(directory)) as spark,
+        remedy_named(directory),
+    ):
         tell(READING, None)
         place = place_of(spark, str(directory))
         history = load(spark, place)
@@ -88,7 +94,8 @@ def run_check(history: History, one: Check) -> CheckResult:
         error = None
     except Exception as failure:  # noqa: BLE001  (the boundary of a check, see above)
         count, witnesses = 0, ()
-        error = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}"
+        said = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}"
+        error = remedy_of(history.keeper.cache, failure) or said
     seconds = time.monotonic() - begun_s
     return CheckResult(one.name, one.meaning, count, witnesses, seconds, error)
 

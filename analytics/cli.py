@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from analytics import session
+from analytics.cache import HistoryError
 from analytics.check import Finish, check
 from analytics.generate.options import made, with_generation
 from analytics.generate.shape import BadShape
-from analytics.load import HistoryError
 from analytics.report.page import PAGE, write_report
 from analytics.session import JavaMissing
 from analytics.storage import is_url

@@ -18,11 +18,18 @@ from pyspark.sql import DataFrame, SparkSession
 from analytics.schema import PLAIN
 from analytics.storage import Place, RemotePath
 
+OVERFLOW: Final = (
+    "overflow"  # in a short history's cache: tables that it has too long for the driver
+)
 ROWS_MAX: Final = 500_000  # in the driver; a table with more goes to a file: 4 GB have room for it
 
 
 class Keeper(Protocol):
     """Keeps tables under their names, and evidence under the names of its checks."""
+
+    @property
+    def cache(self) -> Place:
+        """The directory that is for what is kept in files."""
 
     def table(self, name: str, table: DataFrame) -> DataFrame:
         """Return `table` as it is kept."""
@@ -64,8 +71,10 @@ class InDriver:
         """Return `table` as it is kept: in one partition."""
         jvm_rows = table.limit(ROWS_MAX + 1)._jdf.collectAsList()
         if jvm_rows.size() > ROWS_MAX:
-            remove_tree(self.cache / name)
-            return OnDisk(self.spark, self.cache, is_fresh=True).table(name, table).coalesce(1)
+            # Apart from what is kept from check to check, and from the evidence that it may become.
+            overflow = self.cache / OVERFLOW
+            remove_tree(overflow / name)
+            return OnDisk(self.spark, overflow, is_fresh=True).table(name, table).coalesce(1)
         literal = self.spark._jsparkSession.createDataFrame(jvm_rows, table._jdf.schema())
         return DataFrame(literal, self.spark).coalesce(1)
 

@@ -1,13 +1,12 @@
-"""From a run's directory to events in Parquet: reading, judging lines, caching. No anomalies here.
+"""From a run's directory to events in Parquet: reading and judging lines. No anomalies here.
 
-`DIR/parquet` is a cache: `manifest.json` in it names the inputs (size, modification time) that it
-was made from, and is written last. Any difference, and all of it is made anew.
+When what was kept of an earlier reading is believed is said in cache.py.
 """
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -16,23 +15,19 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from analytics import schema
-from analytics.keeping import InDriver, Keeper, OnDisk, make_tree, remove_tree
+from analytics.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, write_manifest
+from analytics.keeping import InDriver, Keeper, OnDisk, remove_tree
 from analytics.session import LINES_SHORT_MAX, fit
-from analytics.storage import Place, files_in
+from analytics.storage import Place, files_in, for_spark
 from analytics.tables import Tables, build
 from analytics.truth import Truth, files_of, truth_of
 
 PARQUET: Final = "history.parquet"  # in a run's directory, instead of history/*.jsonl
-LAYOUT: Final = 11  # of the cache; raise it with a table's columns, or what is a short history
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024  # a GET's answer with 100,000 runs of one is under 6 MB
 EXAMPLE_CHARACTERS_MAX: Final = 120
 LINE_BYTES: Final = 300  # of a history's line, about: a guess at their number before any is read
 ROW_BYTES: Final = 10  # of the same line in Parquet, about
 APPLICATION: Final = "application"  # `recorded_by` in run.json
-
-
-class HistoryError(Exception):
-    """The directory holds no history that could be read; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +88,10 @@ def load(spark: SparkSession, directory: Place) -> History:
     Raises HistoryError when there is no history to read.
     """
     survey = _survey(directory)
-    cache = directory / "parquet"
-    inputs = _inputs((directory / "run.json", *survey.readable, *files_of(directory)))
-    size_bytes = sum(size for _name, size, _time in inputs)
-    intake = _kept_intake(cache, inputs)
+    cache = directory / DIRECTORY
+    inputs = inputs_of((directory / "run.json", *survey.readable, *files_of(directory)))
+    size_bytes = sum(size for _name, size, *_times in inputs)
+    intake = kept_intake(cache, inputs, Intake)
     is_fresh = intake is None
     if intake is None:
         remove_tree(cache)
@@ -114,9 +109,7 @@ def load(spark: SparkSession, directory: Place) -> History:
     truth = truth_of(spark, directory)
     tables = build(events, truth, keeper.table)
     if is_fresh:
-        make_tree(cache)
-        manifest = {"layout": LAYOUT, "inputs": inputs, "intake": asdict(intake)}
-        (cache / "manifest.json").write_text(json.dumps(manifest, indent=2))
+        write_manifest(cache, inputs, intake)
     is_application = _is_application(directory / "run.json")
     return History(intake, events, tables, keeper, truth, is_application)
 
@@ -132,7 +125,7 @@ def is_short(directory: Path | str) -> bool:
 
 def _rows(spark: SparkSession, survey: _Survey) -> DataFrame:
     """Return the rows of a history that is kept as Parquet; columns that it lacks are null."""
-    paths = [path.resolve().as_uri() for path in survey.readable]
+    paths = [for_spark(path) for path in survey.readable]
     return spark.read.schema(schema.EVENT).parquet(*paths)
 
 
@@ -150,10 +143,13 @@ def parse(lines: DataFrame) -> DataFrame:
     line = F.from_json("value", f"{schema.LINE}, unparsed STRING", options)
     fields = lines.where(F.trim("value") != "").withColumn("line", line)
     events = fields.select(*lines.columns, "line.*")
-    # Two objects in one line (a write after a torn one): the parser would stop after the first.
-    glued = F.col("value").contains('}{"')
+    # Whatever follows the first object of a line (a write after a torn one), the parser ignores.
+    alone = F.size(
+        F.from_json(F.concat(F.lit("["), "value", F.lit("]")), "ARRAY<STRUCT<f: STRING>>")
+    )
+    is_text = F.is_valid_utf8("value") & F.coalesce(alone == 1, F.lit(False))
     lacks = F.coalesce(_lacks() | _has_bad_arrays(), F.lit(True))
-    malformed = F.col("unparsed").isNotNull() | glued | lacks
+    malformed = F.col("unparsed").isNotNull() | ~is_text | lacks
     return (
         events.withColumn("malformed", malformed)
         .withColumn("items", F.transform("items", _item))
@@ -177,9 +173,20 @@ def _lacks() -> Column:
         put & invoke & F.col("counter").isNull(),
         put & ok & F.col("first_id").isNull(),
         sub & ok & F.col("last_id").isNull(),
+        operation & F.coalesce(_is_beyond(), F.lit(False)),
         F.col("digests").isNotNull() & ~F.coalesce(_has_all_digests(), F.lit(False)),
     ]
     return reduce(lambda left, right: left | right, rules)
+
+
+def _is_beyond() -> Column:
+    """Return whether a number of an operation is one that no recorder writes."""
+    numbers = ("counter", "count", "first_id", "last_id", "cursor", "asked", "epoch")
+    return (
+        (F.least(*numbers) < 0)
+        | (F.greatest(*numbers) > schema.NUMBER_MAX)
+        | (F.col("count") > schema.COUNT_MAX)
+    )
 
 
 def _has_all_digests() -> Column:
@@ -190,8 +197,9 @@ def _has_all_digests() -> Column:
 
 def _has_bad_arrays() -> Column:
     """Return whether a line's `items` or `corrupt` are not as the history's format has them."""
-    items = F.exists("items", lambda item: ~_whole(item, (0, 2, 3), 4))
-    corrupt = F.exists("corrupt", lambda bad: ~_whole(bad, (0,), 2))
+    item_bounds = {0: schema.NUMBER_MAX, 2: schema.NUMBER_MAX, 3: schema.COUNT_MAX}
+    items = F.exists("items", lambda item: ~_whole(item, item_bounds, 4))
+    corrupt = F.exists("corrupt", lambda bad: ~_whole(bad, {0: schema.NUMBER_MAX}, 2))
     return F.coalesce(items, F.lit(False)) | F.coalesce(corrupt, F.lit(False))
 
 
@@ -201,11 +209,14 @@ def _is_malformed_row() -> Column:
 
 
 def _has_holes() -> Column:
-    """Return whether a number is missing in a row's arrays."""
+    """Return whether a number is missing in a row's arrays, or one that no recorder writes."""
 
     def lacks(array: str, *names: str) -> Column:
         def any_of(one: Column) -> Column:
-            return reduce(lambda left, right: left | right, (one[name].isNull() for name in names))
+            bounds = {"count": schema.COUNT_MAX}
+            numbers = (one[name].between(0, bounds.get(name, schema.NUMBER_MAX)) for name in names)
+            whole = reduce(lambda left, right: left & right, numbers)
+            return ~F.coalesce(whole, F.lit(False))
 
         # Most have one run, and a look at it is cheaper than a loop.
         single = any_of(F.get(array, F.lit(0)))
@@ -215,8 +226,11 @@ def _has_holes() -> Column:
     return F.coalesce(items, F.lit(False)) | F.coalesce(lacks("corrupt", "id"), F.lit(False))
 
 
-def _whole(array: Column, number_places: tuple[int, ...], size: int) -> Column:
-    numbers = (F.get(array, place).try_cast("bigint").isNotNull() for place in number_places)
+def _whole(array: Column, bounds: Mapping[int, int], size: int) -> Column:
+    """Return whether an array has `size` places, and numbers up to `bounds` in these of them."""
+    numbers = (
+        F.get(array, place).try_cast("bigint").between(0, most) for place, most in bounds.items()
+    )
     whole = reduce(lambda left, right: left & right, numbers, F.size(array) == size)
     return F.coalesce(whole, F.lit(False))
 
@@ -256,6 +270,7 @@ def _survey(directory: Place) -> _Survey:
         found = "; ".join(unreadable) or "no *.jsonl files"
         raise HistoryError(f"no history to read in {directory / 'history'}: {found}")
     run_id = _run_id(directory / "run.json", unreadable)
+    unreadable += _absent(directory / "run.json", readable)
     return _Survey(run_id, tuple(readable), tuple(unreadable), torn_lines, is_parquet=False)
 
 
@@ -266,11 +281,11 @@ def _is_torn(path: Place) -> bool:
         file.seek(max(0, size_bytes - TAIL_BYTES_MAX))
         tail = file.read()
     last_line = tail[tail.rfind(b"\n") + 1 :]
-    if not last_line:
+    if not last_line.strip():
         return False
     try:
         json.loads(last_line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
     return False
 
@@ -280,9 +295,21 @@ def _run_id(path: Place, unreadable: list[str]) -> str:
         return str(json.loads(path.read_bytes())["run_id"])
     except OSError as error:
         unreadable.append(f"{path.name}: {error.strerror}")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         unreadable.append(f"{path.name}: no `run_id`: {error!r}")
     return ""
+
+
+def _absent(run_file: Place, readable: Iterable[Place]) -> list[str]:
+    """Return what is wrong with the files: one that run.json names, and that is not there."""
+    try:
+        named = json.loads(run_file.read_bytes()).get("history", [])
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return []  # `_run_id` has said so
+    if not isinstance(named, list):
+        return [f"{run_file.name}: `history` is no list of names"]
+    gone = {str(name) for name in named} - {path.name for path in readable}
+    return [f"{name}: run.json names it, and it is not there" for name in sorted(gone)]
 
 
 def _is_application(path: Place) -> bool:
@@ -291,23 +318,6 @@ def _is_application(path: Place) -> bool:
         return bool(json.loads(path.read_bytes())["recorded_by"] == APPLICATION)
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _inputs(paths: tuple[Place, ...]) -> list[list[Any]]:
-    """Return [name, size in bytes, modification time in ns] of each file that is there."""
-    stats = [(path.name, path.stat()) for path in paths if path.exists()]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-
-
-def _kept_intake(cache: Place, inputs: list[list[Any]]) -> Intake | None:
-    try:
-        manifest = json.loads((cache / "manifest.json").read_bytes())
-    except (OSError, ValueError):
-        return None  # no cache, or one whose making was interrupted: it is made anew
-    if manifest.get("layout") != LAYOUT or manifest.get("inputs") != inputs:
-        return None
-    intake = manifest["intake"]
-    return Intake(**{**intake, "unreadable": tuple(intake["unreadable"])})
 
 
 def _count(spark: SparkSession, survey: _Survey, _target: Place) -> Intake:
@@ -331,7 +341,7 @@ def _count(spark: SparkSession, survey: _Survey, _target: Place) -> Intake:
 
 def _convert(spark: SparkSession, survey: _Survey, target: Place) -> Intake:
     """Write the readable lines to `target` as events; count all lines on the way."""
-    paths = [path.resolve().as_uri() for path in survey.readable]
+    paths = [for_spark(path) for path in survey.readable]
     text = spark.read.text(paths).select("value", F.col("_metadata.file_name").alias("file"))
     shown = F.substring("value", 1, EXAMPLE_CHARACTERS_MAX)
     example = F.when(F.col("malformed"), F.concat_ws(": ", "file", shown))

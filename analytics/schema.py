@@ -46,6 +46,10 @@ TRUTH: Final = (
 # The nodes that a run had, and whether it is known what stood on their disks at its end.
 NODES: Final = "run_id STRING, node STRING, is_collected BOOLEAN"
 
+# Of ids, counters and cursors: above, JSON's numbers are not exact everywhere.
+NUMBER_MAX: Final = 2**53
+COUNT_MAX: Final = 2**24  # publications in one operation: far more than a batch can hold
+
 DIGEST_DIGITS: Final = 16  # of one publication, in `digests`
 
 TYPES: Final = ("invoke", "ok", "fail", "info")

@@ -69,10 +69,6 @@ class RemotePath:
         """Return the path itself: a URL is absolute."""
         return self
 
-    def as_uri(self) -> str:
-        """Return the URL."""
-        return self.url
-
     def exists(self) -> bool:
         """Return whether there is something under this path."""
         return bool(self._asked(lambda files, path: files.exists(path)))
@@ -167,6 +163,11 @@ class _Stream(io.RawIOBase):
 
 
 Place = Path | RemotePath
+
+
+def for_spark(place: Place) -> str:
+    """Return how Spark is told of a file: with what a URI would escape (a space) as it is."""
+    return str(place) if isinstance(place, RemotePath) else f"file:{place.resolve()}"
 
 
 def files_in(directory: Place, pattern: str) -> tuple[Place, ...]:

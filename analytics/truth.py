@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from analytics import schema
-from analytics.storage import Place
+from analytics.storage import Place, for_spark
 
 NOT_COLLECTED: Final = "no truth collected"
 # kind -> the fields without which a row of it says nothing.
@@ -70,7 +70,7 @@ def truth_of(spark: SparkSession, directory: Place) -> Truth:
     collected = {file.stem for file in files}
     if not collected and not expected:
         return none(spark, members)
-    uris = [file.resolve().as_uri() for file in files]
+    uris = [for_spark(file) for file in files]
     lines = spark.read.text(uris) if uris else _no_lines(spark)
     names = tuple(sorted(members | collected | expected))
     nodes = [(run_id, node, node in collected) for node in names]

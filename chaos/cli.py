@@ -18,7 +18,7 @@ from rich.console import Console
 from chaos import experiment as experiments
 from chaos import launch
 from chaos.demo import run_demo
-from chaos.experiment import ExperimentError, schedule
+from chaos.experiment import SECONDS_MAX, ExperimentError, schedule
 from chaos.outcome import Outcome
 from chaos.progress import display
 from chaos.suite import JUDGES, SPARK, Options, Suite
@@ -29,7 +29,6 @@ from cluster.config import MEMBER_COUNTS
 EXIT_UNMET: Final = 1
 EXIT_UNFINISHED: Final = 2
 EXIT_INTERRUPTED: Final = 130  # as a shell has it for SIGINT
-SECONDS_MAX: Final = 86_400
 
 
 def main() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import random
+import reprlib
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from itertools import cycle
@@ -16,13 +18,24 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from chaos.workloads.kinds import KINDS, Parameters, complaint, kind_of
+from flotilla.protocol import (
+    INTEGER_MAX,
+    SUB,
+    ProtocolError,
+    Request,
+    decode_request,
+    encode_request,
+)
 
 EXPERIMENTS: Final = Path(__file__).parent / "experiments"
 SUFFIX: Final = ".toml"
 JITTER: Final = 0.25  # windows differ by up to a quarter, so runs don't beat in time with timers
 WINDOWS_MAX: Final = 10_000  # an hour of the shortest useful windows; more is a typing error
-TOPICS_MAX: Final = 1_000  # of a number of topics: a client's subscriptions have this limit too
+TOPICS_MAX: Final = 1_000  # a client's subscriptions have this limit too
 GROUP_MAX: Final = 100  # processes of one kind: this is one machine
+SECONDS_MAX: Final = 86_400  # a day: nobody waits longer for a phase
+DEADLINE_MS: Final = (1, 600_000)  # of an operation; a client takes a day, and a run waits for it
+NESTING_MAX: Final = 8  # tables and lists in each other; an experiment has three
 
 Table = TypeVar("Table")
 
@@ -161,10 +174,7 @@ def file_of(name: str) -> Path:
 
 def parse(text: str, name: str, known_faults: Collection[str]) -> Experiment:
     """Return the experiment that `text` (TOML) describes. Raises ExperimentError."""
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{name}: {error}") from None
+    tables = _tables(text, name)
     plans = [_plan(table, name) for table in _rows(tables, "faults", name)]
     groups = [_group(table, name) for table in _rows(tables, "clients", name)]
     workload = _topics(_table(tables, "workload", name), f"{name}: workload")
@@ -177,6 +187,30 @@ def parse(text: str, name: str, known_faults: Collection[str]) -> Experiment:
     experiment = _build(Experiment, {"name": name, **tables, **parts}, name)
     _check(experiment, name, known_faults)
     return experiment
+
+
+def _tables(text: str, name: str) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{name}: {error}") from None
+    except RecursionError:
+        raise ExperimentError(f"{name}: its tables or lists are nested too deeply") from None
+    except ValueError:  # of int(), which takes some thousands of digits
+        raise ExperimentError(f"{name}: a number has too many digits") from None
+    _check_size(tables, name, NESTING_MAX)
+    return tables
+
+
+def _check_size(value: Any, name: str, nesting_max: int) -> None:
+    """Refuse what can't be written into a history or a message, wherever it stands."""
+    if isinstance(value, int) and abs(value) > INTEGER_MAX:
+        raise ExperimentError(f"{name}: a whole number is beyond {INTEGER_MAX}")
+    if isinstance(value, dict | list):
+        if nesting_max == 0:
+            raise ExperimentError(f"{name}: its tables or lists are nested too deeply")
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_size(inner, name, nesting_max - 1)
 
 
 def _table(tables: dict[str, Any], key: str, where: str) -> dict[str, Any]:
@@ -195,19 +229,25 @@ def _rows(tables: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
 
 def _plan(table: dict[str, Any], name: str) -> FaultPlan:
     where = f"{name}: faults"
-    return _build(FaultPlan, _tupled(table, "also", where), where)
+    plan = _build(FaultPlan, _tupled(table, "also", where), where)
+    if twice := _repeated(plan.names):
+        raise ExperimentError(f"{where}: {twice!r} is named twice for one window")
+    return plan
 
 
 def _group(table: dict[str, Any], name: str) -> Group:
     kind = table.pop("kind", None)
-    if kind not in KINDS:
-        raise ExperimentError(f"{name}: clients: kind is {kind!r}; there are {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        shown = reprlib.repr(kind)
+        raise ExperimentError(f"{name}: clients: kind is {shown}; there are {', '.join(KINDS)}")
     where = f"{name}: clients: {kind}"
     own: dict[str, Any] = {key: table.pop(key) for key in ("count", "topics") if key in table}
     parameters: Any = _build(KINDS[kind], table, where)
     if wrong := complaint(parameters):
         raise ExperimentError(f"{where}: {wrong}")
-    return _build(Group, {"parameters": parameters, **_tupled(own, "topics", where)}, where)
+    group = _build(Group, {"parameters": parameters, **_tupled(own, "topics", where)}, where)
+    _check_topics(group.topics, where)
+    return group
 
 
 def _topics(table: dict[str, Any], where: str) -> dict[str, Any]:
@@ -223,7 +263,8 @@ def _topics(table: dict[str, Any], where: str) -> dict[str, Any]:
 def _tupled(table: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     texts = table.get(key, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ExperimentError(f"{where}: {key} is {texts!r}, it has to be a list of names")
+        shown = reprlib.repr(texts)
+        raise ExperimentError(f"{where}: {key} is {shown}, it has to be a list of names")
     return table | {key: tuple(texts)}
 
 
@@ -233,6 +274,7 @@ def _build(kind: type[Table], table: Mapping[str, Any], where: str) -> Table:
         raise ExperimentError(f"{where}: unknown {sorted(strange)}; known: {sorted(known)}")
     for name, value in table.items():
         _check_value(str(known[name].type), value, f"{where}: {name}")
+        _check_bounds(name, value, where)
     required = (
         name
         for name, entry in known.items()
@@ -259,14 +301,43 @@ def _check_value(annotation: str, value: Any, where: str) -> None:
         raise ExperimentError(f"{where} is {value}, it has to be 0 or more")
 
 
+def _check_bounds(name: str, value: Any, where: str) -> None:
+    if name == "deadline_ms":
+        low, most = DEADLINE_MS
+    elif name.endswith(("_s", "_s_max")) and not name.endswith("_per_s"):
+        low, most = 0, SECONDS_MAX
+    else:
+        return
+    if not low <= value <= most:
+        raise ExperimentError(f"{where}: {name} is {value}, it has to be from {low} to {most:,}")
+
+
+def _check_topics(topics: tuple[str, ...], where: str) -> None:
+    if len(topics) > TOPICS_MAX:
+        raise ExperimentError(f"{where}: {len(topics)} topics; at most {TOPICS_MAX} there may be")
+    if twice := _repeated(topics):
+        raise ExperimentError(f"{where}: the topic {reprlib.repr(twice)} is named twice")
+    for topic in topics:
+        if " " in topic:
+            raise ExperimentError(f"{where}: the topic {reprlib.repr(topic)} has a space in it")
+        try:
+            decode_request(encode_request(Request(SUB, "check", topic, "check")))
+        except ProtocolError as error:
+            raise ExperimentError(f"{where}: no topic {reprlib.repr(topic)}: {error}") from None
+
+
+def _repeated(texts: tuple[str, ...]) -> str | None:
+    """Return the first text that stands there more than once."""
+    return next((text for text, count in Counter(texts).items() if count > 1), None)
+
+
 def _check(experiment: Experiment, name: str, known_faults: Collection[str]) -> None:
     workload = experiment.workload
     if experiment.name != name:
         raise ExperimentError(f"{name}: its name is given as {experiment.name!r}")
     if not experiment.about.strip():
         raise ExperimentError(f"{name}: `about` has to say what it is after")
-    if bad := [topic for topic in workload.topics if not topic or not _is_word(topic)]:
-        raise ExperimentError(f"{name}: topics with spaces or empty: {bad}")
+    _check_topics(workload.topics, f"{name}: workload")
     if strange := set(experiment.fault_names) - set(known_faults):
         raise ExperimentError(f"{name}: unknown faults {sorted(strange)}")
     for group in workload.groups:
@@ -298,10 +369,6 @@ def steady_topics(workload: Workload) -> set[str]:
         if group.parameters.reads and group.kind != "visitor"
         for topic in workload.topics_of(group)
     }
-
-
-def _is_word(topic: str) -> bool:
-    return topic.isprintable() and " " not in topic
 
 
 def as_document(experiment: Experiment) -> dict[str, Any]:

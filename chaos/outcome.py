@@ -157,7 +157,8 @@ def write_run_file(
 ) -> None:
     """Write what is run on which target, and what it has come to, to the run's `run.json`.
 
-    `truth_of`: the nodes whose disks are read at the end; a missing one is a reason for doubt.
+    `truth_of`: the nodes whose disks are read at the end; a missing one is a reason for doubt, and
+    so is a file of those in `history`.
     """
     document = {
         "run_id": plan.run_id,
@@ -168,6 +169,7 @@ def write_run_file(
         "nodes": list(nodes),
         "versions": versions(),
         "start": start_time,
+        "history": sorted(path.name for path in (plan.directory / "history").glob("*.jsonl")),
         "outcome": asdict(outcome),
     }
     if truth_of:

@@ -33,6 +33,9 @@ def judge(directory: Path) -> str:
     found = twins.find_all(events, truth, nodes)
     reasons = list(run["outcome"]["reasons"])
     reasons += [f"the disk of {node} was not read" for node, was in nodes.items() if not was]
+    history = directory / "history"
+    gone = [name for name in run.get("history", ()) if not (history / name).exists()]
+    reasons += [f"{name}: run.json names it, and it is not there" for name in gone]
     if bad_lines := bad_events + bad_truth:
         reasons.append(f"{bad_lines} lines can't be read")
     verdict = "unknown" if reasons else "valid"

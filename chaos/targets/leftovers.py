@@ -13,20 +13,26 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
 from chaos.targets import TargetError
 from chaos.targets.commands import output
-from cluster.local import LocalCluster, LocalError
 
-PATIENCE_S: Final = 2.0  # nobody needs these nodes any more
+FIELDS: Final = ("kind", "directory", "label")
+DEATH_S_MAX: Final = 10.0  # a killed process may have to finish an fdatasync
+EXEC_S_MAX: Final = 1.0  # of a moment that is some microseconds long on an idle machine
+EXEC_POLL_S: Final = 0.0001
+PROCESSES: Final = Path("/proc")
+CONFIG_NAME: Final = "node.toml"  # DIRECTORY/NODE/node.toml: a node's last argument
 # What a compose project has: how it is removed, and further options of its listing.
 CONTAINER_KINDS: Final = {
     "container": ("rm --force", "--all"),
@@ -74,7 +80,7 @@ class Claim:
         """
         claims_directory().mkdir(mode=CLAIMS_MODE, exist_ok=True)
         directory = _checked_directory()
-        if self._fields["label"] and self._fields["label"] in _living_labels():
+        if self._fields["label"] in _in_use():
             raise TargetError(f"{self._fields['label']} is in use by another run")
         descriptor, path = tempfile.mkstemp(".json", dir=directory)
         self._held = descriptor, Path(path)
@@ -95,14 +101,66 @@ Clear = Callable[[Path, str], None]
 
 
 def clear_processes(directory: Path, label: str) -> None:
-    """Wake and end the node processes of a directory."""
-    if directory.exists():
-        LocalCluster(directory).down(PATIENCE_S)
+    """End the node processes of a directory, be they paused or the directory gone.
+
+    Raises TargetError if one of them can't be ended.
+    """
+    with ExitStack() as stack:
+        nodes = {}
+        for pid in _pids_of(directory):
+            with suppress(ProcessLookupError):  # it has just ended
+                process = os.pidfd_open(pid)
+                stack.callback(os.close, process)
+                # Asked again: so the reuse of a pid can't make us kill a stranger.
+                if _is_node_of(directory, pid):
+                    nodes[pid] = process
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+        deadline_s = time.monotonic() + DEATH_S_MAX
+        alive = [pid for pid, process in nodes.items() if not _ends(process, deadline_s)]
+    if alive:
+        raise TargetError(f"processes {alive} still run {DEATH_S_MAX:g} s after SIGKILL")
+
+
+def _pids_of(directory: Path) -> list[int]:
+    pids = [int(entry) for entry in os.listdir(PROCESSES) if entry.isdecimal()]
+    return [pid for pid in pids if _is_node_of(directory, pid)]
+
+
+def _is_node_of(directory: Path, pid: int) -> bool:
+    """Whether it is a node of LocalCluster(directory), and of this user as its claim is."""
+    place = PROCESSES / str(pid)
+    try:
+        if place.stat().st_uid != os.geteuid():
+            return False
+        words = _arguments(place)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    option, file = b"".join(words[-3:-2]), Path(os.fsdecode(b"".join(words[-2:-1])))
+    is_config = option == b"--config" and file.name == CONFIG_NAME
+    return is_config and file.parent.parent == directory
+
+
+def _arguments(place: Path) -> list[bytes]:
+    # In the middle of an exec() a process has none for a moment. Zombies and the kernel's threads
+    # have none either, and no memory.
+    deadline_s = time.monotonic() + EXEC_S_MAX
+    while True:
+        words = (place / "cmdline").read_bytes()
+        has_memory = not (place / "statm").read_bytes().startswith(b"0 ")
+        if words or not has_memory or time.monotonic() >= deadline_s:
+            return words.split(b"\0")
+        time.sleep(EXEC_POLL_S)
+
+
+def _ends(process: int, deadline_s: float) -> bool:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)  # a pidfd is readable once its process has ended
+    return bool(poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
 
 
 def clear_namespaces(directory: Path, label: str) -> None:
     """End the nodes of a directory, and remove the namespaces whose names begin with `label`-."""
-    clear_processes(directory, label)
+    clear_processes(directory.resolve(), label)  # a living run names it as it was told
     host = host_interface(label)  # first: it goes by itself some time after its other end
     if _has_interface(host):
         _remove("link", host, _has_interface)
@@ -154,16 +212,21 @@ CLEARS: Final[Mapping[str, Clear]] = {
 def sweep(clears: Mapping[str, Clear] = CLEARS) -> list[str]:
     """Clear away what dead runs left; return a line for each. A living run is left alone.
 
-    What cannot be cleared away now (its docker is not there, say) keeps nobody from anything: its
-    claim stays for the next time, and a line on stderr says why.
+    What cannot be cleared away now (its docker is not there, say, or its claim can't be read) keeps
+    nobody from anything: its claim stays for the next time, and a line on stderr says why.
     """
+    in_use = _in_use()
     lines = []
-    for path, fields, is_dead in _claims():
+    for path, text, is_dead in _claims():
         if is_dead:
-            what = f"{fields['kind']}: {fields['directory']} {fields['label']}".strip()
+            what = str(path)
             try:
+                fields = _fields(text, clears)
+                what = f"{fields['kind']}: {fields['directory']} {fields['label']}".strip()
+                if not in_use.isdisjoint((fields["directory"], fields["label"])):
+                    raise TargetError("another run uses the same now")
                 clears[fields["kind"]](Path(fields["directory"]), fields["label"])
-            except (TargetError, LocalError, OSError) as error:
+            except (TargetError, OSError, ValueError) as error:  # a NUL, say, is in no name
                 sys.stderr.write(f"left for another time: {what}: {error}\n")
                 continue
             lines.append(what)
@@ -171,18 +234,47 @@ def sweep(clears: Mapping[str, Clear] = CLEARS) -> list[str]:
     return lines
 
 
-def _living_labels() -> set[str]:
-    return {fields["label"] for _, fields, is_dead in _claims() if not is_dead}
+def _in_use() -> set[str]:
+    """Return the directories and labels of living runs."""
+    found = set()
+    for _, text, is_dead in _claims():
+        if not is_dead:
+            with suppress(TargetError):  # what can't be read names nothing
+                fields = _fields(text)
+                found |= {fields["directory"], fields["label"]}
+    return found - {""}
 
 
-def _claims() -> Iterator[tuple[Path, dict[str, str], bool]]:
-    """Yield (file, fields, whether its process is gone); the lock of a dead one is held by us."""
+def _fields(text: bytes, kinds: Collection[str] = ()) -> dict[str, str]:
+    """Return what a claim says. Raises TargetError if it is none, or of none of these kinds."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict) or not all(isinstance(fields.get(key), str) for key in FIELDS):
+        raise TargetError("it is no claim of ours; remove it by hand")
+    if kinds and fields["kind"] not in kinds:
+        raise TargetError(f"there is no target {fields['kind']!r}; remove it by hand")
+    if not Path(fields["directory"]).is_absolute():
+        raise TargetError(f"{fields['directory']!r} is no absolute path; remove it by hand")
+    return fields
+
+
+def _claims() -> Iterator[tuple[Path, bytes, bool]]:
+    """Yield (file, content, whether its process is gone); the lock of a dead one is held by us."""
     directory = _checked_directory()
     for path in sorted(directory.glob("*.json")) if directory else ():
-        with suppress(FileNotFoundError), path.open() as file:  # it may be released just now
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:  # it has just been released
+            continue
+        except OSError as error:  # a directory, say: what it has is no claim
+            yield path, str(error).encode(), True
+            continue
+        with file:
             is_dead = _locked(file.fileno())
             if text := file.read():  # none: it is just being taken
-                yield path, json.loads(text), is_dead
+                yield path, text, is_dead
 
 
 def _locked(descriptor: int) -> bool:

@@ -27,7 +27,9 @@ ACK_BEFORE_FSYNC: Final = Case(
 ACK_BEFORE_REPLICATE: Final = Case(
     bug="leader-commits-alone",
     experiment="unheard",
-    caught_by=frozenset({"lost", "ack_not_durable"}),
+    # What it acknowledged alone is gone, and its ids are another's. The publishers, whose counters
+    # have a gap now, can't empty their outboxes: most runs end there, without drain and truth.
+    caught_by=frozenset({"lost", "ack_not_durable", "inconsistent_id"}),
     target="namespaces",
 )
 STALE_READ: Final = Case(

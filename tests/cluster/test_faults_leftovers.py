@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,6 +74,16 @@ def holders_of_packets(spaces: set[str]) -> list[str]:
     return found
 
 
+def states(pids: Iterable[int]) -> list[str]:
+    """Return how those of these processes are that have not ended: "R", "S", "T", …"""
+    found = []
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found.append(fields[0])
+    return [state for state in found if state not in "ZX"]  # ended, whoever has to bury it
+
+
 def test_paused_processes_of_a_dead_run_are_ended(tmp_path: Path, claims: Path) -> None:
     die("local", tmp_path, "pause-follower")
     assert len(LocalCluster(tmp_path / "cluster").pids()) == 3
@@ -82,22 +93,35 @@ def test_paused_processes_of_a_dead_run_are_ended(tmp_path: Path, claims: Path) 
     assert list(claims.iterdir()) == []
 
 
+def test_a_paused_process_of_a_dead_run_is_ended_though_its_directory_is_gone(
+    tmp_path: Path, claims: Path
+) -> None:
+    die("local", tmp_path, "pause-leader")
+    pids = LocalCluster(tmp_path / "cluster").pids().values()
+    assert sorted(states(pids))[-1] == "T"
+    assert len(states(pids)) == 3
+    shutil.rmtree(tmp_path / "cluster")
+    assert sweep() == [f"local: {tmp_path / 'cluster'}"]
+    assert states(pids) == []
+    assert list(claims.iterdir()) == []
+
+
 @pytest.mark.root
 @pytest.mark.skipif(shutil.which("iptables") is None, reason="needs apt-get install iptables")
-def test_namespaces_of_a_dead_run_go_with_all_that_is_in_them(tmp_path: Path) -> None:
-    before, interfaces = namespaces(), set(os.listdir("/sys/class/net"))
+def test_namespaces_of_a_dead_run_go_with_all_that_is_in_them(tmp_path: Path, claims: Path) -> None:
+    interfaces = set(os.listdir("/sys/class/net"))
     die("namespaces", tmp_path, "clogged-links", "isolate-leader")
-    made = namespaces() - before
+    [claim] = claims.iterdir()
+    label = json.loads(claim.read_text())["label"]  # another run may be making some as well
+    made = {name for name in namespaces() if name.startswith(f"{label}-")}
     assert len(made) >= 4
     deadline_s = time.monotonic() + WAIT_S
     while holders_of_packets(made):  # they end by themselves, without a sweep
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-    [line] = sweep()
-    assert line.startswith(f"namespaces: {tmp_path / 'cluster'} flotilla-")
+    assert sweep() == [f"namespaces: {tmp_path / 'cluster'} {label}"]
     assert not namespaces() & made
     assert LocalCluster(tmp_path / "cluster").pids() == {}
-    label = line.rpartition(" ")[2]
     assert leftovers.host_interface(label) not in set(os.listdir("/sys/class/net")) - interfaces
 
 

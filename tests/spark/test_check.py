@@ -1,6 +1,10 @@
 """From a directory to a verdict: what is read, what is cached, what makes a run unknown."""
 
 import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from analytics import anomalies
 from analytics import check as checking
+from analytics.cache import HistoryError, held
 from analytics.check import check
 from analytics.cli import main
-from analytics.load import HistoryError, load
+from analytics.load import load
 from analytics.tables import Tables
 from analytics.verdict import Verdict
 from tests.spark.histories import Run, write
@@ -141,3 +146,86 @@ def test_what_would_be_in_vain_is_refused_before_spark_starts(
     done = CliRunner().invoke(main, [str(tmp_path), *options])
     assert done.exit_code == 2
     assert complaint in done.output
+
+
+def test_input_changed_behind_its_size_and_time_is_read_anew(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    write(tmp_path, clean().rows)
+    load(spark, tmp_path)
+    path = tmp_path / "history" / "s.jsonl"
+    before, text = path.stat(), path.read_text()
+    drained = text.splitlines()[-1]
+    path.write_text(text.replace(drained, " " * len(drained)))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert load(spark, tmp_path).events.count() == len(clean().rows) - 1
+
+
+def test_kept_table_without_its_files_is_made_anew(tmp_path: Path, spark: SparkSession) -> None:
+    write(tmp_path, clean().rows)
+    load(spark, tmp_path)
+    for part in (tmp_path / "parquet" / "events").glob("part-*"):
+        part.unlink()
+    assert load(spark, tmp_path).events.count() == len(clean().rows)
+
+
+def test_damaged_cache_is_named_with_its_remedy_and_exits_2(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    write(tmp_path, clean().rows)
+    load(spark, tmp_path)
+    for part in (tmp_path / "parquet" / "events").glob("part-*"):
+        part.write_bytes(b"?" * part.stat().st_size)
+    result = CliRunner().invoke(main, [str(tmp_path)])
+    remedy = f"the kept tables in {tmp_path}/parquet are damaged: remove that directory"
+    assert (result.exit_code, result.output.splitlines()) == (2, [f"unknown: {remedy}"])
+
+
+def test_check_of_a_run_that_is_being_checked_ends_at_once_and_exits_2(
+    tmp_path: Path, one_check: None
+) -> None:
+    write(tmp_path, clean().rows)
+    with held(tmp_path):
+        result = CliRunner().invoke(main, [str(tmp_path)])
+    said = [f"unknown: another check of {tmp_path} is running"]
+    assert (result.exit_code, result.output.splitlines()) == (2, said)
+    assert not (tmp_path / "parquet").exists()
+    with held(tmp_path):
+        pass  # and when that one has ended, the next may
+
+
+@contextmanager
+def lock_barred(directory: Path) -> Iterator[None]:
+    """Have a directory in the place of a file that is to be written."""
+    (directory / ".check.lock").mkdir()
+    yield
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """Mount `directory` upon itself for reading only."""
+    subprocess.run(["mount", "--bind", directory, directory], check=True, timeout=10)
+    try:
+        options = ["mount", "-o", "remount,ro,bind", directory]
+        subprocess.run(options, check=True, timeout=10)
+        yield
+    finally:
+        subprocess.run(["umount", directory], check=True, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("barred", "reason"),
+    [
+        (lock_barred, "Is a directory"),
+        pytest.param(read_only, "Read-only file system", marks=pytest.mark.root),
+    ],
+)
+def test_directory_that_cannot_be_written_is_said_to_be(
+    tmp_path: Path, barred: Callable[[Path], AbstractContextManager[None]], reason: str
+) -> None:
+    write(tmp_path, clean().rows)
+    with barred(tmp_path), pytest.raises(HistoryError) as raised:
+        check(tmp_path)
+    assert str(raised.value) == f"{tmp_path} can't be written: {reason}"

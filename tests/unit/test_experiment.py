@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def test_a_document_of_an_experiment_says_each_groups_kind() -> None:
         (LEAST.replace('about = "x"', 'about = " "'), "`about` has to say"),
         (LEAST.replace('about = "x"', "about = 7"), "about is 7, it has to be of type str"),
         (LEAST.replace('about = "x"', 'about = "x"\nname = "y"'), "its name is given as 'y'"),
-        (LEAST.replace('["a", "b"]', '["a b"]'), "topics with spaces"),
+        (LEAST.replace('["a", "b"]', '["a b"]'), "the topic 'a b' has a space in it"),
         (LEAST.replace('["a", "b"]', "[]"), "a topic, and a publisher for each"),
         (LEAST.replace('["a", "b"]', "0"), "0 topics; from 1"),
         (LEAST.replace('["a", "b"]', '"a"'), "topics is 'a', it has to be a list of names"),
@@ -121,6 +122,109 @@ def test_a_document_of_an_experiment_says_each_groups_kind() -> None:
 def test_an_experiment_with_a_slip_of_the_pen_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ExperimentError, match=complaint):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (LEAST.replace('"publisher"', '["publisher"]'), r"kind is \['publisher'\]; there are"),
+        (LEAST.replace('"publisher"', "{ a = 1 }"), r"kind is {'a': 1}; there are publisher"),
+        (LEAST + "pause_s = " + "[" * 5_000 + "]" * 5_000, "nested too deeply"),
+        (LEAST + "pause_s = " + "{ b = " * 3_000 + "1" + "}" * 3_000, "nested too deeply"),
+        (LEAST + "pause_s." + "b." * 3_000 + "b = 1", "nested too deeply"),
+        (LEAST + "pause_s = " + "[" * 9 + "]" * 9, "nested too deeply"),
+        (LEAST + "count = " + "9" * 5_000, "a number has too many digits"),
+        (LEAST + "count = 0x" + "f" * 5_000, "a whole number is beyond 9007199254740991"),
+        (LEAST + f"get_count_max = {2**53}", "a whole number is beyond 9007199254740991"),
+        (LEAST + f"topics = [{-(2**53)}]", "a whole number is beyond 9007199254740991"),
+    ],
+    ids=range(10),
+)
+def test_what_no_parser_or_message_can_hold_is_refused_in_a_sentence(
+    text: str, complaint: str
+) -> None:
+    with pytest.raises(ExperimentError, match=complaint) as refused:
+        parse(text)
+    assert len(str(refused.value)) < 200
+
+
+def with_topics(*topics: str) -> str:
+    return LEAST.replace('["a", "b"]', json.dumps(topics))
+
+
+@pytest.mark.parametrize(
+    ("topics", "complaint"),
+    [
+        (("a", "a"), "workload: the topic 'a' is named twice"),
+        (("a", ""), "no topic '': SUB needs a topic"),
+        (("a\nb",), r"no topic 'a\\nb': a topic's name is printable"),
+        (("a\u0085b",), "a topic's name is printable"),
+        (("t" * 256,), "`topic` is over 255 bytes"),
+        (("ü" * 128,), "`topic` is over 255 bytes"),
+        (("t" * 3_000_000,), "header of 3000"),
+        (tuple(f"t{number}" for number in range(1_001)), "1001 topics; at most 1000"),
+    ],
+    ids=range(8),
+)
+def test_topics_are_what_a_node_accepts_and_each_is_named_once(
+    topics: tuple[str, ...], complaint: str
+) -> None:
+    with pytest.raises(ExperimentError, match=complaint) as refused:
+        parse(with_topics(*topics))
+    assert len(str(refused.value)) < 200
+
+
+def test_the_longest_topic_and_the_most_topics_are_accepted() -> None:
+    assert parse(with_topics("ü" * 127 + "t")).workload.topics == ("ü" * 127 + "t",)
+    assert len(parse(with_topics(*map(str, range(1_000)))).workload.topics) == 1_000
+
+
+def test_a_client_s_topics_are_named_once() -> None:
+    with pytest.raises(ExperimentError, match="clients: subscriber: the topic 'a' is named twice"):
+        parse(LEAST + 'topics = ["a", "b", "a"]\n')
+
+
+FAULT = '[[faults]]\nname = "wipe"\n'
+
+
+@pytest.mark.parametrize(
+    "also", ['["wipe"]', '["kill-leader", "kill-leader"]', '["kill-leader", "wipe"]']
+)
+def test_a_fault_comes_once_in_a_window(also: str) -> None:
+    with pytest.raises(ExperimentError, match="is named twice for one window"):
+        parse(LEAST + FAULT + f"also = {also}\n")
+
+
+DEADLINE = LEAST.replace("[workload]", "[workload]\ndeadline_ms = {}")
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "most"),
+    [
+        (DEADLINE, 1, 600_000),
+        (LEAST + "pause_s = {}\n", 0, 86_400),
+        (LEAST + '[[clients]]\nkind = "visitor"\nstay_s = {}\n', 0, 86_400),
+        (LEAST + '[[clients]]\nkind = "visitor"\naway_s = {}\n', 0, 86_400),
+        (LEAST + FAULT + "hold_s = {}\n", 0, 86_400),
+        (LEAST + FAULT + "quiet_s = {}\n", 0, 86_400),
+        (LEAST + "[phases]\nsteady_s = {}\n", 0, 86_400),
+        (LEAST + "[phases]\nwarmup_s_max = {}\n", 0, 86_400),
+        (LEAST + "[phases]\nhealth_s_max = {}\n", 0, 86_400),
+        (LEAST + "[phases]\ndrain_s_max = {}\n", 0, 86_400),
+        (LEAST + "[expect]\nblackout_s_max = {}\n", 0, 86_400),
+    ],
+    ids=range(11),
+)
+def test_a_time_is_one_that_somebody_waits_for(text: str, low: int, most: int) -> None:
+    for value in (low, most):
+        parse(text.format(value))
+    for value in (low - 1, most + 1):
+        with pytest.raises(ExperimentError, match=rf"_m?s\w* is {value}, it has to be"):
+            parse(text.format(value))
+
+
+def test_a_rate_is_no_time() -> None:
+    parse(LEAST.replace('"publisher"', '"publisher"\nrate_per_s = 100_000'))
 
 
 def test_an_experiment_of_ones_own_is_a_path(tmp_path: Path) -> None:
