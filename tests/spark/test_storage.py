@@ -56,6 +56,7 @@ def test_remote_directory_is_listed_written_and_removed(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow  # over a minute: Hadoop's files are asked one by one for what stands in the cache
 def test_run_behind_a_url_is_the_same_run(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, clean_run(1, publications=20))
     with (tmp_path / "history" / "p1.jsonl").open("a") as file:
