@@ -10,6 +10,7 @@ from dataclasses import fields
 
 from chaos import experiment as experiments
 from chaos import launch
+from chaos.bounds import BOUNDS
 from chaos.experiment import Experiment
 from chaos.workloads.kinds import KINDS
 
@@ -26,11 +27,13 @@ def experiment_table() -> str:
 
 def client_table() -> str:
     """Return the kinds of clients, and what can be set for each."""
-    lines = ["| kind | what it does | keys and defaults |", "|---|---|---|"]
+    lines = ["| kind | what it does | keys, defaults, bounds |", "|---|---|---|"]
     for name, kind in KINDS.items():
         about, _, rest = (inspect.getdoc(kind) or "").partition("\n\n")
-        defaults = ", ".join(f"`{field.name}` {field.default:g}" for field in fields(kind))
-        lines.append(f"| `{name}` | {_joined(f'{about} {rest}')} | {defaults} |")
+        keys = ", ".join(
+            f"`{field.name}` {field.default:g} ({BOUNDS[field.name]})" for field in fields(kind)
+        )
+        lines.append(f"| `{name}` | {_joined(f'{about} {rest}')} | {keys} |")
     return "\n".join(lines) + "\n"
 
 

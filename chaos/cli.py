@@ -17,10 +17,13 @@ from rich.console import Console
 
 from chaos import experiment as experiments
 from chaos import launch
+from chaos.bounds import SECONDS_MAX
 from chaos.demo import run_demo
-from chaos.experiment import SECONDS_MAX, ExperimentError, schedule
+from chaos.experiment import schedule
+from chaos.options import Named, a_number
 from chaos.outcome import Outcome
 from chaos.progress import display
+from chaos.reading import ExperimentError
 from chaos.suite import JUDGES, SPARK, Options, Suite
 from chaos.targets import TargetError
 from chaos.targets.leftovers import sweep
@@ -35,6 +38,9 @@ def main() -> None:
     """Run the command line; a crash of ours exits with EXIT_UNFINISHED, never as a verdict."""
     try:
         commands()
+    except OSError as error:  # the run's directory was removed, say, or its disk is full
+        Console(stderr=True, soft_wrap=True).print(f"cannot go on: {error}", markup=False)
+        raise SystemExit(EXIT_UNFINISHED) from error
     except Exception as error:  # Python would exit with 1, which here is a verdict
         Console(stderr=True).print_exception()
         raise SystemExit(EXIT_UNFINISHED) from error
@@ -65,12 +71,12 @@ seed_option = click.option("--seed", type=SEED, help="Decides all that is random
 out_option = click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The directory, new or empty. Default: runs/NAME-TIME.",
+    help="The directory, new or empty. Default: runs/NAME-TIME (a suite's NAME is suite).",
 )
 target_option = click.option(
     "--target",
     "target",
-    type=click.Choice(launch.TARGET_NAMES),
+    type=Named("target", launch.TARGET_NAMES),
     default="local",
     show_default=True,
 )
@@ -85,6 +91,7 @@ duration_option = click.option(
     "--duration",
     "duration_s",
     type=click.FloatRange(0, SECONDS_MAX),
+    callback=a_number,
     default=0.0,
     help="Seconds that fault windows are repeated for. Default: each fault once.",
 )
@@ -130,11 +137,12 @@ def run(
 @click.option(
     "--minutes",
     type=click.FloatRange(0, SECONDS_MAX / 60, min_open=True),
+    callback=a_number,
     help="Begin, in an order of the seed, none that would exceed so many minutes. Default: all.",
 )
 @click.option(
     "--judge",
-    type=click.Choice(JUDGES),
+    type=Named("judge", JUDGES),
     default=SPARK,
     show_default=True,
     help="twins: the same checks in plain Python, for small histories.",

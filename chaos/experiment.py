@@ -1,47 +1,48 @@
 """What an experiment is: its TOML file as checked data, and the schedule that a seed makes of it.
 
-What lives here: reading and checking `experiments/*.toml`, and planning the fault windows of a run.
-What must not: carrying anything out, clocks, knowledge of what a fault or a target does.
+What lives here: what stands in `experiments/*.toml` and has to fit together there, and planning the
+fault windows of a run. What must not: carrying anything out, clocks, knowledge of what a fault or a
+target does, or of TOML and of any one number's bounds (reading.py, bounds.py).
 """
 
 from __future__ import annotations
 
-import math
 import random
 import reprlib
-import tomllib
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from chaos.workloads.kinds import KINDS, Parameters, complaint, kind_of
-from flotilla.protocol import (
-    INTEGER_MAX,
-    SUB,
-    ProtocolError,
-    Request,
-    decode_request,
-    encode_request,
+from chaos.bounds import (
+    AT_ONCE_BYTES_MAX,
+    CLIENTS_MAX,
+    LINE_BYTES,
+    TOPICS_BYTES_MAX,
+    TOPICS_MAX,
+    WINDOWS_MAX,
 )
+from chaos.near import no_such
+from chaos.reading import (
+    ExperimentError,
+    Table,
+    build,
+    check_keys,
+    check_number,
+    keys_of,
+    rows_of,
+    table_of,
+    tables_of,
+    texts_of,
+)
+from chaos.workloads.kinds import KINDS, Parameters, Pipeliner, Publisher, kind_of
+from flotilla.protocol import SUB, ProtocolError, Request, decode_request, encode_request
 
 EXPERIMENTS: Final = Path(__file__).parent / "experiments"
 SUFFIX: Final = ".toml"
 JITTER: Final = 0.25  # windows differ by up to a quarter, so runs don't beat in time with timers
-WINDOWS_MAX: Final = 10_000  # an hour of the shortest useful windows; more is a typing error
-TOPICS_MAX: Final = 1_000  # a client's subscriptions have this limit too
-GROUP_MAX: Final = 100  # processes of one kind: this is one machine
-SECONDS_MAX: Final = 86_400  # a day: nobody waits longer for a phase
-DEADLINE_MS: Final = (1, 600_000)  # of an operation; a client takes a day, and a run waits for it
-NESTING_MAX: Final = 8  # tables and lists in each other; an experiment has three
-
-Table = TypeVar("Table")
-
-
-class ExperimentError(Exception):
-    """There is no such experiment, or its file is not what docs/chaos.md describes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +142,13 @@ class Window:
     quiet_s: float
 
 
+KEYS: Final = {"clients"} | keys_of(Experiment)  # of the file; [workload] and [[clients]] are one
+WORKLOAD_KEYS: Final = keys_of(Workload) - {"groups"}
+CLIENT_KEYS: Final = {"kind"} | keys_of(Group) - {"parameters"}  # besides those of its kind
+
+Part = TypeVar("Part", Phases, Expect)
+
+
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -168,153 +176,118 @@ def file_of(name: str) -> Path:
         return Path(name)
     path = EXPERIMENTS / f"{name}{SUFFIX}"
     if not path.is_file():
-        raise ExperimentError(f"no experiment {name!r}; there are {', '.join(names())}")
+        raise ExperimentError(no_such("experiment", name, names()))
     return path
 
 
 def parse(text: str, name: str, known_faults: Collection[str]) -> Experiment:
     """Return the experiment that `text` (TOML) describes. Raises ExperimentError."""
-    tables = _tables(text, name)
-    plans = [_plan(table, name) for table in _rows(tables, "faults", name)]
-    groups = [_group(table, name) for table in _rows(tables, "clients", name)]
-    workload = _topics(_table(tables, "workload", name), f"{name}: workload")
+    tables = tables_of(text, name)
+    check_keys(tables, KEYS, name)
     parts = {
-        "workload": _build(Workload, workload | {"groups": tuple(groups)}, f"{name}: workload"),
-        "faults": tuple(plans),
-        "phases": _build(Phases, _table(tables, "phases", name), f"{name}: phases"),
-        "expect": _build(Expect, _table(tables, "expect", name), f"{name}: expect"),
+        "name": name,
+        **{key: value for key, value in tables.items() if key != "clients"},
+        "workload": _workload(tables, name),
+        "faults": _plans(tables, name, known_faults),
+        "phases": _part(Phases, tables, "phases", name),
+        "expect": _part(Expect, tables, "expect", name),
     }
-    experiment = _build(Experiment, {"name": name, **tables, **parts}, name)
-    _check(experiment, name, known_faults)
+    experiment = build(Experiment, parts, name)
+    if experiment.name != name:
+        raise ExperimentError(f"{name}: its name is given as {reprlib.repr(experiment.name)}")
+    if not experiment.about.strip():
+        raise ExperimentError(f"{name}: `about` has to say what it is after")
     return experiment
 
 
-def _tables(text: str, name: str) -> dict[str, Any]:
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{name}: {error}") from None
-    except RecursionError:
-        raise ExperimentError(f"{name}: its tables or lists are nested too deeply") from None
-    except ValueError:  # of int(), which takes some thousands of digits
-        raise ExperimentError(f"{name}: a number has too many digits") from None
-    _check_size(tables, name, NESTING_MAX)
-    return tables
+def _part(kind: type[Part], tables: Table, key: str, name: str) -> Part:
+    where, table = f"{name}: [{key}]", table_of(tables, key, name)
+    check_keys(table, keys_of(kind), where)
+    return build(kind, table, where)
 
 
-def _check_size(value: Any, name: str, nesting_max: int) -> None:
-    """Refuse what can't be written into a history or a message, wherever it stands."""
-    if isinstance(value, int) and abs(value) > INTEGER_MAX:
-        raise ExperimentError(f"{name}: a whole number is beyond {INTEGER_MAX}")
-    if isinstance(value, dict | list):
-        if nesting_max == 0:
-            raise ExperimentError(f"{name}: its tables or lists are nested too deeply")
-        for inner in value.values() if isinstance(value, dict) else value:
-            _check_size(inner, name, nesting_max - 1)
+def _plans(tables: Table, name: str, known_faults: Collection[str]) -> tuple[FaultPlan, ...]:
+    plans = tuple(_plan(row, where, known_faults) for where, row in rows_of(tables, "faults", name))
+    if len(plans) > WINDOWS_MAX:
+        raise ExperimentError(f"{name}: {len(plans)} [[faults]]; {WINDOWS_MAX} are the most")
+    return plans
 
 
-def _table(tables: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    table = tables.pop(key, {})
-    if not isinstance(table, dict):
-        raise ExperimentError(f"{where}: {key} is {table!r}, it has to be a table")
-    return table
-
-
-def _rows(tables: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
-    rows = tables.pop(key, [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ExperimentError(f"{where}: [[{key}]] has to be a list of tables")
-    return rows
-
-
-def _plan(table: dict[str, Any], name: str) -> FaultPlan:
-    where = f"{name}: faults"
-    plan = _build(FaultPlan, _tupled(table, "also", where), where)
+def _plan(table: Table, where: str, known_faults: Collection[str]) -> FaultPlan:
+    check_keys(table, keys_of(FaultPlan), where)
+    plan = build(FaultPlan, table | {"also": texts_of(table, "also", where)}, where)
+    for fault in plan.names:
+        if fault not in known_faults:
+            raise ExperimentError(f"{where}: {no_such('fault', fault, sorted(known_faults))}")
     if twice := _repeated(plan.names):
         raise ExperimentError(f"{where}: {twice!r} is named twice for one window")
     return plan
 
 
-def _group(table: dict[str, Any], name: str) -> Group:
-    kind = table.pop("kind", None)
+# --- who publishes and reads ----------------------------------------------------------------------
+
+
+def _workload(tables: Table, name: str) -> Workload:
+    where, table = f"{name}: [workload]", table_of(tables, "workload", name)
+    check_keys(table, WORKLOAD_KEYS, where)
+    topics = _topics(table, where)
+    groups = tuple(_group(row, topics, place) for place, row in rows_of(tables, "clients", name))
+    workload = build(Workload, table | {"topics": topics, "groups": groups}, where)
+    if (count := sum(group.count for group in groups)) > CLIENTS_MAX:
+        raise ExperimentError(f"{name}: {count} clients in all; {CLIENTS_MAX} are the most")
+    _check_roles(workload, name)
+    return workload
+
+
+def _topics(table: Table, where: str) -> tuple[str, ...]:
+    """Return the topics' names; for a number of topics as many as it says."""
+    count = table.get("topics")
+    if type(count) is int:
+        check_number("topics", count, where)
+        return tuple(f"topic-{number}" for number in range(1, count + 1))
+    topics = texts_of(table, "topics", where)
+    _check_topics(topics, where)
+    return topics
+
+
+def _group(table: Table, all_topics: tuple[str, ...], place: str) -> Group:
+    if "kind" not in table:
+        raise ExperimentError(f"{place}: it lacks kind; there are {', '.join(KINDS)}")
+    kind = table["kind"]
     if not isinstance(kind, str) or kind not in KINDS:
-        shown = reprlib.repr(kind)
-        raise ExperimentError(f"{name}: clients: kind is {shown}; there are {', '.join(KINDS)}")
-    where = f"{name}: clients: {kind}"
-    own: dict[str, Any] = {key: table.pop(key) for key in ("count", "topics") if key in table}
-    parameters: Any = _build(KINDS[kind], table, where)
-    if wrong := complaint(parameters):
-        raise ExperimentError(f"{where}: {wrong}")
-    group = _build(Group, {"parameters": parameters, **_tupled(own, "topics", where)}, where)
-    _check_topics(group.topics, where)
+        raise ExperimentError(f"{place}: {no_such('kind', kind, KINDS)}")
+    where, keys = f"{place} ({kind})", keys_of(KINDS[kind])
+    check_keys(table, keys | CLIENT_KEYS, where)
+    parameters: Any = build(KINDS[kind], {key: table[key] for key in keys & set(table)}, where)
+    own = {key: table[key] for key in table if key == "count"}
+    topics = texts_of(table, "topics", where)
+    group = build(Group, {"parameters": parameters, **own, "topics": topics}, where)
+    _check_topics(topics, where)
+    for topic in topics:
+        if topic not in all_topics:
+            raise ExperimentError(f"{where}: {no_such('topic', topic, all_topics)}")
+    _check_memory(parameters, len(topics or all_topics), where)
     return group
 
 
-def _topics(table: dict[str, Any], where: str) -> dict[str, Any]:
-    """Replace a number of topics by as many names."""
-    count = table.get("topics")
-    if type(count) is not int:
-        return _tupled(table, "topics", where)
-    if not 1 <= count <= TOPICS_MAX:
-        raise ExperimentError(f"{where}: {count} topics; from 1 to {TOPICS_MAX} there may be")
-    return table | {"topics": tuple(f"topic-{number}" for number in range(1, count + 1))}
-
-
-def _tupled(table: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    texts = table.get(key, [])
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        shown = reprlib.repr(texts)
-        raise ExperimentError(f"{where}: {key} is {shown}, it has to be a list of names")
-    return table | {key: tuple(texts)}
-
-
-def _build(kind: type[Table], table: Mapping[str, Any], where: str) -> Table:
-    known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
-    if strange := set(table) - set(known):
-        raise ExperimentError(f"{where}: unknown {sorted(strange)}; known: {sorted(known)}")
-    for name, value in table.items():
-        _check_value(str(known[name].type), value, f"{where}: {name}")
-        _check_bounds(name, value, where)
-    required = (
-        name
-        for name, entry in known.items()
-        if entry.default is MISSING and entry.default_factory is MISSING
-    )
-    if lacking := [name for name in required if name not in table]:
-        raise ExperimentError(f"{where}: it lacks {', '.join(lacking)}")
-    return kind(**table)
-
-
-_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "bool": (bool,),
-}
-
-
-def _check_value(annotation: str, value: Any, where: str) -> None:
-    types = _TYPES.get(annotation)
-    if types is not None and type(value) not in types:
-        raise ExperimentError(f"{where} is {value!r}, it has to be of type {annotation}")
-    if isinstance(value, int | float) and not 0 <= value < math.inf:
-        raise ExperimentError(f"{where} is {value}, it has to be 0 or more")
-
-
-def _check_bounds(name: str, value: Any, where: str) -> None:
-    if name == "deadline_ms":
-        low, most = DEADLINE_MS
-    elif name.endswith(("_s", "_s_max")) and not name.endswith("_per_s"):
-        low, most = 0, SECONDS_MAX
-    else:
-        return
-    if not low <= value <= most:
-        raise ExperimentError(f"{where}: {name} is {value}, it has to be from {low} to {most:,}")
+def _check_memory(parameters: Parameters, topic_count: int, where: str) -> None:
+    """Refuse what is small by each of its numbers, and together more than a client can hold."""
+    if isinstance(parameters, Publisher | Pipeliner):
+        count, size_bytes = parameters.at_once(topic_count), parameters.size_bytes or LINE_BYTES
+        if count * size_bytes > AT_ONCE_BYTES_MAX:
+            raise ExperimentError(
+                f"{where}: {count:,} publications of {size_bytes:,} bytes at once;"
+                f" {AT_ONCE_BYTES_MAX:,} bytes are the most"
+            )
 
 
 def _check_topics(topics: tuple[str, ...], where: str) -> None:
     if len(topics) > TOPICS_MAX:
         raise ExperimentError(f"{where}: {len(topics)} topics; at most {TOPICS_MAX} there may be")
+    if (size_bytes := sum(len(topic.encode()) for topic in topics)) > TOPICS_BYTES_MAX:
+        raise ExperimentError(
+            f"{where}: topics of {size_bytes:,} bytes together; {TOPICS_BYTES_MAX:,} are the most"
+        )
     if twice := _repeated(topics):
         raise ExperimentError(f"{where}: the topic {reprlib.repr(twice)} is named twice")
     for topic in topics:
@@ -331,23 +304,6 @@ def _repeated(texts: tuple[str, ...]) -> str | None:
     return next((text for text, count in Counter(texts).items() if count > 1), None)
 
 
-def _check(experiment: Experiment, name: str, known_faults: Collection[str]) -> None:
-    workload = experiment.workload
-    if experiment.name != name:
-        raise ExperimentError(f"{name}: its name is given as {experiment.name!r}")
-    if not experiment.about.strip():
-        raise ExperimentError(f"{name}: `about` has to say what it is after")
-    _check_topics(workload.topics, f"{name}: workload")
-    if strange := set(experiment.fault_names) - set(known_faults):
-        raise ExperimentError(f"{name}: unknown faults {sorted(strange)}")
-    for group in workload.groups:
-        if foreign := set(group.topics) - set(workload.topics):
-            raise ExperimentError(f"{name}: {group.kind}s of topics that are none: {foreign}")
-        if not 1 <= group.count <= GROUP_MAX:
-            raise ExperimentError(f"{name}: {group.count} {group.kind}s; 1 to {GROUP_MAX} are due")
-    _check_roles(workload, name)
-
-
 def _check_roles(workload: Workload, name: str) -> None:
     published = {
         topic
@@ -358,7 +314,7 @@ def _check_roles(workload: Workload, name: str) -> None:
     if not published or published != set(workload.topics):
         raise ExperimentError(f"{name}: a topic, and a publisher for each, are the least")
     if unread := published - steady_topics(workload):
-        raise ExperimentError(f"{name}: nobody reads {sorted(unread)} all the time")
+        raise ExperimentError(f"{name}: nobody reads {reprlib.repr(sorted(unread))} all the time")
 
 
 def steady_topics(workload: Workload) -> set[str]:

@@ -15,12 +15,13 @@ from typing import Final
 from chaos import experiment as experiments
 from chaos.client_faults import CLIENT_FAULTS
 from chaos.crew import Crew
-from chaos.experiment import Experiment, ExperimentError
+from chaos.experiment import Experiment
 from chaos.faults import FAULTS, support
 from chaos.outcome import Outcome
 from chaos.plan import RunPlan
 from chaos.probe import open_probe
 from chaos.progress import Display
+from chaos.reading import ExperimentError
 from chaos.runner import Runner
 from chaos.targets import Target, simulated
 from chaos.targets.compose import ComposeTarget

@@ -23,7 +23,7 @@ from chaos.history import HistoryError, Recorder
 from chaos.outcome import Injection, Outcome, measure, write_run_file
 from chaos.plan import HEAL_S_EXPECTED, START_S_EXPECTED, RunPlan
 from chaos.progress import Display, Meter
-from chaos.targets import Target, TargetError, await_leader
+from chaos.targets import Remains, Target, TargetError, await_leader
 from chaos.truth import TruthError
 from chaos.workloads import ClientConfig
 
@@ -70,8 +70,8 @@ class Auditor(Protocol):
         """Whether every node answers and all have applied the same entries."""
         ...
 
-    def collect(self, run_id: str, data: Mapping[str, Path], directory: Path) -> None:
-        """Write what each node has on its disk: {node: its data}."""
+    def collect(self, run_id: str, remains: Mapping[str, Remains], directory: Path) -> None:
+        """Write what each node has left, one file a node."""
         ...
 
 
@@ -277,7 +277,7 @@ class Runner:
         leader = target.leader()
         # The leader last: with nobody left to lead, nobody begins a term and adds an entry to it.
         target.stop(sorted(target.nodes, key=lambda node: (node == leader, node)))
-        self._auditor.collect(self._plan.run_id, target.data(directory / "copies"), directory)
+        self._auditor.collect(self._plan.run_id, target.remains(directory / "copies"), directory)
 
     # --- faults ---------------------------------------------------------------------------------
 

@@ -27,10 +27,10 @@ from rich.table import Table
 from chaos import experiment as experiments
 from chaos import launch, twins
 from chaos.crew import child_environment
-from chaos.experiment import ExperimentError
 from chaos.outcome import Outcome
 from chaos.plan import RunPlan
 from chaos.progress import display
+from chaos.reading import ExperimentError
 
 JUDGING: Final = (sys.executable, "-m", "chaos.judging")
 JUDGING_S_MAX: Final = 600.0  # of one run: fifty times what it takes; then the verdict is unknown
@@ -193,7 +193,8 @@ class Suite:
         """Run all experiments, whatever becomes of one; return the exit code."""
         options, began_s = self._options, time.monotonic()
         options.directory.mkdir(parents=True, exist_ok=True)
-        self._say(f"{len(self._names)} experiments on {options.target}, seed {options.seed}")
+        noun = "experiment" if len(self._names) == 1 else "experiments"
+        self._say(f"{len(self._names)} {noun} on {options.target}, seed {options.seed}")
         log = options.directory / "judging.log"
         with Judge(log, JUDGING) if options.judge == SPARK else Twins() as judge:
             for name in self._names:

@@ -1,13 +1,13 @@
-"""The ground truth of a run: what every node has on its disk when all is over (docs/history.md).
+"""The ground truth of a run: what every node has left when all is over (docs/history.md).
 
-What lives here: reading a stopped node's data directory with the node's own readers, and writing
-`truth/<node>.jsonl` from it; each node in a process of its own, as a backlog may be large. What
-must not: comparing the nodes, or judging anything (analytics does).
+What lives here: reading a stopped node's data directory with the node's own readers, and its log,
+and writing `truth/<node>.jsonl` from them; each node in a process of its own, as a backlog may be
+large. What must not: comparing the nodes, or judging anything (analytics does).
 
 Nothing in a data directory is changed: the journal is read through files that cannot be written,
 the store from a copy. So the evidence stays as the nodes left it.
 
-`python -m chaos.truth RUN_ID NODE DATA_DIRECTORY FILE` writes one node's file.
+`python -m chaos.truth RUN_ID NODE DATA_DIRECTORY LOG FILE` writes one node's file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -30,6 +31,7 @@ import orjson
 
 from chaos import payload
 from chaos.crew import child_environment
+from chaos.targets import Remains
 from cluster import commands, tables
 from cluster.commands import Put
 from cluster.files import Files
@@ -49,7 +51,11 @@ Row = dict[str, Any]
 
 
 class TruthError(Exception):
-    """A node's disk could not be read: what the run left there is not known."""
+    """What a node has left could not be read: it is not known."""
+
+
+class MuteLog(Exception):
+    """A node's log does not tell what it has to."""
 
 
 # --- all nodes ------------------------------------------------------------------------------------
@@ -62,9 +68,9 @@ class Disks:
         """Return whether every node answers and all have applied the same entries."""
         return is_settled(endpoints)
 
-    def collect(self, run_id: str, data: Mapping[str, Path], directory: Path) -> None:
-        """Write `truth/<node>.jsonl` for each node: {node: its data}. Raises TruthError."""
-        collect(run_id, data, directory)
+    def collect(self, run_id: str, remains: Mapping[str, Remains], directory: Path) -> None:
+        """Write `truth/<node>.jsonl` for each node. Raises TruthError."""
+        collect(run_id, remains, directory)
 
 
 def is_settled(endpoints: Mapping[str, str]) -> bool:
@@ -84,8 +90,8 @@ def _applied_index(endpoint: str) -> int | None:
     return None if applied is None else int(applied)
 
 
-def collect(run_id: str, data: Mapping[str, Path], directory: Path) -> None:
-    """Write `truth/<node>.jsonl` below the run's `directory` for each node: {node: its data}.
+def collect(run_id: str, remains: Mapping[str, Remains], directory: Path) -> None:
+    """Write `truth/<node>.jsonl` below the run's `directory` for each node.
 
     Every node must have ended. Raises TruthError; what could be read is there all the same.
     """
@@ -94,19 +100,19 @@ def collect(run_id: str, data: Mapping[str, Path], directory: Path) -> None:
     deadline_s = time.monotonic() + READ_S_MAX
     with ExitStack() as stack:
         readers: dict[str, subprocess.Popen[str]] = {}
-        for node, path in data.items():
+        for node, left in remains.items():
             file = target / f"{node}.jsonl"
             stack.callback(_clear, file)  # behind a reader's end, whatever that was
-            readers[node] = stack.enter_context(_reader(run_id, node, path, file))
+            readers[node] = stack.enter_context(_reader(run_id, node, left, file))
             stack.callback(readers[node].kill)  # whom an interrupt has left at work
         complaints = [_complaint(node, reader, deadline_s) for node, reader in readers.items()]
     if found := [complaint for complaint in complaints if complaint]:
         raise TruthError("; ".join(found))
 
 
-def _reader(run_id: str, node: str, data: Path, file: Path) -> subprocess.Popen[str]:
+def _reader(run_id: str, node: str, left: Remains, file: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "chaos.truth", run_id, node, str(data), str(file)],
+        [sys.executable, "-m", "chaos.truth", run_id, node, *map(str, left), str(file)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -145,7 +151,7 @@ def _complaint(node: str, reader: subprocess.Popen[str], deadline_s: float) -> s
 # --- one node -------------------------------------------------------------------------------------
 
 
-def write(run_id: str, node: str, data: Path, file: Path) -> None:
+def write(run_id: str, node: str, left: Remains, file: Path) -> None:
     """Write one node's truth; the file is there whole or not at all.
 
     Meanwhile a copy of the store stands beside it: of some GB maybe, and if this process is killed,
@@ -155,7 +161,7 @@ def write(run_id: str, node: str, data: Path, file: Path) -> None:
     _copies(file).mkdir()
     try:
         with _unfinished(file).open("wb") as out:
-            for row in rows(data, _copies(file)):
+            for row in chain(rows(left.data, _copies(file)), leaderships(left.log)):
                 out.write(orjson.dumps(common | row) + b"\n")
         _unfinished(file).replace(file)
     finally:
@@ -201,6 +207,30 @@ def _behind(journal: Journal, applied_index: int) -> Iterator[Put]:
 
 def _shortened(store: Database) -> str:
     return tables.digest(store)[: 2 * DIGEST_BYTES]
+
+
+def leaderships(log: Path) -> Iterator[Row]:
+    """Yield the terms that the node has led by its own log, over all of its processes.
+
+    Raises MuteLog if it says nothing of any role: every member names its own when it starts.
+    """
+    roles = {(event["role"], event["term"]) for event in _events(log) if event["event"] == "role"}
+    if not roles:
+        raise MuteLog(f"{log} does not say what role the node ever had")
+    for term in sorted(term for role, term in roles if role == "leader"):
+        yield {"kind": "leadership", "term": term}
+
+
+def _events(log: Path) -> Iterator[Row]:
+    """Yield a log's events. A kill can tear a line, and a dying interpreter writes no events."""
+    with log.open("rb") as lines:
+        for line in lines:
+            try:
+                event = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(event, dict) and "event" in event:
+                yield event
 
 
 # --- the store ------------------------------------------------------------------------------------
@@ -313,9 +343,9 @@ def _unreadable(error: Exception) -> NoReturn:
 
 def main(arguments: list[str]) -> None:
     """Write the file of one node. Exit code 1, with the reason, when it could not be read."""
-    run_id, node, data, file = arguments
+    run_id, node, data, log, file = arguments
     try:
-        write(run_id, node, Path(data), Path(file))
+        write(run_id, node, Remains(Path(data), Path(log)), Path(file))
     except Exception as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
 

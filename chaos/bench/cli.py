@@ -23,6 +23,7 @@ from chaos.bench.machine import Processors, facts
 from chaos.bench.measures import MEASURES, Plan
 from chaos.bench.report import Report, document, table
 from chaos.bench.stage import Stage
+from chaos.options import Named, a_number
 from chaos.progress import Display, display
 from cluster.local import LocalError
 from flotilla import FlotillaError
@@ -36,6 +37,7 @@ EXIT_TERMINATED: Final = 143  # as a shell has it for SIGTERM
 @click.option(
     "--seconds",
     type=click.FloatRange(0.2, 30),
+    callback=a_number,
     default=6.0,
     show_default=True,
     help="How long each load runs, together with what it is compared to.",
@@ -49,7 +51,7 @@ EXIT_TERMINATED: Final = 143  # as a shell has it for SIGTERM
 )
 @click.option(
     "--only",
-    type=click.Choice(list(MEASURES)),
+    type=Named("measure", MEASURES),
     multiple=True,
     help="Measure this alone; may be given several times.",
 )

@@ -24,7 +24,7 @@ from chaos.faults.disks import (
     Wipe,
 )
 from chaos.faults.networks import BadLinks, Partition, Unplug
-from chaos.faults.processes import Kill, Pause, RollingRestart, TransferLeadership
+from chaos.faults.processes import Kill, Pause, RestartAll, RollingRestart, TransferLeadership
 from chaos.faults.whom import (
     anyone,
     everyone,
@@ -105,6 +105,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         Pause(
             "pause-follower", "A follower stands still, and goes on with old messages.", follower
         ),
+        RestartAll(),
         RollingRestart(),
         TransferLeadership(),
         Partition(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from chaos.faults.whom import Whom, in_any_order, leader
+from chaos.faults.whom import Whom, everyone, in_any_order, leader
 from chaos.targets import Breakable, Pauses, Rolls
 
 
@@ -48,6 +48,27 @@ class Pause:
         """SIGCONT."""
         assert isinstance(target, Pauses), target.name
         target.resume(nodes)
+
+
+class RestartAll:
+    """See `about`."""
+
+    name = "restart-all"
+    about = "Every node ends at once and is started at once, into whatever else is broken."
+    needs: tuple[type, ...] = ()
+
+    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+        """Return every node."""
+        return everyone(target, dice)
+
+    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+        """SIGKILL all of them; then start them."""
+        target.kill(nodes)
+        target.start(nodes)
+
+    def heal(self, target: Breakable, nodes: list[str]) -> None:
+        """Start who does not run."""
+        target.start(nodes)
 
 
 class RollingRestart:

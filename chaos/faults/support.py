@@ -10,13 +10,13 @@ import inspect
 from collections.abc import Collection
 
 from chaos.faults import FAULTS
-from chaos.targets import Equips, Target, UnsupportedFault
+from chaos.targets import POWERS, Equips, Target, UnsupportedFault
 from chaos.targets.kinds import KINDS
 
 
 def lacking(fault: str, kind: type) -> list[str]:
-    """Return the powers that a kind of target lacks for a fault; none: it can do it."""
-    return [need.__name__ for need in FAULTS[fault].needs if not issubclass(kind, need)]
+    """Return what a kind of target can't do that a fault needs, in words; none: it can do it."""
+    return [POWERS[need] for need in FAULTS[fault].needs if not issubclass(kind, need)]
 
 
 def able(fault: str) -> list[str]:
@@ -35,7 +35,7 @@ def check(faults: Collection[str], target: str) -> None:
         others = ", ".join(able(fault)) or "no target here"
         lacks = ", ".join(lacking(fault, KINDS[target]))
         raise UnsupportedFault(
-            f"the target {target} cannot do {fault} (it lacks: {lacks}); {others} can"
+            f"the target {target} cannot do {fault}: it can't {lacks}; {others} can"
         )
 
 

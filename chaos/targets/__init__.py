@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 LEADER_POLL_S: Final = 0.05  # a tenth of an election
 CLIENTS: Final = "clients"  # the other end of a link whose one end is no node
@@ -66,8 +66,8 @@ class Target(Breakable, Protocol):
         """Return where clients reach each node: {node: "tcp://127.0.0.1:7001"}."""
         ...
 
-    def data(self, directory: Path) -> dict[str, Path]:
-        """Return where the data of each node is, copied below `directory` if it is far away.
+    def remains(self, directory: Path) -> dict[str, Remains]:
+        """Return where what each node leaves is, copied below `directory` if it is far away.
 
         For chaos/truth.py, when every node was stopped.
         """
@@ -86,6 +86,13 @@ class Target(Breakable, Protocol):
 
 
 # --- what some targets can do besides -------------------------------------------------------------
+
+
+class Remains(NamedTuple):
+    """What a stopped node leaves: its data directory, and its log, one JSON object a line."""
+
+    data: Path
+    log: Path
 
 
 @runtime_checkable
@@ -270,6 +277,23 @@ class Weathers(Protocol):
     def clear(self, links: Collection[Link]) -> None:
         """Let these links be calm; what was held back arrives now."""
         ...
+
+
+POWERS: Final[Mapping[type, str]] = {
+    Pauses: "let a process stand still",
+    Rolls: "restart nodes one after the other",
+    Wipes: "empty a node's disk",
+    Damages: "change bytes on a node's disk",
+    LosesPower: "take back what a node has written and not synced",
+    Fills: "fill a node's disk",
+    Syncs: "make an fsync slow, or fail",
+    StepsClocks: "set a node's wall clock",
+    Compacts: "let a node fall behind the others' logs",
+    Links: "cut links between nodes",
+    Unplugs: "take a node off the network",
+    Weathers: "make links slow or unreliable",
+}
+"""What each power is, in a user's words: a target can, or it can't …"""
 
 
 # --- for all targets ------------------------------------------------------------------------------

@@ -24,7 +24,13 @@ def output(command: Sequence[str], text: str = "", seconds_max: float = COMMAND_
     words = " ".join(command)
     try:
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=seconds_max, check=True
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",  # what a program prints need not be text
+            timeout=seconds_max,
+            check=True,
         )
     except subprocess.CalledProcessError as error:
         tail = error.stderr[-ERROR_CHARACTERS_MAX:].strip()

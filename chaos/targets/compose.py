@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.targets import CLIENTS, Links, TargetError, Weathers
+from chaos.targets import CLIENTS, Links, Remains, TargetError, Weathers
 from chaos.targets.commands import output
 from chaos.targets.leftovers import Claim, sweep
 from chaos.targets.network import Network, Networked
+from chaos.targets.privileges import check_networking
 from chaos.targets.recovery import Recovery
 from flotilla import Client, FlotillaError
 
@@ -38,6 +39,7 @@ TOOLS: Final = ("nsenter", "iptables-restore")
 PACKAGES: Final = "util-linux iptables"
 KILLED: Final = 128 + signal.SIGKILL  # the exit code of a container that had to be killed
 OVER: Final = ("created", "exited", "dead")  # states of a container that has no process
+LOGS: Final = ("sh", "-c", 'exec docker logs "$0" 2>&1')  # a node logs to its standard error
 LIFE: Final = "{{.RestartCount}} {{.State.Status}} {{.State.ExitCode}}"
 
 Command = Callable[[Sequence[str]], str]
@@ -83,8 +85,7 @@ class ComposeTarget(Networked):
     def equip(self, needs: Collection[type]) -> None:
         """Raise TargetError if rules for packets will be needed and cannot be made here."""
         if not {Links, Weathers}.isdisjoint(needs):
-            if os.geteuid() != 0:
-                raise TargetError("compose: rules for a container's packets need root")
+            check_networking("compose: rules for a container's packets")
             if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
                 raise TargetError(f"compose: {missing} missing: apt-get install {PACKAGES}")
 
@@ -241,13 +242,14 @@ class ComposeTarget(Networked):
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def data(self, directory: Path) -> dict[str, Path]:
-        """Copy the data of each node out of its container."""
+    def remains(self, directory: Path) -> dict[str, Remains]:
+        """Copy the data of each node out of its container, and what it has printed."""
         directory.mkdir(parents=True, exist_ok=True)
-        copies = {node: directory / node for node in self.nodes}
-        for node, copy in copies.items():
-            self._run(["docker", "cp", f"{self._containers[node]}:{DATA}", str(copy)])
-        return copies
+        remains = {node: Remains(directory / node, directory / f"{node}.log") for node in NODES}
+        for node, (data, log) in remains.items():
+            self._run(["docker", "cp", f"{self._containers[node]}:{DATA}", str(data)])
+            log.write_text(self._run([*LOGS, self._containers[node]]))
+        return remains
 
     def down(self) -> None:
         """Thaw and remove containers; remove network and volumes."""

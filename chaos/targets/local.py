@@ -22,12 +22,13 @@ from chaos.targets import (
     Damages,
     Fills,
     LosesPower,
+    Remains,
     StepsClocks,
     Syncs,
     TargetError,
     disks,
 )
-from chaos.targets.leftovers import Claim, sweep
+from chaos.targets.leftovers import Claim, clear_processes, sweep
 from chaos.targets.recovery import BACK_S_MAX, Recovery
 from chaos.targets.shim import CALM, COUNTS, Shim, check_compiler, compile_shim, undo
 from cluster.local import NODE_COMMAND, LocalCluster, LocalError
@@ -107,10 +108,12 @@ class LocalTarget:
         with _as_target_error():
             return self._cluster.leader()
 
-    def data(self, directory: Path) -> dict[str, Path]:
-        """Return where the data of each node is."""
+    def remains(self, directory: Path) -> dict[str, Remains]:
+        """Return where the data and the log of each node are."""
         with _as_target_error():
-            return {node: self._data(node) for node in self.nodes}
+            return {
+                node: Remains(self._data(node), self._cluster.log_file(node)) for node in self.nodes
+            }
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -330,16 +333,22 @@ class LocalTarget:
     # --- the end ----------------------------------------------------------------------------------
 
     def down(self) -> None:
-        """Heal the disks, wake and stop every node."""
-        for shim in self._shims.values():
-            shim.order(**CALM)
+        """Heal the disks, wake and stop every node, even those whose directory was removed."""
         self._running.clear()
-        self._take_down()
+        try:
+            for shim in self._shims.values():
+                with suppress(FileNotFoundError):  # a disk that is gone needs no healing
+                    shim.order(**CALM)
+        finally:
+            self._take_down()
         self._claim.release()  # last: until here there is something to clear away
 
     def _take_down(self) -> None:
-        with _as_target_error():
-            self._cluster.down()
+        try:
+            with _as_target_error():
+                self._cluster.down()
+        finally:  # a cluster knows its nodes from its directory alone
+            clear_processes(self._cluster.directory, "")
 
 
 def _manner(exit_code: int | None) -> str:

@@ -13,7 +13,6 @@ would apply to it otherwise. All names begin with the run's label, and go with i
 
 from __future__ import annotations
 
-import os
 import shutil
 import zlib
 from collections.abc import Collection, Sequence
@@ -25,6 +24,7 @@ from chaos.targets.commands import output
 from chaos.targets.leftovers import Claim, clear_namespaces, host_interface
 from chaos.targets.local import LocalTarget
 from chaos.targets.network import Network, Networked
+from chaos.targets.privileges import check_networking, granting
 from cluster.local import NODE_COMMAND
 
 TOOLS: Final = {"ip": "iproute2", "iptables": "iptables"}
@@ -59,7 +59,11 @@ class NamespacesTarget(Networked, LocalTarget):
     def _create(self) -> None:
         clear_namespaces(self._directory, self._label)
         self._subnet = _free_subnet(self._first_subnet)
-        self._build()
+        try:
+            self._build()
+        except TargetError as error:  # a security module, say, or another one's user namespace
+            said = f"this system does not let its root build networks; {granting()}"
+            raise TargetError(f"namespaces: {said}\n{error}") from error
         if self._weathers:
             self._network.probe(self.nodes[0])
         addresses = self._addresses()
@@ -130,8 +134,7 @@ class NamespacesTarget(Networked, LocalTarget):
 
 
 def _check_machine() -> None:
-    if os.geteuid() != 0:
-        raise TargetError("namespaces: network namespaces need root; the target local does not")
+    check_networking("namespaces: network namespaces", "; the target local does not")
     missing = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
     if missing:
         raise TargetError(f"namespaces: apt-get install {' '.join(missing)}")

@@ -21,7 +21,7 @@ from chaos.faults import support
 from chaos.outcome import Outcome, measure, write_run_file
 from chaos.plan import RunPlan
 from chaos.progress import Display
-from chaos.simulation.plan import CLIENTS_MAX, Action, Plan
+from chaos.simulation.plan import CLIENTS_MAX, SCHEDULE_MAX, Action, Plan
 from chaos.simulation.scripts import Role
 from chaos.simulation.watch import Attached, attach
 from chaos.simulation.world import World
@@ -50,6 +50,8 @@ def simulator_plan(plan: RunPlan, nodes: int) -> Plan:
     at_s = START_S + plan.experiment.phases.steady_s
     schedule: list[Action] = []
     support.check(set(plan.experiment.fault_names) - set(CLIENT_FAULTS), NAME)
+    if 2 * len(plan.windows) > SCHEDULE_MAX:  # each opens and closes
+        raise TargetError(f"{NAME}: {len(plan.windows)} windows, {SCHEDULE_MAX // 2} are the most")
     for window in plan.windows:
         schedule.append(Action(at_s, OPENS, {"faults": list(window.faults)}))
         schedule.append(Action(at_s + window.hold_s, CLOSES))

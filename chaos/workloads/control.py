@@ -19,6 +19,7 @@ import orjson
 
 READ_BYTES: Final = 65_536
 REPORT_EVERY_S: Final = 0.25  # a progress bar's pace
+WAIT_S_MAX: Final = 86_400.0  # who is to wait longer looks once a day; poll() takes 24 days
 STOP: Final[dict[str, Any]] = {"order": "stop"}
 
 
@@ -36,7 +37,8 @@ class Control:
 
     def order(self, wait_s: float) -> dict[str, Any] | None:
         """Return the next order, waiting up to `wait_s` seconds for one; None when none came."""
-        if not self._orders and self._arrivals.poll(max(0.0, wait_s) * 1000):
+        wait_s = min(max(0.0, wait_s), WAIT_S_MAX)
+        if not self._orders and self._arrivals.poll(wait_s * 1000):
             self._take(os.read(self._orders_fd, READ_BYTES))
         return self._orders.pop(0) if self._orders else None
 

@@ -1,24 +1,15 @@
 """The kinds of clients that an experiment may name, and what can be set for each.
 
 What lives here: one dataclass a kind; its fields are the keys of an experiment's `[[clients]]`.
-What must not: what a client of that kind does (the module of its name), and numbers of clients.
+What must not: what a client of that kind does (the module of its name), numbers of clients, and
+what a number may be (chaos/bounds.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, get_args
-
-from flotilla.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, PUBLICATION_BYTES_MAX
-
-SHARE_FIELDS: Final = frozenset({"hot_share"})
-LIMITS: Final[Mapping[str, float]] = {
-    "batch_bytes": BATCH_BYTES_MAX,
-    "batch_count": BATCH_COUNT_MAX,
-    "burst_count": 10_000,  # of lines of text: a fraction of what a producer queues
-    "size_bytes": PUBLICATION_BYTES_MAX,
-}
+from dataclasses import dataclass
+from typing import ClassVar, Final, get_args
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +28,10 @@ class Publisher:
     size_bytes: int = 0
     batch_count: int = 1
 
+    def at_once(self, topic_count: int) -> int:
+        """Return how many publications a client makes at once."""
+        return self.batch_count
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeliner:
@@ -54,6 +49,10 @@ class Pipeliner:
     batch_bytes: int = 2_048
     in_flight_max: int = 16
     size_bytes: int = 0
+
+    def at_once(self, topic_count: int) -> int:
+        """Return how many publications a client makes at once: a burst for each topic."""
+        return self.burst_count * topic_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +96,3 @@ KINDS: Final[Mapping[str, type[Parameters]]] = {
 def kind_of(parameters: Parameters) -> str:
     """Return the name of the kind that these parameters are of."""
     return type(parameters).__name__.lower()
-
-
-def complaint(parameters: Parameters) -> str:
-    """Return what is wrong with a value, "" when nothing is."""
-    for name in (field.name for field in fields(parameters)):
-        value: Any = getattr(parameters, name)
-        most = 1.0 if name in SHARE_FIELDS else LIMITS.get(name, value)
-        if not 0 <= value <= most:
-            return f"{name} is {value}, it has to be from 0 to {most:g}"
-    return ""

@@ -18,6 +18,7 @@ import re
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -37,6 +38,7 @@ OPEN_OPERATIONS_MAX: Final = 65_536  # far above what is in flight: older ones w
 DIGEST_BYTES: Final = 8  # two contents share one by chance once in 2^64 comparisons
 RUN_FILE_BYTES_MAX: Final = 64 * 1024  # an application's is a few lines
 APPLICATION: Final = "application"  # who recorded, in run.json: no phases, payloads of its own
+TORN_END: Final = b"\x18\n"  # CAN: what stands before it was cut off, and is to be disregarded
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 BOOT_ID_DIGITS: Final = 8
 
@@ -65,7 +67,7 @@ class Recorder:
         self._clocks = (monotonic_ns, wall_ns)
         self._lock = threading.Lock()
         self._open: dict[int, dict[str, Any]] = {}
-        last_op_id, last_session, ends_whole = _tail(self.path)
+        last_op_id, last_session, missing_end = _tail(self.path)
         self._op_ids = itertools.count(last_op_id + 1)
         self._common = {
             "run_id": run_id,
@@ -74,8 +76,8 @@ class Recorder:
             "session": last_session + 1,
         }
         self._file = self.path.open("ab", buffering=0)
-        if not ends_whole:
-            self._write_bytes(b"\n")  # the torn line stays, alone, for the reader to count
+        if missing_end:
+            self._write_bytes(missing_end)
 
     def invoke(self, f: str, topic: str, **fields: Any) -> int:
         """Record that an operation is about to be sent; return its op_id."""
@@ -301,17 +303,30 @@ def _handed_over(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _tail(path: Path) -> tuple[int, int, bool]:
-    """Return (last op_id, last session, whether the last line is whole) of a file; 0, 0 if none."""
+def _tail(path: Path) -> tuple[int, int, bytes]:
+    """Return (last op_id, last session, what its last line lacks) of a file; 0, 0 if there is none.
+
+    A line that a kill has torn stays, alone, for the reader to count; one that has all but its end
+    is an event as any other.
+    """
     if not path.exists():
-        return 0, 0, True
+        return 0, 0, b""
     op_id = session = 0
     for event in read(path):
         op_id, session = max(op_id, event["op_id"]), max(session, event["session"])
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        return op_id, session, file.read() in (b"\n", b"")
+        last_line = b"".join(deque(file, maxlen=1))
+    if last_line.endswith(b"\n") or not last_line:
+        return op_id, session, b""
+    return op_id, session, b"\n" if _is_event(last_line) else TORN_END
+
+
+def _is_event(line: bytes) -> bool:
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _unique() -> str:

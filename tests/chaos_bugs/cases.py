@@ -41,11 +41,10 @@ STALE_READ: Final = Case(
 )
 VOTE_FORGOTTEN: Final = Case(
     bug="votes-are-forgotten",
-    experiment="two-sides",
+    experiment="rivals",
     caught_by=frozenset({"leaders_per_term"}),
     target="namespaces",
     settings=CLOSE_ELECTIONS,
-    seeds=(1, 2, 3, 5, 6),
 )
 COUNTERS_FORGOTTEN: Final = Case(
     bug="producers-live-in-memory",

@@ -121,9 +121,14 @@ def test_clients_that_die_while_nodes_do_go_on_where_they_were_and_nothing_is_lo
     assert died_in, "nobody died between an operation's begin and its end"
     assert found(directory) == {}
 
-    states = [row for row in truth(directory) if row["kind"] == "state"]
+    rows = truth(directory)
+    states = [row for row in rows if row["kind"] == "state"]
     assert len(states) == 3
     assert len({(row["index"], row["digest"]) for row in states}) == 1
+    led = {(row["node"], row["term"]) for row in rows if row["kind"] == "leadership"}
+    answered = {(e["node"], e["term"]) for e in happened if e["type"] == "ok" and e.get("node")}
+    assert answered, "nobody answered"
+    assert answered <= led, "who answers as the leader has said so in its log"
 
 
 @pytest.mark.timeout(2 * RUN_S_MAX)

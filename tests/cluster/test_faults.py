@@ -160,6 +160,16 @@ def test_killed_nodes_are_gone_and_come_back(stage: Stage, name: str) -> None:
     assert all(stage.cluster.pids()[node] != before[node] for node in hit)
 
 
+def test_restarted_nodes_run_while_the_fault_lasts(stage: Stage) -> None:
+    stage.put()
+    before = stage.cluster.pids()
+    with stage.fault("restart-all"):
+        during = stage.cluster.pids()
+        assert all(during[node] != before[node] for node in before)
+    assert stage.cluster.pids() == during
+    assert stage.target.ended() == []
+
+
 def test_a_node_that_ends_without_a_fault_is_told(stage: Stage) -> None:
     node = stage.target.nodes[0]
     os.kill(stage.cluster.pids()[node], signal.SIGKILL)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chaos import truth
 from chaos.faults import FAULTS, support
 from chaos.targets import CLIENTS, Links, Weathers, await_leader, compose, leftovers
 from chaos.targets.compose import ComposeTarget
@@ -213,3 +217,17 @@ def test_nothing_is_lost_doubled_or_reordered_by_any_of_this(stage: Stage) -> No
     ids = [message.id for message in stage.client.messages("t", idle_ms=500)]
     assert ids == list(range(1, len(ids) + 1))
     assert set(stage.acknowledged) <= set(ids)
+
+
+def test_what_stopped_containers_leave_can_be_read_and_names_a_leader_a_term(
+    stage: Stage, tmp_path: Path
+) -> None:
+    leader = stage.target.leader()
+    stage.target.stop(sorted(stage.target.nodes, key=lambda node: (node == leader, node)))
+    truth.collect("r", stage.target.remains(tmp_path / "copies"), tmp_path)
+    files = [tmp_path / "truth" / f"{node}.jsonl" for node in stage.target.nodes]
+    rows = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+    led = Counter(row["term"] for row in rows if row["kind"] == "leadership")
+    assert len(led) > 1, "the leader was killed before"
+    assert set(led.values()) == {1}
+    assert len({row["digest"] for row in rows if row["kind"] == "state"}) == 1

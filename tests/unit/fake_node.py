@@ -16,20 +16,33 @@ import time
 import uuid
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import zmq
 
-from flotilla import protocol
+from flotilla import Client, protocol
 from flotilla.protocol import ACK, NAK, ProtocolError, Reply, Request
 
 Fault = str | tuple[str, str, dict[str, Any]]
+DEADLINE_MS = 3_000  # an attempt is a third of it: tests of silence last that long
+IMPATIENT_MS = 300
 POLL_MS = 20  # how often parked GETs and stop() are looked at
 
 
 def nak(code: str, **details: Any) -> Fault:
     """Return the fault that answers NAK without carrying the request out."""
     return ("nak", code, details)
+
+
+def client_of(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
+    """Return a client of the node, with DEADLINE_MS unless `more` says otherwise."""
+    return Client(node.endpoint, state_dir, **({"deadline_ms": DEADLINE_MS} | more))
+
+
+def texts_of(client: Client, topic: str | None = None) -> list[bytes]:
+    """Return the publications that there are now for the client."""
+    return [message.publication for message in client.messages(topic, idle_ms=0)]
 
 
 @dataclass

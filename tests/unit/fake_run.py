@@ -15,6 +15,7 @@ from chaos.history import Recorder, read
 from chaos.outcome import Outcome
 from chaos.plan import RunPlan
 from chaos.runner import Runner
+from chaos.targets import Remains
 from chaos.truth import TruthError
 from chaos.workloads import ClientConfig
 
@@ -86,8 +87,8 @@ class FakeTarget:
         ends, self.ends = self.ends, []
         return ends
 
-    def data(self, directory: Path) -> dict[str, Path]:
-        return {node: directory / node for node in self.nodes}
+    def remains(self, directory: Path) -> dict[str, Remains]:
+        return {node: Remains(directory / node, directory / f"{node}.log") for node in self.nodes}
 
     def down(self) -> None:
         self.log.append("down")
@@ -192,8 +193,8 @@ class FakeAuditor:
     def is_settled(self, endpoints: Mapping[str, str]) -> bool:
         return self.settles
 
-    def collect(self, run_id: str, data: Mapping[str, Path], directory: Path) -> None:
-        self.log.append(f"read {' '.join(data)}")
+    def collect(self, run_id: str, remains: Mapping[str, Remains], directory: Path) -> None:
+        self.log.append(f"read {' '.join(remains)}")
         if self.error:
             raise TruthError(self.error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,6 @@ import pytest
 from flotilla import AsyncClient, Client, NotSubscribed, Unavailable
 from flotilla.protocol import GET, PUT
 from tests.unit.fake_node import FakeCluster, FakeNode
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as node:
-        yield node
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -61,6 +61,37 @@ def test_numbers_that_no_run_can_have_are_errors_of_usage(arguments: list[str]) 
     assert "is not in the range" in done.output
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "none", "--duration", "nan"], ["suite", "none", "--minutes", "nan"]],
+)
+def test_what_is_no_number_at_all_is_in_no_range(arguments: list[str]) -> None:
+    done = CliRunner().invoke(cli.commands, arguments)
+    assert done.exit_code == 2
+    assert "nan is not in any range" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["run", "kill-leadr"], "no experiment 'kill-leadr': did you mean 'kill-leader'? There"),
+        (["show", "kil-all"], "no experiment 'kil-all': did you mean 'kill-all'? There are any-"),
+        (["suite", "nones"], "no experiment 'nones': did you mean 'none'? There are any-topic"),
+        (["run", "none", "--target", "lokal"], "no target 'lokal': did you mean 'local'? There"),
+        (["run", "none", "--target", "namespace"], "'namespace': did you mean 'namespaces'? Th"),
+        (["suite", "none", "--judge", "twin"], "no judge 'twin': did you mean 'twins'? There a"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_which_name_was_probably_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], meant: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli.commands, arguments)
+    assert done.exit_code == 2
+    assert meant in " ".join(done.output.split())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_heal_tells_what_it_has_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "sweep", lambda: ["local: /runs/dead"])
     assert CliRunner().invoke(cli.commands, ["heal"]).output == "local: /runs/dead\n"
@@ -146,6 +177,20 @@ def test_a_crash_is_not_taken_for_a_verdict(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 2
+
+
+def test_what_the_system_refuses_is_told_in_a_line_and_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/runs/x/run.json")
+
+    monkeypatch.setattr(cli, "commands", refuse)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == "cannot go on: [Errno 2] No such file or directory: '/runs/x/run.json'"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -19,12 +19,6 @@ from flotilla.protocol import GET, PUT
 from tests.unit.fake_node import FakeNode, nak
 
 Run = Callable[..., tuple[int, bytes, bytes]]
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as node:
-        yield node
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,51 +29,40 @@ from flotilla.protocol import (
     PUT,
     REQUEST_ID,
 )
-from tests.unit.fake_node import FakeCluster, FakeNode, nak
-
-DEADLINE_MS = 3_000  # an attempt is a third of it: tests of silence last that long
-IMPATIENT_MS = 300
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as node:
-        yield node
-
-
-def _client(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
-    return Client(node.endpoint, state_dir, **({"deadline_ms": DEADLINE_MS} | more))
-
-
-def _texts(client: Client, topic: str | None = None) -> list[bytes]:
-    return [message.publication for message in client.messages(topic, idle_ms=0)]
-
+from tests.unit.fake_node import (
+    IMPATIENT_MS,
+    FakeCluster,
+    FakeNode,
+    client_of,
+    nak,
+    texts_of,
+)
 
 # --- the plain way ------------------------------------------------------------------------------
 
 
 def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
-    with _client(node) as client:
+    with client_of(node) as client:
         assert client.subscribe("t").last_id == 0
         assert client.put("t", "größe") == PutResult(1, 1, False)
         assert client.put("t", b"\x00\xff") == PutResult(2, 1, False)
         delivery = client.get("t")
         assert delivery is not None
         assert (delivery.first_id, delivery.publications) == (1, ("größe".encode(),))
-        assert _texts(client, "t") == [b"\x00\xff"]
+        assert texts_of(client, "t") == [b"\x00\xff"]
         assert client.get("t") is None
 
 
 def test_a_get_without_a_topic_takes_from_any_subscription(node: FakeNode) -> None:
-    with _client(node) as client:
+    with client_of(node) as client:
         for topic in "ab":
             client.subscribe(topic)
             client.put(topic, topic * 2)
-        assert sorted(_texts(client)) == [b"aa", b"bb"]
+        assert sorted(texts_of(client)) == [b"aa", b"bb"]
 
 
 def test_a_waiting_get_returns_when_a_publication_comes(node: FakeNode) -> None:
-    with _client(node) as reader, _client(node) as writer:
+    with client_of(node) as reader, client_of(node) as writer:
         reader.subscribe("t")
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(reader.get("t", wait_ms=20_000)))
@@ -86,28 +74,28 @@ def test_a_waiting_get_returns_when_a_publication_comes(node: FakeNode) -> None:
 
 
 def test_manual_acknowledgment_brings_a_publication_again_until_it_is_said(node: FakeNode) -> None:
-    with _client(node) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         client.put_many("t", ["a", "b"])
         first, again = client.get("t", ack="manual"), client.get("t", ack="manual")
         assert first == again
         assert first is not None
         client.acknowledge("t", first.last_id)
-        assert _texts(client, "t") == [b"b"]
+        assert texts_of(client, "t") == [b"b"]
 
 
 def test_messages_moves_the_cursor_one_by_one(node: FakeNode, tmp_path: Path) -> None:
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         client.put_many("t", ["a", "b", "c"])
         messages = client.messages("t", idle_ms=0)
         assert [next(messages).publication, next(messages).publication] == [b"a", b"b"]
-    with _client(node, tmp_path) as client:
-        assert _texts(client, "t") == [b"c"]
+    with client_of(node, tmp_path) as client:
+        assert texts_of(client, "t") == [b"c"]
 
 
 def test_many_publications_travel_in_as_few_batches_as_fit(node: FakeNode) -> None:
-    with _client(node) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         third = b"x" * (BATCH_BYTES_MAX // 3)
         results = client.put_many("t", [third] * 7)
@@ -117,7 +105,7 @@ def test_many_publications_travel_in_as_few_batches_as_fit(node: FakeNode) -> No
 def test_topics_count_what_this_client_has_though_the_broker_does_not_know_yet(
     node: FakeNode,
 ) -> None:
-    with _client(node) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         client.put_many("t", ["a", "b"])
         client.get("t")
@@ -127,7 +115,7 @@ def test_topics_count_what_this_client_has_though_the_broker_does_not_know_yet(
 
 
 def test_subscribing_again_resumes_and_unsubscribing_is_idempotent(node: FakeNode) -> None:
-    with _client(node) as client:
+    with client_of(node) as client:
         assert not client.subscribe("t").resumed
         client.put("t", "a")
         client.get("t")
@@ -165,14 +153,14 @@ def test_endpoints_that_are_none_are_refused(wrong: str) -> None:
 def test_a_name_that_no_node_takes_is_refused_before_anything_is_sent(
     node: FakeNode, topic: str, error: type[Exception]
 ) -> None:
-    with _client(node) as client:
+    with client_of(node) as client:
         with pytest.raises(error):
             client.put(topic, "x")
         assert node.requests == []
 
 
 def test_a_publication_over_the_limit_is_refused_before_anything_is_sent(node: FakeNode) -> None:
-    with _client(node) as client, pytest.raises(TooLarge) as caught:
+    with client_of(node) as client, pytest.raises(TooLarge) as caught:
         client.put("t", b"x" * (PUBLICATION_BYTES_MAX + 1))
     assert caught.value.details == {"limit": PUBLICATION_BYTES_MAX}
     assert node.requests == []
@@ -180,7 +168,7 @@ def test_a_publication_over_the_limit_is_refused_before_anything_is_sent(node: F
 
 def test_a_definite_refusal_takes_the_publication_back_with_its_counter(node: FakeNode) -> None:
     node.script(PUT, nak("too_large", limit=1))
-    with _client(node) as client:
+    with client_of(node) as client:
         with pytest.raises(TooLarge) as caught:
             client.put("t", "refused")
         assert (caught.value.definite, caught.value.details["limit"]) == (True, 1)
@@ -190,7 +178,7 @@ def test_a_definite_refusal_takes_the_publication_back_with_its_counter(node: Fa
 
 def test_the_rest_of_put_many_is_taken_back_with_a_refused_batch(node: FakeNode) -> None:
     half = b"x" * (BATCH_BYTES_MAX // 2)
-    with _client(node) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         client.put_many("t", [half] * 2)
         node.script(PUT, "twice", nak("too_large"))
@@ -203,21 +191,21 @@ def test_the_rest_of_put_many_is_taken_back_with_a_refused_batch(node: FakeNode)
 
 def test_a_counter_gap_is_reported_with_the_expected_counter(node: FakeNode) -> None:
     node.script(PUT, nak("counter_gap", expected=7))
-    with _client(node) as client, pytest.raises(CounterGap) as caught:
+    with client_of(node) as client, pytest.raises(CounterGap) as caught:
         client.put("t", "x")
     assert caught.value.details["expected"] == 7
 
 
 def test_a_full_backlog_is_retried_until_there_is_room(node: FakeNode) -> None:
     node.script(PUT, nak("backlog_full", limit=9), nak("backlog_full", limit=9))
-    with _client(node) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         assert client.put("t", "x").id == 1
 
 
 def test_a_backlog_that_stays_full_is_said_and_definite(node: FakeNode) -> None:
     node.always(PUT, nak("backlog_full", limit=9))
-    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, deadline_ms=IMPATIENT_MS) as client:
         with pytest.raises(BacklogFull) as caught:
             client.put("t", "x")
         assert caught.value.definite
@@ -229,20 +217,20 @@ def test_a_backlog_that_stays_full_is_said_and_definite(node: FakeNode) -> None:
 
 def test_a_put_whose_answer_is_lost_is_sent_again_and_stored_once(node: FakeNode) -> None:
     node.script(PUT, "silent")
-    with _client(node) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         assert client.put("t", "x") == PutResult(1, 1, True)
-        assert _texts(client, "t") == [b"x"]
+        assert texts_of(client, "t") == [b"x"]
 
 
 def test_late_and_doubled_replies_are_never_taken_for_answers_to_later_requests(
     node: FakeNode,
 ) -> None:
     node.script(PUT, "twice", "late", "garbage", "twice")
-    with _client(node) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         assert [client.put("t", text).id for text in "abcde"] == [1, 2, 3, 4, 5]
-        assert _texts(client, "t") == [b"a", b"b", b"c", b"d", b"e"]
+        assert texts_of(client, "t") == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_a_dead_node_is_left_at_once_for_the_next_endpoint() -> None:
@@ -270,7 +258,7 @@ def test_a_client_finds_the_leader_and_stays_there() -> None:
 
 
 def test_an_unanswered_put_stays_and_is_sent_before_the_next_one(node: FakeNode) -> None:
-    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, deadline_ms=IMPATIENT_MS) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         with pytest.raises(Unavailable) as caught:
@@ -281,11 +269,11 @@ def test_an_unanswered_put_stays_and_is_sent_before_the_next_one(node: FakeNode)
         assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
         node.always(PUT, None)
         client.put("t", "second")
-        assert _texts(client, "t") == [b"first", b"behind it", b"second"]
+        assert texts_of(client, "t") == [b"first", b"behind it", b"second"]
 
 
 def test_what_stays_is_bounded_by_the_outbox(node: FakeNode) -> None:
-    with _client(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=8) as client:
+    with client_of(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=8) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         with pytest.raises(Unavailable):
@@ -295,14 +283,14 @@ def test_what_stays_is_bounded_by_the_outbox(node: FakeNode) -> None:
         assert caught.value.definite
         node.always(PUT, None)
         client.flush()
-        assert _texts(client, "t") == [b"five5"]
+        assert texts_of(client, "t") == [b"five5"]
 
 
 @pytest.mark.parametrize("fault", ["deaf", nak("electing"), nak("uncertain")])
 def test_put_many_keeps_all_in_order_also_what_was_not_tried(node: FakeNode, fault: Any) -> None:
     half = BATCH_BYTES_MAX // 2
     texts = [bytes([number]) * half for number in range(6)]
-    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, deadline_ms=IMPATIENT_MS) as client:
         client.subscribe("t")
         client.put("t", "known")
         node.script(PUT, "twice")
@@ -319,7 +307,7 @@ def test_put_many_keeps_all_in_order_also_what_was_not_tried(node: FakeNode, fau
 def test_a_refused_publication_of_the_outbox_takes_none_of_those_behind_it_along(
     node: FakeNode,
 ) -> None:
-    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, deadline_ms=IMPATIENT_MS) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         for text in ("a", "too large for the node", "b"):
@@ -331,7 +319,7 @@ def test_a_refused_publication_of_the_outbox_takes_none_of_those_behind_it_along
             client.flush()
         assert (caught.value.definite, caught.value.details["withdrawn"]) == (True, 1)
         client.put("t", "c")
-        assert _texts(client, "t") == [b"a", b"b", b"c"]
+        assert texts_of(client, "t") == [b"a", b"b", b"c"]
 
 
 def test_what_was_put_without_any_node_goes_out_once_when_there_is_one(tmp_path: Path) -> None:
@@ -342,31 +330,31 @@ def test_what_was_put_without_any_node_goes_out_once_when_there_is_one(tmp_path:
         ):
             client.put("t", text)
         assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
-    with FakeNode() as node, _client(node) as reader:
+    with FakeNode() as node, client_of(node) as reader:
         reader.subscribe("t")
         for _ in range(2):
-            with _client(node, tmp_path) as client:
+            with client_of(node, tmp_path) as client:
                 client.open()
-        assert _texts(reader, "t") == [b"first", b"second"]
+        assert texts_of(reader, "t") == [b"first", b"second"]
 
 
 def test_what_an_old_copy_put_without_any_node_is_never_taken_for_what_the_other_put(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with _client(node, tmp_path / "one") as client:
+    with client_of(node, tmp_path / "one") as client:
         client.subscribe("t")
         client.put("t", "before")
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
-    with _client(node, tmp_path / "one") as client:
+    with client_of(node, tmp_path / "one") as client:
         client.put("t", "by the other")
     with (
         Client("127.0.0.1:1", tmp_path / "copy", deadline_ms=IMPATIENT_MS) as client,
         pytest.raises(Unavailable),
     ):
         client.put("t", "by the copy")
-    with _client(node, tmp_path / "copy") as client:
+    with client_of(node, tmp_path / "copy") as client:
         client.flush()
-        assert _texts(client, "t") == [b"before", b"by the other", b"by the copy"]
+        assert texts_of(client, "t") == [b"before", b"by the other", b"by the copy"]
 
 
 def test_unavailable_names_each_endpoint_and_what_it_did(node: FakeNode) -> None:
@@ -385,11 +373,11 @@ def test_unavailable_names_each_endpoint_and_what_it_did(node: FakeNode) -> None
 def test_the_state_of_another_cluster_is_refused_with_the_remedy(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.open()
     node.cluster.clients.clear()
     with (
-        _client(node, tmp_path) as client,
+        client_of(node, tmp_path) as client,
         pytest.raises(UnknownClient, match="belongs to another cluster") as caught,
     ):
         client.put("t", "x")
@@ -399,24 +387,24 @@ def test_the_state_of_another_cluster_is_refused_with_the_remedy(
 
 @pytest.mark.parametrize("wrong", [5, None, ["text"], 1.5])
 def test_what_is_neither_bytes_nor_text_is_no_publication(node: FakeNode, wrong: Any) -> None:
-    with _client(node) as client, pytest.raises(TypeError, match="bytes or text"):
+    with client_of(node) as client, pytest.raises(TypeError, match="bytes or text"):
         client.put("t", wrong)
 
 
 @pytest.mark.parametrize("right", [bytearray(b"ab"), memoryview(b"ab"), "ab", b"ab"])
 def test_every_kind_of_bytes_is_a_publication(node: FakeNode, right: Any) -> None:
-    with _client(node) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         client.put("t", right)
-        assert _texts(client, "t") == [b"ab"]
+        assert texts_of(client, "t") == [b"ab"]
 
 
 def test_flush_sends_what_stayed(node: FakeNode) -> None:
-    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, deadline_ms=IMPATIENT_MS) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         with pytest.raises(Unavailable):
             client.put("t", "x")
         node.always(PUT, None)
         client.flush()
-        assert _texts(client, "t") == [b"x"]
+        assert texts_of(client, "t") == [b"x"]

@@ -7,9 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,25 +28,7 @@ from flotilla.protocol import (
     SUB,
     UNSUB,
 )
-from tests.unit.fake_node import FakeNode, nak
-
-DEADLINE_MS = 3_000  # an attempt is a third of it: tests of silence last that long
-IMPATIENT_MS = 300
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as node:
-        yield node
-
-
-def _client(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
-    return Client(node.endpoint, state_dir, **({"deadline_ms": DEADLINE_MS} | more))
-
-
-def _texts(client: Client, topic: str | None = None) -> list[bytes]:
-    return [message.publication for message in client.messages(topic, idle_ms=0)]
-
+from tests.unit.fake_node import IMPATIENT_MS, FakeNode, client_of, nak, texts_of
 
 # --- sessions -----------------------------------------------------------------------------------
 
@@ -56,10 +36,10 @@ def _texts(client: Client, topic: str | None = None) -> list[bytes]:
 def test_a_new_session_resumes_with_a_later_sequence_and_a_higher_epoch(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         client_id = client.client_id
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.open()
         assert client.client_id == client_id
     first, second = node.of_type(REQUEST_ID)
@@ -70,10 +50,10 @@ def test_a_new_session_resumes_with_a_later_sequence_and_a_higher_epoch(
 
 
 def test_a_retried_resume_repeats_its_sequence_and_nonce(node: FakeNode, tmp_path: Path) -> None:
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.open()
     node.script(REQUEST_ID, "silent")
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.open()
     _, lost, again = node.of_type(REQUEST_ID)
     assert lost.body == again.body
@@ -83,9 +63,9 @@ def test_a_retried_resume_repeats_its_sequence_and_nonce(node: FakeNode, tmp_pat
 def test_everybodys_topics_are_listed_also_when_a_resume_was_carried_out_and_not_answered(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
-    with _client(node, tmp_path, deadline_ms=1_500) as client:
+    with client_of(node, tmp_path, deadline_ms=1_500) as client:
         node.always(REQUEST_ID, "silent")  # the broker has a newer epoch than the state directory
         with pytest.raises(Unavailable):
             client.open()
@@ -95,10 +75,10 @@ def test_everybodys_topics_are_listed_also_when_a_resume_was_carried_out_and_not
 def test_a_stale_resume_adopts_the_expected_sequence_under_a_new_nonce(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.open()
         node.cluster.clients[client.client_id].sequence = 40
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.open()
         client.subscribe("t")
     _, stale, resumed = node.of_type(REQUEST_ID)
@@ -108,7 +88,7 @@ def test_a_stale_resume_adopts_the_expected_sequence_under_a_new_nonce(
 
 
 def test_an_older_process_with_the_same_state_is_fenced(node: FakeNode, tmp_path: Path) -> None:
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         known = node.cluster.clients[client.client_id]
         known.epoch += 1
@@ -119,25 +99,25 @@ def test_an_older_process_with_the_same_state_is_fenced(node: FakeNode, tmp_path
 def test_an_unsub_whose_answer_was_lost_with_the_process_is_noticed_at_the_next_open(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
         client.subscribe("t")
         node.always(UNSUB, "silent")
         with pytest.raises(Unavailable):
             client.unsubscribe("t")
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         assert client.topics() == []
         with pytest.raises(NotSubscribed):
             client.get("t")
 
 
 def test_opening_sends_what_an_earlier_process_left(node: FakeNode, tmp_path: Path) -> None:
-    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         with pytest.raises(Unavailable):
             client.put("t", "left")
     node.always(PUT, None)
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.open()
         assert node.cluster.topics["t"] == [b"left"]
 
@@ -145,22 +125,22 @@ def test_opening_sends_what_an_earlier_process_left(node: FakeNode, tmp_path: Pa
 def test_a_full_topic_in_the_outbox_does_not_keep_a_client_from_reading_it(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
         client.subscribe("t")
         client.put("t", "a")
         node.always(PUT, "deaf")
         with pytest.raises(Unavailable):
             client.put("t", "b")
     node.always(PUT, nak("backlog_full", limit=1))
-    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
-        assert _texts(client, "t") == [b"a"]
+    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+        assert texts_of(client, "t") == [b"a"]
         node.always(PUT, None)
         client.put("t", "c")
-        assert _texts(client, "t") == [b"b", b"c"]
+        assert texts_of(client, "t") == [b"b", b"c"]
 
 
 def test_a_lost_state_directory_means_a_new_client(node: FakeNode, tmp_path: Path) -> None:
-    with _client(node, tmp_path / "one") as one, _client(node, tmp_path / "two") as two:
+    with client_of(node, tmp_path / "one") as one, client_of(node, tmp_path / "two") as two:
         one.open()
         two.open()
         assert one.client_id != two.client_id
@@ -169,8 +149,8 @@ def test_a_lost_state_directory_means_a_new_client(node: FakeNode, tmp_path: Pat
 def test_two_publishers_and_two_subscribers_work_side_by_side(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    writers = [_client(node, tmp_path / f"w{n}") for n in range(2)]
-    readers = [_client(node, tmp_path / f"r{n}") for n in range(2)]
+    writers = [client_of(node, tmp_path / f"w{n}") for n in range(2)]
+    readers = [client_of(node, tmp_path / f"r{n}") for n in range(2)]
     for reader in readers:
         reader.subscribe("t")
 
@@ -183,7 +163,7 @@ def test_two_publishers_and_two_subscribers_work_side_by_side(
         thread.start()
     for thread in threads:
         thread.join()
-    got = [_texts(reader, "t") for reader in readers]
+    got = [texts_of(reader, "t") for reader in readers]
     assert got[0] == got[1]
     for number in range(2):
         mine = [text for text in got[0] if text.startswith(b"%d-" % number)]
@@ -215,7 +195,7 @@ class Recorder:
 
 def test_an_observer_hears_of_a_delivery_before_the_cursor_moves(node: FakeNode) -> None:
     recorder = Recorder()
-    with _client(node, observer=recorder) as client:
+    with client_of(node, observer=recorder) as client:
         recorder.client = client
         client.subscribe("t")
         client.put_many("t", ["a", "b"])
@@ -231,7 +211,7 @@ def test_an_observer_hears_of_a_delivery_before_the_cursor_moves(node: FakeNode)
 def test_an_observer_hears_of_a_put_before_it_is_sent_and_of_its_error(node: FakeNode) -> None:
     recorder = Recorder()
     node.script(PUT, nak("too_large"))
-    with _client(node, observer=recorder) as client:
+    with client_of(node, observer=recorder) as client:
         recorder.client = client
         with pytest.raises(TooLarge):
             client.put("t", "x")
@@ -279,39 +259,39 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def test_a_publisher_killed_between_send_and_reply_sends_the_same_again(
     node: FakeNode, tmp_path: Path, fault: str
 ) -> None:
-    with _client(node) as reader:
+    with client_of(node) as reader:
         reader.subscribe("t")
         node.script(PUT, "twice", fault)
         process = _process(_PUBLISHER, node.endpoint, tmp_path, "a", "b", "never reached")
         before = node.await_requests(PUT, 2)[1]
         _kill(process)
-        with _client(node, tmp_path) as client:
+        with client_of(node, tmp_path) as client:
             client.put("t", "c")
         again = node.of_type(PUT)[2]
         assert (again.body, again.data) == (before.body, before.data)
         assert again.epoch == 2
-        assert _texts(reader, "t") == [b"a", b"b", b"c"]
+        assert texts_of(reader, "t") == [b"a", b"b", b"c"]
 
 
 def test_a_subscriber_killed_before_the_answer_gets_it_after_its_return(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         client.put("t", "a")
     node.script(GET, "silent")
     process = _process(_SUBSCRIBER, node.endpoint, tmp_path)
     node.await_requests(GET, 1)
     _kill(process)
-    with _client(node, tmp_path) as client:
-        assert _texts(client, "t") == [b"a"]
+    with client_of(node, tmp_path) as client:
+        assert texts_of(client, "t") == [b"a"]
 
 
 def test_a_subscriber_killed_after_every_single_delivery_gets_each_once(
     node: FakeNode, tmp_path: Path
 ) -> None:
     texts = [f"p{number}" for number in range(4)]
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         client.put_many("t", texts)
     got = []
@@ -321,7 +301,7 @@ def test_a_subscriber_killed_after_every_single_delivery_gets_each_once(
         got.append(process.stdout.readline().decode().strip())
         _kill(process)
     assert got == texts
-    with _client(node, tmp_path) as client:
+    with client_of(node, tmp_path) as client:
         assert client.get("t") is None
 
 

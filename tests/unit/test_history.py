@@ -78,16 +78,28 @@ def test_a_process_that_comes_back_goes_on_with_the_next_session_and_op_id(tmp_p
     assert [event["session"] for event in lines(tmp_path / "p.jsonl")] == [1, 1, 2]
 
 
-def test_a_torn_last_line_stays_and_does_not_swallow_the_next_event(tmp_path: Path) -> None:
+def test_a_torn_last_line_stays_with_a_mark_and_does_not_swallow_the_next_event(
+    tmp_path: Path,
+) -> None:
     with recorder(tmp_path) as first:
         first.invoke("get", "t")
     with (tmp_path / "p.jsonl").open("ab") as file:
         file.write(b'{"op_id": 2, "ty')
     with recorder(tmp_path) as second:
         second.mark_phase("done")
-    raw = (tmp_path / "p.jsonl").read_bytes().splitlines()
-    assert raw[1] == b'{"op_id": 2, "ty'
+    raw = (tmp_path / "p.jsonl").read_bytes().split(b"\n")
+    assert raw[1] == b'{"op_id": 2, "ty\x18'
     assert [event["f"] for event in history.read(tmp_path / "p.jsonl")] == ["get", "phase"]
+
+
+def test_a_last_line_that_lacks_only_its_end_is_an_event(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    with recorder(tmp_path) as first:
+        first.invoke("get", "t")
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    with recorder(tmp_path) as second:
+        second.mark_phase("done")
+    assert [event["f"] for event in lines(path)] == ["get", "phase"]
 
 
 def test_an_operation_ends_once(tmp_path: Path) -> None:

@@ -31,12 +31,6 @@ MANY_FILES = 1_100  # more than FD_SETSIZE, 1,024
 SMALL_BATCH_BYTES = 10  # two publications of five bytes
 
 
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as node:
-        yield node
-
-
 def _client(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
     return Client(node.endpoint, state_dir, **({"deadline_ms": 3_000} | more))
 

@@ -30,12 +30,6 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": "client"}
 
 
 @pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as node:
-        yield node
-
-
-@pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "record"
 

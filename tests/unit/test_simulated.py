@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,10 @@ def test_nearly_all_experiments_can_be_simulated() -> None:
     assert len([name for name in names if NAME in able(name)]) > 0.9 * len(names)
 
 
-def test_too_many_clients_and_strange_faults_are_refused(tmp_path: Path) -> None:
+def test_too_many_clients_or_windows_and_strange_faults_are_refused(tmp_path: Path) -> None:
+    long = replace(_plan(tmp_path, SHORT), duration_s=86_400.0)
+    with pytest.raises(TargetError, match=r"simulated: \d+ windows, 5000 are the most"):
+        simulator_plan(long, 3)
     crowd = SHORT.replace("count = 1", f"count = {CLIENTS_MAX}")
     with pytest.raises(TargetError, match="are the most"):
         simulator_plan(_plan(tmp_path, crowd), 3)

@@ -236,6 +236,26 @@ def test_local_down_is_harmless_twice_and_before_up(sleepers: LocalTarget, tmp_p
     assert pids(sleepers) == {}
 
 
+@pytest.mark.parametrize("lost", ["cluster", "cluster/cluster.json"])
+def test_local_down_ends_its_nodes_and_nobody_else_s_though_their_directory_is_gone(
+    sleepers: LocalTarget, tmp_path: Path, lost: str
+) -> None:
+    other = LocalCluster(tmp_path / "other", (sys.executable, "-c", SLEEPER))
+    other.create(1)
+    other.start("n1")
+    sleepers.pause(["n2"])
+    gone = tmp_path / "gone"
+    (tmp_path / lost).rename(gone)
+    sleepers._claim.take()
+    sleepers.down()
+    gone.rename(tmp_path / lost)
+    assert pids(sleepers) == {}
+    assert list(sleepers._cluster.exit_codes.values()) == [-signal.SIGKILL] * 3
+    assert list((tmp_path / "claims").iterdir()) == []
+    assert other.pids().keys() == {"n1"}
+    other.down()
+
+
 def test_local_errors_are_target_errors(sleepers: LocalTarget) -> None:
     with pytest.raises(TargetError, match="holds a cluster already"):
         sleepers.up()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
+import sys
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from chaos.targets import (
     disks,
     leftovers,
     namespaces,
+    privileges,
     recovery,
 )
 from chaos.targets.compose import ComposeTarget
@@ -114,10 +119,11 @@ def test_a_disk_counts_as_it_did_if_taking_it_away_fails() -> None:
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *tools: str) -> None:
-    """Let this machine lack some tools, and have root."""
+    """Let this machine lack some tools, and have root and all that root may do."""
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool in tools else which(tool) or "x")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(privileges, "lacking", lambda status: [])
 
 
 def test_namespaces_without_root_or_tools_say_what_is_missing(
@@ -129,6 +135,70 @@ def test_namespaces_without_root_or_tools_say_what_is_missing(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(TargetError, match="need root; the target local does not"):
         NamespacesTarget(tmp_path, 3)
+
+
+def status(*bits: int) -> str:
+    """Return what /proc/PID/status says of a process with these capabilities."""
+    mask = f"{sum(1 << bit for bit in bits):016x}"
+    return f"Name:\tpython\nCapPrm:\t{'f' * 16}\nCapEff:\t{mask}\nCapBnd:\t{'f' * 16}\n"
+
+
+def test_root_without_capabilities_is_told_which_and_how_a_container_gets_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(privileges, "STATUS", tmp_path / "status")
+    for bits, told in (
+        ((12, 21, 37), ""),
+        ((21,), "need CAP_NET_ADMIN, which .* docker run --cap-add NET_ADMIN …$"),
+        ((12,), "need CAP_SYS_ADMIN, .* --cap-add SYS_ADMIN --security-opt apparmor=unconfined …$"),
+        ((), "CAP_NET_ADMIN and CAP_SYS_ADMIN, .*--cap-add NET_ADMIN --cap-add SYS_ADMIN --sec"),
+    ):
+        (tmp_path / "status").write_text(status(*bits))
+        with ExitStack() as stack:
+            if told:
+                stack.enter_context(pytest.raises(TargetError, match=told))
+            privileges.check_networking("these")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs util-linux")
+def test_a_run_by_root_in_a_plain_container_is_refused_before_anything_is_made(
+    tmp_path: Path,
+) -> None:
+    bare = ("setpriv", "--bounding-set", "-net_admin,-sys_admin")
+    run = (sys.executable, "-m", "chaos", "run", "none", "--target", "namespaces")
+    done = subprocess.run(
+        [*bare, *run, "--out", str(tmp_path / "new")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2, done.stderr
+    assert "--cap-add NET_ADMIN --cap-add SYS_ADMIN" in done.stderr
+    assert "ip netns" not in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs util-linux")
+def test_root_that_a_system_does_not_let_build_networks_is_told_so_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    of_nobody = ("unshare", "--user", "--map-root-user")  # all capabilities, over nothing here
+    run = (sys.executable, "-m", "chaos", "run", "none", "--target", "namespaces")
+    done = subprocess.run(
+        [*of_nobody, *run, "--out", str(tmp_path / "new")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 2, done.stderr
+    told = " ".join(done.stderr.split())
+    assert "this system does not let its root build networks; in a container, start it" in told
+    assert "--cap-add NET_ADMIN --cap-add SYS_ADMIN --security-opt apparmor=unconfined" in told
+    assert list(tmp_path.glob("flotilla-chaos-*/*.json")) == []
+    label = f"flotilla-{zlib.crc32(bytes(tmp_path / 'new' / 'cluster')):08x}"
+    assert not list(Path("/run/netns").glob(f"{label}-*"))
+    assert leftovers.host_interface(label) not in os.listdir("/sys/class/net")
 
 
 def test_no_free_network_is_told_and_used_ones_are_passed_over(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import orjson
 import pytest
 
 from chaos import payload, truth
+from chaos.targets import Remains
 from chaos.truth import TruthError
 from cluster import commands
 from cluster.commands import Advance, Operation, Put, Register, Subscribe
@@ -31,11 +33,16 @@ def put(producer: str, topic: str, counter: int, count: int = 1) -> Put:
     return Put(producer, None, topic, counter, *pack([text.encode() for text in texts]))
 
 
+EMPTY = Remains(Path("/nowhere"), Path(os.devnull))
+
+
 class Node:
     """A node's data directory: entries go into its journal, and the first ones into its store."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
+        self.remains = Remains(data, data.parent / "node.log")
+        self.remains.log.write_text('{"event":"role","role":"follower","term":0}\n')
         Journal.create(data / "journal")
         self.journal = Journal.open(data / "journal")
         self.store = Store.open(data / "store" / "store.db", FOUNDERS)
@@ -154,12 +161,42 @@ def test_reading_changes_no_byte_and_a_torn_tail_is_left_out(node: Node) -> None
     assert content() == before
 
 
+def test_a_node_has_led_the_terms_that_its_log_names_whatever_else_stands_there(
+    node: Node,
+) -> None:
+    def role(role: str, term: int) -> str:
+        return f'{{"event":"role","role":"{role}","term":{term},"leader":"n1"}}\n'
+
+    node.remains.log.write_text(
+        role("candidate", 3)
+        + role("leader", 3)
+        + '{"event":"role","role":"leader","te'  # torn by a kill; the next process goes on
+        + role("leader", 7)
+        + '"leader"\n["leader"]\n{"role":"leader"}\n'
+        + "Fatal Python error: the leader is gone\n"
+        + role("follower", 8)
+        + role("leader", 9)
+        + role("leader", 3)
+    )
+    found = list(truth.leaderships(node.remains.log))
+    assert found == [{"kind": "leadership", "term": term} for term in (3, 9)]
+
+
+def test_a_log_that_names_no_role_is_no_proof_that_the_node_never_led(
+    node: Node, tmp_path: Path
+) -> None:
+    node.close(commit_index=5)
+    node.remains.log.write_text('{"event":"started"}\n')
+    with pytest.raises(TruthError, match=r"n1 could not be read: MuteLog: .* what role"):
+        truth.collect("r", {"n1": node.remains}, tmp_path)
+
+
 def test_a_disk_that_cannot_be_read_is_told_and_the_others_are_read_all_the_same(
     node: Node, tmp_path: Path
 ) -> None:
     node.close(commit_index=5)
     with pytest.raises(TruthError, match="the disk of n2 could not be read: MissingJournal"):
-        truth.collect("r", {"n1": node.data, "n2": tmp_path / "empty"}, tmp_path)
+        truth.collect("r", {"n1": node.remains, "n2": EMPTY}, tmp_path)
     written = [orjson.loads(line) for line in _lines(tmp_path / "truth" / "n1.jsonl")]
     assert {(row["run_id"], row["node"]) for row in written} == {("r", "n1")}
     assert [file.name for file in (tmp_path / "truth").iterdir()] == ["n1.jsonl"]
@@ -183,7 +220,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     """Let all readers be busy; return them."""
     started: list[subprocess.Popen[str]] = []
 
-    def reader(run_id: str, node: str, data: Path, file: Path) -> subprocess.Popen[str]:
+    def reader(run_id: str, node: str, left: Remains, file: Path) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-c", BUSY, str(file)],
             stdout=subprocess.PIPE,
@@ -199,7 +236,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     return started
 
 
-NODES = {"n1": Path("/1"), "n2": Path("/2"), "n3": Path("/3")}
+NODES = dict.fromkeys(("n1", "n2", "n3"), EMPTY)
 
 
 def test_an_interrupt_ends_all_readers_at_once_and_leaves_nothing_of_theirs(
@@ -232,7 +269,8 @@ def test_a_flipped_bit_in_the_store_is_not_passed_over(node: Node, tmp_path: Pat
     database = node.data / "store" / "store.db"
     data = database.read_bytes()
     database.write_bytes(data.replace(b"p tides 4", b"p tides 5"))
-    arguments = ["-m", "chaos.truth", "r", "n1", str(node.data), str(tmp_path / "n1.jsonl")]
+    places = map(str, (*node.remains, tmp_path / "n1.jsonl"))
+    arguments = ["-m", "chaos.truth", "r", "n1", *places]
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("CorruptStore: ")

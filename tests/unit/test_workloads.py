@@ -56,7 +56,6 @@ def test_a_configuration_survives_its_way_into_the_process(
 ) -> None:
     made = config(tmp_path, kind())
     assert decode_config(made.encode()) == made
-    assert kinds.complaint(made.parameters) == ""
 
 
 # --- control --------------------------------------------------------------------------------------
@@ -67,6 +66,13 @@ def line() -> Iterator[Line]:
     made = Line()
     yield made
     made.close()
+
+
+def test_a_wait_that_no_clock_of_the_system_takes_is_a_wait_for_an_order(line: Line) -> None:
+    line.stop()
+    assert line.control.order(1e300) == {"order": "stop"}
+    line.stop()
+    assert line.control.order(float("inf")) == {"order": "stop"}
 
 
 def test_orders_are_taken_one_by_one_even_when_a_line_comes_in_two_pieces(line: Line) -> None:

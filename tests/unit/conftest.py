@@ -1,0 +1,19 @@
+"""Fixtures that several modules of unit tests share.
+
+What lives here: fixtures alone. What must not: the fakes and helpers behind them (fake_*.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.fake_node import FakeNode
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    """A fake cluster of one node, gone after the test."""
+    with FakeNode() as node:
+        yield node
