@@ -1,7 +1,7 @@
 """Checks a run from its directory to its report. The order of steps is here, the rules are not."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +10,23 @@ from pyspark.sql import DataFrame
 from analytics import session
 from analytics.anomalies import CHECKS, Check
 from analytics.cache import held, remedy_named, remedy_of
-from analytics.load import History, is_short, load
+from analytics.load import History, Intake, is_short, load
 from analytics.observations import observe
 from analytics.outcome import reasons_of
+from analytics.pairs import orphans_of
+from analytics.passages import with_passages
+from analytics.progress import OnProgress, step, unheard
+from analytics.room import fullness_named, is_full
 from analytics.schema import EVIDENCE
 from analytics.storage import Place, place_of
 from analytics.verdict import NAMELESS, WITNESS_COUNT_MAX, CheckResult, Operation, Report, Witness
+from analytics.wholeness import Orphans, Wholeness, unproven, wholeness_of
 from analytics.witnesses import located
 
-# Called with a step's name when it begins, and again with the result when it was a check.
-OnProgress = Callable[[str, CheckResult | None], None]
 # Called at the end, while the history can still be read; returns the report that is final.
 Finish = Callable[[History, Report], Report]
 READING, OBSERVING, REPORTING = "reading", "observing", "reporting"
+RUN_FILE = "run.json: "  # of a reason that has to do with that file
 
 
 def check(
@@ -39,28 +43,35 @@ def check(
     JavaMissing when Spark can't be started.
     """
     begun_s = time.monotonic()
-    tell = on_progress or (lambda _name, _result: None)
+    tell = on_progress or unheard
     with (
         held(directory),
+        fullness_named(directory),
         session.opened(master, memory, is_short(directory)) as spark,
         remedy_named(directory),
     ):
         tell(READING, None)
         place = place_of(spark, str(directory))
-        history = load(spark, place)
-        results = [_told(history, one, tell) for one in CHECKS]
-        tell(OBSERVING, None)
-        observations = observe(history)
-        doubts = (*reasons_of(place), *history.truth.reasons())
+        history = load(spark, place, tell)
+        orphans = orphans_of(history.tables.puts, history.tables.gets, history.tables.controls)
+        truth_damage = history.truth.damage()
+        whole = wholeness_of(damage_of(history.intake, orphans), truth_damage)
+        results = [_told(history, one, whole, tell) for one in CHECKS]
+        with step(OBSERVING, tell):
+            observations = observe(history)
+            checks = _with_lines(place, with_passages(history.tables, results))
+        doubts = (*reasons_of(place), *history.truth.reasons(), *truth_damage)
         intake = history.intake
-        checks = _with_lines(place, results)
         crashes = [f"check {one.name} crashed: {one.error}" for one in checks if one.error]
         report = Report(
             directory=str(directory),
             run_id=intake.run_id,
             checks=checks,
             observations=observations,
-            reasons=(*intake.reasons(), *doubts, *observations.reasons(), *crashes),
+            reasons=(
+                *(*intake.reasons(), *orphans.reasons(), *doubts),
+                *(*observations.reasons(), *crashes, *unproven(checks)),
+            ),
             lines=intake.lines,
             torn_lines=intake.torn_lines,
             malformed_lines=intake.malformed_lines,
@@ -68,13 +79,23 @@ def check(
         )
         if finish is None:
             return report
-        tell(REPORTING, None)
-        return finish(history, report)
+        with step(REPORTING, tell):
+            return finish(history, report)
 
 
-def _told(history: History, one: Check, tell: OnProgress) -> CheckResult:
+def damage_of(intake: Intake, orphans: Orphans) -> Sequence[object]:
+    """Return what is missing of the history, or stands there and is not of this run.
+
+    Without a run.json all lines may have been read that there are, so it does not count.
+    """
+    files = [one for one in intake.unreadable if not one.startswith(RUN_FILE)]
+    wrong = (intake.malformed_lines, intake.foreign_lines, orphans.count)
+    return (*files, *filter(None, wrong))
+
+
+def _told(history: History, one: Check, whole: Wholeness, tell: OnProgress) -> CheckResult:
     tell(one.name, None)
-    result = run_check(history, one)
+    result = whole.weighed(run_check(history, one))
     tell(one.name, result)
     return result
 
@@ -83,28 +104,30 @@ def run_check(history: History, one: Check) -> CheckResult:
     """Run one check; its evidence is kept in the cache's `evidence/<name>`.
 
     Any exception becomes the result's `error`: one check's crash must not hide what others find,
-    and is never a pass.
+    and is never a pass. Only a full disk ends all.
     """
     begun_s = time.monotonic()
     not_judged = _not_judged(history, one)
     if not_judged is not None:
-        return CheckResult(one.name, one.meaning, 0, (), 0.0, not_judged=not_judged)
+        return CheckResult(one.name, one.claim.meaning, 0, (), 0.0, not_judged=not_judged)
     try:
         count, witnesses = _smallest(history.keeper.evidence(one.name, one.find(history.tables)))
         error = None
-    except Exception as failure:  # noqa: BLE001  (the boundary of a check, see above)
+    except Exception as failure:
+        if is_full(failure):
+            raise  # then there is no room for the others' evidence either
         count, witnesses = 0, ()
         said = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}"
         error = remedy_of(history.keeper.cache, failure) or said
     seconds = time.monotonic() - begun_s
-    return CheckResult(one.name, one.meaning, count, witnesses, seconds, error)
+    return CheckResult(one.name, one.claim.meaning, count, witnesses, seconds, error)
 
 
 def _not_judged(history: History, one: Check) -> str | None:
     """Return why a check can't judge this history; None if it can."""
-    if one.needs_truth and history.truth.not_judged:
+    if one.claim.needs_truth and history.truth.not_judged:
         return history.truth.not_judged
-    return NAMELESS if one.needs_names and history.is_application else None
+    return NAMELESS if one.claim.needs_names and history.is_application else None
 
 
 def _smallest(evidence: DataFrame) -> tuple[int, tuple[Witness, ...]]:
@@ -122,7 +145,7 @@ def _witness(row: dict[str, object]) -> Witness:
     return Witness(**row, operations=found)  # type: ignore[arg-type]
 
 
-def _with_lines(directory: Place, results: list[CheckResult]) -> tuple[CheckResult, ...]:
+def _with_lines(directory: Place, results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
     wanted = {
         operation
         for result in results

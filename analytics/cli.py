@@ -15,7 +15,9 @@ from analytics.cache import HistoryError
 from analytics.check import Finish, check
 from analytics.generate.options import made, with_generation
 from analytics.generate.shape import BadShape
+from analytics.interruption import interruptible
 from analytics.report.page import PAGE, write_report
+from analytics.room import fullness_named
 from analytics.session import JavaMissing
 from analytics.storage import is_url
 from analytics.verdict import EXIT_CODES, CheckResult, Observations, Report, Verdict, Witness
@@ -26,6 +28,7 @@ STYLES = {
     Verdict.UNKNOWN: "yellow",
     None: "dim",  # not judged
 }
+SECONDS_SHOWN_MIN = 1.0  # of a step that is no check: a short history has dozens of a moment each
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,26 +69,50 @@ def main(
         raise click.BadParameter(f"{json_path.parent} is no directory", param_hint="--json")
     if generation["violations"] and generation["operations"] is None:
         raise click.UsageError("--violations are planted by --generate N; real ones are found")
-    if generation["operations"] is not None:
-        generate(console, directory, master, memory, generation)
-        return
-    if not is_url(directory) and not Path(directory).is_dir():
+    if not is_url(directory) and generation["operations"] is None and not Path(directory).is_dir():
         raise click.BadParameter(f"{directory!r} is no directory", param_hint="DIRECTORY")
+    with interruptible() as watch:
+        try:
+            if generation["operations"] is not None:
+                generate(console, directory, master, memory, generation)
+                return
+            verdict = judge(console, directory, master, memory, json_path, no_report)
+        except click.ClickException:
+            raise
+        except BaseException as failure:
+            if watch.number is not None:
+                click.echo("interrupted", err=True)
+                sys.exit(watch.exit_code)
+            if not isinstance(failure, Exception):
+                raise
+            # Python would exit with 1, which here means "invalid".
+            console.print_exception()
+            sys.exit(EXIT_CODES[Verdict.UNKNOWN])
+    sys.exit(EXIT_CODES[verdict])
+
+
+def judge(
+    console: Console,
+    directory: str,
+    master: str | None,
+    memory: str,
+    json_path: Path | None,
+    no_report: bool,
+) -> Verdict:
+    """Check, show and write the report; return the verdict, `unknown` if there is no report."""
     try:
         finish = None if no_report else write_report
-        report = checked(console, directory, master, memory, finish)
+        report = checked(directory, master, memory, finish)
         show(console, report)
         if not no_report:
             console.print(f"report: {directory}/{PAGE}", markup=False, soft_wrap=True)
         if json_path is not None:
-            json_path.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
+            with fullness_named(json_path.parent):
+                json_path.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
     except (HistoryError, JavaMissing) as error:
         console.print(f"[yellow]unknown[/]: {escape(str(error))}", soft_wrap=True)
-        sys.exit(EXIT_CODES[Verdict.UNKNOWN])
-    except Exception:  # noqa: BLE001  (Python would exit with 1, which here means "invalid")
-        console.print_exception()
-        sys.exit(EXIT_CODES[Verdict.UNKNOWN])
-    sys.exit(EXIT_CODES[report.verdict])
+        return Verdict.UNKNOWN
+    return report.verdict
 
 
 def generate(
@@ -100,18 +127,19 @@ def generate(
         raise click.UsageError(str(error)) from error
 
 
-def checked(
-    console: Console, directory: str, master: str | None, memory: str, finish: Finish | None
-) -> Report:
-    """Return the report; what is being done is shown while it is being done."""
+def checked(directory: str, master: str | None, memory: str, finish: Finish | None) -> Report:
+    """Return the report; what is being done is shown on stderr while it is being done."""
+    console = Console(stderr=True)
     with console.status("starting Spark") as status:
 
-        def on_progress(name: str, result: CheckResult | None) -> None:
-            if result is None:
+        def on_progress(name: str, came_to: CheckResult | float | None) -> None:
+            if came_to is None:
                 status.update(name)
-            else:
-                style = STYLES[result.verdict]
-                console.print(f"[{style}]{name}[/]: {result.count} ({result.seconds:.1f} s)")
+            elif isinstance(came_to, CheckResult):
+                style = STYLES[came_to.verdict]
+                console.print(f"[{style}]{name}[/]: {came_to.count} ({came_to.seconds:.1f} s)")
+            elif came_to >= SECONDS_SHOWN_MIN:
+                console.print(f"[dim]{name}[/] ({came_to:.1f} s)", highlight=False)
 
         return check(directory, master, on_progress, finish, memory)
 
@@ -143,7 +171,8 @@ def checks_table(report: Report) -> Table:
     """Return a row a check: verdict, count, the smallest witnesses with file and line."""
     table = Table("check", "verdict", "count", "smallest witnesses", title=report.run_id)
     for one in report.checks:
-        witnesses = one.error or "\n".join(map(sentence, one.witnesses))
+        found = map(sentence, one.witnesses)
+        witnesses = one.error or "\n".join([*([one.no_proof] if one.no_proof else []), *found])
         verdict = f"[{STYLES[one.verdict]}]{one.standing}[/]"
         table.add_row(one.name, verdict, str(one.count), escape(witnesses))
     return table
@@ -183,5 +212,9 @@ def sentence(witness: Witness) -> str:
         words.append(f"at {witness.client_id}")
     if witness.detail is not None:
         words.append(f"[{witness.detail}]")
-    lines = [line for operation in witness.operations for line in operation.lines]
-    return " ".join([*words, *dict.fromkeys(lines)])
+    places = [
+        place
+        for operation in witness.operations
+        for place in operation.lines or (f"{operation.process} op {operation.op_id}",)
+    ]
+    return " ".join([*words, *dict.fromkeys(places)])

@@ -4,9 +4,14 @@ What lives here: reading that from `run.json`. What must not: finding reasons of
 (observations.py), or judging what a run expected of the service: that is not a promise.
 """
 
-import json
+from __future__ import annotations
 
-from analytics.storage import Place
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # not at run time: it imports Spark, and the twins do without
+    from analytics.storage import Place
 
 UNFINISHED = "the run did not finish"
 
@@ -20,7 +25,10 @@ def reasons_of(directory: Place) -> tuple[str, ...]:
         outcome = json.loads((directory / "run.json").read_bytes()).get("outcome")
     except (OSError, ValueError, AttributeError):
         return ()
-    if not isinstance(outcome, dict):
-        return ()
+    return said_by(outcome) if isinstance(outcome, dict) else ()
+
+
+def said_by(outcome: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the reasons that a run's `outcome` gives."""
     found = tuple(str(reason) for reason in outcome.get("reasons") or ())
     return found or ((UNFINISHED,) if outcome.get("finished") is False else ())

@@ -13,8 +13,9 @@ PLACE: Final = ("run_id", "topic", "producer", "shift")
 def acknowledged_runs(puts: DataFrame) -> DataFrame:
     """Return the PUTs that were acknowledged and stored, with their ids as `first`..`last`."""
     count = F.col("last_counter") - F.col("first_counter") + 1
+    stored = (F.col("outcome") == "ok") & (F.col("first_id") > 0)
     return (
-        puts.where((F.col("outcome") == "ok") & (F.col("first_id") > 0))
+        puts.where(stored & F.col("first_counter").isNotNull())  # null: its invoke is gone
         .withColumn("first", F.col("first_id"))
         .withColumn("last", F.col("first_id") + count - 1)
         .withColumn("shift", F.col("first_counter") - F.col("first_id"))

@@ -13,15 +13,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 JAVA_VERSION_MIN: Final = 17
 JAVA_VERSION_TIMEOUT_S: Final = 30  # a cold JVM on a loaded machine takes about 2 s
+STOP_TIMEOUT_S: Final = 20  # of a session amid its work; it takes a second or two
 MASTER_DEFAULT: Final = "local[2]"
 PARTITIONS_MIN: Final = 2
 # Of the JVM's heap, in which a local master does all the work. The rest of 8 GB is for what the
@@ -96,7 +100,9 @@ JVM_CLASSES: Final = (
     "org.apache.spark.sql.functions",
     "org.apache.spark.sql.expressions.Window",
 )
+# The JVM does not hear of a SIGTERM to the whole group: whoever started it ends it, in order.
 SHIM: Final = """#!/bin/sh
+trap '' TERM
 for argument in "$@"; do
     shift
     case "$argument" in
@@ -137,8 +143,13 @@ def opened(
         session = _started(master, memory, is_for_short)
         try:
             yield session
-        finally:
+        except Exception:
             session.stop()
+            raise
+        except BaseException:
+            _abandon(session)
+            raise
+        session.stop()
 
 
 def fit(session: SparkSession, lines: int, size_bytes: int) -> bool:
@@ -216,20 +227,52 @@ def _bundled() -> Path | None:
 
 def _started(master: str | None, memory: str, is_for_short: bool) -> SparkSession:
     settings = dict(SETTINGS)
-    builder = SparkSession.Builder()
     if SUBMITTED not in os.environ:
         master = master or MASTER_DEFAULT
         settings |= {**DRIVER_SETTINGS, "spark.driver.memory": memory}
         settings[JAVA_OPTIONS] += JVM_SHORT if is_for_short else JVM_LONG
         settings |= LOCAL_SETTINGS if master.startswith("local") else {EXECUTOR_MEMORY: memory}
     if master is not None:
-        builder = builder.master(master)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+        settings["spark.master"] = master
+    configuration = _configured(settings)
+    # In the main thread it would set a handler of SIGINT, one that asks the JVM.
+    with ThreadPoolExecutor(1) as apart:
+        apart.submit(SparkContext.getOrCreate, configuration).result()
+    session = SparkSession.Builder().config(conf=configuration).getOrCreate()
     for name in JVM_CLASSES:
         setattr(session._jvm, name, _Remembered(getattr(session._jvm, name)))
     return session
+
+
+def _configured(settings: Mapping[str, str]) -> SparkConf:
+    conf = SparkConf()
+    for name, value in settings.items():
+        conf.set(name, value)
+    return conf
+
+
+def _abandon(session: SparkSession) -> None:
+    """Stop a session amid its work, silently, and end its JVM with all that it has on disks.
+
+    From another thread: this one's connection to the JVM may still be waiting for an answer.
+    """
+    stopping = Thread(target=_stop_silently, args=(session,), daemon=True)
+    stopping.start()
+    stopping.join(STOP_TIMEOUT_S)
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return  # under spark-submit it is not ours
+    assert process.stdin is not None, "Spark's gateway has a pipe to end it by"
+    process.stdin.close()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _stop_silently(session: SparkSession) -> None:
+    session.sparkContext.setLogLevel("OFF")  # what is cut off would say so, task by task
+    session.stop()
 
 
 class _Remembered:

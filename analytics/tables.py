@@ -10,7 +10,7 @@ controls       one row a SUB or UNSUB, with what the broker said of the cursor
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
 drains         one row a subscriber that reached a topic's tombstone
 leaders        one row a (term, node) that answered as the leader of the term, first operation
-truth, nodes   what stood on the nodes' disks at the end, and which nodes there were (truth.py)
+truth, nodes   what the nodes have left on their disks and in their logs, and which there were
 places         which publication stands under which id, as anyone saw it, split at buckets:
                acknowledgments, and in doubtful buckets deliveries too, all merged into runs
 doubts         where the checks have to look closely (doubts.py); most of a history is not in it

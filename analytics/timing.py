@@ -30,9 +30,8 @@ def latencies(tables: Tables) -> tuple[Quantiles, ...]:
         tables.controls,
     ]
     took = F.col("end_ns") - F.col("invoke_ns")
-    durations = [
-        part.where(F.col("outcome") == "ok").select("f", took.alias("took_ns")) for part in parts
-    ]
+    timed = (F.col("outcome") == "ok") & F.col("invoke_ns").isNotNull()  # null: it is gone
+    durations = [part.where(timed).select("f", took.alias("took_ns")) for part in parts]
     rows = _quantiles(durations[0].unionByName(durations[1]).unionByName(durations[2]), ["f"])
     return tuple(sorted(rows, key=lambda one: one.of))
 

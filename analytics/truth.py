@@ -1,4 +1,4 @@
-"""What stood on the nodes' disks at a run's end: `DIR/truth/<node>.jsonl`, as rows for the checks.
+"""What the nodes left at a run's end: `DIR/truth/<node>.jsonl`, as rows for the checks.
 
 What lives here: reading those files, and saying what is missing of them. What must not: comparing
 nodes, or holding acknowledgments against them (anomalies/).
@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 from analytics import schema
 from analytics.storage import Place, for_spark
+from analytics.verdict import NOT_COLLECTED
 
-NOT_COLLECTED: Final = "no truth collected"
 # kind -> the fields without which a row of it says nothing.
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "entry": ("index", "term", "digest"),
@@ -27,6 +27,7 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "held": ("topic", "producer", "first_counter", "count"),
     "topic": ("topic", "last_id", "floor_id"),
     "counter": ("topic", "producer", "counter"),
+    "leadership": ("term",),
 }
 
 
@@ -50,12 +51,18 @@ class Truth:
         return None if self.is_there else NOT_COLLECTED
 
     def reasons(self) -> tuple[str, ...]:
-        """Return why the run can't be called valid; empty if nothing speaks against."""
-        found = [f"truth of {node} is missing: its disk was to be read" for node in self.missing]
+        """Return why the run can't be called valid; empty if all that was due is there.
+
+        `ack_not_durable` takes a node without a truth to have all, so this makes no evidence up.
+        """
+        return tuple(
+            f"truth of {node} is missing: its disk was to be read" for node in self.missing
+        )
+
+    def damage(self) -> tuple[str, ...]:
+        """Return what can't be read of what is there; empty if all of it could be."""
         malformed = self.rows.where("malformed").count() if self.is_there else 0
-        if malformed:
-            found.append(f"{malformed} malformed lines in truth")
-        return tuple(found)
+        return (f"{malformed} malformed lines in truth",) if malformed else ()
 
 
 def none(spark: SparkSession, members: Iterable[str] = ()) -> Truth:

@@ -9,6 +9,7 @@ from typing import Any, Final
 ACKNOWLEDGED_COUNT_MIN: Final = 1
 DELIVERED_COUNT_MIN: Final = 1
 NAMELESS: Final = "an application's publications do not say who put them"
+NOT_COLLECTED: Final = "no truth collected"
 # Of liveness: a leader is replaced in half a second (median). Elections that fail twice on a busy
 # machine, and clients that back off, take ten times that; twice as long again is no bad luck.
 PROGRESS_MS_MAX: Final = 10_000.0  # the longest silence while a majority is whole
@@ -56,6 +57,7 @@ class CheckResult:
     """What a check found. `error` is set when it crashed: then it proves nothing.
 
     `not_judged`: why it could not look at this run at all, such as that no truth was collected.
+    `no_proof`: why the rows it found are none (wholeness.py).
     """
 
     name: str
@@ -65,14 +67,17 @@ class CheckResult:
     seconds: float
     error: str | None = None
     not_judged: str | None = None
+    no_proof: str | None = None
 
     @property
     def verdict(self) -> Verdict | None:
-        """`invalid` with evidence, `unknown` after a crash, else `valid`; None if not judged."""
+        """`invalid` with evidence, `unknown` after a crash, or if what was found is no proof, else
+        `valid`; None if not judged.
+        """
         if self.not_judged is not None:
             return None
         if self.count:
-            return Verdict.INVALID
+            return Verdict.INVALID if self.no_proof is None else Verdict.UNKNOWN
         return Verdict.VALID if self.error is None else Verdict.UNKNOWN
 
     @property

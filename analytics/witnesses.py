@@ -1,10 +1,15 @@
 """Where in the files a witness stands. Reads lines as text; knows nothing of what they prove."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from analytics.storage import Place
 from analytics.verdict import Operation
+
+if TYPE_CHECKING:  # not at run time: it imports Spark, and the twins do without
+    from analytics.storage import Place
 
 
 def located(directory: Place, wanted: Iterable[Operation]) -> Mapping[Operation, Operation]:

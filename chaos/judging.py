@@ -17,6 +17,7 @@ from typing import Final
 
 from analytics import session
 from analytics.cli import main as check
+from analytics.interruption import EXIT_CODE_BASE
 from analytics.report.index import write_index
 
 LOG: Final = "analytics.log"
@@ -32,7 +33,10 @@ def judged(directory: Path) -> int:
     try:
         check([str(directory), "--json", str(directory / REPORT)], standalone_mode=False)
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else EXIT_CRASHED
+        code = end.code if isinstance(end.code, int) else EXIT_CRASHED
+        if code > EXIT_CODE_BASE:  # told to end, and not only this check
+            raise
+        return code
     return EXIT_CRASHED  # it has a verdict for an exit code, always
 
 

@@ -71,8 +71,9 @@ def _overtaken(tables: Tables) -> DataFrame:
 
 def _first_tried(late: DataFrame, tables: Tables) -> DataFrame:
     """Add `tried_ns`: when the first of all PUTs of the row's publication was sent. Few rows."""
+    # A try whose invoke is gone may have been sent before all others.
     tries = counters_of_puts(tables.puts).select(
-        *PRODUCER, "bucket", "first", "last", F.col("invoke_ns").alias("tried_ns")
+        *PRODUCER, "bucket", "first", "last", F.coalesce("invoke_ns", F.lit(-1)).alias("tried_ns")
     )
     keyed = late.withColumn("bucket", intervals.bucket_of(F.col("counter")))
     tries = only(tries, keyed, (*PRODUCER, "bucket"))

@@ -19,7 +19,7 @@ MARGIN_SHARE: Final = 0.06  # of a timeline's length, left free on either side
 BAR_PERCENT_MIN: Final = 0.8  # or a short operation could not be seen
 FIELDS: Final = (
     *("process", "op_id", "type", "f", "topic", "client_id", "session", "t_ns", "node", "term"),
-    *("counter", "count", "first_id", "last_id", "error", "attempt", "duplicate"),
+    *("counter", "count", "first_id", "last_id", "error", "attempt", "duplicate", "phase"),
 )
 
 Key = tuple[str, int]
@@ -29,7 +29,8 @@ Events = Mapping[Key, Sequence[Event]]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An operation on a timeline. `ended`: whether its completion was recorded.
+    """An operation, or an event of its own, on a timeline. `ended`: whether its completion was
+    recorded; `lasted_ms` is None of what has no beginning or no end.
 
     `left`, `width`: per cent. `words`: what it was and what it came to. `lines`: where its events
     stand, as `history/p.jsonl:12`.
@@ -135,18 +136,26 @@ def _bar(
         process=operation.process,
         op_id=operation.op_id,
         words=_words(invoke, end),
-        outcome=end["type"] if ended else "no end",
+        outcome=_outcome(end),
         ended=ended,
         begin_s=(invoke["t_ns"] - origin_ns) / 1e9,
-        lasted_ms=(end["t_ns"] - invoke["t_ns"]) / NS_PER_MS if ended else None,
+        lasted_ms=(end["t_ns"] - invoke["t_ns"]) / NS_PER_MS if ended and len(events) > 1 else None,
         left=round(left, 3),
         width=round(min(width, 100 - left), 3),
         lines=operation.lines,
     )
 
 
+def _outcome(end: Event) -> str:
+    if end["type"] == "invoke":
+        return "no end"
+    return "ok" if end["f"] == "phase" else str(end["type"])  # a phase's event is of the type info
+
+
 def _words(invoke: Event, end: Event) -> str:
     """Return an operation in a line: what was asked for, and what was answered."""
+    if invoke["f"] == "phase":
+        return f"{invoke['phase']} {invoke['topic']} up to id {invoke['last_id']}"
     function = invoke["f"].upper()
     parts = [f"{function} {end['topic'] or invoke['topic'] or 'any topic'}"]
     if invoke["f"] == "put":
@@ -168,6 +177,8 @@ def _answer(invoke: Event, end: Event) -> str:
         return "done" if end["last_id"] is None else f"from after id {end['last_id']}"
     if end["f"] == "get" and not end["count"]:
         return "nothing"
+    if end["f"] == "get" and not end["first_id"]:
+        return f"{end['count']} publications"
     if end["first_id"]:
         return _numbers("id", end["first_id"], end["count"] or invoke["count"] or 1) + again
     return "a duplicate" if again else "not stored: nobody subscribes"

@@ -141,15 +141,21 @@ def _summary(report: Report) -> str:
     failed = [check for check in judged if check.verdict is Verdict.INVALID]
     count = _checks(len(judged), len(report.checks))
     if failed:
-        rows = sum(check.count for check in failed)
-        pieces = "one piece" if rows == 1 else f"{rows:,} pieces"
+        pieces = _pieces(sum(check.count for check in failed))
         return f"{len(failed)} of {count} found {pieces} of evidence against this run."
+    found = sum(check.count for check in judged)
+    if found:
+        return f"{count} found {_pieces(found)} of evidence, which is no proof here:"
     if report.reasons:
         return f"{count} found no evidence, but that proves nothing:"
     return (
         f"{count} read {report.lines:,} lines of what every client saw, and found nothing "
         "lost, doubled, skipped, reordered or invented."
     )
+
+
+def _pieces(count: int) -> str:
+    return "one piece" if count == 1 else f"{count:,} pieces"
 
 
 def _checks(judged: int, all_: int) -> str:

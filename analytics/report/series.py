@@ -104,9 +104,8 @@ def counts(axis: Axis, tables: Tables) -> DataFrame:
 def put_latencies(puts: DataFrame) -> DataFrame:
     """Return (t_ns, ms) of each acknowledged PUT, from before its first send to its answer."""
     lasted_ms = (F.col("end_ns") - F.col("invoke_ns")) / NS_PER_MS
-    return puts.where(F.col("outcome") == "ok").select(
-        F.col("end_ns").alias("t_ns"), lasted_ms.alias("ms")
-    )
+    timed = (F.col("outcome") == "ok") & F.col("invoke_ns").isNotNull()  # null: it is gone
+    return puts.where(timed).select(F.col("end_ns").alias("t_ns"), lasted_ms.alias("ms"))
 
 
 def _staleness(tables: Tables, acknowledged: int) -> DataFrame:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
-from analytics.twins.run import Evidence, Key, Put, Run, Success
+from analytics.twins.run import UNKNOWN_NS, Evidence, Key, Put, Run, Success
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def realtime_order(run: Run) -> list[Evidence]:
 
 
 def _stored(run: Run) -> list[Put]:
-    return [put for put in run.puts if put.outcome == "ok" and put.first_id > 0]
+    return [put for put in run.puts if put.ids()]
 
 
 def _first_tried(puts: list[Put]) -> dict[tuple[str, str, int], int]:
@@ -166,7 +166,7 @@ def _ahead(run: Run) -> list[Evidence]:
             get.asked
             for get in run.gets
             if (get.client_id, get.topic) == owner and get.asked is not None
-            if get.invoke_ns < end_ns
+            if UNKNOWN_NS < get.invoke_ns < end_ns
         ]
         if starts and sub.cursor > max(starts + given):
             ids = (sub.cursor, max(starts + given))
@@ -209,16 +209,19 @@ def _firsts(successes: list[Success]) -> dict[int, tuple[int, Key, int]]:
 
 def leaders_per_term(run: Run) -> list[Evidence]:
     """Twin of `anomalies.leaders_per_term`."""
-    terms: dict[int, dict[str, Key]] = defaultdict(dict)
+    terms: dict[int, dict[str, Key | None]] = defaultdict(dict)
+    for row in run.truth:
+        if row["kind"] == "leadership":
+            terms[row["term"]][row["node"]] = None
     for one in run.successes:
         if one.term is not None and one.node is not None:
             nodes = terms[one.term]
-            nodes[one.node] = min(one.key, nodes.get(one.node, one.key))
+            nodes[one.node] = min(one.key, nodes.get(one.node) or one.key)
     found = []
     for term, nodes in terms.items():
         least, most = min(nodes), max(nodes)
         if least != most:
-            seen = (nodes[least], nodes[most])
+            seen = tuple(key for node in (least, most) if (key := nodes[node]))
             found.append(
                 Evidence(run.run_id, id=term, detail=f"term: {least} {most}", operations=seen)
             )

@@ -14,6 +14,10 @@ Key = tuple[str, int]  # (process, op_id)
 Content = tuple[str, int]  # (producer, counter)
 
 DIGEST_DIGITS: Final = 16  # of one publication in `digests`
+# When something was sent whose invoke is gone: before all else, so that nothing contradicts it.
+UNKNOWN_NS: Final = -1
+# What an end says by itself. What else it repeats of its invoke is not believed without it.
+OF_END: Final = ("f", "client_id", "session", "topic", "host", "counter", "count", "digests")
 
 
 class Evidence(NamedTuple):
@@ -146,10 +150,11 @@ class Run:
     """A run's operations. `seen`: (topic, id) -> publication -> smallest operation that saw it.
 
     `truth`: what stood on the nodes' disks, rows as in docs/history.md; `nodes`: of each node
-    whether its disk was read.
+    whether its disk was read. `orphans`: the operations of which there is an end, and no invoke.
     """
 
     run_id: str
+    orphans: list[Key] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
     gets: list[Get] = field(default_factory=list)
     controls: list[Control] = field(default_factory=list)
@@ -181,9 +186,18 @@ def read(
             pairs[event["process"], event["op_id"]][event["type"] == "invoke"] = event
         elif event.get("phase") == "drained":
             run.drains.add((event["client_id"], event["topic"]))
-    operations = [(key, pair[True], pair.get(False, {})) for key, pair in pairs.items()]
+    run.orphans = sorted(key for key, pair in pairs.items() if True not in pair)
+    operations = [
+        (key, pair[True] if True in pair else _stand_in(pair[False]), pair.get(False, {}))
+        for key, pair in pairs.items()
+    ]
     _read_operations(run, operations)
     return run
+
+
+def _stand_in(end: Event) -> Event:
+    """Return an invoke for an end that has none."""
+    return {name: end.get(name) for name in OF_END} | {"t_ns": UNKNOWN_NS}
 
 
 def _read_operations(run: Run, operations: list[tuple[Key, Event, Event]]) -> None:
@@ -210,12 +224,13 @@ def _read_operations(run: Run, operations: list[tuple[Key, Event, Event]]) -> No
 
 def _put(key: Key, invoke: Event, end: Event) -> Put:
     counter, count = invoke["counter"], invoke.get("count") or 1
+    counters = range(0) if counter is None else range(counter, counter + count)
     return Put(
         key,
         invoke["client_id"],
         invoke["topic"],
         _host(invoke, end),
-        range(counter, counter + count),
+        counters,
         end.get("type", "info"),
         end.get("first_id") or 0,
         bool(end.get("duplicate")),

@@ -263,6 +263,18 @@ def term_with_two_leaders_is_found(run: Run) -> Expected:
 
 
 @case
+def leaders_whom_only_their_own_logs_know_are_found(run: Run) -> Expected:
+    run.disk("a", "b", "c")
+    run.sub("s", "t", resumed=False, cursor=0, node="a", term=5)
+    run.found_on("ab", "leadership", term=5)
+    run.found_on("c", "leadership", term=6)
+    run.found_on("ac", "leadership", term=7)
+    heard = row(run, topic=None, id=5, detail="term: a b", operations=(("s", 1),))
+    unheard = row(run, topic=None, id=7, detail="term: a c")
+    return {"leaders_per_term": [heard, unheard]}
+
+
+@case
 def refusals_and_answers_without_a_name_prove_no_leader(run: Run) -> Expected:
     acknowledged(run, 1, node="n1", term=5)
     run.put("p", "t", 2, "fail", error="not_leader", node="n2", term=5)

@@ -18,7 +18,7 @@ from analytics.load import parse
 from analytics.twins import Evidence, find_all
 from tests.spark.histories import Row, Run, clean_run
 
-NAMED = {check.name for check in CHECKS if check.needs_names}
+NAMED = {check.name for check in CHECKS if check.claim.needs_names}
 SEEDS = (1, 2)
 
 

@@ -15,7 +15,7 @@ from analytics.verdict import Verdict
 from tests.spark.histories import Run, write
 
 CHEAPEST = tuple(one for one in anomalies.CHECKS if one.name == "corrupt")
-NEED_TRUTH = tuple(one for one in anomalies.CHECKS if one.needs_truth)
+NEED_TRUTH = tuple(one for one in anomalies.CHECKS if one.claim.needs_truth)
 
 
 def run_with_truth() -> Run:
@@ -93,7 +93,7 @@ def test_malformed_truth_is_counted_and_all_of_it_may_be_missing(
     with files_of(tmp_path)[0].open("a") as file:
         file.write("\n".join(bad))
     truth = truth_of(spark, tmp_path)
-    assert truth.reasons() == (f"{len(bad)} malformed lines in truth",)
+    assert truth.damage() == (f"{len(bad)} malformed lines in truth",)
     assert truth.rows.where("not malformed").count() == 4
     write_run(tmp_path / "none", run, "", "abc")
     nothing = truth_of(spark, tmp_path / "none")

@@ -35,6 +35,14 @@ class RandomRun:
             self.rng.choice((self.put, self.put, self.get, self.get, self.control))()
             self.pass_time()
         self.disks()
+        if self.rng.random() < 0.1:
+            self.lose_invokes()
+
+    def lose_invokes(self) -> None:
+        """Let lines be gone: of some operations there is only the end."""
+        rows = self.run.rows
+        for row in [row for row in rows if row["type"] == "invoke" and self.rng.random() < 0.3]:
+            rows.remove(row)
 
     def pass_time(self) -> None:
         """Let operations end, mostly at once; now and then a tick or two goes by."""
@@ -128,6 +136,8 @@ class RandomRun:
                     "digest": rng.choice(("aa", "aa", "bb")),
                 }
                 run.found_on(node, "entry", index=index, **content)
+            for term in rng.sample((1, 2, 3), rng.randint(0, 2)):
+                run.found_on(node, "leadership", term=term)
             run.found_on(node, "state", index=rng.randint(1, 2), digest=rng.choice(("aa", "bb")))
             for topic in "tu":
                 floor_id = self.base + rng.randint(-1, 6)

@@ -16,11 +16,11 @@ import pytest
 from rich.console import Console
 
 from chaos import experiment, launch, suite, twins
-from chaos.experiment import ExperimentError
 from chaos.history import Recorder
 from chaos.outcome import Injection, Outcome
 from chaos.plan import RunPlan
 from chaos.progress import Display
+from chaos.reading import ExperimentError
 from chaos.suite import Judge, Options, Row, Suite, blackouts, exit_code
 from chaos.targets import TargetError, UnsupportedFault
 
@@ -317,9 +317,10 @@ def test_the_twins_judge_as_analytics_does(
 def test_a_line_that_cannot_be_read_makes_the_twins_verdict_unknown(tmp_path: Path) -> None:
     directory = small_run(tmp_path, [], 3, [])
     with (directory / "history" / "p.jsonl").open("ab") as file:
-        file.write(b'{"f": "put", "typ')
+        file.write(b'{"f": "put", "typ\n')
     assert twins.judge(directory) == "unknown"
-    assert suite.read_report(directory)["reasons"] == ["1 lines can't be read"]
+    told = suite.read_report(directory)["reasons"]
+    assert told == ['1 malformed lines, such as p.jsonl: {"f": "put", "typ']
 
 
 def test_a_suite_judged_by_the_twins_survives_a_run_that_never_began(
