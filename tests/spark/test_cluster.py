@@ -59,7 +59,7 @@ class Daemon:
         raise AssertionError(f"{pattern!r} not in {self.log.read_text(errors='replace')[-2000:]}")
 
     def stop(self) -> None:
-        self._process.terminate()
+        self._process.kill()  # behind our shim a JVM is deaf to SIGTERM (session.py)
         self._process.wait(PATIENCE_S)
         self._out.close()
 
