@@ -1,5 +1,6 @@
 """How `flotilla-check` ends when it can't go on: a signal, a full disk."""
 
+import logging
 import os
 import shutil
 import signal
@@ -33,6 +34,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", "--lazy", place], check=True, timeout=10)
+
+
+@pytest.fixture(autouse=True)
+def logs_again() -> Iterator[None]:
+    """Undo for the other tests what a process that ends leaves as it is."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
