@@ -18,7 +18,6 @@ import re
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -271,11 +270,16 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a file in order; lines that are torn are left out."""
     with path.open("rb") as file:
         for line in file:
-            try:
-                event = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue  # analytics counts and reports these
-            yield event
+            if event := _event_of(line):
+                yield event
+
+
+def _event_of(line: bytes) -> dict[str, Any] | None:
+    try:
+        event: dict[str, Any] = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None  # analytics counts and reports these
+    return event
 
 
 def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:
@@ -312,21 +316,14 @@ def _tail(path: Path) -> tuple[int, int, bytes]:
     if not path.exists():
         return 0, 0, b""
     op_id = session = 0
-    for event in read(path):
-        op_id, session = max(op_id, event["op_id"]), max(session, event["session"])
+    line, event = b"", None
     with path.open("rb") as file:
-        last_line = b"".join(deque(file, maxlen=1))
-    if last_line.endswith(b"\n") or not last_line:
+        for line in file:
+            if event := _event_of(line):
+                op_id, session = max(op_id, event["op_id"]), max(session, event["session"])
+    if line.endswith(b"\n") or not line:
         return op_id, session, b""
-    return op_id, session, b"\n" if _is_event(last_line) else TORN_END
-
-
-def _is_event(line: bytes) -> bool:
-    try:
-        orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return False
-    return True
+    return op_id, session, b"\n" if event else TORN_END
 
 
 def _unique() -> str:
