@@ -210,34 +210,40 @@ def decode_request(frames: Sequence[bytes]) -> Request:
 
 
 def request_id_of(frames: Sequence[bytes]) -> str:
-    """Return the request id of frames that `decode_request` refused, "" if they have none."""
+    """Return the request id of frames that `decode_request` refused, "" if they have none.
+
+    Whatever else is wrong with them: who speaks another version waits for its own request's NAK.
+    All versions keep this much: the first frame is a JSON object with `v` and `request_id`.
+    """
     try:
-        return _text(_header(frames), "request_id", NAME_BYTES_MAX)
+        return _text(_object(frames[0]), "request_id", NAME_BYTES_MAX) if frames else ""
     except ProtocolError:
         return ""
 
 
 def _header(frames: Sequence[bytes]) -> dict[str, Any]:
+    header = _object(frames[0]) if frames else {}
+    if header.get("v", PROTOCOL_VERSION) != PROTOCOL_VERSION:
+        theirs = _shown(header["v"])
+        message = f"protocol version {theirs}; this side speaks {PROTOCOL_VERSION}"
+        raise ProtocolError("bad_request", message, version=PROTOCOL_VERSION)
     if len(frames) not in (1, 3):
         raise ProtocolError(
             "bad_request",
             f"{len(frames)} frames; a header alone or header, lengths and data are due",
         )
-    if len(frames[0]) > HEADER_BYTES_MAX:
-        raise ProtocolError(
-            "too_large", f"header of {len(frames[0])} bytes", limit=HEADER_BYTES_MAX
-        )
+    return header
+
+
+def _object(frame: bytes) -> dict[str, Any]:
+    if len(frame) > HEADER_BYTES_MAX:
+        raise ProtocolError("too_large", f"header of {len(frame)} bytes", limit=HEADER_BYTES_MAX)
     try:
-        header = orjson.loads(frames[0])
+        header = orjson.loads(frame)
     except orjson.JSONDecodeError as error:
         raise ProtocolError("bad_request", f"header is not JSON: {error}") from None
     if not isinstance(header, dict):
         raise ProtocolError("bad_request", "header is not a JSON object")
-    if header.get("v", PROTOCOL_VERSION) != PROTOCOL_VERSION:
-        theirs = _shown(header["v"])
-        raise ProtocolError(
-            "bad_request", f"protocol version {theirs}; this side speaks {PROTOCOL_VERSION}"
-        )
     return header
 
 

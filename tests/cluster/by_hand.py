@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -42,7 +43,17 @@ class ByHand:
             "request_id": f"by-hand-{next(self._numbers)}",
             "body": body,
         }
-        self._socket.send(json.dumps(header).encode())
+        return self._exchanged(header)
+
+    def ask_in_version(
+        self, version: int, type_: str, frames: Sequence[bytes] = ()
+    ) -> dict[str, Any]:
+        """Send a request of another protocol version and return the reply's header."""
+        header = {"v": version, "type": type_, "request_id": f"by-hand-{next(self._numbers)}"}
+        return self._exchanged(header, frames)
+
+    def _exchanged(self, header: dict[str, Any], frames: Sequence[bytes] = ()) -> dict[str, Any]:
+        self._socket.send_multipart([json.dumps(header).encode(), *frames])
         assert self._socket.poll(REPLY_MS_MAX), f"no reply to {header}"
         reply: dict[str, Any] = json.loads(self._socket.recv_multipart()[0])
         assert reply["request_id"] == header["request_id"], (header, reply)

@@ -88,6 +88,15 @@ def test_errors_are_typed_and_say_whether_they_are_definite(hands: dict[str, ByH
     assert hand.error("PUT", "t", me, counter=2, publication="x" * (1024**2 + 1)) == "too_large"
 
 
+def test_who_speaks_a_later_version_is_refused_under_its_own_request_id(
+    cluster: LocalCluster, hands: dict[str, ByHand]
+) -> None:
+    for hand in hands.values():
+        reply = hand.ask_in_version(2, "SPLICE", frames=(b"a", b"b", b"c"))
+        assert (reply["type"], reply["v"], reply["body"]["version"]) == ("NAK", 1, 1)
+        assert hand.ack("STATUS"), "the connection goes on"
+
+
 def test_a_newer_process_fences_the_older_one(hands: dict[str, ByHand]) -> None:
     hand = hands["n3"]
     me = hand.ack("REQUEST_ID")["client_id"]

@@ -252,6 +252,23 @@ def test_a_reply_of_another_type_is_refused() -> None:
 def test_the_id_of_a_refused_request_is_found_where_there_is_one() -> None:
     assert request_id_of(_frames("EXPLODE", request_id="mine")) == "mine"
     assert request_id_of([b"{"]) == ""
+    assert request_id_of([]) == ""
+    assert request_id_of([b"[]"]) == ""
+    assert request_id_of(_frames(request_id=["mine"])) == ""
+    assert request_id_of(_frames(request_id="x" * (NAME_BYTES_MAX + 1))) == ""
+
+
+@pytest.mark.parametrize("version", [2, 0, -1, 1.5, "2", None, [2], {"major": 2}])
+def test_a_request_of_another_version_is_refused_under_its_own_id(version: Any) -> None:
+    frames = _frames("SPLICE", b"one", b"two", b"three", v=version, body=7, request_id="mine")
+    assert _refusal(frames).code == "bad_request"
+    assert request_id_of(frames) == "mine"
+
+
+def test_the_refusal_of_another_version_names_the_one_that_is_spoken() -> None:
+    refusal = _refusal(_frames(v=2))
+    assert refusal.details == {"version": 1}
+    assert "2" in refusal.message
 
 
 def test_every_row_of_the_error_table_says_what_a_client_does() -> None:
