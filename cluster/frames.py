@@ -42,6 +42,11 @@ class FrameReader:
         total: int = FRAME_HEAD.size + size
         return total > self.frame_bytes_max or self.buffered_bytes >= total
 
+    def peek(self, size_bytes: int) -> bytes:
+        """Return up to `size_bytes` of the next frame's type and body, as they came: unchecked."""
+        begin = self._start + FRAME_HEAD.size
+        return bytes(self._buffer[begin : begin + size_bytes])
+
     def next(self) -> Message | None:
         """Return the next message, None until its frame is whole. Raises MessageError; then stop.
 

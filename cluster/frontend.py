@@ -10,11 +10,11 @@ import random
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Final
 
 from cluster.broker import RETRY_AFTER_MS, Answer, Broker, Route
 from cluster.journal import Journal
+from cluster.levels import BUILD
 from cluster.messages import Health, Relay, RelayReply
 from cluster.peers import Peers
 from cluster.raft import Raft
@@ -34,7 +34,6 @@ from flotilla.protocol import (
 )
 
 ELECTING_RETRY_MS: Final = 100  # a fraction of an election
-VERSION: Final = version("flotilla")
 
 Outgoing = list[tuple[bytes, list[bytes]]]
 
@@ -205,7 +204,7 @@ class Frontend:
 
     def status(self) -> dict[str, Any]:
         """Return this node's own view, the body of STATUS."""
-        versions = {"flotilla": VERSION, "protocol": PROTOCOL_VERSION}
+        versions = {"flotilla": BUILD.version, "protocol": PROTOCOL_VERSION}
         lead = self.lead
         if lead is None:
             return {

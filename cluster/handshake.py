@@ -6,9 +6,10 @@ member may do (that is for those who know the log).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from cluster.messages import Hello, Message
+from cluster.messages import Extension, Hello, Message
 
 REPORT_MS: Final = 10_000  # the same trouble with the same address is reported once in this time
 REPORTS_REMEMBERED_MAX: Final = 64  # addresses; the oldest is forgotten first
@@ -33,6 +34,18 @@ def objection(mine: Hello, message: Message, dialed: str | None) -> str:
     if dialed is None and message.node > mine.node:
         return f"is {message.node!r}, which has to wait until {mine.node!r} dials it"
     return ""
+
+
+def follows(known: Hello, message: Hello | Extension) -> Hello | None:
+    """Return what a connected peer has said in all, None if it became somebody else by `message`.
+
+    A Hello said again comes in two parts as well: its extension stands until the new one comes.
+    """
+    if isinstance(message, Extension):
+        return replace(known, extension=message)
+    if identity(message) != identity(known):
+        return None
+    return replace(message, extension=known.extension)
 
 
 def identity(hello: Hello) -> tuple[object, ...]:

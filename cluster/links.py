@@ -126,7 +126,7 @@ class Connection:
     state: State
     deadline_at: float  # of connecting, then of the handshake
     name: str = ""
-    hello: Hello | None = None
+    hello: Hello | None = None  # while greeting: without its extension
     reader: FrameReader = field(default_factory=lambda: FrameReader(messages.HELLO_BYTES_MAX))
     outbox: deque[bytes | memoryview] = field(default_factory=deque)
     outbox_bytes: int = 0

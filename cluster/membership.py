@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cluster.identity import Identity
-from cluster.messages import PROTOCOL_VERSION, Hello
+from cluster.levels import LEVEL_FIRST, Build
+from cluster.messages import PROTOCOL_VERSION, Extension, Hello
 
 Hellos = Mapping[str, Hello | None]
 
@@ -32,8 +33,10 @@ def check_not_replaced(identity: Identity, members: Mapping[str, str]) -> None:
         )
 
 
-def hello_of(identity: Identity, members: Sequence[str]) -> Hello:
-    """Return what a node with this identity says of itself to its peers."""
+def hello_of(
+    identity: Identity, members: Sequence[str], build: Build, level: int = LEVEL_FIRST
+) -> Hello:
+    """Return what a node with this identity and program, at that level, says to its peers."""
     founding = None if identity.founding is None else dict(identity.founding)
     return Hello(
         PROTOCOL_VERSION,
@@ -44,6 +47,7 @@ def hello_of(identity: Identity, members: Sequence[str]) -> Hello:
         not identity.started,
         founding,
         identity.admitted_index,
+        Extension(build, level),
     )
 
 

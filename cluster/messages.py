@@ -6,6 +6,12 @@ message makes a node do. `frames.py` cuts a stream of bytes into messages.
 A frame is `length u32 | crc32 u32 | type u8 | body`, little-endian; length and CRC cover type and
 body. Every other version of a body is refused by the Hello that opens a connection. Nothing is
 unpickled, ever: a log entry travels as the bytes that rest in the journal.
+
+Version 0.1 takes no Hello with a byte more and no type that it doesn't know. So what later versions
+say of themselves is an `Extension`, a frame of its own right behind the Hello's, in a form that 0.1
+ignores: a RelayReply to a request that nobody relayed. Its body is a JSON object. To say something
+new, add a field with a default to `Extension` and its key to `_EXTENSION_KEYS`: who does not know
+the key ignores it, who does not hear it takes the default.
 """
 
 from __future__ import annotations
@@ -16,6 +22,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, TypeAlias
 from zlib import crc32
 
+import orjson
+
+from cluster.levels import BUILD_0_1, LEVEL_FIRST, Build
+
 PROTOCOL_VERSION: Final = 1  # of this encoding; nodes of different versions don't talk
 
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024  # a 4 MiB run of entries and one more, with room
@@ -25,6 +35,8 @@ REASON_BYTES_MAX: Final = 1024  # a sentence for the log, not a document
 DIGEST_BYTES_MAX: Final = 64  # SHA-512, the longest in use
 MEMBER_COUNT_MAX: Final = 32  # far above any sensible Raft group; bounds a Hello
 ENTRY_COUNT_MAX: Final = 65_536  # bounds the objects that one frame of tiny entries becomes
+EXTENSION_BYTES_MAX: Final = 16 * 1024  # of its JSON; well within HELLO_BYTES_MAX
+LEVEL_MAX: Final = 65_535  # of any build; a level is a small number
 RELAY_FRAME_COUNT_MAX: Final = 8  # a client's request has three frames and its route
 INTEGER_MAX: Final = 2**63 - 1  # terms, indexes, offsets: what SQLite and C readers hold
 
@@ -36,12 +48,28 @@ class MessageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Extension:
+    """What a Hello says beyond version 0.1's; the defaults are what 0.1 leaves unsaid.
+
+    `build`: the sender's program. `level`: the cluster's level, as far as the sender has applied
+    the log (LEVEL_FIRST while it is fresh).
+    """
+
+    build: Build = BUILD_0_1
+    level: int = LEVEL_FIRST
+
+
+UNSAID: Final = Extension()
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
-    """Say who I am: the first message on a connection, and again when `fresh` or `founding` change.
+    """Say who I am: the first message on a connection, and again when something in it changes.
 
     `members` is sorted. `fresh`: my data directory is empty. `founding`: the incarnation of every
     member at the cluster's foundation, by name, None while I don't know it. `admitted_index`: an
-    applied index at which my incarnation was admitted (0: a founder, or fresh).
+    applied index at which my incarnation was admitted (0: a founder, or fresh). `extension`
+    travels behind the rest; decoding a Hello alone leaves it unsaid.
     """
 
     version: int
@@ -52,6 +80,7 @@ class Hello:
     fresh: bool
     founding: dict[str, str] | None
     admitted_index: int = 0
+    extension: Extension = UNSAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +220,7 @@ class Health:
 
 Message: TypeAlias = (
     Hello
+    | Extension
     | RequestVote
     | Vote
     | PreVote
@@ -216,7 +246,16 @@ FRAME_HEAD: Final = struct.Struct("<II")  # length, crc32
 
 
 def encode(message: Message) -> bytes:
-    """Return the frame of a message. Fields out of bounds are the caller's error (assert)."""
+    """Return the frame of a message, for a Hello with an extension both frames.
+
+    Fields out of bounds are the caller's error (assert).
+    """
+    if isinstance(message, Hello) and message.extension != UNSAID:
+        return _encode_one(message) + _encode_one(message.extension)
+    return _encode_one(message)
+
+
+def _encode_one(message: Message) -> bytes:
     code, encode_body = _ENCODERS[type(message)]
     chunks = encode_body(message)
     crc, size = crc32(code), 1
@@ -310,12 +349,15 @@ def _decode_append(body: memoryview) -> AppendEntries:
 def _encode_relay(message: Relay | RelayReply) -> list[bytes]:
     count = len(message.frames)
     assert count <= RELAY_FRAME_COUNT_MAX, count
+    assert message.relay_id != INTEGER_MAX, "that one says that an Extension follows"
     head = _RELAY.pack(message.relay_id, count)
     return [head, struct.pack(f"<{count}I", *map(len, message.frames)), *message.frames]
 
 
 def _decode_relay_as(kind: type[Relay] | type[RelayReply]) -> Callable[[memoryview], Message]:
     def decode_relay(body: memoryview) -> Message:
+        if kind is RelayReply and body[: _OFFSET.size] == _EXTENSION_ID:
+            return _decode_extension(body)
         reader = _BodyReader(body)
         relay_id, count = reader.numbers(_RELAY)
         if count > RELAY_FRAME_COUNT_MAX:
@@ -420,6 +462,67 @@ def _decode_hello(body: memoryview) -> Hello:
     )
 
 
+# --- the extension ------------------------------------------------------------------------------
+
+# Relays' ids stay below 2**62 or a little above: no request has this one (relays.py).
+_EXTENSION_ID: Final = _OFFSET.pack(INTEGER_MAX)
+_EXTENSION_HEAD: Final = bytes((13,)) + _EXTENSION_ID  # a RelayReply's type, and the id
+EXTENSION_HEAD_BYTES: Final = len(_EXTENSION_HEAD)
+
+
+def begins_extension(payload: bytes) -> bool | None:
+    """Return whether a frame whose payload begins so is an Extension; None: too short to tell."""
+    if len(payload) < len(_EXTENSION_HEAD):
+        return None if _EXTENSION_HEAD.startswith(payload) else False
+    return payload.startswith(_EXTENSION_HEAD)
+
+
+def _encode_extension(message: Extension) -> list[bytes]:
+    fields = {key: read(message) for key, read in _EXTENSION_KEYS.items()}
+    text = orjson.dumps(fields)
+    assert len(text) <= EXTENSION_BYTES_MAX, fields
+    return [_EXTENSION_ID, _COUNT.pack(1), struct.pack("<I", len(text)), text]
+
+
+_EXTENSION_KEYS: Final[dict[str, Callable[[Extension], Any]]] = {
+    "version": lambda extension: extension.build.version,
+    "levels": lambda extension: [extension.build.level_min, extension.build.level_max],
+    "level": lambda extension: extension.level,
+}
+
+
+def _decode_extension(body: memoryview) -> Extension:
+    reader = _BodyReader(body)
+    _, count = reader.numbers(_RELAY)
+    if count != 1:
+        raise MessageError(f"Extension of {count} frames")
+    (size,) = reader.numbers(struct.Struct("<I"))
+    if size > EXTENSION_BYTES_MAX:
+        raise MessageError(f"Extension of {size} bytes; the limit is {EXTENSION_BYTES_MAX}")
+    text = reader.take(size).tobytes()
+    reader.finish()
+    try:
+        fields = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise MessageError(f"Extension is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise MessageError("Extension is no JSON object")
+    version = fields.get("version", UNSAID.build.version)
+    if type(version) is not str or len(version.encode()) > NAME_BYTES_MAX:
+        raise MessageError("Extension's `version` is no short text")
+    levels = fields.get("levels", [UNSAID.build.level_min, UNSAID.build.level_max])
+    level = fields.get("level", UNSAID.level)
+    if type(levels) is not list or len(levels) != 2 or not all(map(_is_level, [*levels, level])):
+        raise MessageError(f"Extension's levels are {levels!r} and {level!r}")
+    if levels[0] > levels[1]:
+        raise MessageError(f"Extension's levels {levels} are in the wrong order")
+    return Extension(Build(version, *levels), level)
+
+
+def _is_level(value: Any) -> bool:
+    return type(value) is int and LEVEL_FIRST <= value <= LEVEL_MAX
+
+
 def _text(text: str, bytes_max: int) -> bytes:
     encoded = text.encode()
     assert len(encoded) <= bytes_max, (text, bytes_max)
@@ -496,4 +599,5 @@ _TYPES: Final[dict[int, tuple[type[Any], _BodyEncoder, _BodyDecoder]]] = {
     17: _fixed(Health, "<Q?"),
 }
 _ENCODERS: Final = {kind: (bytes((code,)), encoder) for code, (kind, encoder, _) in _TYPES.items()}
+_ENCODERS[Extension] = (_ENCODERS[RelayReply][0], _encode_extension)
 _DECODERS: Final = {code: decoder for code, (_, _, decoder) in _TYPES.items()}

@@ -35,6 +35,7 @@ from cluster.config import ConfigError, NodeConfig, split_address
 from cluster.core import Timing
 from cluster.files import EXIT_STATUS
 from cluster.identity import DirectoryLock, Identity, IdentityError
+from cluster.levels import BUILD
 from cluster.membership import ReplacedError, hello_of
 from cluster.peers import PeerPort
 from cluster.replica import Replica, ReplicaSettings
@@ -210,7 +211,7 @@ class Node:
             settings.node,
             split_address(settings.peer_listen),
             members,
-            hello_of(identity, tuple(settings.members)),
+            hello_of(identity, tuple(settings.members), BUILD),
             time.monotonic,
             watch=self._watch,
             random=self._rng,

@@ -12,14 +12,21 @@ import os
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 from cluster import messages
-from cluster.handshake import Reports, identity, objection
+from cluster.handshake import Reports, follows, identity, objection
 from cluster.links import READ_BYTES_MAX, Address, Connection, Dial, Lookup, Reason, State
-from cluster.messages import Hello, Message, MessageError
+from cluster.messages import (
+    EXTENSION_HEAD_BYTES,
+    Extension,
+    Hello,
+    Message,
+    MessageError,
+    begins_extension,
+)
 
 SEND_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # 4 largest frames: above that a peer is behind
 ACCEPTS_PER_EVENT_MAX: Final = 16  # bounds a turn under a flood of connections
@@ -27,6 +34,8 @@ STRANGERS_MAX: Final = 16  # inbound connections that have not said Hello; the o
 ACCEPT_PAUSE_MS: Final = 100  # out of descriptors: look again later instead of spinning
 DIAL_MS_MAX: Final = 1_000  # look-up and connect: a lost SYN is dialed anew as fast as sent anew
 HANDSHAKE_MS_MAX: Final = 2_000  # from connected to Hello: a round trip and a busy loop
+# From a Hello to its extension, which leaves with it; a peer that says none is of version 0.1.
+EXTENSION_MS_MAX: Final = 250
 PEER_SILENCE_MS_MAX: Final = 10_000  # default: a hundred heartbeats missed
 KEEPALIVES_PER_SILENCE: Final = 4  # an idle side repeats its Hello: three may be lost
 LOOKUP_POLL_MS: Final = 5  # how late a finished look-up may be noticed
@@ -108,7 +117,7 @@ class Peers(Protocol):
         """Return the newest Hello of a connected peer, None if it is not connected."""
 
     def update_hello(self, hello: Hello) -> None:
-        """Say a new Hello to every peer; only `fresh` and `founding` may differ."""
+        """Say a new Hello to every peer; `identity` and the build may not differ."""
 
 
 class PeerPort:
@@ -217,7 +226,7 @@ class PeerPort:
         return connection.hello if connection else None
 
     def update_hello(self, hello: Hello) -> None:
-        """Queue a new Hello for every peer; only `fresh` and `founding` may differ."""
+        """Queue a new Hello for every peer; see `Peers`."""
         assert identity(hello) == identity(self._hello), (hello, self._hello)
         self._hello = hello
         for connection in self._connections.values():
@@ -356,16 +365,39 @@ class PeerPort:
 
     def _greet(self, connection: Connection) -> None:
         try:
-            hello = connection.reader.next()
+            refusal = self._take_hello(connection) if connection.hello is None else ""
+            known = connection.hello
+            hello = self._with_extension(connection, known) if known is not None else None
         except MessageError as error:
             self._refuse(connection, str(error))
             return
-        dialed = connection.dial.name if connection.dial else None
-        refusal = objection(self._hello, hello, dialed) if hello else ""
         if refusal or connection.ending:
             self._refuse(connection, refusal or _ended_text(connection))
-        elif isinstance(hello, Hello):
+        elif hello is not None:
             self._admit(connection, hello)
+
+    def _take_hello(self, connection: Connection) -> str:
+        """Take the first message, once it is whole; return why it is no Hello for us."""
+        message = connection.reader.next()
+        if message is None:
+            return ""
+        dialed = connection.dial.name if connection.dial else None
+        refusal = objection(self._hello, message, dialed)
+        if not refusal:
+            assert isinstance(message, Hello), message
+            connection.hello = message
+            connection.deadline_at = self._clock() + EXTENSION_MS_MAX / 1000
+            self._wake(connection.deadline_at)
+        return refusal
+
+    def _with_extension(self, connection: Connection, hello: Hello) -> Hello | None:
+        """Return the Hello as a whole; None while its extension may still come."""
+        begins = begins_extension(connection.reader.peek(EXTENSION_HEAD_BYTES))
+        if begins:
+            extension = connection.reader.next()
+            return replace(hello, extension=extension) if isinstance(extension, Extension) else None
+        over = self._clock() >= connection.deadline_at
+        return hello if begins is False or over else None
 
     def _admit(self, connection: Connection, hello: Hello) -> None:
         old = self._live.get(hello.node)
@@ -429,13 +461,14 @@ class PeerPort:
                     self._close(connection, *connection.ending)
                 self._rewatch(connection)  # there may be room to read again
                 return None
-            if not isinstance(message, Hello):
+            if not isinstance(message, (Hello, Extension)):
                 return message
             assert connection.hello is not None, connection.name
-            if identity(message) != identity(connection.hello):
+            hello = follows(connection.hello, message)
+            if hello is None:
                 self._close(connection, Reason.BAD_FRAME, f"became somebody else: {message}")
                 return None
-            connection.hello = message
+            connection.hello = hello
 
     def _rewatch(self, connection: Connection) -> None:
         wishes = connection.wishes()
@@ -450,8 +483,12 @@ class PeerPort:
             self._wake(connection.deadline_at)
         elif connection.state is State.CONNECTING:
             self._refuse(connection, f"no connection in {DIAL_MS_MAX} ms")
-        else:
+        elif connection.hello is None:
             self._refuse(connection, f"no Hello in {HANDSHAKE_MS_MAX} ms")
+        else:
+            self._greet(connection)
+            if connection.state is State.GREETING:
+                self._refuse(connection, f"half an Extension in {EXTENSION_MS_MAX} ms")
 
     def _check_silence(self, connection: Connection, now: float) -> None:
         if now >= connection.heard_at + self._silence_s:

@@ -25,6 +25,7 @@ from cluster.files import DISK, Files, exit_process
 from cluster.frontend import Frontend, Leading
 from cluster.identity import Identity
 from cluster.journal import Journal
+from cluster.levels import BUILD, Build
 from cluster.membership import check_not_replaced, founding_set, hello_of, is_linked, to_admit
 from cluster.messages import (
     Health,
@@ -53,8 +54,8 @@ LogEvent = Callable[..., None]
 class ReplicaSettings:
     """What a replica needs to know of its configuration. `members` includes `name`.
 
-    `files`, `on_journal_failure`: the disk under journal and identity, and how their failure ends
-    the node; a simulator has others.
+    `build`: the program that runs. `files`, `on_journal_failure`: the disk under journal and
+    identity, and how their failure ends the node; a simulator has others.
     """
 
     cluster_id: str
@@ -67,6 +68,7 @@ class ReplicaSettings:
     relays_max: int
     segment_bytes: int
     keep_bytes: int
+    build: Build = BUILD
     files: Files = DISK
     on_journal_failure: Callable[[Exception], NoReturn] = exit_process
 
@@ -208,7 +210,7 @@ class Replica:
 
     def hello(self) -> Hello:
         """Return what this node says of itself to its peers."""
-        return hello_of(self.identity, self.settings.members)
+        return hello_of(self.identity, self.settings.members, self.settings.build)
 
     def _start_raft(self) -> None:
         settings, timing = self.settings, self.settings.timing

@@ -24,6 +24,7 @@ from cluster import tables
 from cluster.broker import BrokerLimits
 from cluster.core import Timing
 from cluster.identity import Identity
+from cluster.levels import BUILD
 from cluster.membership import hello_of
 from cluster.replica import Replica, ReplicaSettings
 from cluster.upkeep import Upkeep
@@ -201,7 +202,7 @@ class SimNode:
             )
             identity.save(self.directory, self.disk)
         identity.check(self.directory, CLUSTER_ID, self.name)
-        hello = hello_of(identity, world.plan.members)
+        hello = hello_of(identity, world.plan.members, BUILD)
         self._port = world.net.join(self.name, hello, self.wake)
         peers = SimPeers(world.net, self.name, self._port, self._departure)
         rng = world.stream(f"node {self.name} {self.life}")

@@ -19,6 +19,7 @@ from cluster import tables
 from cluster.broker import BrokerLimits
 from cluster.core import Timing
 from cluster.identity import Identity
+from cluster.levels import BUILD
 from cluster.membership import hello_of
 from cluster.replica import Replica, ReplicaSettings
 from flotilla.protocol import Reply, Request, decode_reply, encode_request
@@ -126,7 +127,7 @@ class Lab:
                 identity = Identity.create("lab", name)
                 identity.save(directory)
             self.disks.setdefault(name, LabDisk())
-            self.net.join(name, hello_of(identity, self.names))
+            self.net.join(name, hello_of(identity, self.names, BUILD))
             self.workers[name] = LabWorker()
             self._requests[name] = []
             self.nodes[name] = self._replica(name, identity)

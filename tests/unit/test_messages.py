@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster import messages
+from cluster.frames import FrameReader
+from cluster.levels import Build
 from cluster.messages import (
     FRAME_HEAD,
     AppendEntries,
     Barrier,
     BarrierAck,
+    Extension,
     Health,
     Hello,
     Message,
@@ -37,9 +41,14 @@ from cluster.messages import (
 )
 
 numbers = st.integers(0, messages.INTEGER_MAX)
+relay_ids = st.integers(0, messages.INTEGER_MAX - 1)  # the last one is the extension's
 names = st.text(max_size=30).filter(lambda name: len(name.encode()) <= messages.NAME_BYTES_MAX)
 frames = st.lists(st.binary(max_size=50), max_size=messages.RELAY_FRAME_COUNT_MAX)
 last_terms = st.integers(-1, messages.INTEGER_MAX)
+levels = st.integers(1, messages.LEVEL_MAX)
+builds = st.tuples(names, st.tuples(levels, levels).map(sorted)).map(
+    lambda drawn: Build(drawn[0], *drawn[1])
+)
 founders = st.none() | st.dictionaries(names, names, max_size=4)
 
 
@@ -70,6 +79,7 @@ any_message = st.one_of(
         st.booleans(),
         founders,
     ),
+    st.builds(Extension, builds, levels),
     st.builds(RequestVote, numbers, numbers, last_terms),
     st.builds(PreVote, numbers, numbers, last_terms),
     st.builds(NextIndex, numbers, numbers, st.booleans(), st.booleans()),
@@ -78,7 +88,7 @@ any_message = st.one_of(
     st.builds(SnapshotRefused, names),
     *(st.builds(kind, numbers) for kind in (Vote, PreVoteGranted, SnapshotOffer, TimeoutNow)),
     *(st.builds(kind, numbers, numbers) for kind in (Barrier, BarrierAck)),
-    *(st.builds(kind, numbers, frames) for kind in (Relay, RelayReply)),
+    *(st.builds(kind, relay_ids, frames) for kind in (Relay, RelayReply)),
     appends(),
     chunks(),
 )
@@ -151,6 +161,59 @@ def test_20_000_mutated_bodies_raise_nothing_but_message_error() -> None:
         else:  # what is believed can only be what our own encoder would have said
             assert body_of(message) == payload, (seed, number, message)
     assert 10_000 < refused < 20_000, (seed, refused)
+
+
+def test_extension_is_a_frame_of_its_own_behind_the_hello() -> None:
+    hello = replace(EXAMPLES[0], extension=Extension(Build("0.2.0", 1, 3), 2))
+    reader = FrameReader(messages.HELLO_BYTES_MAX)
+    reader.feed(encode(hello))
+    assert (reader.next(), reader.next()) == (EXAMPLES[0], hello.extension)
+    assert reader.buffered_bytes == 0
+
+
+def test_version_0_1_takes_an_extension_for_a_reply_that_nobody_waits_for() -> None:
+    body = body_of(Extension(Build("0.2.0", 1, 3), 2))[1:]
+    relay_id, count, size = struct.unpack_from("<QBI", body)
+    assert (relay_id, count, len(body)) == (messages.INTEGER_MAX, 1, 13 + size)
+
+
+def extension_of(fields: bytes) -> Message:
+    head = struct.pack("<BQBI", 13, messages.INTEGER_MAX, 1, len(fields))
+    return decode(memoryview(head + fields))
+
+
+def test_extension_ignores_unknown_keys_and_takes_defaults_for_missing_ones() -> None:
+    assert extension_of(b"{}") == Extension()
+    said = b'{"levels": [2, 5], "from_the_future": {"a": [1]}}'
+    assert extension_of(said) == Extension(Build("", 2, 5), 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"[]",
+        b"{",
+        b'{"version": 7}',
+        b'{"version": "%s"}' % (b"9" * 129),
+        b'{"levels": [1]}',
+        b'{"levels": [0, 1]}',
+        b'{"levels": [2, 1]}',
+        b'{"levels": [1, true]}',
+        b'{"levels": "12"}',
+        b'{"level": 65536}',
+        b'{"level": null}',
+        b"[" * 5_000,
+        b'{"x": "%s"}' % (b"x" * messages.EXTENSION_BYTES_MAX),
+    ],
+)
+def test_extension_whose_known_keys_are_wrong_is_refused(fields: bytes) -> None:
+    with pytest.raises(MessageError, match="Extension"):
+        extension_of(fields)
+
+
+def test_extension_of_other_than_one_frame_is_refused() -> None:
+    with pytest.raises(MessageError, match="Extension of 2 frames"):
+        decode(memoryview(struct.pack("<BQBII", 13, messages.INTEGER_MAX, 2, 0, 0)))
 
 
 def test_unknown_type_is_refused() -> None:

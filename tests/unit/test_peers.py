@@ -13,6 +13,7 @@ import pytest
 
 from cluster import messages, peers
 from cluster.handshake import REPORT_MS
+from cluster.levels import Build
 from cluster.links import (
     Address,
     Reason,
@@ -112,6 +113,86 @@ def test_peer_that_turns_into_another_incarnation_is_disconnected(world: World) 
     last = b.events[-1]
     assert isinstance(last, Disconnected)
     assert (last.name, last.reason) == ("a", Reason.BAD_FRAME)
+
+
+# --- extensions of a Hello ------------------------------------------------------------------------
+
+NEWER = messages.Extension(Build("0.2.0", 1, 3), 2)
+
+
+def test_peer_is_connected_once_its_extension_is_known(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raw = world.greet(b, a_says(extension=NEWER))
+    hello = b.port.hello_of("a")
+    assert hello is not None
+    assert hello.extension == NEWER
+    raw.sendall(encode(Barrier(1, 1)))
+    world.until(lambda: b.received)
+    assert b.received == [("a", Barrier(1, 1))]
+
+
+def test_extension_that_comes_in_pieces_is_waited_for(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raw = world.dial(b)
+    said = encode(a_says(extension=NEWER))
+    for byte in said:
+        assert b.port.hello_of("a") is None
+        raw.sendall(bytes((byte,)))
+        b.turn()
+    world.until(lambda: b.port.hello_of("a"))
+    assert b.port.hello_of("a") == a_says(extension=NEWER)
+    assert b.events == [Connected("a")]
+
+
+def test_peer_of_version_0_1_is_known_by_its_next_message(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    world.ahead_s = -1e9  # its time stands still, as far as this matters
+    large = AppendEntries(1, 0, 0, 0, [(b"\0" + bytes(messages.HELLO_BYTES_MAX), 1, 1)])
+    reply = messages.RelayReply(7, [b"x"])
+    world.dial(b).sendall(encode(a_says()) + encode(reply) + encode(large))
+    world.until(lambda: len(b.received) == 2)
+    assert b.received == [("a", reply), ("a", large)]
+    assert b.port.hello_of("a") == a_says()
+
+
+def test_silent_peer_of_version_0_1_is_known_after_a_while(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raw = world.dial(b)
+    raw.sendall(encode(a_says()))
+    world.until(lambda: any(each.hello for each in b.port._connections.values()))
+    assert b.port.hello_of("a") is None
+    world.ahead_s += peers.EXTENSION_MS_MAX / 1000
+    assert b.port.next_deadline() <= world.clock()
+    b.turn()
+    assert b.port.hello_of("a") == a_says()
+
+
+def test_half_an_extension_is_no_hello(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raw = world.dial(b)
+    raw.sendall(encode(a_says(extension=NEWER))[:-1])
+    world.until(lambda: any(each.hello for each in b.port._connections.values()))
+    world.ahead_s += peers.EXTENSION_MS_MAX / 1000
+    b.turn()
+    assert b.refusals() == [f"half an Extension in {peers.EXTENSION_MS_MAX} ms"]
+    assert is_closed(raw)
+
+
+def test_new_extension_reaches_the_peer_and_none_is_lost_by_a_repeated_hello(world: World) -> None:
+    a, b = world.pair()
+    news = replace(a.port._hello, extension=NEWER)
+    a.port.update_hello(news)
+    world.until(lambda: b.port.hello_of("a") == news)
+    raised = replace(news, extension=replace(NEWER, level=3))
+    seen = []
+    a.port.update_hello(raised)
+    while b.port.hello_of("a") != raised:
+        a.port.flush(None)
+        b.poll()
+        b.port.receive(1)
+        seen.append(b.port.hello_of("a"))
+    assert set(map(str, seen)) <= {str(news), str(raised)}
+    assert b.received == []
 
 
 def test_round_trip_is_measured(world: World) -> None:
