@@ -40,7 +40,7 @@ def open_probe(plan: RunPlan) -> Callable[[list[str], Recorder], ClientProbe]:
     def make(endpoints: list[str], recorder: Recorder) -> ClientProbe:
         client = Client(
             endpoints,
-            plan.directory / "clients" / "runner",
+            state_dir=plan.directory / "clients" / "runner",
             deadline_ms=plan.experiment.workload.deadline_ms,
             observer=ClientObserver(recorder),
             rng=random.Random(plan.seed),

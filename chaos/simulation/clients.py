@@ -426,10 +426,10 @@ class SimClient:
     def _session(self, observer: CrashingObserver) -> Session:
         return Session(
             [f"{node}:1" for node in self._nodes],
-            self._state_dir(self._place),
-            self._deadline_ms,
-            observer,
-            random.Random(self.rng.getrandbits(64)),
+            state_dir=self._state_dir(self._place),
+            deadline_ms=self._deadline_ms,
+            observer=observer,
+            rng=random.Random(self.rng.getrandbits(64)),
             new_nonce=lambda: f"{self.rng.getrandbits(NONCE_BITS):032x}",
         )
 

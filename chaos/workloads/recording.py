@@ -71,7 +71,7 @@ def open_client(config: ClientConfig, observer: MortalObserver) -> Client:
     """Return the recorded client of this process, with its durable state."""
     return Client(
         config.endpoints,
-        config.state,
+        state_dir=config.state,
         deadline_ms=config.deadline_ms,
         observer=observer,
         rng=random.Random(config.seed),

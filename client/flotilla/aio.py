@@ -47,7 +47,6 @@ from flotilla.operations import (
     PutResult,
     Steps,
     SubscribeResult,
-    slices,
 )
 from flotilla.producer import BATCH_BYTES, IN_FLIGHT_MAX, LINGER_MS, Producer
 from flotilla.protocol import Reply, encode_request
@@ -77,15 +76,22 @@ class AsyncClient:
     def __init__(
         self,
         endpoints: str | Sequence[str],
+        *,
         state_dir: str | Path | None = None,
-        deadline_ms: int = DEADLINE_MS,
+        deadline_ms: float = DEADLINE_MS,
         observer: Observer | None = None,
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         record: str | Path | None = None,
     ) -> None:
         self._session = Session(
-            endpoints, state_dir, deadline_ms, observer, rng, outbox_bytes_max, record=record
+            endpoints,
+            state_dir=state_dir,
+            deadline_ms=deadline_ms,
+            observer=observer,
+            rng=rng,
+            outbox_bytes_max=outbox_bytes_max,
+            record=record,
         )
         self._operations = self._session.operations
         self._context = zmq.asyncio.Context.shadow(zmq.Context.instance())
@@ -159,13 +165,12 @@ class AsyncClient:
     async def get(
         self,
         topic: str | None = None,
-        wait_ms: int = 0,
+        wait_ms: float = 0,
         max_count: int = 1,
         ack: Ack = "auto",
     ) -> Delivery | None:
         """Return the next publications, or None within `wait_ms`; see `Client.get`."""
-        for slice_ms in slices(wait_ms):
-            steps = self._operations.get(topic, slice_ms, max_count, ack == "auto")
+        for steps in self._session.get(topic, wait_ms, max_count, ack == "auto"):
             delivery = await self._run(steps)
             if delivery is not None:
                 return delivery
@@ -187,6 +192,7 @@ class AsyncClient:
 
     def acknowledge(self, topic: str, last_id: int) -> None:
         """Store that all up to `last_id` is done with; the broker hears of it with the next GET."""
+        self._session.check_open()
         self._session.state.raise_cursor(topic, last_id)
 
     async def topics(self, everything: bool = False) -> list[dict[str, Any]]:
@@ -195,23 +201,25 @@ class AsyncClient:
 
     async def status(self, endpoint: int | None = None) -> dict[str, Any]:
         """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""
-        return await self._run(self._operations.status(endpoint), STATUS_DEADLINE_MS)
+        return await self._run(self._session.status(endpoint), STATUS_DEADLINE_MS)
 
     async def producer(
         self,
         topic: str,
+        *,
         linger_ms: float = LINGER_MS,
         batch_bytes: int = BATCH_BYTES,
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> AsyncProducer:
         """Return the topic's background producer; it alone publishes to the topic until closed."""
-        await self._run(self._operations.next_counter(topic))
-        return AsyncProducer(self._session.producer(topic, linger_ms, batch_bytes, in_flight_max))
+        steps = self._session.producer(topic, linger_ms, batch_bytes, in_flight_max)
+        return AsyncProducer(await self._run(steps))
 
     # --- driving --------------------------------------------------------------------------------
 
     async def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
         async with self._lock:
+            self._session.check_open()
             end_ms = now_ms() + min(self._session.deadline_ms, deadline_ms_max)
             try:
                 ask = next(steps)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flotilla import protocol
+from flotilla import checks, protocol
 from flotilla.errors import TooLarge
 
 
 def batches_of(publications: Sequence[bytes | str]) -> list[tuple[bytes, bytes]]:
     """Pack publications into as few batches (lengths, data) as the protocol's limits allow.
 
-    Raises TooLarge for a publication over `PUBLICATION_BYTES_MAX`.
+    Raises TooLarge for a publication over `PUBLICATION_BYTES_MAX`, and TypeError for what is no
+    list of publications: one text alone, say, or a set, which has no order.
     """
     batches: list[list[bytes]] = [[]]
     size_bytes = 0
-    for publication in map(as_bytes, publications):
+    for publication in map(as_bytes, checks.several("publications", publications)):
         full = len(batches[-1]) == protocol.BATCH_COUNT_MAX
         if batches[-1] and (full or size_bytes + len(publication) > protocol.BATCH_BYTES_MAX):
             batches.append([])

@@ -180,7 +180,9 @@ def _run(options: Any) -> int:
     no_state = options.verb == "status" or (options.verb == "topics" and options.all)
     state = None if no_state else options.state
     deadline_ms = int(options.deadline * 1000)
-    with Client(options.endpoints, state, deadline_ms, record=options.record) as client:
+    with Client(
+        options.endpoints, state_dir=state, deadline_ms=deadline_ms, record=options.record
+    ) as client:
         if options.verb == "shell":
             return _shell(client, options)
         return _perform(client, options, options)

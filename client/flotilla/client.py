@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
-from flotilla import retry
+from flotilla import checks, retry
 from flotilla.batches import batches_of
-from flotilla.connection import Connection, with_endpoints
-from flotilla.errors import FlotillaError, RecordError, TopicInUse
+from flotilla.connection import REQUESTS_QUEUED_MAX, Connection, with_endpoints
+from flotilla.errors import Closed, FlotillaError, RecordError, TopicInUse
 from flotilla.observer import Observer, Silent
 from flotilla.operations import (
     Ask,
@@ -30,6 +30,7 @@ from flotilla.operations import (
     PutResult,
     Steps,
     SubscribeResult,
+    check_topic,
     new_nonce,
     slices,
 )
@@ -37,9 +38,10 @@ from flotilla.producer import (
     BATCH_BYTES,
     IN_FLIGHT_MAX,
     LINGER_MS,
+    LINGER_MS_MAX,
     Producer,
 )
-from flotilla.protocol import Reply, encode_request
+from flotilla.protocol import BATCH_BYTES_MAX, INTEGER_MAX, Reply, encode_request
 from flotilla.recording import Recording
 from flotilla.retry import (
     DEADLINE_MS,
@@ -56,7 +58,7 @@ from flotilla.retry import (
 from flotilla.state import OUTBOX_BYTES_MAX, State
 
 T = TypeVar("T")
-_HOST_AND_PORT: Final = re.compile(r"\S+:(\d{1,5})")
+_HOST_AND_PORT: Final = re.compile(r"\S+:([0-9]{1,5})")
 PORT_MAX: Final = 65_535  # TCP's
 Ack = Literal["auto", "manual"]
 MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
@@ -66,18 +68,25 @@ STATUS_DEADLINE_MS: Final = 1_500  # STATUS asks one node only: it answers at on
 
 
 def endpoints_of(endpoints: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the endpoints of a list or of one text with commas. Raises ValueError.
+    """Return the endpoints of a list or of one text with commas. Raises TypeError, ValueError.
 
     Each is HOST:PORT, or a ZeroMQ address (`tcp://…`, `ipc://…`) that is not looked into.
     """
     listed = endpoints.split(",") if isinstance(endpoints, str) else endpoints
-    found = tuple(e.strip() for e in listed if e.strip())
+    names = [_endpoint_text(endpoint) for endpoint in checks.several("endpoints", listed)]
+    found = tuple(name for name in names if name)
     if not found:
         raise ValueError("a client needs an endpoint: HOST:PORT")
     for endpoint in found:
         if "://" not in endpoint:
             _check_endpoint(endpoint)
     return found
+
+
+def _endpoint_text(endpoint: object) -> str:
+    if not isinstance(endpoint, str):
+        raise TypeError(f"an endpoint is a text, HOST:PORT, not {type(endpoint).__name__}")
+    return endpoint.strip()
 
 
 def _check_endpoint(endpoint: str) -> None:
@@ -99,19 +108,26 @@ class Session:
     def __init__(
         self,
         endpoints: str | Sequence[str],
+        *,
         state_dir: str | Path | None = None,
-        deadline_ms: int = DEADLINE_MS,
+        deadline_ms: float = DEADLINE_MS,
         observer: Observer | None = None,
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         new_nonce: Callable[[], str] = new_nonce,
         record: str | Path | None = None,
     ) -> None:
-        assert deadline_ms > 0, deadline_ms
-        assert observer is None or record is None, "a recording is an observer: one of the two"
         self.endpoints = endpoints_of(endpoints)
-        self.deadline_ms = deadline_ms
-        self.state = State(Path(state_dir) if state_dir else None, outbox_bytes_max)
+        self.deadline_ms = checks.number("deadline_ms", deadline_ms, 1, DEADLINE_MS_MAX)
+        checks.integer("outbox_bytes_max", outbox_bytes_max, 1, INTEGER_MAX)
+        directory = checks.directory("state_dir", state_dir)
+        record = checks.directory("record", record)
+        if observer is not None and record is not None:
+            raise ValueError("a recording is an observer: give `observer` or `record`, not both")
+        if rng is not None and not isinstance(rng, random.Random):
+            raise TypeError(f"rng is a random.Random, not {type(rng).__name__}")
+        self.state = State(directory, outbox_bytes_max)
+        self._is_closed = False
         self._recording = self._recorded_in(record)
         heard_by = self._recording or observer or Silent()
         self.operations = Operations(self.state, heard_by, new_nonce)
@@ -134,15 +150,54 @@ class Session:
             ask.final,
         )
 
+    def check_open(self) -> None:
+        """Raise Closed behind `close`."""
+        if self._is_closed:
+            raise Closed("the client is closed")
+
     def put(self, topic: str, publications: Sequence[bytes | str]) -> Steps[list[PutResult]]:
         """Return the steps of a PUT of the client's own, which a producer would not expect."""
-        self._check_free(topic)
-        return self.operations.put(topic, batches_of(publications))
+        check_topic(topic)
+        batches = batches_of(publications)
+
+        def steps() -> Steps[list[PutResult]]:
+            self._check_free(topic)
+            return (yield from self.operations.put(topic, batches))
+
+        return steps()
+
+    def get(
+        self, topic: str | None, wait_ms: float, max_count: int, auto: bool
+    ) -> Iterator[Steps[Delivery | None]]:
+        """Yield the steps of one GET after the other until the wait is over."""
+        if topic is not None:
+            check_topic(topic)
+        checks.number("wait_ms", wait_ms, 0, DEADLINE_MS_MAX)
+        checks.integer("max_count", max_count, 1, INTEGER_MAX)
+        return (
+            self.operations.get(topic, slice_ms, max_count, auto) for slice_ms in slices(wait_ms)
+        )
+
+    def status(self, endpoint: int | None) -> Steps[dict[str, Any]]:
+        """Return the steps of a STATUS; `endpoint` is an index into `endpoints`."""
+        if endpoint is not None:
+            checks.integer("endpoint", endpoint, 0, len(self.endpoints) - 1)
+        return self.operations.status(endpoint)
 
     def producer(
         self, topic: str, linger_ms: float, batch_bytes: int, in_flight_max: int
-    ) -> Producer:
-        """Return a new producer; the session has been opened."""
+    ) -> Steps[Producer]:
+        """Return the steps that end in a new producer."""
+        check_topic(topic)
+        checks.number("linger_ms", linger_ms, 0, LINGER_MS_MAX)
+        checks.integer("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX)
+        checks.integer("in_flight_max", in_flight_max, 1, REQUESTS_QUEUED_MAX - 1)
+        return self._producer(topic, linger_ms, batch_bytes, in_flight_max)
+
+    def _producer(
+        self, topic: str, linger_ms: float, batch_bytes: int, in_flight_max: int
+    ) -> Steps[Producer]:
+        yield from self.operations.next_counter(topic)
         self._check_free(topic)
         producer = self.producers[topic] = Producer(
             self.operations,
@@ -167,11 +222,12 @@ class Session:
 
     def close(self) -> None:
         """Close the state and the recording; producers and sockets have been closed."""
+        self._is_closed = True
         self.state.close()
         if self._recording is not None:
             self._recording.close()
 
-    def _recorded_in(self, record: str | Path | None) -> Recording | None:
+    def _recorded_in(self, record: Path | None) -> Recording | None:
         try:
             return Recording(record) if record else None
         except RecordError:
@@ -199,15 +255,22 @@ class Client:
     def __init__(
         self,
         endpoints: str | Sequence[str],
+        *,
         state_dir: str | Path | None = None,
-        deadline_ms: int = DEADLINE_MS,
+        deadline_ms: float = DEADLINE_MS,
         observer: Observer | None = None,
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         record: str | Path | None = None,
     ) -> None:
         self._session = Session(
-            endpoints, state_dir, deadline_ms, observer, rng, outbox_bytes_max, record=record
+            endpoints,
+            state_dir=state_dir,
+            deadline_ms=deadline_ms,
+            observer=observer,
+            rng=rng,
+            outbox_bytes_max=outbox_bytes_max,
+            record=record,
         )
         self._operations = self._session.operations
         self._connection = Connection(self.endpoints)
@@ -289,7 +352,7 @@ class Client:
     def get(
         self,
         topic: str | None = None,
-        wait_ms: int = 0,
+        wait_ms: float = 0,
         max_count: int = 1,
         ack: Ack = "auto",
     ) -> Delivery | None:
@@ -298,8 +361,8 @@ class Client:
         "auto": the cursor is stored before they are returned, so they never come again.
         "manual": they come again until `acknowledge` is called.
         """
-        for slice_ms in slices(wait_ms):
-            delivery = self._run(self._operations.get(topic, slice_ms, max_count, ack == "auto"))
+        for steps in self._session.get(topic, wait_ms, max_count, ack == "auto"):
+            delivery = self._run(steps)
             if delivery is not None:
                 return delivery
         return None
@@ -324,6 +387,7 @@ class Client:
 
     def acknowledge(self, topic: str, last_id: int) -> None:
         """Store that all up to `last_id` is done with; the broker hears of it with the next GET."""
+        self._session.check_open()
         self._session.state.raise_cursor(topic, last_id)
 
     def topics(self, everything: bool = False) -> list[dict[str, Any]]:
@@ -332,23 +396,24 @@ class Client:
 
     def status(self, endpoint: int | None = None) -> dict[str, Any]:
         """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""
-        return self._run(self._operations.status(endpoint), STATUS_DEADLINE_MS)
+        return self._run(self._session.status(endpoint), STATUS_DEADLINE_MS)
 
     def producer(
         self,
         topic: str,
+        *,
         linger_ms: float = LINGER_MS,
         batch_bytes: int = BATCH_BYTES,
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> Producer:
         """Return the topic's background producer; it alone publishes to the topic until closed."""
-        self._run(self._operations.next_counter(topic))
-        return self._session.producer(topic, linger_ms, batch_bytes, in_flight_max)
+        return self._run(self._session.producer(topic, linger_ms, batch_bytes, in_flight_max))
 
     # --- driving --------------------------------------------------------------------------------
 
     def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
         with self._lock:
+            self._session.check_open()
             end_ms = now_ms() + min(self._session.deadline_ms, deadline_ms_max)
             try:
                 ask = next(steps)

@@ -18,6 +18,7 @@
     │   ├── BadRequest                not what the protocol asks for
     │   ├── Unauthorized              the node does not accept this client
     │   └── InternalError             a defect of the broker
+    ├── Closed                        the client or the producer has been closed
     ├── TopicInUse                    an open producer alone publishes to the topic
     ├── RecordError                   the record of what this client does cannot be written
     └── StateError                    the client's own state directory
@@ -25,6 +26,7 @@
         ├── StateUnusable             cannot be made or written: rights, space, a file in its place
         ├── StateDamaged              unreadable, or of another version
         └── OutboxFull                unsent publications have reached their limit
+A wrong argument is Python's own TypeError or ValueError, before anything is stored or sent.
 
 What lives here: the classes and the one way from a NAK to an exception. What must not: any
 decision about retrying (retry.py).
@@ -166,6 +168,12 @@ class InternalError(Refused):
     """A defect of the broker; its log has the details."""
 
     CODE = "internal"
+
+
+class Closed(FlotillaError):
+    """The client or the producer has been closed: it does nothing any more."""
+
+    CODE = "closed"
 
 
 class TopicInUse(FlotillaError):

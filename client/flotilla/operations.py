@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from flotilla import protocol
+from flotilla import checks, protocol
 from flotilla.errors import (
     BY_CODE,
     BacklogFull,
@@ -467,19 +467,24 @@ def _kept(error: FlotillaError, stored: int, kept: int) -> FlotillaError:
     return type(error)(message, error.code, False, details)
 
 
-def slices(wait_ms: int) -> Iterator[int]:
+def slices(wait_ms: float) -> Iterator[int]:
     """Split a GET's wait into waits of `GET_SLICE_MS` at most; one of 0 for no wait."""
+    wait_ms = int(wait_ms)
     yield min(wait_ms, GET_SLICE_MS)
     for start_ms in range(GET_SLICE_MS, wait_ms, GET_SLICE_MS):
         yield min(wait_ms - start_ms, GET_SLICE_MS)
 
 
-@functools.lru_cache(maxsize=1024)  # a bound, not a need: checking again is cheap
 def check_topic(topic: str) -> None:
     """Refuse, before anything is stored or sent, a name that no node accepts.
 
-    Raises BadRequest, TooLarge, the same as a node would.
+    Raises TypeError, or BadRequest, TooLarge, the same as a node would.
     """
+    _check_topic(checks.topic_name(topic))
+
+
+@functools.lru_cache(maxsize=1024)  # a bound, not a need: checking again is cheap
+def _check_topic(topic: str) -> None:
     if not topic or not topic.isprintable():  # also keeps lone surrogates from the encoder
         raise BadRequest("a topic's name is printable text, and not empty")
     try:

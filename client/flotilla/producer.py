@@ -17,17 +17,17 @@ from types import TracebackType
 from typing import Final, Self
 
 from flotilla.batches import as_bytes
-from flotilla.connection import REQUESTS_QUEUED_MAX, Connection
-from flotilla.errors import FlotillaError, Overloaded
+from flotilla.connection import Connection
+from flotilla.errors import Closed, FlotillaError, Overloaded
 from flotilla.operations import Operations, PutResult
 from flotilla.pipeline import Pipeline
-from flotilla.protocol import BATCH_BYTES_MAX
 from flotilla.retry import (
     Routes,
 )
 from flotilla.window import Queue
 
 LINGER_MS: Final = 5  # about one fsync: waiting longer than the broker does gains nothing
+LINGER_MS_MAX: Final = 3_600_000  # an hour; whoever wants more wants to collect by himself
 BATCH_BYTES: Final = 128 * 1024  # large enough that headers and fsyncs don't count
 IN_FLIGHT_MAX: Final = 16  # batches: covers a round trip with a slow disk in it
 QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024  # then `send` blocks: the process must not grow
@@ -60,8 +60,6 @@ class Producer:
         batch_bytes: int = BATCH_BYTES,
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> None:
-        assert 0 < batch_bytes <= BATCH_BYTES_MAX, batch_bytes
-        assert 0 < in_flight_max < REQUESTS_QUEUED_MAX, in_flight_max
         self.topic = topic
         self._deadline_ms = deadline_ms
         self._on_close = on_close
@@ -108,8 +106,8 @@ class Producer:
     def send(self, publication: bytes | str) -> Future[PutResult]:
         """Queue a publication; the future's result has its own id.
 
-        Blocks while the queue is full; raises Overloaded after the deadline, TooLarge, or what
-        stopped the producer.
+        Blocks while the queue is full; raises Overloaded after the deadline, TooLarge, Closed, or
+        what stopped the producer.
         """
         data = as_bytes(publication)
         queue = self._queue
@@ -119,7 +117,8 @@ class Producer:
                 raise Overloaded("the producer's queue was full until the deadline", details=limit)
             if queue.broken is not None:
                 raise queue.broken.before_start()
-            assert not queue.is_closing, "send after close"
+            if queue.is_closing:
+                raise Closed(f"the producer of {self.topic} is closed")
             future = queue.put(data, _now_ms())
             is_news = len(queue.items) == 1 or queue.size_bytes >= self._batch_bytes
         if is_news:

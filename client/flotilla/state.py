@@ -8,6 +8,11 @@ The database runs in WAL mode with `synchronous=FULL`: a change is on disk when 
 Removing an acknowledged publication alone is not waited for: if power loss undoes it, the
 publication is sent once more and answered as a duplicate. A lock file keeps a second process out.
 Without a directory everything stands in memory: the same rules, but not crash-proof.
+
+Ctrl-C may end a change between any two steps. So what memory knows of the database is set aside
+before a change begins, and comes back behind its commit: whoever finds it missing rolls back what
+was broken off and reads the database again. The lock is taken by `with` alone, which no signal can
+part from its release; a generator or a context manager in Python could be parted.
 """
 
 from __future__ import annotations
@@ -16,13 +21,20 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from flotilla.errors import OutboxFull, StateDamaged, StateError, StateInUse, StateUnusable
+from flotilla.errors import (
+    Closed,
+    FlotillaError,
+    OutboxFull,
+    StateDamaged,
+    StateError,
+    StateInUse,
+    StateUnusable,
+)
 
 SCHEMA_VERSION: Final = 1
 DATABASE_NAME: Final = "client.db"
@@ -53,6 +65,7 @@ _UNUSABLE: Final = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
     | {sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
 )
+Statement = tuple[str, Sequence[object]]  # SQL and its values
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,51 +83,86 @@ class Entry:
         return len(self.lengths) // 4
 
 
+@dataclass(slots=True)
+class _Known:
+    """What stands in the database and, for speed, in memory."""
+
+    client_id: str
+    epoch: int
+    sequence: int
+    outbox_bytes: int
+    cursors: dict[str, int]
+
+
 class State:
     """A client's durable state. Safe to use from several threads; one process at a time.
 
     Errors: `StateInUse` (another process has the directory), `StateUnusable` (no rights, no space),
-    `StateDamaged` (unreadable, or of another schema version), `OutboxFull`.
+    `StateDamaged` (unreadable, or of another schema version), `OutboxFull`, `Closed`. A change that
+    an error or an exception of any kind ends was made wholly or not at all.
     """
 
     def __init__(self, directory: Path | None, outbox_bytes_max: int = OUTBOX_BYTES_MAX) -> None:
         self.directory = directory
         self._outbox_bytes_max = outbox_bytes_max
         self._lock = threading.RLock()
+        self._known: _Known | None = None  # None: to be read
+        self._is_closed = False
         self._lock_file = None if directory is None else _take_directory(directory)
         try:
             self._database = self._open()
-        except StateError:
+            try:
+                self._settled()
+            except BaseException:
+                self._database.close()
+                raise
+        except BaseException:
             self._release()
             raise
-        [(client_id, epoch, sequence)] = self._read("SELECT client_id, epoch, sequence FROM client")
-        self.client_id: str = client_id
-        self.epoch: int = epoch
-        self.sequence: int = sequence
-        [(size_bytes,)] = self._read("SELECT ifnull(sum(length(data)), 0) FROM outbox")
-        self._outbox_bytes: int = size_bytes
-        self._cursors = dict(self._read("SELECT topic, last_id FROM cursors"))  # as in the table
 
     def close(self) -> None:
         """Close the database and let another process have the directory."""
         with self._lock:
+            self._is_closed = True
             self._database.close()
             self._release()
 
     # --- who am I -------------------------------------------------------------------------------
 
+    @property
+    def client_id(self) -> str:
+        """The id that the cluster gave this client, "" before the first."""
+        with self._lock:
+            return self._settled().client_id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the process that took up the id last, 0 before the first."""
+        with self._lock:
+            return self._settled().epoch
+
+    @property
+    def sequence(self) -> int:
+        """The sequence of the last control request."""
+        with self._lock:
+            return self._settled().sequence
+
     def next_sequence(self) -> int:
         """Return the sequence of the next control request; stored before it is returned."""
-        with self._change() as database:
-            database.execute("UPDATE client SET sequence = sequence + 1")
-            self.sequence += 1
-        return self.sequence
+        with self._lock:
+            known = self._settled()
+            self._commit((_SEQUENCE, (known.sequence + 1,)))
+            known.sequence += 1
+            self._known = known
+            return known.sequence
 
     def raise_sequence(self, sequence: int) -> None:
         """Store that the broker has seen control requests up to `sequence`."""
-        with self._change() as database:
-            self.sequence = max(self.sequence, sequence)
-            database.execute("UPDATE client SET sequence = ?", (self.sequence,))
+        with self._lock:
+            known = self._settled()
+            self._commit((_SEQUENCE, (max(known.sequence, sequence),)))
+            known.sequence = max(known.sequence, sequence)
+            self._known = known
 
     def resumed(
         self,
@@ -130,50 +178,55 @@ class State:
         an UNSUB was carried out and its answer lost; one that only the broker has is adopted.
         Provisional counters become final, behind what the broker has.
         """
-        with self._lock, self._change() as database:
-            self.client_id, self.epoch = client_id, epoch
-            self.sequence = max(self.sequence, sequence)
-            database.execute(
-                "UPDATE client SET client_id = ?, epoch = ?, sequence = ?",
-                (client_id, epoch, self.sequence),
-            )
-            for topic, first in self._read("SELECT topic, counter FROM provisional"):
-                self._shift(topic, first, max(0, counters.get(topic, 0) + 1 - first))
-            database.execute("DELETE FROM provisional")
-            for topic, counter in counters.items():
-                database.execute(_RAISE_COUNTER, (topic, counter))
+        with self._lock:
+            known = self._settled()
+            sequence = max(known.sequence, sequence)
             cursors = {
-                topic: max(last_id, self._cursors.get(topic, last_id))
+                topic: max(last_id, known.cursors.get(topic, last_id))
                 for topic, last_id in subscriptions.items()
             }
-            database.execute("DELETE FROM cursors")
-            database.executemany(_RAISE_CURSOR, list(cursors.items()))
-        self._cursors = cursors  # behind the commit, as wherever a cursor changes
+            statements: list[Statement] = [
+                (
+                    "UPDATE client SET client_id = ?, epoch = ?, sequence = ?",
+                    (client_id, epoch, sequence),
+                )
+            ]
+            for topic, first in self._read("SELECT topic, counter FROM provisional"):
+                statements += _shifted(topic, first, max(0, counters.get(topic, 0) + 1 - first))
+            statements.append(("DELETE FROM provisional", ()))
+            statements += [(_RAISE_COUNTER, row) for row in counters.items()]
+            statements.append(("DELETE FROM cursors", ()))
+            statements += [(_RAISE_CURSOR, row) for row in cursors.items()]
+            self._commit(*statements)
+            self._known = _Known(client_id, epoch, sequence, known.outbox_bytes, cursors)
 
     # --- cursors --------------------------------------------------------------------------------
 
     def cursors(self) -> dict[str, int]:
         """Return {topic: last id that this subscriber has} of every subscription."""
         with self._lock:
-            return dict(sorted(self._cursors.items()))
+            return dict(sorted(self._settled().cursors.items()))
 
     def cursor(self, topic: str) -> int | None:
         """Return the last id that this subscriber has, None if it does not subscribe."""
-        return self._cursors.get(topic)
+        with self._lock:
+            return self._settled().cursors.get(topic)
 
     def raise_cursor(self, topic: str, last_id: int) -> None:
         """Store that everything up to `last_id` has been handed over. Never lowers a cursor."""
         with self._lock:
-            with self._change() as database:
-                database.execute(_RAISE_CURSOR, (topic, last_id))
-            self._cursors[topic] = max(last_id, self._cursors.get(topic, last_id))
+            known = self._settled()
+            self._commit((_RAISE_CURSOR, (topic, last_id)))
+            known.cursors[topic] = max(last_id, known.cursors.get(topic, last_id))
+            self._known = known
 
     def drop_cursor(self, topic: str) -> None:
         """Forget a subscription."""
         with self._lock:
-            with self._change() as database:
-                database.execute("DELETE FROM cursors WHERE topic = ?", (topic,))
-            self._cursors.pop(topic, None)
+            known = self._settled()
+            self._commit(("DELETE FROM cursors WHERE topic = ?", (topic,)))
+            known.cursors.pop(topic, None)
+            self._known = known
 
     # --- counters and the outbox ----------------------------------------------------------------
 
@@ -201,32 +254,35 @@ class State:
         `resumed` has made them final. Raises OutboxFull.
         """
         size_bytes = sum(len(data) for _, data in batches)
-        with self._change() as database:
-            if self._outbox_bytes + size_bytes > self._outbox_bytes_max:
-                message = f"the outbox has {self._outbox_bytes} bytes that wait for an answer"
+        with self._lock:
+            known = self._settled()
+            if known.outbox_bytes + size_bytes > self._outbox_bytes_max:
+                message = f"the outbox has {known.outbox_bytes} bytes that wait for an answer"
                 raise OutboxFull(message, details={"limit": self._outbox_bytes_max})
             counter, entries = self.counter(topic) + 1, []
             for lengths, data in batches:
                 entries.append(Entry(topic, counter, lengths, data))
                 counter += entries[-1].count
-            database.executemany(
-                "INSERT INTO outbox VALUES (?, ?, ?, ?)",
-                [(e.topic, e.counter, e.lengths, e.data) for e in entries],
-            )
+            statements: list[Statement] = [
+                ("INSERT INTO outbox VALUES (?, ?, ?, ?)", (e.topic, e.counter, e.lengths, e.data))
+                for e in entries
+            ]
             if provisional and entries:
                 first = (topic, entries[0].counter)
-                database.execute("INSERT OR IGNORE INTO provisional VALUES (?, ?)", first)
-            database.execute(_RAISE_COUNTER, (topic, counter - 1))
-            self._outbox_bytes += size_bytes
-        return entries
+                statements.append(("INSERT OR IGNORE INTO provisional VALUES (?, ?)", first))
+            statements.append((_RAISE_COUNTER, (topic, counter - 1)))
+            self._commit(*statements)
+            known.outbox_bytes += size_bytes
+            self._known = known
+            return entries
 
     def acknowledged(self, entry: Entry) -> None:
         """Forget a publication that the broker has. Not waited for (see above)."""
-        with self._change(durable=False) as database:
-            database.execute(
-                "DELETE FROM outbox WHERE topic = ? AND counter = ?", (entry.topic, entry.counter)
-            )
-            self._outbox_bytes -= len(entry.data)
+        with self._lock:
+            known = self._settled()
+            self._commit((_DELETE_ENTRY, (entry.topic, entry.counter)), durable=False)
+            known.outbox_bytes -= len(entry.data)
+            self._known = known
 
     def withdraw(self, entry: Entry) -> int:
         """Take a refused publication and all that follow it in its topic out, counters included.
@@ -234,15 +290,18 @@ class State:
         Returns how many publications. Only for what certainly was not and will not be stored:
         a counter that is given twice would make the broker drop the second publication.
         """
-        with self._change() as database:
+        with self._lock:
+            known = self._settled()
             gone = [e for e in self.outbox(entry.topic) if e.counter >= entry.counter]
             span = (entry.topic, entry.counter)
-            database.execute("DELETE FROM outbox WHERE topic = ? AND counter >= ?", span)
-            database.execute(
-                "UPDATE counters SET counter = ? WHERE topic = ?", (entry.counter - 1, entry.topic)
+            last = (entry.counter - 1, entry.topic)
+            self._commit(
+                ("DELETE FROM outbox WHERE topic = ? AND counter >= ?", span),
+                ("UPDATE counters SET counter = ? WHERE topic = ?", last),
             )
-            self._outbox_bytes -= sum(len(e.data) for e in gone)
-        return sum(e.count for e in gone)
+            known.outbox_bytes -= sum(len(e.data) for e in gone)
+            self._known = known
+            return sum(e.count for e in gone)
 
     def remove(self, entry: Entry) -> int:
         """Take one refused publication out and close the gap: what follows moves up a place.
@@ -250,24 +309,15 @@ class State:
         Returns how many publications. As with `withdraw`: only for what certainly was not and will
         not be stored, and neither was anything behind it.
         """
-        with self._change() as database:
-            database.execute(
-                "DELETE FROM outbox WHERE topic = ? AND counter = ?", (entry.topic, entry.counter)
+        with self._lock:
+            known = self._settled()
+            self._commit(
+                (_DELETE_ENTRY, (entry.topic, entry.counter)),
+                *_shifted(entry.topic, entry.counter + entry.count, -entry.count),
             )
-            self._shift(entry.topic, entry.counter + entry.count, -entry.count)
-            self._outbox_bytes -= len(entry.data)
-        return entry.count
-
-    def _shift(self, topic: str, first: int, by: int) -> None:
-        """Move the counters of the topic's entries from `first` on, and the last one given out.
-
-        By way of negative numbers: no entry may meet its neighbour's counter on the way.
-        """
-        move = "UPDATE outbox SET counter = ? - counter WHERE topic = ? AND counter "
-        self._database.execute(move + ">= ?", (-by, topic, first))
-        self._database.execute(move + "< 0", (0, topic))
-        last = "UPDATE counters SET counter = counter + ? WHERE topic = ?"
-        self._database.execute(last, (by, topic))
+            known.outbox_bytes -= len(entry.data)
+            self._known = known
+            return entry.count
 
     # --- SQLite ---------------------------------------------------------------------------------
 
@@ -306,29 +356,51 @@ class State:
             except sqlite3.Error as error:
                 raise self._explained(error) from error
 
-    @contextmanager
-    def _change(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """Run a transaction. One generator for all of it: every operation runs one or two."""
-        with self._lock:
-            database = self._database
-            try:
-                if not durable:
-                    database.execute("PRAGMA synchronous = NORMAL")
-                try:
-                    database.execute("BEGIN IMMEDIATE")
-                    try:
-                        yield database
-                    except BaseException:
-                        database.execute("ROLLBACK")
-                        raise
-                    database.execute("COMMIT")
-                finally:
-                    if not durable:
-                        database.execute("PRAGMA synchronous = FULL")
-            except sqlite3.Error as error:
-                raise self._explained(error) from error
+    def _settled(self) -> _Known:
+        """Return what stands in the database, behind a change that was broken off as well."""
+        if self._known is None:
+            self._roll_back()
+            [(client_id, epoch, sequence)] = self._read(
+                "SELECT client_id, epoch, sequence FROM client"
+            )
+            [(size_bytes,)] = self._read("SELECT ifnull(sum(length(data)), 0) FROM outbox")
+            cursors = dict(self._read("SELECT topic, last_id FROM cursors"))
+            self._known = _Known(client_id, epoch, sequence, size_bytes, cursors)
+        return self._known
 
-    def _explained(self, error: sqlite3.Error) -> StateError:
+    def _commit(self, *statements: Statement, durable: bool = True) -> None:
+        """Carry statements out in one transaction, all or none.
+
+        From here on nothing is known in memory: the caller, who has seen the commit, sets it.
+        """
+        if self._is_closed:
+            raise Closed("the client is closed")
+        self._known = None
+        database = self._database
+        try:
+            # Said before each: a change that was broken off may have left the other setting.
+            database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            database.execute("BEGIN IMMEDIATE")
+            for sql, values in statements:
+                database.execute(sql, values)
+            database.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise self._explained(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        try:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: sqlite3.Error) -> FlotillaError:
+        if self._is_closed:
+            return Closed("the client is closed")
         code: int = getattr(error, "sqlite_errorcode", 0)  # a ProgrammingError has none
         if code & 0xFF in _UNUSABLE:
             return _unusable(self.directory or Path("memory"), str(error))
@@ -341,11 +413,13 @@ class State:
         )
 
     def _release(self) -> None:
-        if self._lock_file is not None:
-            os.close(self._lock_file)
-            self._lock_file = None
+        lock_file, self._lock_file = self._lock_file, None
+        if lock_file is not None:
+            os.close(lock_file)
 
 
+_SEQUENCE: Final = "UPDATE client SET sequence = ?"
+_DELETE_ENTRY: Final = "DELETE FROM outbox WHERE topic = ? AND counter = ?"
 _RAISE_COUNTER: Final = (
     "INSERT INTO counters VALUES (?, ?) "
     "ON CONFLICT DO UPDATE SET counter = max(counter, excluded.counter)"
@@ -354,6 +428,16 @@ _RAISE_CURSOR: Final = (
     "INSERT INTO cursors VALUES (?, ?) "
     "ON CONFLICT DO UPDATE SET last_id = max(last_id, excluded.last_id)"
 )
+
+
+def _shifted(topic: str, first: int, by: int) -> list[Statement]:
+    """Return what moves the counters of the topic's entries from `first` on, and its last counter.
+
+    By way of negative numbers: no entry may meet its neighbour's counter on the way.
+    """
+    move = "UPDATE outbox SET counter = ? - counter WHERE topic = ? AND counter "
+    last = "UPDATE counters SET counter = counter + ? WHERE topic = ?"
+    return [(move + ">= ?", (-by, topic, first)), (move + "< 0", (0, topic)), (last, (by, topic))]
 
 
 def _take_directory(directory: Path) -> int:

@@ -54,7 +54,9 @@ class Stage:
         support.prepare(self.target, support.FAULTS.keys() - set(support.missing(FAULTS, "local")))
         self.target.up()
         self.client = Client(
-            list(self.target.endpoints().values()), directory / "client", rng=random.Random(SEED)
+            list(self.target.endpoints().values()),
+            state_dir=directory / "client",
+            rng=random.Random(SEED),
         )
         self.client.subscribe("t")
         self.acknowledged: list[int] = []
@@ -235,7 +237,7 @@ def test_all_disks_lose_what_was_acknowledged_without_a_sync_and_only_then(
     try:
         target.up()
         endpoints = list(target.endpoints().values())
-        with Client(endpoints, tmp_path / "client") as client:
+        with Client(endpoints, state_dir=tmp_path / "client") as client:
             client.subscribe("t")
             client.put("t", ACKNOWLEDGED)
         target.kill(list(target.nodes))
@@ -356,7 +358,7 @@ def test_a_node_that_goes_on_after_a_failed_fsync_is_a_finding(
     target.equip([Syncs])
     try:
         target.up()
-        with Client(list(target.endpoints().values()), tmp_path / "client") as client:
+        with Client(list(target.endpoints().values()), state_dir=tmp_path / "client") as client:
             client.subscribe("t")
             target.fail_syncs(["n1"])
             client.put("t", b"acknowledged, and on no disk")

@@ -305,7 +305,7 @@ def cluster(
     try:
         target.up()
         endpoints = list(target.endpoints().values())
-        with Client(endpoints, directory / "client", rng=random.Random(SEED)) as client:
+        with Client(endpoints, state_dir=directory / "client", rng=random.Random(SEED)) as client:
             client.subscribe("t")
             yield target, client
     finally:

@@ -29,7 +29,7 @@ NOT_JUDGED: Final = {"phantom", "aborted_read", "corrupt", "replica_divergence",
 PUBLISHER: Final = """
 import sys; from flotilla import Client
 endpoints, state, record, count = *sys.argv[1:4], int(sys.argv[4])
-with Client(endpoints, state, record=record) as client:
+with Client(endpoints, state_dir=state, record=record) as client:
     for number in range(count // 2):
         client.put("orders", f"order {number % 7}")
         print(number, flush=True)
@@ -40,7 +40,7 @@ with Client(endpoints, state, record=record) as client:
 SUBSCRIBER: Final = """
 import sys; from flotilla import Client
 endpoints, state, record, count = *sys.argv[1:4], int(sys.argv[4])
-with Client(endpoints, state, record=record) as client:
+with Client(endpoints, state_dir=state, record=record) as client:
     client.subscribe("orders")
     print("subscribed", flush=True)
     for message in client.messages("orders"):

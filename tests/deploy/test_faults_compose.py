@@ -85,7 +85,9 @@ def stage(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stag
         try:
             target.up()
             await_leader(target, WAIT_S)
-            with Client(list(target.endpoints().values()), directory / "client") as client:
+            with Client(
+                list(target.endpoints().values()), state_dir=directory / "client"
+            ) as client:
                 client.subscribe("t")
                 yield Stage(target, client)
         finally:

@@ -37,7 +37,7 @@ def nak(code: str, **details: Any) -> Fault:
 
 def client_of(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
     """Return a client of the node, with DEADLINE_MS unless `more` says otherwise."""
-    return Client(node.endpoint, state_dir, **({"deadline_ms": DEADLINE_MS} | more))
+    return Client(node.endpoint, state_dir=state_dir, **({"deadline_ms": DEADLINE_MS} | more))
 
 
 def texts_of(client: Client, topic: str | None = None) -> list[bytes]:

@@ -103,7 +103,7 @@ def test_a_cancelled_get_has_taken_nothing_and_the_next_one_works(node: FakeNode
 
 def test_a_cancelled_put_stays_in_the_outbox(node: FakeNode, tmp_path: Path) -> None:
     async def work() -> None:
-        async with AsyncClient(node.endpoint, tmp_path) as client:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
             await client.subscribe("t")
             node.script(PUT, "deaf")
             putting = asyncio.create_task(client.put("t", "x"))

@@ -179,7 +179,7 @@ def test_a_follow_outlives_an_outage_and_says_when_it_begins_and_ends(
             "cli.FOLLOW_WAIT_MS = 50; sys.exit(cli.main(sys.argv[1:]))"
         )
         arguments = ["-v", "-e", node.endpoint, "--deadline", "0.5", "--state", str(tmp_path)]
-        with Client(node.endpoint, tmp_path) as mine:
+        with Client(node.endpoint, state_dir=tmp_path) as mine:
             mine.subscribe("t")
         process = subprocess.Popen(
             [sys.executable, "-c", code, *arguments, "get", "--follow", "--count", "1"],
@@ -210,7 +210,7 @@ def test_a_follow_ends_when_its_reader_has_gone(node: FakeNode, tmp_path: Path) 
 
 
 def test_status_and_all_topics_need_no_state_directory(run: Run, tmp_path: Path) -> None:
-    with Client("127.0.0.1:1", tmp_path / "state"):
+    with Client("127.0.0.1:1", state_dir=tmp_path / "state"):
         assert run("status")[0] == 0
         assert run("topics", "--all")[0] == 0
 
@@ -259,7 +259,7 @@ def test_status_shows_every_endpoint_the_silent_ones_too(run: Run, node: FakeNod
 
 
 def test_a_state_directory_in_use_is_refused_by_name(run: Run, tmp_path: Path) -> None:
-    with Client("127.0.0.1:1", tmp_path / "state"):
+    with Client("127.0.0.1:1", state_dir=tmp_path / "state"):
         code, _, err = run("get", "t")
     assert code == 3
     assert b"state_in_use" in err
@@ -351,7 +351,7 @@ def test_ctrl_c_ends_a_follow_with_130_and_no_traceback(node: FakeNode, tmp_path
 
 
 def test_what_a_closed_pipe_did_not_take_comes_again(node: FakeNode, tmp_path: Path) -> None:
-    with Client(node.endpoint, tmp_path) as client:
+    with Client(node.endpoint, state_dir=tmp_path) as client:
         client.subscribe("t")
         client.put_many("t", [b"x" * 1000] * 500)
     process = _process(node, tmp_path, "get", "t", "--all")
@@ -364,7 +364,7 @@ def test_what_a_closed_pipe_did_not_take_comes_again(node: FakeNode, tmp_path: P
     for pipe in (process.stdin, process.stderr):
         assert pipe is not None
         pipe.close()
-    with Client(node.endpoint, tmp_path) as client:
+    with Client(node.endpoint, state_dir=tmp_path) as client:
         delivery = client.get("t")
         assert delivery is not None
         assert delivery.first_id == 1

@@ -325,7 +325,7 @@ def test_a_refused_publication_of_the_outbox_takes_none_of_those_behind_it_along
 def test_what_was_put_without_any_node_goes_out_once_when_there_is_one(tmp_path: Path) -> None:
     for text in ("first", "second"):
         with (
-            Client("127.0.0.1:1", tmp_path, deadline_ms=IMPATIENT_MS) as client,
+            Client("127.0.0.1:1", state_dir=tmp_path, deadline_ms=IMPATIENT_MS) as client,
             pytest.raises(Unavailable) as caught,
         ):
             client.put("t", text)
@@ -348,7 +348,7 @@ def test_what_an_old_copy_put_without_any_node_is_never_taken_for_what_the_other
     with client_of(node, tmp_path / "one") as client:
         client.put("t", "by the other")
     with (
-        Client("127.0.0.1:1", tmp_path / "copy", deadline_ms=IMPATIENT_MS) as client,
+        Client("127.0.0.1:1", state_dir=tmp_path / "copy", deadline_ms=IMPATIENT_MS) as client,
         pytest.raises(Unavailable),
     ):
         client.put("t", "by the copy")

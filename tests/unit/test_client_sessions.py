@@ -227,14 +227,14 @@ def test_an_observer_hears_of_a_put_before_it_is_sent_and_of_its_error(node: Fak
 
 _PUBLISHER = """
 import sys; from flotilla import Client
-client = Client(sys.argv[1], sys.argv[2])
+client = Client(sys.argv[1], state_dir=sys.argv[2])
 for text in sys.argv[3:]:
     client.put("t", text)
 """
 
 _SUBSCRIBER = """
 import sys; from flotilla import Client
-client = Client(sys.argv[1], sys.argv[2])
+client = Client(sys.argv[1], state_dir=sys.argv[2])
 while delivery := client.get("t"):
     print(delivery.publications[0].decode(), flush=True)
     sys.stdin.readline()

@@ -32,7 +32,7 @@ SMALL_BATCH_BYTES = 10  # two publications of five bytes
 
 
 def _client(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
-    return Client(node.endpoint, state_dir, **({"deadline_ms": 3_000} | more))
+    return Client(node.endpoint, state_dir=state_dir, **({"deadline_ms": 3_000} | more))
 
 
 def _numbered(count: int) -> list[bytes]:

@@ -196,7 +196,7 @@ def test_a_directory_of_something_else_is_refused_and_the_state_let_go(
     directory.mkdir()
     (directory / "run.json").write_text(content)
     with pytest.raises(RecordError, match=complaint) as caught:
-        Client("127.0.0.1:1", tmp_path / "state", record=directory)
+        Client("127.0.0.1:1", state_dir=tmp_path / "state", record=directory)
     assert caught.value.details == {"file": str(directory / "run.json")}
     State(tmp_path / "state").close()
 

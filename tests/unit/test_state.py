@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import itertools
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from flotilla.errors import OutboxFull, StateDamaged, StateError, StateInUse, StateUnusable
+from flotilla import state as state_module
+from flotilla.errors import Closed, OutboxFull, StateDamaged, StateError, StateInUse, StateUnusable
 from flotilla.protocol import pack
 from flotilla.state import DATABASE_NAME, LOCK_NAME, SCHEMA_VERSION, Entry, State
 
 ONE = pack([b"one"])
 TWO = pack([b"two", b"three"])
+SYNCHRONOUS_FULL = 2  # SQLite's number
+STEPS_MIN = 5  # places at which every change can be broken off
 
 
 def _reopened(state: State) -> State:
@@ -231,8 +240,117 @@ def test_a_full_outbox_refuses_and_takes_again_once_it_is_acknowledged(tmp_path:
     state.close()
 
 
-def test_what_the_disk_refuses_is_a_typed_error(tmp_path: Path) -> None:
+def test_what_is_closed_says_so_and_still_tells_its_id(tmp_path: Path) -> None:
     state = State(tmp_path)
+    state.resumed("me", 3, 7, {}, {})
     state.close()
-    with pytest.raises(StateDamaged, match="closed"):
+    with pytest.raises(Closed):
         state.next_sequence()
+    with pytest.raises(Closed):
+        state.outbox()
+    assert state.client_id == "me"
+
+
+def test_a_commit_that_failed_is_not_counted_as_bytes_of_the_outbox(tmp_path: Path) -> None:
+    state = State(tmp_path, outbox_bytes_max=8)
+    state._database.execute("PRAGMA query_only = ON")
+    for _ in range(9):
+        with pytest.raises(StateUnusable):
+            state.enqueue("t", [ONE])
+    state._database.execute("PRAGMA query_only = OFF")
+    [entry] = state.enqueue("t", [ONE])
+    state._database.execute("PRAGMA query_only = ON")
+    for change in (state.withdraw, state.remove, state.acknowledged):
+        with pytest.raises(StateUnusable):
+            change(entry)
+    with pytest.raises(OutboxFull):
+        state.enqueue("t", [ONE, ONE])
+    state._database.execute("PRAGMA query_only = OFF")
+    assert (entry.counter, state.outbox()) == (1, [entry])
+    state.close()
+
+
+CHANGES: dict[str, Callable[[State], object]] = {
+    "enqueue": lambda state: state.enqueue("t", [TWO, ONE], provisional=True),
+    "acknowledged": lambda state: state.acknowledged(state.outbox("t")[0]),
+    "withdraw": lambda state: state.withdraw(state.outbox("t")[0]),
+    "remove": lambda state: state.remove(state.outbox("t")[0]),
+    "raise_cursor": lambda state: state.raise_cursor("s", state.cursors()["s"] + 1),
+    "drop_cursor": lambda state: state.drop_cursor("s"),
+    "next_sequence": lambda state: state.next_sequence(),
+    "raise_sequence": lambda state: state.raise_sequence(state.sequence + 5),
+    "resumed": lambda state: state.resumed("other", 9, 9, {"t": 50}, {"s": 7, "u": 1}),
+}
+
+
+class Stop(BaseException):
+    """What Ctrl-C is, from a place that the test chose."""
+
+
+def _all_of(state: State) -> tuple[object, ...]:
+    return (copy.deepcopy(state._settled()), state.outbox(), state.counter("t"))
+
+
+def _prepared(directory: Path) -> State:
+    state = State(directory)
+    state.resumed("me", 2, 4, {"t": 3}, {"s": 1})
+    state.enqueue("t", [ONE, TWO, ONE])
+    state.enqueue("t", [ONE], provisional=True)
+    return state
+
+
+def _broken_off(work: Callable[[], object], place: int) -> bool:
+    """Do the work, and break it off behind the `place`-th step in it at which Python looks for
+    signals: the start of a function of ours and the end of a call. Tell if it came so far."""
+    steps = 0
+
+    def at(frame: FrameType, event: str, _: object) -> None:
+        nonlocal steps
+        if event in ("call", "c_return") and frame.f_code.co_filename == state_module.__file__:
+            steps += 1
+            if steps == place:
+                sys.setprofile(None)
+                raise Stop
+
+    sys.setprofile(at)
+    try:
+        work()
+    except Stop:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_is_broken_off_anywhere_is_whole_or_not_there(
+    name: str, tmp_path: Path
+) -> None:
+    change, places = CHANGES[name], itertools.count(1)
+    undisturbed = _prepared(tmp_path / "undisturbed")
+    change(undisturbed)
+    whole = _all_of(undisturbed)
+    undisturbed.close()
+    for place in places:
+        directory = tmp_path / str(place)
+        state = _prepared(directory)
+        before = _all_of(state)
+        is_broken = _broken_off(functools.partial(change, state), place)
+        known = _all_of(state)
+        # Another thread gets on with it, and so does this one.
+        thread = threading.Thread(target=state.enqueue, args=("other", [ONE]))
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+        state.raise_cursor("later", 1)
+        [(setting,)] = state._read("PRAGMA synchronous")
+        assert setting == SYNCHRONOUS_FULL
+        rest = _all_of(state)
+        state.close()
+        again = State(directory)
+        assert _all_of(again) == rest, (name, place)
+        again.close()
+        if not is_broken:
+            break
+        assert known in (before, whole), (name, place)
+    assert next(places) > STEPS_MIN

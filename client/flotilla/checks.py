@@ -1,0 +1,63 @@
+"""What an application passes in, looked at before anything is stored or sent.
+
+What lives here: the checks of arguments that several methods share; each raises TypeError or
+ValueError and names the argument. What must not: what a node decides (operations.check_topic), the
+arguments of the command line (arguments.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+
+
+def number(name: str, value: object, low: float, high: float) -> float:
+    """Return a number of milliseconds or the like from `low` to `high`; NaN is in no range."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is a number, not {_kind(value)}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; from {low:,} to {high:,} is allowed")
+    return value
+
+
+def integer(name: str, value: object, low: int, high: int) -> int:
+    """Return a whole number from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is a whole number, not {_kind(value)}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; from {low:,} to {high:,} is allowed")
+    return value
+
+
+def directory(name: str, value: object) -> Path | None:
+    """Return a directory's path, None for none; an empty text is a mistake."""
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} is a path, not {_kind(value)}")
+    path = os.fspath(value)
+    if not isinstance(path, str):
+        raise TypeError(f"{name} is a path of text, not of {_kind(path)}")
+    if not path or "\0" in path:
+        raise ValueError(f"{name} is {path!r}, which names no directory")
+    return Path(path)
+
+
+def several(name: str, value: object) -> Iterable[object]:
+    """Return an ordered collection; one text or one row of bytes is none, nor is a set."""
+    is_one = isinstance(value, str | bytes | bytearray | memoryview)
+    if is_one or isinstance(value, Mapping | Set) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} is a list, not {_kind(value)}")
+    return value
+
+
+def topic_name(value: object) -> str:
+    """Return a topic's name; whether a node accepts it is not asked here."""
+    if not isinstance(value, str):
+        raise TypeError(f"a topic's name is a text, not {_kind(value)}")
+    return value
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__

@@ -1,0 +1,211 @@
+"""Wrong arguments, closed clients: typed errors, before anything is stored or sent."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flotilla import AsyncClient, BadRequest, Client, Closed, FlotillaError, TooLarge
+from flotilla.observer import Silent
+from tests.unit.fake_node import FakeNode, client_of
+
+NAN, INFINITE = float("nan"), float("inf")
+
+WRONG_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    *[({"deadline_ms": value}, ValueError, "deadline_ms") for value in (0, -1, NAN, INFINITE)],
+    *[({"deadline_ms": value}, TypeError, "deadline_ms") for value in (True, "5", None, Decimal())],
+    *[({"outbox_bytes_max": value}, ValueError, "outbox_bytes_max") for value in (0, -1)],
+    *[({"outbox_bytes_max": value}, TypeError, "outbox_bytes_max") for value in (1.5, True, "1")],
+    *[({"state_dir": value}, TypeError, "state_dir") for value in (5, b"state", True, ["a"])],
+    *[({"state_dir": value}, ValueError, "state_dir") for value in ("", "a\0b")],
+    ({"record": 5}, TypeError, "record"),
+    ({"record": ""}, ValueError, "record"),
+    ({"record": "a", "observer": Silent()}, ValueError, "not both"),
+    ({"rng": 5}, TypeError, "rng"),
+]
+
+WRONG_ENDPOINTS: list[tuple[Any, type[Exception]]] = [
+    *[(value, TypeError) for value in (None, 7001, b"127.0.0.1:7001", [7001], {"a:1"}, {"a:1": 1})],
+    *[(value, ValueError) for value in ("", ",", [], "a", "a:0", "a:65536", "a:٧٠", [""])],
+]
+
+Call = Callable[[Client], object]
+WRONG_CALLS: dict[str, tuple[Call, type[Exception]]] = {
+    "put_many of a text": (lambda c: c.put_many("t", "abc"), TypeError),
+    "put_many of bytes": (lambda c: c.put_many("t", b"abc"), TypeError),  # type: ignore[arg-type]
+    "put_many of a set": (lambda c: c.put_many("t", {"a"}), TypeError),  # type: ignore[arg-type]
+    "put_many of a dict": (lambda c: c.put_many("t", {"a": 1}), TypeError),  # type: ignore[arg-type]
+    "put_many of None": (lambda c: c.put_many("t", None), TypeError),  # type: ignore[arg-type]
+    "put_many of numbers": (lambda c: c.put_many("t", [1]), TypeError),  # type: ignore[list-item]
+    "put None": (lambda c: c.put("t", None), TypeError),  # type: ignore[arg-type]
+    "put a list": (lambda c: c.put("t", ["a"]), TypeError),  # type: ignore[arg-type]
+    "put a lone surrogate": (lambda c: c.put("t", "\ud800"), ValueError),
+    "put to no topic": (lambda c: c.put("", "a"), BadRequest),
+    "put to a long topic": (lambda c: c.put("t" * 256, "a"), TooLarge),
+    "put to a line": (lambda c: c.put("a\nb", "a"), BadRequest),
+    "put to None": (lambda c: c.put(None, "a"), TypeError),  # type: ignore[arg-type]
+    "put to bytes": (lambda c: c.put(b"t", "a"), TypeError),  # type: ignore[arg-type]
+    "put to a list": (lambda c: c.put(["t"], "a"), TypeError),  # type: ignore[arg-type]
+    "subscribe to 5": (lambda c: c.subscribe(5), TypeError),  # type: ignore[arg-type]
+    "unsubscribe from None": (lambda c: c.unsubscribe(None), TypeError),  # type: ignore[arg-type]
+    "next_counter of None": (lambda c: c.next_counter(None), TypeError),  # type: ignore[arg-type]
+    "get from 5": (lambda c: c.get(5), TypeError),  # type: ignore[arg-type]
+    "get from no topic": (lambda c: c.get(""), BadRequest),
+    "get with a negative wait": (lambda c: c.get("t", wait_ms=-1), ValueError),
+    "get with an endless wait": (lambda c: c.get("t", wait_ms=INFINITE), ValueError),
+    "get with no number as wait": (lambda c: c.get("t", wait_ms=NAN), ValueError),
+    "get with a bool as wait": (lambda c: c.get("t", wait_ms=True), TypeError),
+    "get of none": (lambda c: c.get("t", max_count=0), ValueError),
+    "get of a half": (lambda c: c.get("t", max_count=1.5), TypeError),  # type: ignore[arg-type]
+    "status of the ninth": (lambda c: c.status(9), ValueError),
+    "status of the one before": (lambda c: c.status(-1), ValueError),
+    "status of True": (lambda c: c.status(True), TypeError),
+    "status of a name": (lambda c: c.status("a"), TypeError),  # type: ignore[arg-type]
+    "producer of None": (lambda c: c.producer(None), TypeError),  # type: ignore[arg-type]
+    "producer lingers before": (lambda c: c.producer("t", linger_ms=-1), ValueError),
+    "producer lingers for ever": (lambda c: c.producer("t", linger_ms=INFINITE), ValueError),
+    "producer of empty batches": (lambda c: c.producer("t", batch_bytes=0), ValueError),
+    "producer of huge batches": (lambda c: c.producer("t", batch_bytes=2**30), ValueError),
+    "producer of none in flight": (lambda c: c.producer("t", in_flight_max=0), ValueError),
+    "producer of too many": (lambda c: c.producer("t", in_flight_max=1_000), ValueError),
+}
+
+CALLS: dict[str, Call] = {
+    "open": lambda c: c.open(),
+    "subscribe": lambda c: c.subscribe("t"),
+    "unsubscribe": lambda c: c.unsubscribe("t"),
+    "put": lambda c: c.put("t", "a"),
+    "put_many": lambda c: c.put_many("t", ["a"]),
+    "flush": lambda c: c.flush(),
+    "next_counter": lambda c: c.next_counter("t"),
+    "get": lambda c: c.get("t"),
+    "messages": lambda c: next(iter(c.messages("t", idle_ms=0))),
+    "acknowledge": lambda c: c.acknowledge("t", 1),
+    "topics": lambda c: c.topics(),
+    "status": lambda c: c.status(),
+    "producer": lambda c: c.producer("t"),
+}
+
+
+@pytest.mark.parametrize(("options", "error", "name"), WRONG_OPTIONS, ids=str)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_wrong_option_is_named_and_makes_no_directory(
+    kind: type,
+    options: dict[str, Any],
+    error: type[Exception],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=name):
+        kind("127.0.0.1:1", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("endpoints", "error"), WRONG_ENDPOINTS, ids=repr)
+def test_wrong_endpoints_are_refused(endpoints: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Client(endpoints)
+
+
+def test_all_behind_the_endpoints_and_all_of_a_producers_options_are_said_by_name() -> None:
+    for function in (Client, AsyncClient, Client.producer, AsyncClient.producer):
+        _, *rest = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+        assert {parameter.kind for parameter in rest} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_a_wrong_argument_is_an_error_of_its_own_and_nothing_is_sent(
+    name: str, node: FakeNode
+) -> None:
+    call, error = WRONG_CALLS[name]
+    with client_of(node) as client:
+        with pytest.raises(error):
+            call(client)
+        assert client._session.state.outbox() == []
+        assert not client._session.producers
+    kinds = {request.type for request in node.requests}
+    assert kinds <= {"REQUEST_ID"}, kinds
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_an_async_client_refuses_the_same(name: str, node: FakeNode) -> None:
+    call, error = WRONG_CALLS[name]
+
+    async def scenario() -> None:
+        async with AsyncClient(node.endpoint) as client:
+            with pytest.raises(error):
+                await call(client)  # type: ignore[arg-type, misc]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_closed_client_says_so_at_once(name: str, tmp_path: Path) -> None:
+    client = Client("127.0.0.1:1", state_dir=tmp_path)
+    client.close()
+    client.close()
+    with pytest.raises(Closed) as caught:
+        CALLS[name](client)
+    assert (caught.value.code, caught.value.definite) == ("closed", True)
+    assert client.client_id == ""
+    assert client.endpoints == ("127.0.0.1:1",)
+
+
+@pytest.mark.parametrize("name", CALLS.keys() - {"messages"})
+def test_a_closed_async_client_says_so_at_once(name: str) -> None:
+    async def scenario() -> None:
+        client = AsyncClient("127.0.0.1:1")
+        await client.close()
+        await client.close()
+        with pytest.raises(Closed):
+            await CALLS[name](client)  # type: ignore[arg-type, misc]
+
+    asyncio.run(scenario())
+
+
+def test_a_closed_producer_says_so(node: FakeNode) -> None:
+    with client_of(node) as client:
+        out = client.producer("t")
+        out.close()
+        with pytest.raises(Closed):
+            out.send("a")
+        again = client.producer("t")
+    with pytest.raises(Closed):
+        again.send("a")
+
+
+def test_the_same_is_refused_without_asserts(tmp_path: Path) -> None:
+    code = (
+        "from flotilla import Client\n"
+        "for options in ({'deadline_ms': 0}, {'observer': 1, 'record': 'r'}):\n"
+        "    try: Client('127.0.0.1:1', **options)\n"
+        "    except ValueError as error: print(error)\n"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = [sys.executable, "-O", "-c", code]
+    said = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert len(said.stdout.splitlines()) == 2, said
+
+
+def test_a_generator_of_publications_is_a_list_of_them(node: FakeNode) -> None:
+    with client_of(node, rng=random.Random(1)) as client:
+        [result] = client.put_many("t", (text for text in ("a", "b")))  # type: ignore[arg-type]
+        assert result.count == 2
+
+
+def test_every_error_that_is_refused_here_is_definite(node: FakeNode) -> None:
+    with client_of(node) as client, pytest.raises(FlotillaError) as caught:
+        client.put("", "a")
+    assert caught.value.definite
