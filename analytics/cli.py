@@ -1,6 +1,7 @@
 """`flotilla-check DIR`: runs the checks and shows the report. Computes nothing itself."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ STYLES = {
     Verdict.UNKNOWN: "yellow",
     None: "dim",  # not judged
 }
+PIPE_COLUMNS = 2_000  # where there is no terminal a row is a line: rich would break it at column 80
 SECONDS_SHOWN_MIN = 1.0  # of a step that is no check: a short history has dozens of a moment each
 
 
@@ -62,7 +64,7 @@ def main(
 
     Exit code: 0 valid, 1 invalid, 2 unknown (or it could not be checked).
     """
-    console = Console()
+    console = stdout_console()
     if not session.MEMORY_PATTERN.fullmatch(memory):
         raise click.BadParameter(f"{memory!r} is no size such as 4g", param_hint="--memory")
     if json_path is not None and not json_path.parent.is_dir():
@@ -89,6 +91,14 @@ def main(
             console.print_exception()
             sys.exit(EXIT_CODES[Verdict.UNKNOWN])
     sys.exit(EXIT_CODES[verdict])
+
+
+def stdout_console() -> Console:
+    """Return a console as wide as the terminal, or as COLUMNS says; in a pipe a row is a line."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_COLUMNS
+    return console
 
 
 def judge(

@@ -18,6 +18,7 @@ from rich.console import Console
 from chaos import experiment as experiments
 from chaos import launch
 from chaos.bounds import SECONDS_MAX
+from chaos.console import stdout_console
 from chaos.demo import run_demo
 from chaos.experiment import schedule
 from chaos.options import Named, a_number
@@ -173,7 +174,7 @@ def suite(
         directory=(out or launch.RUNS / f"suite-{launch.stamp()}").resolve(),
         judge=judge,
     )
-    prepared = refused(lambda: Suite(options, Console(soft_wrap=True)))
+    prepared = refused(lambda: Suite(options, stdout_console(soft_wrap=True)))
     raise SystemExit(prepared.run())
 
 
@@ -218,7 +219,7 @@ def demo(seed: int | None, out: Path | None) -> None:
     """Kill a leader twice and all nodes once under load; let Spark judge. Exit code = verdict."""
     plan = refused(lambda: launch.make_plan("demo", 0.0, seed, out))
     carry_out = refused(lambda: launch.prepare(plan, "local", 3))
-    raise SystemExit(run_demo(plan, carry_out, Console()))
+    raise SystemExit(run_demo(plan, carry_out, stdout_console()))
 
 
 def report(console: Console, outcome: Outcome) -> None:

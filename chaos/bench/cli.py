@@ -23,6 +23,7 @@ from chaos.bench.machine import Processors, facts
 from chaos.bench.measures import MEASURES, Plan
 from chaos.bench.report import Report, document, table
 from chaos.bench.stage import Stage
+from chaos.console import stdout_console
 from chaos.options import Named, a_number
 from chaos.progress import Display, display
 from cluster.local import LocalError
@@ -90,7 +91,7 @@ def bench(
         raise click.ClickException(str(error)) from None
     others_share = Processors.now().others_share(before)
     report = Report(machine, plan, figures, time.monotonic() - began, others_share)
-    Console().print(table(report), highlight=False)
+    stdout_console().print(table(report), highlight=False)
     if json_file is not None:
         text = orjson.dumps(document(report), option=orjson.OPT_INDENT_2)
         json_file.write_bytes(text + b"\n")

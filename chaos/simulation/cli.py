@@ -17,6 +17,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from chaos.console import stdout_console
 from chaos.simulation import determinism, report
 from chaos.simulation.bugs import Bug
 from chaos.simulation.campaign import FAILURES_MAX, JOBS_MAX, Recipe, Statistics, results
@@ -155,7 +156,7 @@ class Invocation:
 
     def __init__(self, recipe: Recipe, shrinks: bool, as_json: bool) -> None:
         self._recipe, self._shrinks, self._as_json = recipe, shrinks, as_json
-        self._console = Console()
+        self._console = stdout_console()
         self._progress = Console(stderr=True)
 
     def run(self, plan: Plan, plan_file: Path | None, verbose: int) -> int:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from analytics.claims import CLAIMS
 from analytics.report.index import write_index
 from analytics.report.page import page
+from analytics.verdict import CheckResult
 from tests.report import samples
 
 CHROMIUM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -121,6 +123,41 @@ def test_index_fits_is_silent_and_leads_to_the_pages(
     seen.page.get_by_role("link", name="kill leader").click()
     seen.page.wait_for_url("**/report.html", timeout=WAIT_MS)
     assert seen.troubles == []
+    seen.page.context.close()
+
+
+# Every word of the tables that stands in more than one line. A line may end at a space, a slash or a
+# hyphen, not at an underscore.
+BROKEN_WORDS: Final = """() => {
+  const broken = [];
+  for (const table of document.querySelectorAll("table")) {
+    const walker = document.createTreeWalker(table, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      for (const word of walker.currentNode.data.matchAll(/[\\w]+/g)) {
+        const range = document.createRange();
+        range.setStart(walker.currentNode, word.index);
+        range.setEnd(walker.currentNode, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) {
+          broken.push(word[0]);
+        }
+      }
+    }
+  }
+  return broken;
+}"""
+
+
+@pytest.mark.parametrize("width", [1400, 1280, 800, 390])
+def test_no_word_of_a_table_breaks_in_its_middle(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    checks = tuple(CheckResult(name, one.meaning, 0, (), 0.5) for name, one in CLAIMS.items())
+    report = replace(samples.report(), checks=checks)
+    text = page(report, samples.facts(tmp_path), samples.series(), samples.EVENTS)
+    (tmp_path / "report.html").write_text(text, encoding="utf-8")
+    seen = drawn(browser, tmp_path, width)
+    assert seen.page.evaluate(BROKEN_WORDS) == []
+    assert seen.page.evaluate("document.documentElement.scrollWidth") == width
     seen.page.context.close()
 
 

@@ -202,6 +202,15 @@ def test_bugs_are_listed_with_their_rules(ask: Callable[..., Answer]) -> None:
     assert all(name in output for name in PLANTABLE)
 
 
+def test_listed_bugs_keep_their_columns_in_a_pipe(ask: Callable[..., Answer]) -> None:
+    head, *rows = ask("--bugs").output.splitlines()
+    assert len(rows) == len(PLANTABLE)
+    starts = [head.index(title) for title in ("bug", "rule", "what", "seen by")]
+    for row, bug in zip(rows, PLANTABLE.values(), strict=True):
+        cells = (bug.name, bug.rule, bug.what, ", ".join(sorted(bug.caught_by)))
+        assert all(row[start:].startswith(cell) for cell, start in zip(cells, starts, strict=True))
+
+
 # --- comparisons ------------------------------------------------------------------------------
 
 CHILD = """
