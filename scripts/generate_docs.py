@@ -15,7 +15,9 @@ from typing import Final
 from chaos.catalogue import client_table, experiment_table
 from chaos.faults.support import fault_table
 from chaos.simulation.run import PLANTABLE
-from cluster import config
+from cluster import config, store
+from cluster.config import MEMBER_COUNTS
+from flotilla import client, connection, producer, protocol, state
 from flotilla.protocol import ERRORS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -50,6 +52,80 @@ def bug_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+# Of the wire: (what, name in flotilla/protocol.py, what happens over it).
+WIRE_LIMITS: Final = (
+    ("a publication", "PUBLICATION_BYTES_MAX", "`too_large`"),
+    ("a topic's name, in UTF-8", "TOPIC_BYTES_MAX", "`too_large`"),
+    ("the id of a client, the name of a request", "NAME_BYTES_MAX", "`too_large`"),
+    ("a batch: the publications of one PUT", "BATCH_BYTES_MAX", "`too_large`; the library splits"),
+    ("publications in a batch", "BATCH_COUNT_MAX", "`too_large`; the library splits"),
+    ("the wait of one GET", "GET_WAIT_MS_MAX", "is cut; the library asks again"),
+    ("topics in one GET of any topic", "ANY_TOPIC_COUNT_MAX", "`too_large`; the library chooses"),
+    ("topics in one answer to TOPICS", "TOPICS_COUNT_MAX", "the rest follows; the library asks"),
+    ("the header of a message", "HEADER_BYTES_MAX", "`too_large`"),
+    ("a frame of a message", "FRAME_BYTES_MAX", "ZeroMQ closes the connection"),
+    ("a number on the wire", "INTEGER_MAX", "`bad_request`"),
+)
+# Of the replicated state: (what, field of cluster/store.py's Limits).
+STATE_LIMITS: Final = (
+    ("topics that have a subscriber", "topics_max"),
+    ("names of topics, ever", "topic_names_max"),
+    ("subscriptions", "subscriptions_max"),
+    ("subscriptions of one client", "subscriptions_per_client_max"),
+    ("clients", "clients_max"),
+    ("topics that one client publishes to", "producers_per_client_max"),
+    ("the names of these topics, together", "names_bytes_max"),
+    ("publications of one topic, ever", "id_max"),
+)
+# Of the client library: (what, value, unit, what happens over it).
+CLIENT_LIMITS: Final = (
+    ("the outbox (`outbox_bytes_max`)", state.OUTBOX_BYTES_MAX, "bytes", "`OutboxFull`"),
+    (
+        "publications that a producer queues",
+        producer.QUEUE_COUNT_MAX,
+        "count",
+        "`send` waits, then `Overloaded`",
+    ),
+    ("their bytes", producer.QUEUE_BYTES_MAX, "bytes", "`send` waits, then `Overloaded`"),
+    (
+        "a producer's batches in flight (`in_flight_max`)",
+        connection.REQUESTS_QUEUED_MAX - 1,
+        "count",
+        "`ValueError`",
+    ),
+    ("a deadline (`deadline_ms`)", client.DEADLINE_MS_MAX, "ms", "`ValueError`"),
+)
+
+
+def limit_table() -> str:
+    """Return the limits as Markdown: of the wire, of the state, of a node, of the library."""
+    lines = ["| of | limit | over it | set |", "|---|---|---|---|"]
+    for what, name, over in WIRE_LIMITS:
+        lines.append(f"| {what} | {_amount(name, getattr(protocol, name))} | {over} | no |")
+    lines.append(f"| nodes of a cluster | {MEMBER_COUNTS[-1]} | the node does not start | no |")
+    limits = store.Limits()
+    for what, name in STATE_LIMITS:
+        lines.append(f"| {what} | {_amount(name, getattr(limits, name))} | `too_many` | no |")
+    for row in config.SETTINGS.values():
+        if row.key.startswith("limits."):
+            why = row.why.rstrip(".")
+            lines.append(f"| {why} | {_amount(row.key, row.default)} | | `{row.key}` |")
+    for what, value, unit, over in CLIENT_LIMITS:
+        lines.append(f"| the library: {what} | {_amount(unit, value)} | {over} | if named |")
+    return "\n".join(lines) + "\n"
+
+
+def _amount(name: str, value: int) -> str:
+    """Return a limit with its unit, which stands in its name."""
+    words = name.lower().replace(".", "_").split("_")
+    if "ms" in words:
+        return f"{value // 3_600_000} h" if value % 3_600_000 == 0 else f"{value / 1000:g} s"
+    if "bytes" not in words:
+        return f"{value:,}"
+    power = max(power for power in range(4) if value % 1024**power == 0)
+    return f"{value // 1024**power:,} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
+
+
 def _code(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
@@ -57,6 +133,7 @@ def _code(names: Sequence[str]) -> str:
 # (file, name of the marker) -> what stands between `<!-- NAME: … -->` and `<!-- end -->`.
 GENERATED: Final[Mapping[tuple[str, str], Callable[[], str]]] = {
     ("docs/protocol.md", "errors"): error_table,
+    ("docs/limits.md", "limits"): limit_table,
     ("docs/configuration.md", "settings"): config.describe,
     ("docs/simulation.md", "bugs"): bug_table,
     ("docs/faults.md", "faults"): fault_table,

@@ -126,8 +126,8 @@ def test_index_fits_is_silent_and_leads_to_the_pages(
     seen.page.context.close()
 
 
-# Every word of the tables that stands in more than one line. A line may end at a space, a slash or a
-# hyphen, not at an underscore.
+# Every word of the tables that stands in more than one line. A line may end at a space or a slash,
+# not at an underscore.
 BROKEN_WORDS: Final = """() => {
   const broken = [];
   for (const table of document.querySelectorAll("table")) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import tomllib
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,8 @@ from types import ModuleType
 import pytest
 
 from cluster.config import load
+from cluster.store import Limits
+from flotilla import protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +38,13 @@ def test_generated_parts_are_fresh(name: str, marker: str) -> None:
     expected = generate_docs.rendered(text, marker, generate_docs.GENERATED[name, marker]())
 
     assert text == expected, f"{name} is stale: run `make docs`"
+
+
+def test_every_limit_of_the_wire_and_of_the_state_is_in_the_table() -> None:
+    of_the_wire = {name for name in vars(protocol) if name.endswith("_MAX")}
+    assert of_the_wire == {name for _, name, _ in generate_docs.WIRE_LIMITS}
+    of_the_state = {field.name for field in fields(Limits)}
+    assert of_the_state == {name for _, name in generate_docs.STATE_LIMITS}
 
 
 def test_a_file_without_its_markers_is_an_error() -> None:
