@@ -118,7 +118,7 @@ class Limits:
     )
     disk_free_min_bytes: int = _setting(
         "Free disk below which PUT gets `disk_full`: room for the journal and for the garbage "
-        "collection that makes more.",
+        "collection that makes more. Free pages of the store count, for at most half of it.",
         64 * MIB,
         low=MIB,
         high=1024 * GIB,

@@ -227,6 +227,7 @@ class Node:
             lambda: str(uuid.uuid4()),
             self._event,
             time.monotonic(),
+            time.monotonic,
         )
 
     def _event(self, event: str, **fields: Any) -> None:

@@ -93,7 +93,8 @@ class Replica:
 
     `identity` is the data directory's; `peers`, `worker` its ways out; `rng` decides election
     time-outs; `new_client_id` makes unguessable ids; `log(event, **fields)` reports what an
-    operator wants to know. `frontend` is its clients' side.
+    operator wants to know. `clock()`: monotonic seconds as `now`, for a turn's shares (budget.py).
+    `frontend` is its clients' side.
     """
 
     def __init__(
@@ -106,7 +107,9 @@ class Replica:
         new_client_id: Callable[[], str],
         log: LogEvent,
         now: float,
+        clock: Callable[[], float],
     ) -> None:
+        self.clock = clock
         self.settings = settings
         self.identity = identity
         self.raft: Raft | None = None
@@ -140,6 +143,8 @@ class Replica:
         settings = self.settings
         self._open_journal()
         snapshots.remove_leftovers(settings.database)
+        if not snapshots.make_shrinkable(settings.database):
+            self._log("store_cannot_shrink", reason="made by version 0.1; too large to be remade")
         self.store = Store.open(settings.database, {})
         self._start_raft()
 

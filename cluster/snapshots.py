@@ -1,13 +1,14 @@
 """Copies of the store's database for members that are too far behind: made, checked, swapped in.
 
-What lives here: files, and SQLite's backup of them. What must not: who copies what for whom, and
-when (`cluster/catchup.py`); the connection to the peer.
+What lives here: files, and how SQLite copies what is in them. What must not: who copies what for
+whom, and when (`cluster/catchup.py`); the connection to the peer.
 
 `make_copy` and `Download.verify` take seconds and belong into a worker thread; the rest is quick.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sqlite3
@@ -25,7 +26,13 @@ from cluster.files import DISK
 STEP_BYTES: Final = 1024 * 1024  # copied or read at once, then a pause
 STEP_PAUSE_S: Final = 0.002  # leaves the disk and the interpreter to the node's loop
 SYNC_BYTES: Final = 8 * 1024 * 1024  # written between two fdatasync: the journal's wait behind one
+LOOK_INSTRUCTIONS: Final = 64  # of SQLite's, between two looks at a copy: about 20 rows
 READER_BUSY_MS_MAX: Final = 5_000  # a checkpoint may hold up the start of a copy
+# What a copy, made or pulled, has to leave free: a journal whose disk is full ends its node.
+COPY_LEAVES_BYTES: Final = 16 * 1024 * 1024
+# A store of version 0.1 up to this size is made anew at the start, in about a second, so that its
+# file can shrink; a larger one would keep its node away for too long.
+REMADE_BYTES_MAX: Final = 256 * 1024 * 1024
 _INSTALL: Final = ".install"
 
 
@@ -91,45 +98,56 @@ class Verified:
 def make_copy(
     database: Path, path: Path, pause: Callable[[float], None] = time.sleep
 ) -> SnapshotInfo:
-    """Copy the database as of its last commit to `path` while it is written; return what it is.
+    """Copy what the database holds, as of its last commit, to `path`; return what it is.
 
-    One read transaction spans the whole copy, so it is consistent; `pause(STEP_PAUSE_S)` is called
-    between steps. Raises OSError, sqlite3.Error, CorruptStore.
+    One read transaction spans the whole copy, so it is consistent; the database may be written
+    meanwhile. `pause(seconds)` is called between steps. Raises OSError, sqlite3.Error,
+    CorruptStore.
     """
     path.unlink(missing_ok=True)
     with closing(tables.connect(database, READER_BUSY_MS_MAX)) as source:
-        source.execute("BEGIN")
-        index, term = tables.read_position(database, source)  # the read transaction begins here
-        with closing(sqlite3.connect(path, isolation_level=None)) as target:
-            # Nobody relies on a half copy: it is removed at the next start.
-            target.execute("PRAGMA journal_mode=OFF")
-            target.execute("PRAGMA synchronous=OFF")
-            _back_up(source, target, path, pause)
+        check_room(path.parent, tables.used_bytes(source))
+        _copy_in_steps(database, source, path, pause)
     _check_rows(path, database, pause)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+    with closing(_open_whole(path)) as connection:
+        index, term = tables.read_position(database, connection)
     return SnapshotInfo(index, term, path.stat().st_size, _digest_of(path, pause))
 
 
-def _back_up(
-    source: sqlite3.Connection,
-    target: sqlite3.Connection,
-    path: Path,
-    pause: Callable[[float], None],
+def check_room(directory: Path, size_bytes: int) -> None:
+    """Raise OSError if a file of so many bytes would leave the disk too full for the journal."""
+    free_bytes = DISK.free_bytes(directory)
+    if free_bytes - size_bytes < COPY_LEAVES_BYTES:
+        what = f"a copy of {size_bytes} bytes has no room in {free_bytes}"
+        raise OSError(errno.ENOSPC, what, str(directory))
+
+
+def _copy_in_steps(
+    database: Path, source: sqlite3.Connection, path: Path, pause: Callable[[float], None]
 ) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    copied_bytes = 0
+    """Have SQLite copy, and pause it each time that the copy has grown by STEP_BYTES."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o640)  # SQLite takes an empty file
+    copied_bytes = synced_bytes = 0
 
-    def step(_status: int, _remaining: int, _total: int) -> None:
-        nonlocal copied_bytes
-        copied_bytes += STEP_BYTES
-        if copied_bytes % SYNC_BYTES == 0:
+    def look() -> int:
+        nonlocal copied_bytes, synced_bytes
+        size_bytes = os.fstat(descriptor).st_size
+        steps = (size_bytes - copied_bytes) // STEP_BYTES
+        if steps:
+            copied_bytes += steps * STEP_BYTES
+            pause(STEP_PAUSE_S * steps)
+        if size_bytes - synced_bytes >= SYNC_BYTES:
+            synced_bytes = size_bytes
             os.fdatasync(descriptor)
-        pause(STEP_PAUSE_S)
+        return 0
 
+    source.set_progress_handler(look, LOOK_INSTRUCTIONS)
     try:
-        source.backup(target, pages=STEP_BYTES // tables.PAGE_BYTES, progress=step)
+        tables.copy_used(database, source, path)
     finally:
+        source.set_progress_handler(None, 0)
         os.close(descriptor)
 
 
@@ -175,8 +193,12 @@ class Download:
     """One copy on its way in, piece by piece; it goes on at `offset` after a lost connection."""
 
     def __init__(self, path: Path, chunk: Chunk) -> None:
-        """Begin the download that `chunk` is the first piece of; the caller then writes it."""
+        """Begin the download that `chunk` is the first piece of; the caller then writes it.
+
+        Raises OSError if there is no room for the whole.
+        """
         DISK.make_directory(path.parent)
+        check_room(path.parent, chunk.size_bytes)
         self.path = path
         self.snapshot_id = chunk.snapshot_id
         self.info = _info_of(chunk)
@@ -262,3 +284,26 @@ def remove_leftovers(database: Path) -> None:
     for pattern in ("copy-*", "download*"):
         for file in database.parent.glob(pattern):
             file.unlink()
+
+
+def make_shrinkable(database: Path) -> bool:
+    """Make a store of version 0.1 anew, before it is opened, so that its file can shrink.
+
+    Returns False if that has to wait for another start: the store is too large, or its disk too
+    full. Raises CorruptStore, sqlite3.Error, OSError.
+    """
+    if not database.exists() or tables.file_is_shrinkable(database):
+        return True
+    copy = tables.side_file(database, tables.REMADE)
+    copy.unlink(missing_ok=True)
+    with closing(tables.connect(database, READER_BUSY_MS_MAX)) as source:
+        tables.check_format(database, source)
+        size_bytes = tables.used_bytes(source)
+        room_bytes = DISK.free_bytes(database.parent) - COPY_LEAVES_BYTES
+        if size_bytes > min(REMADE_BYTES_MAX, room_bytes):
+            return False
+        tables.copy_used(database, source, copy)
+    with open(copy, "rb") as file:
+        os.fsync(file.fileno())
+    install(copy, database)
+    return True

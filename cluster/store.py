@@ -12,7 +12,7 @@ needs them.
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Mapping
+from collections.abc import Callable, KeysView, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -469,6 +469,25 @@ class Store:
             return 0
         self._flush()
         return self._publications.collect(rows_max)
+
+    def free_bytes(self) -> int:
+        """Return how much of the database's file is free pages."""
+        return self._database.free_bytes()
+
+    def room_bytes(self) -> int:
+        """Return how much the database's file can take before it has to grow; see `Database`."""
+        return self._database.room_bytes()
+
+    def size_bytes(self) -> int:
+        """Return how long the database's file has to be."""
+        return self._database.size_bytes()
+
+    def give_back(self, kept_bytes: int, enough: Callable[[], bool]) -> bool:
+        """Give free pages over `kept_bytes` back, until `enough()`; return if there are more.
+
+        The next `commit` commits it.
+        """
+        return self._database.give_back(kept_bytes, enough)
 
     def digest(self) -> str:
         """Commit, then return `tables.digest`."""

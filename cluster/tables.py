@@ -26,6 +26,7 @@ FORMAT_VERSION: Final = 1
 PAGE_BYTES: Final = 4096
 CACHE_KIB: Final = 32 * 1024  # page cache of the writer; the rest of the backlog is the kernel's
 WAL_BYTES_MAX: Final = 64 * 1024 * 1024  # over this a checkpoint may hold up the writer for once
+WAL_BYTES_KEPT: Final = 16 * 1024 * 1024  # a WAL that has grown over this is cut back to it
 WRITER_BUSY_MS_MAX: Final = 10_000  # the worker's last bit of a checkpoint holds the write lock
 CHECKPOINT_BUSY_MS_MAX: Final = 100  # how long a checkpoint may wait, the writer behind it
 
@@ -57,9 +58,11 @@ CREATE TABLE publications(key INTEGER PRIMARY KEY, entry INTEGER NOT NULL,
 _WRITER_PRAGMAS: Final = (
     f"cache_size=-{CACHE_KIB}",
     "wal_autocheckpoint=0",  # the worker does it
-    f"journal_size_limit={WAL_BYTES_MAX}",
+    f"journal_size_limit={WAL_BYTES_KEPT}",
     "secure_delete=OFF",  # a distribution's build may zero deleted pages: cost only
 )
+REMADE: Final = ".remade"  # the suffix of a store that is made anew, until it is whole
+_INCREMENTAL: Final = 2  # PRAGMA auto_vacuum: free pages are given back when asked for
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 
 
@@ -90,6 +93,7 @@ class Database:
             check_format(path, self._connection)
             for pragma in _WRITER_PRAGMAS:
                 self._connection.execute(f"PRAGMA {pragma}")
+            self._shrinks = is_shrinkable(self._connection)
         except BaseException:
             self._connection.close()
             raise
@@ -132,6 +136,42 @@ class Database:
     def members(self) -> dict[str, str]:
         """Return {name: incarnation} as committed last."""
         return read_members(self.path, self._connection)
+
+    def size_bytes(self) -> int:
+        """Return how long the file will be once the WAL is in it."""
+        return PAGE_BYTES * int(self.query("PRAGMA page_count")[0][0])
+
+    def free_bytes(self) -> int:
+        """Return how much of that is free pages."""
+        return PAGE_BYTES * int(self.query("PRAGMA freelist_count")[0][0])
+
+    def room_bytes(self) -> int:
+        """Return how much the file can take before it has to grow.
+
+        That is free pages, and what a checkpoint has still to cut off. Negative: so much of what
+        stands in the WAL has no place in the file yet, so the next checkpoint makes it longer.
+        """
+        used_bytes = self.size_bytes() - self.free_bytes()
+        return os.stat(self.path).st_size - used_bytes
+
+    def give_back(self, kept_bytes: int, enough: Callable[[], bool]) -> bool:
+        """Take free pages out of the file in the open transaction, one at a time until `enough()`.
+
+        Returns whether there is more to give back. A checkpoint then cuts the file. Does nothing in
+        a file that was made before files could shrink (`snapshots.make_shrinkable`).
+        """
+        if not self._shrinks:
+            return False
+        free_bytes = self.free_bytes()
+        while free_bytes > kept_bytes:
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN IMMEDIATE")
+            # One page, whatever number it is given: Python steps a statement without rows once.
+            self.query("PRAGMA incremental_vacuum(1)")
+            free_bytes -= PAGE_BYTES
+            if enough():
+                break
+        return free_bytes > kept_bytes
 
     @property
     def in_transaction(self) -> bool:
@@ -180,6 +220,7 @@ def _create(path: Path, members: Mapping[str, str]) -> None:
     with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        connection.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
         connection.executescript("BEGIN;" + _SCHEMA)
@@ -188,6 +229,43 @@ def _create(path: Path, members: Mapping[str, str]) -> None:
         connection.executemany("INSERT INTO members VALUES(?, ?, ?)", rows)
         connection.execute("COMMIT")
     draft.rename(path)
+
+
+def is_shrinkable(connection: sqlite3.Connection) -> bool:
+    """Return whether free pages can be given back; not so in the files of version 0.1."""
+    return bool(connection.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL)
+
+
+def file_is_shrinkable(path: Path) -> bool:
+    """Return the same of a file that nobody has open: SQLite, closing it, would checkpoint it."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    return header[64:68] == b"\0\0\0\1"  # "incremental-vacuum mode"
+
+
+def copy_used(path: Path, connection: sqlite3.Connection, target: Path) -> None:
+    """Write what the database at `path` holds to the new file `target`, without its free pages.
+
+    One read transaction, so the copy is the state as of one commit. Raises CorruptStore,
+    sqlite3.Error. Not in a transaction.
+    """
+    try:
+        if not is_shrinkable(connection):
+            # Of a file that has pages this decides nothing but what becomes of the copy.
+            connection.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")
+        connection.execute("VACUUM INTO ?", (str(target),))
+    except sqlite3.DatabaseError as error:
+        _raise_corrupt(path, error)
+        raise
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """Return how large a copy of the database will be, more or less."""
+    pages, free = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count")
+    )
+    return PAGE_BYTES * (pages - free)
 
 
 def check_format(path: Path, connection: sqlite3.Connection) -> None:
@@ -272,7 +350,7 @@ def remove(path: Path) -> None:
     """Remove the database and all that may stand beside it; durable."""
     if path.parent.exists():
         remove_log(path)
-        for suffix in ("", ".new", ".install"):
+        for suffix in ("", ".new", ".install", REMADE):
             side_file(path, suffix).unlink(missing_ok=True)
         DISK.fsync_directory(path.parent)
 

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 from urllib.parse import quote
 
-from cluster import snapshots, tables
+from cluster import snapshots, tables, upkeep
 from cluster.files import DISK
 
 if TYPE_CHECKING:
     from chaos.simulation.node import SimNode
 
+SPARE_BYTES: Final = 8 * 1024  # a simulated store is so small that it would never shrink
 GROWS_SHARE: Final = 0.5  # of checkpoints need room: the others write over old pages alone
 
 Active = Callable[[], "SimNode | None"]
@@ -51,6 +52,7 @@ def seated(active: Active, rng: random.Random) -> Iterator[None]:
         patch.object(DISK, "fsync_directory", seats.sync_directory),
         patch.object(tables.Database, "commit", lambda database: seats.commit(database)),
         patch.object(tables, "checkpoint", seats.checkpoint),
+        patch.object(upkeep, "SPARE_BYTES", SPARE_BYTES),
         patch.object(snapshots, "make_copy", seats.make_copy),
         patch.object(snapshots.Download, "write", lambda copy, chunk: seats.write(copy, chunk)),
         patch.object(snapshots.Download, "verify", lambda copy: _verify(copy, _no_pause)),

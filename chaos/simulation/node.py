@@ -152,6 +152,7 @@ class SimNode:
         self._turn_s = world.knob("turn_ms") / 1000
         self._tick_s = world.knob("tick_ms") / 1000
         self._wake_s = world.knob("wake_ms") / 1000
+        self._step_s = world.knob("step_ms") / 1000
         self._port: Port
         self._worker: SimWorker
         self._upkeep: Upkeep
@@ -162,6 +163,11 @@ class SimNode:
         """Return the node's own monotonic time in seconds."""
         since, then = self._clock_base
         return then + (self.world.now - since) * self.clock_rate
+
+    def stopwatch(self) -> float:
+        """Return the node's time within a turn: each step between two looks takes some of it."""
+        self._elapsed_s += self._step_s
+        return self.clock() + self._elapsed_s
 
     def set_clock_rate(self, rate: float) -> None:
         """Let the node's clock run faster or slower than the world's from now on."""
@@ -216,6 +222,7 @@ class SimNode:
             lambda: str(UUID(int=rng.getrandbits(128), version=4)),
             self._on_event,
             self.clock(),
+            self.stopwatch,
         )
         self._upkeep = Upkeep(
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event

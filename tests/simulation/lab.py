@@ -158,6 +158,7 @@ class Lab:
             self._new_id,
             lambda event, **fields: self._note(name, event, fields),
             self.now,
+            lambda: self.now,
         )
 
     def _new_id(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from cluster import snapshots, tables
-from cluster.commands import Put, encode
+from cluster.commands import Advance, Put, encode
+from cluster.files import DISK
 from cluster.messages import SnapshotChunk
 from cluster.snapshots import DamagedCopy, Download, SnapshotInfo, install, make_copy, read_chunk
 from cluster.store import Store
 from flotilla.protocol import pack
 from tests.unit.model_store import MEMBERS, SMALL, random_payloads
+from tests.unit.store_bench import Bench as StoreBench
 
 CHUNK_BYTES = 10_000
 
@@ -120,6 +124,37 @@ def test_a_damaged_row_is_not_handed_on(store: Store, tmp_path: Path) -> None:
                 make_copy(database, tmp_path / "source" / "copy-1.db", no_pause)
             disk.execute(sql.replace("+", "-").format(table, table))
     make_copy(database, tmp_path / "source" / "copy-1.db", no_pause)
+
+
+def test_a_copy_has_what_is_used_and_not_what_once_was(tmp_path: Path) -> None:
+    bench = StoreBench.started(tmp_path / "store.db")
+    for counter in range(100):
+        bench.put(counter, bytes(100_000))
+    bench.apply(Advance("s", None, {"t": 100}))
+    while bench.store.collect_garbage(1000):
+        bench.store.commit()
+    tables.checkpoint(bench.path)
+    assert bench.path.stat().st_size > 10_000_000
+    info = make_copy(bench.path, tmp_path / "copy-1.db", no_pause)
+    assert info.size_bytes < 200_000
+    assert digest_of(tmp_path / "copy-1.db") == bench.store.digest()
+    assert tables.file_is_shrinkable(tmp_path / "copy-1.db")
+    bench.store.close()
+
+
+def test_a_copy_that_would_fill_the_disk_is_not_begun(
+    store: Store, copy: tuple[Path, SnapshotInfo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = copy[1].size_bytes + snapshots.COPY_LEAVES_BYTES - 1
+    monkeypatch.setattr(DISK, "free_bytes", lambda directory: room, raising=False)
+    for attempt in (
+        lambda: make_copy(tmp_path / "source" / "store.db", tmp_path / "copy-2.db", no_pause),
+        lambda: Download(tmp_path / "download.db", chunks(copy)[0]),
+    ):
+        with pytest.raises(OSError, match="has no room") as raised:
+            attempt()
+        assert raised.value.errno == errno.ENOSPC
+    assert {file.name for file in tmp_path.iterdir()} == {"source"}
 
 
 def test_pieces_end_with_the_copy(copy: tuple[Path, SnapshotInfo]) -> None:
@@ -265,6 +300,60 @@ def _die_after(patch: pytest.MonkeyPatch, calls: int) -> None:
     patch.setattr(os, "replace", dying(os.replace))
     patch.setattr(os, "fsync", dying(os.fsync))
     patch.setattr(Path, "unlink", dying(Path.unlink))
+
+
+# --- stores of version 0.1 ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def old_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store whose file was made as version 0.1 made it, left as kill -9 leaves it."""
+    directory = tmp_path / "old"
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "_INCREMENTAL", 0)
+        old_store(directory)
+    assert not tables.file_is_shrinkable(directory / "store.db")
+    return directory / "store.db"
+
+
+def test_a_store_of_version_0_1_is_made_anew_and_says_the_same(old_format: Path) -> None:
+    before = digest_of(old_format)
+    assert snapshots.make_shrinkable(old_format)
+    assert tables.file_is_shrinkable(old_format)
+    assert digest_of(old_format) == before
+    assert [file.name for file in old_format.parent.iterdir()] == [old_format.name]
+
+
+@pytest.mark.parametrize("calls", range(9))
+def test_a_crash_while_a_store_is_made_anew_loses_nothing(
+    old_format: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    shutil.copytree(old_format.parent, old_format.parent.parent / "twin")
+    before = digest_of(old_format.parent.parent / "twin" / "store.db")
+    with monkeypatch.context() as patch:
+        _die_after(patch, calls)
+        with contextlib.suppress(Crash):
+            snapshots.make_shrinkable(old_format)
+    snapshots.remove_leftovers(old_format)
+    assert snapshots.make_shrinkable(old_format)
+    assert digest_of(old_format) == before
+    assert [file.name for file in old_format.parent.iterdir()] == [old_format.name]
+
+
+@pytest.mark.parametrize("what", ["large", "short of room"])
+def test_a_store_of_version_0_1_that_cannot_be_made_anew_is_used_as_it_is(
+    old_format: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "large":
+        monkeypatch.setattr(snapshots, "REMADE_BYTES_MAX", 1)
+    else:
+        monkeypatch.setattr(DISK, "free_bytes", lambda directory: 1, raising=False)
+    before = digest_of(old_format)
+    assert not snapshots.make_shrinkable(old_format)
+    store = Store.open(old_format, {}, SMALL)
+    assert not store.give_back(0, lambda: False)
+    assert store.digest() == before
+    store.close()
 
 
 def test_unfinished_copies_are_removed_at_the_start(

@@ -11,11 +11,28 @@ from typing import Any
 
 import pytest
 
-from cluster import upkeep
-from cluster.files import DISK
+from cluster import tables, upkeep
+from cluster.budget import CHORES_S
+from cluster.commands import Advance, Subscribe
+from cluster.files import DISK, Files
 from cluster.upkeep import Upkeep
+from tests.unit.store_bench import Bench as StoreBench
 
 KEPT_BYTES = 1000
+
+
+class PromptWorker:
+    """Does each job at once."""
+
+    def submit(
+        self,
+        job: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        done(job())
+
+    idle = True
 
 
 class FailingWorker:
@@ -37,20 +54,43 @@ class FailingWorker:
     idle = True
 
 
+class Disk(Files):
+    """A disk with so much room as it is told."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def free_bytes(self, directory: Path) -> int:  # type: ignore[override]
+        return self.free
+
+
 class Bench:
-    def __init__(self, directory: Path, disk_free_min_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        disk_free_min_bytes: int = 0,
+        files: Files = DISK,
+        worker: type[PromptWorker] | type[FailingWorker] = FailingWorker,
+    ) -> None:
         settings = SimpleNamespace(
             data_dir=directory,
             database=directory / "s.db",
             keep_bytes=KEPT_BYTES,
             segment_bytes=0,
-            files=DISK,
+            files=files,
         )
-        journal = SimpleNamespace(size_bytes=KEPT_BYTES + 1)
+        journal = SimpleNamespace(size_bytes=KEPT_BYTES + 1, compact=lambda index: 0)
+        self.store = StoreBench.started(settings.database)
+        self.steps = 0
         self.replica: Any = SimpleNamespace(
-            settings=settings, journal=journal, raft=object(), disk_low=False
+            settings=settings,
+            journal=journal,
+            raft=object(),
+            disk_low=False,
+            store=self.store.store,
+            clock=self.clock,
         )
-        self.worker = FailingWorker()
+        self.worker: Any = worker()
         self.events: list[str] = []
         self.upkeep = Upkeep(
             self.replica, self.worker, disk_free_min_bytes, lambda event, **_: self.note(event)
@@ -58,6 +98,27 @@ class Bench:
 
     def note(self, event: str) -> None:
         self.events.append(event)
+
+    def clock(self) -> float:
+        """A millisecond passes between two looks, so a share has as many steps."""
+        self.steps += 1
+        return self.steps / 1000
+
+    def put_and_get(self) -> None:
+        """Use the store as before."""
+        last = self.store.ok(Subscribe("s", None, "t", None))["last_id"]
+        self.store.put(last, b"news")
+        assert self.store.get("s", last) == [b"news"]
+
+    def fill_and_read(self, count: int) -> None:
+        """Store so many publications of 100 kB, and have them read."""
+        for counter in range(count):
+            self.store.put(counter, bytes(100_000))
+        tables.checkpoint(self.replica.settings.database)
+        self.store.apply(Advance("s", None, {"t": count}))
+        while self.store.store.collect_garbage(1000):
+            self.store.store.commit()
+        tables.checkpoint(self.replica.settings.database)
 
 
 def sqlite_error(code: int) -> sqlite3.OperationalError:
@@ -100,3 +161,66 @@ def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
     bench.upkeep.tick(0.0)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
     assert (bench.replica.disk_low, bench.events) == (True, ["disk"])
+
+
+# --- room ---------------------------------------------------------------------------------------
+
+
+def test_free_pages_of_the_store_count_as_room(tmp_path: Path) -> None:
+    disk = Disk(9_000_000)
+    bench = Bench(tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker)
+    bench.upkeep.tick(0.0)
+    assert bench.replica.disk_low
+    bench.fill_and_read(100)
+    bench.upkeep.tick(upkeep.DISK_PERIOD_S)
+    assert not bench.replica.disk_low
+
+
+def test_what_the_next_checkpoint_needs_counts_against_the_room(tmp_path: Path) -> None:
+    bench = Bench(
+        tmp_path, disk_free_min_bytes=10_000_000, files=Disk(12_000_000), worker=PromptWorker
+    )
+    for counter in range(50):
+        bench.store.put(counter, bytes(100_000))
+    bench.upkeep.tick(0.0)
+    assert bench.replica.disk_low, "the 5 MB in the WAL have no place in the file yet"
+    tables.checkpoint(bench.replica.settings.database)
+    bench.upkeep.tick(upkeep.DISK_PERIOD_S)
+    assert not bench.replica.disk_low
+
+
+def test_a_disk_without_room_for_the_journal_is_low_whatever_the_store_has(tmp_path: Path) -> None:
+    bench = Bench(
+        tmp_path, disk_free_min_bytes=10_000_000, files=Disk(4_000_000), worker=PromptWorker
+    )
+    bench.fill_and_read(150)
+    bench.upkeep.tick(0.0)
+    assert bench.replica.disk_low
+
+
+def test_a_store_that_was_read_empty_shrinks_in_short_steps(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, worker=PromptWorker)
+    bench.fill_and_read(150)
+    database = bench.replica.settings.database
+    before, digest = database.stat().st_size, bench.store.store.digest()
+    assert before > 14_000_000
+    now, turns = 0.0, 0
+    while database.stat().st_size > upkeep.SPARE_BYTES + 1_000_000:
+        freed = bench.store.store.free_bytes()
+        bench.upkeep.tick(now)
+        pages = (freed - bench.store.store.free_bytes()) / tables.PAGE_BYTES
+        assert pages <= CHORES_S * 1000 + 1, "a turn's chores are over when their time is"
+        now, turns = now + 0.02, turns + 1
+        assert turns < 5_000
+    assert turns > 100
+    assert bench.store.store.digest() == digest
+    bench.put_and_get()
+
+
+def test_pages_that_a_steady_load_uses_again_stay(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, worker=PromptWorker)
+    bench.fill_and_read(150)
+    bench.upkeep._free_bytes = 0  # a period ago there were none
+    free = bench.store.store.free_bytes()
+    bench.upkeep.tick(0.0)
+    assert bench.store.store.free_bytes() == free
