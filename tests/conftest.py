@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,17 @@ from cluster.local import LocalCluster
 
 DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must not hang the tests
 TEARDOWN_PATIENCE_S: Final = 1.0  # a test is over: what does not stop at once is killed
+
+# The programs that `needs` may name, each with Debian's packages that bring it.
+PACKAGES: Final = {
+    "cc": ("gcc", "libc6-dev"),
+    "chromium": ("chromium",),
+    "ip": ("iproute2",),
+    "iptables": ("iptables",),
+    "nsenter": ("util-linux",),
+    "setpriv": ("util-linux",),
+    "unshare": ("util-linux",),
+}
 
 # In CI the examples are the same every time, so a red run is red again on the next machine.
 hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
@@ -52,15 +64,58 @@ def local_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
         print(cluster.tails())  # pytest shows it for a failed test alone
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run, and say why."""
-    reasons = {"root": _no_root(), "docker": None, "spark": _no_java()}
-    if any(item.get_closest_marker("docker") for item in items):
-        reasons["docker"] = _no_docker()
+    """Skip what this machine cannot run and say why; group what has to share a process.
+
+    Parallel workers take tests one by one, but for groups: all tests that need Spark share one
+    JVM, and the tests of a file whose fixtures live longer than a test share those.
+    """
+    engine = _no_docker() if any(item.get_closest_marker("docker") for item in items) else None
+    reasons = {"root": _no_root(), "docker": engine, "spark": _no_java()}
     for item in items:
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+        if reason := _no_tools(item):
+            item.add_marker(pytest.mark.skip(reason=reason))
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif _shares_fixtures(item):
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    items.sort(key=_tier)  # stable: within a tier the order is that of the files
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say below everything else what was not run here, and what would have it run."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("NOT RUN HERE", sep="*", yellow=True)
+        for reason, tests in sorted(reasons.items()):
+            terminalreporter.line(f"{tests:5} tests: {reason}")
+
+
+def _tier(item: pytest.Item) -> int:
+    """Return when a test is begun: first what one worker does alone, then units, then clusters."""
+    if item.get_closest_marker("spark"):
+        return 0
+    return 1 if item.location[0].startswith("tests/unit/") else 2
+
+
+def _shares_fixtures(item: pytest.Item) -> bool:
+    fixtures: dict[str, Any] = item._fixtureinfo.name2fixturedefs
+    ours = [found[-1] for found in fixtures.values() if found[-1].baseid.startswith("tests/")]
+    return any(fixture.scope != "function" for fixture in ours)
+
+
+def _no_tools(item: pytest.Item) -> str | None:
+    tools = {tool for mark in item.iter_markers("needs") for tool in mark.args}
+    missing = sorted(tool for tool in tools if shutil.which(tool) is None)
+    if not missing:
+        return None
+    packages = sorted({package for tool in missing for package in PACKAGES[tool]})
+    return f"needs {', '.join(missing)}: apt-get install {' '.join(packages)}"
 
 
 def _no_root() -> str | None:

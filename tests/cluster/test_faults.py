@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import threading
@@ -30,16 +29,13 @@ from chaos.targets import (
     disks,
     leftovers,
     local,
-    shim,
 )
 from chaos.targets.local import LocalTarget
 from chaos.targets.shim import undo
 from cluster.local import LocalCluster
 from flotilla import Client, FlotillaError
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("cc") is None, reason=f"needs a C compiler: {shim.INSTALL}"
-)
+pytestmark = pytest.mark.needs("cc")
 
 SEED = 11
 WAIT_S = 20.0
@@ -396,7 +392,8 @@ def test_a_node_far_behind_takes_a_copy(stage: Stage) -> None:
         have = disks.last_index(stage.target._data(node))
         firsts = [body["first_index"] for body in stage.cluster.statuses().values()]
         assert min(firsts) > have + 1
-    assert stage.log(node).count('"snapshot_installed"') == copies + 1
+    # One copy or more: where the machine is slow the log may be cut again while a copy travels.
+    assert stage.log(node).count('"snapshot_installed"') > copies
 
 
 def test_a_wall_clock_that_jumps_shows_in_the_log_and_nowhere_else(stage: Stage) -> None:

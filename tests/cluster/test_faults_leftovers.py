@@ -107,7 +107,7 @@ def test_a_paused_process_of_a_dead_run_is_ended_though_its_directory_is_gone(
 
 
 @pytest.mark.root
-@pytest.mark.skipif(shutil.which("iptables") is None, reason="needs apt-get install iptables")
+@pytest.mark.needs("ip", "iptables")
 def test_namespaces_of_a_dead_run_go_with_all_that_is_in_them(tmp_path: Path, claims: Path) -> None:
     interfaces = set(os.listdir("/sys/class/net"))
     die("namespaces", tmp_path, "clogged-links", "isolate-leader")

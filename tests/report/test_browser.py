@@ -18,7 +18,7 @@ from analytics.report.page import page
 from analytics.verdict import CheckResult
 from tests.report import samples
 
-CHROMIUM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+CHROMIUM: Final = shutil.which("chromium")
 FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -34,9 +34,7 @@ DRAWN: Final = (
     ("roles", ".barlayer .point path", 5),
 )
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="needs a browser: apt-get install chromium"
-)
+pytestmark = pytest.mark.needs("chromium")
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import statistics
 import struct
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from cluster.links import (
     Address,
     Reason,
 )
-from cluster.messages import AppendEntries, Barrier, encode
+from cluster.messages import Barrier, encode
 from cluster.peers import Connected, Disconnected
 from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, World, a_says, is_closed
 
@@ -195,21 +194,10 @@ def test_new_extension_reaches_the_peer_and_none_is_lost_by_a_repeated_hello(wor
     assert b.received == []
 
 
-def test_round_trip_is_measured(world: World) -> None:
-    a, b = world.pair()
-    entry = AppendEntries(1, 0, 0, 0, [(b"\0" + bytes(2000), 1, 1)])
-    times_us = []
-    for _ in range(2000):
-        started_at = time.perf_counter()
-        for here, there, message in ((a, b, entry), (b, a, messages.NextIndex(1, 2, False, True))):
-            here.port.send(there.port._name, message)
-            here.port.flush(None)
-            while not there.port.receive(1):
-                there.poll()
-        times_us.append((time.perf_counter() - started_at) * 1e6)
-    median_us = statistics.median(times_us)
-    print(f"round trip of 2 kB and its answer: median {median_us:.0f} us")
-    assert median_us < 5_000  # no Nagle, no delayed acknowledgment: those cost 40,000
+def test_no_message_waits_for_the_acknowledgment_of_the_one_before(world: World) -> None:
+    for node in world.pair():  # Nagle's algorithm would cost 40 ms a round trip
+        [connection] = node.port._live.values()
+        assert connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 # --- the handshake --------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import random
 import socket
 import struct
 import threading
-import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -76,12 +75,9 @@ def test_restarted_peer_is_dialed_anew_at_once(world: World) -> None:
     b.port.close()
     b.poller.close()
     world.until(lambda: a.port.hello_of("b") is None)
-    started_at = time.monotonic()
+    assert a.port._dials[0].attempts <= 1  # a new link starts with the shortest wait
     b = world.node("b", {"a": NOWHERE}, port)
     world.until(lambda: a.port.hello_of("b") and b.port.hello_of("a"))
-    took_ms = (time.monotonic() - started_at) * 1000
-    print(f"connected {took_ms:.1f} ms after the restart")
-    assert took_ms < BACKOFF_MS_MAX
     assert a.events[0] == Connected("b")
     assert isinstance(a.events[1], Disconnected)
     assert a.events[-1] == Connected("b")

@@ -162,7 +162,7 @@ def test_root_without_capabilities_is_told_which_and_how_a_container_gets_them(
 
 
 @pytest.mark.root
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs util-linux")
+@pytest.mark.needs("setpriv", "ip", "iptables")
 def test_a_run_by_root_in_a_plain_container_is_refused_before_anything_is_made(
     tmp_path: Path,
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_run_by_root_in_a_plain_container_is_refused_before_anything_is_made(
 
 
 @pytest.mark.root
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs util-linux")
+@pytest.mark.needs("unshare", "ip", "iptables")
 def test_root_that_a_system_does_not_let_build_networks_is_told_so_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,9 +18,7 @@ from chaos.targets import TargetError, shim
 from chaos.targets.shim import Shim, compile_shim, undo
 from chaos.targets.shim.undo import Choice
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("cc") is None, reason=f"needs a C compiler: {shim.INSTALL}"
-)
+pytestmark = pytest.mark.needs("cc")
 
 PRELUDE = """
 import errno, os, signal, sqlite3, sys, time
