@@ -19,6 +19,8 @@ import pytest
 from cluster.local import LocalCluster
 
 DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must not hang the tests
+# One that is cut off in the middle of a call leaves the JVM's bridge of all others broken.
+SPARK_TIMEOUT_S: Final = 600
 TEARDOWN_PATIENCE_S: Final = 1.0  # a test is over: what does not stop at once is killed
 
 # The programs that `needs` may name, each with Debian's packages that bring it.
@@ -74,6 +76,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     engine = _no_docker() if any(item.get_closest_marker("docker") for item in items) else None
     reasons = {"root": _no_root(), "docker": engine, "spark": _no_java()}
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -65,6 +65,7 @@ def events(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spark
+@pytest.mark.slow  # the whole way, Spark included; `make demo` goes it too
 @pytest.mark.timeout(RUN_S_MAX + SPARK_S_MAX)
 def test_a_run_that_kills_the_leader_is_valid_and_really_changed_the_leader(tmp_path: Path) -> None:
     directory = tmp_path / "run"

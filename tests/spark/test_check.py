@@ -68,6 +68,7 @@ def test_violation_is_invalid_exits_1_and_names_file_and_line(
     assert witness["operations"][0]["lines"] == ["history/s.jsonl:6", "history/s.jsonl:7"]
 
 
+@pytest.mark.slow
 def test_bad_lines_make_it_unknown_but_a_torn_tail_does_not(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -86,6 +87,7 @@ def test_bad_lines_make_it_unknown_but_a_torn_tail_does_not(
     assert "malformed lines, such as p.jsonl: " in intake.reasons()[0]
 
 
+@pytest.mark.slow
 def test_cache_is_used_until_an_input_changes(tmp_path: Path, spark: SparkSession) -> None:
     write(tmp_path, clean().rows)
     load(spark, tmp_path)
@@ -99,6 +101,7 @@ def test_cache_is_used_until_an_input_changes(tmp_path: Path, spark: SparkSessio
     assert load(spark, tmp_path).events.count() == len(more.rows)
 
 
+@pytest.mark.slow
 def test_too_little_or_undrained_is_unknown_and_exits_2(tmp_path: Path, one_check: None) -> None:
     run = Run()
     run.sub("s", "t")
@@ -123,6 +126,7 @@ def test_crashed_check_is_never_a_pass(
     assert report.reasons == ("check corrupt crashed: ZeroDivisionError: on purpose",)
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_read_are_named(tmp_path: Path, spark: SparkSession) -> None:
     with pytest.raises(HistoryError, match=r"no \*\.jsonl files"):
         load(spark, tmp_path)
@@ -148,6 +152,7 @@ def test_what_would_be_in_vain_is_refused_before_spark_starts(
     assert complaint in done.output
 
 
+@pytest.mark.slow
 def test_input_changed_behind_its_size_and_time_is_read_anew(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -163,6 +168,7 @@ def test_input_changed_behind_its_size_and_time_is_read_anew(
     assert load(spark, tmp_path).events.count() == len(clean().rows) - 1
 
 
+@pytest.mark.slow
 def test_kept_table_without_its_files_is_made_anew(tmp_path: Path, spark: SparkSession) -> None:
     write(tmp_path, clean().rows)
     load(spark, tmp_path)
@@ -171,6 +177,7 @@ def test_kept_table_without_its_files_is_made_anew(tmp_path: Path, spark: SparkS
     assert load(spark, tmp_path).events.count() == len(clean().rows)
 
 
+@pytest.mark.slow
 def test_damaged_cache_is_named_with_its_remedy_and_exits_2(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -183,6 +190,7 @@ def test_damaged_cache_is_named_with_its_remedy_and_exits_2(
     assert (result.exit_code, result.output.splitlines()) == (2, [f"unknown: {remedy}"])
 
 
+@pytest.mark.slow
 def test_check_of_a_run_that_is_being_checked_ends_at_once_and_exits_2(
     tmp_path: Path, one_check: None
 ) -> None:

@@ -40,6 +40,7 @@ def test_orderly_history_leaves_doubt_only_where_a_leader_died(
     assert doubtful(tables) == {"shares": 4, "buckets": 2}
 
 
+@pytest.mark.slow
 def test_history_without_any_fault_leaves_nothing_in_doubt(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -50,12 +51,14 @@ def test_history_without_any_fault_leaves_nothing_in_doubt(
     assert tables.places.count() == 200
 
 
+@pytest.mark.slow
 def test_violations_are_in_doubt(spark: SparkSession, tmp_path: Path) -> None:
     generate(spark, tmp_path, SHAPE, dict.fromkeys(PLANTS, 1))
     found = doubtful(load(spark, tmp_path).tables)
     assert found.keys() == {"sessions", "owners", "shares", "buckets", "timelines", "producers"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_marks_tell_sets_apart_and_not_how_they_were_cut(spark: SparkSession, seed: int) -> None:
     print("seed", seed)

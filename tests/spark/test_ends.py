@@ -88,6 +88,7 @@ def test_check_that_is_told_to_end_says_so_in_a_line_and_leaves_nothing(tmp_path
     assert [file for place in own.values() for file in place.iterdir()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_full_disk_is_named_with_its_remedy_and_exits_2(
     small_disk: Path, spark: SparkSession

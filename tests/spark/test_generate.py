@@ -54,6 +54,7 @@ def test_each_planted_violation_is_found_and_no_other(
     assert [fault.name for fault in seen.faults] == ["kill-leader"] * ops.FAULTS
 
 
+@pytest.mark.slow
 def test_lines_and_parquet_hold_the_same_and_the_twins_agree(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_lines_and_parquet_hold_the_same_and_the_twins_agree(
         assert sorted([row.topic, row.id] for row in rows) == answers["expected"][name], name
 
 
+@pytest.mark.slow
 def test_numbers_and_columns_place_publications_alike(spark: SparkSession) -> None:
     rows = spark.range(200).select(
         "id", F.struct(*(at.alias(name) for name, at in SMALL.place_of(F.col("id")).items()))
@@ -83,6 +85,7 @@ def test_numbers_and_columns_place_publications_alike(spark: SparkSession) -> No
         assert SMALL.number_of(place["round"], place["slot"], place["producer"]) == number
 
 
+@pytest.mark.slow
 def test_ids_and_counters_have_no_holes() -> None:
     places = [SMALL.place_of(number) for number in range(SMALL.round_size * 5)]
     for topic in range(SMALL.topics):
@@ -96,6 +99,7 @@ def test_ids_and_counters_have_no_holes() -> None:
         assert counters == list(range(1, len(counters) + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "spec", "message"),
     [
@@ -111,6 +115,7 @@ def test_bad_sizes_are_refused(sizes: dict[str, int], spec: str, message: str) -
         print(Shape(**sizes), violations_of(spec, PLANTS))
 
 
+@pytest.mark.slow
 def test_command_generates_once_and_says_why_it_cannot(spark: SparkSession, tmp_path: Path) -> None:
     command = [str(tmp_path), "--generate", "800", "--topics", "2", "--producers", "2"]
     refused = CliRunner().invoke(main, [*command, "--violations", "lost=100"])
@@ -122,6 +127,7 @@ def test_command_generates_once_and_says_why_it_cannot(spark: SparkSession, tmp_
     assert "there is a run in" in again.output
 
 
+@pytest.mark.slow
 def test_bad_rows_in_parquet_are_counted_and_left_out(spark: SparkSession, tmp_path: Path) -> None:
     shape = Shape(operations=64, topics=2, producers=2)
     generate(spark, tmp_path, shape, {})

@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 from analytics.load import Intake, load, parse
 from tests.spark.histories import Row, Run, write
 
+pytestmark = pytest.mark.slow
+
 OTHER = b'{"f":"put","type":"ok"}'
 
 

@@ -29,6 +29,7 @@ def rows_of(table: DataFrame) -> list[object]:
     return sorted(table.collect())
 
 
+@pytest.mark.slow
 def test_table_in_the_driver_is_what_it_was_and_leaves_no_file(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path
 ) -> None:
@@ -37,6 +38,7 @@ def test_table_in_the_driver_is_what_it_was_and_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_table_too_long_for_the_driver_is_kept_on_disk_whole(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +48,7 @@ def test_table_too_long_for_the_driver_is_kept_on_disk_whole(
     assert [path.name for path in tmp_path.glob("*/*")] == ["numbers"]
 
 
+@pytest.mark.slow
 def test_evidence_of_an_earlier_check_goes_when_there_is_none_any_more(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path
 ) -> None:
@@ -56,6 +59,7 @@ def test_evidence_of_an_earlier_check_goes_when_there_is_none_any_more(
     assert not (tmp_path / "evidence" / "gap").exists()
 
 
+@pytest.mark.slow
 def test_evidence_too_long_for_the_driver_is_kept_whole(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +69,7 @@ def test_evidence_too_long_for_the_driver_is_kept_whole(
     assert rows_of(kept) == rows_of(written) == rows_of(numbers)
 
 
+@pytest.mark.slow
 def test_only_what_has_no_rows_by_its_plan_is_left_out_of_a_join(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path
 ) -> None:
@@ -83,6 +88,7 @@ def test_only_what_has_no_rows_by_its_plan_is_left_out_of_a_join(
     ]
 
 
+@pytest.mark.slow
 def test_short_and_long_histories_have_the_same_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

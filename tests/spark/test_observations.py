@@ -10,6 +10,8 @@ from analytics import observations
 from analytics.tables import ticks_of
 from chaos.history import longest_gap_ns
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 SECOND_NS = 1_000 * MS
 EVENTS = "run_id STRING, f STRING, phase STRING, error STRING, t_ns BIGINT"

@@ -12,6 +12,8 @@ from analytics.check import check
 from analytics.verdict import Verdict
 from tests.spark.histories import Run, write
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_run_in_which_too_little_succeeded_is_unknown_though_nothing_was_found(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch

@@ -161,6 +161,7 @@ def found(find: Find) -> Found:
     return find(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", PLANTS)
 def test_planted_violation_is_found_and_nothing_else(name: str, seed: int, found: Found) -> None:
@@ -170,6 +171,7 @@ def test_planted_violation_is_found_and_nothing_else(name: str, seed: int, found
     assert dict(actual) == find_all(broker.run.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_clean_run_raises_no_alarm(seed: int, found: Found) -> None:
     assert not any(found.get(f"clean-{seed}", {}).values())

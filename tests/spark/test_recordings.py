@@ -141,6 +141,7 @@ def test_a_planted_violation_is_found(name: str, seed: int) -> None:
     assert kinds <= possible
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_digests_that_do_not_add_up_make_a_line_malformed(spark: SparkSession) -> None:
     rows = histories()["clean-1"]

@@ -101,6 +101,7 @@ def series(history: History, seen: Observations) -> Series:
     return collected
 
 
+@pytest.mark.slow
 def test_rates_count_publications_by_the_end_of_their_operation(series: Series) -> None:
     assert (series.axis.count, series.axis.width_s) == (8, 0.1)
     assert {name: list(values) for name, values in series.rates.items()} == {
@@ -111,6 +112,7 @@ def test_rates_count_publications_by_the_end_of_their_operation(series: Series) 
     }
 
 
+@pytest.mark.slow
 def test_latency_and_staleness_are_where_there_are_samples_and_nowhere_else(
     series: Series,
 ) -> None:
@@ -120,16 +122,19 @@ def test_latency_and_staleness_are_where_there_are_samples_and_nowhere_else(
     assert series.staleness.p50 == [None, 60, *nothing[:4], 170, None]
 
 
+@pytest.mark.slow
 def test_unseen_is_what_standing_subscriptions_lack(series: Series) -> None:
     assert series.unseen == [2, 0, 0, 0, 1, 1, 0, 0]
 
 
+@pytest.mark.slow
 def test_faults_phases_and_leaders_have_their_times(series: Series) -> None:
     assert series.phases == (Phase("warmup", 0.02, 0.7),)
     assert series.bands == (Band("kill", ("node-1",), 0.2, 0.42, True),)
     assert series.leads == (Lead("n1", 1, 0.09, 0.09, 1), Lead("n2", 2, 0.45, 0.45, 1))
 
 
+@pytest.mark.slow
 def test_clocks_of_two_hosts_are_not_put_on_one_axis(history: History, seen: Observations) -> None:
     elsewhere = F.when(F.col("process") == "p", F.lit("far")).otherwise(F.col("host"))
     events = history.events.withColumn("host", elsewhere)
@@ -196,6 +201,7 @@ def judged(history: History, seen: Observations) -> Report:
     return replace(told, directory=directory, checks=checks, observations=seen, reasons=())
 
 
+@pytest.mark.slow
 def test_operations_of_witnesses_are_fetched_and_no_others(
     history: History, seen: Observations
 ) -> None:
@@ -213,6 +219,7 @@ def test_operations_of_witnesses_are_fetched_and_no_others(
     ]
 
 
+@pytest.mark.slow
 def test_report_writes_page_and_data_into_the_run_s_directory(
     history: History, seen: Observations
 ) -> None:
@@ -225,6 +232,7 @@ def test_report_writes_page_and_data_into_the_run_s_directory(
     assert json.loads((directory / "report.json").read_text())["verdict"] == "invalid"
 
 
+@pytest.mark.slow
 def test_page_that_cannot_be_made_is_a_reason_for_doubt_and_hides_nothing(
     history: History, seen: Observations, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from tests.spark.histories import clean_run, write
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("s3a://bucket/run", True), ("file:/tmp/run", True), ("runs/one", False), ("/a:b/c", False)],
@@ -23,6 +24,7 @@ def test_url_is_told_from_a_path(text: str, expected: bool) -> None:
     assert is_url(text) is expected
 
 
+@pytest.mark.slow
 def test_remote_file_is_read_like_a_local_one(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"one\ntwo\n" * 300_000)  # more than a buffer
     remote = place_of(spark, tmp_path.as_uri())
@@ -38,6 +40,7 @@ def test_remote_file_is_read_like_a_local_one(spark: SparkSession, tmp_path: Pat
         assert (there.readline(), there.tell()) == (b"two\n", 8)
 
 
+@pytest.mark.slow
 def test_remote_directory_is_listed_written_and_removed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -70,6 +73,7 @@ def test_run_behind_a_url_is_the_same_run(spark: SparkSession, tmp_path: Path) -
     assert load(spark, tmp_path).intake == remote
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -10,6 +10,8 @@ from analytics.load import parse
 from analytics.tables import Tables, build, ticks_of
 from tests.spark.histories import Run
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 SECOND_MS = 1_000
 ACKS = "run_id STRING, end_ns BIGINT"

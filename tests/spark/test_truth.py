@@ -63,6 +63,7 @@ def test_run_without_truth_is_valid_by_the_other_checks(
     assert (document["verdict"], document["not_judged"]) == (None, "no truth collected")
 
 
+@pytest.mark.slow
 def test_truth_is_judged_and_what_it_shows_is_told(tmp_path: Path, checks_of_truth: None) -> None:
     run = run_with_truth()
     run.truth[2]["digest"] = "ff00ff00ff"
@@ -74,6 +75,7 @@ def test_truth_is_judged_and_what_it_shows_is_told(tmp_path: Path, checks_of_tru
     assert report.checks[1].verdict is Verdict.VALID
 
 
+@pytest.mark.slow
 def test_missing_truth_makes_it_unknown_unless_it_was_never_to_be_collected(
     tmp_path: Path, checks_of_truth: None
 ) -> None:
@@ -83,6 +85,7 @@ def test_missing_truth_makes_it_unknown_unless_it_was_never_to_be_collected(
     assert report.reasons == ("truth of c is missing: its disk was to be read",)
 
 
+@pytest.mark.slow
 def test_malformed_truth_is_counted_and_all_of_it_may_be_missing(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -150,6 +150,7 @@ class RandomRun:
                         run.found_on(node, "counter", **counter)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=1,
     deadline=None,  # a batch takes seconds on a busy machine

@@ -142,6 +142,7 @@ def test_what_rests_on_absence_is_no_proof_where_a_line_is_missing(
     is_as(twins.report_of(tmp_path), case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", OF_BOTH, ids=lambda case: case[0].__name__)
 def test_spark_says_the_same_of_a_run_with_a_missing_line(
     tmp_path: Path, few: None, case: Case
@@ -155,6 +156,7 @@ def test_spark_says_the_same_of_a_run_with_a_missing_line(
         assert (one.count, one.verdict, one.no_proof) == (same.count, same.verdict, same.no_proof)
 
 
+@pytest.mark.slow
 def test_torn_end_weakens_nothing_and_twins_and_spark_report_in_one_form(
     tmp_path: Path, few: None
 ) -> None:
