@@ -17,7 +17,7 @@ from cluster.links import (
     Address,
     Reason,
 )
-from cluster.messages import Barrier, encode
+from cluster.messages import AppendEntries, Barrier, encode
 from cluster.peers import Connected, Disconnected
 from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, World, a_says, is_closed
 
