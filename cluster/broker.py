@@ -249,7 +249,11 @@ class Broker:
             self._serve(waiting, now_ms)
         else:
             assert isinstance(outcome, Done)
-            self._acknowledge(waiting, outcome.body)
+            body = outcome.body
+            if waiting.request.type == REQUEST_ID:
+                known = waiting.request.body["recovery"]
+                body = body | self.store.since_recovery(body["client_id"], known)
+            self._acknowledge(waiting, body)
 
     # --- reads --------------------------------------------------------------------------------
 

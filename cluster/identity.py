@@ -47,6 +47,10 @@ class WrongNode(IdentityError):
     """The directory belongs to another node than the configured one."""
 
 
+class WrongMembers(IdentityError):
+    """The directory's cluster has other members than the configured ones."""
+
+
 class DamagedIdentity(IdentityError):
     """The identity's file can't be believed."""
 
@@ -131,7 +135,9 @@ class Identity:
         """Raise WrongCluster or WrongNode unless this is the configured cluster and node."""
         if self.cluster_id != cluster_id:
             raise WrongCluster(
-                f"{directory} belongs to cluster {self.cluster_id!r}, configured is {cluster_id!r}"
+                f"{directory} belongs to cluster {self.cluster_id!r}, configured is {cluster_id!r}."
+                " If the cluster was recovered from another node: move this directory away and"
+                " start with an empty one"
             )
         if self.node != node:
             raise WrongNode(f"{directory} belongs to node {self.node!r}, configured is {node!r}")

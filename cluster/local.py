@@ -16,6 +16,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -35,6 +36,7 @@ from typing import Any, Final, Self
 import cluster
 import flotilla
 from cluster.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, load
+from cluster.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
 from flotilla.connection import Connection
 from flotilla.protocol import STATUS, Request, encode_request
 
@@ -202,6 +204,29 @@ class LocalCluster:
             self.kill(name)
         if self._data_dir(name).exists():
             shutil.rmtree(self._data_dir(name))
+
+    def recover(self, name: str, confirm: Callable[[Found], None] = lambda found: None) -> str:
+        """Make a new cluster of what the node `name` has, after the others' disks were lost.
+
+        Every node must be dead. The others begin empty; old data is kept beside what is new.
+        Returns the new cluster's id. `confirm` may raise: then nothing was changed. Raises
+        LocalError, RecoveryError.
+        """
+        alive = self.pids()
+        if alive:
+            raise LocalError(f"{', '.join(alive)} still run: a recovery is for dead nodes")
+        names = [node.name for node in self.nodes()]
+        with Recovery(Path(self.node(name).data_dir), None) as recovery:
+            confirm(recovery.found)
+            cluster_id = new_cluster_id(recovery.found.identity.cluster_id)
+            recovery.finish(cluster_id, names)
+        for other in names:
+            if other != name and self._data_dir(other).exists():
+                self._data_dir(other).rename(unused(self._data_dir(other).parent / BACKUP_NAME))
+            file = self._config_file(other)
+            line = f"cluster_id = {json.dumps(cluster_id)}"
+            file.write_text(re.sub("(?m)^cluster_id = .*$", line, file.read_text()))
+        return cluster_id
 
     def statuses(self) -> dict[str, dict[str, Any]]:
         """Return what each node says of itself (the body of its STATUS); silent ones are absent."""

@@ -21,7 +21,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster.config import ConfigError
+from cluster.identity import IdentityError
 from cluster.local import LocalCluster, LocalError
+from cluster.recovery import Found, RecoveryError
+from cluster.recovery_cli import report
 
 DEFAULT_DIR: Final = Path("flotilla-data")
 DEFAULT_PORT: Final = 7000
@@ -47,7 +50,7 @@ def main() -> None:
     """Run the command line; exit 1 with a message for everything that a user can mend."""
     try:
         commands()
-    except (LocalError, ConfigError) as error:
+    except (LocalError, ConfigError, RecoveryError, IdentityError) as error:
         errors = Console(stderr=True, highlight=False, soft_wrap=True)
         errors.print(f"[red]Error:[/] {escape(str(error))}")
         sys.exit(1)
@@ -154,6 +157,23 @@ def wipe(directory: Path, node: str) -> None:
     LocalCluster(directory).wipe(node)
     again = f"{_typed('flotilla-cluster')} restart --dir {shlex.quote(str(directory))} {node}"
     _console.print(f"{node}: wiped; next: {again}", soft_wrap=True)
+
+
+@commands.command()
+@_dir_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.argument("node")
+def recover(directory: Path, node: str, yes: bool) -> None:
+    """Make a new cluster of what NODE has, after the others' data was lost. Nothing may run."""
+
+    def confirm(found: Found) -> None:
+        _console.print(report(found), markup=False, soft_wrap=True)
+        if not yes:
+            click.confirm("Make a new cluster of it?", abort=True)
+
+    cluster_id = LocalCluster(directory).recover(node, confirm)
+    again = f"{_typed('flotilla-cluster')} up --dir {shlex.quote(str(directory))}"
+    _console.print(f"\ncluster {cluster_id} of what {node} had; next: {again}", soft_wrap=True)
 
 
 @commands.command()

@@ -11,10 +11,14 @@ names its incarnation; or by a copy of the store in which an Admit entry names i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cluster.identity import Identity
 from cluster.levels import LEVEL_FIRST, Build
 from cluster.messages import PROTOCOL_VERSION, Extension, Hello
+
+UNNAMED: Final = ""
+"""The incarnation of a member that a recovered cluster has not named yet; no directory has it."""
 
 Hellos = Mapping[str, Hello | None]
 
@@ -68,6 +72,34 @@ def founding_set(name: str, incarnation: str, hellos: Hellos) -> dict[str, str] 
             return None
         founding[other] = hello.incarnation
     return founding
+
+
+def waited_for(members: Mapping[str, str], hellos: Hellos) -> dict[str, str]:
+    """Return the members that a recovered cluster has not named and can't name yet, and why.
+
+    `members`: as they stand in the one node that was recovered. It names the others at once, when
+    each is connected and fresh: to name fewer would leave those who come later to a majority that
+    one more loss ends.
+    """
+    return {
+        name: "not connected" if hello is None else "its data directory is not empty"
+        for name, hello in ((name, hellos.get(name)) for name in members)
+        if members[name] == UNNAMED and (hello is None or not hello.fresh)
+    }
+
+
+def named_members(members: Mapping[str, str], hellos: Hellos) -> dict[str, str] | None:
+    """Return a recovered cluster's members once all can be named, None before and after.
+
+    There is one node that was recovered, and it does so once: from then on members change by
+    entries of the log. Nobody is a member by it before that is on this node's disk.
+    """
+    if UNNAMED not in members.values() or waited_for(members, hellos):
+        return None
+    return {
+        name: incarnation if hello is None or incarnation != UNNAMED else hello.incarnation
+        for name, incarnation, hello in ((*pair, hellos.get(pair[0])) for pair in members.items())
+    }
 
 
 def is_linked(hello: Hello | None, admitted: str | None, applied_index: int) -> bool:

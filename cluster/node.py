@@ -38,6 +38,7 @@ from cluster.identity import DirectoryLock, Identity, IdentityError
 from cluster.levels import BUILD
 from cluster.membership import ReplacedError, hello_of
 from cluster.peers import PeerPort
+from cluster.recovery_cli import recover
 from cluster.replica import Replica, ReplicaSettings
 from cluster.segments import JournalError
 from cluster.tables import CorruptStore
@@ -335,7 +336,7 @@ def _blamed(key: str, value: str) -> Iterator[None]:
         raise ConfigError([f"{key}: {reason}"]) from error
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="flotilla")
 @click.option(
     "--config",
@@ -343,13 +344,16 @@ def _blamed(key: str, value: str) -> Iterator[None]:
     type=click.Path(path_type=Path, dir_okay=False),
     help="TOML file with the node's settings; FLOTILLA_… variables override it.",
 )
-def main(path: Path | None) -> None:
-    """Run one Flotilla node until SIGTERM.
+@click.pass_context
+def main(context: click.Context, path: Path | None) -> None:
+    """Run one Flotilla node until SIGTERM, or a command on its data directory.
 
     Exit codes: 0 stopped orderly, 65 the data directory is damaged or in use, 70 the replica had to
     stop, 74 a disk or file failed, 78 the settings are wrong, or name a directory or a port that it
     cannot have.
     """
+    if context.invoked_subcommand is not None:
+        return
     try:
         settings = config.load(path, os.environ)
     except ConfigError as error:
@@ -378,6 +382,9 @@ def main(path: Path | None) -> None:
         # sent or synced on the way out; the supervisor starts the node again from its disk.
         log.exception("failed")
         _exit(EXIT_BROKEN, "this node had to stop; its log has the traceback")
+
+
+main.add_command(recover)
 
 
 def _allow_descriptors() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flotilla.protocol import ERRORS
+from flotilla.protocol import EPOCHS_A_RECOVERY, ERRORS
 
 
 @dataclass(slots=True)
@@ -50,11 +50,19 @@ def unknown_client(client_id: str) -> Refused:
 
 
 def wrong_epoch(epoch: int, newest: int) -> Refused:
-    """Return the refusal of a process whose epoch is not the newest."""
-    if epoch < newest:
-        message = f"epoch {epoch} of the client ended, {newest} is the newest"
-        return Refused("fenced", message, {"epoch": newest})
-    return Refused("bad_request", f"`epoch` {epoch} was not issued, {newest} is the newest")
+    """Return the refusal of a process whose epoch is not the newest.
+
+    One from before a recovery, or one that this cluster's state does not know of: what the process
+    was told since then may be undone, which it has to learn (docs/recovery.md).
+    """
+    if epoch > newest or epoch // EPOCHS_A_RECOVERY < newest // EPOCHS_A_RECOVERY:
+        message = (
+            f"epoch {epoch} of the client is of another history, {newest} is the newest of this"
+            " one: the cluster was recovered, or its data put back; take up the client_id anew"
+        )
+        return Refused("recovered", message, {"epoch": newest})
+    message = f"epoch {epoch} of the client ended, {newest} is the newest"
+    return Refused("fenced", message, {"epoch": newest})
 
 
 def stale_request(sequence: int, last: int) -> Refused:
@@ -70,4 +78,8 @@ def too_many(what: str, limit: int) -> Refused:
 
 def beyond_the_end(last_id: int, end: int) -> Refused:
     """Return the refusal of a `last_id` that the topic has not reached."""
-    return Refused("bad_request", f"`last_id` {last_id} is above {end}, the topic's end")
+    message = (
+        f"`last_id` {last_id} is above {end}, the topic's end: nobody was given it, or the cluster"
+        " was recovered, or its data put back"
+    )
+    return Refused("bad_request", message, {"end": end})

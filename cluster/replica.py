@@ -23,10 +23,19 @@ from cluster.catchup import SnapshotFetch, SnapshotServer, Worker
 from cluster.core import FIRST_INDEX, Timing
 from cluster.files import DISK, Files, exit_process
 from cluster.frontend import Frontend, Leading
-from cluster.identity import Identity
+from cluster.identity import Identity, WrongMembers
 from cluster.journal import Journal
 from cluster.levels import BUILD, Build
-from cluster.membership import check_not_replaced, founding_set, hello_of, is_linked, to_admit
+from cluster.membership import (
+    UNNAMED,
+    check_not_replaced,
+    founding_set,
+    hello_of,
+    is_linked,
+    named_members,
+    to_admit,
+    waited_for,
+)
 from cluster.messages import (
     Health,
     Hello,
@@ -44,6 +53,7 @@ from cluster.transport import RaftTransport
 
 PEER_MESSAGES_PER_TURN_MAX: Final = 1024  # bounds the time to the next heartbeat
 HEALTH_PERIOD_S: Final = 0.5
+WAITING_PERIOD_S: Final = 10.0  # a recovered node says that often which members it waits for
 ADMIT_PERIOD_S: Final = 0.5
 GARBAGE_ROWS_PER_TURN_MAX: Final = 64  # about a millisecond of deletes
 
@@ -120,6 +130,7 @@ class Replica:
         self._linked: set[str] = set()
         self._health: dict[str, Health] = {}
         self._next_health_s = self._next_admit_s = self._barrier_repeat_s = now
+        self._next_waiting_s = now
         self._standing = ("", 0, "")
         self._raft_standing: object = None
         self._led_term: int | None = None
@@ -146,6 +157,13 @@ class Replica:
         if not snapshots.make_shrinkable(settings.database):
             self._log("store_cannot_shrink", reason="made by version 0.1; too large to be remade")
         self.store = Store.open(settings.database, {})
+        members = sorted(self.store.members)
+        if members != sorted(settings.members):
+            raise WrongMembers(
+                f"{settings.data_dir} belongs to a cluster of {', '.join(members)}, configured are"
+                f" {', '.join(settings.members)}. A cluster's members are fixed: to have others,"
+                " make a new cluster of it with `flotilla-node recover --members`"
+            )
         self._start_raft()
 
     def _join(self) -> None:
@@ -241,6 +259,18 @@ class Replica:
             raft, self.broker, self.journal, settings.uncommitted_entries_max
         )
 
+    def _name_members(self) -> None:
+        """As the node that a cluster was recovered from: name the others, who are empty."""
+        hellos = {name: self._peers.hello_of(name) for name in self.settings.others}
+        named = named_members(self.store.members, hellos)
+        if named is not None:
+            self.store.name_members(named)
+            self._log("members_named", members=named)
+            self._members_changed()
+        elif self._now >= self._next_waiting_s:
+            self._next_waiting_s = self._now + WAITING_PERIOD_S
+            self._log("recovered_waits", members=waited_for(self.store.members, hellos))
+
     # --- Raft's Snapshots port ----------------------------------------------------------------
 
     def position(self) -> tuple[int, int]:
@@ -283,6 +313,8 @@ class Replica:
         if self.raft is None:
             self._join()
         if self.raft is not None:
+            if UNNAMED in self.store.members.values():
+                self._name_members()
             self.raft.begin_turn(now)
         for name, message in messages:
             self._take_message(name, message)

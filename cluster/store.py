@@ -81,6 +81,7 @@ class Store:
             Admit: self._admit,
         }
         self.members = database.members()
+        self._recoveries = database.recoveries()
         self.applied_index, self.applied_term = database.position()
         self._committed_index = self.applied_index
 
@@ -304,7 +305,10 @@ class Store:
         """Answer a PUT whose first counter is not the one behind the producer's last."""
         if operation.counter > producer.counter:
             expected = producer.counter + 1
-            message = f"`counter` {operation.counter} leaves a hole, {expected} is expected"
+            message = (
+                f"`counter` {operation.counter} leaves a hole, {expected} is expected: one before"
+                " it was not sent, or the cluster was recovered, or its data put back"
+            )
             return Refused("counter_gap", message, {"expected": expected})
         if operation.counter + count - 1 > producer.counter:
             return Refused("bad_request", f"the batch overlaps counter {producer.counter} in part")
@@ -411,6 +415,45 @@ class Store:
         return Delivery(
             topic.name, first_id, *self._publications.cut(topic, first_id, max_count, max_bytes)
         )
+
+    # --- recoveries (docs/recovery.md) ----------------------------------------------------------
+
+    def name_members(self, members: Mapping[str, str]) -> None:
+        """Give a recovered cluster its first members {name: incarnation}; durable on return."""
+        assert self.applied_index == self._committed_index, "nothing is applied before"
+        self.members = dict(members)
+        self._dirty_members = True
+        self._flush()
+        self._database.commit()
+        tables.checkpoint(self._database.path)
+
+    def since_recovery(self, client_id: str, known: str | None) -> dict[str, Any]:
+        """Return what REQUEST_ID tells a client of recoveries; `known`: the last it was told of.
+
+        `settled`, if there was one since: up to this id each subscription's publications are the
+        same as before. The client's cursor proves as much: it was moved by an entry of this log.
+        """
+        topics = self._topics.of(client_id)
+        names = ["", *(recovery.name for recovery in self._recoveries)]
+        told: dict[str, Any] = {
+            "recovery": names[-1],
+            "ends": {name: topics[name].last_id for name in sorted(topics)},
+        }
+        if known is not None and known != names[-1]:
+            settled = self._recoveries[names.index(known)].settled if known in names else {}
+            told["settled"] = {
+                name: max(settled.get(name, 0), topics[name].subscribers[client_id].cursor)
+                for name in sorted(topics)
+            }
+        return told
+
+    def topic_ends(self) -> dict[str, int]:
+        """Return the last id of every topic with a subscriber."""
+        return {name: topic.last_id for name, topic in self._topics.active.items()}
+
+    def unread_publications(self) -> int:
+        """Return how many publications are kept for somebody who has not got them."""
+        return sum(topic.last_id - topic.floor_id for topic in self._topics.active.values())
 
     # --- views ----------------------------------------------------------------------------------
 

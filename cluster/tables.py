@@ -16,6 +16,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +56,15 @@ CREATE TABLE publications(key INTEGER PRIMARY KEY, entry INTEGER NOT NULL,
     lengths BLOB NOT NULL, data BLOB NOT NULL);
 """
 
+# Only in the database of a cluster that was recovered (docs/recovery.md).
+_RECOVERIES_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS recoveries(number INTEGER PRIMARY KEY, name TEXT NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS settled(recovery INTEGER NOT NULL, topic TEXT NOT NULL,
+    last_id INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY(recovery, topic)) WITHOUT ROWID;
+"""
+RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
+
 _WRITER_PRAGMAS: Final = (
     f"cache_size=-{CACHE_KIB}",
     "wal_autocheckpoint=0",  # the worker does it
@@ -64,6 +74,14 @@ _WRITER_PRAGMAS: Final = (
 REMADE: Final = ".remade"  # the suffix of a store that is made anew, until it is whole
 _INCREMENTAL: Final = 2  # PRAGMA auto_vacuum: free pages are given back when asked for
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One recovery of the cluster: its name, and each topic's last id that was certainly kept."""
+
+    name: str
+    settled: Mapping[str, int]
 
 
 class CorruptStore(Exception):
@@ -172,6 +190,10 @@ class Database:
             if enough():
                 break
         return free_bytes > kept_bytes
+
+    def recoveries(self) -> list[Recovery]:
+        """Return the recoveries that the cluster came through, oldest first."""
+        return read_recoveries(self.path, self._connection)
 
     @property
     def in_transaction(self) -> bool:
@@ -304,6 +326,64 @@ def read_position(path: Path, connection: sqlite3.Connection) -> tuple[int, int]
     if len(rows) != 1 or row_crc(rows[0][:2]) != rows[0][2]:
         raise CorruptStore(path, f"no applied index: {rows}")
     return rows[0][0], rows[0][1]
+
+
+def read_recoveries(path: Path, connection: sqlite3.Connection) -> list[Recovery]:
+    """Return the recoveries that the cluster came through, oldest first. Raises CorruptStore."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'recoveries'").fetchall():
+        return []
+    rows = connection.execute("SELECT number, name, crc FROM recoveries ORDER BY number").fetchall()
+    settled: dict[int, dict[str, int]] = {number: {} for number, _, _ in rows}
+    for number, topic, last_id, crc in connection.execute("SELECT * FROM settled"):
+        if crc != row_crc((number, topic, last_id)) or number not in settled:
+            raise CorruptStore(path, f"checksum of the settled id of {topic!r}")
+        settled[number][topic] = last_id
+    for number, name, crc in rows:
+        if crc != row_crc((number, name)):
+            raise CorruptStore(path, f"checksum of recovery {number}")
+    return [Recovery(name, settled[number]) for number, name, _ in rows]
+
+
+def write_recovery(path: Path, recovery: Recovery, members: Mapping[str, str], epochs: int) -> None:
+    """Begin a new history: other members, every client's epoch raised by `epochs`; durable.
+
+    For a database that nothing else has open. Raises CorruptStore, sqlite3.Error.
+    """
+    with closing(connect(path, WRITER_BUSY_MS_MAX)) as connection:
+        connection.executescript("BEGIN IMMEDIATE;" + _RECOVERIES_SCHEMA)
+        number = len(read_recoveries(path, connection)) + 1
+        connection.execute(
+            "INSERT INTO recoveries VALUES(?, ?, ?)",
+            (number, recovery.name, row_crc((number, recovery.name))),
+        )
+        settled = [(number, *row) for row in recovery.settled.items()]
+        connection.executemany(
+            "INSERT INTO settled VALUES(?, ?, ?, ?)", [(*row, row_crc(row)) for row in settled]
+        )
+        connection.execute("DELETE FROM settled WHERE recovery <= ?", (number - RECOVERIES_KEPT,))
+        connection.execute("DELETE FROM members")
+        rows = [(*member, row_crc(member)) for member in members.items()]
+        connection.executemany("INSERT INTO members VALUES(?, ?, ?)", rows)
+        _raise_epochs(connection, epochs)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    DISK.fsync_directory(path.parent)
+
+
+def _raise_epochs(connection: sqlite3.Connection, epochs: int) -> None:
+    columns = "number, client_id, epoch, sequence, nonce, producers, names_bytes"
+    last = 0
+    while rows := connection.execute(
+        f"SELECT {columns} FROM clients WHERE number > ? ORDER BY number LIMIT 10000", (last,)
+    ).fetchall():
+        last = rows[-1][0]
+        raised = [(*row[:2], row[2] + epochs, *row[3:]) for row in rows]
+        connection.executemany(
+            "UPDATE clients SET epoch = ?, crc = ? WHERE number = ?",
+            [(row[2], row_crc(row), row[0]) for row in raised],
+        )
 
 
 def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int], None]) -> None:

@@ -78,6 +78,12 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "A newer process took up this client_id (`epoch` is the newest).",
         ),
         ErrorRow(
+            "recovered",
+            True,
+            "never",
+            "The cluster was recovered since this process took up its client_id; take it up anew.",
+        ),
+        ErrorRow(
             "stale_request",
             True,
             "never",

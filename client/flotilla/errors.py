@@ -9,6 +9,7 @@
     │   ├── AlreadyAcknowledged       asked for publications that are gone
     │   ├── CounterGap                the state directory and the broker disagree
     │   ├── Fenced                    a newer process took up this client_id
+    │   ├── Recovered                 the cluster was recovered while this process ran
     │   ├── StaleRequest              a later control request was already carried out
     │   ├── TooLarge                  over a limit of bytes or publications
     │   ├── TooMany                   over a limit of topics, clients, subscriptions
@@ -114,6 +115,15 @@ class Fenced(Refused):
     """A newer process took up this client_id: this one has to stop."""
 
     CODE = "fenced"
+
+
+class Recovered(Refused):
+    """The cluster was recovered since this process took up its client_id.
+
+    A client takes it up anew by itself and goes on, or raises ClusterRecovered; a producer stops.
+    """
+
+    CODE = "recovered"
 
 
 class StaleRequest(Refused):

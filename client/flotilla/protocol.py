@@ -52,6 +52,7 @@ ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
 TOPICS_COUNT_MAX: Final = 1_000  # rows in one TOPICS reply, so that it stays below a header's size
 FRAME_BYTES_MAX: Final = 2 * HEADER_BYTES_MAX  # the socket refuses larger frames (ZMQ_MAXMSGSIZE)
 INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
+EPOCHS_A_RECOVERY: Final = 2**32  # a recovery raises every client's epoch by this: 2 million fit
 
 
 @dataclass(slots=True)
@@ -320,7 +321,14 @@ def _no_batch(request: Request) -> None:
 def _check_request_id(request: Request) -> None:
     _no_batch(request)
     sequence = _integer(request.body, "sequence", 1)
-    request.body = {"sequence": sequence, "nonce": _text(request.body, "nonce", NAME_BYTES_MAX)}
+    nonce = _text(request.body, "nonce", NAME_BYTES_MAX)
+    request.body = {
+        "sequence": sequence,
+        "nonce": nonce,
+        "recovery": _text(request.body, "recovery", NAME_BYTES_MAX)
+        if "recovery" in request.body
+        else None,
+    }
 
 
 def _check_subscription(request: Request) -> None:

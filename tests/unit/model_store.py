@@ -75,7 +75,7 @@ class ModelStore:
         if operation.epoch is not None and operation.epoch < client["epoch"]:
             return "fenced", {"epoch": client["epoch"]}
         if operation.epoch is not None and operation.epoch > client["epoch"]:
-            return "bad_request", {}
+            return "recovered", {"epoch": client["epoch"]}
         if isinstance(operation, Put):
             return self.put(operation)
         if isinstance(operation, Advance):
@@ -182,6 +182,8 @@ class ModelStore:
     def advance(self, operation: Advance) -> Answer:
         for topic, cursor in operation.cursors.items():
             code = self.may_read(operation.client_id, topic, cursor)
+            if code == "bad_request":
+                return code, {"end": len(self.publications[topic])}
             if code not in ("ok", "already_acknowledged"):
                 return code, {}
         for topic, cursor in operation.cursors.items():

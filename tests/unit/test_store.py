@@ -290,7 +290,7 @@ def test_advance_only_moves_up_and_all_or_nothing(bench: Bench) -> None:
     assert bench.store.cursor("s", "t") == 2
     assert bench.one(Advance("s", None, {"t": 3, "u": 0})) == ("unknown_topic", {})
     assert bench.one(Advance("p", None, {"t": 3})) == ("not_subscribed", {})
-    assert bench.one(Advance("s", None, {"t": 4})) == ("bad_request", {})
+    assert bench.one(Advance("s", None, {"t": 4})) == ("bad_request", {"end": 3})
     assert bench.store.cursor("s", "t") == 2
 
 

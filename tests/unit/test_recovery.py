@@ -1,0 +1,358 @@
+"""What one node has becomes the first node of a new cluster, and nothing else is changed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from cluster.commands import Advance, Operation, Put, Register, Subscribe, encode
+from cluster.identity import (
+    IDENTITY_NAME,
+    LOCK_NAME,
+    DirectoryInUse,
+    Identity,
+    MissingIdentity,
+)
+from cluster.journal import Journal
+from cluster.membership import UNNAMED
+from cluster.recovery import (
+    BACKUP_NAME,
+    CLUSTER_ID_MAX,
+    TERMS_AHEAD,
+    UNFINISHED_NAME,
+    Recovery,
+    RecoveryError,
+    new_cluster_id,
+)
+from cluster.store import Done, Refused, Store
+from flotilla.protocol import EPOCHS_A_RECOVERY, pack
+
+MEMBERS = {"n1": "one", "n2": "two", "n3": "three"}
+FIRST = [
+    Register("me", True, None, ""),
+    Register("you", True, None, ""),
+    Subscribe("me", 1, "t", 1),
+]
+TERM = 7
+NEWER_TERM = 9  # of an election that nobody won
+
+
+def put(counter: int, count: int = 1, topic: str = "t") -> Put:
+    return Put("you", 1, topic, counter, *pack([b"%d" % (counter + i) for i in range(count)]))
+
+
+def node_data(
+    directory: Path, entries: list[list[Operation]], applied: int, node: str = "n3"
+) -> Path:
+    """Make the data directory of a node whose log has the no-op, FIRST and then `entries`.
+
+    `applied`: how many of `entries` its store has.
+    """
+    identity = Identity("old", node, MEMBERS[node], started=True)
+    (directory / "journal").mkdir(parents=True)
+    Journal.create(directory / "journal")
+    journal = Journal.open(directory / "journal")
+    store = Store.open(directory / "store" / "store.db", MEMBERS)
+    journal.setCurrentTerm(NEWER_TERM, None)
+    journal.add(b"\x01", 1, 0)
+    store.apply(1, 0, b"")
+    for index, operations in enumerate([FIRST, *entries], start=2):
+        payload = encode(0, operations)
+        journal.add(b"\0" + payload, index, TERM)
+        if index <= applied + 2:
+            store.apply(index, TERM, payload)
+    journal.sync()
+    os.close(journal._segments[0].fd)  # as a crash leaves it: without a commit hint
+    store.commit()
+    store.close()
+    identity.save(directory)
+    return directory
+
+
+def opened(directory: Path) -> Store:
+    return Store.open(directory / "store" / "store.db", {})
+
+
+def contents(directory: Path) -> dict[str, str]:
+    files = (file for file in sorted(directory.rglob("*")) if file.is_file())
+    return {str(f.relative_to(directory)): sha256(f.read_bytes()).hexdigest() for f in files}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Three PUTs of one, of which the store has one and the last is nowhere known as committed."""
+    return node_data(tmp_path / "source", [[put(1)], [put(2)], [put(3)]], applied=1)
+
+
+def test_all_that_the_journal_has_is_kept(source: Path, tmp_path: Path) -> None:
+    with Recovery(source, tmp_path / "new") as recovery:
+        found = recovery.found
+        assert (found.applied_index, found.last_index, found.term) == (3, 5, NEWER_TERM)
+        assert (found.clients, found.topics, found.publications) == (2, 1, 3)
+        assert found.members == ("n1", "n2", "n3")
+        made = recovery.finish("new", found.members)
+    store = opened(made)
+    assert store.topic_ends() == {"t": 3}
+    assert store.read("me", "t", None, 9, 999).data == b"123"  # type: ignore[union-attr]
+    store.close()
+
+
+def test_the_new_node_belongs_to_a_new_cluster_in_a_later_term(
+    source: Path, tmp_path: Path
+) -> None:
+    with Recovery(source, tmp_path / "new") as recovery:
+        made = recovery.finish("new", ["n1", "n2", "n3"])
+    identity = Identity.load(made)
+    assert identity is not None
+    assert (identity.cluster_id, identity.node, identity.started) == ("new", "n3", True)
+    assert identity.incarnation not in MEMBERS.values()
+    store, journal = opened(made), Journal.open(made / "journal")
+    assert store.members == {"n1": UNNAMED, "n2": UNNAMED, "n3": identity.incarnation}
+    place = store.applied_index, store.applied_term
+    assert place == (6, NEWER_TERM + TERMS_AHEAD)
+    assert (journal.last_index, journal.last_term) == place
+    assert journal.getCurrentTerm() == NEWER_TERM + TERMS_AHEAD
+    assert identity.admitted_index == 6
+
+
+def test_the_source_is_not_touched(source: Path, tmp_path: Path) -> None:
+    before = contents(source)
+    with Recovery(source, tmp_path / "new") as recovery:
+        recovery.finish("new", ["n1", "n2", "n3"])
+    assert contents(source) == before
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_recovery_that_is_not_confirmed_leaves_nothing_behind(
+    source: Path, tmp_path: Path, in_place: bool
+) -> None:
+    before = contents(source)
+    with Recovery(source, None if in_place else tmp_path / "new"):
+        pass
+    assert contents(source) == before
+    assert sorted(source.iterdir()) == [
+        source / name for name in (IDENTITY_NAME, "journal", "store")
+    ]
+    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
+
+
+def test_in_place_what_was_there_before_is_kept_below(source: Path) -> None:
+    before = contents(source)
+    for number, name in enumerate([BACKUP_NAME, f"{BACKUP_NAME}-2"]):
+        with Recovery(source, None) as recovery:
+            assert recovery.finish(f"new-{number}", ["n1", "n2", "n3"]) == source
+        assert (source / name / IDENTITY_NAME).exists()
+        assert not (source / UNFINISHED_NAME).exists()
+    assert contents(source / BACKUP_NAME) == before
+    store = opened(source)
+    assert store.topic_ends() == {"t": 3}
+    store.close()
+
+
+def test_a_swap_that_was_cut_short_is_no_node(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The identity is the first to leave and the last to come."""
+    import cluster.recovery
+
+    renames = 0
+
+    class Cut(Exception):
+        pass
+
+    def rename(here: Path, there: Path) -> None:
+        nonlocal renames
+        if here.parent != there.parent:  # not those that replace a file
+            renames += 1
+            if renames > cut_after:
+                raise Cut
+        os.replace(here, there)
+
+    monkeypatch.setattr(cluster.recovery.DISK, "rename", rename, raising=False)
+    for cut_after in range(1, 6):
+        renames = 0
+        directory = node_data(source.with_name(f"cut-{cut_after}"), [[put(1)]], applied=1)
+        with pytest.raises(Cut), Recovery(directory, None) as recovery:
+            recovery.finish("new", ["n1", "n2", "n3"])
+        with pytest.raises(MissingIdentity):
+            Identity.load(directory)
+        kept = directory / BACKUP_NAME
+        parts = [IDENTITY_NAME, "journal", "store"]
+        assert all((kept / part).exists() or (directory / part).exists() for part in parts)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def refusal(source: Path, target: Path, **options: bool) -> str:
+    with pytest.raises(RecoveryError) as caught, Recovery(source, target, **options):
+        pass
+    assert not target.exists() or not any(target.iterdir()), "nothing is left behind"
+    return str(caught.value)
+
+
+def test_an_empty_or_missing_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "is empty" in refusal(tmp_path / "empty", tmp_path / "new")
+    assert "is no directory" in refusal(tmp_path / "missing", tmp_path / "new")
+
+
+def test_a_node_that_never_was_a_member_is_refused(tmp_path: Path) -> None:
+    Identity.create("old", "n3").save(tmp_path / "source")
+    assert "never became a member" in refusal(tmp_path / "source", tmp_path / "new")
+
+
+def test_a_running_node_is_refused(source: Path, tmp_path: Path) -> None:
+    with open(source / LOCK_NAME, "w") as lock:
+        lock.write("4711")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(DirectoryInUse, match="4711"), Recovery(source, tmp_path / "new"):
+            pass
+    with Recovery(source, tmp_path / "new"):
+        pass
+
+
+def test_a_damaged_journal_is_named_and_the_store_can_be_taken_alone(
+    source: Path, tmp_path: Path
+) -> None:
+    [segment] = (source / "journal").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[40] ^= 1
+    segment.write_bytes(data)
+    said = refusal(source, tmp_path / "new")
+    assert str(segment) in said
+    assert "rebuild" not in said, "there are no others to rebuild it from"
+    with Recovery(source, tmp_path / "new", with_journal=False) as recovery:
+        assert recovery.found.last_index == 3
+        made = recovery.finish("new", ["n3"])
+    store = opened(made)
+    assert store.topic_ends() == {"t": 1}
+    store.close()
+
+
+def test_a_damaged_store_is_named(source: Path, tmp_path: Path) -> None:
+    database = source / "store" / "store.db"
+    data = database.read_bytes()
+    assert data.count(b"\x01\x00\x00\x001") == 1, "the row of the first publication"
+    database.write_bytes(data.replace(b"\x01\x00\x00\x001", b"\x01\x00\x00\x002"))
+    assert str(database) in refusal(source, tmp_path / "new")
+
+
+def test_a_journal_that_does_not_belong_to_the_store_is_refused(
+    source: Path, tmp_path: Path
+) -> None:
+    other = node_data(tmp_path / "other", [[put(1)]] * 3, applied=3)
+    journal = Journal.open(other / "journal")
+    journal.reset(90, TERM)
+    journal._destroy()
+    (other / "store").rename(tmp_path / "gone")
+    (source / "store").rename(other / "store")
+    assert "the journal has entries 90 to 90" in refusal(other, tmp_path / "new")
+
+
+def test_a_directory_that_is_not_empty_is_no_target(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
+    with pytest.raises(RecoveryError, match="is not empty"), Recovery(source, tmp_path / "used"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "members", "why"),
+    [
+        ("old", ["n1", "n2", "n3"], "like the old one"),
+        ("Not A Name", ["n1", "n2", "n3"], "is not 1 to 32"),
+        ("new", ["n1", "n2", "N 3", "n3", "n5"], "is not 1 to 32"),
+        ("new", ["n1", "n2"], "1, 3, 5 or 7"),
+        ("new", ["n1", "n1", "n3"], "1, 3, 5 or 7"),
+        ("new", ["n1"], "with n3 among them"),
+    ],
+)
+def test_a_wrong_cluster_is_refused_before_anything_is_made(
+    source: Path, tmp_path: Path, cluster_id: str, members: list[str], why: str
+) -> None:
+    before = contents(source)
+    with pytest.raises(RecoveryError, match=why), Recovery(source, None) as recovery:
+        recovery.finish(cluster_id, members)
+    assert contents(source) == before
+
+
+# --- what the recovered state tells clients -----------------------------------------------------
+
+
+def recovered(source: Path, target: Path, cluster_id: str = "new") -> Store:
+    with Recovery(source, target) as recovery:
+        recovery.finish(cluster_id, ["n1", "n2", "n3"])
+    return opened(target)
+
+
+def test_every_process_of_before_is_refused_until_it_takes_up_its_id_anew(
+    source: Path, tmp_path: Path
+) -> None:
+    store = recovered(source, tmp_path / "new")
+    for epoch in (1, 2, EPOCHS_A_RECOVERY - 1, EPOCHS_A_RECOVERY + 2):
+        assert code_of(store.check_client("me", epoch)) == "recovered"
+    assert store.check_client("me", EPOCHS_A_RECOVERY + 1) is None
+    [again] = applied(store, Register("me", False, 2, "nonce"))
+    assert isinstance(again, Done)
+    assert again.body["epoch"] == EPOCHS_A_RECOVERY + 2
+    assert code_of(store.check_client("me", EPOCHS_A_RECOVERY + 1)) == "fenced"
+    store.close()
+
+
+def code_of(refused: Refused | None) -> str:
+    assert refused is not None
+    return refused.code
+
+
+def applied(store: Store, *operations: Operation) -> list[Done | Refused]:
+    return store.apply(store.applied_index + 1, 10**7, encode(0, operations))
+
+
+def test_clients_are_told_up_to_where_ids_are_what_they_were(tmp_path: Path) -> None:
+    source = node_data(tmp_path / "source", [[put(1)], [put(2)], [put(3)]], applied=2)
+    store = recovered(source, tmp_path / "new")
+    told = store.since_recovery("me", "")
+    assert told["ends"] == {"t": 3}
+    assert told["settled"] == {"t": 2}, "the last PUT was not known to be committed"
+    assert "settled" not in store.since_recovery("me", told["recovery"])
+    assert "settled" not in store.since_recovery("me", None)
+    store.close()
+
+
+def test_a_cursor_that_the_log_has_proves_more_than_the_commit_index(tmp_path: Path) -> None:
+    entries: list[list[Operation]] = [[put(1, 5)], [Advance("me", 1, {"t": 4})]]
+    store = recovered(node_data(tmp_path / "source", entries, applied=0), tmp_path / "new")
+    assert store.since_recovery("me", "")["settled"] == {"t": 4}
+    store.close()
+
+
+def test_a_second_recovery_vouches_for_what_came_after_the_first_alone(tmp_path: Path) -> None:
+    source = node_data(tmp_path / "source", [[put(1)], [put(2)]], applied=1)
+    first = recovered(source, tmp_path / "one")
+    name = first.since_recovery("me", "")["recovery"]
+    applied(first, Register("you", False, None, ""))
+    again = Put("you", EPOCHS_A_RECOVERY + 2, "t", 3, *pack([b"3", b"4"]))
+    assert isinstance(applied(first, again)[0], Done)
+    first.commit()
+    first.close()
+    second = recovered(tmp_path / "one", tmp_path / "two", "newer")
+    assert second.since_recovery("me", name)["settled"] == {"t": 4}
+    assert second.since_recovery("me", "")["settled"] == {"t": 1}, "as the first recovery did"
+    assert second.since_recovery("me", "of another node's data")["settled"] == {"t": 0}
+    [body] = applied(second, Register("you", False, None, ""))
+    assert isinstance(body, Done)
+    assert body.body["epoch"] == 2 * EPOCHS_A_RECOVERY + 3
+    second.close()
+
+
+def test_the_new_name_is_short_enough_and_no_other_recovery_chooses_it() -> None:
+    names = {new_cluster_id("x" * CLUSTER_ID_MAX) for _ in range(9)}
+    assert {len(name) for name in names} == {CLUSTER_ID_MAX}
+    assert len(names) == 9
+    assert len(new_cluster_id(new_cluster_id("orders"))) == len("orders-r12345678")
