@@ -66,6 +66,7 @@ class Found:
     applied_index: int
     settled_index: int
     last_index: int
+    last_term: int
     term: int
     clients: int
     topics: int
@@ -211,6 +212,7 @@ class Recovery:
                 applied,
                 settled,
                 last,
+                store.applied_term,
                 term,
                 numbers["clients"],
                 numbers["topics"],

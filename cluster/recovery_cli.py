@@ -88,37 +88,35 @@ def report(found: Found) -> str:
 {", ".join(found.members)}
   incarnation {identity.incarnation}
   entries up to {found.last_index}: {found.applied_index} in the store, \
-{found.last_index - found.applied_index} more in the journal; newest term {found.term}
+{found.last_index - found.applied_index} more in the journal; the last of term {found.last_term}
   known to be committed: up to entry {found.settled_index}
   {found.clients} clients, {found.topics} topics, {found.subscriptions} subscriptions, \
 {found.publications} publications that somebody has still to read
 
 What is kept: all {found.last_index} entries that this node has. {kept}
 What may be lost: whatever only other nodes had, acknowledged publications too. This node can't
-know how much that is; if another one's directory is left, look at it as well (answer no), and
-take the one with more entries. Ids and counters after the lost ones are given again: clients
-notice, and say what they lose (`flotilla adopt`).
+know how much that is. If another one's directory is left, look at it as well (answer no), and
+take the one whose last entry is of the newer term, or of equal ones the one with more entries.
+Ids and counters of what is lost are given again.
 Old nodes: none of cluster {identity.cluster_id!r} can join the new cluster. If a majority of them
 could still come back, do not do this: start them instead."""
 
 
 def _next_steps(made: Path, node: str, cluster_id: str, members: list[str]) -> str:
     others = [name for name in members if name != node]
-    empty = (
-        f"""
-  2. give {" and ".join(others)} empty data directories (move old ones away), and start them;
-     each copies the state from {node}. All of them have to be there once.
-  3. restart the clients, or let them go on"""
-        if others
-        else """
-  2. restart the clients, or let them go on"""
-    )
-    return f"""
-{made} is node {node} of the new cluster {cluster_id!r}. Next:
-  1. set cluster_id = "{cluster_id}" (FLOTILLA_CLUSTER_ID) and members {", ".join(members)} \
-for every node{empty}; one that
-     was told more than was recovered fails with `cluster_recovered` and says what was lost:
-     `flotilla --state DIR adopt`, or Client.adopt(), then takes that as it is"""
+    steps = [
+        f'set cluster_id = "{cluster_id}" (FLOTILLA_CLUSTER_ID) and the members'
+        f" {', '.join(members)} for every node",
+    ]
+    if others:
+        steps.append(
+            f"give {' and '.join(others)} empty data directories (move old ones away), and start"
+            f" all: each copies the state\n     from {node}, and all of them have to be there once"
+        )
+    steps.append("restart the clients")
+    lines = [f"  {number}. {step}" for number, step in enumerate(steps, start=1)]
+    head = f"\n{made} is node {node} of the new cluster {cluster_id!r}. Next:"
+    return "\n".join([head, *lines])
 
 
 def _exit(code: int, message: str) -> NoReturn:

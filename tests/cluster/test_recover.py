@@ -67,8 +67,8 @@ def test_an_operator_recovers_all_that_the_survivor_had_and_no_old_node_joins(
 ) -> None:
     cluster = local_cluster(3)
     with (
-        Client(endpoints(cluster), tmp_path / "reader") as reader,
-        Client(endpoints(cluster), tmp_path / "writer") as writer,
+        Client(endpoints(cluster), state_dir=tmp_path / "reader") as reader,
+        Client(endpoints(cluster), state_dir=tmp_path / "writer") as writer,
     ):
         reader.subscribe("t")
         for number in range(20):
@@ -114,8 +114,8 @@ def test_an_operator_recovers_all_that_the_survivor_had_and_no_old_node_joins(
     cluster.start("n1")
     cluster.wait_for_leader()
     with (
-        Client(endpoints(cluster), tmp_path / "reader") as reader,
-        Client(endpoints(cluster), tmp_path / "writer") as writer,
+        Client(endpoints(cluster), state_dir=tmp_path / "reader") as reader,
+        Client(endpoints(cluster), state_dir=tmp_path / "writer") as writer,
     ):
         assert writer.put("t", "more").id == 21
         got = [int(message.id) for message in reader.messages("t", idle_ms=100)]
@@ -131,7 +131,7 @@ def test_an_operator_recovers_all_that_the_survivor_had_and_no_old_node_joins(
     cluster.wipe("n3")
     cluster.start("n3")
     await_that(lambda: events(cluster, "n3", "readmitted"), cluster)
-    with Client(endpoints(cluster), tmp_path / "writer") as writer:
+    with Client(endpoints(cluster), state_dir=tmp_path / "writer") as writer:
         assert writer.put("t", "after all").id == 22
 
 
@@ -139,7 +139,7 @@ def test_a_recovery_may_make_a_cluster_of_one_which_serves_at_once(
     local_cluster: ClusterFactory, tmp_path: Path
 ) -> None:
     cluster = local_cluster(3)
-    with Client(endpoints(cluster), tmp_path / "me") as client:
+    with Client(endpoints(cluster), state_dir=tmp_path / "me") as client:
         client.subscribe("t")
         client.put("t", "a")
     cluster.down()
@@ -154,7 +154,7 @@ def test_a_recovery_may_make_a_cluster_of_one_which_serves_at_once(
     call_it(cluster, "alone", "n2")
     cluster.start("n2")
     await_that(lambda: cluster.leader() == "n2", cluster)
-    with Client(cluster.endpoints()["n2"], tmp_path / "me") as client:
+    with Client(cluster.endpoints()["n2"], state_dir=tmp_path / "me") as client:
         assert client.put("t", "b").id == 2
         assert [message.publication for message in client.messages("t", idle_ms=50)] == [b"a", b"b"]
 
