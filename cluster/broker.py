@@ -251,7 +251,7 @@ class Broker:
             assert isinstance(outcome, Done)
             body = outcome.body
             if waiting.request.type == REQUEST_ID:
-                known = waiting.request.body["recovery"]
+                known = waiting.request.body.get("recovery")
                 body = body | self.store.since_recovery(body["client_id"], known)
             self._acknowledge(waiting, body)
 

@@ -321,14 +321,10 @@ def _no_batch(request: Request) -> None:
 def _check_request_id(request: Request) -> None:
     _no_batch(request)
     sequence = _integer(request.body, "sequence", 1)
-    nonce = _text(request.body, "nonce", NAME_BYTES_MAX)
-    request.body = {
-        "sequence": sequence,
-        "nonce": nonce,
-        "recovery": _text(request.body, "recovery", NAME_BYTES_MAX)
-        if "recovery" in request.body
-        else None,
-    }
+    checked = {"sequence": sequence, "nonce": _text(request.body, "nonce", NAME_BYTES_MAX)}
+    if request.body.get("recovery") is not None:  # "" is an answer: there was none
+        checked["recovery"] = _text(request.body, "recovery", NAME_BYTES_MAX)
+    request.body = checked
 
 
 def _check_subscription(request: Request) -> None:
