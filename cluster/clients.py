@@ -179,14 +179,14 @@ class Clients:
         producer.puts += 1
         self._dirty_producers.add(producer)
 
-    def original_id(self, producer: Producer, counter: int) -> int:
-        """Return the id that `counter` was stored under; 0 if not stored or too long ago."""
+    def original_id(self, producer: Producer, counter: int) -> int | None:
+        """Return the id that `counter` was stored under; 0: not stored, None: too long ago."""
         puts = list(_PAIR.iter_unpack(producer.recent))
         if not puts or puts[0][0] > counter:
             puts = self._earlier(producer) + puts
         place = bisect_right(puts, counter, key=lambda put: put[0])
         if place == 0:
-            return 0
+            return None
         start, first_id = puts[place - 1]
         return first_id + counter - start if first_id else 0
 

@@ -299,7 +299,8 @@ class Store:
         if topic is not None:
             first_id = self._publications.add(topic, count, operation.lengths, operation.data)
         self._clients.record(producer, operation.counter, count, first_id)
-        return Done({"id": first_id, "count": count, "duplicate": False})
+        stored = topic is not None
+        return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
 
     def _put_again(self, operation: Put, producer: Producer, count: int) -> Outcome:
         """Answer a PUT whose first counter is not the one behind the producer's last."""
@@ -313,7 +314,8 @@ class Store:
         if operation.counter + count - 1 > producer.counter:
             return Refused("bad_request", f"the batch overlaps counter {producer.counter} in part")
         first_id = self._clients.original_id(producer, operation.counter)
-        return Done({"id": first_id, "count": count, "duplicate": True})
+        stored = None if first_id is None else first_id > 0
+        return Done({"id": first_id or 0, "count": count, "duplicate": True, "stored": stored})
 
     def _create_producer(self, client: Client, topic: str) -> Producer | Refused:
         limits = self._limits

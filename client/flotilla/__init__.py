@@ -31,6 +31,7 @@ from flotilla.errors import (
     TopicInUse,
     Unauthorized,
     Unavailable,
+    UnheardWarning,
     UnknownClient,
     UnknownTopic,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "TopicInUse",
     "Unauthorized",
     "Unavailable",
+    "UnheardWarning",
     "UnknownClient",
     "UnknownTopic",
 ]

@@ -131,11 +131,12 @@ class AsyncClient:
     async def close(self) -> None:
         """Close producers (each sends what it has, up to its deadline), sockets and state."""
         for producer in tuple(self._session.producers.values()):
-            await asyncio.to_thread(producer.close)
+            await asyncio.to_thread(producer.finish)
         async with self._lock:
             for endpoint in tuple(self._links):
                 self._close_link(endpoint)
             self._session.close()
+        self._operations.warn()
 
     async def subscribe(self, topic: str) -> SubscribeResult:
         """Subscribe durably; ids above the result's `last_id` will be delivered."""
@@ -218,6 +219,11 @@ class AsyncClient:
     # --- driving --------------------------------------------------------------------------------
 
     async def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
+        result = await self._carry_out(steps, deadline_ms_max)
+        self._operations.warn()
+        return result
+
+    async def _carry_out(self, steps: Steps[T], deadline_ms_max: int) -> T:
         async with self._lock:
             self._session.check_open()
             end_ms = now_ms() + min(self._session.deadline_ms, deadline_ms_max)
@@ -309,17 +315,20 @@ class AsyncProducer:
 
     async def send(self, publication: bytes | str) -> asyncio.Future[PutResult]:
         """Queue a publication; the future's result has its own id. Errors as `Producer.send`'s."""
+        self._producer.warn()
         if self._producer.has_room():
             return asyncio.wrap_future(self._producer.send(publication))
         return asyncio.wrap_future(await asyncio.to_thread(self._producer.send, publication))
 
     async def flush(self) -> None:
         """Wait until every publication sent so far has its answer or its error."""
-        await asyncio.to_thread(self._producer.flush)
+        await asyncio.to_thread(self._producer.await_answers)
+        self._producer.warn()
 
     async def close(self) -> None:
         """Flush, then stop. What got no answer stays in the outbox."""
-        await asyncio.to_thread(self._producer.close)
+        await asyncio.to_thread(self._producer.finish)
+        self._producer.warn()
 
 
 async def _poll(link: Link, flags: int, timeout_ms: float) -> set[Any]:

@@ -14,6 +14,7 @@ import select
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ import orjson
 
 from flotilla.arguments import OneText, ShowVersion, count, deadline_s, endpoints_type, seconds
 from flotilla.client import Client, now_ms
-from flotilla.errors import FlotillaError, Unavailable
+from flotilla.errors import FlotillaError, Unavailable, UnheardWarning
 from flotilla.operations import Delivery, Message, PutResult
 from flotilla.producer import Producer
 from flotilla.shell import Shell
@@ -55,7 +56,8 @@ exit codes:
   0    done
   1    get: nothing new; shell: a command of a script failed
   2    wrong usage
-  3    refused: it did not happen (unknown topic, not subscribed, too large, ...)
+  3    refused: it did not happen (unknown topic, not subscribed, too large, ...); put: not
+       stored, as nobody subscribes to the topic (--allow-unheard: 0)
   4    unavailable: no answer in time; a publication may have been stored, and if not it
        stands in the state directory (the outbox) and is sent before the next one
   130  interrupted; 141 the reader of the output went away
@@ -68,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     options = build_parser().parse_args(argv)
     try:
-        return _run(options)
+        with warnings.catch_warnings():  # `put` says it in its own words
+            warnings.simplefilter("ignore", UnheardWarning)
+            return _run(options)
     except FlotillaError as error:
         return complain(error)
     except KeyboardInterrupt:
@@ -117,9 +121,14 @@ def add_verbs(verbs: Any) -> None:
 
     verb("sub", _sub, "Subscribe to a topic.").add_argument("topic")
     verb("unsub", _unsub, "End a subscription.").add_argument("topic")
-    put = verb("put", _put, "Publish; prints the publication's id.")
+    put = verb("put", _put, "Publish; prints the publication's id, or `not stored`.")
     put.add_argument("topic")
-    put.usage = f"{put.prog} [-h] topic text"
+    put.usage = f"{put.prog} [-h] [--allow-unheard] topic text"
+    put.add_argument(
+        "--allow-unheard",
+        action="store_true",
+        help="exit 0 although nobody subscribes, so that nothing is stored",
+    )
     put.add_argument(
         "text",
         nargs="+",
@@ -276,14 +285,17 @@ def _unsub(client: Client, options: Any) -> int:
 
 def _put(client: Client, options: Any) -> int:
     if options.text == "-":
-        return _put_lines(client, options.topic, sys.stdin.buffer)
+        code, unheard = _put_lines(client, options.topic, sys.stdin.buffer)
+        return REFUSED if code == OK and unheard and not options.allow_unheard else code
     try:
         result = client.put(options.topic, os.fsencode(options.text))
     except FlotillaError as error:
         return complain(error, _fate(error))
-    write(f"{result.id}\n".encode())
-    if result.id == 0 and not result.duplicate:
+    if result.stored is False:
+        write(b"not stored\n")
         say(f"flotilla: nobody subscribes to {options.topic}: not stored")
+        return OK if options.allow_unheard else REFUSED
+    write(f"{result.id}\n".encode())
     return OK
 
 
@@ -315,7 +327,7 @@ class _Tally:
                 self.kept += 1
             return
         result = future.result()
-        if result.id == 0 and not result.duplicate:
+        if result.stored is False:
             self.unheard += 1
             return
         self.stored += 1
@@ -343,7 +355,8 @@ class _Tally:
         return ", ".join([*parts, f"stopped before line {stop}"])
 
 
-def _put_lines(client: Client, topic: str, lines: Iterable[bytes]) -> int:
+def _put_lines(client: Client, topic: str, lines: Iterable[bytes]) -> tuple[int, int]:
+    """Publish lines; return the exit code and how many nobody subscribed to."""
     tally = _Tally()
     is_done = False
     try:
@@ -360,7 +373,7 @@ def _put_lines(client: Client, topic: str, lines: Iterable[bytes]) -> int:
     write(f"{tally.stored} stored, last id {tally.last_id}\n".encode())
     if tally.unheard and is_done:
         say(f"flotilla: nobody subscribes to {topic}: {tally.unheard} not stored")
-    return code
+    return code, tally.unheard
 
 
 def _send_lines(producer: Producer, lines: Iterable[bytes], tally: _Tally) -> None:

@@ -309,10 +309,11 @@ class Client:
     def close(self) -> None:
         """Close producers (each sends what it has, up to its deadline), sockets and state."""
         for producer in tuple(self._session.producers.values()):
-            producer.close()
+            producer.finish()
         with self._lock:
             self._connection.close_all()
             self._session.close()
+        self._operations.warn()
 
     def subscribe(self, topic: str) -> SubscribeResult:
         """Subscribe durably; ids above the result's `last_id` will be delivered."""
@@ -412,6 +413,11 @@ class Client:
     # --- driving --------------------------------------------------------------------------------
 
     def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
+        result = self._carry_out(steps, deadline_ms_max)
+        self._operations.warn()
+        return result
+
+    def _carry_out(self, steps: Steps[T], deadline_ms_max: int) -> T:
         with self._lock:
             self._session.check_open()
             end_ms = now_ms() + min(self._session.deadline_ms, deadline_ms_max)

@@ -27,6 +27,7 @@
         ├── StateUnusable             cannot be made or written: rights, space, a file in its place
         ├── StateDamaged              unreadable, or of another version
         └── OutboxFull                unsent publications have reached their limit
+UnheardWarning (a UserWarning) says that what was published is not stored, as nobody subscribes.
 A wrong argument is Python's own TypeError or ValueError, before anything is stored or sent.
 
 What lives here: the classes and the one way from a NAK to an exception. What must not: any
@@ -184,6 +185,13 @@ class Closed(FlotillaError):
     """The client or the producer has been closed: it does nothing any more."""
 
     CODE = "closed"
+
+
+class UnheardWarning(UserWarning):
+    """Nobody subscribes to a topic: what is published there is acknowledged and not stored.
+
+    Issued once for each client and topic; `PutResult.stored` says it of each publication.
+    """
 
 
 class TopicInUse(FlotillaError):

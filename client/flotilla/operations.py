@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -27,6 +30,7 @@ from flotilla.errors import (
     FlotillaError,
     StaleRequest,
     Unavailable,
+    UnheardWarning,
     UnknownClient,
 )
 from flotilla.observer import Observer, Operation, Outcome
@@ -66,12 +70,17 @@ class SubscribeResult:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """`id` of the first of `count` publications (0: nobody subscribes, nothing was stored, or a
-    duplicate too old to remember). `duplicate`: the broker had them already."""
+    """`id` of the first of `count` publications, 0 without one. `duplicate`: the broker had them.
+
+    `stored`: True: they stand on a majority of the nodes until every subscriber has them. False:
+    they are gone, as nobody subscribes to the topic. None: they are duplicates of what the broker
+    took so long ago that it no longer knows which.
+    """
 
     id: int
     count: int
     duplicate: bool
+    stored: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,8 @@ class Operations:
         self._is_open = False
         self._numbers = itertools.count(1)  # also counts for producers' threads
         self._told: dict[str, int] = {}  # cursors that the broker has been told
+        self._unheard: set[str] = set()  # topics in which something was not stored, ever
+        self._warn_of: deque[str] = deque()  # of those, what the application has not been told
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -270,12 +281,22 @@ class Operations:
     def stored(self, operation: Operation, entry: Entry, done: Done) -> PutResult:
         """Record the ACK of a PUT and forget the entry."""
         body = done.reply.body
-        result = PutResult(body["id"], entry.count, bool(body.get("duplicate")))
+        result = PutResult(body["id"], entry.count, bool(body.get("duplicate")), _was_stored(body))
+        if result.stored is False and entry.topic not in self._unheard:
+            self._unheard.add(entry.topic)
+            self._warn_of.append(entry.topic)
         self.complete(
             operation, done, first_id=result.id, count=result.count, duplicate=result.duplicate
         )
         self.state.acknowledged(entry)
         return result
+
+    def warn(self) -> None:
+        """Issue the warnings that are due, one a topic and client. In the application's thread."""
+        while self._warn_of:
+            topic = self._warn_of.popleft()
+            message = f"nobody subscribes to {topic!r}: what is published there is not stored"
+            warnings.warn(UnheardWarning(message), stacklevel=_level_of_caller())
 
     def _resend(self, topic: str, *final: str) -> Steps[None]:
         for entry in self.state.outbox(topic):
@@ -465,6 +486,22 @@ def _kept(error: FlotillaError, stored: int, kept: int) -> FlotillaError:
     what = "it stays in the outbox and is" if kept == 1 else f"{kept} stay in the outbox and are"
     message = f"{error.message}; {what} sent before the next one"
     return type(error)(message, error.code, False, details)
+
+
+def _was_stored(body: Mapping[str, Any]) -> bool | None:
+    """Return what an ACK of a PUT says; a node of version 0.1 has no word for it."""
+    stored = body.get("stored")
+    if isinstance(stored, bool) or "stored" in body:
+        return stored
+    return bool(body["id"]) or (None if body.get("duplicate") else False)
+
+
+def _level_of_caller() -> int:
+    """Return the `stacklevel` (of who called this) of the first function that is not ours."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "flotilla":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def slices(wait_ms: float) -> Iterator[int]:

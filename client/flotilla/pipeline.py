@@ -279,7 +279,7 @@ class Pipeline:
             self._window.popleft()
             for number, future in enumerate(batch.futures):
                 id_ = result.id + number if result.id else 0
-                future.set_result(PutResult(id_, 1, result.duplicate))
+                future.set_result(PutResult(id_, 1, result.duplicate, result.stored))
             self._answered(len(batch.futures))
         if self._window:
             self._begin()

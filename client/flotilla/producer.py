@@ -61,6 +61,7 @@ class Producer:
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> None:
         self.topic = topic
+        self.warn = operations.warn
         self._deadline_ms = deadline_ms
         self._on_close = on_close
         self._batch_bytes = batch_bytes
@@ -110,6 +111,7 @@ class Producer:
         what stopped the producer.
         """
         data = as_bytes(publication)
+        self.warn()
         queue = self._queue
         with queue.changed:
             if not queue.changed.wait_for(self.has_room, self._deadline_ms / 1000):
@@ -127,6 +129,11 @@ class Producer:
 
     def flush(self) -> None:
         """Wait until every publication sent so far has its answer or its error."""
+        self.await_answers()
+        self.warn()
+
+    def await_answers(self) -> None:
+        """Flush without a warning: in whatever thread."""
         with self._queue.changed:
             if self._is_done.is_set():
                 return  # `close` has flushed, and the pipe's descriptor may be another file's now
@@ -137,11 +144,16 @@ class Producer:
 
     def close(self) -> None:
         """Flush, then stop. What got no answer stays in the outbox."""
+        self.finish()
+        self.warn()
+
+    def finish(self) -> None:
+        """Close without a warning: in whatever thread."""
         with self._queue.changed:
             if self._queue.is_closing:
                 return
             self._queue.is_closing = True
-        self.flush()
+        self.await_answers()
         self._is_done.set()
         self._wake()
         self._thread.join()

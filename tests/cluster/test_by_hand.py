@@ -39,9 +39,9 @@ def test_every_request_type_is_served_through_every_node(hands: dict[str, ByHand
         assert hand.ack("SUB", topic, me) == {"last_id": 0, "resumed": True}
         for counter in (7, 8):
             put = hand.ack("PUT", topic, me, counter=counter, publication=f"p{counter}")
-            assert put == {"id": counter - 6, "count": 1, "duplicate": False}
+            assert put == {"id": counter - 6, "count": 1, "duplicate": False, "stored": True}
         again = hand.ack("PUT", topic, me, counter=7, publication="p7")
-        assert again == {"id": 1, "count": 1, "duplicate": True}
+        assert again == {"id": 1, "count": 1, "duplicate": True, "stored": True}
         got = hand.ack("GET", topic, me, text=True)
         assert got == {"topic": topic, "id": 1, "count": 1, "publication": "p7"}
         assert hand.ack("GET", topic, me, text=True) == got, "a GET can be repeated"
@@ -65,7 +65,7 @@ def test_a_topic_made_again_goes_on_with_its_ids_and_counters(hands: dict[str, B
     hand.ack("PUT", "t", me, counter=1, publication="a")
     hand.ack("UNSUB", "t", me)
     unread = hand.ack("PUT", "t", me, counter=2, publication="nobody reads this")
-    assert unread == {"id": 0, "count": 1, "duplicate": False}
+    assert unread == {"id": 0, "count": 1, "duplicate": False, "stored": False}
     assert hand.ack("SUB", "t", me) == {"last_id": 1, "resumed": False}
     assert hand.ack("PUT", "t", me, counter=2, publication="late retry")["duplicate"]
     assert hand.ack("PUT", "t", me, counter=3, publication="b")["id"] == 2

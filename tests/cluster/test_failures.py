@@ -72,8 +72,18 @@ def test_nothing_is_lost_or_doubled_when_all_nodes_are_killed_at_once(
     cluster.start_all()
     with at(cluster, node) as hand:
         cluster.wait_for_leader()
-        assert put_until_acknowledged(hand, me, 50) == {"id": 50, "count": 1, "duplicate": True}
-        assert put_until_acknowledged(hand, me, 51) == {"id": 51, "count": 1, "duplicate": False}
+        assert put_until_acknowledged(hand, me, 50) == {
+            "id": 50,
+            "count": 1,
+            "duplicate": True,
+            "stored": True,
+        }
+        assert put_until_acknowledged(hand, me, 51) == {
+            "id": 51,
+            "count": 1,
+            "duplicate": False,
+            "stored": True,
+        }
         for id_ in range(1, 52):
             got = hand.ack("GET", "t", me, last_id=id_ - 1, text=True)
             assert (got["id"], got["publication"]) == (id_, f"p{id_}")

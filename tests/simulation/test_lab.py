@@ -26,6 +26,6 @@ def test_three_fresh_nodes_found_a_cluster_and_serve(tmp_path: Path) -> None:
     for counter in range(1, 20):
         reply = lab.ask(lab.names[counter % 3], put(me, counter, f"p{counter}"))
         assert reply.ok, reply
-        assert reply.body == {"id": counter, "count": 1, "duplicate": False}
+        assert reply.body == {"id": counter, "count": 1, "duplicate": False, "stored": True}
     got = lab.ask(other, Request("GET", "", "t", me, body={"text": True}))
     assert got.body["publication"] == "p1"

@@ -74,7 +74,7 @@ class FakeClient:
     def put_many(self, topic: str, texts: list[str]) -> list[PutResult]:
         self.asked.append(("put", topic, texts))
         self.counters[topic] = self.counters.get(topic, 0) + len(texts)
-        return [PutResult(self._answer("put_many", 1), len(texts), False)]
+        return [PutResult(self._answer("put_many", 1), len(texts), False, True)]
 
     def flush(self) -> None:
         self.asked.append(("flush",))
@@ -113,7 +113,7 @@ class FakeProducer:
             future.set_exception(answer)
         else:
             self.client.counters[self.topic] = self.client.next_counter(self.topic)
-            future.set_result(PutResult(answer, 1, False))
+            future.set_result(PutResult(answer, 1, False, True))
         if not self.client.answers[f"send_{self.topic}"]:
             self.client.line.stop()
         return future

@@ -119,8 +119,9 @@ class FakeCluster:
         counter, count = request.body["counter"], request.body["count"]
         last = client.counters.get(topic)
         if last is not None and counter <= last:
-            id_ = client.ids.get((topic, counter), 0)
-            return {"id": id_, "count": count, "duplicate": True}, b"", b""
+            id_ = client.ids.get((topic, counter))
+            body = {"id": id_ or 0, "count": count, "duplicate": True}
+            return body | {"stored": None if id_ is None else id_ > 0}, b"", b""
         if last is not None and counter > last + 1:
             raise ProtocolError("counter_gap", "a gap", expected=last + 1)
         client.counters[topic] = counter + count - 1
@@ -129,7 +130,7 @@ class FakeCluster:
             id_ = len(self.topics[topic]) + 1
             self.topics[topic] += protocol.unpack(request.lengths, request.data)
         client.ids[topic, counter] = id_
-        return {"id": id_, "count": count, "duplicate": False}, b"", b""
+        return {"id": id_, "count": count, "duplicate": False, "stored": id_ > 0}, b"", b""
 
     def _get(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         client, body = self._client(request), request.body

@@ -164,7 +164,9 @@ class ModelStore:
             if counter < expected < counter + count:
                 return "bad_request", {}
             if counter < expected:
-                return "ok", {"id": original(puts, counter), "count": count, "duplicate": True}
+                id_ = original(puts, counter)
+                answer = {"id": id_ or 0, "count": count, "duplicate": True}
+                return "ok", answer | {"stored": None if id_ is None else id_ > 0}
         publications = self.publications.get(operation.topic, [])
         here = operation.topic in self.cursors
         if here and len(publications) + count > self.limits.id_max:
@@ -177,7 +179,7 @@ class ModelStore:
             publications += [(self.entry, publication) for publication in batch]
         key = operation.client_id, operation.topic
         self.puts.setdefault(key, []).append((counter, count, first_id))
-        return "ok", {"id": first_id, "count": count, "duplicate": False}
+        return "ok", {"id": first_id, "count": count, "duplicate": False, "stored": here}
 
     def advance(self, operation: Advance) -> Answer:
         for topic, cursor in operation.cursors.items():
@@ -221,12 +223,12 @@ class ModelStore:
         return min(waiting)[1] if waiting else ""
 
 
-def original(puts: list[tuple[int, int, int]], counter: int) -> int:
-    """Return the id of `counter` among the last 1,024 PUTs, else 0."""
+def original(puts: list[tuple[int, int, int]], counter: int) -> int | None:
+    """Return the id of `counter` among the last 1,024 PUTs (0: not stored), else None."""
     for start, count, first_id in puts[-1024:]:
         if start <= counter < start + count:
             return first_id + counter - start if first_id else 0
-    return 0
+    return None
 
 
 def check_delivery(delivery: Delivery | Refused, expected: Any, count: int, size: int) -> None:

@@ -201,6 +201,7 @@ def test_the_same_is_refused_without_asserts(tmp_path: Path) -> None:
 
 def test_a_generator_of_publications_is_a_list_of_them(node: FakeNode) -> None:
     with client_of(node, rng=random.Random(1)) as client:
+        client.subscribe("t")
         [result] = client.put_many("t", (text for text in ("a", "b")))  # type: ignore[arg-type]
         assert result.count == 2
 

@@ -138,7 +138,7 @@ def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path
     bench.turn()
     bench.put(1, b"x" * 1000)
     [answer] = bench.turn()
-    assert answer.body == {"id": 1, "count": 1, "duplicate": True}
+    assert answer.body == {"id": 1, "count": 1, "duplicate": True, "stored": True}
     bench.broker.disk_low = True
     bench.put(1, b"x" * 1000)
     [(_, payload)] = bench.submit()

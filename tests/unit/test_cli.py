@@ -69,9 +69,10 @@ def test_sub_and_unsub_say_what_was_before(run: Run) -> None:
 
 
 def test_a_publication_that_nobody_could_read_is_pointed_out(run: Run) -> None:
-    code, out, err = run("put", "t", "x")
-    assert (code, out) == (0, b"0\n")
-    assert b"nobody subscribes" in err
+    for options, exit_code in (((), 3), (("--allow-unheard",), 0)):
+        code, out, err = run("put", *options, "t", "x")
+        assert (code, out) == (exit_code, b"not stored\n")
+        assert err == b"flotilla: nobody subscribes to t: not stored\n"
 
 
 def test_a_refusal_is_3_with_its_code_on_stderr(run: Run) -> None:
@@ -306,9 +307,11 @@ def test_a_line_over_the_limit_is_refused_and_those_before_it_are_stored(
 def test_lines_that_nobody_could_read_are_pointed_out_and_not_counted_as_stored(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    out, err = _process(node, tmp_path, "put", "t", "-").communicate(b"a\nb\n")
-    assert out == b"0 stored, last id 0\n"
-    assert err == b"flotilla: nobody subscribes to t: 2 not stored\n"
+    for options, exit_code in (((), 3), (("--allow-unheard",), 0)):
+        process = _process(node, tmp_path, "put", *options, "t", "-")
+        out, err = process.communicate(b"a\nb\n")
+        assert (process.returncode, out) == (exit_code, b"0 stored, last id 0\n")
+        assert err == b"flotilla: nobody subscribes to t: 2 not stored\n"
 
 
 def test_a_rerun_from_the_line_that_it_names_doubles_nothing(

@@ -44,8 +44,8 @@ from tests.unit.fake_node import (
 def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
     with client_of(node) as client:
         assert client.subscribe("t").last_id == 0
-        assert client.put("t", "größe") == PutResult(1, 1, False)
-        assert client.put("t", b"\x00\xff") == PutResult(2, 1, False)
+        assert client.put("t", "größe") == PutResult(1, 1, False, True)
+        assert client.put("t", b"\x00\xff") == PutResult(2, 1, False, True)
         delivery = client.get("t")
         assert delivery is not None
         assert (delivery.first_id, delivery.publications) == (1, ("größe".encode(),))
@@ -169,6 +169,7 @@ def test_a_publication_over_the_limit_is_refused_before_anything_is_sent(node: F
 def test_a_definite_refusal_takes_the_publication_back_with_its_counter(node: FakeNode) -> None:
     node.script(PUT, nak("too_large", limit=1))
     with client_of(node) as client:
+        client.subscribe("t")
         with pytest.raises(TooLarge) as caught:
             client.put("t", "refused")
         assert (caught.value.definite, caught.value.details["limit"]) == (True, 1)
@@ -219,7 +220,7 @@ def test_a_put_whose_answer_is_lost_is_sent_again_and_stored_once(node: FakeNode
     node.script(PUT, "silent")
     with client_of(node) as client:
         client.subscribe("t")
-        assert client.put("t", "x") == PutResult(1, 1, True)
+        assert client.put("t", "x") == PutResult(1, 1, True, True)
         assert texts_of(client, "t") == [b"x"]
 
 

@@ -137,9 +137,14 @@ def test_original_ids_are_known_for_the_last_1024_puts(bench: Bench, cached: boo
         bench.store = Store.open(bench.path, {})
     oldest = 2 * (total - clients.PUTS_KEPT)
     for counter in (oldest, oldest + 1, oldest + 777, 2 * total - 1):
-        assert bench.put(counter)[1] == {"id": counter + 1, "count": 1, "duplicate": True}
+        assert bench.put(counter)[1] == {
+            "id": counter + 1,
+            "count": 1,
+            "duplicate": True,
+            "stored": True,
+        }
     for counter in (0, oldest - 1):
-        assert bench.put(counter)[1] == {"id": 0, "count": 1, "duplicate": True}
+        assert bench.put(counter)[1] == {"id": 0, "count": 1, "duplicate": True, "stored": None}
 
 
 def test_a_producer_that_fell_out_of_the_cache_keeps_its_counter(

@@ -84,8 +84,10 @@ def many_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_files")
 def test_it_works_in_an_application_with_many_open_files(node: FakeNode) -> None:
-    with _client(node) as client, client.producer("t") as out:
-        assert out.send("x").result(5)
+    with _client(node) as client:
+        client.subscribe("t")
+        with client.producer("t") as out:
+            assert out.send("x").result(5)
 
 
 def test_many_batches_are_in_flight_but_never_more_than_allowed(node: FakeNode) -> None:
@@ -218,6 +220,7 @@ def test_an_outbox_that_others_fill_is_reported_after_the_deadline_and_the_produ
 ) -> None:
     with _client(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=12) as client:
         client.subscribe("t")
+        client.subscribe("other")
         node.always(PUT, nak("backlog_full", limit=1))
         node.script(PUT, "deaf")
         with pytest.raises(BacklogFull):

@@ -342,6 +342,6 @@ def test_the_command_line_records(
 
 def test_an_observer_beside_a_recording_is_a_programmers_error(directory: Path) -> None:
     made = Recording(directory)
-    with pytest.raises(AssertionError, match="one of the two"):
+    with pytest.raises(ValueError, match="not both"):
         Client("127.0.0.1:1", observer=made, record=directory)
     made.close()

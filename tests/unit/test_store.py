@@ -197,20 +197,32 @@ def test_counters_of_a_client_fit_into_one_reply(tmp_path: Path) -> None:
 
 
 def test_counters_are_contiguous_and_a_duplicate_gets_its_id(bench: Bench) -> None:
-    assert bench.put(40, b"a", b"b") == ("ok", {"id": 1, "count": 2, "duplicate": False})
-    assert bench.put(42, b"c") == ("ok", {"id": 3, "count": 1, "duplicate": False})
-    assert bench.put(40, b"a", b"b") == ("ok", {"id": 1, "count": 2, "duplicate": True})
-    assert bench.put(41, b"b") == ("ok", {"id": 2, "count": 1, "duplicate": True})
+    assert bench.put(40, b"a", b"b") == (
+        "ok",
+        {"id": 1, "count": 2, "duplicate": False, "stored": True},
+    )
+    assert bench.put(42, b"c") == ("ok", {"id": 3, "count": 1, "duplicate": False, "stored": True})
+    assert bench.put(40, b"a", b"b") == (
+        "ok",
+        {"id": 1, "count": 2, "duplicate": True, "stored": True},
+    )
+    assert bench.put(41, b"b") == ("ok", {"id": 2, "count": 1, "duplicate": True, "stored": True})
     assert bench.put(44) == ("counter_gap", {"expected": 43})
     assert bench.put(42, b"c", b"d") == ("bad_request", {})
-    assert bench.put(39) == ("ok", {"id": 0, "count": 1, "duplicate": True})
+    assert bench.put(39) == ("ok", {"id": 0, "count": 1, "duplicate": True, "stored": None})
     assert bench.get("s") == [b"a", b"b", b"c"]
 
 
 def test_a_put_without_subscriber_is_not_stored_but_counted(bench: Bench) -> None:
-    assert bench.put(5, topic="u") == ("ok", {"id": 0, "count": 1, "duplicate": False})
+    assert bench.put(5, topic="u") == (
+        "ok",
+        {"id": 0, "count": 1, "duplicate": False, "stored": False},
+    )
     bench.ok(Subscribe("s", None, "u", None))
-    assert bench.put(5, topic="u") == ("ok", {"id": 0, "count": 1, "duplicate": True})
+    assert bench.put(5, topic="u") == (
+        "ok",
+        {"id": 0, "count": 1, "duplicate": True, "stored": False},
+    )
     assert bench.put(6, topic="u")[1]["id"] == 1
 
 
@@ -218,7 +230,7 @@ def test_counters_outlive_the_topic(bench: Bench) -> None:
     bench.put(0, b"a")
     bench.ok(Unsubscribe("s", None, "t", None))
     bench.ok(Subscribe("s", None, "t", None))
-    assert bench.put(0, b"a") == ("ok", {"id": 1, "count": 1, "duplicate": True})
+    assert bench.put(0, b"a") == ("ok", {"id": 1, "count": 1, "duplicate": True, "stored": True})
     assert bench.get("s") == []
 
 

@@ -30,7 +30,8 @@ def _stored_again(store: Store, operation: Put, count: int) -> Done:
     topic = store._topics.active.get(operation.topic)
     blobs = operation.lengths, operation.data
     first_id = 0 if topic is None else store._publications.add(topic, count, *blobs)
-    return Done({"id": first_id, "count": count, "duplicate": False})
+    stored = first_id > 0
+    return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
 
 
 @bug("a PUT is stored once, however often it is sent", {"duplicate_stored"})
