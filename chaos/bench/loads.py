@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -168,7 +169,7 @@ def produce(
 
 def consume(report: Callable[[Stream | None], None], endpoints: Sequence[str], topic: str) -> None:
     """Report None once subscribed; then read up to END and report what came."""
-    with Client(endpoints) as client:
+    with tempfile.TemporaryDirectory() as state, Client(endpoints, state_dir=state) as client:
         client.subscribe(topic)
         report(None)
         count, began_s, heard_s = 0, 0.0, time.monotonic()

@@ -139,8 +139,8 @@ class AsyncClient:
         self._operations.warn()
 
     async def subscribe(self, topic: str) -> SubscribeResult:
-        """Subscribe durably; ids above the result's `last_id` will be delivered."""
-        return await self._run(self._operations.subscribe(topic))
+        """Subscribe durably; see `Client.subscribe`."""
+        return await self._run(self._session.subscribe(topic))
 
     async def unsubscribe(self, topic: str) -> bool:
         """End a subscription; return whether there was one. Idempotent."""

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 from flotilla import checks, retry
 from flotilla.batches import batches_of
 from flotilla.connection import REQUESTS_QUEUED_MAX, Connection, with_endpoints
-from flotilla.errors import Closed, FlotillaError, RecordError, TopicInUse
+from flotilla.errors import Closed, FlotillaError, RecordError, StateRequired, TopicInUse
 from flotilla.observer import Observer, Silent
 from flotilla.operations import (
     Ask,
@@ -155,6 +155,18 @@ class Session:
         if self._is_closed:
             raise Closed("the client is closed")
 
+    def subscribe(self, topic: str) -> Steps[SubscribeResult]:
+        """Return the steps of a SUB, which stands until UNSUB: by whom, without a directory?"""
+        self.check_open()
+        check_topic(topic)
+        if self.state.directory is None:
+            raise StateRequired(
+                "a subscription outlives this process, and without a state directory nobody could"
+                " read on or end it, while the nodes keep everything for it: give the client one,"
+                " Client(endpoints, state_dir=DIR)"
+            )
+        return self.operations.subscribe(topic)
+
     def put(self, topic: str, publications: Sequence[bytes | str]) -> Steps[list[PutResult]]:
         """Return the steps of a PUT of the client's own, which a producer would not expect."""
         check_topic(topic)
@@ -243,7 +255,8 @@ class Client:
     """A client of a Flotilla cluster.
 
     `endpoints`: HOST:PORT of any of the nodes, a list or one text with commas. `state_dir`: where
-    this client keeps its id, cursors and outbox; without it nothing survives the process.
+    this client keeps its id, cursors and outbox; without it nothing survives the process, and it
+    can't subscribe.
     `deadline_ms`: how long an operation tries. `observer`: hears of every operation.
     `record`: instead, a directory in which `flotilla-check` finds them all (docs/recording.md).
     `rng`: for jitter. Safe to use from several threads; one operation runs at a time.
@@ -316,8 +329,11 @@ class Client:
         self._operations.warn()
 
     def subscribe(self, topic: str) -> SubscribeResult:
-        """Subscribe durably; ids above the result's `last_id` will be delivered."""
-        return self._run(self._operations.subscribe(topic))
+        """Subscribe durably; ids above the result's `last_id` will be delivered.
+
+        Raises StateRequired without a state directory.
+        """
+        return self._run(self._session.subscribe(topic))
 
     def unsubscribe(self, topic: str) -> bool:
         """End a subscription; return whether there was one. Idempotent."""

@@ -23,6 +23,7 @@
     ├── TopicInUse                    an open producer alone publishes to the topic
     ├── RecordError                   the record of what this client does cannot be written
     └── StateError                    the client's own state directory
+        ├── StateRequired             a subscription needs one
         ├── StateInUse                another process has it open
         ├── StateUnusable             cannot be made or written: rights, space, a file in its place
         ├── StateDamaged              unreadable, or of another version
@@ -213,6 +214,12 @@ class StateError(FlotillaError):
     """The client's state directory cannot be used."""
 
     CODE = "state"
+
+
+class StateRequired(StateError):
+    """A subscription outlives its process: without a state directory nobody could go on with it."""
+
+    CODE = "state_required"
 
 
 class StateInUse(StateError):

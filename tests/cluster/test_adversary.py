@@ -102,11 +102,14 @@ def test_idle_connections_do_not_take_the_journals_descriptors(
 
 
 def test_a_producers_first_batch_that_is_refused_is_not_overtaken_and_lost(
-    local_cluster: ClusterFactory,
+    local_cluster: ClusterFactory, tmp_path: Path
 ) -> None:
     cluster = local_cluster(3, {"limits.backlog_bytes_max": 64 * 1024})
     endpoints = list(cluster.endpoints().values())
-    with Client(endpoints) as reader, Client(endpoints, deadline_ms=8_000) as writer:
+    with (
+        Client(endpoints, state_dir=tmp_path / "reader") as reader,
+        Client(endpoints, deadline_ms=8_000) as writer,
+    ):
         reader.subscribe("t")
         reader.put("t", bytes(60_000))
         with writer.producer("t", linger_ms=0, batch_bytes=8_000) as out:

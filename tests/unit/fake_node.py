@@ -11,6 +11,7 @@ Faults, one a request, in order: a NAK ("nak", code, details), "silent" (carried
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 import uuid
@@ -36,7 +37,8 @@ def nak(code: str, **details: Any) -> Fault:
 
 
 def client_of(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
-    """Return a client of the node, with DEADLINE_MS unless `more` says otherwise."""
+    """Return a client of the node, with a state of its own, and DEADLINE_MS if not told."""
+    state_dir = state_dir or node.new_directory()
     return Client(node.endpoint, state_dir=state_dir, **({"deadline_ms": DEADLINE_MS} | more))
 
 
@@ -182,6 +184,7 @@ class FakeNode:
         self._held: list[list[bytes]] = []
         self._parked: list[tuple[bytes, Request, float]] = []
         self._stop = threading.Event()
+        self._directories = tempfile.TemporaryDirectory(prefix="flotilla-test-")
         self._router = zmq.Context.instance().socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, 0)
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -200,6 +203,11 @@ class FakeNode:
         """Close the socket: connections to this node break."""
         self._stop.set()
         self._thread.join()
+        self._directories.cleanup()
+
+    def new_directory(self) -> Path:
+        """Return a state directory for a client, gone with the node."""
+        return Path(self._directories.name) / str(uuid.uuid4())
 
     def script(self, kind: str, *faults: Fault) -> None:
         """Let the next requests of a type meet these faults, in order."""

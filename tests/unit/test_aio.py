@@ -27,7 +27,7 @@ def test_it_offers_what_the_client_offers() -> None:
 
 def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
     async def work() -> None:
-        async with AsyncClient(node.endpoint) as client:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
             assert (await client.subscribe("t")).last_id == 0
             assert (await client.put("t", "a")).id == 1
             await client.put_many("t", ["b", "c"])
@@ -49,7 +49,9 @@ def test_a_put_whose_answer_is_lost_is_stored_once_and_a_dead_node_is_left() -> 
     async def work() -> None:
         cluster = FakeCluster()
         with FakeNode("a", cluster) as a, FakeNode("b", cluster) as b:
-            async with AsyncClient([a.endpoint, b.endpoint], deadline_ms=3_000) as client:
+            async with AsyncClient(
+                [a.endpoint, b.endpoint], state_dir=a.new_directory(), deadline_ms=3_000
+            ) as client:
                 await client.subscribe("t")
                 a.script(PUT, "silent")
                 assert (await client.put("t", "x")).duplicate
@@ -73,7 +75,9 @@ def test_without_any_node_it_is_unavailable() -> None:
 
 def test_silence_closes_the_socket(node: FakeNode) -> None:
     async def work() -> None:
-        async with AsyncClient(node.endpoint, deadline_ms=300) as client:
+        async with AsyncClient(
+            node.endpoint, state_dir=node.new_directory(), deadline_ms=300
+        ) as client:
             await client.open()
             assert list(client._links) == [0]
             node.always(PUT, "deaf")
@@ -86,7 +90,7 @@ def test_silence_closes_the_socket(node: FakeNode) -> None:
 
 def test_a_cancelled_get_has_taken_nothing_and_the_next_one_works(node: FakeNode) -> None:
     async def work() -> None:
-        async with AsyncClient(node.endpoint) as client:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
             await client.subscribe("t")
             getting = asyncio.create_task(client.get("t", wait_ms=20_000))
             await asyncio.to_thread(node.await_requests, GET, 1)
@@ -120,7 +124,7 @@ def test_a_cancelled_put_stays_in_the_outbox(node: FakeNode, tmp_path: Path) -> 
 
 def test_tasks_share_one_client_in_turn(node: FakeNode) -> None:
     async def work() -> None:
-        async with AsyncClient(node.endpoint) as client:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
             await client.subscribe("t")
             results = await asyncio.gather(*(client.put("t", str(n)) for n in range(20)))
             assert sorted(result.id for result in results) == list(range(1, 21))
@@ -130,7 +134,7 @@ def test_tasks_share_one_client_in_turn(node: FakeNode) -> None:
 
 def test_its_producer_is_awaited(node: FakeNode) -> None:
     async def work() -> None:
-        async with AsyncClient(node.endpoint) as client:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
             await client.subscribe("t")
             async with await client.producer("t") as out:
                 futures = [await out.send(str(number)) for number in range(50)]

@@ -150,7 +150,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_get_takes_as_many_as_it_is_told_and_no_more(run: Run, node: FakeNode) -> None:
     run("sub", "t")
-    with Client(node.endpoint) as client:
+    with Client(node.endpoint, state_dir=node.new_directory()) as client:
         client.put_many("t", [b"a", b"b", b"c"])
     assert run("get", "t", "--count", "2") == (0, b"a\nb\n", b"")
     assert run("get", "t", "--follow", "--count", "1") == (0, b"c\n", b"")
@@ -172,7 +172,7 @@ def test_a_person_is_told_when_nobody_answers(
 def test_a_follow_outlives_an_outage_and_says_when_it_begins_and_ends(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with Client(node.endpoint) as client:
+    with Client(node.endpoint, state_dir=node.new_directory()) as client:
         client.subscribe("t")
         code = (
             "import sys; from flotilla import cli\n"
@@ -228,7 +228,7 @@ def test_the_help_documents_every_exit_code(capsys: pytest.CaptureFixture[str]) 
 
 def test_json_is_one_object_a_line_and_says_bytes_as_base64(run: Run, node: FakeNode) -> None:
     run("sub", "t")
-    with Client(node.endpoint) as client:
+    with Client(node.endpoint, state_dir=node.new_directory()) as client:
         client.put_many("t", ["text\nof two lines", b"\xff\x00"])
     code, out, _ = run("get", "t", "--all", "--json")
     assert code == 0
@@ -279,7 +279,7 @@ def test_the_default_state_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch
 def test_lines_from_a_pipe_become_publications_bytes_and_all(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with Client(node.endpoint) as client:
+    with Client(node.endpoint, state_dir=node.new_directory()) as client:
         client.subscribe("t")
         out, err = _process(node, tmp_path, "put", "t", "-").communicate(b"a\n\xff\xfe\n\nlast")
         assert (out, err) == (b"4 stored, last id 4\n", b"")
@@ -294,7 +294,7 @@ def test_lines_from_a_pipe_become_publications_bytes_and_all(
 def test_a_line_over_the_limit_is_refused_and_those_before_it_are_stored(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with Client(node.endpoint) as client:
+    with Client(node.endpoint, state_dir=node.new_directory()) as client:
         client.subscribe("t")
     process = _process(node, tmp_path, "put", "t", "-")
     _, err = process.communicate(b"a\n" + b"x" * (1024 * 1024 + 1) + b"\n")
@@ -318,7 +318,7 @@ def test_a_rerun_from_the_line_that_it_names_doubles_nothing(
     node: FakeNode, tmp_path: Path
 ) -> None:
     lines = [b"%d\n" % number for number in range(1, 41)]
-    with Client(node.endpoint) as client:
+    with Client(node.endpoint, state_dir=node.new_directory()) as client:
         client.subscribe("t")
         node.script(PUT, "twice")
         node.always(PUT, "deaf")

@@ -132,7 +132,7 @@ def test_status_asks_the_node_at_the_endpoint() -> None:
     with (
         FakeNode("a", cluster) as a,
         FakeNode("b", cluster) as b,
-        Client([a.endpoint, b.endpoint]) as client,
+        Client([a.endpoint, b.endpoint], state_dir=a.new_directory()) as client,
     ):
         assert [client.status(number)["node"] for number in (0, 1)] == ["a", "b"]
 
@@ -239,7 +239,7 @@ def test_a_dead_node_is_left_at_once_for_the_next_endpoint() -> None:
     with (
         FakeNode("a", cluster) as a,
         FakeNode("b", cluster) as b,
-        Client([a.endpoint, b.endpoint], deadline_ms=60_000) as client,
+        Client([a.endpoint, b.endpoint], state_dir=a.new_directory(), deadline_ms=60_000) as client,
     ):
         client.subscribe("t")
         a.stop()
@@ -251,7 +251,7 @@ def test_a_client_finds_the_leader_and_stays_there() -> None:
     cluster = FakeCluster()
     cluster.leader = "c"
     with FakeNode("a", cluster) as a, FakeNode("b", cluster) as b, FakeNode("c", cluster) as c:
-        with Client([a.endpoint, b.endpoint, c.endpoint]) as client:
+        with Client([a.endpoint, b.endpoint, c.endpoint], state_dir=a.new_directory()) as client:
             client.subscribe("t")
             for _ in range(5):
                 client.put("t", "x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from flotilla import (
+    AsyncClient,
     Client,
     Fenced,
     NotSubscribed,
     Operation,
     Outcome,
+    StateRequired,
     TooLarge,
     Unavailable,
 )
@@ -306,8 +309,43 @@ def test_a_subscriber_killed_after_every_single_delivery_gets_each_once(
 
 
 def test_the_pinned_status_of_a_dead_node_is_unavailable(node: FakeNode) -> None:
-    with Client([node.endpoint, "127.0.0.1:1"]) as client:
+    with Client([node.endpoint, "127.0.0.1:1"], state_dir=node.new_directory()) as client:
         with pytest.raises(Unavailable):
             client.status(1)
         assert client.status(0)["node"] == "a"
     assert len(node.of_type(STATUS)) == 1
+
+
+# --- without a state directory ------------------------------------------------------------------
+
+
+def test_a_subscription_that_nobody_could_go_on_with_is_refused_and_never_asked_for(
+    node: FakeNode,
+) -> None:
+    async def awaited() -> None:
+        async with AsyncClient(node.endpoint) as client:
+            await client.subscribe("t")
+
+    with (
+        Client(node.endpoint) as client,
+        pytest.raises(StateRequired, match="state_dir=") as caught,
+    ):
+        client.subscribe("t")
+    with pytest.raises(StateRequired):
+        asyncio.run(awaited())
+    assert (caught.value.code, caught.value.definite) == ("state_required", True)
+    assert node.requests == []
+
+
+def test_without_a_directory_a_client_publishes_and_looks_about(node: FakeNode) -> None:
+    with client_of(node) as reader, Client(node.endpoint) as client:
+        reader.subscribe("t")
+        assert client.put("t", "a").id == 1
+        with client.producer("t") as out:
+            assert out.send("b").result(5).id == 2
+        assert client.topics(everything=True)
+        assert client.status()["node"] == "a"
+        assert not client.unsubscribe("t")
+        with pytest.raises(NotSubscribed):
+            client.get("t")
+        assert texts_of(reader) == [b"a", b"b"]

@@ -32,6 +32,7 @@ SMALL_BATCH_BYTES = 10  # two publications of five bytes
 
 
 def _client(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
+    state_dir = state_dir or node.new_directory()
     return Client(node.endpoint, state_dir=state_dir, **({"deadline_ms": 3_000} | more))
 
 
@@ -160,7 +161,7 @@ def test_order_is_kept_when_the_node_dies_under_load() -> None:
     with (
         FakeNode("a", cluster) as a,
         FakeNode("b", cluster) as b,
-        Client([a.endpoint, b.endpoint]) as client,
+        Client([a.endpoint, b.endpoint], state_dir=a.new_directory()) as client,
     ):
         client.subscribe("t")
         with client.producer("t", batch_bytes=SMALL_BATCH_BYTES) as out:

@@ -21,7 +21,7 @@ from flotilla import AsyncClient, Client, RecordError, cli, recording
 from flotilla.protocol import GET, PUT
 from flotilla.recording import Recorder, Recording, digests
 from flotilla.state import State
-from tests.unit.fake_node import FakeNode, nak
+from tests.unit.fake_node import FakeNode, client_of, nak
 
 Row = dict[str, Any]
 DIGEST_OF_A = "40f89e395b66422f"
@@ -36,7 +36,18 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(node: FakeNode, directory: Path) -> Iterator[Client]:
+    state = node.new_directory()
+    with Client(node.endpoint, state_dir=state, deadline_ms=3_000, record=directory) as client:
+        yield client
+
+
+@pytest.fixture
+def publisher(node: FakeNode, directory: Path) -> Iterator[Client]:
+    """A client whose state no limit on files reaches; somebody else subscribes to `t`."""
     with Client(node.endpoint, deadline_ms=3_000, record=directory) as client:
+        client.open()
+        with client_of(node) as reader:
+            reader.subscribe("t")
         yield client
 
 
@@ -144,7 +155,7 @@ def test_hosts_are_told_apart_by_their_boot(monkeypatch: pytest.MonkeyPatch) -> 
 
 _CLIENT = """
 import sys; from flotilla import Client
-with Client(sys.argv[1], record=sys.argv[2]) as client:
+with Client(sys.argv[1], state_dir=sys.argv[2] + sys.argv[3], record=sys.argv[2]) as client:
     client.subscribe(sys.argv[3])
 """
 
@@ -212,25 +223,24 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_recorded_is_not_sent(
-    client: Client, directory: Path, node: FakeNode
+    publisher: Client, directory: Path, node: FakeNode
 ) -> None:
-    client.subscribe("t")
     with _disk_with(20, _file(directory)):
         with pytest.raises(RecordError) as caught:
-            client.put("t", "a")
+            publisher.put("t", "a")
         with pytest.raises(RecordError) as behind_it:
-            client.put("t", "never taken")
+            publisher.put("t", "never taken")
         with pytest.raises(RecordError):
-            client.get("t")
+            publisher.get("t")
     assert behind_it.value.definite
     error = caught.value
     assert (error.definite, error.details["kept"]) == (False, 1)
     assert error.details["file"] == str(_file(directory))
     assert (node.of_type(PUT), node.of_type(GET)) == ([], [])
-    client.put("t", "b")
+    publisher.put("t", "b")
     assert node.cluster.topics["t"] == [b"a", b"b"]
     ends = [("put", "invoke"), ("put", "ok")] * 2
-    assert _kinds(_rows(directory))[2:] == ends  # no hole, and no half of a line
+    assert _kinds(_rows(directory)) == ends  # no hole, and no half of a line
 
 
 def test_a_delivery_that_cannot_be_recorded_comes_again(client: Client, directory: Path) -> None:
@@ -248,17 +258,16 @@ def test_a_delivery_that_cannot_be_recorded_comes_again(client: Client, director
 
 
 def test_a_put_whose_end_cannot_be_recorded_is_asked_again_and_stored_once(
-    client: Client, directory: Path, node: FakeNode
+    publisher: Client, directory: Path, node: FakeNode
 ) -> None:
-    client.subscribe("t")
-    client.put("t", "a")
+    publisher.put("t", "a")
     with (
         _disk_with(_room_for_an_invoke(directory, "put"), _file(directory)),
         pytest.raises(RecordError) as caught,
     ):
-        client.put("t", "b")
+        publisher.put("t", "b")
     assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
-    client.flush()
+    publisher.flush()
     assert node.cluster.topics["t"] == [b"a", b"b"]
     *_, first, again, end = _rows(directory)
     assert (first["counter"], first["type"]) == (again["counter"], again["type"]) == (2, "invoke")
@@ -267,12 +276,11 @@ def test_a_put_whose_end_cannot_be_recorded_is_asked_again_and_stored_once(
 
 @pytest.mark.parametrize("room", [lambda _: 20, lambda place: _room_for_an_invoke(place, "put")])
 def test_a_producer_that_cannot_record_ends_and_leaves_everything_in_the_outbox(
-    client: Client, directory: Path, node: FakeNode, room: Callable[[Path], int]
+    publisher: Client, directory: Path, node: FakeNode, room: Callable[[Path], int]
 ) -> None:
-    client.subscribe("t")
-    client.put("t", "0")
+    publisher.put("t", "0")
     with _disk_with(room(directory), _file(directory)):
-        producer = client.producer("t", linger_ms=1)
+        producer = publisher.producer("t", linger_ms=1)
         future = producer.send("1")
         error = future.exception(10)
         assert isinstance(error, RecordError)
@@ -280,7 +288,7 @@ def test_a_producer_that_cannot_record_ends_and_leaves_everything_in_the_outbox(
         with pytest.raises(RecordError):
             producer.send("2")
         producer.close()
-    with client.producer("t") as other:
+    with publisher.producer("t") as other:
         assert other.send("3").result(10).id == 3
     assert node.cluster.topics["t"] == [b"0", b"1", b"3"]
     assert all(_rows(directory))
@@ -293,7 +301,8 @@ def test_the_asynchronous_client_records_and_a_cancelled_get_has_no_end(
     node: FakeNode, directory: Path
 ) -> None:
     async def work() -> None:
-        async with AsyncClient(node.endpoint, deadline_ms=3_000, record=directory) as client:
+        state = node.new_directory()
+        async with AsyncClient(node.endpoint, state_dir=state, record=directory) as client:
             await client.subscribe("t")
             waiting = asyncio.create_task(client.get("t", wait_ms=2_000))
             await asyncio.to_thread(node.await_requests, GET, 1)
