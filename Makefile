@@ -31,6 +31,9 @@ demo: setup  ## start a cluster, kill its leader under load, check that nothing 
 test: setup  ## run the tests, real processes included (TESTS=path or -k … chooses)
 	@$(PYTHON) -m pytest $(PARALLEL) -m "not docker and not slow" $(TESTS)
 
+test-system: setup  ## run the tests that need system packages: iptables, a compiler, a browser
+	@$(PYTHON) -m pytest $(PARALLEL) -m "needs and not docker and not slow" $(TESTS)
+
 test-deep: setup  ## run the tests that take long: Spark's own, a backlog of 1 GB, …
 	@$(PYTHON) -m pytest $(PARALLEL) -m slow --ignore tests/chaos_bugs $(TESTS)
 

@@ -67,7 +67,7 @@ def local_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run and say why; group what has to share a process.
 
     Parallel workers take tests one by one, but for groups: all tests that need Spark share one
@@ -89,7 +89,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif _shares_fixtures(item):
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
-    items.sort(key=_tier)  # stable: within a tier the order is that of the files
+    if hasattr(config, "workerinput"):  # one of several workers
+        items.sort(key=_tier)  # stable: within a tier the order is that of the files
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
