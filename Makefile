@@ -14,7 +14,7 @@ TESTS ?=
 PARALLEL := -n 4 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep check fmt docs bench scale simulate simulate-long chaos chaos-short chaos-long chaos-bugs test-deploy clean
+.PHONY: help setup demo test test-system test-deep check fmt docs bench scale simulate simulate-long chaos chaos-short chaos-long chaos-bugs test-deploy clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
