@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,14 @@ import orjson
 
 from flotilla.arguments import OneText, ShowVersion, count, deadline_s, endpoints_type, seconds
 from flotilla.client import Client, now_ms
-from flotilla.errors import FlotillaError, Unavailable, UnheardWarning
+from flotilla.completion import SHELLS
+from flotilla.directory import HISTORY_NAME
+from flotilla.errors import FlotillaError, StateInUse, Unavailable, UnheardWarning
 from flotilla.operations import Delivery, Message, PutResult
 from flotilla.producer import Producer
+from flotilla.sharing import SharedClient
 from flotilla.shell import Shell
+from flotilla.terminal import BOLD, GREEN, RED, painted
 
 ENDPOINTS: Final = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"
 GET_COUNT: Final = 1_000  # publications that `get --all` and `--follow` fetch at once
@@ -63,7 +67,10 @@ exit codes:
   130  interrupted; 141 the reader of the output went away
 
 Each state directory is one client with its own subscriptions; give each program its own.
+Commands in several terminals may share one, and take turns.
 """
+_SHELL: Final = "Type commands; HELP lists them."
+_COMPLETION: Final = "Print a script that completes commands: source <(flotilla completion bash)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,28 +101,48 @@ def build_parser() -> argparse.ArgumentParser:
     endpoints = os.environ.get("FLOTILLA_ENDPOINTS") or ENDPOINTS
     state = os.environ.get("FLOTILLA_STATE") or default_state_dir()
     parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say when nobody answers")
-    parser.add_argument(
-        "-e", "--endpoints", type=endpoints_type, default=endpoints, metavar="HOST:PORT,..."
-    )
-    parser.add_argument("--state", default=state, metavar="DIR", help=f"default: {state}")
-    parser.add_argument(
-        "--deadline", type=deadline_s, default=15.0, metavar="SECONDS", help="default: 15"
-    )
-    parser.add_argument(
-        "--record", metavar="DIR", help="record what is done, for `flotilla-check DIR`"
-    )
+    _add_settings(parser, endpoints=endpoints, state=state, deadline=15.0)
+    # Behind a command they are the same: left out there, what stands before it holds.
+    settings = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    _add_settings(settings.add_argument_group("options of every command"))
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
-    add_verbs(verbs)
-    verbs.add_parser("shell", help="type commands")
+    add_verbs(verbs, [settings])
+    verbs.add_parser("shell", help="Type commands.", description=_SHELL, parents=[settings])
+    completion = verbs.add_parser("completion", help=_COMPLETION, description=_COMPLETION)
+    completion.add_argument("shell", choices=sorted(SHELLS))
     return parser
 
 
-def add_verbs(verbs: Any) -> None:
+def _add_settings(parser: Any, **defaults: Any) -> None:
+    """Add the options that every command has; without defaults: only what is given counts."""
+
+    def option(*names: str, **about: Any) -> None:
+        name = names[-1].lstrip("-")
+        parser.add_argument(
+            *names, **about, **({"default": defaults.get(name)} if defaults else {})
+        )
+
+    option("-v", "--verbose", action="store_true", help="say when nobody answers")
+    option(
+        "-e",
+        "--endpoints",
+        type=endpoints_type,
+        metavar="HOST:PORT,...",
+        help="the cluster's nodes",
+    )
+    said = f"; default: {defaults['state']}" if defaults else ""
+    option("--state", metavar="DIR", help=f"this client's directory{said}")
+    option("--deadline", type=deadline_s, metavar="SECONDS", help="patience; default: 15")
+    option("--record", metavar="DIR", help="record what is done, for `flotilla-check DIR`")
+
+
+def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> None:
     """Add the commands that the command line and the shell share, each with its `run`."""
 
     def verb(name: str, run: Callable[[Client, Any], int], text: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+        parser: argparse.ArgumentParser = verbs.add_parser(
+            name, help=text, description=text, parents=parents
+        )
         parser.set_defaults(run=run)
         return parser
 
@@ -123,7 +150,7 @@ def add_verbs(verbs: Any) -> None:
     verb("unsub", _unsub, "End a subscription.").add_argument("topic")
     put = verb("put", _put, "Publish; prints the publication's id, or `not stored`.")
     put.add_argument("topic")
-    put.usage = f"{put.prog} [-h] [--allow-unheard] topic text"
+    put.usage = f"{put.prog} [options] topic text"
     put.add_argument(
         "--allow-unheard",
         action="store_true",
@@ -163,7 +190,8 @@ def default_state_dir() -> str:
 def complain(error: FlotillaError, fate: str = "") -> int:
     """Say an error on stderr, and what became of the publication; return its exit code."""
     reason = error.details.get("reason", error.message)
-    say(f"flotilla: {error.code}: {reason}{fate and f' ({fate})'}")
+    name = painted("flotilla:", RED, sys.stderr)
+    say(f"{name} {error.code}: {reason}{fate and f' ({fate})'}")
     return UNKNOWN if isinstance(error, Unavailable) or not error.definite else REFUSED
 
 
@@ -186,15 +214,24 @@ def write(data: bytes) -> None:
 
 
 def _run(options: Any) -> int:
-    no_state = options.verb == "status" or (options.verb == "topics" and options.all)
-    state = None if no_state else options.state
-    deadline_ms = int(options.deadline * 1000)
-    with Client(
-        options.endpoints, state_dir=state, deadline_ms=deadline_ms, record=options.record
-    ) as client:
+    if options.verb == "completion":
+        write(SHELLS[options.shell](build_parser()).encode())
+        return OK
+    with _client(options) as client:
         if options.verb == "shell":
             return _shell(client, options)
         return _perform(client, options, options)
+
+
+def _client(options: Any) -> Client:
+    """Return the client that a command needs. A record is of one process: it shares no state."""
+    deadline_ms = int(options.deadline * 1000)
+    if options.verb == "status" or (options.verb == "topics" and options.all):
+        return Client(options.endpoints, deadline_ms=deadline_ms, record=options.record)
+    if options.record:
+        state, record = options.state, options.record
+        return Client(options.endpoints, state_dir=state, deadline_ms=deadline_ms, record=record)
+    return SharedClient(options.endpoints, options.state, deadline_ms)
 
 
 def _perform(client: Client, options: Any, settings: Any) -> int:
@@ -225,7 +262,7 @@ def _shell(client: Client, settings: Any) -> int:
     def topics() -> list[str]:
         return [row["topic"] for row in client.topics()]
 
-    succeeded = Shell(execute, topics, Path(settings.state) / "history").run()
+    succeeded = Shell(execute, topics, Path(settings.state) / HISTORY_NAME).run()
     return OK if succeeded or sys.stdin.isatty() else FAILED
 
 
@@ -386,6 +423,11 @@ def _send_lines(producer: Producer, lines: Iterable[bytes], tally: _Tally) -> No
 
 
 def _get(client: Client, options: Any) -> int:
+    with client.reading() if isinstance(client, SharedClient) else nullcontext():
+        return _read(client, options)
+
+
+def _read(client: Client, options: Any) -> int:
     is_endless = options.all or options.follow
     left = options.count or (sys.maxsize if is_endless else 1)
     code = NOTHING_NEW
@@ -409,7 +451,7 @@ def _next(client: Client, options: Any, count_max: int) -> Delivery | None:
         _check_reader()
     try:
         return client.get(options.topic, wait_ms, count_max, ack="manual")
-    except Unavailable:
+    except (Unavailable, StateInUse):  # by a command in another terminal that waits for an answer
         if not options.follow or client.heard_ms is None:
             raise
         return None
@@ -465,9 +507,18 @@ def _print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json:
         return
     table = [tuple(columns), *(tuple(str(row.get(c, "-")) for c in columns) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+    for number, line in enumerate(table):
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        padded[-1] = line[-1]
+        cells = [
+            painted(text, _style(cell, is_head=number == 0), sys.stdout)
+            for text, cell in zip(padded, line, strict=True)
+        ]
         write("  ".join(cells).rstrip().encode() + b"\n")
+
+
+def _style(cell: str, is_head: bool) -> str:
+    return BOLD if is_head else {"leader": GREEN, Unavailable.CODE: RED}.get(cell, "")
 
 
 if __name__ == "__main__":

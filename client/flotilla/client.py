@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
@@ -116,6 +117,7 @@ class Session:
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         new_nonce: Callable[[], str] = new_nonce,
         record: str | Path | None = None,
+        open_state: Callable[[Path | None, int], State] = State,
     ) -> None:
         self.endpoints = endpoints_of(endpoints)
         self.deadline_ms = checks.number("deadline_ms", deadline_ms, 1, DEADLINE_MS_MAX)
@@ -126,7 +128,7 @@ class Session:
             raise ValueError("a recording is an observer: give `observer` or `record`, not both")
         if rng is not None and not isinstance(rng, random.Random):
             raise TypeError(f"rng is a random.Random, not {type(rng).__name__}")
-        self.state = State(directory, outbox_bytes_max)
+        self.state = open_state(directory, outbox_bytes_max)
         self._is_closed = False
         self._recording = self._recorded_in(record)
         heard_by = self._recording or observer or Silent()
@@ -211,6 +213,13 @@ class Session:
     ) -> Steps[Producer]:
         yield from self.operations.next_counter(topic)
         self._check_free(topic)
+        turn = ExitStack()  # of those that share the state; it is the producer's until it is closed
+
+        def closed() -> None:
+            del self.producers[topic]
+            turn.close()
+
+        turn.enter_context(self.state.turn(self.deadline_ms / 1000))
         producer = self.producers[topic] = Producer(
             self.operations,
             topic,
@@ -218,7 +227,7 @@ class Session:
             copy.deepcopy(self._routes),
             self.deadline_ms,
             self._rng,
-            lambda: self.producers.pop(topic),
+            closed,
             linger_ms,
             batch_bytes,
             in_flight_max,
@@ -265,6 +274,8 @@ class Client:
     Opening is lazy: the constructor touches the two directories only (StateError, RecordError).
     """
 
+    _open_state: Callable[[Path | None, int], State] = State
+
     def __init__(
         self,
         endpoints: str | Sequence[str],
@@ -284,6 +295,7 @@ class Client:
             rng=rng,
             outbox_bytes_max=outbox_bytes_max,
             record=record,
+            open_state=self._open_state,
         )
         self._operations = self._session.operations
         self._connection = Connection(self.endpoints)
@@ -405,7 +417,9 @@ class Client:
     def acknowledge(self, topic: str, last_id: int) -> None:
         """Store that all up to `last_id` is done with; the broker hears of it with the next GET."""
         self._session.check_open()
-        self._session.state.raise_cursor(topic, last_id)
+        state = self._session.state
+        with state.turn(self._session.deadline_ms / 1000):
+            state.raise_cursor(topic, last_id)
 
     def topics(self, everything: bool = False) -> list[dict[str, Any]]:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""
@@ -429,26 +443,30 @@ class Client:
     # --- driving --------------------------------------------------------------------------------
 
     def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
-        result = self._carry_out(steps, deadline_ms_max)
+        patience_ms = min(self._session.deadline_ms, deadline_ms_max)
+        with self._lock:
+            self._session.check_open()
+            end_ms = now_ms() + patience_ms
+            with self._session.state.turn(patience_ms / 1000):
+                result = self._carried_out(steps, end_ms)
         self._operations.warn()
         return result
 
-    def _carry_out(self, steps: Steps[T], deadline_ms_max: int) -> T:
-        with self._lock:
-            self._session.check_open()
-            end_ms = now_ms() + min(self._session.deadline_ms, deadline_ms_max)
-            try:
-                ask = next(steps)
-                while True:
-                    try:
+    def _carried_out(self, steps: Steps[T], end_ms: float) -> T:
+        state = self._session.state
+        try:
+            ask = next(steps)
+            while True:
+                try:
+                    with state.away() if ask.wait_ms else nullcontext():
                         done = self._exchange(ask, end_ms)
-                    except FlotillaError as error:
-                        ask = steps.throw(error)
-                    else:
-                        ask = steps.send(done)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
+                except FlotillaError as error:
+                    ask = steps.throw(error)
+                else:
+                    ask = steps.send(done)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
     def _exchange(self, ask: Ask, end_ms: float) -> Done:
         exchange = self._session.exchange(ask, end_ms)

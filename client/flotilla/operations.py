@@ -124,7 +124,7 @@ class Operations:
         self.state = state
         self._observer = observer
         self._new_nonce = new_nonce
-        self._is_open = False
+        self._is_open = False  # for this object; the state knows whether for anybody
         self._numbers = itertools.count(1)  # also counts for producers' threads
         self._told: dict[str, int] = {}  # cursors that the broker has been told
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
@@ -134,8 +134,14 @@ class Operations:
 
     def open(self) -> Steps[None]:
         """Take up this client's id (or get a first one), then resend the outbox."""
-        if self._is_open:
+        if self._is_open and self.state.is_open:
             return
+        if not self.state.is_open:
+            yield from self._take_up()
+        self._is_open = True
+        yield from self._recover()
+
+    def _take_up(self) -> Steps[None]:
         try:
             done = yield from self._request_id()
         except UnknownClient as error:
@@ -148,12 +154,10 @@ class Operations:
             body.get("counters", {}),
             body.get("subscriptions", {}),
         )
-        self._is_open = True
-        yield from self._recover()
 
     def reopen(self) -> None:
         """Take up the id anew before the next operation: the new epoch fences what is under way."""
-        self._is_open = False
+        self.state.reopen()
 
     def _request_id(self) -> Steps[Done]:
         """Resume with a sequence that is stored before it is sent, and a nonce of this process.
@@ -236,7 +240,7 @@ class Operations:
             yield from self._opened()
             yield from _before_start(self._resend(topic))
         except Unavailable as error:
-            entries = self.state.enqueue(topic, batches, provisional=not self._is_open)
+            entries = self.state.enqueue(topic, batches, provisional=not self.state.is_open)
             raise _kept(error, 0, sum(entry.count for entry in entries)) from error
         results: list[PutResult] = []
         entries = self.state.enqueue(topic, batches)

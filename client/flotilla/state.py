@@ -17,28 +17,18 @@ part from its release; a generator or a context manager in Python could be parte
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from flotilla.errors import (
-    Closed,
-    FlotillaError,
-    OutboxFull,
-    StateDamaged,
-    StateError,
-    StateInUse,
-    StateUnusable,
-)
+from flotilla.directory import DATABASE_NAME, Sole, unusable
+from flotilla.errors import Closed, FlotillaError, OutboxFull, StateDamaged, StateError
 
 SCHEMA_VERSION: Final = 1
-DATABASE_NAME: Final = "client.db"
-LOCK_NAME: Final = "lock"
 OUTBOX_BYTES_MAX: Final = 256 * 1024 * 1024  # a producer's memory of an outage, on the user's disk
 
 _SCHEMA: Final = """
@@ -108,7 +98,8 @@ class State:
         self._lock = threading.RLock()
         self._known: _Known | None = None  # None: to be read
         self._is_closed = False
-        self._lock_file = None if directory is None else _take_directory(directory)
+        self._is_open = False
+        self._claim()
         try:
             self._database = self._open()
             try:
@@ -126,6 +117,16 @@ class State:
             self._is_closed = True
             self._database.close()
             self._release()
+
+    # --- whose turn it is -----------------------------------------------------------------------
+
+    def turn(self, patience_s: float) -> AbstractContextManager[None]:
+        """Have the state for an operation: always so where no other process shares it."""
+        return nullcontext()
+
+    def away(self) -> AbstractContextManager[None]:
+        """Let others have the state for as long as this process only waits."""
+        return nullcontext()
 
     # --- who am I -------------------------------------------------------------------------------
 
@@ -146,6 +147,15 @@ class State:
         """The sequence of the last control request."""
         with self._lock:
             return self._settled().sequence
+
+    @property
+    def is_open(self) -> bool:
+        """True once this client's id has been taken up, by `resumed`."""
+        return self._is_open
+
+    def reopen(self) -> None:
+        """Let the next operation take up the id anew."""
+        self._is_open = False
 
     def next_sequence(self) -> int:
         """Return the sequence of the next control request; stored before it is returned."""
@@ -199,6 +209,7 @@ class State:
             statements += [(_RAISE_CURSOR, row) for row in cursors.items()]
             self._commit(*statements)
             self._known = _Known(client_id, epoch, sequence, known.outbox_bytes, cursors)
+            self._is_open = True
 
     # --- cursors --------------------------------------------------------------------------------
 
@@ -335,12 +346,15 @@ class State:
         return database
 
     def _prepare(self, database: sqlite3.Connection) -> None:
+        [(version,)] = database.execute("PRAGMA user_version").fetchall()
+        [(tables,)] = database.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        if version == 0 and tables:
+            raise self._damaged(f"{DATABASE_NAME} is another program's database")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         [(finding,)] = database.execute("PRAGMA quick_check(1)").fetchall()
         if finding != "ok":
             raise self._damaged(finding)
-        [(version,)] = database.execute("PRAGMA user_version").fetchall()
         if version == 0:
             database.executescript(
                 f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
@@ -403,7 +417,7 @@ class State:
             return Closed("the client is closed")
         code: int = getattr(error, "sqlite_errorcode", 0)  # a ProgrammingError has none
         if code & 0xFF in _UNUSABLE:
-            return _unusable(self.directory or Path("memory"), str(error))
+            return unusable(self.directory or Path("memory"), str(error))
         return self._damaged(str(error))
 
     def _damaged(self, finding: str) -> StateDamaged:
@@ -412,10 +426,13 @@ class State:
             details={"directory": str(self.directory or "")},
         )
 
+    def _claim(self) -> None:
+        """Lock the directory, if there is one."""
+        self._sole = None if self.directory is None else Sole(self.directory)
+
     def _release(self) -> None:
-        lock_file, self._lock_file = self._lock_file, None
-        if lock_file is not None:
-            os.close(lock_file)
+        if self._sole is not None:
+            self._sole.release()
 
 
 _SEQUENCE: Final = "UPDATE client SET sequence = ?"
@@ -438,30 +455,3 @@ def _shifted(topic: str, first: int, by: int) -> list[Statement]:
     move = "UPDATE outbox SET counter = ? - counter WHERE topic = ? AND counter "
     last = "UPDATE counters SET counter = counter + ? WHERE topic = ?"
     return [(move + ">= ?", (-by, topic, first)), (move + "< 0", (0, topic)), (last, (by, topic))]
-
-
-def _take_directory(directory: Path) -> int:
-    """Lock the directory for this process; return the lock file's descriptor. Raises StateInUse."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise _unusable(directory, error.strerror or str(error)) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        message = (
-            f"{directory} is in use by process {pid}; each client needs a state directory of its"
-            " own (on the command line: --state DIR or FLOTILLA_STATE)"
-        )
-        raise StateInUse(message, details={"directory": str(directory), "pid": pid}) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
-def _unusable(directory: Path, reason: str) -> StateUnusable:
-    message = f"the state directory {directory} cannot be made or written: {reason}"
-    return StateUnusable(message, details={"directory": str(directory)})

@@ -15,7 +15,8 @@ from chaos import crew as crew_module
 from chaos.client_faults import CLIENT_FAULTS
 from chaos.crew import Crew, CrewError
 from chaos.workloads import ClientConfig, kinds
-from flotilla.state import DATABASE_NAME, State
+from flotilla.directory import DATABASE_NAME
+from flotilla.state import State
 
 SECONDS_MAX = 30  # a Python process on a busy machine
 FOLLOWS = """

@@ -18,9 +18,10 @@ from types import FrameType
 import pytest
 
 from flotilla import state as state_module
+from flotilla.directory import DATABASE_NAME, LOCK_NAME
 from flotilla.errors import Closed, OutboxFull, StateDamaged, StateError, StateInUse, StateUnusable
 from flotilla.protocol import pack
-from flotilla.state import DATABASE_NAME, LOCK_NAME, SCHEMA_VERSION, Entry, State
+from flotilla.state import SCHEMA_VERSION, Entry, State
 
 ONE = pack([b"one"])
 TWO = pack([b"two", b"three"])
@@ -127,7 +128,7 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
 def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(StateUnusable, match="/file cannot be made or written: File exists"):
+    with pytest.raises(StateUnusable, match="/file cannot be made or written: Not a directory"):
         State(file)
 
 
@@ -145,7 +146,7 @@ def test_a_database_that_cannot_be_opened_is_unusable_and_not_damaged(tmp_path: 
 
 def test_the_lock_file_names_the_holder(tmp_path: Path) -> None:
     state = State(tmp_path)
-    assert (tmp_path / LOCK_NAME).read_text() == f"{os.getpid()}\n"
+    assert (tmp_path / LOCK_NAME).read_text() == f"{os.getpid()} alone\n"
     state.close()
 
 

@@ -1,0 +1,204 @@
+"""Whose a state directory is, and which processes may use it at the same time.
+
+What lives here: the check that a directory is ours, and locks on files in it. What must not: what
+stands in the directory's database (state.py).
+
+Three files are locked (flock), the database is not one of them:
+
+- `lock`: by the process that works on the state. A `Client` of the library keeps it until it is
+  closed; those that share a directory (sharing.py) take it for an operation, in turns.
+- `session`: who is there. Shared by those that share, exclusive for one that does not. It changes
+  hands only under `lock`; whoever gets it exclusively is alone, so that nobody's session goes on.
+- `reader`: by the one among those that share who is being handed publications.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from flotilla.errors import StateInUse, StateUnusable
+
+DATABASE_NAME: Final = "client.db"
+LOCK_NAME: Final = "lock"
+SESSION_NAME: Final = "session"
+READER_NAME: Final = "reader"
+HISTORY_NAME: Final = "history"  # of the shell's lines
+OURS: Final = frozenset(
+    {DATABASE_NAME, f"{DATABASE_NAME}-wal", f"{DATABASE_NAME}-shm", f"{DATABASE_NAME}-journal"}
+    | {LOCK_NAME, SESSION_NAME, READER_NAME, HISTORY_NAME}
+)
+ALONE: Final = "alone"  # stands in `lock` behind the pid of one that does not share
+LOOK_S: Final = 0.01  # between looks at a lock that another process has: below an fsync
+ALONE_S: Final = 0.2  # what a killed one left there is overwritten sooner by who comes next
+
+
+def make_ours(directory: Path) -> None:
+    """Make the directory if it is missing. Raises StateUnusable, with nothing made or written.
+
+    A directory is ours if it is empty, if it holds a client's database, or nothing that is not a
+    client's: a process may have died before it had made the database.
+    """
+    try:
+        names = set(os.listdir(directory))
+    except FileNotFoundError:
+        names = set()
+    except OSError as error:
+        raise unusable(directory, error.strerror or str(error)) from error
+    strange = sorted(names - OURS)
+    if strange and DATABASE_NAME not in names:
+        raise StateUnusable(
+            f"{directory} is no client's state directory: it holds {strange[0]!r}"
+            f"{' and more' if strange[1:] else ''}; name an empty directory or a new one",
+            details={"directory": str(directory)},
+        )
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise unusable(directory, error.strerror or str(error)) from error
+
+
+def unusable(directory: Path, reason: str) -> StateUnusable:
+    """Return the error of a directory that the operating system refuses."""
+    message = f"the state directory {directory} cannot be made or written: {reason}"
+    return StateUnusable(message, details={"directory": str(directory)})
+
+
+class Sole:
+    """A directory that this process has for itself until `release`. Raises StateInUse at once."""
+
+    def __init__(self, directory: Path) -> None:
+        make_ours(directory)
+        self._lock = _open(directory, LOCK_NAME)
+        self._session = -1
+        try:
+            if not _take(self._lock, fcntl.LOCK_EX):
+                raise _in_use(directory, self._lock)
+            self._session = _open(directory, SESSION_NAME)
+            if not _take(self._session, fcntl.LOCK_EX):
+                raise _in_use(directory, self._session)
+        except BaseException:
+            self.release()
+            raise
+        _sign(self._lock, ALONE)
+
+    def release(self) -> None:
+        """Let other processes have the directory. Idempotent."""
+        if self._session >= 0:
+            _sign(self._lock)
+        for descriptor in (self._session, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._session = self._lock = -1
+
+
+class Shared:
+    """A directory that processes use in turns. Safe to use from several threads, which share turns.
+
+    The first turn is this process's when the constructor returns; `is_first`: nobody else is there.
+    Waiting for a turn is bounded: StateInUse after `patience_s`, at once if another does not share.
+    """
+
+    def __init__(self, directory: Path, patience_s: float) -> None:
+        make_ours(directory)
+        self._directory, self._patience_s = directory, patience_s
+        self._mutex = threading.Lock()
+        self._turns = 0
+        self._session = -1
+        self._lock = _open(directory, LOCK_NAME)
+        try:
+            self.begin()
+            self._session = _open(directory, SESSION_NAME)
+            self.is_first = _take(self._session, fcntl.LOCK_EX)
+            if not _take(self._session, fcntl.LOCK_SH):  # a failed change loses what one had
+                raise _in_use(directory, self._session)
+            _sign(self._session)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Leave the directory. Idempotent."""
+        for descriptor in (self._session, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._session = self._lock = -1
+
+    def begin(self, patience_s: float | None = None) -> bool:
+        """Take a turn, or another one within it; return whether it is a new one."""
+        with self._mutex:
+            is_new = self._turns == 0
+            if is_new:
+                limit_s = self._patience_s if patience_s is None else patience_s
+                _await(self._directory, self._lock, limit_s)
+                _sign(self._lock)
+            self._turns += 1
+            return is_new
+
+    def end(self) -> None:
+        """End what `begin` began; the last one lets others have the directory."""
+        with self._mutex:
+            self._turns -= 1
+            if not self._turns and self._lock >= 0:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Be the one that is handed publications."""
+        descriptor = _open(self._directory, READER_NAME)
+        try:
+            _await(self._directory, descriptor, self._patience_s)
+            _sign(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _open(directory: Path, name: str) -> int:
+    try:
+        return os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise unusable(directory, error.strerror or str(error)) from error
+
+
+def _take(descriptor: int, how: int) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _await(directory: Path, descriptor: int, patience_s: float) -> None:
+    """Take a lock as soon as nobody has it; flock itself cannot wait with a bound."""
+    now_s = began_s = time.monotonic()
+    while not _take(descriptor, fcntl.LOCK_EX):
+        is_hopeless = _signed(descriptor)[1:] == [ALONE] and now_s - began_s >= ALONE_S
+        if is_hopeless or now_s - began_s >= patience_s:
+            raise _in_use(directory, descriptor)
+        time.sleep(LOOK_S)
+        now_s = time.monotonic()
+
+
+def _sign(descriptor: int, *words: str) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{' '.join([str(os.getpid()), *words])}\n".encode(), 0)
+
+
+def _signed(descriptor: int) -> list[str]:
+    return os.pread(descriptor, 64, 0).decode(errors="replace").split()
+
+
+def _in_use(directory: Path, descriptor: int) -> StateInUse:
+    pid = (_signed(descriptor) or ["unknown"])[0]
+    message = (
+        f"{directory} is in use by process {pid}; each client needs a state directory of its own"
+        " (on the command line: --state DIR or FLOTILLA_STATE)"
+    )
+    return StateInUse(message, details={"directory": str(directory), "pid": pid})

@@ -1,0 +1,280 @@
+"""One client, several processes: turns, one epoch for all of them, and what each may not do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from flotilla import Client, cli
+from flotilla.directory import DATABASE_NAME, LOCK_NAME
+from flotilla.errors import Fenced, StateInUse, StateUnusable
+from flotilla.protocol import GET, PUT, REQUEST_ID
+from flotilla.sharing import SharedClient
+from flotilla.state import State
+from tests.unit.fake_node import FakeNode, texts_of
+
+DEADLINE_MS = 3_000
+Ran = Callable[..., tuple[int, bytes, bytes]]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    return str(tmp_path / "state")
+
+
+def shared(node: FakeNode, directory: str, deadline_ms: int = DEADLINE_MS) -> SharedClient:
+    return SharedClient(node.endpoint, directory, deadline_ms)
+
+
+@contextmanager
+def terminal(node: FakeNode, directory: str, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in a process of its own; it is gone afterwards."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flotilla.cli", "-e", node.endpoint, "--state", directory, *argv],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": "client"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def ran(node: FakeNode, capfdbinary: pytest.CaptureFixture[bytes]) -> Ran:
+    """Run a command to its end in this process: locks part descriptors, not processes."""
+
+    def ran(directory: str, *argv: str) -> tuple[int, bytes, bytes]:
+        code = cli.main(["-e", node.endpoint, "--state", directory, *argv])
+        out, err = capfdbinary.readouterr()
+        return code, out, err
+
+    return ran
+
+
+def test_put_topics_and_status_work_beside_a_follow(
+    node: FakeNode, directory: str, ran: Ran
+) -> None:
+    assert ran(directory, "sub", "t")[0] == 0
+    with terminal(node, directory, "get", "t", "--follow") as follow:
+        node.await_requests(GET, 1)
+        assert follow.stdout is not None
+        for number in (1, 2, 3):
+            assert ran(directory, "put", "t", f"p{number}") == (0, b"%d\n" % number, b"")
+            assert follow.stdout.readline() == b"p%d\n" % number
+        assert ran(directory, "topics")[0] == 0
+        assert ran(directory, "status")[0] == 0
+        assert ran(directory, "sub", "u")[0] == 0
+        follow.send_signal(signal.SIGINT)
+        assert follow.wait(10) == 130
+    assert ran(directory, "get", "t")[0] == 1  # the follow's cursor is everybody's
+
+
+def test_commands_work_beside_a_shell_and_it_sees_what_they_did(
+    node: FakeNode, directory: str, ran: Ran
+) -> None:
+    with terminal(node, directory, "shell") as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        shell.stdin.write(b"sub t\n")
+        shell.stdin.flush()
+        assert shell.stdout.readline().startswith(b"subscribed")
+        assert ran(directory, "put", "t", "from outside") == (0, b"1\n", b"")
+        assert ran(directory, "get", "t") == (0, b"from outside\n", b"")
+        shell.stdin.write(b"put t inside\nget t\nget t\n")
+        shell.stdin.close()
+        assert shell.stdout.read() == b"2\ninside\n"
+        assert shell.wait(10) == 0
+    assert ran(directory, "get", "t")[0] == 1
+
+
+def test_those_that_share_have_one_epoch(node: FakeNode, directory: str) -> None:
+    with shared(node, directory) as one, shared(node, directory) as two:
+        one.subscribe("t")
+        assert two.put("t", "a").id == 1
+        assert one.put("t", "b").id == 2
+        assert two.client_id == one.client_id
+        assert len(node.of_type(REQUEST_ID)) == 1
+    with shared(node, directory) as later:
+        later.put("t", "c")
+    assert len(node.of_type(REQUEST_ID)) == 2
+
+
+def test_a_copy_of_the_directory_is_no_part_of_the_session(
+    node: FakeNode, directory: str, tmp_path: Path
+) -> None:
+    with shared(node, directory) as one:
+        one.subscribe("t")
+        one.put("t", "a")
+        shutil.copytree(directory, tmp_path / "copy")
+        with shared(node, str(tmp_path / "copy")) as twin:
+            assert twin.put("t", "b").id == 2
+            with pytest.raises(Fenced):
+                one.put("t", "c")
+
+
+def test_what_a_killed_process_left_is_sent_by_the_next_one_once(
+    node: FakeNode, directory: str
+) -> None:
+    with shared(node, directory) as one:
+        one.subscribe("t")
+        node.script(PUT, "silent")
+        with terminal(node, directory, "put", "t", "left") as killed:
+            node.await_requests(PUT, 1)
+            killed.kill()
+        with shared(node, directory) as two:
+            two.put("u", "another topic")
+        assert one.put("t", "next").id == 2
+        assert texts_of(one, "t") == [b"left", b"next"]
+
+
+def test_a_turn_is_waited_for(node: FakeNode, directory: str) -> None:
+    with shared(node, directory) as one, shared(node, directory, 20_000) as two:
+        one.subscribe("t")
+        node.always(PUT, "deaf")
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(one.put, "t", "a")
+            node.await_requests(PUT, 1)
+            second = pool.submit(two.put, "t", "b")
+            node.always(PUT, None)
+            assert (first.result().id, second.result().id) == (1, 2)
+
+
+def test_the_wait_has_a_bound(node: FakeNode, directory: str, ran: Ran) -> None:
+    with shared(node, directory) as one:
+        one.subscribe("t")
+        node.always(PUT, "deaf")
+        with terminal(node, directory, "--deadline", "60", "put", "t", "x") as stopped:
+            node.await_requests(PUT, 1)
+            stopped.send_signal(signal.SIGSTOP)
+            code, _, err = ran(directory, "--deadline", "0.3", "topics")
+            assert code == 3
+            assert f"in use by process {stopped.pid};".encode() in err
+
+
+def test_a_get_that_waits_holds_nobody_up(node: FakeNode, directory: str) -> None:
+    with shared(node, directory) as one, shared(node, directory, 1_000) as two:
+        one.subscribe("t")
+        got: list[object] = []
+        waiting = threading.Thread(target=lambda: got.append(one.get("t", wait_ms=20_000)))
+        waiting.start()
+        node.await_requests(GET, 1)
+        assert two.put("t", "a").id == 1
+        waiting.join(10)
+        assert len(got) == 1
+
+
+def test_one_process_reads_at_a_time(node: FakeNode, directory: str, ran: Ran) -> None:
+    assert ran(directory, "sub", "t")[0] == 0
+    with terminal(node, directory, "get", "t", "--follow") as follow:
+        node.await_requests(GET, 1)
+        code, out, err = ran(directory, "--deadline", "0.3", "get", "t")
+        assert (code, out) == (3, b"")
+        assert f"in use by process {follow.pid};".encode() in err
+
+
+def test_a_producer_has_the_turn_until_it_is_closed(node: FakeNode, directory: str) -> None:
+    with shared(node, directory) as one, shared(node, directory, 300) as two:
+        one.subscribe("t")
+        with one.producer("t") as producer:
+            sent = producer.send("a")
+            with pytest.raises(StateInUse):
+                two.put("t", "b")
+        assert sent.result().id == 1
+        assert two.put("t", "c").id == 2
+
+
+def test_a_client_of_the_library_shares_with_nobody(node: FakeNode, directory: str) -> None:
+    with Client(node.endpoint, state_dir=directory) as alone:
+        alone.subscribe("t")
+        for _ in range(2):
+            with pytest.raises(StateInUse):
+                shared(node, directory, 60_000)  # at once: it would wait for a program's end
+    with shared(node, directory) as one:
+        one.put("t", "a")
+        with pytest.raises(StateInUse):
+            Client(node.endpoint, state_dir=directory)
+    Client(node.endpoint, state_dir=directory).close()
+
+
+def test_what_a_killed_client_left_in_the_lock_keeps_nobody_out(
+    node: FakeNode, directory: str
+) -> None:
+    State(Path(directory)).close()
+    (Path(directory) / LOCK_NAME).write_text("99999999 alone\n")
+    with shared(node, directory) as one, shared(node, directory) as two:
+        one.subscribe("t")
+        two.put("t", "a")
+
+
+def test_a_process_of_before_in_between_ends_the_session(node: FakeNode, directory: str) -> None:
+    with shared(node, directory) as one:
+        one.subscribe("t")
+        # 0.1 knows `lock` alone, which nobody has between two operations, and took the id up.
+        node.cluster.clients[one.client_id].epoch += 1
+        with closing(sqlite3.connect(Path(directory) / DATABASE_NAME)) as database, database:
+            database.execute("UPDATE client SET epoch = epoch + 1")
+        assert one.put("t", "a").id == 1
+        assert len(node.of_type(REQUEST_ID)) == 2
+
+
+def test_many_processes_put_and_all_of_it_is_stored_once(node: FakeNode, directory: str) -> None:
+    script = "".join(f"put t {{name}}-{number}\n" for number in range(20))
+    with Client(node.endpoint) as reader, ExitStack() as stack:
+        reader.subscribe("t")
+        processes = [stack.enter_context(terminal(node, directory, "shell")) for _ in "abc"]
+        for process, name in zip(processes, "abc", strict=True):
+            assert process.stdin is not None
+            process.stdin.write(script.format(name=name).encode())
+            process.stdin.close()
+        assert [process.wait(60) for process in processes] == [0, 0, 0]
+        got = texts_of(reader, "t")
+    for name in "abc":
+        own = [text for text in got if text.startswith(name.encode())]
+        assert own == [f"{name}-{number}".encode() for number in range(20)]
+    assert len(got) == 60
+
+
+# --- whose directory it is ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strange", ["passwd", ".hidden", "lock.d"])
+def test_nothing_is_written_into_a_directory_that_is_not_ours(
+    node: FakeNode, tmp_path: Path, ran: Ran, strange: str
+) -> None:
+    (tmp_path / strange).write_text("")
+    (tmp_path / LOCK_NAME).write_text("")  # others have such a file too
+    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    for argv in (("topics",), ("put", "t", "x"), ("shell",), ("--record", "r", "topics")):
+        code, out, err = ran(str(tmp_path), *argv)
+        assert (code, out) == (3, b"")
+        assert f"{tmp_path} is no client's state directory".encode() in err
+    assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
+    with pytest.raises(StateUnusable, match="name an empty directory or a new one"):
+        Client(node.endpoint, state_dir=tmp_path)
+
+
+def test_a_directory_that_died_before_it_had_a_database_is_ours(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    (tmp_path / LOCK_NAME).write_text("1\n")
+    with shared(node, str(tmp_path)) as client:
+        client.subscribe("t")
+    assert (tmp_path / DATABASE_NAME).exists()
