@@ -28,7 +28,9 @@ from flotilla.protocol import (
     UNSUB,
     ProtocolError,
     Request,
+    is_pattern,
     nak_body,
+    no_pattern,
 )
 
 Route = bytes | tuple[str, int]  # a client's ZeroMQ identity, or (relaying node, relay id)
@@ -145,6 +147,10 @@ class Broker:
         return Register(client_id, fresh, request.body["sequence"], request.body["nonce"])
 
     def _subscribe(self, request: Request) -> Operation:
+        # What was subscribed to before this was refused goes on.
+        topic = request.topic
+        if is_pattern(topic) and self.store.cursor(request.client_id, topic) is None:
+            raise ProtocolError("bad_request", no_pattern(topic))
         sequence = request.body["sequence"]
         return Subscribe(request.client_id, request.epoch, request.topic, sequence)
 

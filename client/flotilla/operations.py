@@ -202,8 +202,10 @@ class Operations:
     # --- subscriptions --------------------------------------------------------------------------
 
     def subscribe(self, topic: str) -> Steps[SubscribeResult]:
-        """SUB; the cursor stands before this returns."""
+        """SUB; the cursor stands before this returns. Raises BadRequest for a pattern."""
         check_topic(topic)
+        if protocol.is_pattern(topic) and self.state.cursor(topic) is None:
+            raise BadRequest(protocol.no_pattern(topic))
         yield from self._opened()
         operation = self.invoke("sub", topic)
         body = {"sequence": self.state.next_sequence()}

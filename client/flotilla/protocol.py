@@ -11,6 +11,7 @@ a publication) and `data` (the publications, end to end).
 
 from __future__ import annotations
 
+import re
 import reprlib
 import struct
 from collections.abc import Mapping, Sequence
@@ -90,6 +91,21 @@ class Reply:
     def ok(self) -> bool:
         """True for an ACK."""
         return self.type == ACK
+
+
+def is_pattern(topic: str) -> bool:
+    """Tell if a topic's name would be a pattern elsewhere: `orders.*`, `orders.>`, `orders/#`.
+
+    A subscription names one topic. Whoever means many would wait for ever for the one that is
+    called so, and the name stays free for the day when patterns exist.
+    """
+    words = re.split(r"[./]", topic)
+    return "*" in topic or ">" in topic or "#" in words or "+" in words
+
+
+def no_pattern(topic: str) -> str:
+    """Return what is said of a new subscription to a pattern."""
+    return f"`{topic}` is a pattern, and there are none yet: a subscription names one topic"
 
 
 # --- batches ------------------------------------------------------------------------------------

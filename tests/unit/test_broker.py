@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster import broker as broker_module
+from cluster import commands
 from cluster.broker import Answer, Broker, BrokerLimits
 from cluster.store import Store
 from flotilla.protocol import (
@@ -88,6 +89,25 @@ def test_a_put_s_bytes_are_kept_once(bench: Bench) -> None:
     assert (request.lengths, request.data) == (b"", b"")
     assert code_of(*bench.turn()) == "ACK"
     assert bench.store.backlog_bytes("t") == 1004
+
+
+@pytest.mark.parametrize("pattern", ["orders.*", "*", "orders.>", "a/#", "a/+/b"])
+def test_a_subscription_to_a_pattern_is_refused_but_one_of_before_goes_on(
+    bench: Bench, pattern: str
+) -> None:
+    bench.ask(SUB, pattern)
+    [answer] = bench.turn()
+    assert code_of(answer) == "bad_request"
+    assert f"`{pattern}` is a pattern" in answer.body["message"]
+    # 0.1 took it.
+    payload = commands.encode(0, [commands.Subscribe(ME, None, pattern, None)])
+    bench.store.apply(bench.store.applied_index + 1, 1, payload)
+    bench.ask(SUB, pattern)
+    bench.ask(PUT, pattern, counter=1, publication="p")
+    bench.turn()
+    bench.ask(GET, pattern)
+    bench.ask(SUB, "c#")
+    assert [code_of(answer) for answer in bench.turn()] == ["ACK", "ACK"]
 
 
 def test_deadlines_of_woken_gets_do_not_pile_up(

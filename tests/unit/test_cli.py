@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import orjson
+import pexpect
 import pytest
 
 from flotilla import Client, cli
@@ -101,6 +102,49 @@ def test_a_refused_put_says_that_it_is_not_stored(run: Run, node: FakeNode) -> N
 def test_a_deadline_spent_on_elections_is_4_though_definite(run: Run, node: FakeNode) -> None:
     node.always(PUT, nak("electing"))
     assert run("--deadline", "0.3", "put", "t", "x")[0] == 4
+
+
+def test_a_pattern_is_refused(run: Run) -> None:
+    code, out, err = run("sub", "orders.*")
+    assert (code, out) == (3, b"")
+    assert err.startswith(b"flotilla: bad_request: `orders.*` is a pattern, and there are none yet")
+
+
+def test_options_stand_before_or_behind_the_command(
+    run: Run, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = str(tmp_path / "other")
+    assert run("sub", "t", "--state", state)[0] == 0
+    monkeypatch.delenv("FLOTILLA_ENDPOINTS")
+    there = ("-e", node.endpoint, "--deadline", "5")
+    assert run("put", "t", "x", *there, "--state", state)[1] == b"1\n"
+    assert run("put", *there, "--state", state, "t", "y")[1] == b"2\n"
+    # What stands behind the command counts, and what stands before it where that says nothing.
+    assert run("-e", "127.0.0.1:1", "--state", state, "get", "t", *there)[1] == b"x\n"
+    assert run("-v", *there, "topics", "--state", state, "--json")[0] == 0
+    assert run(*there, "status", "-e", node.endpoint)[0] == 0
+
+
+def test_colour_is_for_terminals_without_no_color(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(*argv: str, **environ: str) -> str:
+        environ = {"PATH": os.environ["PATH"], "TERM": "xterm", "PYTHONPATH": "client"} | environ
+        options = ["-e", node.endpoint, "--state", str(tmp_path / "state")]
+        command = ["-m", "flotilla.cli", *options, *argv]
+        child = pexpect.spawn(sys.executable, command, env=environ, encoding="utf-8")
+        child.expect(pexpect.EOF)
+        child.close()
+        return str(child.before)
+
+    status = seen("status")
+    assert "\x1b[1mendpoint" in status
+    assert "\x1b[32mleader" in status
+    assert "\x1b[31mflotilla:\x1b[0m bad_request" in seen("sub", "a.*")
+    for environ in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in seen("status", **environ)
+    plain = re.sub(r"\x1b\[\d+m", "", status)
+    assert plain == seen("status", NO_COLOR="1")  # and the columns stand where they did
 
 
 @pytest.mark.parametrize(
