@@ -140,7 +140,7 @@ def test_what_a_killed_process_left_is_sent_by_the_next_one_once(
             node.await_requests(PUT, 1)
             killed.kill()
         with shared(node, directory) as two:
-            two.put("u", "another topic")
+            two.topics()
         assert one.put("t", "next").id == 2
         assert texts_of(one, "t") == [b"left", b"next"]
 
@@ -237,7 +237,7 @@ def test_a_process_of_before_in_between_ends_the_session(node: FakeNode, directo
 
 def test_many_processes_put_and_all_of_it_is_stored_once(node: FakeNode, directory: str) -> None:
     script = "".join(f"put t {{name}}-{number}\n" for number in range(20))
-    with Client(node.endpoint) as reader, ExitStack() as stack:
+    with Client(node.endpoint, state_dir=f"{directory}-2") as reader, ExitStack() as stack:
         reader.subscribe("t")
         processes = [stack.enter_context(terminal(node, directory, "shell")) for _ in "abc"]
         for process, name in zip(processes, "abc", strict=True):
