@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cluster import commands
-from cluster.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
+from cluster.commands import Advance, Operation, Put, Raise, Register, Subscribe, Unsubscribe
+from cluster.levels import LEVEL_FIRST
 from cluster.store import Delivery, Done, Outcome, Refused, Store
 from flotilla.protocol import (
     ACK,
@@ -26,6 +27,7 @@ from flotilla.protocol import (
     TOPICS,
     TOPICS_COUNT_MAX,
     UNSUB,
+    UPGRADE,
     ProtocolError,
     Request,
     is_pattern,
@@ -86,12 +88,17 @@ class _Read:
     waiting: Waiting
 
 
+def _first_level(asked: int | None) -> int:
+    return LEVEL_FIRST
+
+
 @dataclass
 class Broker:
     """The requests under way on one node.
 
     `store` is read, never changed. `new_client_id()` makes an unguessable id. `disk_low` is set by
-    the node: PUT is refused while it or a majority is short of space. Answers collect in `answers`.
+    the node: PUT is refused while it or a majority is short of space. So is `level_for(asked)`: the
+    level that the cluster may be raised to; it raises ProtocolError. Answers collect in `answers`.
     """
 
     store: Store
@@ -99,6 +106,7 @@ class Broker:
     new_client_id: Callable[[], str]
     disk_low: bool = False
     answers: list[Answer] = field(default_factory=list)
+    level_for: Callable[[int | None], int] = _first_level
     _operations: list[Operation] = field(default_factory=list)
     _authors: list[Waiting] = field(default_factory=list)
     _entries: dict[int, tuple[int, list[Waiting]]] = field(default_factory=dict)
@@ -213,6 +221,11 @@ class Broker:
     def _topics(self, request: Request) -> Operation | None:
         return None
 
+    def _upgrade(self, request: Request) -> Operation | None:
+        """Return what raises the level, None if that is where it is: a read that says so."""
+        level = self.level_for(request.body["level"])
+        return Raise(level) if level > self.store.level else None
+
     # --- entries out, outcomes in -------------------------------------------------------------
 
     def take_entries(self, stamp_ms: int) -> Iterator[tuple[bytes, list[Waiting]]]:
@@ -286,6 +299,8 @@ class Broker:
             self.refuse(waiting, refused.code, refused.message, **refused.details)
         elif request.type == TOPICS:
             self._serve_topics(waiting)
+        elif request.type == UPGRADE:
+            self._acknowledge(waiting, {"level": self.store.level, "before": self.store.level})
         else:
             self._serve_get(waiting, now_ms)
 
@@ -479,4 +494,5 @@ _OPERATIONS: Final[dict[str, Callable[[Broker, Request], Operation | None]]] = {
     PUT: Broker._put,
     GET: Broker._get,
     TOPICS: Broker._topics,
+    UPGRADE: Broker._upgrade,
 }

@@ -4,8 +4,12 @@ What lives here: one dataclass an operation, and the bytes of an entry (a batch 
 What must not: what an operation does (`cluster/store.py`), and clocks: the leader's time comes in
 as `stamp_ms`.
 
-An entry is `version` (uint8), `size` (uint32 little-endian) of the metas, the metas (JSON:
+An entry is `level` (uint8), `size` (uint32 little-endian) of the metas, the metas (JSON:
 `[stamp_ms, [[kind, ...], ...]]`), then for each PUT, in order, its `lengths` and its `data`.
+
+`level` is the lowest feature level whose builds can read the entry (`cluster/levels.py`), so that a
+node knows before it takes an entry whether it will be able to apply it. What is new in an encoding
+is written only in a cluster of that level: let `level_needed` say so, and `encode` writes it down.
 """
 
 from __future__ import annotations
@@ -17,11 +21,11 @@ from typing import Any, Final
 
 import orjson
 
+from cluster.levels import BUILD, LEVEL_FIRST, LEVEL_MAX, LEVEL_OF_LEVELS
 from flotilla.protocol import INTEGER_MAX
 
-ENTRY_VERSION: Final = 1
 ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # twice the largest batch: any one operation fits
-_ENTRY_OVERHEAD_BYTES: Final = 64  # version, size, stamp, brackets
+_ENTRY_OVERHEAD_BYTES: Final = 64  # level, size, stamp, brackets
 _META_OVERHEAD_BYTES: Final = 128  # kind, five numbers of up to 20 digits, brackets and commas
 _ESCAPED_BYTES_MAX: Final = 6  # JSON writes a control character as \u00XX; all others are shorter
 _HEAD: Final = struct.Struct("<BI")
@@ -86,11 +90,32 @@ class Admit:
     incarnation: str
 
 
-Operation = Register | Subscribe | Unsubscribe | Put | Advance | Admit
+@dataclass(slots=True)
+class Raise:
+    """Raise the cluster's feature level to `level`."""
+
+    level: int
+
+
+Operation = Register | Subscribe | Unsubscribe | Put | Advance | Admit | Raise
 
 
 class DamagedEntry(Exception):
-    """An entry's payload is not what this version writes: the node must stop, not guess."""
+    """An entry's payload is not what any build writes that this one knows: stop, don't guess."""
+
+
+def level_needed(operations: Sequence[Operation]) -> int:
+    """Return the lowest feature level whose builds can read and carry out the operations.
+
+    A `Raise` needs the level that it raises to: whoever takes it will have to live with that one.
+    """
+    raises = [operation.level for operation in operations if type(operation) is Raise]
+    return max(raises, default=LEVEL_FIRST)
+
+
+def level_of(payload: bytes) -> int:
+    """Return the lowest feature level whose builds can read the entry; b"" is Raft's own no-op."""
+    return payload[0] if payload else LEVEL_FIRST
 
 
 def size_bytes(operation: Operation) -> int:
@@ -139,7 +164,7 @@ def encode(stamp_ms: int, operations: Sequence[Operation]) -> bytes:
         else:
             metas.append(_meta(operation))
     blobs[1] = orjson.dumps((stamp_ms, metas))
-    blobs[0] = _HEAD.pack(ENTRY_VERSION, len(blobs[1]))
+    blobs[0] = _HEAD.pack(level_needed(operations), len(blobs[1]))
     payload = b"".join(blobs)
     assert len(payload) <= ENTRY_BYTES_MAX, f"entry of {len(payload)} bytes > {ENTRY_BYTES_MAX}"
     return payload
@@ -153,13 +178,16 @@ def _meta(operation: Operation) -> tuple[Any, ...]:
 # --- decoding -----------------------------------------------------------------------------------
 
 
-def decode(payload: bytes) -> tuple[int, list[Operation]]:
-    """Return (stamp_ms, operations) of an entry. Raises DamagedEntry."""
+def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[int, list[Operation]]:
+    """Return (stamp_ms, operations) of an entry that needs `level_max` at most.
+
+    Raises DamagedEntry.
+    """
     if len(payload) < _HEAD.size:
         raise DamagedEntry(f"entry of {len(payload)} bytes")
-    version, metas_bytes = _HEAD.unpack_from(payload)
-    if version != ENTRY_VERSION:
-        raise DamagedEntry(f"entry of version {version}; this node reads {ENTRY_VERSION}")
+    level, metas_bytes = _HEAD.unpack_from(payload)
+    if not LEVEL_FIRST <= level <= level_max:
+        raise DamagedEntry(f"entry of level {level}; this node reads up to {level_max}")
     position = _HEAD.size + metas_bytes
     stamp_ms, metas = _document(payload[_HEAD.size : position])
     operations: list[Operation] = []
@@ -247,6 +275,10 @@ def _is_count_or_none(value: Any) -> bool:
     return value is None or _is_count(value)
 
 
+def _is_level(value: Any) -> bool:
+    return type(value) is int and LEVEL_OF_LEVELS <= value <= LEVEL_MAX
+
+
 def _is_cursors(value: Any) -> bool:
     return type(value) is dict and all(map(_is_count, value.values()))
 
@@ -258,5 +290,6 @@ _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "U": (Unsubscribe, _SUBSCRIPTION),
     "A": (Advance, (_is_text, _is_count_or_none, _is_cursors)),
     "M": (Admit, (_is_text, _is_text)),
+    "L": (Raise, (_is_level,)),
 }
 _KINDS: Final = {build: kind for kind, (build, _) in _SHAPES.items()}

@@ -7,14 +7,14 @@ meaning of requests (broker.py, store.py), the turn's order (replica.py).
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster.broker import RETRY_AFTER_MS, Answer, Broker, Route
 from cluster.journal import Journal
-from cluster.levels import BUILD
+from cluster.levels import Build, Sighting
 from cluster.messages import Health, Relay, RelayReply
 from cluster.peers import Peers
 from cluster.raft import Raft
@@ -46,6 +46,7 @@ class Leading:
     broker: Broker
     journal: Journal
     uncommitted_entries_max: int
+    sightings: Callable[[], Mapping[str, Sighting]]
 
 
 class Frontend:
@@ -62,10 +63,11 @@ class Frontend:
         rng: random.Random,
         peers: Peers,
         linked: AbstractSet[str],
+        build: Build,
     ) -> None:
         self.lead: Leading | None = None
         self.stopping = False
-        self._name, self._peers, self._linked = name, peers, linked
+        self._name, self._peers, self._linked, self._build = name, peers, linked, build
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
         self._answers: list[Answer] = []
         self._relayed: Outgoing = []
@@ -204,7 +206,11 @@ class Frontend:
 
     def status(self) -> dict[str, Any]:
         """Return this node's own view, the body of STATUS."""
-        versions = {"flotilla": BUILD.version, "protocol": PROTOCOL_VERSION}
+        versions = {
+            "flotilla": self._build.version,
+            "protocol": PROTOCOL_VERSION,
+            "levels": _levels(self._build),
+        }
         lead = self.lead
         if lead is None:
             return {
@@ -227,18 +233,29 @@ class Frontend:
             "first_index": lead.journal.first_index,
             "journal_bytes": lead.journal.size_bytes,
             "disk_low": lead.broker.disk_low,
-            "members": {name: self._member(lead, name) for name in sorted(lead.raft.others)},
+            "level": lead.broker.store.level,
+            "members": {
+                name: self._member(lead, name, sighting)
+                for name, sighting in sorted(lead.sightings().items())
+            },
             "store": lead.broker.store.statistics(),
             "versions": versions,
         }
 
-    def _member(self, lead: Leading, name: str) -> dict[str, Any]:
+    def _member(self, lead: Leading, name: str, sighting: Sighting) -> dict[str, Any]:
         health = self._health.get(name)
         member: dict[str, Any] = {
             "connected": name in self._linked,
             "applied_index": None if health is None else health.applied_index,
+            "version": None if sighting.build is None else sighting.build.version,
+            "levels": None if sighting.build is None else _levels(sighting.build),
+            "silent_ms": round(sighting.silent_s * 1000),
         }
         if lead.raft.is_leader:
             match_index = lead.raft.match_index(name)
             member |= {"match_index": match_index, "lag": lead.journal.last_index - match_index}
         return member
+
+
+def _levels(build: Build) -> list[int]:
+    return [build.level_min, build.level_max]

@@ -36,6 +36,28 @@ def objection(mine: Hello, message: Message, dialed: str | None) -> str:
     return ""
 
 
+def unfit(mine: Hello, theirs: Hello) -> str:
+    """Return why the peer's build and ours can't be in one cluster now, "" if they can.
+
+    A node that has not applied everything says a lower level than the cluster's: that is no fault.
+    """
+    if mine.extension.level > theirs.extension.build.level_max:
+        level, build = mine.extension.level, theirs.extension.build
+        return f"{theirs.node} runs {build}; the cluster's level is {level}: install a newer one"
+    if theirs.extension.level > mine.extension.build.level_max:
+        level, build = theirs.extension.level, mine.extension.build
+        return f"{mine.node} runs {build}; the cluster's level is {level}: install a newer one"
+    return ""
+
+
+def can_read(hello: Hello | None, log_level: int) -> bool:
+    """Return whether the peer's build can read a log of that level; who can't must get none of it.
+
+    The log's level is above the cluster's while the entry that raises it is not applied.
+    """
+    return hello is not None and hello.extension.build.level_max >= log_level
+
+
 def follows(known: Hello, message: Hello | Extension) -> Hello | None:
     """Return what a connected peer has said in all, None if it became somebody else by `message`.
 

@@ -1,20 +1,24 @@
-"""Feature levels: what a build understands, and what it says of itself to the other nodes.
+"""Feature levels: what a build understands, and when a cluster's level may be raised.
 
-What lives here: the range of levels of this build. What must not: how a cluster's level is raised
-(replica.py, store.py), messages, sockets.
+What lives here: the range of levels of this build, and pure judgments on ranges. What must not: how
+a level gets into the log (commands.py, replica.py, store.py), messages, sockets, clocks.
 
 A level is a small number for everything that nodes write into the log or say to each other. A
-cluster has one; nothing that needs a higher one is written before the cluster's level is raised.
-Decision: docs/decisions/0006-feature-levels.md.
+cluster has one, in its replicated state; nothing that needs a higher one is written before the
+level is raised. Decision: docs/decisions/0006-feature-levels.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
+from flotilla.protocol import LEVEL_MAX as LEVEL_MAX
+
 LEVEL_FIRST: Final = 1  # of a cluster whose level was never raised: all that version 0.1 knows
+LEVEL_OF_LEVELS: Final = 2  # entries that raise the level
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +42,52 @@ class Build:
 
 
 BUILD_0_1: Final = Build("", LEVEL_FIRST, LEVEL_FIRST)
-BUILD: Final = Build(version("flotilla"), LEVEL_FIRST, LEVEL_FIRST)
+BUILD: Final = Build(version("flotilla"), LEVEL_FIRST, LEVEL_OF_LEVELS)
+
+
+class UnsupportedLevel(Exception):
+    """This build can't take part in its cluster: the node must stop, and another build start."""
+
+    def __init__(self, what: str, level: int, build: Build) -> None:
+        super().__init__(
+            f"{what} level {level}; this is {build}. "
+            "Start this node with a build that understands that level; its data stays as it is."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a node knows of another member's program.
+
+    `build` None: never seen. `linked`: it is connected, and a member. `silent_s`: for how long it
+    has not been connected, 0.0 while it is, and since this node's start if it never was.
+    """
+
+    build: Build | None
+    linked: bool
+    silent_s: float
+
+
+def level_to_reach(mine: Build, others: Mapping[str, Sighting]) -> int:
+    """Return the highest level that any member's build understands: all are meant to get there."""
+    builds = [sighting.build for sighting in others.values() if sighting.build is not None]
+    return max(build.level_max for build in (mine, *builds))
+
+
+def objections(level: int, name: str, mine: Build, others: Mapping[str, Sighting]) -> list[str]:
+    """Return why the cluster's level can't be raised to `level` now, [] if it can.
+
+    `name` and `mine` are the leader's. Every member has to be connected at this moment: one that is
+    away could come back with any build.
+    """
+    reasons = [] if mine.understands(level) else [f"{name} runs {mine}"]
+    for member, sighting in others.items():
+        if sighting.build is None:
+            reasons.append(f"{member} has not been seen since {name} started")
+        elif sighting.silent_s:
+            reasons.append(f"{member} has not been seen for {sighting.silent_s:.0f} s")
+        elif not sighting.build.understands(level):
+            reasons.append(f"{member} runs {sighting.build}")
+        elif not sighting.linked:
+            reasons.append(f"{member} is connected, and no member yet")
+    return reasons

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     SILENT = "the peer said nothing for too long"
     REPLACED = "the peer opened a new connection"
     BEHIND = "the peer doesn't take what we send"
+    UNFIT = "the peer's build and this one don't fit"
 
 
 class Lookup:
@@ -127,6 +128,7 @@ class Connection:
     deadline_at: float  # of connecting, then of the handshake
     name: str = ""
     hello: Hello | None = None  # while greeting: without its extension
+    unfit: str = ""  # why it is refused when its deadline comes
     reader: FrameReader = field(default_factory=lambda: FrameReader(messages.HELLO_BYTES_MAX))
     outbox: deque[bytes | memoryview] = field(default_factory=deque)
     outbox_bytes: int = 0

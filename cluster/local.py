@@ -37,6 +37,7 @@ import cluster
 import flotilla
 from cluster.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, load
 from cluster.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
+from flotilla import Client, FlotillaError
 from flotilla.connection import Connection
 from flotilla.protocol import STATUS, Request, encode_request
 
@@ -244,6 +245,17 @@ class LocalCluster:
             if body["role"] == "leader"
         }
         return leaders[max(leaders)] if leaders else None
+
+    def upgrade(self, level: int | None = None) -> dict[str, Any]:
+        """Raise the cluster's feature level; None: to the highest that any node understands.
+
+        Returns the level now and `before`. Raises LocalError while a member stands in its way.
+        """
+        with Client(list(self.endpoints().values())) as client:
+            try:
+                return client.upgrade(level)
+            except FlotillaError as error:
+                raise LocalError(error.message) from error
 
     def wait_for_leader(self, timeout_s: float = LEADER_TIMEOUT_S) -> str:
         """Return the leader as soon as there is one.

@@ -7,13 +7,15 @@ handling of processes and files (local.py).
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -25,6 +27,7 @@ from cluster.identity import IdentityError
 from cluster.local import LocalCluster, LocalError
 from cluster.recovery import Found, RecoveryError
 from cluster.recovery_cli import report
+from flotilla.protocol import LEVEL_MAX
 
 DEFAULT_DIR: Final = Path("flotilla-data")
 DEFAULT_PORT: Final = 7000
@@ -110,7 +113,7 @@ def up(directory: Path, nodes: int, port: int, detach: bool) -> None:
 @commands.command()
 @_dir_option
 def status(directory: Path) -> None:
-    """Show every node: process, role, term. Exit 1 while there is no leader."""
+    """Show every node: process, role, term, version, levels. Exit 1 while there is no leader."""
     cluster = LocalCluster(directory)
     _print_table(cluster)
     if cluster.leader() is None:
@@ -178,6 +181,20 @@ def recover(directory: Path, node: str, yes: bool) -> None:
 
 @commands.command()
 @_dir_option
+@click.option("--level", type=click.IntRange(1, LEVEL_MAX), help="Default: the highest there is.")
+def upgrade(directory: Path, level: int | None) -> None:
+    """Raise the cluster's feature level, once every node runs a newer version.
+
+    Older versions can't take part any more, and there is no way back. Exit 1 while a node is down
+    or of a version without that level.
+    """
+    done = LocalCluster(directory).upgrade(level)
+    was = f"; it was {done['before']}" if done["level"] > done["before"] else " already"
+    _console.print(f"level {done['level']}{was}")
+
+
+@commands.command()
+@_dir_option
 def down(directory: Path) -> None:
     """Stop every node in order; data and configuration stay."""
     cluster = LocalCluster(directory)
@@ -214,12 +231,34 @@ def _down(cluster: LocalCluster) -> None:
 
 def _print_table(cluster: LocalCluster) -> None:
     statuses = cluster.statuses()
-    table = Table("node", "endpoint", "pid", "role", "term", box=None, pad_edge=False)
+    columns = ("node", "endpoint", "pid", "role", "term", "level", "version", "levels")
+    table = Table(*columns, box=None, pad_edge=False)
     for node in cluster.nodes():
         body = statuses.get(node.name, {"role": "silent" if node.pid else "dead", "term": ""})
         role = f"[green]{body['role']}[/]" if body["role"] == "leader" else str(body["role"])
-        table.add_row(node.name, node.endpoint, str(node.pid or ""), role, str(body["term"]))
+        term, level = str(body["term"]), str(body.get("level", ""))
+        program = _program(node.name, statuses)
+        table.add_row(node.name, node.endpoint, str(node.pid or ""), role, term, level, *program)
     _console.print(table)
+
+
+def _program(name: str, statuses: Mapping[str, dict[str, Any]]) -> tuple[str, str]:
+    """Return a node's version and levels; of one that is silent those that it was last seen with.
+
+    Version 0.1 names no levels to anybody, and to its peers no version.
+    """
+    versions = statuses.get(name, {}).get("versions")
+    if versions is not None:
+        return versions["flotilla"], _range(versions.get("levels", [1, 1]))
+    others = [body.get("members", {}) for body in statuses.values()]
+    seen: list[dict[str, Any]] = [members[name] for members in others if name in members]
+    newest = min(seen, key=lambda row: row.get("silent_ms", math.inf), default={})
+    levels = newest.get("levels")
+    return newest.get("version") or "", _range(levels) if levels else ""
+
+
+def _range(levels: Sequence[int]) -> str:
+    return f"{levels[0]}-{levels[1]}"
 
 
 def _print_next_steps(cluster: LocalCluster, detach: bool) -> None:

@@ -24,7 +24,7 @@ from zlib import crc32
 
 import orjson
 
-from cluster.levels import BUILD_0_1, LEVEL_FIRST, Build
+from cluster.levels import BUILD_0_1, LEVEL_FIRST, LEVEL_MAX, Build
 
 PROTOCOL_VERSION: Final = 1  # of this encoding; nodes of different versions don't talk
 
@@ -36,7 +36,6 @@ DIGEST_BYTES_MAX: Final = 64  # SHA-512, the longest in use
 MEMBER_COUNT_MAX: Final = 32  # far above any sensible Raft group; bounds a Hello
 ENTRY_COUNT_MAX: Final = 65_536  # bounds the objects that one frame of tiny entries becomes
 EXTENSION_BYTES_MAX: Final = 16 * 1024  # of its JSON; well within HELLO_BYTES_MAX
-LEVEL_MAX: Final = 65_535  # of any build; a level is a small number
 RELAY_FRAME_COUNT_MAX: Final = 8  # a client's request has three frames and its route
 INTEGER_MAX: Final = 2**63 - 1  # terms, indexes, offsets: what SQLite and C readers hold
 

@@ -35,7 +35,7 @@ from cluster.config import ConfigError, NodeConfig, split_address
 from cluster.core import Timing
 from cluster.files import EXIT_STATUS
 from cluster.identity import DirectoryLock, Identity, IdentityError
-from cluster.levels import BUILD
+from cluster.levels import BUILD, UnsupportedLevel
 from cluster.membership import ReplacedError, hello_of
 from cluster.peers import PeerPort
 from cluster.recovery_cli import recover
@@ -59,6 +59,7 @@ _REBUILD: Final = (
     "If it can't be read any more, move the data directory away and start the node with an empty "
     "one: it copies the state from the others and is readmitted."
 )
+EXIT_LEVEL: Final = 76  # EX_PROTOCOL: this build can't take part in its cluster
 EXIT_BROKEN: Final = 70  # EX_SOFTWARE: the replica must not go on
 
 
@@ -349,8 +350,8 @@ def main(context: click.Context, path: Path | None) -> None:
     """Run one Flotilla node until SIGTERM, or a command on its data directory.
 
     Exit codes: 0 stopped orderly, 65 the data directory is damaged or in use, 70 the replica had to
-    stop, 74 a disk or file failed, 78 the settings are wrong, or name a directory or a port that it
-    cannot have.
+    stop, 74 a disk or file failed, 76 the cluster's level takes another build, 78 the settings are
+    wrong, or name a directory or a port that it cannot have.
     """
     if context.invoked_subcommand is not None:
         return
@@ -371,6 +372,9 @@ def main(context: click.Context, path: Path | None) -> None:
     except (CorruptStore, JournalError, IdentityError) as error:
         log.error("unusable_data", reason=str(error))
         _exit(EXIT_DATA, str(error))
+    except UnsupportedLevel as error:
+        log.error("unsupported_level", reason=str(error))
+        _exit(EXIT_LEVEL, str(error))
     except ReplacedError as error:
         log.error("replaced", reason=str(error))
         _exit(EXIT_BROKEN, str(error))

@@ -17,7 +17,8 @@ from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 from cluster import messages
-from cluster.handshake import Reports, follows, identity, objection
+from cluster.handshake import Reports, follows, identity, objection, unfit
+from cluster.levels import Build
 from cluster.links import READ_BYTES_MAX, Address, Connection, Dial, Lookup, Reason, State
 from cluster.messages import (
     EXTENSION_HEAD_BYTES,
@@ -25,6 +26,7 @@ from cluster.messages import (
     Hello,
     Message,
     MessageError,
+    SnapshotRefused,
     begins_extension,
 )
 
@@ -36,6 +38,7 @@ DIAL_MS_MAX: Final = 1_000  # look-up and connect: a lost SYN is dialed anew as 
 HANDSHAKE_MS_MAX: Final = 2_000  # from connected to Hello: a round trip and a busy loop
 # From a Hello to its extension, which leaves with it; a peer that says none is of version 0.1.
 EXTENSION_MS_MAX: Final = 250
+UNFIT_CHARACTERS_MAX: Final = 200  # below messages.REASON_BYTES_MAX, whatever they encode to
 PEER_SILENCE_MS_MAX: Final = 10_000  # default: a hundred heartbeats missed
 KEEPALIVES_PER_SILENCE: Final = 4  # an idle side repeats its Hello: three may be lost
 LOOKUP_POLL_MS: Final = 5  # how late a finished look-up may be noticed
@@ -81,6 +84,19 @@ class HandshakeRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfit:
+    """A peer's build and ours don't fit; at most one report a peer in `REPORT_MS`.
+
+    `level`: the cluster's, as the peer knows it. `build`: the peer's.
+    """
+
+    name: str
+    level: int
+    build: Build
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DialFailed:
     """A peer can't be reached; at most one report a peer in `REPORT_MS`."""
 
@@ -88,7 +104,7 @@ class DialFailed:
     reason: str
 
 
-Event: TypeAlias = Connected | Disconnected | HandshakeRefused | DialFailed
+Event: TypeAlias = Connected | Disconnected | HandshakeRefused | Unfit | DialFailed
 
 
 class Peers(Protocol):
@@ -232,6 +248,16 @@ class PeerPort:
         for connection in self._connections.values():
             if connection.state in (State.GREETING, State.LIVE):
                 connection.queue(messages.encode(hello))
+        for connection in list(self._live.values()):
+            self._check_fit(connection)
+
+    def _check_fit(self, connection: Connection) -> bool:
+        """Close a live connection whose ends can't be in one cluster any more."""
+        assert connection.hello is not None, connection.name
+        reason = unfit(self._hello, connection.hello)
+        if reason:
+            self._close(connection, Reason.UNFIT, reason)
+        return not reason
 
     # --- the poll loop's side ---
 
@@ -364,6 +390,8 @@ class PeerPort:
         self._write(connection)
 
     def _greet(self, connection: Connection) -> None:
+        if connection.unfit:
+            return
         try:
             refusal = self._take_hello(connection) if connection.hello is None else ""
             known = connection.hello
@@ -373,6 +401,8 @@ class PeerPort:
             return
         if refusal or connection.ending:
             self._refuse(connection, refusal or _ended_text(connection))
+        elif hello is not None and (reason := unfit(self._hello, hello)):
+            self._hold_off(connection, hello, reason)
         elif hello is not None:
             self._admit(connection, hello)
 
@@ -398,6 +428,20 @@ class PeerPort:
             return replace(hello, extension=extension) if isinstance(extension, Extension) else None
         over = self._clock() >= connection.deadline_at
         return hello if begins is False or over else None
+
+    def _hold_off(self, connection: Connection, hello: Hello, reason: str) -> None:
+        """Tell a peer of an unfit build why, and turn it away a little later.
+
+        Version 0.1 sees no fault in our Hello: turned away at once, it would be back at once. What
+        its log shows is the reason of a SnapshotRefused.
+        """
+        build, level = hello.extension.build, hello.extension.level
+        self._report(hello.node, Unfit(hello.node, level, build, reason))
+        connection.unfit = reason
+        connection.deadline_at = self._clock() + HANDSHAKE_MS_MAX / 1000
+        self._wake(connection.deadline_at)
+        connection.queue(messages.encode(SnapshotRefused(reason[:UNFIT_CHARACTERS_MAX])))
+        self._write(connection)
 
     def _admit(self, connection: Connection, hello: Hello) -> None:
         old = self._live.get(hello.node)
@@ -469,6 +513,8 @@ class PeerPort:
                 self._close(connection, Reason.BAD_FRAME, f"became somebody else: {message}")
                 return None
             connection.hello = hello
+            if not self._check_fit(connection):
+                return None
 
     def _rewatch(self, connection: Connection) -> None:
         wishes = connection.wishes()
@@ -485,6 +531,8 @@ class PeerPort:
             self._refuse(connection, f"no connection in {DIAL_MS_MAX} ms")
         elif connection.hello is None:
             self._refuse(connection, f"no Hello in {HANDSHAKE_MS_MAX} ms")
+        elif connection.unfit:
+            self._refuse(connection, connection.unfit)
         else:
             self._greet(connection)
             if connection.state is State.GREETING:

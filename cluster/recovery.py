@@ -30,6 +30,7 @@ from cluster.core import REGULAR
 from cluster.files import DISK
 from cluster.identity import IDENTITY_NAME, LOCK_NAME, PID_BYTES_MAX, DirectoryInUse, Identity
 from cluster.journal import Journal
+from cluster.levels import UnsupportedLevel
 from cluster.membership import UNNAMED
 from cluster.segments import JournalError
 from cluster.store import Store
@@ -172,6 +173,8 @@ class Recovery:
     def _inspected(self, identity: Identity) -> Found:
         try:
             return self._applied(identity)
+        except UnsupportedLevel as error:
+            raise RecoveryError(f"{self._source}: {error}") from error
         except (JournalError, CorruptStore, DamagedEntry, sqlite3.DatabaseError) as error:
             reason = str(error).replace(str(self._work), str(self._source))
             reason = reason.partition(" To rebuild")[0]  # from others, of whom there are too few

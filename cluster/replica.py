@@ -11,7 +11,7 @@ acknowledgment or client's reply leaves before journal.sync() has returned.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +20,22 @@ from typing import Any, Final, NoReturn
 from cluster import commands, snapshots
 from cluster.broker import Broker, BrokerLimits
 from cluster.catchup import SnapshotFetch, SnapshotServer, Worker
-from cluster.core import FIRST_INDEX, Timing
+from cluster.commands import Raise
+from cluster.core import FIRST_INDEX, REGULAR, Timing
 from cluster.files import DISK, Files, exit_process
 from cluster.frontend import Frontend, Leading
+from cluster.handshake import Reports, can_read
 from cluster.identity import Identity, WrongMembers
 from cluster.journal import Journal
-from cluster.levels import BUILD, Build
+from cluster.levels import (
+    BUILD,
+    LEVEL_FIRST,
+    Build,
+    Sighting,
+    UnsupportedLevel,
+    level_to_reach,
+    objections,
+)
 from cluster.membership import (
     UNNAMED,
     check_not_replaced,
@@ -37,6 +47,7 @@ from cluster.membership import (
     waited_for,
 )
 from cluster.messages import (
+    Entry,
     Health,
     Hello,
     Message,
@@ -46,10 +57,11 @@ from cluster.messages import (
     SnapshotRefused,
     SnapshotRequest,
 )
-from cluster.peers import Disconnected, Peers
+from cluster.peers import Disconnected, Peers, Unfit
 from cluster.raft import Raft, reason_of_change
 from cluster.store import Store
 from cluster.transport import RaftTransport
+from flotilla.protocol import ProtocolError
 
 PEER_MESSAGES_PER_TURN_MAX: Final = 1024  # bounds the time to the next heartbeat
 HEALTH_PERIOD_S: Final = 0.5
@@ -129,13 +141,21 @@ class Replica:
         self._now = now
         self._linked: set[str] = set()
         self._health: dict[str, Health] = {}
+        self._started_s = now
+        self._seen: dict[str, tuple[float, Build]] = {}  # when each member was last connected
+        # Entries, (index, term, level), that need a higher level than the store's; see _log_level.
+        self._raises: list[tuple[int, int, int]] = []
+        self._screened: Sequence[Entry] = ()
+        self._reports = Reports()
         self._next_health_s = self._next_admit_s = self._barrier_repeat_s = now
         self._next_waiting_s = now
         self._standing = ("", 0, "")
         self._raft_standing: object = None
         self._led_term: int | None = None
         self._more_messages = False
-        self.frontend = Frontend(settings.name, settings.relays_max, rng, peers, self._linked)
+        self.frontend = Frontend(
+            settings.name, settings.relays_max, rng, peers, self._linked, settings.build
+        )
         directory = settings.database.parent
         self._server = SnapshotServer(settings.database, directory, worker, peers.send)
         self._fetch = SnapshotFetch(directory, worker, peers.send, log)
@@ -151,20 +171,34 @@ class Replica:
     # --- becoming a member --------------------------------------------------------------------
 
     def _open_member(self) -> None:
-        settings = self.settings
-        self._open_journal()
-        snapshots.remove_leftovers(settings.database)
-        if not snapshots.make_shrinkable(settings.database):
+        database = self.settings.database
+        snapshots.remove_leftovers(database)
+        if not snapshots.make_shrinkable(database):
             self._log("store_cannot_shrink", reason="made by version 0.1; too large to be remade")
-        self.store = Store.open(settings.database, {})
+        self._open_store({})  # before the log: its level tells whether this build can read that
         members = sorted(self.store.members)
-        if members != sorted(settings.members):
+        if members != sorted(self.settings.members):
             raise WrongMembers(
-                f"{settings.data_dir} belongs to a cluster of {', '.join(members)}, configured are"
-                f" {', '.join(settings.members)}. A cluster's members are fixed: to have others,"
-                " make a new cluster of it with `flotilla-node recover --members`"
+                f"{self.settings.data_dir} belongs to a cluster of {', '.join(members)}, configured"
+                f" are {', '.join(self.settings.members)}. A cluster's members are fixed: to have"
+                " others, make a new cluster of it with `flotilla-node recover --members`"
             )
+        self._open_journal()
+        self._read_tail()
         self._start_raft()
+
+    def _read_tail(self) -> None:
+        """Look at the entries that are not applied; refuse to start with one that can't be read."""
+        position = max(0, self.store.applied_index + 1 - self.journal.first_index)
+        while position < len(self.journal):
+            entries = self.journal[position:]  # no more than the journal's longest slice
+            readable = self._readable(entries)
+            if readable < len(entries):
+                command, index, _ = entries[readable]
+                what = f"entry {index} of this node's log needs"
+                raise UnsupportedLevel(what, commands.level_of(command[1:]), self.settings.build)
+            self._note_levels(entries)
+            position += len(entries)
 
     def _join(self) -> None:
         """Become a member if the peers' hellos or a copy of the store make this node one."""
@@ -182,7 +216,7 @@ class Replica:
 
     def _found(self, founding: dict[str, str]) -> None:
         self._clear_leftovers()
-        self.store = Store.open(self.settings.database, founding)
+        self._open_store(founding)
         self._create_journal()
         self._become_member(replace(self.identity, founding=founding, started=True))
         self._log("founded", founding=founding)
@@ -192,9 +226,10 @@ class Replica:
         if verified.members.get(self.settings.name) != self.identity.incarnation:
             self._log("copy_too_old", index=verified.index, reason="not admitted in it yet")
             return
+        self._check_level(verified)
         self._clear_leftovers()
         snapshots.install(verified.path, self.settings.database)
-        self.store = Store.open(self.settings.database, {})
+        self._open_store({})
         self._create_journal()
         self.journal.reset(verified.index, verified.term)
         # Without a founding set: only the founders' may make others members.
@@ -208,6 +243,14 @@ class Replica:
         files, directory = self.settings.files, self.settings.journal_dir
         for name in files.list(directory):
             files.unlink(directory / name)
+
+    def _open_store(self, founding: Mapping[str, str]) -> None:
+        self.store = Store.open(self.settings.database, founding, build=self.settings.build)
+
+    def _check_level(self, verified: snapshots.Verified) -> None:
+        build = self.settings.build
+        if not build.understands(verified.level):
+            raise UnsupportedLevel("a member's copy of its store is of", verified.level, build)
 
     def _create_journal(self) -> None:
         Journal.create(self.settings.journal_dir, self.settings.files)
@@ -233,7 +276,8 @@ class Replica:
 
     def hello(self) -> Hello:
         """Return what this node says of itself to its peers."""
-        return hello_of(self.identity, self.settings.members, self.settings.build)
+        level = LEVEL_FIRST if self.raft is None else self.store.level
+        return hello_of(self.identity, self.settings.members, self.settings.build, level)
 
     def _start_raft(self) -> None:
         settings, timing = self.settings, self.settings.timing
@@ -242,8 +286,10 @@ class Replica:
         self.store.apply(FIRST_INDEX, 0, b"")
         self.journal.applied_index = self.store.applied_index
         transport = RaftTransport(settings.others, timing.heartbeat_s, lambda: self._now)
+        transport.level, transport.screen = self.store.level, self._screen
         self._transport = transport
         self.broker = Broker(self.store, settings.broker_limits, self._new_client_id)
+        self.broker.level_for = self._level_for
         self.raft = raft = Raft(
             settings.name,
             transport,
@@ -256,7 +302,7 @@ class Replica:
             settings.database,
         )
         self.frontend.lead = Leading(
-            raft, self.broker, self.journal, settings.uncommitted_entries_max
+            raft, self.broker, self.journal, settings.uncommitted_entries_max, self._sightings
         )
 
     def _name_members(self) -> None:
@@ -288,9 +334,14 @@ class Replica:
             # A job may have the database open: SQLite, closing it, would remove the new one's WAL.
             return False
         self._fetch.ready = None
+        self._check_level(verified)
+        level_before = self.store.level
         self.store.close()
         snapshots.install(verified.path, self.settings.database)
-        self.store = self.broker.store = Store.open(self.settings.database, {})
+        self._open_store({})
+        self.broker.store = self.store
+        if self.store.level != level_before:
+            self._level_changed()
         check_not_replaced(self.identity, self.store.members)
         self.journal.applied_index = self.store.applied_index
         self._server.members_index = verified.index
@@ -353,21 +404,109 @@ class Replica:
             return
         self._propose_admissions(raft)
         for payload, authors in self.broker.take_entries(int(self._now * 1000)):
-            self.broker.submitted(raft.submit(payload), raft.term, authors)
+            self.broker.submitted(self._append(raft, payload), raft.term, authors)
+
+    def _append(self, raft: Raft, payload: bytes) -> int:
+        """Append an entry as the leader and return its index: the only way into the log."""
+        level = commands.level_of(payload)
+        assert level <= self.store.level or self._may_raise(level, payload), (
+            f"an entry of level {level} in a cluster of level {self.store.level}"
+        )
+        index = raft.submit(payload)
+        if level > self.store.level:
+            self._note_levels([(REGULAR + payload, index, raft.term)])
+        return index
+
+    def _may_raise(self, level: int, payload: bytes) -> bool:
+        _, operations = commands.decode(payload, self.settings.build.level_max)
+        raises = any(isinstance(each, Raise) and each.level == level for each in operations)
+        return raises and not self._objections(level)
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
-        members_before = self.store.members
+        members_before, level_before = self.store.members, self.store.level
         outcomes = self.store.apply(index, term, payload)
         self.journal.applied_index = index
         self.broker.applied(index, term, outcomes, self._now * 1000)
         if self.store.members is not members_before:
             self._members_changed()
+        if self.store.level != level_before:
+            self._level_changed()
 
     def _members_changed(self) -> None:
         check_not_replaced(self.identity, self.store.members)
         self._server.members_index = self.store.applied_index
         self._log("members_changed", members=self.store.members)
         self._refresh_links()
+
+    # --- the cluster's level (rule 30) --------------------------------------------------------
+
+    def _level_changed(self) -> None:
+        self._transport.level = self.store.level
+        self._log("level_raised", level=self.store.level)
+        self._peers.update_hello(self.hello())
+
+    @property
+    def _log_level(self) -> int:
+        """The lowest level whose builds can read this node's log, uncommitted entries included."""
+        if self._raises:
+            applied, term_at = self.store.applied_index, self.journal.term_at
+            self._raises = [
+                each for each in self._raises if each[0] > applied and term_at(each[0]) == each[1]
+            ]
+        return max([self.store.level, *(level for _, _, level in self._raises)])
+
+    def _note_levels(self, entries: Sequence[Entry]) -> None:
+        """Remember which of these entries, as far as the log has them, need a higher level."""
+        for command, index, term in entries:
+            level = commands.level_of(command[1:2])
+            if level > self._log_level and self.journal.term_at(index) == term:
+                self._raises.append((index, term, level))
+
+    def _readable(self, entries: Sequence[Entry]) -> int:
+        """Return how many of the entries, from the first on, this build can apply."""
+        level_max = self.settings.build.level_max
+        levels = enumerate(commands.level_of(command[1:2]) for command, _, _ in entries)
+        return next((place for place, level in levels if level > level_max), len(entries))
+
+    def _screen(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Return those entries that may be taken: what can't be applied is not acknowledged."""
+        readable = self._readable(entries)
+        if readable < len(entries):
+            command, index, _ = entries[readable]
+            level, build = commands.level_of(command[1:2]), self.settings.build
+            if self._reports.due("entry_refused", self._now):
+                reason = f"it needs level {level}; this is {build}: install a newer one"
+                self._log("entry_refused", index=index, level=level, reason=reason)
+        self._screened = entries[:readable]
+        return self._screened
+
+    def _sightings(self) -> dict[str, Sighting]:
+        sightings = {}
+        for name in self.settings.others:
+            seen_s, build = self._seen.get(name, (self._started_s, None))
+            connected = self._peers.hello_of(name) is not None
+            silent_s = 0.0 if connected else self._now - seen_s
+            sightings[name] = Sighting(build, name in self._linked, silent_s)
+        return sightings
+
+    def _objections(self, level: int) -> list[str]:
+        return objections(level, self.settings.name, self.settings.build, self._sightings())
+
+    def _level_for(self, asked: int | None) -> int:
+        """Return the level that an UPGRADE may raise the cluster to, or keep it at.
+
+        Raises ProtocolError: bad_request, not_upgraded.
+        """
+        level = asked or level_to_reach(self.settings.build, self._sightings())
+        if level < self.store.level:
+            raise ProtocolError(
+                "bad_request", f"the cluster's level is {self.store.level}; it is never lowered"
+            )
+        reasons = self._objections(level) if level > self.store.level else []
+        if reasons:
+            message = f"level {level} takes all members: {'; '.join(reasons)}"
+            raise ProtocolError("not_upgraded", message, level=self.store.level)
+        return level
 
     def _serve(self, raft: Raft) -> None:
         now_ms = self._now * 1000
@@ -403,6 +542,9 @@ class Replica:
     def _take_events(self) -> None:
         for event in self._peers.events():
             self._log(f"peer_{type(event).__name__.lower()}", **asdict(event))
+            if isinstance(event, Unfit) and event.level > self.settings.build.level_max:
+                what = f"{event.name} says that the cluster is at"
+                raise UnsupportedLevel(what, event.level, self.settings.build)
             if isinstance(event, Disconnected):
                 self._unlink(event.name)
                 self._fetch.lost(event.name)
@@ -417,8 +559,11 @@ class Replica:
             return
         for name in self.settings.others:
             hello = self._peers.hello_of(name)
+            if hello is not None:
+                self._seen[name] = (self._now, hello.extension.build)
             admitted = self.store.members.get(name)
             linked = is_linked(hello, admitted, self.store.applied_index)
+            linked = linked and can_read(hello, self._log_level)
             if linked and name not in self._linked:
                 self._linked.add(name)
                 raft.connected(name)
@@ -441,7 +586,7 @@ class Replica:
         for name, incarnation in to_admit(hellos, self.store.members).items():
             self._log("admitting", node=name, incarnation=incarnation)
             admit = commands.Admit(name, incarnation)
-            raft.submit(commands.encode(int(self._now * 1000), [admit]))
+            self._append(raft, commands.encode(int(self._now * 1000), [admit]))
 
     def _take_message(self, name: str, message: Message) -> None:
         handler = _MESSAGES.get(type(message))
@@ -450,6 +595,9 @@ class Replica:
         elif name in self._linked:
             assert self.raft is not None
             self.raft.deliver(name, message)
+            if self._screened:
+                self._note_levels(self._screened)
+                self._screened = ()
 
     def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:
         hello = self._peers.hello_of(name)

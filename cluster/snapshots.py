@@ -84,12 +84,16 @@ class SnapshotInfo:
 
 @dataclass(frozen=True)
 class Verified:
-    """A downloaded copy that is whole and on disk; `members` {name: incarnation} stand in it."""
+    """A downloaded copy that is whole and on disk.
+
+    `members` {name: incarnation} and the cluster's feature `level` stand in it.
+    """
 
     path: Path
     index: int
     term: int
     members: dict[str, str]
+    level: int
 
 
 # --- the source ---------------------------------------------------------------------------------
@@ -240,11 +244,12 @@ class Download:
                 tables.check_format(self.path, connection)
                 position = tables.read_position(self.path, connection)
                 members = tables.read_members(self.path, connection)
+                level = tables.read_level(self.path, connection)
         except (sqlite3.DatabaseError, tables.CorruptStore) as error:
             raise DamagedCopy(f"{self.path}: {error}") from error
         if position != (self.info.index, self.info.term):
             raise DamagedCopy(f"{self.path}: at {position}, announced {self.info}")
-        return Verified(self.path, *position, members)
+        return Verified(self.path, *position, members, level)
 
     def abandon(self) -> None:
         """Drop what has come."""

@@ -21,7 +21,8 @@ import orjson
 
 from cluster import tables
 from cluster.clients import Client, Clients, Producer
-from cluster.commands import Admit, Advance, Put, Register, Subscribe, Unsubscribe, decode
+from cluster.commands import Admit, Advance, Put, Raise, Register, Subscribe, Unsubscribe, decode
+from cluster.levels import BUILD, Build, UnsupportedLevel
 from cluster.outcomes import (
     Delivery,
     Done,
@@ -64,9 +65,10 @@ class Limits:
 class Store:
     """One replica's state. Used by one thread; `tables.checkpoint` is for another."""
 
-    def __init__(self, database: Database, limits: Limits) -> None:
+    def __init__(self, database: Database, limits: Limits, build: Build) -> None:
         self._database = database
         self._limits = limits
+        self._level_max = build.level_max
         self._clients = Clients(database)
         self._publications = Publications(database)
         self._topics = Topics(database, self._publications.garbage)
@@ -79,21 +81,35 @@ class Store:
             Put: self._put,
             Advance: self._advance,
             Admit: self._admit,
+            Raise: self._raise,
         }
         self.members = database.members()
         self._recoveries = database.recoveries()
         self.applied_index, self.applied_term = database.position()
+        self.level = database.level()
         self._committed_index = self.applied_index
 
     @classmethod
-    def open(cls, path: Path, members: Mapping[str, str], limits: Limits = Limits()) -> Store:
+    def open(
+        cls,
+        path: Path,
+        members: Mapping[str, str],
+        limits: Limits = Limits(),
+        build: Build = BUILD,
+    ) -> Store:
         """Open the database at `path`, or make one with the founding members {name: incarnation}.
 
-        Raises CorruptStore when the file is damaged or another program's.
+        Raises CorruptStore when the file is damaged or another program's, UnsupportedLevel when
+        it is of a level that the build does not understand.
         """
         database = Database(path, members)
         try:
-            return cls(database, limits)
+            database.position()  # its checksum covers the level
+            if not build.understands(database.level()):
+                raise UnsupportedLevel(
+                    "the cluster, as of this node's store, is at", database.level(), build
+                )
+            return cls(database, limits, build)
         except BaseException:
             database.close()
             raise
@@ -116,7 +132,7 @@ class Store:
         assert index == self.applied_index + 1, f"entry {index} after {self.applied_index}"
         outcomes: list[Outcome] = []
         if payload:
-            _, operations = decode(payload)
+            _, operations = decode(payload, self._level_max)
             handlers: Any = self._handlers
             outcomes = [handlers[type(operation)](operation) for operation in operations]
             self._topics.grown(self._publications.seal(index))
@@ -130,8 +146,7 @@ class Store:
         if self.applied_index != self._committed_index:
             self._flush()
             position = self.applied_index, self.applied_term
-            sql = "UPDATE state SET applied_index = ?, applied_term = ?, crc = ?"
-            self._database.write(sql, [(*position, row_crc(position))])
+            self._database.write_state(*position, self.level)
             self._committed_index = self.applied_index
             self._topics.committed()
         if self._database.in_transaction:
@@ -232,6 +247,11 @@ class Store:
             self.members = {**self.members, operation.node: operation.incarnation}
             self._dirty_members = True
         return Done({})
+
+    def _raise(self, operation: Raise) -> Outcome:
+        before = self.level
+        self.level = max(before, operation.level)
+        return Done({"level": self.level, "before": before})
 
     # --- operations: subscriptions --------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster.files import DISK
+from cluster.levels import LEVEL_FIRST
 
 APPLICATION_ID: Final = 0x464C4F54  # "FLOT"
-FORMAT_VERSION: Final = 1
 PAGE_BYTES: Final = 4096
 CACHE_KIB: Final = 32 * 1024  # page cache of the writer; the rest of the backlog is the kernel's
 WAL_BYTES_MAX: Final = 64 * 1024 * 1024  # over this a checkpoint may hold up the writer for once
@@ -109,6 +109,7 @@ class Database:
         self._connection = connect(path, WRITER_BUSY_MS_MAX)
         try:
             check_format(path, self._connection)
+            self._level = read_level(path, self._connection)
             for pragma in _WRITER_PRAGMAS:
                 self._connection.execute(f"PRAGMA {pragma}")
             self._shrinks = is_shrinkable(self._connection)
@@ -150,6 +151,18 @@ class Database:
     def position(self) -> tuple[int, int]:
         """Return the applied (index, term) as committed last."""
         return read_position(self.path, self._connection)
+
+    def level(self) -> int:
+        """Return the cluster's feature level as written last."""
+        return self._level
+
+    def write_state(self, index: int, term: int, level: int) -> None:
+        """Write the applied position and the level, in the open transaction."""
+        sql = "UPDATE state SET applied_index = ?, applied_term = ?, crc = ?"
+        self.write(sql, [(index, term, _state_crc(index, term, level))])
+        if level != self._level:
+            self._connection.execute(f"PRAGMA user_version={level}")
+            self._level = level
 
     def members(self) -> dict[str, str]:
         """Return {name: incarnation} as committed last."""
@@ -244,9 +257,9 @@ def _create(path: Path, members: Mapping[str, str]) -> None:
         connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
         connection.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        connection.execute(f"PRAGMA user_version={LEVEL_FIRST}")
         connection.executescript("BEGIN;" + _SCHEMA)
-        connection.execute("INSERT INTO state VALUES(1, 0, 0, ?)", (row_crc((0, 0)),))
+        connection.execute("INSERT INTO state VALUES(1, 0, 0, ?)", (_state_crc(0, 0, LEVEL_FIRST),))
         rows = [(*member, row_crc(member)) for member in members.items()]
         connection.executemany("INSERT INTO members VALUES(?, ?, ?)", rows)
         connection.execute("COMMIT")
@@ -291,19 +304,28 @@ def used_bytes(connection: sqlite3.Connection) -> int:
 
 
 def check_format(path: Path, connection: sqlite3.Connection) -> None:
-    """Raise CorruptStore unless this is a node's database of this version."""
+    """Raise CorruptStore unless this is a node's database."""
+    application = _pragma(path, connection, "application_id")
+    if application != APPLICATION_ID:
+        raise CorruptStore(path, f"not a node's database (application {application:#x})")
+
+
+def read_level(path: Path, connection: sqlite3.Connection) -> int:
+    """Return the cluster's feature level. Raises CorruptStore.
+
+    It is the database's format as well: version 0.1 reads format 1 alone, so that it refuses by
+    itself to start in a cluster whose level was raised. The state's checksum covers it.
+    """
+    return _pragma(path, connection, "user_version")
+
+
+def _pragma(path: Path, connection: sqlite3.Connection, name: str) -> int:
     try:
-        application, version = (
-            connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("application_id", "user_version")
-        )
+        value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
     except sqlite3.DatabaseError as error:
         _raise_corrupt(path, error)
         raise
-    if application != APPLICATION_ID:
-        raise CorruptStore(path, f"not a node's database (application {application:#x})")
-    if version != FORMAT_VERSION:
-        raise CorruptStore(path, f"format {version}; this version reads {FORMAT_VERSION}")
+    return value
 
 
 def read_members(path: Path, connection: sqlite3.Connection) -> dict[str, str]:
@@ -323,9 +345,15 @@ def read_position(path: Path, connection: sqlite3.Connection) -> tuple[int, int]
     except sqlite3.DatabaseError as error:
         _raise_corrupt(path, error)
         raise
-    if len(rows) != 1 or row_crc(rows[0][:2]) != rows[0][2]:
-        raise CorruptStore(path, f"no applied index: {rows}")
+    level = read_level(path, connection)
+    if len(rows) != 1 or _state_crc(rows[0][0], rows[0][1], level) != rows[0][2]:
+        raise CorruptStore(path, f"no applied index: {rows}, level {level}")
     return rows[0][0], rows[0][1]
+
+
+def _state_crc(index: int, term: int, level: int) -> int:
+    """Return the state's checksum; that of the first level is version 0.1's, which had no other."""
+    return row_crc((index, term) if level == LEVEL_FIRST else (index, term, level))
 
 
 def read_recoveries(path: Path, connection: sqlite3.Connection) -> list[Recovery]:
@@ -391,6 +419,7 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
 
     Reads everything: for a worker thread. `read(size_bytes)` is told of each row's blobs.
     """
+    read_position(path, connection)
     try:
         for table, columns, blobs in _CHECKED:
             for crc, *row in connection.execute(f"SELECT crc, {columns} FROM {table}"):
@@ -405,7 +434,6 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
 
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 _CHECKED: Final = (
-    ("state", "applied_index, applied_term", 0),
     ("members", "name, incarnation", 0),
     ("clients", "number, client_id, epoch, sequence, nonce, producers, names_bytes", 0),
     ("topics", "number, name, last_id, active, added_bytes", 0),
@@ -475,7 +503,7 @@ def digest(database: Database) -> str:
     Independent of numbering and of which dead rows were collected. Reads everything: not for the
     loop of a node with a large backlog.
     """
-    hasher = hashlib.sha256()
+    hasher = hashlib.sha256(b"%d\n" % database.level())
     for sql in _LOGICAL:
         for row in database.query(sql):
             hasher.update(repr(row).encode())

@@ -14,8 +14,10 @@ from typing import Any, Final, Protocol
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
+from cluster.levels import LEVEL_FIRST
 from cluster.messages import (
     AppendEntries,
+    Entry,
     Message,
     NextIndex,
     RequestVote,
@@ -69,6 +71,9 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
         self.appends: list[tuple[str, Message]] = []
         self.held: list[tuple[str, Message]] = []
         self.paused: set[str] = set()
+        # Rule 30: entries that need a higher level than this one are screened before they count.
+        self.level = LEVEL_FIRST
+        self.screen: Callable[[Sequence[Entry]], Sequence[Entry]] = _take_all
         self._clock = clock
         self._heartbeat_s = heartbeat_s
         self._proved_index: int | None = None
@@ -112,7 +117,10 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
     def _receive_append(self, name: str, message: AppendEntries) -> None:
         if self._refused_as_stale(name, message.term):
             return
-        proved = message.previous_index + len(message.entries)
+        entries = message.entries
+        if entries and max(command[1:2] for command, _, _ in entries) > bytes((self.level,)):
+            entries = self.screen(entries)
+        proved = message.previous_index + len(entries)
         self._proved_index = proved  # rules 16 and 18: nothing beyond it is known to be equal
         self._pass(
             name,
@@ -120,7 +128,7 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
                 "type": "append_entries",
                 "term": message.term,
                 "commit_index": min(message.commit_index, proved),
-                "entries": message.entries,
+                "entries": entries,
                 "prevLogIdx": message.previous_index,
                 "prevLogTerm": message.previous_term,
             },
@@ -277,6 +285,10 @@ class RaftTransport(Transport):  # type: ignore[misc]  # pysyncobj is untyped
 
     def destroy(self) -> None:
         """Do nothing: connections are closed by peers.py."""
+
+
+def _take_all(entries: Sequence[Entry]) -> Sequence[Entry]:
+    return entries
 
 
 _RECEIVE: Final[dict[type, Callable[[RaftTransport, str, Any], None]]] = {

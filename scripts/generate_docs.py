@@ -65,6 +65,7 @@ WIRE_LIMITS: Final = (
     ("the header of a message", "HEADER_BYTES_MAX", "`too_large`"),
     ("a frame of a message", "FRAME_BYTES_MAX", "ZeroMQ closes the connection"),
     ("a number on the wire", "INTEGER_MAX", "`bad_request`"),
+    ("a cluster's feature level, ever", "LEVEL_MAX", "`bad_request`"),
 )
 # Of the replicated state: (what, field of cluster/store.py's Limits).
 STATE_LIMITS: Final = (

@@ -204,6 +204,14 @@ class AsyncClient:
         """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""
         return await self._run(self._session.status(endpoint), STATUS_DEADLINE_MS)
 
+    async def upgrade(self, level: int | None = None) -> dict[str, Any]:
+        """Raise the cluster's feature level to `level`; None: to the highest that any member has.
+
+        Returns the level now and `before`. Raises NotUpgraded unless every member is connected and
+        understands it. There is no way back: see "Upgrade" in docs/deploy.md.
+        """
+        return await self._run(self._session.upgrade(level))
+
     async def producer(
         self,
         topic: str,

@@ -169,6 +169,16 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
     verb("status", _status, "Ask every node for its view of the cluster.").add_argument(
         "--json", action="store_true"
     )
+    upgrade = verb(
+        "upgrade",
+        _upgrade,
+        "Raise the cluster's feature level, once every node runs a newer version. Older versions "
+        "can't take part any more; there is no way back.",
+    )
+    upgrade.add_argument(
+        "--level", type=count, metavar="N", help="default: the highest that any node understands"
+    )
+    upgrade.add_argument("--json", action="store_true")
 
 
 def _add_get_options(get: argparse.ArgumentParser) -> None:
@@ -226,7 +236,7 @@ def _run(options: Any) -> int:
 def _client(options: Any) -> Client:
     """Return the client that a command needs. A record is of one process: it shares no state."""
     deadline_ms = int(options.deadline * 1000)
-    if options.verb == "status" or (options.verb == "topics" and options.all):
+    if options.verb in ("status", "upgrade") or (options.verb == "topics" and options.all):
         return Client(options.endpoints, deadline_ms=deadline_ms, record=options.record)
     if options.record:
         state, record = options.state, options.record
@@ -488,7 +498,10 @@ def _topics(client: Client, options: Any) -> int:
 
 def _status(client: Client, options: Any) -> int:
     rows = [_status_row(client, number) for number in range(len(client.endpoints))]
-    columns = ("endpoint", "node", "role", "term", "leader", "commit_index", "applied_index")
+    columns = (
+        *("endpoint", "node", "role", "term", "leader", "commit_index", "applied_index"),
+        *("level", "version", "levels"),
+    )
     _print_rows(rows, columns, options.json)
     return OK if any("error" not in row for row in rows) else UNKNOWN
 
@@ -496,9 +509,24 @@ def _status(client: Client, options: Any) -> int:
 def _status_row(client: Client, number: int) -> dict[str, Any]:
     endpoint = client.endpoints[number]
     try:
-        return {"endpoint": endpoint, **client.status(number)}
+        status = client.status(number)
     except FlotillaError as error:
         return {"endpoint": endpoint, "role": error.code, "error": error.message}
+    versions = status.get("versions", {})
+    low, high = versions.get("levels", (1, 1))  # version 0.1 names none
+    own = {"version": versions.get("flotilla", "-"), "levels": f"{low}-{high}"}
+    return {"endpoint": endpoint, **own, **status}
+
+
+def _upgrade(client: Client, options: Any) -> int:
+    done = client.upgrade(options.level)
+    if options.json:
+        write(orjson.dumps(done) + b"\n")
+    elif done["level"] > done["before"]:
+        write(b"level %d; it was %d\n" % (done["level"], done["before"]))
+    else:
+        write(b"level %d already\n" % done["level"])
+    return OK
 
 
 def _print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:

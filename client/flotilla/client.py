@@ -42,7 +42,7 @@ from flotilla.producer import (
     LINGER_MS_MAX,
     Producer,
 )
-from flotilla.protocol import BATCH_BYTES_MAX, INTEGER_MAX, Reply, encode_request
+from flotilla.protocol import BATCH_BYTES_MAX, INTEGER_MAX, LEVEL_MAX, Reply, encode_request
 from flotilla.recording import Recording
 from flotilla.retry import (
     DEADLINE_MS,
@@ -197,6 +197,12 @@ class Session:
         if endpoint is not None:
             checks.integer("endpoint", endpoint, 0, len(self.endpoints) - 1)
         return self.operations.status(endpoint)
+
+    def upgrade(self, level: int | None) -> Steps[dict[str, Any]]:
+        """Return the steps of an UPGRADE."""
+        if level is not None:
+            checks.integer("level", level, 1, LEVEL_MAX)
+        return self.operations.upgrade(level)
 
     def producer(
         self, topic: str, linger_ms: float, batch_bytes: int, in_flight_max: int
@@ -428,6 +434,14 @@ class Client:
     def status(self, endpoint: int | None = None) -> dict[str, Any]:
         """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""
         return self._run(self._session.status(endpoint), STATUS_DEADLINE_MS)
+
+    def upgrade(self, level: int | None = None) -> dict[str, Any]:
+        """Raise the cluster's feature level to `level`; None: to the highest that any member has.
+
+        Returns the level now and `before`. Raises NotUpgraded unless every member is connected and
+        understands it. There is no way back: see "Upgrade" in docs/deploy.md.
+        """
+        return self._run(self._session.upgrade(level))
 
     def producer(
         self,

@@ -120,6 +120,12 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "never",
             "The request is not what the protocol asks for; `message` says where.",
         ),
+        ErrorRow(
+            "not_upgraded",
+            True,
+            "never",
+            "A member is away or of a build without that level (`message`); it stays at `level`.",
+        ),
         ErrorRow("unauthorized", True, "never", "The node does not accept this client."),
         ErrorRow("shutting_down", True, "same", "The node is stopping; ask another one."),
         ErrorRow("internal", False, "never", "A defect of the broker; its log has the details."),

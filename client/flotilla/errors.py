@@ -17,6 +17,7 @@
     │   ├── DiskFull                  the nodes are short of disk space (until the deadline)
     │   ├── Overloaded                a queue is full (until the deadline)
     │   ├── BadRequest                not what the protocol asks for
+    │   ├── NotUpgraded               a member keeps the cluster's level from being raised
     │   ├── Unauthorized              the node does not accept this client
     │   └── InternalError             a defect of the broker
     ├── Closed                        the client or the producer has been closed
@@ -168,6 +169,15 @@ class BadRequest(Refused):
     """The request is not what the protocol asks for; the message says where."""
 
     CODE = "bad_request"
+
+
+class NotUpgraded(Refused):
+    """A member is away, or of a build without that level; the message says which ones.
+
+    `details["level"]` is the cluster's level, which stays as it is.
+    """
+
+    CODE = "not_upgraded"
 
 
 class Unauthorized(Refused):

@@ -413,6 +413,12 @@ class Operations:
         done = yield Ask(Request(protocol.STATUS, ""), endpoint=endpoint)
         return {"node": done.reply.node, "leader": done.reply.leader, **done.reply.body}
 
+    def upgrade(self, level: int | None) -> Steps[dict[str, Any]]:
+        """UPGRADE; it is answered by the leader, whichever node is asked."""
+        body = {} if level is None else {"level": level}
+        done = yield Ask(Request(protocol.UPGRADE, "", body=body))
+        return done.reply.body
+
     # --- the common part ------------------------------------------------------------------------
 
     def request(self, kind: str, topic: str, body: dict[str, Any]) -> Request:

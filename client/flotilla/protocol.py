@@ -35,7 +35,8 @@ PUT: Final = "PUT"
 GET: Final = "GET"
 TOPICS: Final = "TOPICS"
 STATUS: Final = "STATUS"
-REQUEST_TYPES: Final = frozenset({REQUEST_ID, SUB, UNSUB, PUT, GET, TOPICS, STATUS})
+UPGRADE: Final = "UPGRADE"
+REQUEST_TYPES: Final = frozenset({REQUEST_ID, SUB, UNSUB, PUT, GET, TOPICS, STATUS, UPGRADE})
 
 # Reply types.
 ACK: Final = "ACK"
@@ -51,6 +52,7 @@ BATCH_COUNT_MAX: Final = 65_536  # publications in a batch: bounds the work of o
 GET_WAIT_MS_MAX: Final = 60_000  # a parked GET holds memory at the leader
 ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
 TOPICS_COUNT_MAX: Final = 1_000  # rows in one TOPICS reply, so that it stays below a header's size
+LEVEL_MAX: Final = 255  # of a cluster: one byte of an entry names it
 FRAME_BYTES_MAX: Final = 2 * HEADER_BYTES_MAX  # the socket refuses larger frames (ZMQ_MAXMSGSIZE)
 INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
 EPOCHS_A_RECOVERY: Final = 2**32  # a recovery raises every client's epoch by this: 2 million fit
@@ -426,6 +428,11 @@ def _check_status(request: Request) -> None:
     request.body = {}
 
 
+def _check_upgrade(request: Request) -> None:
+    _no_batch(request)
+    request.body = {"level": _integer(request.body, "level", 1, LEVEL_MAX)}
+
+
 _CHECKS: Final = {
     REQUEST_ID: _check_request_id,
     SUB: _check_subscription,
@@ -434,4 +441,5 @@ _CHECKS: Final = {
     GET: _check_get,
     TOPICS: _check_topics,
     STATUS: _check_status,
+    UPGRADE: _check_upgrade,
 }

@@ -17,7 +17,7 @@ from typing import Final
 from flotilla.errors import FlotillaError
 
 HISTORY_LINES_MAX: Final = 1_000  # a file that a person can read
-VERBS: Final = ("sub", "unsub", "put", "get", "topics", "status")
+VERBS: Final = ("sub", "unsub", "put", "get", "topics", "status", "upgrade")
 
 _HELP: Final = """\
 SUB topic            subscribe
@@ -26,6 +26,7 @@ PUT topic text       publish the rest of the line
 GET [topic]          the next publication (--all, --follow, --wait SECONDS, --json)
 TOPICS               my subscriptions (--all: every topic, --json)
 STATUS               every node's view (--json)
+UPGRADE              raise the cluster's level (--level N, --json)
 HELP, EXIT           in any case, as all of them
 """
 

@@ -19,7 +19,7 @@ from cluster import tables
 from cluster.broker import BrokerLimits
 from cluster.core import Timing
 from cluster.identity import Identity
-from cluster.levels import BUILD
+from cluster.levels import BUILD, Build
 from cluster.membership import hello_of
 from cluster.replica import Replica, ReplicaSettings
 from flotilla.protocol import Reply, Request, decode_reply, encode_request
@@ -102,6 +102,7 @@ class Lab:
         self.nodes: dict[str, Replica] = {}
         self.workers: dict[str, LabWorker] = {}
         self.disks: dict[str, LabDisk] = {}
+        self.builds: dict[str, Build] = {}  # that nodes run; BUILD where there is none
         self.paused: set[str] = set()
         self.replies: dict[str, Reply] = {}
         self.log: list[tuple[str, str, dict[str, Any]]] = []
@@ -127,7 +128,7 @@ class Lab:
                 identity = Identity.create("lab", name)
                 identity.save(directory)
             self.disks.setdefault(name, LabDisk())
-            self.net.join(name, hello_of(identity, self.names, BUILD))
+            self.net.join(name, hello_of(identity, self.names, self.builds.get(name, BUILD)))
             self.workers[name] = LabWorker()
             self._requests[name] = []
             self.nodes[name] = self._replica(name, identity)
@@ -145,6 +146,7 @@ class Lab:
             "relays_max": 64,
             "segment_bytes": 64 * 1024,
             "keep_bytes": 64 * 1024,
+            "build": self.builds.get(name, BUILD),
             "files": self.disks[name],
             "on_journal_failure": self.disks[name].stop,
         }

@@ -67,6 +67,7 @@ class FakeCluster:
         self.clients: dict[str, FakeClient] = {}
         self.topics: dict[str, list[bytes]] = defaultdict(list)
         self.leader = ""
+        self.level = 1
 
     def carry_out(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         """Return (body, lengths, data) of the ACK. Raises ProtocolError."""
@@ -90,6 +91,13 @@ class FakeCluster:
         if sequence <= client.sequence and not is_retry:
             raise ProtocolError("stale_request", "stale", expected=client.sequence + 1)
         client.sequence, client.nonce = sequence, nonce
+
+    def _upgrade(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
+        before, self.level = self.level, request.body["level"] or 2
+        if self.level > 2:
+            self.level = before
+            raise ProtocolError("not_upgraded", "n2 runs version 0.2", level=before)
+        return {"level": self.level, "before": before}, b"", b""
 
     def _request_id(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         client_id = request.client_id
@@ -177,6 +185,7 @@ class FakeNode:
         self.name = name
         self.cluster = cluster or FakeCluster()
         self.cluster.leader = self.cluster.leader or name
+        self.about: dict[str, Any] = {}  # what STATUS says besides
         self.requests: list[Request] = []
         self.seen = threading.Condition()
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
@@ -279,7 +288,8 @@ class FakeNode:
 
     def _carry_out(self, request: Request) -> Reply:
         if request.type == protocol.STATUS:
-            return self._reply(ACK, request, {"node": self.name, "role": self._role(), "term": 1})
+            own = {"node": self.name, "role": self._role(), "term": 1}
+            return self._reply(ACK, request, own | self.about)
         try:
             body, lengths, data = self.cluster.carry_out(request)
         except ProtocolError as error:

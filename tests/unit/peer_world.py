@@ -14,7 +14,7 @@ from cluster import messages
 from cluster.links import (
     Address,
 )
-from cluster.messages import Hello, Message, encode
+from cluster.messages import Extension, Hello, Message, encode
 from cluster.peers import Event, HandshakeRefused, PeerPort
 
 SEED = 7
@@ -34,8 +34,14 @@ class World:
     def clock(self) -> float:
         return time.monotonic() + self.ahead_s
 
-    def node(self, name: str, others: dict[str, Address], port: int = 0) -> Node:
-        node = Node(self, name, others, port)
+    def node(
+        self,
+        name: str,
+        others: dict[str, Address],
+        port: int = 0,
+        extension: Extension = messages.UNSAID,
+    ) -> Node:
+        node = Node(self, name, others, port, extension)
         self.nodes.append(node)
         return node
 
@@ -76,14 +82,25 @@ class World:
 class Node:
     """A PeerPort under the smallest possible poll loop."""
 
-    def __init__(self, world: World, name: str, others: dict[str, Address], port: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        others: dict[str, Address],
+        port: int,
+        extension: Extension,
+    ) -> None:
         self.world = world
         self.poller = select.epoll()
         self.watched: set[int] = set()
         self.events: list[Event] = []
         self.received: list[tuple[str, Message]] = []
         hello = replace(
-            HELLO, node=name, incarnation=f"inc-{name}", members=tuple(sorted({name, *others}))
+            HELLO,
+            node=name,
+            incarnation=f"inc-{name}",
+            members=tuple(sorted({name, *others})),
+            extension=extension,
         )
         self.port = PeerPort(
             name,

@@ -38,6 +38,7 @@ def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
             assert rest == [b"b", b"c"]
             assert (await client.topics())[0]["backlog"] == 0
             assert (await client.status(0))["node"] == "a"
+            assert await client.upgrade() == {"level": 2, "before": 1}
             assert await client.unsubscribe("t")
             with pytest.raises(NotSubscribed):
                 await client.get("t")

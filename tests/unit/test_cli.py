@@ -303,6 +303,28 @@ def test_status_shows_every_endpoint_the_silent_ones_too(run: Run, node: FakeNod
     assert run("-e", "127.0.0.1:1", "--deadline", "0.3", "status")[0] == 4
 
 
+def test_upgrade_says_the_level_or_who_stands_in_its_way(run: Run, tmp_path: Path) -> None:
+    assert run("upgrade", "--level", "3") == (
+        3,
+        b"",
+        b"flotilla: not_upgraded: n2 runs version 0.2\n",
+    )
+    assert run("upgrade") == (0, b"level 2; it was 1\n", b"")
+    assert run("upgrade") == (0, b"level 2 already\n", b"")
+    assert orjson.loads(run("upgrade", "--json")[1]) == {"level": 2, "before": 2}
+    assert not (tmp_path / "state").exists()
+
+
+def test_status_shows_each_nodes_version_and_levels(run: Run, node: FakeNode) -> None:
+    told = {"versions": {"flotilla": "0.2.0", "levels": [1, 2]}, "level": 2}
+    node.about |= told
+    head, row = (line.split() for line in run("status")[1].decode().splitlines())
+    shown = dict(zip(head, [*row[:5], "-", "-", *row[7:]], strict=True))
+    assert [shown[name] for name in ("level", "version", "levels")] == ["2", "0.2.0", "1-2"]
+    node.about.clear()
+    assert run("status")[1].decode().split()[-3:] == ["-", "-", "1-1"]  # as version 0.1 answers
+
+
 def test_a_state_directory_in_use_is_refused_by_name(run: Run, tmp_path: Path) -> None:
     with Client("127.0.0.1:1", state_dir=tmp_path / "state"):
         code, _, err = run("get", "t")

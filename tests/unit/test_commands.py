@@ -16,6 +16,7 @@ from cluster.commands import (
     DamagedEntry,
     Operation,
     Put,
+    Raise,
     Register,
     Subscribe,
     Unsubscribe,
@@ -24,6 +25,7 @@ from cluster.commands import (
     fits,
     size_bytes,
 )
+from cluster.levels import BUILD
 from flotilla.protocol import (
     ANY_TOPIC_COUNT_MAX,
     BATCH_BYTES_MAX,
@@ -51,6 +53,7 @@ operation_strategy = st.one_of(
     st.builds(_put, text, optional, text, number, st.lists(st.binary(max_size=9), min_size=1)),
     st.builds(Advance, text, optional, st.dictionaries(text, number, max_size=5)),
     st.builds(Admit, text, text),
+    st.just(Raise(BUILD.level_max)),
 )
 
 
@@ -132,10 +135,10 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
             decode(payload[:at] + b"\x07" + payload[at + 1 :])
 
 
-def test_another_version_and_surplus_bytes_are_refused() -> None:
+def test_another_level_and_surplus_bytes_are_refused() -> None:
     payload = encode(1, [Admit("n", "i")])
-    with pytest.raises(DamagedEntry, match="version 2"):
-        decode(b"\x02" + payload[1:])
+    with pytest.raises(DamagedEntry, match="level 3"):
+        decode(b"\x03" + payload[1:])
     with pytest.raises(DamagedEntry, match="operations end"):
         decode(payload + b"x")
 

@@ -14,7 +14,7 @@ from flotilla import cli
 from flotilla.completion import SHELLS
 
 COMMANDS: Final = {
-    "sub", "unsub", "put", "get", "topics", "status", "shell", "completion",
+    "sub", "unsub", "put", "get", "topics", "status", "upgrade", "shell", "completion",
 }  # fmt: skip
 # The command as the script calls it: a table with a head, as `flotilla topics` prints it.
 FLOTILLA: Final = """\

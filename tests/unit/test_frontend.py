@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.frontend import Frontend
+from cluster.levels import BUILD
 from cluster.messages import Message, Relay, RelayReply
 from cluster.relays import RELAY_MS_MAX
 from flotilla.protocol import (
@@ -32,7 +33,7 @@ class Bench:
         self.sent: list[tuple[str, Message]] = []
         self.linked = {"a"}
         peers: Any = SimpleNamespace(send=lambda name, message: self.sent.append((name, message)))
-        self.front = Frontend("b", RELAYS_MAX, random.Random(1), peers, self.linked)
+        self.front = Frontend("b", RELAYS_MAX, random.Random(1), peers, self.linked, BUILD)
         self.raft = SimpleNamespace(leader="a", serving=False, term=3)
         lead: Any = SimpleNamespace(raft=self.raft, broker=SimpleNamespace(answers=[]))
         self.front.lead = lead

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import socket
-import struct
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from cluster import messages, peers
-from cluster.handshake import REPORT_MS
-from cluster.levels import Build
+from cluster.frames import FrameReader
+from cluster.levels import BUILD, BUILD_0_1, Build
 from cluster.links import (
     Address,
     Reason,
 )
 from cluster.messages import AppendEntries, Barrier, encode
-from cluster.peers import Connected, Disconnected
+from cluster.peers import Connected, Disconnected, Unfit
 from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, World, a_says, is_closed
 
 
@@ -116,7 +114,8 @@ def test_peer_that_turns_into_another_incarnation_is_disconnected(world: World) 
 
 # --- extensions of a Hello ------------------------------------------------------------------------
 
-NEWER = messages.Extension(Build("0.2.0", 1, 3), 2)
+NEXT = Build("9.0", 1, 3)
+NEWER = messages.Extension(Build("0.2.0", 1, 3))
 
 
 def test_peer_is_connected_once_its_extension_is_known(world: World) -> None:
@@ -182,7 +181,7 @@ def test_new_extension_reaches_the_peer_and_none_is_lost_by_a_repeated_hello(wor
     news = replace(a.port._hello, extension=NEWER)
     a.port.update_hello(news)
     world.until(lambda: b.port.hello_of("a") == news)
-    raised = replace(news, extension=replace(NEWER, level=3))
+    raised = replace(news, extension=messages.Extension(Build("0.2.1", 1, 3)))
     seen = []
     a.port.update_hello(raised)
     while b.port.hello_of("a") != raised:
@@ -200,101 +199,69 @@ def test_no_message_waits_for_the_acknowledgment_of_the_one_before(world: World)
         assert connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-# --- the handshake --------------------------------------------------------------------------------
+# --- builds that don't fit ------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        (encode(a_says(cluster_id="x")), "belongs to cluster 'x'"),
-        (encode(a_says(members=("a", "b", "c"))), "knows the members"),
-        (encode(a_says(node="z")), "is 'z'"),
-        (encode(a_says(node="b")), "is 'b'"),
-        (encode(Barrier(1, 2)), "said Barrier before Hello"),
-        (encode(a_says()).replace(b"\1\1\0", b"\1\2\0", 1), "checksum"),
-        (b"GET / HTTP/1.1\r\n\r\n", "the limit is 65536"),
-        (struct.pack("<IIB", 2**31, 0, 1), "the limit is 65536"),
-    ],
+RAISED = messages.Extension(BUILD, 2)
+TOO_OLD = (
+    "a runs a version that names no levels (0.1), which understands levels 1 to 1; "
+    "the cluster's level is 2: install a newer one"
 )
-def test_stranger_is_refused_with_the_reason(world: World, said: bytes, reason: str) -> None:
-    b = world.node("b", {"a": NOWHERE})
+
+
+def frames_in(raw: socket.socket) -> list[messages.Message]:
+    reader = FrameReader(messages.FRAME_BYTES_MAX)
+    raw.settimeout(WAIT_S_MAX)
+    while data := raw.recv(1 << 16):
+        reader.feed(data)
+    found = []
+    while (message := reader.next()) is not None:
+        found.append(message)
+    return found
+
+
+def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE}, extension=RAISED)
     raw = world.dial(b)
-    raw.sendall(said)
-    world.until(b.refusals)
-    assert reason in b.refusals()[0]
-    assert is_closed(raw)
-    assert b.port._connections == {}
-
-
-def test_another_protocol_version_is_refused_by_name(world: World) -> None:
-    b = world.node("b", {"a": NOWHERE})
-    world.dial(b).sendall(encode(a_says(version=9)))
-    world.until(b.refusals)
-    assert b.refusals() == ["speaks protocol version 9, this side 1"]
-
-
-def test_both_sides_of_a_wrong_cluster_learn_why(world: World) -> None:
-    b = world.node("b", {"a": NOWHERE})
-    a = world.node("a", {"b": b.port.address})
-    a.port._hello = replace(a.port._hello, cluster_id="x")
-    world.until(lambda: a.refusals() and b.refusals())
-    assert "belongs to cluster 'x', this node to 'c'" in b.refusals()[0]
-    assert "belongs to cluster 'c', this node to 'x'" in a.refusals()[0]
-
-
-def test_wrong_node_at_a_dialed_address_is_refused(world: World) -> None:
-    c = world.node("c", {"a": NOWHERE, "b": NOWHERE})
-    a = world.node("a", {"b": c.port.address, "c": c.port.address})
-    world.until(lambda: "is 'c', but 'b' was dialed" in a.refusals())
-    assert a.port.hello_of("b") is None
-
-
-def test_refusals_of_one_address_are_reported_once_an_interval(world: World) -> None:
-    b = world.node("b", {"a": NOWHERE})
-    for _ in range(2):
-        for _ in range(5):
-            raw = world.dial(b)
-            raw.sendall(b"garbage" * 10)
-            world.until(lambda raw=raw: is_closed(raw))
-        world.ahead_s += REPORT_MS / 1000
-    assert len(b.refusals()) == 2
-
-
-def test_stranger_that_says_nothing_is_closed_in_time(world: World) -> None:
-    b = world.node("b", {"a": NOWHERE})
-    raw = world.dial(b)
-    world.until(lambda: b.port._connections)
-    assert b.port.next_deadline() <= world.clock() + peers.HANDSHAKE_MS_MAX / 1000
-    world.ahead_s += peers.HANDSHAKE_MS_MAX / 1000
-    world.until(lambda: is_closed(raw))
-    assert b.refusals() == [f"no Hello in {peers.HANDSHAKE_MS_MAX} ms"]
-
-
-def test_strangers_are_bounded_and_do_not_keep_a_member_out(world: World) -> None:
-    b = world.node("b", {"a": NOWHERE})
-    raws = [world.dial(b) for _ in range(3 * peers.STRANGERS_MAX)]
-    world.until(lambda: b.port._connections)
-    for _ in range(20):
-        b.turn()
-        assert len(b.port._connections) <= peers.STRANGERS_MAX
-    world.greet(b, a_says())
-    assert sum(map(is_closed, raws)) >= 2 * peers.STRANGERS_MAX
-
-
-def test_new_connection_replaces_the_old_and_its_unread_messages(world: World) -> None:
-    b = world.node("b", {"a": NOWHERE})
-    old = world.greet(b, a_says())
-    old.sendall(encode(Barrier(1, 1)))
-    new = world.dial(b)
-    new.sendall(encode(a_says(incarnation="newer")) + encode(Barrier(1, 2)))
-    give_up_at = time.monotonic() + WAIT_S_MAX
-    while new.getsockname()[1] not in b.live_ports():
-        b.poll()
-        assert time.monotonic() < give_up_at
-    assert b.port.receive(10) == [("a", Barrier(1, 2))]
+    raw.sendall(encode(a_says()) + encode(Barrier(1, 1)))
+    unfit = Unfit("a", 1, BUILD_0_1, TOO_OLD)
+    world.until(lambda: unfit in b.events)
+    assert b.port.hello_of("a") is None
+    b.port.send("a", Barrier(2, 2))
+    world.ahead_s += peers.HANDSHAKE_MS_MAX / 1000 - 0.5
     b.turn()
-    assert b.events[1:] == [
-        Disconnected("a", Reason.REPLACED, b.events[1].detail),  # type: ignore[union-attr]
-        Connected("a"),
-    ]
-    assert is_closed(old)
+    assert b.refusals() == []  # its next attempt would come at once
+    world.ahead_s += 0.5
+    b.turn()
+    assert b.refusals() == [TOO_OLD]
+    assert b.received == []
+    hello, extension, reason = frames_in(raw)
+    assert isinstance(hello, messages.Hello)
+    assert (extension, reason) == (RAISED, messages.SnapshotRefused(TOO_OLD))
+
+
+def test_both_sides_of_builds_that_do_not_fit_know_why(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE}, extension=messages.Extension(NEXT, 3))
+    a = world.node("a", {"b": b.port.address}, extension=RAISED)
+    reason = f"a runs {BUILD}; the cluster's level is 3: install a newer one"
+    world.until(lambda: a.events and b.events)
+    assert a.events == [Unfit("b", 3, NEXT, reason)]
+    assert b.events == [Unfit("a", 2, BUILD, reason)]
+    assert not a.port.hello_of("b")
+    assert not b.port.hello_of("a")
+
+
+@pytest.mark.parametrize("raises", ["a", "b"])
+def test_connection_ends_when_the_level_leaves_one_side_behind(world: World, raises: str) -> None:
+    b = world.node("b", {"a": NOWHERE}, extension=messages.Extension(NEXT, 1))
+    a = world.node("a", {"b": b.port.address}, extension=messages.Extension(NEXT, 1))
+    behind = a if raises == "b" else b
+    behind.port._hello = replace(behind.port._hello, extension=RAISED)
+    world.until(lambda: a.port.hello_of("b") and b.port.hello_of("a"))
+    node = a if raises == "a" else b
+    news = replace(node.port._hello, extension=messages.Extension(NEXT, 3))
+    node.port.update_hello(news)
+    world.until(lambda: len(a.events) > 1 and len(b.events) > 1)
+    name = behind.port._name
+    reason = f"{name} runs {BUILD}; the cluster's level is 3: install a newer one"
+    assert node.events[1] == Disconnected(name, Reason.UNFIT, reason)
+    world.until(lambda: any(isinstance(event, Unfit) for event in behind.events))

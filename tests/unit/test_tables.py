@@ -111,15 +111,6 @@ def test_a_file_that_is_no_database_of_ours_is_refused(tmp_path: Path, content: 
         Store.open(path, MEMBERS)
 
 
-def test_a_database_of_another_format_is_refused(bench: Bench) -> None:
-    bench.store.close()
-    with sqlite3.connect(bench.path) as connection:
-        connection.execute("PRAGMA user_version=9")
-    connection.close()
-    with pytest.raises(CorruptStore, match="format 9"):
-        Store.open(bench.path, {})
-
-
 @pytest.mark.parametrize(
     "damage",
     [
