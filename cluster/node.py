@@ -232,8 +232,8 @@ class Node:
             time.monotonic,
         )
 
-    def _event(self, event: str, **fields: Any) -> None:
-        self._log.info(event, **fields)
+    def _event(self, event: str, level: str = "info", **fields: Any) -> None:
+        getattr(self._log, level)(event, **fields)
 
     def _watch(self, fd: int, read: bool, write: bool) -> None:
         flags = (zmq.POLLIN if read else 0) | (zmq.POLLOUT if write else 0)

@@ -87,11 +87,11 @@ class HandshakeRefused:
 class Unfit:
     """A peer's build and ours don't fit; at most one report a peer in `REPORT_MS`.
 
-    `level`: the cluster's, as the peer knows it. `build`: the peer's.
+    `feature_level`: the cluster's, as the peer knows it. `build`: the peer's.
     """
 
     name: str
-    level: int
+    feature_level: int
     build: Build
     reason: str
 

@@ -442,7 +442,7 @@ class Replica:
 
     def _level_changed(self) -> None:
         self._transport.level = self.store.level
-        self._log("level_raised", level=self.store.level)
+        self._log("level_raised", feature_level=self.store.level)
         self._peers.update_hello(self.hello())
 
     @property
@@ -476,7 +476,13 @@ class Replica:
             level, build = commands.level_of(command[1:2]), self.settings.build
             if self._reports.due("entry_refused", self._now):
                 reason = f"it needs level {level}; this is {build}: install a newer one"
-                self._log("entry_refused", index=index, level=level, reason=reason)
+                self._log(
+                    "entry_refused",
+                    level="error",
+                    index=index,
+                    feature_level=level,
+                    reason=reason,
+                )
         self._screened = entries[:readable]
         return self._screened
 
@@ -541,10 +547,11 @@ class Replica:
 
     def _take_events(self) -> None:
         for event in self._peers.events():
-            self._log(f"peer_{type(event).__name__.lower()}", **asdict(event))
-            if isinstance(event, Unfit) and event.level > self.settings.build.level_max:
+            severity = "warning" if isinstance(event, Unfit) else "info"
+            self._log(f"peer_{type(event).__name__.lower()}", level=severity, **asdict(event))
+            if isinstance(event, Unfit) and event.feature_level > self.settings.build.level_max:
                 what = f"{event.name} says that the cluster is at"
-                raise UnsupportedLevel(what, event.level, self.settings.build)
+                raise UnsupportedLevel(what, event.feature_level, self.settings.build)
             if isinstance(event, Disconnected):
                 self._unlink(event.name)
                 self._fetch.lost(event.name)

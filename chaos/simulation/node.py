@@ -400,7 +400,7 @@ class SimNode:
             rest_s = min(rest_s, max(raft.deadline_s - now + DUE_S, DUE_S_MIN))
         return rest_s / self.clock_rate
 
-    def _on_event(self, event: str, **fields: Any) -> None:
+    def _on_event(self, event: str, level: str = "info", **fields: Any) -> None:
         if event in _MADE_DURABLE:
             self.image.take()
         if "node" in fields:

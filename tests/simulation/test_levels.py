@@ -231,8 +231,9 @@ def entry_from_the_future(directory: Path) -> list[str]:
     refusals = [fields for name, event, fields in stage.lab.log if event == "entry_refused"]
     assert not refusals or refusals == [
         {
+            "level": "error",
             "index": last + 2,
-            "level": 7,
+            "feature_level": 7,
             "reason": f"it needs level 7; this is {BUILD}: install a newer one",
         }
     ]
