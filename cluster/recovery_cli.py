@@ -113,7 +113,10 @@ def _next_steps(made: Path, node: str, cluster_id: str, members: list[str]) -> s
             f"give {' and '.join(others)} empty data directories (move old ones away), and start"
             f" all: each copies the state\n     from {node}, and all of them have to be there once"
         )
-    steps.append("restart the clients")
+    steps.append(
+        "let the clients go on, or restart them: one that was told more than was recovered fails"
+        " with\n     `cluster_recovered`, and says what is lost, until `flotilla --state DIR adopt`"
+    )
     lines = [f"  {number}. {step}" for number, step in enumerate(steps, start=1)]
     head = f"\n{made} is node {node} of the new cluster {cluster_id!r}. Next:"
     return "\n".join([head, *lines])

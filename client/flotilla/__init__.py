@@ -10,6 +10,7 @@ from flotilla.errors import (
     BacklogFull,
     BadRequest,
     Closed,
+    ClusterRecovered,
     CounterGap,
     DiskFull,
     Fenced,
@@ -37,6 +38,7 @@ from flotilla.errors import (
     UnknownClient,
     UnknownTopic,
 )
+from flotilla.losses import Losses
 from flotilla.observer import Observer, Operation, Outcome
 from flotilla.operations import Delivery, Message, PutResult, SubscribeResult
 from flotilla.producer import Producer
@@ -49,12 +51,14 @@ __all__ = [
     "BadRequest",
     "Client",
     "Closed",
+    "ClusterRecovered",
     "CounterGap",
     "Delivery",
     "DiskFull",
     "Fenced",
     "FlotillaError",
     "InternalError",
+    "Losses",
     "Message",
     "NotSubscribed",
     "NotUpgraded",

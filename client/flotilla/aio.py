@@ -39,6 +39,7 @@ from flotilla.connection import (
     with_endpoints,
 )
 from flotilla.errors import FlotillaError
+from flotilla.losses import Losses
 from flotilla.observer import Observer
 from flotilla.operations import (
     Ask,
@@ -195,6 +196,10 @@ class AsyncClient:
         """Store that all up to `last_id` is done with; the broker hears of it with the next GET."""
         self._session.check_open()
         self._session.state.raise_cursor(topic, last_id)
+
+    async def adopt(self) -> Losses:
+        """Take it as it is what the cluster has lost of what it told this client; see `Client`."""
+        return await self._run(self._session.adopt())
 
     async def topics(self, everything: bool = False) -> list[dict[str, Any]]:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""

@@ -166,6 +166,12 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
     topics = verb("topics", _topics, "List my subscriptions.")
     topics.add_argument("--all", action="store_true", help="every topic of the cluster")
     topics.add_argument("--json", action="store_true")
+    verb(
+        "adopt",
+        _adopt,
+        "After `cluster_recovered` or `unknown_client`: take it as it is what the cluster has lost"
+        " of what it told this client, and say what that is.",
+    )
     verb("status", _status, "Ask every node for its view of the cluster.").add_argument(
         "--json", action="store_true"
     )
@@ -493,6 +499,13 @@ def _topics(client: Client, options: Any) -> int:
     if options.all:
         columns = ("topic", "last_id", "subscribers", "backlog_bytes")
     _print_rows(client.topics(options.all), columns, options.json)
+    return OK
+
+
+def _adopt(client: Client, options: Any) -> int:
+    lost = client.adopt()
+    lines = list(lost.sentences()) or ["nothing is lost"]
+    write("".join(f"{line}\n" for line in lines).encode())
     return OK
 
 

@@ -22,6 +22,7 @@ from flotilla import checks, retry
 from flotilla.batches import batches_of
 from flotilla.connection import REQUESTS_QUEUED_MAX, Connection, with_endpoints
 from flotilla.errors import Closed, FlotillaError, RecordError, StateRequired, TopicInUse
+from flotilla.losses import Losses
 from flotilla.observer import Observer, Silent
 from flotilla.operations import (
     Ask,
@@ -191,6 +192,12 @@ class Session:
         return (
             self.operations.get(topic, slice_ms, max_count, auto) for slice_ms in slices(wait_ms)
         )
+
+    def adopt(self) -> Steps[Losses]:
+        """Return the steps of an adoption, under which no producer can go on."""
+        if self.producers:
+            raise TopicInUse(f"close the producers first: {', '.join(sorted(self.producers))}")
+        return (yield from self.operations.adopt())
 
     def status(self, endpoint: int | None) -> Steps[dict[str, Any]]:
         """Return the steps of a STATUS; `endpoint` is an index into `endpoints`."""
@@ -426,6 +433,15 @@ class Client:
         state = self._session.state
         with state.turn(self._session.deadline_ms / 1000):
             state.raise_cursor(topic, last_id)
+
+    def adopt(self) -> Losses:
+        """Take it as it is what the cluster has lost of what it told this client; return what.
+
+        The way on after ClusterRecovered, and after UnknownClient, which makes this a new client.
+        What waits in the outbox is kept and sent. Without a loss it changes nothing. Producers have
+        to be closed before (TopicInUse).
+        """
+        return self._run(self._session.adopt())
 
     def topics(self, everything: bool = False) -> list[dict[str, Any]]:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""

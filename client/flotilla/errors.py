@@ -21,6 +21,7 @@
     │   ├── Unauthorized              the node does not accept this client
     │   └── InternalError             a defect of the broker
     ├── Closed                        the client or the producer has been closed
+    ├── ClusterRecovered              the cluster has lost what it told this client
     ├── TopicInUse                    an open producer alone publishes to the topic
     ├── RecordError                   the record of what this client does cannot be written
     └── StateError                    the client's own state directory
@@ -203,6 +204,16 @@ class UnheardWarning(UserWarning):
 
     Issued once for each client and topic; `PutResult.stored` says it of each publication.
     """
+
+class ClusterRecovered(FlotillaError):
+    """The cluster was recovered, or its data put back, and has lost what it told this client.
+
+    The message says what; so do `details`: `publications`, `deliveries`, `subscriptions`,
+    `returned` (`Losses`). `Client.adopt()` (`flotilla adopt`) takes it as it is, and only then the
+    client goes on: what was lost is given the same counters and ids again.
+    """
+
+    CODE = "cluster_recovered"
 
 
 class TopicInUse(FlotillaError):

@@ -21,18 +21,23 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from flotilla import checks, protocol
+from flotilla import checks, losses, protocol
 from flotilla.errors import (
     BY_CODE,
     BacklogFull,
     BadRequest,
+    ClusterRecovered,
+    CounterGap,
     DiskFull,
     FlotillaError,
+    Recovered,
+    Refused,
     StaleRequest,
     Unavailable,
     UnheardWarning,
     UnknownClient,
 )
+from flotilla.losses import Losses
 from flotilla.observer import Observer, Operation, Outcome
 from flotilla.protocol import ProtocolError, Reply, Request
 from flotilla.retry import Done
@@ -141,19 +146,50 @@ class Operations:
         self._is_open = True
         yield from self._recover()
 
-    def _take_up(self) -> Steps[None]:
+    def adopt(self) -> Steps[Losses]:
+        """Take it as it is what the cluster has lost of what it told this client; return what.
+
+        One that the cluster does not know at all becomes a new client of it. What waits in the
+        outbox is kept in either case, and sent.
+        """
+        self.reopen()
+        try:
+            lost = yield from self._take_up(adopts=True)
+        except UnknownClient:
+            acknowledged, cursors = self.state.acknowledged_counters(), self.state.cursors()
+            publications = {topic: last for topic, last in acknowledged.items() if last}
+            lost = Losses(publications, {}, tuple(cursors), is_unknown=True)
+            self.state.renew()
+            yield from self._take_up()
+        self._is_open = True
+        self._told.clear()
+        yield from self._recover()
+        return lost
+
+    def _take_up(self, adopts: bool = False) -> Steps[Losses]:
+        """Take up this client's id, or get a first one. Raises ClusterRecovered."""
+        state = self.state
         try:
             done = yield from self._request_id()
         except UnknownClient as error:
-            raise self._foreign(error) from error
+            raise error if adopts else self._foreign(error) from error
         body = done.reply.body
-        self.state.resumed(
+        lost = losses.found(state.acknowledged_counters(), state.cursors(), body)
+        if lost and not adopts:
+            raise self._put_back(lost)
+        if lost:
+            kept = {topic: last_id for topic, (last_id, _) in lost.deliveries.items()}
+            state.lower(lost.publications, kept, lost.subscriptions)
+        state.resumed(
             body["client_id"],
             body["epoch"],
             body.get("sequence") or 0,
             body.get("counters", {}),
             body.get("subscriptions", {}),
         )
+        if body.get("recovery") not in (None, state.recovery):
+            state.met(body["recovery"])
+        return lost
 
     def reopen(self) -> None:
         """Take up the id anew before the next operation: the new epoch fences what is under way."""
@@ -168,7 +204,11 @@ class Operations:
         if not self.state.client_id:
             return (yield Ask(self.request(protocol.REQUEST_ID, "", {})))
         for attempt in range(1, RESUMES_MAX + 1):
-            body = {"sequence": self.state.next_sequence(), "nonce": self._new_nonce()}
+            body = {
+                "sequence": self.state.next_sequence(),
+                "nonce": self._new_nonce(),
+                "recovery": self._recovery_met(),
+            }
             request = replace(self.request(protocol.REQUEST_ID, "", body), epoch=None)
             try:
                 return (yield Ask(request))
@@ -178,12 +218,34 @@ class Operations:
                 self.state.raise_sequence(error.details["expected"] - 1)
         raise AssertionError(RESUMES_MAX)
 
+    def _recovery_met(self) -> str:
+        """Return the last recovery that this client has met, "" if none.
+
+        A directory of before clients stored it: its epoch tells whether there was one. A name that
+        no recovery has makes the broker vouch for nothing but its own cursors.
+        """
+        if self.state.recovery is not None:
+            return self.state.recovery
+        return "" if self.state.epoch < protocol.EPOCHS_A_RECOVERY else "unknown"
+
+    def _put_back(self, lost: Losses) -> ClusterRecovered:
+        directory = self.state.directory
+        command = f"flotilla --state {directory} adopt" if directory else "Client.adopt()"
+        message = (
+            "the cluster was recovered from one node's data, or its data put back, and has lost"
+            f" what it told this client: {'; '.join(lost.sentences())}. `{command}` takes that as"
+            " it is"
+        )
+        details = lost.details() | {"directory": str(directory or "")}
+        return ClusterRecovered(message, details=details)
+
     def _foreign(self, error: UnknownClient) -> UnknownClient:
         where = self.state.directory or "in memory"
         message = (
             f"{error.message}: this state ({where}) belongs to another cluster, or the cluster was"
-            " emptied; use another state directory (on the command line: --state DIR) or remove"
-            " this one"
+            " emptied, or recovered from a node that had not heard of it; use another state"
+            " directory (on the command line: --state DIR), or `adopt` makes this one a new"
+            " client's, with what waits in its outbox"
         )
         return UnknownClient(message, definite=error.definite, details=error.details)
 
@@ -313,7 +375,7 @@ class Operations:
     ) -> Steps[PutResult]:
         operation = self.invoke("put", entry.topic, entry=entry)
         try:
-            done = yield Ask(self.put_request(entry), final=final)
+            done = yield from self._asked(Ask(self.put_request(entry), final=final))
         except FlotillaError as error:
             if isinstance(error, Unavailable):
                 error.definite = False  # it stays in the outbox, so it will happen
@@ -403,7 +465,7 @@ class Operations:
         more = True
         while more:
             after = rows[-1]["topic"] if rows else ""
-            done = yield Ask(replace(request, body=body | {"after": after}))
+            done = yield from self._asked(Ask(replace(request, body=body | {"after": after})))
             rows += done.reply.body["topics"]
             more = bool(done.reply.body.get("more"))
         return rows
@@ -473,10 +535,37 @@ class Operations:
     def observed(self, operation: Operation, ask: Ask) -> Steps[Done]:
         """Ask, and record the error if it fails; a success is recorded by the caller."""
         try:
-            return (yield ask)
+            return (yield from self._asked(ask))
         except FlotillaError as error:
             self.failed(operation, error)
             raise
+
+    def _asked(self, ask: Ask) -> Steps[Done]:
+        """Ask; where the cluster was put back under a running client, take up its id anew first.
+
+        The same is asked again if nothing was lost, otherwise ClusterRecovered says what.
+        """
+        try:
+            return (yield ask)
+        except Recovered as error:
+            yield from self._retaken(error)
+        except (CounterGap, BadRequest) as error:
+            if isinstance(error, CounterGap) or "end" in error.details:
+                yield from self._retaken(error)
+            raise
+        request = replace(ask.request, epoch=self.state.epoch)
+        if "sequence" in request.body:  # REQUEST_ID took a later one
+            request.body = request.body | {"sequence": self.state.next_sequence()}
+        return (yield replace(ask, request=request))
+
+    def _retaken(self, refusal: Refused) -> Steps[None]:
+        self.reopen()
+        try:
+            yield from self._take_up()
+        except FlotillaError as error:
+            # Whether the operation happened is for its own attempts to say.
+            definite = error.definite and refusal.definite
+            raise type(error)(error.message, error.code, definite, error.details) from refusal
 
     def _opened(self) -> Steps[None]:
         yield from _before_start(self.open())

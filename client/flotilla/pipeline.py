@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from typing import Final, Protocol
 
 from flotilla.connection import with_endpoints
-from flotilla.errors import CounterGap, FlotillaError, OutboxFull, Unavailable
+from flotilla.errors import CounterGap, FlotillaError, OutboxFull, Recovered, Unavailable
 from flotilla.operations import REFUSED_FOREVER, Operations, PutResult
 from flotilla.protocol import Reply, encode_request, pack
 from flotilla.retry import (
@@ -306,8 +306,8 @@ class Pipeline:
         else:
             self._fail_queue(error)
         self._exchange, self.endpoint = None, None
-        if error.code in REFUSED_FOREVER:
-            self._operations.reopen()
+        if error.code in REFUSED_FOREVER or isinstance(error, CounterGap | Recovered):
+            self._operations.reopen()  # the next operation finds out what was lost
         if not isinstance(error, Unavailable) and error.code not in TELLING:
             raise error
 

@@ -50,6 +50,11 @@ CREATE TABLE IF NOT EXISTS provisional (
     topic TEXT PRIMARY KEY, counter INTEGER NOT NULL
 ) WITHOUT ROWID
 """
+_RECOVERY: Final = """
+CREATE TABLE IF NOT EXISTS recovery (
+    only INTEGER PRIMARY KEY CHECK (only = 1), name TEXT NOT NULL
+)
+"""
 # SQLite's codes that speak of the disk or of rights, not of what stands in the file.
 _UNUSABLE: Final = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
@@ -211,6 +216,55 @@ class State:
             self._known = _Known(client_id, epoch, sequence, known.outbox_bytes, cursors)
             self._is_open = True
 
+    # --- a cluster that was put back ------------------------------------------------------------
+
+    @property
+    def recovery(self) -> str | None:
+        """The cluster's last recovery that this client has met, "" if none; None: it never said."""
+        rows = self._read("SELECT name FROM recovery")
+        return str(rows[0][0]) if rows else None
+
+    def met(self, recovery: str) -> None:
+        """Store that this client has met the cluster behind that recovery."""
+        with self._lock:
+            self._commit(("INSERT OR REPLACE INTO recovery VALUES (1, ?)", (recovery,)))
+
+    def acknowledged_counters(self) -> dict[str, int]:
+        """Return each topic's last counter that was acknowledged: those behind it wait for that."""
+        waiting = dict(self._read("SELECT topic, min(counter) FROM outbox GROUP BY topic"))
+        rows = self._read("SELECT topic, counter FROM counters")
+        return {topic: waiting.get(topic, last + 1) - 1 for topic, last in rows}
+
+    def lower(self, lost: Mapping[str, int], kept: Mapping[str, int], ended: Sequence[str]) -> None:
+        """Take it as it is that the cluster has forgotten what it told this client.
+
+        `lost` {topic: how many acknowledged publications}: those that wait move down in their
+        place. `kept` {topic: cursor}, the only place where one is lowered. `ended`: subscriptions.
+        """
+        acknowledged = self.acknowledged_counters()
+        statements: list[Statement] = []
+        for topic, count in lost.items():
+            statements += _shifted(topic, acknowledged[topic] + 1, -count)
+            provisional = "UPDATE provisional SET counter = counter - ? WHERE topic = ?"
+            statements.append((provisional, (count, topic)))
+        statements += [
+            ("UPDATE cursors SET last_id = ? WHERE topic = ?", (last_id, topic))
+            for topic, last_id in kept.items()
+        ]
+        statements += [("DELETE FROM cursors WHERE topic = ?", (topic,)) for topic in ended]
+        with self._lock:
+            self._commit(*statements)
+
+    def renew(self) -> None:
+        """Become a client without an id again, with what waits in the outbox."""
+        lost = self.acknowledged_counters()
+        with self._lock:
+            self.lower(lost, {}, list(self.cursors()))
+            self._commit(
+                ("UPDATE client SET client_id = '', epoch = 0, sequence = 0", ()),
+                ("DELETE FROM recovery", ()),
+            )
+
     # --- cursors --------------------------------------------------------------------------------
 
     def cursors(self) -> dict[str, int]:
@@ -362,6 +416,7 @@ class State:
         elif version != SCHEMA_VERSION:
             raise self._damaged(f"schema version {version}, this program knows {SCHEMA_VERSION}")
         database.execute(_PROVISIONAL)
+        database.execute(_RECOVERY)
 
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock:

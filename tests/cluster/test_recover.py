@@ -7,14 +7,17 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cluster.identity import Identity
 from cluster.local import LocalCluster
 from cluster.recovery import BACKUP_NAME
-from flotilla import Client
+from flotilla import Client, ClusterRecovered, Unavailable, UnknownClient, UnknownTopic
 from tests.conftest import ClusterFactory
 
 PATIENCE_S = 20
@@ -171,3 +174,145 @@ def test_a_node_whose_directory_has_other_members_says_so_and_ends(
     await_that(lambda: not cluster.pids(), cluster)
     assert cluster.exit_codes["n1"] == EXIT_DATA
     assert "belongs to a cluster of n1, configured are n1, n2, n3" in cluster.tails()
+
+
+# --- what clients had been told, and the survivor had not -----------------------------------------
+
+
+class Aftermath:
+    """A cluster recovered from n3, which was down while clients went on with n1 and n2.
+
+    `work(cluster)` is what they did meanwhile.
+    """
+
+    def __init__(self, cluster: LocalCluster, work: Callable[[], None]) -> None:
+        self.cluster = cluster
+        cluster.kill("n3", "TERM")
+        work()
+        cluster.down()
+        for name in ("n1", "n2"):
+            cluster.wipe(name)
+
+    def recover(self) -> None:
+        self.cluster.recover("n3")
+        self.cluster.start_all()
+        self.cluster.wait_for_leader()
+
+
+@pytest.fixture
+def closed_at_last() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def texts(client: Client, topic: str = "t") -> list[str]:
+    return [message.publication.decode() for message in client.messages(topic, idle_ms=100)]
+
+
+def test_what_was_acknowledged_and_lost_is_said_and_nothing_is_skipped_or_dropped(
+    local_cluster: ClusterFactory, tmp_path: Path, closed_at_last: ExitStack
+) -> None:
+    cluster = local_cluster(3)
+    nodes = endpoints(cluster)
+
+    def open_(name: str, deadline_ms: int = 15_000) -> Client:
+        return Client(nodes, state_dir=tmp_path / name, deadline_ms=deadline_ms)
+
+    late = closed_at_last.enter_context(open_("late"))
+    running = closed_at_last.enter_context(open_("running"))
+    with open_("reader") as reader, open_("writer") as writer:
+        reader.subscribe("t")
+        running.subscribe("t")
+        writer.put_many("t", ["1", "2", "3"])
+        assert texts(reader) == texts(running) == ["1", "2", "3"]
+
+    def work() -> None:
+        with open_("reader") as reader, open_("writer") as writer:
+            writer.put_many("t", ["lost 4", "lost 5"])
+            assert texts(reader) == texts(running) == ["lost 4", "lost 5"]
+            reader.subscribe("lost topic")
+            late.subscribe("t")
+
+    aftermath = Aftermath(cluster, work)
+    with open_("writer", 500) as writer, pytest.raises(Unavailable):
+        writer.put("t", "waits in the outbox")
+    aftermath.recover()
+
+    # A client that starts after the recovery: told before anything, and for as long as it takes.
+    for _ in range(2):
+        with open_("writer") as writer, pytest.raises(ClusterRecovered) as caught:
+            writer.put("t", "too early")
+        assert caught.value.definite
+        assert caught.value.details["publications"] == {"t": 2}
+        assert "2 acknowledged publications to t lost" in str(caught.value)
+        assert f"flotilla --state {tmp_path / 'writer'} adopt" in str(caught.value)
+    with open_("other") as other:
+        other.put_many("t", ["new 4", "new 5", "new 6"])  # over the ids that were lost
+    with open_("writer") as writer:
+        assert writer.adopt().publications == {"t": 2}
+        assert not writer.adopt()
+        assert writer.put("t", "after it").id == 8
+    with open_("reader") as reader:
+        with pytest.raises(ClusterRecovered) as caught:
+            reader.get("t")
+        assert caught.value.details["deliveries"] == {"t": (3, 5)}
+        assert caught.value.details["subscriptions"] == ["lost topic"]
+        reader.adopt()
+        assert texts(reader) == ["new 4", "new 5", "new 6", "waits in the outbox", "after it"]
+        with pytest.raises(UnknownTopic):
+            reader.get("lost topic")
+
+    # One that runs across the recovery must not skip either.
+    with pytest.raises(ClusterRecovered):
+        running.get("t")
+    running.adopt()
+    assert texts(running) == ["new 4", "new 5", "new 6", "waits in the outbox", "after it"]
+    # And one that the recovered cluster has never heard of becomes a new client.
+    with pytest.raises(UnknownClient):
+        late.get("t")
+    assert late.adopt().is_unknown
+    assert late.subscribe("t").last_id == 8
+
+
+def test_clients_to_whom_nothing_was_lost_notice_nothing(
+    local_cluster: ClusterFactory, tmp_path: Path
+) -> None:
+    cluster = local_cluster(3)
+    nodes = endpoints(cluster)
+    with Client(nodes, state_dir=tmp_path / "me") as me, me.producer("t") as producer:
+        me.subscribe("t")
+        me.subscribe("u")
+        producer.send("1").result()
+        me.put("u", "1")
+        assert texts(me) == ["1"]
+        Aftermath(cluster, lambda: None).recover()
+        assert me.put("u", "2").id == 2
+        assert texts(me, "u") == ["1", "2"]
+        producer.send("2").result()
+        me.subscribe("v")
+        assert texts(me) == ["2"]
+        assert {row["topic"] for row in me.topics()} == {"t", "u", "v"}
+
+
+def test_the_command_line_says_what_is_lost_and_adopts(
+    local_cluster: ClusterFactory, tmp_path: Path
+) -> None:
+    cluster = local_cluster(3)
+    nodes = ",".join(endpoint.removeprefix("tcp://") for endpoint in endpoints(cluster))
+
+    def flotilla(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "flotilla.cli", "-e", nodes, "--state", tmp_path / "s", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert flotilla("sub", "t")[0] == 0
+    Aftermath(cluster, lambda: print(flotilla("put", "t", "a"))).recover()
+    code, _, error = flotilla("put", "t", "b")
+    assert (code, "cluster_recovered: " in error, "adopt" in error) == (3, True, True)
+    assert flotilla("adopt")[:2] == (0, "1 acknowledged publication to t lost\n")
+    assert flotilla("adopt")[:2] == (0, "nothing is lost\n")
+    assert flotilla("put", "t", "b")[:2] == (0, "1\n")

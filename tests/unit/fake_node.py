@@ -68,6 +68,8 @@ class FakeCluster:
         self.topics: dict[str, list[bytes]] = defaultdict(list)
         self.leader = ""
         self.level = 1
+        self.recovery = ""
+        self.ends: dict[str, int] = {}  # of the topics that were put back
 
     def carry_out(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         """Return (body, lengths, data) of the ACK. Raises ProtocolError."""
@@ -110,6 +112,7 @@ class FakeCluster:
             self._check_sequence(client, request)
             client.epoch += client.sequence != before
         body = {"client_id": client_id, "epoch": client.epoch, "sequence": client.sequence}
+        body |= {"recovery": self.recovery, "ends": self.ends}
         return body | {"counters": client.counters, "subscriptions": client.cursors}, b"", b""
 
     def _sub(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:

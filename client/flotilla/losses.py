@@ -1,0 +1,89 @@
+"""What a client was told that its cluster does not know: found when its id is taken up, and said.
+
+What lives here: the comparison, and its words. What must not: what is then done about it
+(operations.py, state.py).
+
+In a cluster that was not put back there is nothing to find: an acknowledged publication raises the
+broker's counter before the client hears of it, and a delivered one is below its topic's end for
+good. After a recovery (docs/recovery.md), or a forbidden restore of data directories, both may be
+otherwise, and what was lost is given the same counters and ids again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What became of what this client was told; empty (and false) if it all stands.
+
+    `publications` {topic: how many}: acknowledged to this client, and lost. `deliveries` {topic:
+    (kept, had)}: it had everything up to `had`, of which only what is up to `kept` is known to be
+    the same still; what has these ids now comes again. `subscriptions`: gone. `returned`:
+    subscriptions that it had ended. `is_unknown`: the cluster does not know the client at all.
+    """
+
+    publications: Mapping[str, int]
+    deliveries: Mapping[str, tuple[int, int]]
+    subscriptions: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+    is_unknown: bool = False
+
+    def __bool__(self) -> bool:
+        return self.is_unknown or any(True for _ in self.sentences())
+
+    def sentences(self) -> Iterator[str]:
+        """Yield each loss in words."""
+        if self.is_unknown:
+            yield "the cluster does not know this client"
+        for topic, count in sorted(self.publications.items()):
+            lost = "publication" if count == 1 else "publications"
+            yield f"{count} acknowledged {lost} to {topic} lost"
+        for topic, (kept, had) in sorted(self.deliveries.items()):
+            yield f"what was read from {topic} is certain up to id {kept} only, and not up to {had}"
+        for topic in self.subscriptions:
+            yield f"the subscription to {topic} lost"
+        for topic in self.returned:
+            yield f"the ended subscription to {topic} back"
+
+    def details(self) -> dict[str, Any]:
+        """Return the losses as plain values."""
+        return {
+            "publications": dict(self.publications),
+            "deliveries": dict(self.deliveries),
+            "subscriptions": list(self.subscriptions),
+            "returned": list(self.returned),
+        }
+
+
+def found(
+    acknowledged: Mapping[str, int], cursors: Mapping[str, int], body: Mapping[str, Any]
+) -> Losses:
+    """Return what the answer to REQUEST_ID lacks.
+
+    `acknowledged` {topic: last counter that was}, `cursors` {topic: last id that the client has}.
+    `body["settled"]` is there if the cluster was recovered since the client last met it.
+    """
+    counters, subscriptions = body.get("counters", {}), body.get("subscriptions", {})
+    ends, settled = body.get("ends", {}), body.get("settled")
+    deliveries = {}
+    for topic in cursors.keys() & subscriptions.keys():
+        had, known = cursors[topic], subscriptions[topic]
+        kept = ends.get(topic, had) if settled is None else settled.get(topic, known)
+        if had > kept:
+            # Without a recovery nothing says how much of it is the same: the broker's cursor does.
+            deliveries[topic] = (known if settled is None else kept, had)
+    return Losses(
+        {
+            topic: last - counters.get(topic, 0)
+            for topic, last in acknowledged.items()
+            if "counters" in body and last > counters.get(topic, 0)
+        },
+        deliveries,
+        # Otherwise an UNSUB or a SUB was carried out and its answer lost.
+        () if settled is None else tuple(sorted(cursors.keys() - subscriptions.keys())),
+        () if settled is None else tuple(sorted(subscriptions.keys() - cursors.keys())),
+    )

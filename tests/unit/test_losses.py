@@ -1,0 +1,295 @@
+"""What a client was told and its cluster does not know: found, said, and taken as it is."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flotilla import (
+    AsyncClient,
+    ClusterRecovered,
+    CounterGap,
+    Recovered,
+    TopicInUse,
+    Unavailable,
+    UnknownClient,
+)
+from flotilla.losses import Losses, found
+from flotilla.protocol import EPOCHS_A_RECOVERY, GET, PUT, REQUEST_ID, SUB, TOPICS, pack
+from flotilla.state import State
+from tests.unit.fake_node import IMPATIENT_MS, FakeClient, FakeNode, client_of, nak, texts_of
+
+BATCH = pack([b"a", b"b"])
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    """An answer to REQUEST_ID of a cluster that knows everything."""
+    same: dict[str, Any] = {
+        "counters": {"t": 5},
+        "subscriptions": {"t": 4},
+        "ends": {"t": 9},
+        "recovery": "",
+    }
+    return same | fields
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        body(),
+        body(counters={"t": 6}),  # of the outbox, its answer lost
+        body(settled={"t": 7}),  # recovered: all that this client had is certain
+        {},  # of a broker that says none of it
+        {"counters": {"t": 5}, "subscriptions": {"t": 7}},  # of version 0.1
+        body(subscriptions={}),  # an UNSUB was carried out and its answer lost
+        body(subscriptions={"t": 4, "u": 0}),  # a SUB
+    ],
+)
+def test_a_cluster_that_knows_all_has_lost_nothing(answer: dict[str, Any]) -> None:
+    lost = found({"t": 5}, {"t": 7}, answer)
+    assert not lost
+    assert list(lost.sentences()) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "lost"),
+    [
+        (body(counters={"t": 3}), Losses({"t": 2}, {})),
+        (body(counters={}), Losses({"t": 5}, {})),
+        (body(settled={"t": 6}), Losses({}, {"t": (6, 7)})),
+        (body(ends={"t": 6}), Losses({}, {"t": (4, 7)})),  # restored: nothing is certain
+        (body(ends={"t": 6}, settled={"t": 5}), Losses({}, {"t": (5, 7)})),
+        (body(subscriptions={}, settled={}), Losses({}, {}, ("t",))),
+        (
+            body(subscriptions={"t": 7, "u": 0}, settled={"t": 7, "u": 0}),
+            Losses({}, {}, (), ("u",)),
+        ),
+    ],
+)
+def test_what_a_cluster_has_lost_is_found(answer: dict[str, Any], lost: Losses) -> None:
+    assert found({"t": 5}, {"t": 7}, answer) == lost
+    assert lost
+    assert len(list(lost.sentences())) == 1
+
+
+def test_what_never_was_acknowledged_is_no_loss() -> None:
+    assert not found({"t": 0}, {}, body(counters={}))
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    """Two acknowledged publications to t, then two batches of two that wait; cursor at 7."""
+    state = State(tmp_path)
+    state.resumed("me", 1, 1, {}, {"t": 7})
+    [first] = state.enqueue("t", [BATCH])
+    state.acknowledged(first)
+    state.enqueue("t", [BATCH, BATCH])
+    return state
+
+
+def test_what_waits_is_not_acknowledged(state: State) -> None:
+    assert state.acknowledged_counters() == {"t": 2}
+    for entry in state.outbox():
+        state.acknowledged(entry)
+    assert state.acknowledged_counters() == {"t": 6}
+
+
+def test_what_waits_moves_into_the_place_of_what_was_lost(state: State, tmp_path: Path) -> None:
+    state.lower({"t": 2}, {"t": 3}, [])
+    state.close()
+    again = State(tmp_path)
+    assert [entry.counter for entry in again.outbox("t")] == [1, 3]
+    assert again.counter("t") == 4
+    assert again.acknowledged_counters() == {"t": 0}
+    assert again.cursors() == {"t": 3}
+    again.resumed("me", EPOCHS_A_RECOVERY + 1, 2, {}, {"t": 3})
+    assert again.cursors() == {"t": 3}
+    again.close()
+
+
+def test_a_lost_subscription_is_forgotten(state: State) -> None:
+    state.lower({}, {}, ["t"])
+    assert state.cursors() == {}
+
+
+def test_what_was_taken_offline_after_a_loss_gets_its_final_counter_behind_the_broker_s(
+    tmp_path: Path,
+) -> None:
+    state = State(tmp_path)
+    state.resumed("me", 1, 1, {"t": 10}, {})
+    state.enqueue("t", [BATCH], provisional=True)  # 11 and 12, as far as this directory knows
+    assert state.acknowledged_counters() == {"t": 10}
+    state.lower({"t": 4}, {}, [])
+    state.resumed("me", 2, 2, {"t": 6}, {})
+    assert [entry.counter for entry in state.outbox("t")] == [7]
+    assert state.counter("t") == 8
+
+
+def test_a_client_that_becomes_a_new_one_keeps_what_waits(state: State) -> None:
+    state.met("a recovery")
+    state.renew()
+    assert (state.client_id, state.epoch, state.sequence, state.recovery) == ("", 0, 0, None)
+    assert state.cursors() == {}
+    assert [entry.counter for entry in state.outbox("t")] == [1, 3]
+    assert state.counter("t") == 4
+
+
+def test_the_recovery_that_a_client_has_met_outlives_the_process(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    assert state.recovery is None
+    for name in ("", "one", "two"):
+        state.met(name)
+    state.close()
+    again = State(tmp_path)
+    assert again.recovery == "two"
+    again.close()
+
+
+# --- a client whose cluster was put back under it -------------------------------------------------
+
+
+def test_a_running_client_takes_up_its_id_anew_and_asks_the_same_again(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        for kind in (PUT, GET, SUB, TOPICS):
+            node.script(kind, nak("recovered"))
+        assert client.put("t", "a").id == 1
+        assert texts_of(client, "t") == [b"a"]
+        client.subscribe("u")
+        assert len(client.topics()) == 2
+    assert len(node.of_type(REQUEST_ID)) == 5
+    refused, again = node.of_type(PUT)
+    assert (refused.body, refused.data) == (again.body, again.data)
+    assert (refused.epoch, again.epoch) == (1, 2)
+    assert node.of_type(SUB)[-1].body["sequence"] > node.of_type(REQUEST_ID)[-2].body["sequence"]
+
+
+@pytest.mark.parametrize("refusal", ["recovered", "counter_gap"])
+def test_a_running_client_is_told_of_a_loss_and_what_it_puts_is_not_taken(
+    node: FakeNode, refusal: str
+) -> None:
+    with client_of(node) as client:
+        client.put_many("t", ["a", "b"])
+        node.cluster.clients[client.client_id].counters["t"] = 1
+        node.script(PUT, nak(refusal, expected=2))
+        with pytest.raises(ClusterRecovered) as caught:
+            client.put("t", "c")
+        assert caught.value.definite
+        assert caught.value.details["publications"] == {"t": 1}
+        with pytest.raises(ClusterRecovered):
+            client.put("t", "d")
+        assert client.adopt() == Losses({"t": 1}, {})
+        assert client.next_counter("t") == 2
+        client.put("t", "e")
+    assert node.cluster.clients[client.client_id].counters == {"t": 2}
+
+
+def test_a_cursor_above_the_topic_s_end_is_told_and_adopted(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b"])
+        assert texts_of(client) == [b"a", b"b"]
+        known = node.cluster.clients[client.client_id]
+        known.cursors["t"] = 1
+        node.cluster.ends = {"t": 1}
+        del node.cluster.topics["t"][1:]
+        node.script(GET, nak("bad_request", end=1))
+        with pytest.raises(ClusterRecovered) as caught:
+            client.get("t")
+        assert caught.value.details["deliveries"] == {"t": (1, 2)}
+        client.adopt()
+        client.put("u", "")
+        node.cluster.topics["t"].append(b"another b")
+        assert texts_of(client) == [b"another b"]
+
+
+def test_a_gap_that_is_no_loss_is_an_error_and_no_trap(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.put("t", "a")
+        node.script(PUT, nak("counter_gap", expected=2))
+        with pytest.raises(CounterGap):
+            client.put("t", "b")
+        client.put("t", "c")
+        assert node.cluster.clients[client.client_id].counters == {"t": 2}
+
+
+def test_a_producer_stops_and_what_it_had_is_sent_by_the_next(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        with client.producer("t") as producer:
+            producer.send("a").result()
+            node.script(PUT, nak("recovered"))
+            with pytest.raises(Recovered) as caught:
+                producer.send("b").result()
+            assert not caught.value.definite
+            with pytest.raises(TopicInUse):
+                client.adopt()
+        assert not client.adopt()
+        assert texts_of(client) == [b"a", b"b"]
+
+
+def test_a_client_says_which_recovery_it_has_met(node: FakeNode, tmp_path: Path) -> None:
+    with client_of(node, tmp_path) as client:
+        client.open()
+        for name in ("one", "two"):
+            node.cluster.recovery = name
+            node.script(PUT, nak("recovered"))
+            client.put("t", "a")
+    with client_of(node, tmp_path) as client:
+        client.open()
+    assert [request.body.get("recovery") for request in node.of_type(REQUEST_ID)] == [
+        None,
+        "",
+        "one",
+        "two",
+    ]
+
+
+def test_a_directory_of_before_recoveries_were_stored_asks_for_no_trust_it_has_not(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    state = State(tmp_path)
+    state.resumed("me", EPOCHS_A_RECOVERY + 1, 1, {}, {})
+    state.close()
+    node.cluster.clients["me"] = FakeClient(epoch=EPOCHS_A_RECOVERY + 1, sequence=1)
+    with client_of(node, tmp_path) as client:
+        client.open()
+    assert node.of_type(REQUEST_ID)[0].body["recovery"] == "unknown"
+
+
+def test_a_client_that_the_cluster_does_not_know_becomes_a_new_one_with_its_outbox(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        client.put("t", "a")
+        node.always(PUT, "deaf")
+        with pytest.raises(Unavailable):
+            client.put("t", "b")
+        was = client.client_id
+    node.always(PUT, None)
+    node.cluster.clients.clear()
+    node.cluster.topics.clear()
+    with client_of(node) as reader, client_of(node, tmp_path) as client:
+        reader.subscribe("t")
+        with pytest.raises(UnknownClient, match="adopt"):
+            client.open()
+        assert client.adopt() == Losses({"t": 1}, {}, ("t",), is_unknown=True)
+        assert client.client_id != was
+        assert texts_of(reader) == [b"b"]
+
+
+def test_an_asynchronous_client_adopts_too(node: FakeNode) -> None:
+    async def work() -> Losses:
+        async with AsyncClient(node.endpoint) as client:
+            await client.put("t", "a")
+            node.cluster.clients[client.client_id].counters.clear()
+            node.script(PUT, nak("recovered"))
+            with pytest.raises(ClusterRecovered):
+                await client.put("t", "b")
+            return await client.adopt()
+
+    assert asyncio.run(work()) == Losses({"t": 1}, {})
