@@ -205,6 +205,7 @@ class UnheardWarning(UserWarning):
     Issued once for each client and topic; `PutResult.stored` says it of each publication.
     """
 
+
 class ClusterRecovered(FlotillaError):
     """The cluster was recovered, or its data put back, and has lost what it told this client.
 

@@ -22,6 +22,7 @@ from flotilla.protocol import EPOCHS_A_RECOVERY, GET, PUT, REQUEST_ID, SUB, TOPI
 from flotilla.state import State
 from tests.unit.fake_node import IMPATIENT_MS, FakeClient, FakeNode, client_of, nak, texts_of
 
+pytestmark = pytest.mark.filterwarnings("ignore::flotilla.UnheardWarning")
 BATCH = pack([b"a", b"b"])
 
 
