@@ -132,6 +132,7 @@ def test_clients_that_die_while_nodes_do_go_on_where_they_were_and_nothing_is_lo
     assert answered <= led, "who answers as the leader has said so in its log"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(2 * RUN_S_MAX)
 def test_of_two_processes_of_one_client_the_older_is_fenced_and_nothing_is_doubled(
     tmp_path: Path,

@@ -14,6 +14,7 @@ from tests.simulation.clients import Client, Ledger, check
 from tests.simulation.lab import STEP_S, Lab
 from tests.simulation.network import Weather
 
+SEEDS_QUICK = 8
 SEEDS = 30  # `flotilla-simulate` runs thousands, of more kinds
 CLIENTS = 4
 STORM_S = 12.0  # virtual seconds of faults
@@ -177,7 +178,13 @@ def standing(lab: Lab, name: str) -> str:
     )
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(SEEDS_QUICK),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in range(SEEDS_QUICK, SEEDS)),
+    ],
+)
 def test_nothing_is_lost_doubled_or_reordered(seed: int, tmp_path: Path) -> None:
     print(f"reproduce: pytest 'tests/simulation/test_fuzz.py' -k '[{seed}]'")
     assert play(tmp_path, seed) == []

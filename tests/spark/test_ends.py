@@ -63,6 +63,8 @@ def test_a_later_signal_is_raised_again_and_one_right_behind_is_not(
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow  # with JVMs of its own
+@pytest.mark.spark
 def test_check_that_is_told_to_end_says_so_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
     write(tmp_path / "run", clean_run(1, 60))
     own = {"TMPDIR": tmp_path / "tmp", "SPARK_LOCAL_DIRS": tmp_path / "local"}

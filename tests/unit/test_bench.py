@@ -80,6 +80,7 @@ def test_help_names_every_measure() -> None:
     assert all(name in result.output for name in MEASURES)
 
 
+@pytest.mark.slow
 def test_a_short_run_measures_a_real_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
     report, parent = tmp_path / "figures.json", tmp_path / "runs"
     only = [f"--only={name}" for name in MEASURES if name != "restart"]
