@@ -1,0 +1,55 @@
+"""A node of a version to come: `newer_node.py … --config FILE`, whatever stands between.
+
+It understands one level more than this tree, and in a cluster of that level it writes entries in an
+encoding that this tree can't read. Everything else is this tree's.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Sequence
+
+from cluster import levels
+
+VERSION = "9.0.0"
+LEVEL = levels.BUILD.level_max + 1
+MARK = bytes((LEVEL,)) + b"Z"  # an entry of before has a small size in its second byte
+
+levels.BUILD = levels.Build(VERSION, 1, LEVEL)  # type: ignore[misc]  # before anybody looks
+
+from cluster import commands  # noqa: E402
+
+_decode = commands.decode
+
+
+def decode(payload: bytes, level_max: int = LEVEL) -> tuple[int, list[commands.Operation]]:
+    if payload.startswith(MARK):
+        payload = zlib.decompress(payload[len(MARK) :])
+    return _decode(payload, level_max)
+
+
+commands.decode = decode
+
+from cluster.node import main  # noqa: E402
+from cluster.raft import Raft  # noqa: E402
+from cluster.replica import Replica  # noqa: E402
+
+_append = Replica._append
+
+
+def append(replica: Replica, raft: Raft, payload: bytes) -> int:
+    if replica.store.level >= LEVEL:
+        payload = MARK + zlib.compress(payload)
+    return _append(replica, raft, payload)
+
+
+Replica._append = append  # type: ignore[method-assign]
+
+
+def _options(arguments: Sequence[str]) -> Sequence[str]:
+    return arguments[arguments.index("--config") :]
+
+
+if __name__ == "__main__":
+    main(_options(sys.argv))
