@@ -79,6 +79,16 @@ class Raft:
         high=60_000,
     )
 
+    takeover_ms: int = _setting(
+        "A member has to be silent for so long, to all that the leader hears, before an empty "
+        "directory is admitted in its place, or another process gets its connection: five of the "
+        "longest elections, six of the signs of life that nodes exchange, so that nobody who lives "
+        "is replaced; longer delays the return of a wiped node.",
+        3000,
+        low=1000,
+        high=600_000,
+    )
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -53,7 +53,8 @@ class Frontend:
     """The clients' side of one node.
 
     `rng`: where relays' ids begin. `linked`: the members that can be reached now (a live view).
-    `lead` is None until the node is a member. `stopping`: take no more requests.
+    `lead` is None until the node is a member. `stopping`: take no more requests. `describe()`: what
+    the status says of the node beside its part in Raft.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Frontend:
     ) -> None:
         self.lead: Leading | None = None
         self.stopping = False
+        self.describe: Callable[[], dict[str, Any]] = dict
         self._name, self._peers, self._linked, self._build = name, peers, linked, build
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
         self._answers: list[Answer] = []
@@ -219,6 +221,7 @@ class Frontend:
                 "term": 0,
                 "leader": "",
                 "versions": versions,
+                **self.describe(),
             }
         raft = lead.raft
         return {
@@ -240,6 +243,7 @@ class Frontend:
             },
             "store": lead.broker.store.statistics(),
             "versions": versions,
+            **self.describe(),
         }
 
     def _member(self, lead: Leading, name: str, sighting: Sighting) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Who may be a peer: what two nodes' Hellos have to agree on, and how often trouble is reported.
 
-What lives here: pure judgments on Hellos. What must not: sockets, clocks, what a wiped or fresh
-member may do (that is for those who know the log).
+What lives here: pure judgments on Hellos, and who may have a peer's place if two claim it. What
+must not: sockets, clocks, what a wiped or fresh member may do (that is for those who know the log).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 from cluster.messages import Extension, Hello, Message
 
 REPORT_MS: Final = 10_000  # the same trouble with the same address is reported once in this time
+REPORTS_MAX: Final = 16  # of strangers, whatever their addresses, in that time
 REPORTS_REMEMBERED_MAX: Final = 64  # addresses; the oldest is forgotten first
 
 
@@ -75,11 +76,41 @@ def identity(hello: Hello) -> tuple[object, ...]:
     return hello.version, hello.cluster_id, hello.node, hello.incarnation, hello.members
 
 
+def contest(
+    newcomer: Hello,
+    holder: Hello,
+    silent_s: float,
+    takeover_s: float,
+    admitted: str | None,
+    address: str,
+) -> str:
+    """Return why a second connection in a peer's name must not have its place, "" if it may.
+
+    `holder`: what the peer with the place says, which was heard `silent_s` ago, at `address`. Who
+    is heard keeps its place: what a process claims counts less than that another one lives. But an
+    incarnation that is not `admitted` gives way to the one that is.
+    """
+    if silent_s >= takeover_s:
+        return ""
+    if newcomer.incarnation == admitted != holder.incarnation:
+        return ""
+    same = newcomer.incarnation == holder.incarnation
+    return (
+        f"{holder.node} is connected from {address} (incarnation {holder.incarnation}, heard "
+        f"{silent_s:.1f} s ago); it has to be silent for {takeover_s:.1f} s before another "
+        f"process takes its place"
+        + ("; both use one data directory, or a copy of it, which is forbidden" if same else "")
+    )
+
+
 class Reports:
     """Tells whether a trouble is to be reported again, so that the log is not flooded."""
 
     def __init__(self) -> None:
         self._at: dict[str, float] = {}
+        self._window_s = float("-inf")
+        self._strangers = 0
+        self.withheld = 0  # reports of strangers since the last one that was due
 
     def due(self, key: str, now: float) -> bool:
         """Return True at most once a key in `REPORT_MS`; `now` in seconds."""
@@ -89,4 +120,17 @@ class Reports:
         self._at[key] = now
         if len(self._at) > REPORTS_REMEMBERED_MAX:
             del self._at[next(iter(self._at))]
+        return True
+
+    def due_of_stranger(self, key: str, now: float) -> bool:
+        """Return as `due` does, and True for at most `REPORTS_MAX` keys in `REPORT_MS`.
+
+        Anybody can come from many addresses. `withheld` counts those that were not told.
+        """
+        if now >= self._window_s + REPORT_MS / 1000:
+            self._window_s, self._strangers = now, 0
+        if self._strangers >= REPORTS_MAX or not self.due(key, now):
+            self.withheld += 1
+            return False
+        self._strangers += 1
         return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, overload
 
@@ -51,6 +51,7 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
 
     Positions (`[k]`, `len`) count from the first entry kept; indexes are Raft's. The caller sets
     `applied_index` to what its state machine holds: entries up to it are never replaced.
+    `on_entry(index, command)`, if set, hears of each entry that is appended; it must not come back.
     """
 
     _head: Entry | None  # first and last: the core asks for them all the time
@@ -67,6 +68,7 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
     ) -> None:
         """Set up the memory alone: use `open`."""
         self.applied_index = 0
+        self.on_entry: Callable[[int, bytes], None] | None = None
         self._directory, self._files = directory, files
         self._segment_bytes, self._keep_bytes = segment_bytes, keep_bytes
         self._cache_bytes_max = cache_bytes
@@ -149,6 +151,13 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         """Return the term of the entry at `index`, None when the journal does not hold it."""
         at = index - self._first
         return self._terms[at] if 0 <= at < len(self._terms) else None
+
+    def small_entries(self, after_index: int, bytes_max: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (index, command) of the entries above `after_index` of at most so many bytes."""
+        for at in range(max(0, after_index + 1 - self._first), len(self._terms)):
+            if self._sizes[at] <= bytes_max:
+                command, index, _ = self._entry(at)
+                yield index, command
 
     def sync(self) -> None:
         """Make everything durable that was added so far: at most one write and one fdatasync."""
@@ -310,6 +319,8 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         fixed = segments.entry_fixed(idx, term, command)
         self._index(self._put(kind, fixed, command), len(command), idx, term)
         self._last = (command, idx, term)
+        if self.on_entry is not None and kind == segments.ENTRY:
+            self.on_entry(idx, command)
         self._cache[idx] = command
         self._cache_bytes += len(command) + CACHE_ENTRY_BYTES
         if len(self._buffer) >= BUFFER_BYTES_MAX:

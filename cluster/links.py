@@ -26,6 +26,7 @@ RECEIVE_BUFFER_BYTES_MAX: Final = messages.FRAME_BYTES_MAX + READ_BYTES_MAX  # a
 GATHER_FRAMES_MAX: Final = 64  # buffers in one sendmsg; far below IOV_MAX (1024)
 BACKOFF_MS_MIN: Final = 25  # a restarted peer is reachable at once
 BACKOFF_MS_MAX: Final = 1_000  # a dead one costs a SYN a second
+REFUSED_ATTEMPTS: Final = 10  # who was refused asks at the longest distance
 LOOKUPS_MAX: Final = 8  # threads inside getaddrinfo, abandoned ones included
 
 Address: TypeAlias = tuple[str, int]
@@ -41,6 +42,8 @@ class Reason(StrEnum):
     REPLACED = "the peer opened a new connection"
     BEHIND = "the peer doesn't take what we send"
     UNFIT = "the peer's build and this one don't fit"
+    REFUSED = "the peer refuses this node"
+    UNWELCOME = "this node refuses the peer"
 
 
 class Lookup:

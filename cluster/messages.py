@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import Any, Final, TypeAlias
 from zlib import crc32
 
@@ -32,11 +33,13 @@ FRAME_BYTES_MAX: Final = 8 * 1024 * 1024  # a 4 MiB run of entries and one more,
 HELLO_BYTES_MAX: Final = 64 * 1024  # what a stranger can make us hold before we know its name
 NAME_BYTES_MAX: Final = 128  # names of nodes, clusters, snapshots; incarnations (UUIDs)
 REASON_BYTES_MAX: Final = 1024  # a sentence for the log, not a document
+ABOUT_BYTES_MAX: Final = 32 * 1024  # every setting of a node and a line on each member, with room
 DIGEST_BYTES_MAX: Final = 64  # SHA-512, the longest in use
 MEMBER_COUNT_MAX: Final = 32  # far above any sensible Raft group; bounds a Hello
 ENTRY_COUNT_MAX: Final = 65_536  # bounds the objects that one frame of tiny entries becomes
 EXTENSION_BYTES_MAX: Final = 16 * 1024  # of its JSON; well within HELLO_BYTES_MAX
 RELAY_FRAME_COUNT_MAX: Final = 8  # a client's request has three frames and its route
+ABOUT_RELAY_ID: Final = 0  # relays are numbered from 1 on
 INTEGER_MAX: Final = 2**63 - 1  # terms, indexes, offsets: what SQLite and C readers hold
 
 Entry: TypeAlias = tuple[bytes, int, int]  # (command, index, term), as in the journal
@@ -217,6 +220,33 @@ class Health:
     disk_low: bool
 
 
+class Refusal(IntEnum):
+    """Why a connection is refused by a peer that knows who asks."""
+
+    FOREIGN = 1  # another cluster, other members, no member
+    DOUBLED = 2  # the name is taken by another process, which lives
+    EVICTED = 3  # another data directory was admitted under the name
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Say why the connection is closed now; the last message on it. `reason` is for the log."""
+
+    kind: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Tell a peer what this node knows (about.py); nothing that Raft rests on.
+
+    On the wire it is a RelayReply to the relay 0, which no node has ever asked for: version 0.1
+    drops it, and would close the connection over a type that it does not know.
+    """
+
+    facts: bytes
+
+
 Message: TypeAlias = (
     Hello
     | Extension
@@ -236,6 +266,8 @@ Message: TypeAlias = (
     | SnapshotChunk
     | SnapshotRefused
     | Health
+    | Refused
+    | About
 )
 
 FRAME_HEAD: Final = struct.Struct("<II")  # length, crc32
@@ -353,6 +385,20 @@ def _encode_relay(message: Relay | RelayReply) -> list[bytes]:
     return [head, struct.pack(f"<{count}I", *map(len, message.frames)), *message.frames]
 
 
+def _encode_about(message: About) -> list[bytes]:
+    assert len(message.facts) <= ABOUT_BYTES_MAX, len(message.facts)
+    return _encode_relay(RelayReply(ABOUT_RELAY_ID, [message.facts]))
+
+
+def _decode_relay_reply(body: memoryview) -> Message:
+    message = _decode_relay_as(RelayReply)(body)
+    if not isinstance(message, RelayReply) or message.relay_id != ABOUT_RELAY_ID:
+        return message
+    if len(message.frames) != 1 or len(message.frames[0]) > ABOUT_BYTES_MAX:
+        raise MessageError(f"About of {len(message.frames)} frames, or of too many bytes")
+    return About(message.frames[0])
+
+
 def _decode_relay_as(kind: type[Relay] | type[RelayReply]) -> Callable[[memoryview], Message]:
     def decode_relay(body: memoryview) -> Message:
         if kind is RelayReply and body[: _OFFSET.size] == _EXTENSION_ID:
@@ -402,6 +448,18 @@ def _decode_chunk(body: memoryview) -> SnapshotChunk:
     if offset + len(data) > size_bytes:
         raise MessageError(f"{len(data)} bytes at {offset} of a snapshot of {size_bytes} bytes")
     return SnapshotChunk(snapshot_id, index, term, size_bytes, digest, offset, data)
+
+
+def _encode_refusal(message: Refused) -> list[bytes]:
+    return [_COUNT.pack(message.kind), _text(message.reason, REASON_BYTES_MAX)]
+
+
+def _decode_refusal(body: memoryview) -> Message:
+    reader = _BodyReader(body)
+    (kind,) = reader.numbers(_COUNT)
+    message = Refused(kind, reader.text(REASON_BYTES_MAX))
+    reader.finish()
+    return message
 
 
 def _encode_refused(message: SnapshotRefused) -> list[bytes]:
@@ -591,12 +649,15 @@ _TYPES: Final[dict[int, tuple[type[Any], _BodyEncoder, _BodyDecoder]]] = {
     10: _fixed(Barrier, "<QQ"),
     11: _fixed(BarrierAck, "<QQ"),
     12: (Relay, _encode_relay, _decode_relay_as(Relay)),
-    13: (RelayReply, _encode_relay, _decode_relay_as(RelayReply)),
+    13: (RelayReply, _encode_relay, _decode_relay_reply),
     14: (SnapshotRequest, _encode_snapshot_request, _decode_snapshot_request),
     15: (SnapshotChunk, _encode_chunk, _decode_chunk),
     16: (SnapshotRefused, _encode_refused, _decode_refused),
     17: _fixed(Health, "<Q?"),
+    # A node of version 0.1 does not know it, and closes the connection: so does who sent it.
+    18: (Refused, _encode_refusal, _decode_refusal),
 }
 _ENCODERS: Final = {kind: (bytes((code,)), encoder) for code, (kind, encoder, _) in _TYPES.items()}
 _ENCODERS[Extension] = (_ENCODERS[RelayReply][0], _encode_extension)
+_ENCODERS[About] = _ENCODERS[RelayReply][0], _encode_about
 _DECODERS: Final = {code: decoder for code, (_, _, decoder) in _TYPES.items()}

@@ -23,6 +23,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -60,7 +61,13 @@ _REBUILD: Final = (
     "one: it copies the state from the others and is readmitted."
 )
 EXIT_LEVEL: Final = 76  # EX_PROTOCOL: this build can't take part in its cluster
+_EVICTED: Final = (
+    "If the other process is the right one, remove this data directory. If this one is, stop the "
+    "other process and start this node with an empty data directory: it copies the state from the "
+    "others and is readmitted."
+)
 EXIT_BROKEN: Final = 70  # EX_SOFTWARE: the replica must not go on
+EXIT_EVICTED: Final = 77  # EX_NOPERM: another data directory was admitted under this node's name
 
 
 _Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]]
@@ -217,6 +224,7 @@ class Node:
             time.monotonic,
             watch=self._watch,
             random=self._rng,
+            takeover_ms=settings.raft.takeover_ms,
         )
 
     def _open_replica(self, identity: Identity) -> Replica:
@@ -323,6 +331,12 @@ def _replica_settings(settings: NodeConfig) -> ReplicaSettings:
         relays_max=limits.relays_max,
         segment_bytes=settings.journal.segment_bytes,
         keep_bytes=settings.journal.keep_bytes,
+        takeover_s=raft.takeover_ms / 1000,
+        announced={
+            f"{section}.{key}": value
+            for section in ("raft", "limits")
+            for key, value in asdict(getattr(settings, section)).items()
+        },
     )
 
 
@@ -350,8 +364,9 @@ def main(context: click.Context, path: Path | None) -> None:
     """Run one Flotilla node until SIGTERM, or a command on its data directory.
 
     Exit codes: 0 stopped orderly, 65 the data directory is damaged or in use, 70 the replica had to
-    stop, 74 a disk or file failed, 76 the cluster's level takes another build, 78 the settings are
-    wrong, or name a directory or a port that it cannot have.
+    stop, 74 a disk or file failed, 76 the cluster's level takes another build, 77 evicted: another
+    data directory was admitted under its name, 78 the settings are wrong, or name a directory or a
+    port that it cannot have.
     """
     if context.invoked_subcommand is not None:
         return
@@ -376,8 +391,8 @@ def main(context: click.Context, path: Path | None) -> None:
         log.error("unsupported_level", reason=str(error))
         _exit(EXIT_LEVEL, str(error))
     except ReplacedError as error:
-        log.error("replaced", reason=str(error))
-        _exit(EXIT_BROKEN, str(error))
+        log.error("evicted", reason=str(error))
+        _exit(EXIT_EVICTED, f"{error}. {_EVICTED}")
     except OSError as error:
         log.exception("disk_failed")
         _exit(EXIT_STATUS, f"a disk or file failed this node: {error}. {_REBUILD}")

@@ -17,15 +17,27 @@ from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 from cluster import messages
-from cluster.handshake import Reports, follows, identity, objection, unfit
+from cluster.handshake import Reports, contest, follows, identity, objection, unfit
 from cluster.levels import Build
-from cluster.links import READ_BYTES_MAX, Address, Connection, Dial, Lookup, Reason, State
+from cluster.links import (
+    READ_BYTES_MAX,
+    REFUSED_ATTEMPTS,
+    Address,
+    Connection,
+    Dial,
+    Lookup,
+    Reason,
+    State,
+)
+from cluster.membership import Roll
 from cluster.messages import (
     EXTENSION_HEAD_BYTES,
     Extension,
     Hello,
     Message,
     MessageError,
+    Refusal,
+    Refused,
     SnapshotRefused,
     begins_extension,
 )
@@ -40,6 +52,7 @@ HANDSHAKE_MS_MAX: Final = 2_000  # from connected to Hello: a round trip and a b
 EXTENSION_MS_MAX: Final = 250
 UNFIT_CHARACTERS_MAX: Final = 200  # below messages.REASON_BYTES_MAX, whatever they encode to
 PEER_SILENCE_MS_MAX: Final = 10_000  # default: a hundred heartbeats missed
+TAKEOVER_MS: Final = 3_000  # default of `raft.takeover_ms`
 KEEPALIVES_PER_SILENCE: Final = 4  # an idle side repeats its Hello: three may be lost
 LOOKUP_POLL_MS: Final = 5  # how late a finished look-up may be noticed
 
@@ -53,6 +66,7 @@ DROPPABLE: Final = frozenset(
         messages.Barrier,
         messages.BarrierAck,
         messages.Health,
+        messages.About,
     }
 )
 
@@ -77,9 +91,32 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeRefused:
-    """Somebody at `address` was turned away; at most one report an address in `REPORT_MS`."""
+    """Somebody at `address` was turned away; at most one report an address in `REPORT_MS`.
+
+    `withheld`: how many others were turned away since the last report, that are not told.
+    """
 
     address: str
+    reason: str
+    withheld: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Doubled:
+    """A second process, at `address`, claims the name of a connected peer, and was turned away."""
+
+    name: str
+    address: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedBy:
+    """A peer has refused this node; `kind` is a messages.Refusal."""
+
+    name: str
+    kind: int
     reason: str
 
 
@@ -104,7 +141,9 @@ class DialFailed:
     reason: str
 
 
-Event: TypeAlias = Connected | Disconnected | HandshakeRefused | Unfit | DialFailed
+Event: TypeAlias = (
+    Connected | Disconnected | HandshakeRefused | Doubled | RefusedBy | Unfit | DialFailed
+)
 
 
 class Peers(Protocol):
@@ -135,6 +174,15 @@ class Peers(Protocol):
     def update_hello(self, hello: Hello) -> None:
         """Say a new Hello to every peer; `identity` and the build may not differ."""
 
+    def update_roll(self, roll: Roll) -> None:
+        """Set who the members are: others of their names give way, evicted ones are refused."""
+
+    def part(self, name: str, reason: str) -> None:
+        """Close the connection with a peer, if there is one; another is made a second later."""
+
+    def trouble(self, name: str) -> str:
+        """Return why a peer has said nothing since it was last connected, "" if not known."""
+
 
 class PeerPort:
     """A node's connections to the other members; implements `Peers`.
@@ -156,12 +204,15 @@ class PeerPort:
         watch: Watch,
         random: Random,
         silence_ms: int = PEER_SILENCE_MS_MAX,
+        takeover_ms: int = TAKEOVER_MS,
     ) -> None:
         assert hello.node == name, (hello.node, name)
         assert set(hello.members) == {name, *members}, (hello.members, sorted(members))
         self._name, self._hello = name, hello
         self._clock, self._watch, self._random = clock, watch, random
-        self._silence_s = silence_ms / 1000
+        self._silence_s, self._takeover_s = silence_ms / 1000, takeover_ms / 1000
+        self._roll = Roll()
+        self._troubles: dict[str, str] = {}
         self._members = frozenset(members) - {name}
         now = clock()
         self._dials = [Dial(peer, members[peer], now) for peer in self._members if peer > name]
@@ -259,6 +310,26 @@ class PeerPort:
             self._close(connection, Reason.UNFIT, reason)
         return not reason
 
+    def update_roll(self, roll: Roll) -> None:
+        """Set who the members are: others of their names give way, evicted ones are refused."""
+        self._roll = roll
+        for connection in list(self._live.values()):
+            assert connection.hello is not None, connection.name
+            eviction = roll.eviction(connection.hello)
+            if eviction and connection.state is State.LIVE:
+                self._part(connection, Refusal.EVICTED, eviction)
+                self._close(connection, Reason.UNWELCOME, eviction)
+
+    def part(self, name: str, reason: str) -> None:
+        """Close the connection with a peer, if there is one; another is made a second later."""
+        connection = self._live.get(name)
+        if connection is not None:
+            self._close(connection, Reason.UNWELCOME, reason)
+
+    def trouble(self, name: str) -> str:
+        """Return why a peer has said nothing since it was last connected, "" if not known."""
+        return self._troubles.get(name, "")
+
     # --- the poll loop's side ---
 
     def next_deadline(self) -> float:
@@ -336,8 +407,12 @@ class PeerPort:
 
     def _dial_failed(self, dial: Dial, reason: str) -> None:
         host, port = dial.address
-        self._report(dial.name, DialFailed(dial.name, f"{host}:{port}: {reason}"))
+        self._dial_trouble(dial.name, f"{host}:{port}: {reason}")
         self._schedule(dial)
+
+    def _dial_trouble(self, name: str, reason: str) -> None:
+        self._troubles[name] = reason
+        self._report(name, DialFailed(name, reason))
 
     def _schedule(self, dial: Dial) -> None:
         dial.schedule(self._clock(), self._random)
@@ -399,12 +474,68 @@ class PeerPort:
         except MessageError as error:
             self._refuse(connection, str(error))
             return
+        name = connection.hello.node if connection.hello is not None else ""
         if refusal or connection.ending:
-            self._refuse(connection, refusal or _ended_text(connection))
+            if name and not refusal and self._was_refused(connection, name):
+                self._drop(connection)
+            else:
+                self._refuse(connection, refusal or _ended_text(connection))
         elif hello is not None and (reason := unfit(self._hello, hello)):
             self._hold_off(connection, hello, reason)
         elif hello is not None:
-            self._admit(connection, hello)
+            self._take_place(connection, hello)
+
+    def _was_refused(self, connection: Connection, name: str) -> bool:
+        """Return whether the peer closed what it has just opened with a reason, and note that."""
+        try:
+            last = connection.reader.next()
+        except MessageError:
+            return False
+        if not isinstance(last, Refused):
+            return False
+        self._refused_by(name, last)
+        if connection.dial is not None:
+            connection.dial.attempts = REFUSED_ATTEMPTS
+        return True
+
+    def _refused_by(self, name: str, message: Refused) -> None:
+        self._troubles[name] = f"{name} refuses this node: {message.reason}"
+        # Each time: whoever is refused looks at how many refuse it now.
+        self._events.append(RefusedBy(name, message.kind, message.reason))
+
+    def _take_place(self, connection: Connection, hello: Hello) -> None:
+        """Let the peer be who it says, unless another process is."""
+        name = hello.node
+        eviction = self._roll.eviction(hello)
+        if eviction:
+            self._part(connection, Refusal.EVICTED, eviction)
+            self._report(name, HandshakeRefused(connection.address, eviction))
+            self._drop(connection)
+            return
+        old = self._live.get(name)
+        if old is not None and old.state is State.LIVE:
+            self._read(old)  # it may have ended, or we may be the ones who were paused
+        if old is not None and old.state is State.LIVE:
+            assert old.hello is not None, name
+            # One that sends more than we take is not silent.
+            silent_s = self._clock() - old.heard_at if old.watched[0] else 0.0
+            admitted = self._roll.newest.get(name)
+            refusal = contest(hello, old.hello, silent_s, self._takeover_s, admitted, old.address)
+            if refusal:
+                self._part(connection, Refusal.DOUBLED, refusal)
+                address, incarnation = connection.address, hello.incarnation
+                self._report(name, Doubled(name, address, incarnation, refusal))
+                self._drop(connection)
+                return
+            text = f"{connection.address} (incarnation {hello.incarnation}) has its place now"
+            self._part(old, Refusal.DOUBLED, text)
+        self._admit(connection, hello)
+
+    def _part(self, connection: Connection, kind: Refusal, reason: str) -> None:
+        """Say a last word, as far as the socket takes it at once."""
+        encoded = reason.encode()[: messages.REASON_BYTES_MAX].decode(errors="ignore")
+        connection.queue(messages.encode(Refused(kind, encoded)))
+        connection.write()
 
     def _take_hello(self, connection: Connection) -> str:
         """Take the first message, once it is whole; return why it is no Hello for us."""
@@ -413,6 +544,10 @@ class PeerPort:
             return ""
         dialed = connection.dial.name if connection.dial else None
         refusal = objection(self._hello, message, dialed)
+        if isinstance(message, Hello) and message.node in self._members:
+            self._troubles[message.node] = refusal
+        if refusal and isinstance(message, Hello):
+            self._part(connection, Refusal.FOREIGN, refusal)
         if not refusal:
             assert isinstance(message, Hello), message
             connection.hello = message
@@ -458,14 +593,26 @@ class PeerPort:
     def _refuse(self, connection: Connection, reason: str) -> None:
         dial = connection.dial
         if connection.state is State.CONNECTING and dial is not None:
-            self._report(dial.name, DialFailed(dial.name, f"{connection.address}: {reason}"))
+            self._dial_trouble(dial.name, f"{connection.address}: {reason}")
+        elif dial is not None:
+            self._troubles[dial.name] = f"{connection.address}: {reason}"
+            self._report(dial.name, HandshakeRefused(connection.address, reason))
         else:
-            host = connection.address.rpartition(":")[0]
-            self._report(dial.name if dial else host, HandshakeRefused(connection.address, reason))
+            self._report_stranger(connection.address, reason)
+        self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        """Close a connection that never became live."""
         self._release(connection)
         del self._connections[connection.fd]
-        if dial is not None:
-            self._schedule(dial)
+        if connection.dial is not None:
+            self._schedule(connection.dial)
+
+    def _report_stranger(self, address: str, reason: str) -> None:
+        host, reports = address.rpartition(":")[0], self._reports
+        if reports.due_of_stranger(f"stranger {host}", self._clock()):
+            self._events.append(HandshakeRefused(address, reason, reports.withheld))
+            reports.withheld = 0
 
     def _report(self, key: str, event: Event) -> None:
         if self._reports.due(f"{type(event).__name__} {key}", self._clock()):
@@ -505,7 +652,13 @@ class PeerPort:
                     self._close(connection, *connection.ending)
                 self._rewatch(connection)  # there may be room to read again
                 return None
+            if isinstance(message, Refused):
+                self._refused_by(connection.name, message)
+                self._close(connection, Reason.REFUSED, message.reason)
+                return None
             if not isinstance(message, (Hello, Extension)):
+                if self._troubles:
+                    self._troubles.pop(connection.name, None)
                 return message
             assert connection.hello is not None, connection.name
             hello = follows(connection.hello, message)
@@ -569,6 +722,8 @@ class PeerPort:
         del self._live[connection.name]
         self._events.append(Disconnected(connection.name, reason, detail))
         if connection.dial is not None:
+            if reason in (Reason.REFUSED, Reason.UNWELCOME):
+                connection.dial.attempts = REFUSED_ATTEMPTS
             self._schedule(connection.dial)
 
     def _release(self, connection: Connection) -> None:

@@ -21,6 +21,7 @@ from cluster.messages import (
     PreVote,
     PreVoteGranted,
     RequestVote,
+    TimeoutNow,
 )
 from cluster.transport import NO_TERM, RaftTransport
 
@@ -89,6 +90,7 @@ class Raft:
         self._barrier_term = 0
         self._offering = ""
         self._checked_start = False
+        self.may_campaign = True
         transport.core = self
         self._majority = (len(self.others) + 1) // 2 + 1
         CoreClock.now_s = now
@@ -157,6 +159,11 @@ class Raft:
         return no_op is not None and self.applied_index >= no_op
 
     @property
+    def term_start_index(self) -> int:
+        """On a leader: the index of its term's first entry, the no-op."""
+        return self._core.no_op_index or 0
+
+    @property
     def uncommitted_entries(self) -> int:
         """How many entries are in the log and not committed."""
         return self.journal.last_index - self.commit_index
@@ -190,6 +197,8 @@ class Raft:
 
     def deliver(self, name: str, message: Message) -> None:
         """Take a message of an admitted member."""
+        if isinstance(message, TimeoutNow) and not self.may_campaign:
+            return
         handler = _OWN_MESSAGES.get(type(message))
         if handler is not None:
             handler(self, name, message)
@@ -266,7 +275,13 @@ class Raft:
     # --- elections ----------------------------------------------------------------------------
 
     def _pre_vote(self) -> None:
-        """Rule 9: campaign only when a majority would vote; a lone node never raises its term."""
+        """Rule 9: campaign only when a majority would vote; a lone node never raises its term.
+
+        Without `may_campaign` (rule 26) it goes on as a follower, whoever would vote for it.
+        """
+        if not self.may_campaign and not self.is_leader:
+            self._core.election_deadline_s = max(self._core.election_deadline_s, self._now)
+            return
         if self.is_leader or self._core.transfer_in_progress:
             return
         if self._core.election_deadline_s >= self._now:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from cluster import commands, snapshots
+from cluster import about, commands, snapshots
+from cluster.about import Facts
 from cluster.broker import Broker, BrokerLimits
 from cluster.catchup import SnapshotFetch, SnapshotServer, Worker
 from cluster.commands import Raise
@@ -37,27 +38,36 @@ from cluster.levels import (
     objections,
 )
 from cluster.membership import (
+    ADMIT_BYTES_MAX,
     UNNAMED,
+    PendingAdmissions,
+    ReplacedError,
+    Roll,
     check_not_replaced,
     founding_set,
     hello_of,
     is_linked,
     named_members,
+    obstacle,
     to_admit,
     waited_for,
 )
 from cluster.messages import (
+    About,
     Entry,
     Health,
     Hello,
     Message,
+    MessageError,
+    Refusal,
     Relay,
     RelayReply,
     SnapshotChunk,
     SnapshotRefused,
     SnapshotRequest,
 )
-from cluster.peers import Disconnected, Peers, Unfit
+from cluster.neighbours import NEVER_S, Neighbours
+from cluster.peers import TAKEOVER_MS, Disconnected, Doubled, Peers, Unfit
 from cluster.raft import Raft, reason_of_change
 from cluster.store import Store
 from cluster.transport import RaftTransport
@@ -67,6 +77,7 @@ PEER_MESSAGES_PER_TURN_MAX: Final = 1024  # bounds the time to the next heartbea
 HEALTH_PERIOD_S: Final = 0.5
 WAITING_PERIOD_S: Final = 10.0  # a recovered node says that often which members it waits for
 ADMIT_PERIOD_S: Final = 0.5
+HOLDER_SILENCE_S: Final = 1.0  # a member that was heard so lately can take part in a commit
 GARBAGE_ROWS_PER_TURN_MAX: Final = 64  # about a millisecond of deletes
 
 LogEvent = Callable[..., None]
@@ -76,8 +87,10 @@ LogEvent = Callable[..., None]
 class ReplicaSettings:
     """What a replica needs to know of its configuration. `members` includes `name`.
 
-    `build`: the program that runs. `files`, `on_journal_failure`: the disk under journal and
-    identity, and how their failure ends the node; a simulator has others.
+    `build`: the program that runs. `takeover_s`: how long a member has to be silent before another
+    incarnation is admitted. `announced`: the settings that should be the same on all nodes, which
+    are told to the peers. `files`, `on_journal_failure`: the disk under journal and identity, and
+    how their failure ends the node; a simulator has others.
     """
 
     cluster_id: str
@@ -91,6 +104,8 @@ class ReplicaSettings:
     segment_bytes: int
     keep_bytes: int
     build: Build = BUILD
+    takeover_s: float = TAKEOVER_MS / 1000
+    announced: Mapping[str, int] = field(default_factory=dict)
     files: Files = DISK
     on_journal_failure: Callable[[Exception], NoReturn] = exit_process
 
@@ -98,6 +113,11 @@ class ReplicaSettings:
     def others(self) -> list[str]:
         """The other members' names."""
         return [name for name in self.members if name != self.name]
+
+    @property
+    def majority(self) -> int:
+        """How many members make a majority."""
+        return len(self.members) // 2 + 1
 
     @property
     def database(self) -> Path:
@@ -140,8 +160,13 @@ class Replica:
         self._new_client_id = new_client_id
         self._now = now
         self._linked: set[str] = set()
+        self._neighbours = Neighbours(settings.others, settings.announced, peers, now)
+        self._pending = PendingAdmissions()
+        self._admission_noted = False
+        self._started_s, self._settled, self._aside_until = now, False, now
+        self._obstacles: dict[str, str] = {}
         self._health: dict[str, Health] = {}
-        self._started_s = now
+        self._beyond: Unfit | None = None  # a peer's word for a level that this build can't have
         self._seen: dict[str, tuple[float, Build]] = {}  # when each member was last connected
         # Entries, (index, term, level), that need a higher level than the store's; see _log_level.
         self._raises: list[tuple[int, int, int]] = []
@@ -156,6 +181,7 @@ class Replica:
         self.frontend = Frontend(
             settings.name, settings.relays_max, rng, peers, self._linked, settings.build
         )
+        self.frontend.describe = self._describe
         directory = settings.database.parent
         self._server = SnapshotServer(settings.database, directory, worker, peers.send)
         self._fetch = SnapshotFetch(directory, worker, peers.send, log)
@@ -288,6 +314,9 @@ class Replica:
         transport = RaftTransport(settings.others, timing.heartbeat_s, lambda: self._now)
         transport.level, transport.screen = self.store.level, self._screen
         self._transport = transport
+        for index, command in self.journal.small_entries(self.store.applied_index, ADMIT_BYTES_MAX):
+            self._pending.note(index, command)
+        self.journal.on_entry = self._note_entry
         self.broker = Broker(self.store, settings.broker_limits, self._new_client_id)
         self.broker.level_for = self._level_for
         self.raft = raft = Raft(
@@ -304,6 +333,7 @@ class Replica:
         self.frontend.lead = Leading(
             raft, self.broker, self.journal, settings.uncommitted_entries_max, self._sightings
         )
+        self._list_changed()
 
     def _name_members(self) -> None:
         """As the node that a cluster was recovered from: name the others, who are empty."""
@@ -344,6 +374,8 @@ class Replica:
             self._level_changed()
         check_not_replaced(self.identity, self.store.members)
         self.journal.applied_index = self.store.applied_index
+        self._pending.applied(self.store.applied_index)
+        self._admission_noted = True
         self._server.members_index = verified.index
         self._log("snapshot_installed", index=verified.index, term=verified.term)
         return True
@@ -357,6 +389,8 @@ class Replica:
 
         `now`: monotonic seconds. `requests`: (client's ZeroMQ identity, frames without delimiter).
         """
+        if now - self._now > self.settings.takeover_s / 2:
+            self._neighbours.aware_since = now  # this node was away: whoever spoke was not heard
         self._now = now
         messages = self._peers.receive(PEER_MESSAGES_PER_TURN_MAX)
         self._more_messages = len(messages) == PEER_MESSAGES_PER_TURN_MAX
@@ -425,6 +459,7 @@ class Replica:
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         members_before, level_before = self.store.members, self.store.level
         outcomes = self.store.apply(index, term, payload)
+        self._pending.applied(index)
         self.journal.applied_index = index
         self.broker.applied(index, term, outcomes, self._now * 1000)
         if self.store.members is not members_before:
@@ -436,7 +471,11 @@ class Replica:
         check_not_replaced(self.identity, self.store.members)
         self._server.members_index = self.store.applied_index
         self._log("members_changed", members=self.store.members)
-        self._refresh_links()
+        for name in self.settings.others:
+            # A new incarnation gets as long to be heard as an old one to fall silent.
+            if self._neighbours.heard_s(name, self.store.members[name]) == NEVER_S:
+                self._neighbours.hear(name, self.store.members[name], self._now)
+        self._list_changed()
 
     # --- the cluster's level (rule 30) --------------------------------------------------------
 
@@ -531,7 +570,9 @@ class Replica:
         if self.raft is not None:
             self.store.collect_garbage(GARBAGE_ROWS_PER_TURN_MAX)
             self.store.commit()
-            self._tell_health(self.raft)
+        if self._now >= self._next_health_s:
+            self._next_health_s = self._now + HEALTH_PERIOD_S
+            self._tell_peers()
         self._peers.flush(None)
 
     @property
@@ -547,16 +588,80 @@ class Replica:
 
     def _take_events(self) -> None:
         for event in self._peers.events():
-            severity = "warning" if isinstance(event, Unfit) else "info"
-            self._log(f"peer_{type(event).__name__.lower()}", level=severity, **asdict(event))
+            level = self._neighbours.note(event, self._now)
+            if level:
+                self._log(f"peer_{type(event).__name__.lower()}", level=level, **asdict(event))
+            if isinstance(event, Doubled):
+                self._tell_of_double(event)
             if isinstance(event, Unfit) and event.feature_level > self.settings.build.level_max:
-                what = f"{event.name} says that the cluster is at"
-                raise UnsupportedLevel(what, event.feature_level, self.settings.build)
+                self._beyond = event
             if isinstance(event, Disconnected):
                 self._unlink(event.name)
                 self._fetch.lost(event.name)
                 self._health.pop(event.name, None)
                 self.frontend.abandon_relays(event.name)
+        self._heed_refusals()
+        self._refresh_links()
+
+    def _tell_of_double(self, event: Doubled) -> None:
+        double = (
+            f"{self.settings.name} has refused a process at {event.address}, incarnation "
+            f"{event.incarnation}, that says it is {event.name}"
+        )
+        self._peers.send(event.name, about.encode(Facts(double=double)))
+
+    def _heed_refusals(self) -> None:
+        """Do what a process has to that its peers refuse (rule 26).
+
+        Evicted, or left behind by the cluster's level: it ends, once it is of no use here either.
+        No single peer's word ends a node that a majority takes for a member.
+
+        Refused because another process of its name lives, in its first moments: it takes no part
+        for now. A directory that was copied must not vote twice, and of two processes with one
+        directory the older has the right.
+        """
+        now, neighbours = self._now, self._neighbours
+        has_majority = len(self._linked) + 1 >= self.settings.majority
+        evicted = neighbours.refused_as(Refusal.EVICTED, now)
+        if evicted and not has_majority:
+            raise ReplacedError(evicted)
+        if self._beyond is not None and not has_majority:
+            what = f"{self._beyond.name} says that the cluster is at"
+            raise UnsupportedLevel(what, self._beyond.feature_level, self.settings.build)
+        if self._settled:
+            return
+        if neighbours.refused_as(Refusal.DOUBLED, now):
+            self._aside_until = now + self.settings.takeover_s
+            if self.raft is not None:
+                for name in self.settings.others:  # its places belong to the other process
+                    self._peers.part(name, "another process of this node's name lives")
+            return
+        calm_since = max(self._started_s, self._aside_until)
+        if has_majority and now >= calm_since + self.settings.takeover_s:
+            self._settled = True
+
+    def _admission(self, name: str) -> tuple[str | None, int]:
+        """Return a member's incarnation as this node's log has it, and up to where that is known.
+
+        It counts from the entry on, applied or not: see PendingAdmissions.
+        """
+        newest = self._pending.newest(name, self.journal.last_index)
+        if newest is not None:
+            return newest[1], newest[0]
+        return self.store.members.get(name), self.store.applied_index
+
+    def _note_entry(self, index: int, command: bytes) -> None:
+        # Inside of the core, which must not be called now.
+        self._admission_noted |= self._pending.note(index, command)
+
+    def _list_changed(self) -> None:
+        """Act on a changed member list, whether applied or not."""
+        self._admission_noted = False
+        raft = self.raft
+        assert raft is not None
+        admitted = {name: self._admission(name)[0] or "" for name in self.settings.members}
+        self._peers.update_roll(Roll(admitted, self.store.members, self.store.applied_index))
+        raft.may_campaign = admitted[self.settings.name] in ("", self.identity.incarnation)
         self._refresh_links()
 
     def _refresh_links(self) -> None:
@@ -564,15 +669,18 @@ class Replica:
         raft = self.raft
         if raft is None:
             return
+        takes_part = self._now >= self._aside_until or self._settled
         for name in self.settings.others:
             hello = self._peers.hello_of(name)
             if hello is not None:
                 self._seen[name] = (self._now, hello.extension.build)
-            admitted = self.store.members.get(name)
-            linked = is_linked(hello, admitted, self.store.applied_index)
+            admitted, known_index = self._admission(name)
+            linked = takes_part and is_linked(hello, admitted, known_index)
             linked = linked and can_read(hello, self._log_level)
             if linked and name not in self._linked:
+                assert hello is not None, name
                 self._linked.add(name)
+                self._neighbours.hear(name, hello.incarnation, self._now)
                 raft.connected(name)
             elif not linked:
                 self._unlink(name)
@@ -590,21 +698,76 @@ class Replica:
             return
         self._next_admit_s = self._now + ADMIT_PERIOD_S
         hellos = {name: self._peers.hello_of(name) for name in self.settings.others}
-        for name, incarnation in to_admit(hellos, self.store.members).items():
-            self._log("admitting", node=name, incarnation=incarnation)
+        members = {name: self._admission(name)[0] or "" for name in self.settings.others}
+        newcomers = to_admit(hellos, members)
+        self._neighbours.advice = {}
+        for name, incarnation in newcomers.items():
+            reason = self._obstacle(raft, name, members[name])
+            if reason:
+                self._neighbours.advice[name] = f"{self.settings.name} leads and waits: {reason}"
+                if name not in self._obstacles:
+                    self._log(
+                        "readmission_waits", node=name, incarnation=incarnation, reason=reason
+                    )
+                continue
+            self._log("admitting", node=name, incarnation=incarnation, replaced=members[name])
             admit = commands.Admit(name, incarnation)
             self._append(raft, commands.encode(int(self._now * 1000), [admit]))
+            self._list_changed()
+        self._obstacles = self._neighbours.advice
+
+    def _obstacle(self, raft: Raft, name: str, admitted: str) -> str:
+        if self._admission(name)[0] != self.store.members[name]:
+            return f"the admission of {name} as {admitted} is not committed yet"
+        silent_s = self._neighbours.silent_s(name, admitted, self._linked, self._now)
+        holders = {self.settings.name, *filter(self._holds_log, self._linked)}
+        settings = self.settings
+        return obstacle(name, admitted, silent_s, settings.takeover_s, holders, settings.majority)
+
+    def _holds_log(self, name: str) -> bool:
+        """Return whether a member has all that was committed before this leader's term."""
+        assert self.raft is not None
+        incarnation = self._admission(name)[0] or ""
+        heard_s = self._neighbours.heard_s(name, incarnation)
+        has_caught_up = self.raft.match_index(name) >= self.raft.term_start_index
+        return has_caught_up and self._now - heard_s <= HOLDER_SILENCE_S
 
     def _take_message(self, name: str, message: Message) -> None:
+        is_linked_now = name in self._linked
+        if is_linked_now:
+            self._hear(name)
         handler = _MESSAGES.get(type(message))
         if handler is not None:
             handler(self, name, message)
-        elif name in self._linked:
+        elif is_linked_now:
             assert self.raft is not None
             self.raft.deliver(name, message)
             if self._screened:
                 self._note_levels(self._screened)
                 self._screened = ()
+            if self._admission_noted:
+                self._list_changed()
+
+    def _hear(self, name: str) -> None:
+        hello = self._peers.hello_of(name)
+        if hello is not None:
+            self._neighbours.hear(name, hello.incarnation, self._now)
+
+    def _take_about(self, name: str, message: About) -> None:
+        try:
+            facts = about.decode(message)
+        except MessageError as error:
+            self._log("about_unreadable", level="warning", peer=name, reason=str(error))
+            return
+        for event, fields in self._neighbours.take(name, facts, self._now):
+            self._log(event, **fields)
+
+    def _describe(self) -> dict[str, Any]:
+        """Return what the status says beside Raft's part."""
+        own: dict[str, Any] = {"incarnation": self.identity.incarnation}
+        if self.raft is None:
+            return own | {"waiting_for": self._neighbours.waiting_for(self._fetch.source)}
+        return own | self._neighbours.describe(self._now)
 
     def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:
         hello = self._peers.hello_of(name)
@@ -625,14 +788,17 @@ class Replica:
     def _take_health(self, name: str, message: Health) -> None:
         self._health[name] = message
 
-    def _tell_health(self, raft: Raft) -> None:
-        if self._now >= self._next_health_s:
-            self._next_health_s = self._now + HEALTH_PERIOD_S
-            low = 1 if self.disk_low else 0
-            for name in self.settings.others:
-                self._peers.send(name, Health(raft.applied_index, self.disk_low))
-                low += name in self._health and self._health[name].disk_low
-            self.broker.disk_low = self.disk_low or low * 2 > len(self.settings.members)
+    def _tell_peers(self) -> None:
+        for name in self.settings.others:
+            self._peers.send(name, about.encode(self._neighbours.facts_for(name, self._now)))
+        raft = self.raft
+        if raft is None:
+            return
+        low = 1 if self.disk_low else 0
+        for name in self.settings.others:
+            self._peers.send(name, Health(raft.applied_index, self.disk_low))
+            low += name in self._health and self._health[name].disk_low
+        self.broker.disk_low = self.disk_low or low * 2 > len(self.settings.members)
 
     # --- leadership ---------------------------------------------------------------------------
 
@@ -648,6 +814,8 @@ class Replica:
             self.broker.abdicate("" if raft.leader == self.settings.name else raft.leader)
             self._led_term = None
         if raft.is_leader:
+            if self._led_term is None:
+                self._neighbours.aware_since = self._now  # it may have heard nobody before
             self._led_term = raft.term
         if before[2] and before[2] != raft.leader:
             self.frontend.abandon_relays(before[2])
@@ -684,6 +852,7 @@ class Replica:
 
 
 _MESSAGES: Final[dict[type, Callable[[Replica, str, Any], None]]] = {
+    About: Replica._take_about,
     Health: Replica._take_health,
     Relay: lambda replica, name, message: replica.frontend.take_relay(name, message),
     RelayReply: lambda replica, name, message: replica.frontend.take_relay_reply(message),

@@ -60,6 +60,7 @@ class Upkeep:
             replica.disk_low = low
             self._log(
                 "disk",
+                level="warning" if low else "info",
                 low=low,
                 free_bytes=free_bytes,
                 store_bytes=store_bytes,

@@ -1,5 +1,8 @@
 """The network between simulated nodes, and between them and their clients.
 
+An end is a process by the name of its machine: a member's own, or its double's (`double_of`), which
+says that it is the member. To a node a peer is the member, whichever process of it is connected.
+
 What lives here: connections, what is in flight on them, and what the weather, cuts and clogs do to
 both. What must not: nodes and their turns, what a message means, when faults happen.
 
@@ -16,11 +19,14 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, Protocol, get_args
 
-from cluster.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, Reason
+from cluster import handshake
+from cluster.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, REFUSED_ATTEMPTS, Reason
+from cluster.membership import Roll
 from cluster.messages import (
     FRAME_HEAD,
     Hello,
     Message,
+    Refusal,
     Relay,
     RelayReply,
     SnapshotChunk,
@@ -29,7 +35,15 @@ from cluster.messages import (
     decode,
     encode,
 )
-from cluster.peers import PEER_SILENCE_MS_MAX, Connected, Disconnected, Event
+from cluster.peers import (
+    PEER_SILENCE_MS_MAX,
+    TAKEOVER_MS,
+    Connected,
+    Disconnected,
+    Doubled,
+    Event,
+    RefusedBy,
+)
 
 Link = tuple[str, str]  # (from, to)
 ENCODED_SHARE: Final = 16  # encoding each message would be a third of a run's time
@@ -37,6 +51,7 @@ SILENCE_S: Final = PEER_SILENCE_MS_MAX / 1000
 SILENCE_CHECK_S: Final = SILENCE_S / 4
 LATE_S_MAX: Final = 2.0  # how long after its connection's end a message may arrive
 NOTICE_S: Final = 0.001  # how long the end of a process takes to reach its peers
+DOUBLE: Final = "+"  # behind a member's name: the machine of its double
 TIE_S: Final = 1e-7  # no two arrivals at one time: their order would be that of a set
 # What belongs to one connection: its ids mean nothing on the next one.
 OF_THE_CONNECTION: Final = (Relay, RelayReply, SnapshotChunk, SnapshotRefused, SnapshotRequest)
@@ -81,6 +96,7 @@ class Connection:
     known: dict[str, Hello]  # what each end was told of the other
     cutoff_s: dict[str, float] = field(default_factory=dict)  # an ended process sent until then
     silent_since_s: float | None = None
+    heard_s: dict[str, float] = field(default_factory=dict)  # when each end heard the other
 
     def other(self, name: str) -> str:
         """Return the other end."""
@@ -91,18 +107,29 @@ class Connection:
 class Port:
     """A running node's side. `wake` is called when something has come."""
 
-    hello: Hello
+    hello: Hello  # its node is the member that the process says it is
     wake: Callable[[], None]
     inbox: deque[tuple[str, Message]] = field(default_factory=deque)
     events: list[Event] = field(default_factory=list)
     silent: bool = False  # paused: it neither reads nor writes
+    roll: Roll = field(default_factory=Roll)
 
 
 class SimNet:
-    """All links. `cut` ones lose everything while both ends still believe in the connection."""
+    """All links. `cut` ones lose everything while both ends still believe in the connection.
 
-    def __init__(self, world: Timeline, names: tuple[str, ...], weather: Weather) -> None:
+    `takeover_s`: how long an end has to be silent before another process gets its place.
+    """
+
+    def __init__(
+        self,
+        world: Timeline,
+        names: tuple[str, ...],
+        weather: Weather,
+        takeover_s: float = TAKEOVER_MS / 1000,
+    ) -> None:
         self.weather = weather
+        self.takeover_s = takeover_s
         self.cut: set[Link] = set()
         self.clogged: dict[Link, float] = {}  # until when
         self.ports: dict[str, Port] = {}
@@ -110,6 +137,7 @@ class SimNet:
         self.delivered = 0
         self.doubled = 0
         self._world = world
+        self._doubles: set[str] = set()
         self._connections: dict[Link, Connection] = {}
         self._streams: dict[Link, random.Random] = {}
         self._last_arrival_s: dict[Link, float] = {}
@@ -126,11 +154,29 @@ class SimNet:
         """Let a node listen and dial."""
         assert name not in self.ports, f"{name} is running"
         self.ports[name] = port = Port(hello, wake)
+        if name.endswith(DOUBLE) and name not in self._doubles:
+            self._add_double(name)
         for pair in self._pairs:
             if name == pair[0]:  # the smaller name dials
                 self._attempts[pair] = 0
                 self._dial_later(pair)
         return port
+
+    def _add_double(self, name: str) -> None:
+        self._doubles.add(name)
+        members = {end for pair in self._pairs for end in pair if not end.endswith(DOUBLE)}
+        for other in sorted(members - {member_of(name)}):
+            pair = _pair(name, other)
+            if pair not in self._attempts:
+                self._pairs.append(pair)
+                self._attempts[pair] = self._dials[pair] = 0
+                self._check_silence_later(pair, SILENCE_CHECK_S)
+            self._dial_later(pair)
+
+    def remove_double(self, name: str) -> None:
+        """Take a double's machine away, on which no process runs any more."""
+        assert name not in self.ports, f"{name} is running"
+        self._doubles.discard(name)
 
     def leave(self, name: str, noticed: bool, ended_s: float) -> None:
         """Take a node off the network; `noticed`: its peers are told by its kernel.
@@ -159,10 +205,19 @@ class SimNet:
 
     def hello_of(self, observer: str, name: str) -> Hello | None:
         """Return what `observer` was told of `name` on their connection."""
-        connection = self._connections.get(_pair(observer, name))
+        connection = self._connections.get(_pair(observer, self._end_of(observer, name)))
         if connection is None or observer not in connection.open:
             return None
         return connection.known[observer]
+
+    def _end_of(self, observer: str, name: str) -> str:
+        """Return the process of a member that an observer is connected with."""
+        double = double_of(name)
+        if double in self._doubles:
+            connection = self._connections.get(_pair(observer, double))
+            if connection is not None and observer in connection.open:
+                return double
+        return name
 
     def update_hello(self, name: str, hello: Hello, leaves_s: float) -> None:
         """Tell all peers a new Hello."""
@@ -184,6 +239,8 @@ class SimNet:
         self._attempts[pair] += 1
         self._dials[pair] += 1
         number, jitter = self._dials[pair], 0.5 + self._stream(pair).random() / 2
+        if any(end.endswith(DOUBLE) and end not in self._doubles for end in pair):
+            return
         when_s = self._world.now + backoff_ms * jitter / 1000
         self._world.at(when_s, lambda: self._dial(pair, number))
 
@@ -199,11 +256,83 @@ class SimNet:
             self._close(connection, Reason.REPLACED)
         self._attempts[pair] = 0
         one, other = pair
+        if self._evicts(one, other) or self._evicts(other, one):
+            self._attempts[pair] = REFUSED_ATTEMPTS
+            self._dial_later(pair)
+            return
+        if self._doubles and not self._may_have_places(one, other):
+            self._dial_later(pair)
+            return
         known = {one: self.ports[other].hello, other: self.ports[one].hello}
-        self._connections[pair] = Connection(pair, {one, other}, known)
+        self._connections[pair] = connection = Connection(pair, {one, other}, known)
+        connection.heard_s = dict.fromkeys(pair, self._world.now)
         for end, name in ((one, other), (other, one)):
-            self.ports[end].events.append(Connected(name))
+            self.ports[end].events.append(Connected(member_of(name)))
             self.ports[end].wake()
+
+    def _may_have_places(self, dialing: str, dialed: str) -> bool:
+        """Return whether a connection may be: who has a place already keeps it while it is heard.
+
+        A node dials a name once, so that it has not two connections with the dialed.
+        """
+        if self._rival(dialing, dialed) is not None:
+            return False
+        old = self._rival(dialed, dialing)
+        if old is None:
+            return True
+        rival, hello = old.other(dialed), self.ports[dialing].hello
+        refusal = handshake.contest(
+            hello,
+            old.known[dialed],
+            self._world.now - old.heard_s[dialed],
+            self.takeover_s,
+            self.ports[dialed].roll.newest.get(hello.node),
+            rival,
+        )
+        if refusal:
+            self._attempts[_pair(dialing, dialed)] = REFUSED_ATTEMPTS
+            self._tell(dialing, RefusedBy(member_of(dialed), Refusal.DOUBLED, refusal))
+            self._tell(dialed, Doubled(hello.node, dialing, hello.incarnation, refusal))
+            return False
+        if rival in old.open and (dialed, rival) not in self.cut:
+            self._tell(rival, RefusedBy(member_of(dialed), Refusal.DOUBLED, "replaced"))
+        self._close(old, Reason.REPLACED)
+        self._dial_later(old.pair)
+        return True
+
+    def _rival(self, observer: str, name: str) -> Connection | None:
+        """Return the connection that an observer has with the member's other process."""
+        rival = member_of(name) if name.endswith(DOUBLE) else double_of(name)
+        connection = self._connections.get(_pair(observer, rival))
+        return connection if connection is not None and observer in connection.open else None
+
+    def part(self, name: str, other: str) -> None:
+        """Close a node's connection with a peer, at its own wish."""
+        connection = self._connections.get(_pair(name, self._end_of(name, other)))
+        if connection is not None and name in connection.open:
+            self._attempts[connection.pair] = REFUSED_ATTEMPTS
+            self._close(connection, Reason.UNWELCOME)
+
+    def update_roll(self, name: str, roll: Roll) -> None:
+        """Set who the members are to a node, which parts from those that it evicts."""
+        self.ports[name].roll = roll
+        for pair in self._pairs:
+            connection = self._connections.get(pair)
+            if connection is not None and name in connection.open:
+                other = connection.other(name)
+                if other in self.ports and self._evicts(name, other):
+                    self._close(connection, Reason.UNWELCOME)
+
+    def _evicts(self, name: str, other: str) -> bool:
+        """Return whether a node refuses another one for good, which is told."""
+        eviction = self.ports[name].roll.eviction(self.ports[other].hello)
+        if eviction:
+            self._tell(other, RefusedBy(member_of(name), Refusal.EVICTED, eviction))
+        return bool(eviction)
+
+    def _tell(self, name: str, event: Event) -> None:
+        self.ports[name].events.append(event)
+        self.ports[name].wake()
 
     def _apart(self, pair: Link) -> bool:
         silent = self.ports[pair[0]].silent or self.ports[pair[1]].silent
@@ -218,7 +347,8 @@ class SimNet:
         for end in ends:
             port = self.ports.get(end)
             if port is not None:
-                port.events.append(Disconnected(connection.other(end), reason, "simulated"))
+                other = member_of(connection.other(end))
+                port.events.append(Disconnected(other, reason, "simulated"))
                 port.wake()
         if reason is not Reason.REPLACED:
             self._dial_later(connection.pair)
@@ -243,13 +373,15 @@ class SimNet:
     def _repeat_hellos(self, connection: Connection) -> None:
         """Say the Hellos again, as sides with nothing to say do; one may have been lost."""
         for end in connection.pair:
+            connection.heard_s[end] = self._world.now
             connection.known[end] = self.ports[connection.other(end)].hello
             self.ports[end].wake()
 
     # --- messages -----------------------------------------------------------------------------
 
     def send(self, source: str, target: str, message: Message, leaves_s: float) -> None:
-        """Take a node's message to another, which leaves at a time; it may get lost."""
+        """Take a node's message to a member, which leaves at a time; it may get lost."""
+        target = self._end_of(source, target)
         connection = self._connections.get(_pair(source, target))
         if connection is not None and source in connection.open:
             self._post(connection, (source, target), message, leaves_s)
@@ -286,7 +418,9 @@ class SimNet:
             return
         if target not in connection.open:
             self._arrive_late(connection, link, message)
-        elif isinstance(message, Hello):
+            return
+        connection.heard_s[target] = self._world.now
+        if isinstance(message, Hello):
             connection.known[target] = message
             self.ports[target].wake()
         else:
@@ -302,7 +436,7 @@ class SimNet:
         for tap in self.taps:
             tap(source, message)
         port = self.ports[target]
-        port.inbox.append((source, message))
+        port.inbox.append((member_of(source), message))
         port.wake()
 
     def _arrive_late(self, connection: Connection, link: Link, message: Message) -> None:
@@ -342,6 +476,16 @@ class SimNet:
 
 def _pair(one: str, other: str) -> Link:
     return (one, other) if one < other else (other, one)
+
+
+def double_of(name: str) -> str:
+    """Return the name of the machine on which a member's double runs."""
+    return name + DOUBLE
+
+
+def member_of(name: str) -> str:
+    """Return the member that the process on a machine says it is."""
+    return name.removesuffix(DOUBLE)
 
 
 def _numbers(kind: type[Any]) -> Callable[[Any], object]:
@@ -392,6 +536,18 @@ class SimPeers:
     def hello_of(self, name: str) -> Hello | None:
         """Return the newest Hello of a peer."""
         return self._net.hello_of(self._name, name)
+
+    def update_roll(self, roll: Roll) -> None:
+        """Set who the members are."""
+        self._net.update_roll(self._name, roll)
+
+    def part(self, name: str, reason: str) -> None:
+        """Close the connection with a peer."""
+        self._net.part(self._name, name)
+
+    def trouble(self, name: str) -> str:
+        """Nothing: nobody asks for a status here."""
+        return ""
 
     def update_hello(self, hello: Hello) -> None:
         """Say a new Hello to every peer."""

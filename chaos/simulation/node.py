@@ -253,6 +253,7 @@ class SimNode:
             relays_max=int(knob("relays_max")),
             segment_bytes=int(knob("segment_bytes")),
             keep_bytes=int(knob("keep_bytes")),
+            takeover_s=knob("takeover_s"),
             files=self.disk,
             on_journal_failure=self.disk.stop,
         )

@@ -47,6 +47,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "election_max_s": 0.6,
     "heartbeat_s": 0.08,
     "fallback_s": 1.0,
+    "takeover_s": 3.0,
     "in_flight_max": 1000,
     "parked_gets_max": 1000,
     "backlog_bytes_max": 1 << 30,

@@ -516,7 +516,22 @@ def _status(client: Client, options: Any) -> int:
         *("level", "version", "levels"),
     )
     _print_rows(rows, columns, options.json)
+    if not options.json:
+        for line in (line for row in rows for line in _troubles(row)):
+            write(line.encode() + b"\n")
     return OK if any("error" not in row for row in rows) else UNKNOWN
+
+
+def _troubles(row: dict[str, Any]) -> Iterator[str]:
+    """Yield what an operator should look at in a node's status."""
+    node = row.get("node", "")
+    for line in row.get("waiting_for", ()):
+        yield f"{node} waits for {line}"
+    for reason in row.get("refused_by", {}).values():
+        yield f"{node} is refused: {reason}"
+    for peer, settings in row.get("settings_differ", {}).items():
+        for key, (mine, theirs) in settings.items():
+            yield f"{node} has {key} = {mine}, {peer} has {theirs}"
 
 
 def _status_row(client: Client, number: int) -> dict[str, Any]:

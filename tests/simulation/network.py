@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.simulation.network import OF_THE_CONNECTION, Link
+from cluster.membership import Roll
 from cluster.messages import (
     FRAME_HEAD,
     Hello,
     Message,
+    Refusal,
     decode,
     encode,
 )
-from cluster.peers import Connected, Disconnected, Event, Reason
+from cluster.peers import Connected, Disconnected, Event, Reason, RefusedBy
 
 LATE_MAX: Final = 256  # messages kept to arrive after a reconnection
 
@@ -62,6 +64,7 @@ class Net:
         self.queues: dict[Link, deque[Message]] = {}
         self.hellos: dict[str, Hello] = {}  # of running nodes
         self.events: dict[str, list[Event]] = {}
+        self.rolls: dict[str, Roll] = {}
         self.connections: set[frozenset[str]] = set()
         self.cut: set[Link] = set()
         self.held: set[Link] = set()
@@ -79,6 +82,7 @@ class Net:
     def join(self, name: str, hello: Hello) -> None:
         """Let a node listen; `dial` connects it."""
         self.hellos[name] = hello
+        self.rolls[name] = Roll()
         self.events[name] = []
 
     def leave(self, name: str) -> None:
@@ -95,9 +99,20 @@ class Net:
                 pair = frozenset((one, other))
                 apart = pair in self.refused or {(one, other), (other, one)} & self.cut
                 if one < other and pair not in self.connections and not apart:
+                    if self.evict(one, other) or self.evict(other, one):
+                        continue
                     self.connections.add(pair)
                     self.events[one].append(Connected(other))
                     self.events[other].append(Connected(one))
+
+    def evict(self, name: str, other: str) -> bool:
+        """Close the connection that a node has with an evicted one; return whether it would."""
+        eviction = name != other and self.rolls[name].eviction(self.hellos[other])
+        if eviction:
+            self.break_link(name, other)
+            if (name, other) not in self.cut:
+                self.events[other].append(RefusedBy(name, Refusal.EVICTED, str(eviction)))
+        return bool(eviction)
 
     def break_link(self, one: str, other: str) -> None:
         """Close the connection: what is in flight is lost, unless the weather brings it later."""
@@ -223,3 +238,14 @@ class LabPeers:
 
     def update_hello(self, hello: Any) -> None:
         self._net.hellos[self._name] = hello
+
+    def update_roll(self, roll: Roll) -> None:
+        self._net.rolls[self._name] = roll
+        for name in list(self._net.hellos):
+            self._net.evict(self._name, name)
+
+    def part(self, name: str, reason: str) -> None:
+        self._net.break_link(self._name, name)
+
+    def trouble(self, name: str) -> str:
+        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cluster import commands
 from cluster.identity import Identity
 from cluster.membership import ReplacedError
 from cluster.messages import NextIndex
+from cluster.peers import TAKEOVER_MS
 from tests.simulation.lab import Lab
 from tests.simulation.schedules import Stage
 
@@ -242,11 +244,64 @@ def test_a_running_node_that_was_replaced_stops(tmp_path: Path) -> None:
     stage.lab.may_end = (ReplacedError,)
     admit = commands.encode(0, [commands.Admit("c", "another-incarnation")])
     stage.raft("a").submit(admit)
-    stage.lab.step()
-    stage.lab.crash("a")  # c has the entry and leads the term that commits it
-    stage.campaign("c")
     stage.lab.run(0.5)
     assert isinstance(stage.lab.ended.get("c"), ReplacedError)
+
+
+def test_a_node_that_has_the_entry_which_replaces_it_does_not_campaign(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.lab.may_end = (ReplacedError,)
+    # A leader of version 0.1 sends the entry to whom it replaces, ours does not.
+    stage.node("a")._pending.newest = lambda *ignored: None  # type: ignore[method-assign]
+    admit = commands.encode(0, [commands.Admit("c", "another-incarnation")])
+    index = stage.raft("a").submit(admit)
+    stage.net.cut_one_way("b", "a")
+    for _ in range(3):
+        stage.lab.turn("a")
+        stage.lab.turn("c")
+    assert stage.raft("c").journal.last_index == index
+    stage.lab.crash("a")
+    stage.campaign("c")
+    stage.lab.run(2.0)
+    assert not stage.raft("c").is_leader
+    stage.net.heal()
+    stage.lab.start("a")
+    stage.elect("a")
+    stage.lab.run(2.0)
+    assert isinstance(stage.lab.ended.get("c"), ReplacedError)
+
+
+def test_a_member_that_is_heard_is_not_replaced_by_whoever_is_empty(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    admitted = stage.node("a").store.members
+    stranger = replace(stage.net.hellos["c"], incarnation="stranger", fresh=True, founding=None)
+    told = stage.net.hello_of
+    stage.net.hello_of = (  # type: ignore[method-assign]  # a hears c and whoever says it is c
+        lambda observer, name: stranger if (observer, name) == ("a", "c") else told(observer, name)
+    )
+    stage.lab.run(TAKEOVER_MS / 1000 - 1.0)
+    assert stage.node("a").store.members == admitted
+    assert any(event == "readmission_waits" for _, event, _ in stage.lab.log)
+    stage.lab.run(30.0)  # b goes on to say that it hears c
+    assert stage.node("a").store.members == admitted
+
+
+def test_a_second_member_is_not_replaced_before_the_first_has_caught_up(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.lab.crash("c")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    stage.lab.until(lambda: stage.node("a").store.members["c"] == stage.net.hellos["c"].incarnation)
+    if stage.node("c").raft is None:
+        stage.lab.crash("c")  # admitted, and it has nothing yet
+    members = stage.node("a").store.members
+    stage.lab.crash("b")
+    stage.lab.wipe("b")
+    stage.lab.start("b")
+    stage.lab.run(20.0)
+    assert stage.node("a").store.members == members
+    told = stage.node("b").frontend.status()["waiting_for"]
+    assert "a: a leads and waits: without b only a can be reached" in told[0]
 
 
 def test_a_replaced_directory_takes_no_part(tmp_path: Path) -> None:
@@ -260,13 +315,16 @@ def test_a_replaced_directory_takes_no_part(tmp_path: Path) -> None:
     stage.lab.crash("c")
     stage.lab.wipe("c")
     shutil.copytree(old, stage.lab.data_dir("c"))
-    stage.lab.start("c")
+    stage.lab.may_end = (ReplacedError,)
     stage.lab.crash("b")
+    stage.lab.start("c")
     stage.put("a", "x")
     stage.campaign("c")
     assert not stage.lab.reaches(lambda: "x" in stage.acknowledged(), 5.0)
     assert stage.raft("a").is_leader
-    stage.lab.crash("c")
+    ended = stage.lab.ended.pop("c")
+    assert isinstance(ended, ReplacedError)
+    assert "evicted: readmitted as incarnation" in str(ended)
     stage.lab.start("b")
     stage.lab.until(lambda: "x" in stage.acknowledged())
     check(stage, "a")

@@ -17,7 +17,7 @@ from cluster.commands import DamagedEntry
 from cluster.core import Core
 from cluster.identity import Identity
 from cluster.journal import Journal
-from cluster.membership import ReplacedError
+from cluster.membership import PendingAdmissions, ReplacedError, Roll
 from cluster.messages import Hello
 from cluster.raft import Raft
 from cluster.replica import Replica
@@ -95,6 +95,7 @@ def replaced_directory_comes_back(directory: Path) -> list[str]:
         return ["b leads without acknowledged x"]
     stage.lab.start("a")
     stage.lab.run(0.1)
+    assert isinstance(stage.lab.ended.pop("c"), ReplacedError)
     return stage.damage("a")
 
 
@@ -102,9 +103,60 @@ def test_a_replaced_incarnation_is_not_heard(tmp_path: Path) -> None:
     def is_linked(hello: Hello | None, admitted: str | None, applied_index: int) -> bool:
         return hello is not None and not hello.fresh
 
+    def switch_off(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("cluster.replica.is_linked", is_linked)
+        patch.setattr(Roll, "eviction", lambda *ignored: "")
+
     compare_with_and_without(
         replaced_directory_comes_back,
-        lambda patch: patch.setattr("cluster.replica.is_linked", is_linked),
+        switch_off,
+        tmp_path,
+        "b leads without acknowledged x",
+    )
+
+
+# --- 26: an admission counts from its entry on ----------------------------------------------------
+
+
+def replaced_voter(directory: Path) -> list[str]:
+    """A node is readmitted; the old one votes for one that has the entry and has not applied it."""
+    stage = Stage(directory)
+    stage.lab.crash("c")
+    shutil.copytree(stage.lab.data_dir("c"), directory / "old")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    stage.lab.until(lambda: stage.raft("a").uncommitted_entries > 0)
+    for _ in range(5):  # b acknowledges the admission, and does not hear that it is committed
+        stage.lab.turn("b")
+        stage.lab.turn("a")
+        if not stage.raft("a").uncommitted_entries:
+            break
+    for other in "ac":
+        stage.net.refused.add(frozenset(("b", other)))
+        stage.net.break_link("b", other)
+    stage.lab.until(lambda: stage.node("c").raft is not None)
+    stage.publish("a", "x")
+    stage.lab.crash("a", "c")
+    stage.lab.wipe("c")
+    shutil.copytree(directory / "old", stage.lab.data_dir("c"))
+    stage.lab.may_end = (ReplacedError,)
+    stage.net.refused.clear()
+    stage.lab.start("c")
+    stage.lab.run(0.1)
+    stage.campaign("b")
+    if stage.lab.reaches(lambda: stage.raft("b").is_leader, 3.0):
+        return ["b leads without acknowledged x"]
+    stage.lab.start("a")
+    stage.lab.run(1.0)
+    evidence = stage.damage("a")
+    assert isinstance(stage.lab.ended["c"], ReplacedError)
+    return [line for line in evidence if "ReplacedError" not in line]
+
+
+def test_an_admission_counts_from_its_entry_on(tmp_path: Path) -> None:
+    compare_with_and_without(
+        replaced_voter,
+        lambda patch: patch.setattr(PendingAdmissions, "newest", lambda *ignored: None),
         tmp_path,
         "b leads without acknowledged x",
     )

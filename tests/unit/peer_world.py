@@ -15,7 +15,7 @@ from cluster.links import (
     Address,
 )
 from cluster.messages import Extension, Hello, Message, encode
-from cluster.peers import Event, HandshakeRefused, PeerPort
+from cluster.peers import Event, HandshakeRefused, PeerPort, RefusedBy
 
 SEED = 7
 WAIT_S_MAX = 10.0  # of real time: only a failing test waits as long
@@ -139,6 +139,9 @@ class Node:
 
     def live_ports(self) -> set[int]:
         return {live.socket.getpeername()[1] for live in self.port._live.values()}
+
+    def refused_by(self) -> list[RefusedBy]:
+        return [event for event in self.events if isinstance(event, RefusedBy)]
 
     def refusals(self) -> list[str]:
         return [event.reason for event in self.events if isinstance(event, HandshakeRefused)]

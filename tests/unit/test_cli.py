@@ -325,6 +325,21 @@ def test_status_shows_each_nodes_version_and_levels(run: Run, node: FakeNode) ->
     assert run("status")[1].decode().split()[-3:] == ["-", "-", "1-1"]  # as version 0.1 answers
 
 
+def test_status_says_what_a_node_waits_for_and_what_is_wrong(run: Run, node: FakeNode) -> None:
+    node.about |= {
+        "waiting_for": ["b: n1 has to be silent for 3.0 s"],
+        "refused_by": {"c": "evicted"},
+        "settings_differ": {"b": {"raft.heartbeat_ms": [80, 70]}},
+    }
+    lines = run("status")[1].decode().splitlines()
+    assert lines[2:] == [
+        "a waits for b: n1 has to be silent for 3.0 s",
+        "a is refused: evicted",
+        "a has raft.heartbeat_ms = 80, b has 70",
+    ]
+    assert orjson.loads(run("status", "--json")[1])["refused_by"] == {"c": "evicted"}
+
+
 def test_a_state_directory_in_use_is_refused_by_name(run: Run, tmp_path: Path) -> None:
     with Client("127.0.0.1:1", state_dir=tmp_path / "state"):
         code, _, err = run("get", "t")

@@ -41,7 +41,8 @@ from cluster.messages import (
 )
 
 numbers = st.integers(0, messages.INTEGER_MAX)
-relay_ids = st.integers(0, messages.INTEGER_MAX - 1)  # the last one is the extension's
+# The first one says that it is an About, the last one that it is an Extension.
+relay_ids = st.integers(1, messages.INTEGER_MAX - 1)
 names = st.text(max_size=30).filter(lambda name: len(name.encode()) <= messages.NAME_BYTES_MAX)
 frames = st.lists(st.binary(max_size=50), max_size=messages.RELAY_FRAME_COUNT_MAX)
 last_terms = st.integers(-1, messages.INTEGER_MAX)
@@ -89,6 +90,8 @@ any_message = st.one_of(
     *(st.builds(kind, numbers) for kind in (Vote, PreVoteGranted, SnapshotOffer, TimeoutNow)),
     *(st.builds(kind, numbers, numbers) for kind in (Barrier, BarrierAck)),
     *(st.builds(kind, relay_ids, frames) for kind in (Relay, RelayReply)),
+    st.builds(messages.About, st.binary(max_size=100)),
+    st.builds(messages.Refused, st.integers(0, 255), names),
     appends(),
     chunks(),
 )
@@ -143,6 +146,7 @@ EXAMPLES: list[Message] = [
     SnapshotChunk("s", 1, 2, 10, b"d" * 32, 4, b"data"),
     SnapshotRefused("busy"),
     Health(1, True),
+    messages.Refused(2, "another one lives"),
 ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,6 +12,7 @@ import pytest
 
 from cluster import messages, peers
 from cluster.frames import FrameReader
+from cluster.handshake import REPORT_MS
 from cluster.levels import BUILD, BUILD_0_1, Build
 from cluster.links import (
     Address,
@@ -265,3 +268,105 @@ def test_connection_ends_when_the_level_leaves_one_side_behind(world: World, rai
     reason = f"{name} runs {BUILD}; the cluster's level is 3: install a newer one"
     assert node.events[1] == Disconnected(name, Reason.UNFIT, reason)
     world.until(lambda: any(isinstance(event, Unfit) for event in behind.events))
+
+
+# --- the handshake --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (encode(a_says(cluster_id="x")), "belongs to cluster 'x'"),
+        (encode(a_says(members=("a", "b", "c"))), "knows the members"),
+        (encode(a_says(node="z")), "is 'z'"),
+        (encode(a_says(node="b")), "is 'b'"),
+        (encode(Barrier(1, 2)), "said Barrier before Hello"),
+        (encode(a_says()).replace(b"\1\1\0", b"\1\2\0", 1), "checksum"),
+        (b"GET / HTTP/1.1\r\n\r\n", "the limit is 65536"),
+        (struct.pack("<IIB", 2**31, 0, 1), "the limit is 65536"),
+    ],
+)
+def test_stranger_is_refused_with_the_reason(world: World, said: bytes, reason: str) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raw = world.dial(b)
+    raw.sendall(said)
+    world.until(b.refusals)
+    assert reason in b.refusals()[0]
+    assert is_closed(raw)
+    assert b.port._connections == {}
+
+
+def test_another_protocol_version_is_refused_by_name(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    world.dial(b).sendall(encode(a_says(version=9)))
+    world.until(b.refusals)
+    assert b.refusals() == ["speaks protocol version 9, this side 1"]
+
+
+def test_both_sides_of_a_wrong_cluster_learn_why(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    a = world.node("a", {"b": b.port.address})
+    a.port._hello = replace(a.port._hello, cluster_id="x")
+    world.until(lambda: a.refusals() and b.refusals())
+    assert "belongs to cluster 'x', this node to 'c'" in b.refusals()[0]
+    assert "belongs to cluster 'c', this node to 'x'" in a.refusals()[0]
+
+
+def test_wrong_node_at_a_dialed_address_is_refused(world: World) -> None:
+    c = world.node("c", {"a": NOWHERE, "b": NOWHERE})
+    a = world.node("a", {"b": c.port.address, "c": c.port.address})
+    world.until(lambda: "is 'c', but 'b' was dialed" in a.refusals())
+    assert a.port.hello_of("b") is None
+
+
+def test_refusals_of_one_address_are_reported_once_an_interval(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    for _ in range(2):
+        for _ in range(5):
+            raw = world.dial(b)
+            raw.sendall(b"garbage" * 10)
+            world.until(lambda raw=raw: is_closed(raw))
+        world.ahead_s += REPORT_MS / 1000
+    assert len(b.refusals()) == 2
+
+
+def test_stranger_that_says_nothing_is_closed_in_time(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raw = world.dial(b)
+    world.until(lambda: b.port._connections)
+    assert b.port.next_deadline() <= world.clock() + peers.HANDSHAKE_MS_MAX / 1000
+    world.ahead_s += peers.HANDSHAKE_MS_MAX / 1000
+    world.until(lambda: is_closed(raw))
+    assert b.refusals() == [f"no Hello in {peers.HANDSHAKE_MS_MAX} ms"]
+
+
+def test_strangers_are_bounded_and_do_not_keep_a_member_out(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raws = [world.dial(b) for _ in range(3 * peers.STRANGERS_MAX)]
+    world.until(lambda: b.port._connections)
+    for _ in range(20):
+        b.turn()
+        assert len(b.port._connections) <= peers.STRANGERS_MAX
+    world.greet(b, a_says())
+    assert sum(map(is_closed, raws)) >= 2 * peers.STRANGERS_MAX
+
+
+def test_new_connection_replaces_a_silent_one_and_its_unread_messages(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    old = world.greet(b, a_says())
+    old.sendall(encode(Barrier(1, 1)))
+    world.until(lambda: b.port._live["a"].reader.buffered_bytes or b.received)
+    world.ahead_s += peers.TAKEOVER_MS / 1000
+    new = world.dial(b)
+    new.sendall(encode(a_says(incarnation="newer")) + encode(Barrier(1, 2)))
+    give_up_at = time.monotonic() + WAIT_S_MAX
+    while new.getsockname()[1] not in b.live_ports():
+        b.poll()
+        assert time.monotonic() < give_up_at
+    assert b.port.receive(10) == [("a", Barrier(1, 2))]
+    b.turn()
+    assert b.events[1:] == [
+        Disconnected("a", Reason.REPLACED, b.events[1].detail),  # type: ignore[union-attr]
+        Connected("a"),
+    ]
+    assert is_closed(old)

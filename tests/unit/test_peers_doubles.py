@@ -1,0 +1,127 @@
+"""Two processes of one name at the door of a third: claims made on real sockets of the loopback."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from cluster import messages, peers
+from cluster.frames import FrameReader
+from cluster.handshake import REPORT_MS, REPORTS_MAX
+from cluster.membership import Roll
+from cluster.messages import Barrier, Refusal, Refused, encode
+from tests.unit.peer_world import NOWHERE, World, a_says, is_closed
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.close()
+
+
+def said_to(raw: socket.socket, world: World) -> list[messages.Message]:
+    """Return what a node has said to a raw connection, once it has closed it."""
+    raw.setblocking(False)
+    reader, heard = FrameReader(messages.FRAME_BYTES_MAX), []
+
+    def has_ended() -> bool:
+        try:
+            while data := raw.recv(1 << 16):
+                reader.feed(data)
+        except BlockingIOError:
+            return False
+        return True
+
+    world.until(has_ended)
+    while (message := reader.next()) is not None:
+        heard.append(message)
+    return heard
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{"incarnation": "other", "fresh": True}, {"incarnation": "other", "admitted_index": 99}, {}],
+    ids=["empty", "later", "same"],
+)
+def test_second_process_of_a_name_that_is_heard_is_refused_with_the_reason(
+    world: World, claims: dict[str, object]
+) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    first = world.greet(b, a_says())
+    second = world.dial(b)
+    second.sendall(encode(a_says(**claims)))
+    last = said_to(second, world)[-1]
+    assert isinstance(last, Refused)
+    assert last.kind == Refusal.DOUBLED
+    assert "it has to be silent for 3.0 s" in last.reason
+    assert ("a copy of it" in last.reason) == (claims == {})
+    (doubled,) = [event for event in b.events if isinstance(event, peers.Doubled)]
+    assert (doubled.name, doubled.incarnation) == ("a", claims.get("incarnation", "inc-a"))
+    first.sendall(encode(Barrier(1, 1)))
+    world.until(lambda: b.received == [("a", Barrier(1, 1))])
+
+
+def test_first_process_keeps_its_place_though_this_node_was_paused(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    first = world.greet(b, a_says())
+    first.sendall(encode(Barrier(1, 1)))  # lies in the socket while b is paused
+    world.ahead_s += peers.TAKEOVER_MS / 1000 + 1
+    second = world.dial(b)
+    second.sendall(encode(a_says(incarnation="other")))
+    assert isinstance(said_to(second, world)[-1], Refused)
+
+
+def test_incarnation_that_is_no_member_gives_way_to_the_one_that_is(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    b.port.update_roll(Roll({"a": "inc-a", "b": "inc-b"}))
+    stranger = world.greet(b, a_says(incarnation="other", fresh=True))
+    world.greet(b, a_says())
+    assert b.port.hello_of("a") == a_says()
+    assert isinstance(said_to(stranger, world)[-1], Refused)
+
+
+def test_evicted_incarnation_is_told_so_when_it_comes_and_when_it_is_there(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    early = world.greet(b, a_says())
+    members = {"a": "new", "b": "inc-b"}
+    b.port.update_roll(Roll(members, members, 7))
+    late = world.dial(b)
+    late.sendall(encode(a_says()))
+    for raw in (early, late):
+        last = said_to(raw, world)[-1]
+        assert isinstance(last, Refused)
+        assert last.kind == Refusal.EVICTED
+        assert "readmitted as incarnation new" in last.reason
+    assert b.port.hello_of("a") is None
+    world.greet(b, a_says(incarnation="newer still", admitted_index=8))
+
+
+def test_refused_node_knows_why_and_asks_once_a_second(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    world.greet(b, a_says())
+    a = world.node("a", {"b": b.port.address})
+    world.until(lambda: any(isinstance(event, peers.RefusedBy) for event in a.events))
+    assert "b refuses this node: a is connected from 127.0.0.1" in a.port.trouble("b")
+    began, before = world.clock(), len(a.refused_by())
+    world.until(lambda: len(a.refused_by()) > before + 1)
+    assert world.clock() - began > 0.5, "it asks more often than about once a second"
+
+
+def test_strangers_of_many_addresses_share_one_bound_of_reports(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    for number in range(3 * REPORTS_MAX):
+        with socket.socket() as raw:
+            raw.bind((f"127.0.{number}.2", 0))
+            raw.connect(b.port.address)
+            raw.sendall(b"garbage" * 10)
+            world.until(lambda raw=raw: is_closed(raw))
+    assert len(b.refusals()) == REPORTS_MAX
+    world.ahead_s += REPORT_MS / 1000
+    world.dial(b).sendall(b"garbage" * 10)
+    world.until(lambda: len(b.refusals()) > REPORTS_MAX)
+    last = b.events[-1]
+    assert isinstance(last, peers.HandshakeRefused)
+    assert last.withheld == 2 * REPORTS_MAX
