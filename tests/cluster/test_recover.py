@@ -310,7 +310,18 @@ def test_the_command_line_says_what_is_lost_and_adopts(
         return done.returncode, done.stdout, done.stderr
 
     assert flotilla("sub", "t")[0] == 0
-    Aftermath(cluster, lambda: print(flotilla("put", "t", "a"))).recover()
+    Aftermath(cluster, lambda: print(flotilla("put", "t", "a")))
+    command = [sys.executable, "-c", "from cluster.local_cli import main; main()", "recover"]
+    directory = ["--dir", str(cluster.directory)]
+    refused = subprocess.run([*command, *directory, "n3"], input="n\n", text=True, check=False)
+    assert refused.returncode == EXIT_ABORTED
+    done = subprocess.run(
+        [*command, "--yes", *directory, "n3"], capture_output=True, text=True, check=True
+    )
+    assert "What may be lost" in done.stdout
+    assert "up --dir" in done.stdout
+    cluster.start_all()
+    cluster.wait_for_leader()
     code, _, error = flotilla("put", "t", "b")
     assert (code, "cluster_recovered: " in error, "adopt" in error) == (3, True, True)
     assert flotilla("adopt")[:2] == (0, "1 acknowledged publication to t lost\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from cluster.identity import (
     MissingIdentity,
 )
 from cluster.journal import Journal
+from cluster.levels import BUILD
 from cluster.membership import UNNAMED
 from cluster.recovery import (
     BACKUP_NAME,
@@ -29,6 +32,7 @@ from cluster.recovery import (
     new_cluster_id,
 )
 from cluster.store import Done, Refused, Store
+from cluster.tables import row_crc
 from flotilla.protocol import EPOCHS_A_RECOVERY, pack
 
 MEMBERS = {"n1": "one", "n2": "two", "n3": "three"}
@@ -241,6 +245,19 @@ def test_a_damaged_store_is_named(source: Path, tmp_path: Path) -> None:
     assert data.count(b"\x01\x00\x00\x001") == 1, "the row of the first publication"
     database.write_bytes(data.replace(b"\x01\x00\x00\x001", b"\x01\x00\x00\x002"))
     assert str(database) in refusal(source, tmp_path / "new")
+
+
+def test_a_state_of_a_later_level_is_left_to_a_build_that_understands_it(
+    source: Path, tmp_path: Path
+) -> None:
+    level = BUILD.level_max + 1
+    with closing(sqlite3.connect(source / "store" / "store.db")) as connection:
+        connection.execute(f"PRAGMA user_version={level}")
+        connection.execute("UPDATE state SET crc = ?", (row_crc((3, TERM, level)),))
+        connection.commit()
+    said = refusal(source, tmp_path / "new")
+    assert f"level {level}" in said
+    assert "damaged" not in said
 
 
 def test_a_journal_that_does_not_belong_to_the_store_is_refused(

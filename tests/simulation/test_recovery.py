@@ -1,0 +1,155 @@
+"""A recovered node names its members once, when they are all there, whatever ends whom then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from cluster import tables
+from cluster.membership import UNNAMED
+from cluster.recovery import Recovery
+from cluster.replica import WAITING_PERIOD_S
+from flotilla.protocol import GET, PUT, REQUEST_ID, Reply, Request, unpack
+from tests.simulation.lab import Lab
+from tests.simulation.schedules import Stage
+
+TEXTS = ("x", "y", "z")
+
+
+class Recovered:
+    """A lab of what is left: `c` recovered from its own disk, `a` and `b` wiped."""
+
+    def __init__(self, directory: Path, source: str = "c") -> None:
+        before = Stage(directory / "before")
+        before.publish("a", *TEXTS)
+        before.lab.run(0.5)
+        before.lab.close()
+        self.subscriber = before.subscriber
+        self.lab = Lab(directory / "after")
+        for name in source:
+            data = self.lab.data_dir(name)
+            with Recovery(before.lab.data_dir(name), data) as recovery:
+                recovery.finish("lab-2", "abc")
+        self.lab.start(source[0])
+        self.make_durable(source[0])
+
+    def make_durable(self, name: str) -> None:
+        """Let what stands in a node's store now outlive a power loss."""
+        self.lab.disks[name].image(self.lab.data_dir(name) / "store" / "store.db", ("", "-wal"))
+
+    def named(self) -> bool:
+        return UNNAMED not in self.lab.nodes["c"].store.members.values()
+
+    def name(self) -> None:
+        """Start all, up to the turn in which the members are named."""
+        checkpoint = tables.checkpoint
+
+        def made_durable(database: Path) -> int:
+            index = checkpoint(database)
+            self.make_durable("c")
+            return index
+
+        self.lab.start()
+        with patch.object(tables, "checkpoint", made_durable):
+            self.lab.until(self.named)
+
+    def read(self) -> list[str]:
+        leader = self.lab.elect()
+        body = {"last_id": 0, "max_count": 100}
+        reply = self.lab.ask(leader, Request(GET, "", "t", self.subscriber, body=body))
+        assert reply.ok, reply
+        return [data.decode() for data in unpack(reply.lengths, reply.data)]
+
+    def check(self) -> None:
+        """Have all three serve: what was there is, and goes on."""
+        self.lab.start()
+        assert self.read() == list(TEXTS)
+        publisher = self.ask(Request(REQUEST_ID, "")).body["client_id"]
+        body = {"counter": 1, "publication": "more"}
+        assert self.ask(Request(PUT, "", "t", publisher, body=body)).body["id"] == 4
+        nodes = self.lab.nodes
+        self.lab.until(lambda: all(node.raft for node in nodes.values()))
+        self.lab.until(lambda: len({node.store.applied_index for node in nodes.values()}) == 1)
+        self.lab.oracle.compare(self.lab.nodes)
+        assert self.lab.oracle.evidence == []
+
+    def ask(self, request: Request) -> Reply:
+        return self.lab.ask(self.lab.elect(), request)
+
+
+def test_a_recovered_node_waits_until_all_the_others_are_there(tmp_path: Path) -> None:
+    recovered = Recovered(tmp_path)
+    lab = recovered.lab
+    for name in "ab":
+        lab.run(WAITING_PERIOD_S + 1)
+        assert not recovered.named()
+        assert not lab.leader()
+        lab.start(name)
+    recovered.check()
+    waits = [fields["members"] for _, event, fields in lab.log if event == "recovered_waits"]
+    assert waits[0] == {"a": "not connected", "b": "not connected"}
+    assert {"b": "not connected"} in waits
+
+
+def wipe(*names: str) -> Callable[[Lab], None]:
+    def do(lab: Lab) -> None:
+        for name in names:
+            lab.crash(name)
+            lab.wipe(name)
+
+    return do
+
+
+ENDS: dict[str, Callable[[Lab], None]] = {
+    "a crash": lambda lab: lab.crash("c"),
+    "a power loss": lambda lab: lab.lose_power("c"),
+    "of all": lambda lab: lab.crash("a", "b", "c"),
+    "of those named": lambda lab: lab.crash("a", "b"),
+    "a wipe of one that was named": wipe("a"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("turns", range(4))
+def test_once_named_the_members_stay_whatever_ends_then(
+    tmp_path: Path, end: str, turns: int
+) -> None:
+    recovered = Recovered(tmp_path)
+    recovered.name()
+    for _ in range(turns):
+        recovered.lab.step()
+    members = dict(recovered.lab.nodes["c"].store.members)
+    ENDS[end](recovered.lab)
+    if "c" not in recovered.lab.nodes:
+        recovered.lab.start("c")
+    assert recovered.lab.nodes["c"].store.members == members
+    recovered.check()
+
+
+def test_the_others_go_on_without_the_recovered_node_once_they_are_members(tmp_path: Path) -> None:
+    recovered = Recovered(tmp_path)
+    recovered.name()
+    recovered.lab.until(lambda: all(node.raft for node in recovered.lab.nodes.values()))
+    wipe("c")(recovered.lab)
+    recovered.check()
+
+
+def test_two_nodes_recovered_under_one_name_wait_for_ever_and_harm_nothing(tmp_path: Path) -> None:
+    recovered = Recovered(tmp_path, source="cb")
+    recovered.lab.start()
+    recovered.lab.run(20.0)
+    assert not recovered.lab.leader()
+    waits = {
+        name: fields["members"]
+        for name, event, fields in recovered.lab.log
+        if event == "recovered_waits"
+    }
+    assert waits == {
+        "b": {"c": "its data directory is not empty"},
+        "c": {"b": "its data directory is not empty"},
+    }
+    wipe("b")(recovered.lab)
+    recovered.check()
