@@ -24,6 +24,9 @@ from cluster.messages import Hello
 READ_BYTES_MAX: Final = 1024 * 1024  # of one connection a turn: nobody starves the loop
 RECEIVE_BUFFER_BYTES_MAX: Final = messages.FRAME_BYTES_MAX + READ_BYTES_MAX  # a frame always fits
 GATHER_FRAMES_MAX: Final = 64  # buffers in one sendmsg; far below IOV_MAX (1024)
+# What the system may hold of a connection and not have sent yet: what is urgent overtakes the rest.
+UNSENT_BYTES_MAX: Final = 256 * 1024  # 2 ms at 1 Gbit/s
+TCP_NOTSENT_LOWAT: Final = 25  # of Linux; the socket module has no name for it
 BACKOFF_MS_MIN: Final = 25  # a restarted peer is reachable at once
 BACKOFF_MS_MAX: Final = 1_000  # a dead one costs a SYN a second
 REFUSED_ATTEMPTS: Final = 10  # who was refused asks at the longest distance
@@ -121,7 +124,10 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """A socket, what waits on either side of it, and who is at its other end."""
+    """A socket, what waits on either side of it, and who is at its other end.
+
+    What waits in `bulk` leaves when nothing waits in `outbox`; a frame that has begun is finished.
+    """
 
     socket: socket.socket
     fd: int
@@ -135,6 +141,9 @@ class Connection:
     reader: FrameReader = field(default_factory=lambda: FrameReader(messages.HELLO_BYTES_MAX))
     outbox: deque[bytes | memoryview] = field(default_factory=deque)
     outbox_bytes: int = 0
+    bulk: deque[bytes | memoryview] = field(default_factory=deque)
+    bulk_bytes: int = 0
+    has_begun_bulk: bool = False  # the first frame of `bulk` has left in part
     heard_at: float = 0.0
     sent_at: float = 0.0
     blocked: bool = False  # the socket took less than we had
@@ -144,6 +153,14 @@ class Connection:
     def queue(self, frame: bytes) -> None:
         self.outbox.append(frame)
         self.outbox_bytes += len(frame)
+
+    def queue_bulk(self, frame: bytes) -> None:
+        self.bulk.append(frame)
+        self.bulk_bytes += len(frame)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self.outbox_bytes + self.bulk_bytes
 
     def read(self, scratch: memoryview, until_empty: bool) -> bool:
         """Take up to `READ_BYTES_MAX`; return whether anything came. May set `ending`.
@@ -172,9 +189,9 @@ class Connection:
     def write(self) -> bool:
         """Write what the socket takes; return whether it took anything. May set `ending`."""
         self.blocked = False
-        before = self.outbox_bytes
-        while self.outbox and not self.blocked:
-            frames = list(islice(self.outbox, GATHER_FRAMES_MAX))
+        before = self.waiting_bytes
+        while self.waiting_bytes and not self.blocked:
+            frames = self._gathered()
             try:
                 size = self.socket.sendmsg(frames)
             except BlockingIOError:
@@ -182,18 +199,43 @@ class Connection:
             except OSError as error:
                 self.ending = (Reason.LOST, str(error))
                 break
-            self._sent(size)
             self.blocked = size < sum(map(len, frames))
-        return self.outbox_bytes < before
+            self._sent(size)
+        return self.waiting_bytes < before
+
+    def _gathered(self) -> list[bytes | memoryview]:
+        """Return the next frames in the order in which they leave."""
+        frames = [self.bulk[0]] if self.has_begun_bulk else []
+        frames += islice(self.outbox, GATHER_FRAMES_MAX - len(frames))
+        begun = int(self.has_begun_bulk)
+        frames += islice(self.bulk, begun, begun + GATHER_FRAMES_MAX - len(frames))
+        return frames
 
     def _sent(self, size_bytes: int) -> None:
-        self.outbox_bytes -= size_bytes
-        while size_bytes:
+        if self.has_begun_bulk:
+            size_bytes = self._sent_bulk(size_bytes, 1)
+        while size_bytes and self.outbox:
             head = self.outbox.popleft()
+            self.outbox_bytes -= min(len(head), size_bytes)
             if len(head) > size_bytes:
                 self.outbox.appendleft(memoryview(head)[size_bytes:])
                 return
             size_bytes -= len(head)
+        self._sent_bulk(size_bytes, len(self.bulk))
+
+    def _sent_bulk(self, size_bytes: int, frames_max: int) -> int:
+        """Note that up to `size_bytes` of the first frames have left; return what is over."""
+        for _ in range(frames_max):
+            if not size_bytes:
+                break
+            head = self.bulk.popleft()
+            self.bulk_bytes -= min(len(head), size_bytes)
+            self.has_begun_bulk = len(head) > size_bytes
+            if self.has_begun_bulk:
+                self.bulk.appendleft(memoryview(head)[size_bytes:])
+                return 0
+            size_bytes -= len(head)
+        return size_bytes
 
     def wishes(self) -> tuple[bool, bool]:
         if self.state is State.CONNECTING:

@@ -22,6 +22,8 @@ from cluster.levels import Build
 from cluster.links import (
     READ_BYTES_MAX,
     REFUSED_ATTEMPTS,
+    TCP_NOTSENT_LOWAT,
+    UNSENT_BYTES_MAX,
     Address,
     Connection,
     Dial,
@@ -69,6 +71,11 @@ DROPPABLE: Final = frozenset(
         messages.About,
     }
 )
+
+# What clients and copies of the store make of traffic: Raft's messages overtake it, always.
+BULK: Final = frozenset({messages.Relay, messages.RelayReply, messages.SnapshotChunk})
+# Of it, to one peer, from which on clients' requests are refused; a relayed GET's reply has 1 MiB.
+BULK_BYTES_SERVED: Final = 8 * 1024 * 1024
 
 Watch: TypeAlias = Callable[[int, bool, bool], None]
 
@@ -158,6 +165,9 @@ class Peers(Protocol):
 
         Never blocks, never delivers anything, and raises for no state of the network.
         """
+
+    def room_bytes(self, name: str) -> int:
+        """Return how many bytes of relayed messages may still be made for a peer; below 1: none."""
 
     def flush(self, name: str | None) -> None:
         """Let what is queued for a peer (None: for all) leave."""
@@ -249,25 +259,36 @@ class PeerPort:
     def send(self, name: str, message: Message) -> None:
         """Queue a message for a peer; see `Peers`. Buffers at most twice `SEND_BUFFER_BYTES_MAX`.
 
-        Over the limit a droppable message is dropped; over twice the limit the connection closes.
+        Over the limit a droppable message or one of `BULK` is dropped; over twice the limit the
+        connection closes.
         """
         assert name in self._members, name
         connection = self._live.get(name)
         if connection is None or connection.state is not State.LIVE:
             self.dropped[name] += 1
             return
-        if connection.outbox_bytes > SEND_BUFFER_BYTES_MAX and type(message) in DROPPABLE:
+        if type(message) in BULK:
+            if connection.bulk_bytes > SEND_BUFFER_BYTES_MAX:
+                self.dropped[name] += 1  # who waits for it asks again
+            else:
+                connection.queue_bulk(messages.encode(message))
+        elif connection.outbox_bytes > SEND_BUFFER_BYTES_MAX and type(message) in DROPPABLE:
             self.dropped[name] += 1
         elif connection.outbox_bytes > 2 * SEND_BUFFER_BYTES_MAX:
             self._close(connection, Reason.BEHIND, f"{connection.outbox_bytes} bytes wait for it")
         else:
             connection.queue(messages.encode(message))
 
+    def room_bytes(self, name: str) -> int:
+        """Return what may still be queued of relayed messages; see `Peers`."""
+        connection = self._live.get(name)
+        return BULK_BYTES_SERVED - (connection.bulk_bytes if connection else 0)
+
     def flush(self, name: str | None) -> None:
         """Write what the socket takes; the rest waits for writability."""
         for peer in list(self._live) if name is None else [name]:
             connection = self._live.get(peer)
-            if connection and connection.outbox and not connection.blocked:
+            if connection and connection.waiting_bytes and not connection.blocked:
                 self._write(connection)
 
     def receive(self, limit: int) -> list[tuple[str, Message]]:
@@ -446,6 +467,7 @@ class PeerPort:
         self, raw: socket.socket, address: Any, dial: Dial | None, deadline_at: float
     ) -> Connection:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._silence_s * 1000))
         label = f"{address[0]}:{address[1]}"
@@ -700,7 +722,7 @@ class PeerPort:
             self._close(connection, Reason.SILENT, f"{self._silence_s:.1f} s")
             return
         keepalive_s = self._silence_s / KEEPALIVES_PER_SILENCE
-        if now >= connection.sent_at + keepalive_s and not connection.outbox:
+        if now >= connection.sent_at + keepalive_s and not connection.waiting_bytes:
             connection.queue(messages.encode(self._hello))
             self._write(connection)
         self._wake(now + keepalive_s / 2)
@@ -731,7 +753,8 @@ class PeerPort:
         self._rewatch(connection)
         connection.socket.close()
         connection.outbox.clear()
-        connection.outbox_bytes = 0
+        connection.bulk.clear()
+        connection.outbox_bytes = connection.bulk_bytes = 0
 
 
 def _ended_text(connection: Connection) -> str:

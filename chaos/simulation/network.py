@@ -36,6 +36,7 @@ from cluster.messages import (
     encode,
 )
 from cluster.peers import (
+    BULK_BYTES_SERVED,
     PEER_SILENCE_MS_MAX,
     TAKEOVER_MS,
     Connected,
@@ -513,6 +514,10 @@ class SimPeers:
     def send(self, name: str, message: Message) -> None:
         """Queue a message."""
         self._net.send(self._name, name, message, self._departure())
+
+    def room_bytes(self, name: str) -> int:
+        """Return the room that a fresh connection has: links have no buffers of their own."""
+        return BULK_BYTES_SERVED
 
     def flush(self, name: str | None) -> None:
         """Nothing to do: links have no buffers of their own."""

@@ -22,7 +22,7 @@ from cluster.messages import (
     decode,
     encode,
 )
-from cluster.peers import Connected, Disconnected, Event, Reason, RefusedBy
+from cluster.peers import BULK_BYTES_SERVED, Connected, Disconnected, Event, Reason, RefusedBy
 
 LATE_MAX: Final = 256  # messages kept to arrive after a reconnection
 
@@ -222,6 +222,10 @@ class LabPeers:
 
     def send(self, name: str, message: Message) -> None:
         self._net.send(self._name, name, message)
+
+    def room_bytes(self, name: str) -> int:
+        """Return the room that a fresh connection has: links have no buffers of their own."""
+        return BULK_BYTES_SERVED
 
     def flush(self, name: str | None) -> None:
         """Nothing to do: links have no buffers of their own."""

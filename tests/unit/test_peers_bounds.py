@@ -148,14 +148,63 @@ def test_paused_peer_bounds_what_waits_for_it(world: World) -> None:
         assert connection.outbox_bytes > waiting, unrepeated
         waiting = connection.outbox_bytes
     while b.port.hello_of("a"):
-        b.port.send("a", Relay(1, [bytes(4 << 20)]))
-        assert connection.outbox_bytes <= 2 * peers.SEND_BUFFER_BYTES_MAX + (4 << 20) + 100
+        b.port.send("a", append)
+        assert connection.outbox_bytes <= 2 * peers.SEND_BUFFER_BYTES_MAX + (1 << 20) + 100
     b.turn()
     assert isinstance(b.events[-1], Disconnected)
     assert b.events[-1].reason is Reason.BEHIND
     raw.close()
     world.greet(b, a_says())
     assert b.port._live["a"].outbox_bytes == 0  # nothing outlives its connection
+
+
+def test_relayed_replies_never_end_the_link_and_are_bounded(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    world.greet(b, a_says())
+    connection = b.port._live["a"]
+    reply = messages.RelayReply(1, [bytes(1 << 20)])
+    assert b.port.room_bytes("a") == peers.BULK_BYTES_SERVED
+    while not b.port.dropped["a"]:
+        b.port.send("a", reply)
+        b.port.flush("a")
+        assert connection.bulk_bytes <= peers.SEND_BUFFER_BYTES_MAX + (1 << 20) + 100
+    assert b.port.room_bytes("a") <= 0
+    b.port.send("a", Barrier(1, 1))
+    assert b.port.hello_of("a")
+    assert connection.outbox_bytes > 0, "Raft's messages have a queue of their own"
+
+
+def test_raft_s_messages_overtake_relayed_replies(world: World) -> None:
+    print("seed", SEED)
+    rng = random.Random(SEED)
+    b = world.node("b", {"a": NOWHERE})
+    raw = world.greet(b, a_says())
+    sent: list[messages.Message] = []
+    for number in range(24):
+        sent.append(messages.RelayReply(number, [rng.randbytes(rng.randrange(1, 1 << 20))]))
+        b.port.send("a", sent[-1])
+        b.port.flush("a")
+        if number % 3 == 2:
+            sent.append(Barrier(1, number))
+            b.port.send("a", sent[-1])
+            b.port.flush("a")
+    assert b.port._live["a"].blocked
+    raw.setblocking(False)
+    reader, heard = FrameReader(messages.FRAME_BYTES_MAX), list[messages.Message]()
+
+    def everything_came() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            reader.feed(raw.recv(rng.randrange(1, 1 << 20)))
+        while (message := reader.next()) is not None:
+            heard.append(message)
+        return len(heard) >= len(sent) + 2
+
+    world.until(everything_came)
+    heard = [message for message in heard if message in sent]
+    for kind in (messages.RelayReply, Barrier):  # each in its own order
+        assert [m for m in heard if type(m) is kind] == [m for m in sent if type(m) is kind]
+    behind_the_last_barrier = heard[heard.index(Barrier(1, 23)) :]
+    assert len(behind_the_last_barrier) > 4, "replies were queued before it"
 
 
 def test_peer_that_wakes_up_gets_all_that_waited_in_order(world: World) -> None:
