@@ -8,7 +8,7 @@ the meaning of operations (store.py).
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,11 +35,13 @@ from flotilla.protocol import (
     no_pattern,
 )
 
-Route = bytes | tuple[str, int]  # a client's ZeroMQ identity, or (relaying node, relay id)
+Route = bytes | tuple[str, int]  # a client's connection, or (relaying node, relay id)
 RETRY_AFTER_MS: Final = 50  # what an overloaded node asks for: a few turns
 # Publications that wait for a majority, of all topics: the leader's memory, and by how much its
 # followers' backlogs can get over their limit.
 PUT_BYTES_MAX: Final = 64 * 1024 * 1024
+# Publications that one turn reads for clients: bounds the turn and what waits to be sent behind it.
+READ_BYTES_PER_TURN_MAX: Final = 64 * 1024 * 1024
 STALE_DEADLINES_MIN: Final = 1_000  # of GETs that were woken: fewer are not worth sweeping
 CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB})  # what a parked GET may be waiting for
 
@@ -96,17 +98,22 @@ def _first_level(asked: int | None) -> int:
 class Broker:
     """The requests under way on one node.
 
-    `store` is read, never changed. `new_client_id()` makes an unguessable id. `disk_low` is set by
-    the node: PUT is refused while it or a majority is short of space. So is `level_for(asked)`: the
-    level that the cluster may be raised to; it raises ProtocolError. Answers collect in `answers`.
+    `store` is read, never changed. `new_client_id()` makes an unguessable id. `room_bytes(route)`:
+    how much of publications may still wait on the way to a client. `disk_low` is set by the node:
+    PUT is refused while it or a majority is short of space. So is `level_for(asked)`: the level
+    that the cluster may be raised to; it raises ProtocolError. Answers collect until
+    `take_answers`.
     """
 
     store: Store
     limits: BrokerLimits
     new_client_id: Callable[[], str]
+    room_bytes: Callable[[Route], int]
     disk_low: bool = False
-    answers: list[Answer] = field(default_factory=list)
     level_for: Callable[[int | None], int] = _first_level
+    _answers: list[Answer] = field(default_factory=list)
+    _read_bytes: Counter[bytes | str] = field(default_factory=Counter)  # in `_answers`, by its way
+    _read_bytes_in_all: int = 0
     _operations: list[Operation] = field(default_factory=list)
     _authors: list[Waiting] = field(default_factory=list)
     _entries: dict[int, tuple[int, list[Waiting]]] = field(default_factory=dict)
@@ -288,6 +295,8 @@ class Broker:
         """Serve the reads whose barrier has passed."""
         reads = self._reads
         while reads and reads[0].barrier <= barrier_passed and reads[0].index <= applied_index:
+            if self._read_bytes_in_all >= READ_BYTES_PER_TURN_MAX:
+                break  # the others are served in the next turn
             self._serve(reads.popleft().waiting, now_ms)
 
     def _serve(self, waiting: Waiting, now_ms: float) -> None:
@@ -313,6 +322,9 @@ class Broker:
         self._acknowledge(waiting, {"topics": rows[:TOPICS_COUNT_MAX], "more": more})
 
     def _serve_get(self, waiting: Waiting, now_ms: float) -> None:
+        if not self._has_room(waiting.route):
+            self._put_off(waiting, "publications wait on the way to this client")
+            return
         result = self._read(waiting.request)
         if isinstance(result, Refused):
             self.refuse(waiting, result.code, result.message, **result.details)
@@ -334,6 +346,8 @@ class Broker:
             "id": delivery.first_id,
             "count": delivery.count,
         }
+        self._read_bytes[_way(waiting.route)] += len(delivery.data)
+        self._read_bytes_in_all += len(delivery.data)
         if not (waiting.request.body["text"] and delivery.count):
             self._acknowledge(waiting, body, delivery.lengths, delivery.data)
             return
@@ -346,19 +360,23 @@ class Broker:
 
     # --- parked GETs --------------------------------------------------------------------------
 
+    def _put_off(self, waiting: Waiting, message: str, **details: int) -> None:
+        """Have a GET asked again later."""
+        if waiting.moved_cursor:  # it was carried out in part: no NAK would be true of it
+            self._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
+            return
+        self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS, **details)
+
+    def _has_room(self, route: Route) -> bool:
+        """Return whether publications may be read for a client: what it is sent has left by now."""
+        read_bytes = self._read_bytes[_way(route)]
+        in_all = self._read_bytes_in_all < READ_BYTES_PER_TURN_MAX
+        return in_all and self.room_bytes(route) > read_bytes
+
     def _park(self, waiting: Waiting) -> None:
-        if self._parked_count >= self.limits.parked_gets_max:
-            if waiting.moved_cursor:  # it was carried out in part: no NAK would be true of it
-                self._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
-                return
-            limit = self.limits.parked_gets_max
-            self.refuse(
-                waiting,
-                "overloaded",
-                "too many GETs wait for publications",
-                limit=limit,
-                retry_after_ms=RETRY_AFTER_MS,
-            )
+        limit = self.limits.parked_gets_max
+        if self._parked_count >= limit:
+            self._put_off(waiting, "too many GETs wait for publications", limit=limit)
             return
         self._parked_number += 1
         self._parked_count += 1
@@ -462,13 +480,25 @@ class Broker:
         assert not waiting.answered, waiting
         waiting.answered = True
         request_id = waiting.request.request_id
-        self.answers.append(Answer(waiting.route, request_id, kind, body, lengths, data))
+        self._answers.append(Answer(waiting.route, request_id, kind, body, lengths, data))
+
+    def take_answers(self) -> list[Answer]:
+        """Return the answers since the last call, for sending."""
+        answers, self._answers = self._answers, []
+        self._read_bytes.clear()
+        self._read_bytes_in_all = 0
+        return answers
 
 
 def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:
     """Return whether parked GETs may have news: a duplicate must not cost a look at each."""
     changed = isinstance(outcome, Done) and not outcome.body.get("duplicate")
     return changed and waiting.request.type in CHANGES_A_TOPIC
+
+
+def _way(route: Route) -> bytes | str:
+    """Return what a reply leaves by: a client's connection, or that to the node that relays."""
+    return route if isinstance(route, bytes) else route[0]
 
 
 def _topic(row: dict[str, Any]) -> str:

@@ -141,11 +141,31 @@ class Limits:
         high=65_536,
     )
     client_queue_max: int = _setting(
-        "Messages that ZeroMQ holds for one client (its high-water mark); a reply over it is "
-        "dropped and the client asks again. A client may have half as many requests in flight.",
+        "Requests of one connection that have no reply yet; more stay in the connection.",
         512,
         low=1,
         high=1_000_000,
+    )
+    connections_max: int = _setting(
+        "Connections of clients; more are closed. Half of the process's descriptors if that is "
+        "less: the others are for journal, peers and store.",
+        4096,
+        low=1,
+        high=1_000_000,
+    )
+    unfinished_bytes_max: int = _setting(
+        "Large messages that clients have begun to send (4 MiB each count); more wait in their "
+        "connections. Every connection may hold 32 KiB besides.",
+        128 * MIB,
+        low=4 * MIB,
+        high=64 * GIB,
+    )
+    unread_bytes_max: int = _setting(
+        "Replies that clients don't take. From half of it on GET gets `overloaded`; over it the "
+        "connections with most of them are closed.",
+        256 * MIB,
+        low=16 * MIB,
+        high=64 * GIB,
     )
 
 

@@ -16,7 +16,7 @@ from cluster.broker import RETRY_AFTER_MS, Answer, Broker, Route
 from cluster.journal import Journal
 from cluster.levels import Build, Sighting
 from cluster.messages import Health, Relay, RelayReply
-from cluster.peers import Peers
+from cluster.peers import BULK_BYTES_SERVED, Peers
 from cluster.raft import Raft
 from cluster.relays import RELAY_ID_BITS, Relays
 from flotilla.protocol import (
@@ -53,6 +53,7 @@ class Frontend:
     """The clients' side of one node.
 
     `rng`: where relays' ids begin. `linked`: the members that can be reached now (a live view).
+    `client_room_bytes(route)`: how many bytes of replies may still wait for a client of this node.
     `lead` is None until the node is a member. `stopping`: take no more requests. `describe()`: what
     the status says of the node beside its part in Raft.
     """
@@ -65,11 +66,13 @@ class Frontend:
         peers: Peers,
         linked: AbstractSet[str],
         build: Build,
+        client_room_bytes: Callable[[bytes], int],
     ) -> None:
         self.lead: Leading | None = None
         self.stopping = False
         self.describe: Callable[[], dict[str, Any]] = dict
         self._name, self._peers, self._linked, self._build = name, peers, linked, build
+        self._client_room_bytes = client_room_bytes
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
         self._answers: list[Answer] = []
         self._relayed: Outgoing = []
@@ -79,7 +82,15 @@ class Frontend:
     def begin_turn(self, now_ms: float, health: Mapping[str, Health]) -> None:
         """Set the time, and what the other members last said of themselves."""
         self._now_ms, self._health = now_ms, health
-        self._relays.expire(now_ms)
+        for relayed in self._relays.expire(now_ms):
+            message = f"{relayed.leader} did not answer in time"
+            self._refuse(relayed.route, relayed.request_id, "uncertain", message)
+
+    def room_bytes(self, route: Route) -> int:
+        """Return how many bytes of replies may still wait on the way to a client."""
+        if isinstance(route, bytes):
+            return self._client_room_bytes(route)
+        return self._peers.room_bytes(route[0])
 
     def is_idle(self) -> bool:
         """True when no client waits for a relayed reply."""
@@ -144,6 +155,10 @@ class Frontend:
             details = {"retry_after_ms": ELECTING_RETRY_MS}
             self._refuse(route, request_id, "electing", message, **details)
             return
+        if self._peers.room_bytes(leader) <= 0 or self.room_bytes(route) <= 0:
+            message = f"too much is under way to {leader} or to this client"
+            self._overloaded(route, request_id, message, BULK_BYTES_SERVED)
+            return
         relay_id = self._relays.add(route, request_id, leader, self._now_ms)
         if relay_id is None:
             self._overloaded(route, request_id, "too many relays", self._relays.relays_max)
@@ -178,8 +193,7 @@ class Frontend:
         answers, self._answers = self._answers, []
         replies, self._relayed = self._relayed, []
         if self.lead is not None:
-            answers += self.lead.broker.answers
-            self.lead.broker.answers = []
+            answers += self.lead.broker.take_answers()
         if not answers:
             return replies
         leader = self._leader

@@ -1,19 +1,18 @@
 """The process of one node: sockets, poll, signals, the worker thread, and the loop that joins them.
 
 What lives here: everything that touches the operating system on the loop's way. What must not: any
-decision; those are replica.py's, which this module feeds and obeys. The only module of a node that
-imports zmq.
+decision; those are replica.py's, which this module feeds and obeys.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
 import queue
 import random
 import resource
+import select
 import signal
 import socket
 import sqlite3
@@ -28,10 +27,10 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
-import zmq
 
 from cluster import config, logs
 from cluster.broker import BrokerLimits
+from cluster.client_port import ClientPort, PortLimits
 from cluster.config import ConfigError, NodeConfig, split_address
 from cluster.core import Timing
 from cluster.files import EXIT_STATUS
@@ -44,16 +43,17 @@ from cluster.replica import Replica, ReplicaSettings
 from cluster.segments import JournalError
 from cluster.tables import CorruptStore
 from cluster.upkeep import Upkeep
-from flotilla.protocol import FRAME_BYTES_MAX
 
 TICK_S: Final = 0.02  # an idle node wakes this often; elections and heartbeats need no finer
-REQUEST_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024  # 0.1 s of parsing the worst JSON
 SLOW_TURN_S: Final = 0.15  # half an election: an operator should know of such a disk
 STOPPING_S_MAX: Final = 5.0  # a stopping node waits this long to hand over and answer
-LINGER_MS: Final = 200  # the last replies may take that long to leave
+LINGER_S: Final = 0.2  # the last replies may take that long to leave
 WORKER_JOBS_MAX: Final = 16  # copies, checks and checkpoints: one each at most is usual
-READABLE: Final = zmq.POLLIN | zmq.POLLERR  # an error is read as such
-WRITABLE: Final = zmq.POLLOUT | zmq.POLLERR
+ENDED: Final = select.EPOLLERR | select.EPOLLHUP  # read as such, and written as such
+READABLE: Final = select.EPOLLIN | ENDED
+WRITABLE: Final = select.EPOLLOUT | ENDED
+CONNECTIONS_OF_DESCRIPTORS: Final = 2  # clients get half, journal, peers and store the other
+READY_PER_TURN_MAX: Final = 1024  # descriptors; the others have their turn in the next
 EXIT_CONFIG: Final = 78  # EX_CONFIG of sysexits.h
 EXIT_DATA: Final = 65  # EX_DATAERR: the data directory is damaged or not ours
 _REBUILD: Final = (
@@ -71,41 +71,6 @@ EXIT_EVICTED: Final = 77  # EX_NOPERM: another data directory was admitted under
 
 
 _Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]]
-
-
-class ClientPort:
-    """The ROUTER socket that clients talk to."""
-
-    def __init__(self, context: zmq.Context[Any], listen: str, queue_max: int) -> None:
-        self.socket = context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
-        self.socket.setsockopt(zmq.SNDHWM, queue_max)
-        self.socket.setsockopt(zmq.RCVHWM, queue_max)
-        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client back under its own identity
-        self.socket.setsockopt(zmq.IPV6, 1)
-        self.socket.bind(f"tcp://{listen}")
-
-    def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
-        """Return up to `limit` messages as (identity, frames behind the delimiter).
-
-        Fewer if they are large; the socket then stays readable, so the next turn comes at once.
-        """
-        taken: list[tuple[bytes, list[bytes]]] = []
-        receive, size_bytes = self.socket.recv_multipart, 0
-        with contextlib.suppress(zmq.Again):
-            while len(taken) < limit and size_bytes < REQUEST_BYTES_PER_TURN_MAX:
-                frames = receive(zmq.NOBLOCK)
-                size_bytes += sum(map(len, frames))
-                # Without the delimiter there is nothing to decode: answered as a bad request.
-                framed = len(frames) > 1 and not frames[1]
-                taken.append((frames[0], frames[2:] if framed else []))
-        return taken
-
-    def send(self, replies: list[tuple[bytes, list[bytes]]]) -> None:
-        """Send replies; one to a client that is gone, or over its queue's limit, is dropped."""
-        for identity, frames in replies:
-            self.socket.send_multipart([identity, b"", *frames], zmq.NOBLOCK)
 
 
 class ThreadWorker:
@@ -180,14 +145,12 @@ class Node:
     def __init__(self, settings: NodeConfig, log: Any) -> None:
         self._settings, self._log = settings, log
         self._stop_at: float | None = None
-        self._poller = zmq.Poller()
-        self._context = zmq.Context()
+        self._poller = select.epoll()
+        self._watched: set[int] = set()
         self._rng = random.Random()
         identity = self._identity()
         with _blamed("client_listen", settings.client_listen):
-            self._clients = ClientPort(
-                self._context, settings.client_listen, settings.limits.client_queue_max
-            )
+            self._clients = self._open_clients()
         self._worker = ThreadWorker()
         with _blamed("peer_listen", settings.peer_listen):
             self._peers = self._open_peers(identity)
@@ -196,8 +159,7 @@ class Node:
         self._upkeep = Upkeep(
             self._replica, self._worker, settings.limits.disk_free_min_bytes, self._event
         )
-        self._poller.register(self._clients.socket, zmq.POLLIN)
-        self._poller.register(self._worker.wake.fileno(), zmq.POLLIN)
+        self._watch(self._worker.wake.fileno(), True, False)
 
     def _identity(self) -> Identity:
         settings = self._settings
@@ -208,6 +170,22 @@ class Node:
             identity.save(directory)
         identity.check(directory, settings.cluster_id, settings.node)
         return identity
+
+    def _open_clients(self) -> ClientPort:
+        limits = self._settings.limits
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return ClientPort(
+            split_address(self._settings.client_listen),
+            PortLimits(
+                min(limits.connections_max, descriptors // CONNECTIONS_OF_DESCRIPTORS),
+                limits.client_queue_max,
+                limits.unfinished_bytes_max,
+                limits.unread_bytes_max,
+            ),
+            time.monotonic,
+            watch=self._watch,
+            report=self._log.warning,
+        )
 
     def _open_peers(self, identity: Identity) -> PeerPort:
         settings = self._settings
@@ -238,17 +216,24 @@ class Node:
             self._event,
             time.monotonic(),
             time.monotonic,
+            self._clients.room_bytes,
         )
 
     def _event(self, event: str, level: str = "info", **fields: Any) -> None:
         getattr(self._log, level)(event, **fields)
 
     def _watch(self, fd: int, read: bool, write: bool) -> None:
-        flags = (zmq.POLLIN if read else 0) | (zmq.POLLOUT if write else 0)
-        if flags:
+        """Keep an eye on a descriptor; one that is watched for nothing is not looked at at all."""
+        flags = (select.EPOLLIN if read else 0) | (select.EPOLLOUT if write else 0)
+        if not flags:
+            if fd in self._watched:
+                self._watched.remove(fd)
+                self._poller.unregister(fd)
+        elif fd in self._watched:
+            self._poller.modify(fd, flags)
+        else:
+            self._watched.add(fd)
             self._poller.register(fd, flags)
-        elif fd in self._poller:
-            self._poller.unregister(fd)
 
     def stop(self, *signal_and_frame: object) -> None:
         """Begin to stop: hand leadership over, answer what is under way, return from `run`."""
@@ -265,37 +250,36 @@ class Node:
         )
         more = False
         while not self._is_done():
-            more = self._turn(0 if more else self._wait_ms())
+            more = self._turn(0.0 if more else self._wait_s())
         self._peers.close()
         self._replica.close()
         self._event("stopped")
-        self._context.destroy(linger=LINGER_MS)
+        self._clients.close(LINGER_S)
+        self._poller.close()
 
-    def _wait_ms(self) -> int:
-        due = self._peers.next_deadline() - time.monotonic()
-        return math.ceil(max(0.0, min(TICK_S, due)) * 1000)
+    def _wait_s(self) -> float:
+        return max(0.0, min(TICK_S, self._peers.next_deadline() - time.monotonic()))
 
-    def _turn(self, wait_ms: int) -> bool:
+    def _turn(self, wait_s: float) -> bool:
         """Run one turn; True if the next is due at once."""
-        limit = self._settings.limits.requests_per_turn_max
-        client_socket, worker_fd = self._clients.socket, self._worker.wake.fileno()
-        requests: list[tuple[bytes, list[bytes]]] = []
-        for source, flags in self._poller.poll(wait_ms):
-            if source is client_socket:
-                requests = self._clients.receive(limit)
-            elif source == worker_fd:
+        clients, worker_fd = self._clients, self._worker.wake.fileno()
+        for fd, flags in self._poller.poll(wait_s, READY_PER_TURN_MAX):
+            port = clients if fd in clients else self._peers
+            if fd == worker_fd:
                 self._worker.deliver()
             else:
-                self._peers.on_ready(source, bool(flags & READABLE), bool(flags & WRITABLE))
+                port.on_ready(fd, bool(flags & READABLE), bool(flags & WRITABLE))
         now = time.monotonic()
         self._peers.tick(now)
+        clients.tick(now)
+        requests = clients.receive(self._settings.limits.requests_per_turn_max)
         replica = self._replica
-        self._clients.send(replica.turn(now, requests))
+        clients.send(replica.turn(now, requests))
         answered = time.monotonic()
         replica.finish_turn()
         self._upkeep.tick(now)
         self._report_if_slow(now, answered, time.monotonic())
-        return replica.busy or len(requests) == limit
+        return replica.busy or clients.has_more
 
     def _report_if_slow(self, began: float, answered: float, ended: float) -> None:
         if ended - began > SLOW_TURN_S:
@@ -345,7 +329,7 @@ def _blamed(key: str, value: str) -> Iterator[None]:
     """Tell an error of the operating system as one of the setting that asked for it."""
     try:
         yield
-    except (OSError, zmq.ZMQError) as error:
+    except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         reason = f"{value} is taken" if taken else f"{value}: {error.strerror}"
         raise ConfigError([f"{key}: {reason}"]) from error

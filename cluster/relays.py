@@ -58,10 +58,12 @@ class Relays:
         gone = [number for number, relay in self._under_way.items() if relay.leader == leader]
         return [self._under_way.pop(number) for number in gone]
 
-    def expire(self, now_ms: float) -> None:
-        """Drop what nobody waits for any more. Insertion order is deadline order."""
+    def expire(self, now_ms: float) -> list[Relayed]:
+        """Take out what has waited too long. Insertion order is deadline order."""
+        expired: list[Relayed] = []
         while self._under_way:
             number = next(iter(self._under_way))
             if self._under_way[number].deadline_ms > now_ms:
-                return
-            del self._under_way[number]
+                break
+            expired.append(self._under_way.pop(number))
+        return expired

@@ -136,7 +136,8 @@ class Replica:
     `identity` is the data directory's; `peers`, `worker` its ways out; `rng` decides election
     time-outs; `new_client_id` makes unguessable ids; `log(event, **fields)` reports what an
     operator wants to know. `clock()`: monotonic seconds as `now`, for a turn's shares (budget.py).
-    `frontend` is its clients' side.
+    `client_room_bytes(route)`: how many bytes of replies may still wait for a client, as
+    `ClientPort.room_bytes` says. `frontend` is its clients' side.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class Replica:
         log: LogEvent,
         now: float,
         clock: Callable[[], float],
+        client_room_bytes: Callable[[bytes], int],
     ) -> None:
         self.clock = clock
         self.settings = settings
@@ -179,7 +181,13 @@ class Replica:
         self._led_term: int | None = None
         self._more_messages = False
         self.frontend = Frontend(
-            settings.name, settings.relays_max, rng, peers, self._linked, settings.build
+            settings.name,
+            settings.relays_max,
+            rng,
+            peers,
+            self._linked,
+            settings.build,
+            client_room_bytes,
         )
         self.frontend.describe = self._describe
         directory = settings.database.parent
@@ -317,7 +325,9 @@ class Replica:
         for index, command in self.journal.small_entries(self.store.applied_index, ADMIT_BYTES_MAX):
             self._pending.note(index, command)
         self.journal.on_entry = self._note_entry
-        self.broker = Broker(self.store, settings.broker_limits, self._new_client_id)
+        self.broker = Broker(
+            self.store, settings.broker_limits, self._new_client_id, self.frontend.room_bytes
+        )
         self.broker.level_for = self._level_for
         self.raft = raft = Raft(
             settings.name,

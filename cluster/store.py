@@ -49,7 +49,7 @@ class Limits:
     """What the cluster takes: part of the state machine, so the same on every node.
 
     A node keeps topics and subscriptions in memory (30 MB at these limits). `names_bytes_max`
-    keeps a client's counters within one header (protocol.HEADER_BYTES_MAX).
+    keeps a client's counters within one header (protocol.TEXT_HEADER_BYTES_MAX).
     """
 
     topics_max: int = 10_000  # with a subscriber

@@ -62,8 +62,9 @@ WIRE_LIMITS: Final = (
     ("the wait of one GET", "GET_WAIT_MS_MAX", "is cut; the library asks again"),
     ("topics in one GET of any topic", "ANY_TOPIC_COUNT_MAX", "`too_large`; the library chooses"),
     ("topics in one answer to TOPICS", "TOPICS_COUNT_MAX", "the rest follows; the library asks"),
-    ("the header of a message", "HEADER_BYTES_MAX", "`too_large`"),
-    ("a frame of a message", "FRAME_BYTES_MAX", "ZeroMQ closes the connection"),
+    ("the header of a request, besides a publication as text", "HEADER_BYTES_MAX", "`too_large`"),
+    ("with a publication as text", "TEXT_HEADER_BYTES_MAX", "`too_large`"),
+    ("a message, all parts", "MESSAGE_BYTES_MAX", "the node closes the connection"),
     ("a number on the wire", "INTEGER_MAX", "`bad_request`"),
     ("a cluster's feature level, ever", "LEVEL_MAX", "`bad_request`"),
 )

@@ -22,6 +22,7 @@ from chaos.simulation.disk import SimDisk, StoreImage
 from chaos.simulation.network import Port, SimPeers
 from cluster import tables
 from cluster.broker import BrokerLimits
+from cluster.client_port import UNREAD_BYTES_SERVED
 from cluster.core import Timing
 from cluster.identity import Identity
 from cluster.levels import BUILD
@@ -223,6 +224,7 @@ class SimNode:
             self._on_event,
             self.clock(),
             self.stopwatch,
+            lambda _: UNREAD_BYTES_SERVED,  # clients take every reply at once
         )
         self._upkeep = Upkeep(
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event

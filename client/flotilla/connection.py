@@ -17,7 +17,7 @@ from typing import Any, Final
 import zmq
 
 from flotilla.errors import FlotillaError
-from flotilla.protocol import FRAME_BYTES_MAX, ProtocolError, Reply, decode_reply
+from flotilla.protocol import MESSAGE_BYTES_MAX, ProtocolError, Reply, decode_reply
 
 CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time counts as silent
 REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so sends do not block
@@ -51,7 +51,7 @@ def open_link(context: Any, endpoint: str) -> Link:
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.IMMEDIATE, 1)
-    socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+    socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
     socket.setsockopt(zmq.SNDHWM, REQUESTS_QUEUED_MAX)
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     monitor = socket.get_monitor_socket(LOST)

@@ -21,6 +21,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+import orjson
+
 from flotilla import checks, losses, protocol
 from flotilla.errors import (
     BY_CODE,
@@ -45,6 +47,7 @@ from flotilla.state import Entry, State
 
 RESUMES_MAX: Final = 3  # each needs another process that resumes the same id at the same moment
 GET_SLICE_MS: Final = 5_000  # a parked GET's dead node is noticed that much later, no more
+LAST_IDS_BYTES_MAX: Final = 12 * 1024  # of one GET: its header has HEADER_BYTES_MAX
 REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request"})  # whoever asks, whenever
 
 
@@ -431,7 +434,13 @@ class Operations:
             told = {topic: cursors[topic]} if topic in cursors else {}
             return {"last_id": cursors.get(topic)}, told
         news_first = sorted(cursors, key=lambda name: self._told.get(name) == cursors[name])
-        told = {name: cursors[name] for name in news_first[: protocol.ANY_TOPIC_COUNT_MAX]}
+        told = {}
+        left_bytes = LAST_IDS_BYTES_MAX
+        for name in news_first[: protocol.ANY_TOPIC_COUNT_MAX]:
+            left_bytes -= len(orjson.dumps({name: cursors[name]}))
+            if left_bytes < 0:
+                break
+            told[name] = cursors[name]
         return {"last_ids": told}, told
 
     def _news(self, reply: Reply) -> Delivery | None:

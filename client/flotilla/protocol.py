@@ -43,7 +43,8 @@ ACK: Final = "ACK"
 NAK: Final = "NAK"
 
 # Limits. Each bounds what one client can make a node hold.
-HEADER_BYTES_MAX: Final = 2 * 1024 * 1024  # a header may carry one publication as JSON text
+HEADER_BYTES_MAX: Final = 16 * 1024  # of a request, besides a publication's text: 0.5 ms of JSON
+TEXT_HEADER_BYTES_MAX: Final = 2 * 1024 * 1024  # with it; and of a reply
 TOPIC_BYTES_MAX: Final = 255  # as in NATS and Kafka (249): a name, not a document
 NAME_BYTES_MAX: Final = 128  # client ids and request ids: UUIDs with room for a prefix
 PUBLICATION_BYTES_MAX: Final = 1024 * 1024  # NATS' and Kafka's default: 1 MiB
@@ -53,8 +54,9 @@ GET_WAIT_MS_MAX: Final = 60_000  # a parked GET holds memory at the leader
 ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
 TOPICS_COUNT_MAX: Final = 1_000  # rows in one TOPICS reply, so that it stays below a header's size
 LEVEL_MAX: Final = 255  # of a cluster: one byte of an entry names it
-FRAME_BYTES_MAX: Final = 2 * HEADER_BYTES_MAX  # the socket refuses larger frames (ZMQ_MAXMSGSIZE)
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # all parts; who sends more is closed, not answered
 INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
+_REQUEST_ID_SAID: Final = re.compile(rb'"request_id"\s*:\s*"([ !#-\[\]-~]{1,%d})"' % NAME_BYTES_MAX)
 EPOCHS_A_RECOVERY: Final = 2**32  # a recovery raises every client's epoch by this: 2 million fit
 
 
@@ -184,7 +186,7 @@ def _frames(header: dict[str, Any], lengths: bytes, data: bytes) -> list[bytes]:
 
 def decode_reply(frames: Sequence[bytes]) -> Reply:
     """Return the reply in `frames` (delimiter removed). Raises ProtocolError bad_request."""
-    header = _header(frames)
+    header = _header(frames, TEXT_HEADER_BYTES_MAX)
     kind = header.get("type")
     if kind not in (ACK, NAK):
         raise ProtocolError("bad_request", f"a reply's type is ACK or NAK, not {_shown(kind)}")
@@ -206,7 +208,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
 
     Raises ProtocolError with `bad_request`, `too_large`; the node's state is never involved.
     """
-    header = _header(frames)
+    header = _header(frames, HEADER_BYTES_MAX)
     kind = header.get("type")
     if not isinstance(kind, str) or kind not in REQUEST_TYPES:
         raise ProtocolError(
@@ -234,13 +236,21 @@ def request_id_of(frames: Sequence[bytes]) -> str:
     Whatever else is wrong with them: who speaks another version waits for its own request's NAK.
     All versions keep this much: the first frame is a JSON object with `v` and `request_id`.
     """
+    if not frames:
+        return ""
+    if _is_too_large(frames[0], HEADER_BYTES_MAX):  # not parsed: most likely at either end
+        ends = frames[0][:HEADER_BYTES_MAX], frames[0][-HEADER_BYTES_MAX:]
+        found = next(filter(None, map(_REQUEST_ID_SAID.search, ends)), None)
+        return found[1].decode() if found else ""
     try:
-        return _text(_object(frames[0]), "request_id", NAME_BYTES_MAX) if frames else ""
+        return _text(_object(frames[0]), "request_id", NAME_BYTES_MAX)
     except ProtocolError:
         return ""
 
 
-def _header(frames: Sequence[bytes]) -> dict[str, Any]:
+def _header(frames: Sequence[bytes], bytes_max: int) -> dict[str, Any]:
+    if frames and _is_too_large(frames[0], bytes_max):
+        raise ProtocolError("too_large", f"header of {len(frames[0])} bytes", limit=bytes_max)
     header = _object(frames[0]) if frames else {}
     if header.get("v", PROTOCOL_VERSION) != PROTOCOL_VERSION:
         theirs = _shown(header["v"])
@@ -254,9 +264,30 @@ def _header(frames: Sequence[bytes]) -> dict[str, Any]:
     return header
 
 
+def _is_too_large(frame: bytes, bytes_max: int) -> bool:
+    """Return whether a header is over its limit, before any of it is parsed.
+
+    Parsing 2 MB of small things takes a second and forty times their memory; of a header that is
+    large for its publication's text alone, it takes some milliseconds.
+    """
+    if len(frame) <= bytes_max:
+        return False
+    return len(frame) > TEXT_HEADER_BYTES_MAX or not _is_text_but(frame, bytes_max)
+
+
+def _is_text_but(frame: bytes, rest_bytes: int) -> bool:
+    """Return whether a header is one JSON string but for `rest_bytes` before and behind it."""
+    key = frame.find(b'"publication"', 0, rest_bytes)
+    if key < 0:
+        return False
+    start = frame.find(b'"', key + len(b'"publication"'), rest_bytes)
+    if start < 0:
+        return False
+    inside = frame[start + 1 : len(frame) - rest_bytes].replace(rb"\\", b"")
+    return inside.count(b'"') == inside.count(rb"\"")  # none of them ends the string
+
+
 def _object(frame: bytes) -> dict[str, Any]:
-    if len(frame) > HEADER_BYTES_MAX:
-        raise ProtocolError("too_large", f"header of {len(frame)} bytes", limit=HEADER_BYTES_MAX)
     try:
         header = orjson.loads(frame)
     except orjson.JSONDecodeError as error:

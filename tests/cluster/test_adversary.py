@@ -16,7 +16,7 @@ import zmq
 
 from cluster.local import LocalCluster
 from flotilla import Client
-from flotilla.protocol import HEADER_BYTES_MAX
+from flotilla.protocol import TEXT_HEADER_BYTES_MAX
 from tests.cluster.by_hand import ByHand
 from tests.conftest import ClusterFactory
 
@@ -57,7 +57,7 @@ def test_no_single_request_ends_a_node(local_cluster: ClusterFactory) -> None:
     with ByHand(cluster.endpoints()[follower]) as hand:
         me = hand.ack("REQUEST_ID")["client_id"]
     deep = b"[" * 1000 + b"]" * 1000
-    long = b"\x7f" * (HEADER_BYTES_MAX - 200)  # five bytes each in a message that quotes it
+    long = b"\x7f" * (TEXT_HEADER_BYTES_MAX - 200)  # five bytes each in a message that quotes it
     for endpoint in cluster.endpoints().values():
         assert refusal(endpoint, b'{"type":"STATUS","v":' + deep + b"}") == "bad_request"
         assert refusal(endpoint, b'{"type":' + deep + b"}") == "bad_request"

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from chaos.simulation.disk import PowerLoss
 from cluster import tables
 from cluster.broker import BrokerLimits
+from cluster.client_port import UNREAD_BYTES_SERVED
 from cluster.core import Timing
 from cluster.identity import Identity
 from cluster.levels import BUILD, Build
@@ -161,6 +162,7 @@ class Lab:
             lambda event, **fields: self._note(name, event, fields),
             self.now,
             lambda: self.now,
+            lambda _: UNREAD_BYTES_SERVED,
         )
 
     def _new_id(self) -> str:

@@ -31,7 +31,10 @@ class Bench:
 
     def __init__(self, directory: Path, **limits: int) -> None:
         self.store = Store.open(directory / "store.db", {"a": "1"})
-        self.broker = Broker(self.store, BrokerLimits(**limits), lambda: ME)
+        self.room_bytes = 1024 * 1024
+        self.broker = Broker(
+            self.store, BrokerLimits(**limits), lambda: ME, lambda _: self.room_bytes
+        )
         self.now_ms = 0.0
         self.barrier = 0
         self.submit()
@@ -69,8 +72,7 @@ class Bench:
         return self.taken()
 
     def taken(self) -> list[Answer]:
-        answers, self.broker.answers = self.broker.answers, []
-        return answers
+        return self.broker.take_answers()
 
 
 def code_of(answer: Answer) -> str:
@@ -272,3 +274,46 @@ def test_bytes_that_wait_for_a_majority_are_bounded(
     assert [code_of(answer) for answer in bench.turn()] == ["overloaded", "ACK"]
     bench.put(2, b"x" * 600)
     assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
+
+
+# --- room on the way to clients -------------------------------------------------------------------
+
+
+def test_a_get_is_put_off_while_its_replies_find_no_room(bench: Bench) -> None:
+    bench.put(1, b"x" * 1000)
+    bench.turn()
+    bench.room_bytes = 1500
+    for _ in range(3):
+        bench.ask(GET, "t", last_id=0)
+    answers = bench.turn()
+    assert [code_of(answer) for answer in answers] == ["ACK", "ACK", "overloaded"]
+    assert answers[2].body["definite"] is True
+    bench.ask(GET, "t", last_id=0)
+    assert code_of(bench.turn()[0]) == "ACK", "the count begins anew with each turn"
+    bench.room_bytes = 0
+    bench.ask(GET, "t", last_id=0)
+    bench.ask(TOPICS)
+    assert [code_of(answer) for answer in bench.turn()] == ["overloaded", "ACK"]
+
+
+def test_a_get_without_room_whose_acknowledgment_was_carried_out_brings_nothing(
+    bench: Bench,
+) -> None:
+    bench.put(1)
+    bench.put(2)
+    bench.turn()
+    bench.room_bytes = 0
+    bench.ask(GET, "t", last_id=1)
+    [answer] = bench.turn()
+    assert (code_of(answer), answer.body["count"]) == ("ACK", 0)
+
+
+def test_one_turn_reads_so_much_and_the_others_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "READ_BYTES_PER_TURN_MAX", 1500)
+    bench.put(1, b"x" * 1000)
+    bench.turn()
+    for _ in range(5):
+        bench.ask(GET, "t", last_id=0)
+    assert [len(bench.turn()) for _ in range(3)] == [2, 2, 1]

@@ -25,9 +25,11 @@ from flotilla.client import endpoints_of
 from flotilla.protocol import (
     BATCH_BYTES_MAX,
     GET,
+    HEADER_BYTES_MAX,
     PUBLICATION_BYTES_MAX,
     PUT,
     REQUEST_ID,
+    TOPIC_BYTES_MAX,
 )
 from tests.unit.fake_node import (
     IMPATIENT_MS,
@@ -65,6 +67,18 @@ def test_a_get_without_a_topic_takes_from_any_subscription(node: FakeNode) -> No
             client.subscribe(topic)
             client.put(topic, topic * 2)
         assert sorted(texts_of(client)) == [b"aa", b"bb"]
+
+
+def test_a_get_without_a_topic_fits_its_header_whatever_the_topics_names(node: FakeNode) -> None:
+    names = [f"{number:03}" + "ü" * (TOPIC_BYTES_MAX // 2 - 2) for number in range(70)]
+    assert sum(map(len, map(str.encode, names))) > HEADER_BYTES_MAX
+    with client_of(node) as client:
+        for name in names:
+            client.subscribe(name)
+            client.put(name, name)
+        got = [client.get() for _ in names]
+        assert sorted(each.topic for each in got if each) == names
+        assert client.get() is None
 
 
 def test_a_waiting_get_returns_when_a_publication_comes(node: FakeNode) -> None:

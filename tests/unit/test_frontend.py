@@ -32,10 +32,22 @@ class Bench:
     def __init__(self) -> None:
         self.sent: list[tuple[str, Message]] = []
         self.linked = {"a"}
-        peers: Any = SimpleNamespace(send=lambda name, message: self.sent.append((name, message)))
-        self.front = Frontend("b", RELAYS_MAX, random.Random(1), peers, self.linked, BUILD)
+        self.room_bytes = {"peer": 1, "client": 1}
+        peers: Any = SimpleNamespace(
+            send=lambda name, message: self.sent.append((name, message)),
+            room_bytes=lambda _: self.room_bytes["peer"],
+        )
+        self.front = Frontend(
+            "b",
+            RELAYS_MAX,
+            random.Random(1),
+            peers,
+            self.linked,
+            BUILD,
+            lambda _: self.room_bytes["client"],
+        )
         self.raft = SimpleNamespace(leader="a", serving=False, term=3)
-        lead: Any = SimpleNamespace(raft=self.raft, broker=SimpleNamespace(answers=[]))
+        lead: Any = SimpleNamespace(raft=self.raft, broker=SimpleNamespace(take_answers=list))
         self.front.lead = lead
         self.front.begin_turn(0.0, {})
 
@@ -127,3 +139,18 @@ def test_what_is_no_request_gets_its_id_back(bench: Bench) -> None:
     bench.front.take_request(b"client", [b'{"type": "DANCE", "request_id": "r1"}'])
     bench.front.take_request(b"client", [])
     assert errors(bench.replies()) == [("r1", "bad_request"), ("", "bad_request")]
+
+
+@pytest.mark.parametrize("full", ["peer", "client"])
+def test_a_request_is_not_relayed_while_its_way_is_full(bench: Bench, full: str) -> None:
+    bench.room_bytes[full] = 0
+    bench.ask("r1")
+    assert errors(bench.replies()) == [("r1", "overloaded")]
+    assert bench.relayed() == []
+
+
+def test_a_relay_that_the_leader_never_answers_is_answered_at_last(bench: Bench) -> None:
+    bench.ask("r1")
+    bench.front.begin_turn(RELAY_MS_MAX, {})
+    assert errors(bench.replies()) == [("r1", "uncertain")]
+    assert bench.front.is_idle()

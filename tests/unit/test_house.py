@@ -57,7 +57,6 @@ KEEPERS: Final[Mapping[str, set[str]]] = {
     "zmq": {
         "client/flotilla/connection.py",
         "client/flotilla/aio.py",
-        "cluster/node.py",
         "chaos/bench/wire.py",
     },
 }

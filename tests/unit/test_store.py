@@ -19,7 +19,7 @@ from cluster.commands import (
     encode,
 )
 from cluster.store import Delivery, Limits, Refused, Store
-from flotilla.protocol import HEADER_BYTES_MAX, INTEGER_MAX, pack
+from flotilla.protocol import INTEGER_MAX, TEXT_HEADER_BYTES_MAX, pack
 from tests.unit import model_store
 from tests.unit.model_store import (
     CLIENTS,
@@ -189,7 +189,7 @@ def test_counters_of_a_client_fit_into_one_reply(tmp_path: Path) -> None:
     puts = [Put("p", None, '"' * 240 + str(i), 0, *pack([b""])) for i in range(3000)]
     answers = bench.apply(*puts)
     assert answers[-1] == ("too_many", {"limit": 1024 * 1024})
-    assert len(repr(bench.ok(Register("p", False, None, "")))) < HEADER_BYTES_MAX // 2
+    assert len(repr(bench.ok(Register("p", False, None, "")))) < TEXT_HEADER_BYTES_MAX // 2
     bench.store.close()
 
 

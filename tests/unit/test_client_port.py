@@ -1,0 +1,536 @@
+"""The client port on real sockets of the loopback, under the smallest possible poll loop."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from cluster import client_port
+from cluster.client_port import (
+    CLAIM_S,
+    HANDSHAKE_S_MAX,
+    HURRY_AFTER_S,
+    MESSAGE_S_MAX,
+    MESSAGE_SILENCE_S_MAX,
+    PING_AFTER_S,
+    READ_BYTES,
+    SILENCE_S_MAX,
+    UNREAD_BYTES_MAX,
+    UNREAD_BYTES_PAUSE,
+    ClientPort,
+    PortLimits,
+)
+from cluster.zmtp import MESSAGE_BYTES_MAX, encode, greeting, ping, pong
+
+WAIT_S = 10.0  # of real time: only a failing test waits as long
+LIMITS = PortLimits(8, 4, 2 * MESSAGE_BYTES_MAX, 64 * 1024 * 1024)
+SHARES = 2
+EVENTS_MAX = 100
+
+
+class World:
+    """A port whose clock runs, and can be made to jump."""
+
+    def __init__(self, limits: PortLimits = LIMITS) -> None:
+        self.ahead_s = 0.0
+        self.poller = select.epoll()
+        self.watched: dict[int, tuple[bool, bool]] = {}
+        self.requests: list[tuple[bytes, list[bytes]]] = []
+        self.reports: list[dict[str, Any]] = []
+        self.sockets: list[socket.socket] = []
+        self.port = ClientPort(
+            ("127.0.0.1", 0), limits, self.clock, watch=self.watch, report=self.report
+        )
+
+    def clock(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+    def watch(self, fd: int, read: bool, write: bool) -> None:
+        mask = select.EPOLLIN * read | select.EPOLLOUT * write
+        if fd in self.watched and mask:
+            self.poller.modify(fd, mask)
+        elif mask:
+            self.poller.register(fd, mask)
+        elif fd in self.watched:
+            self.poller.unregister(fd)
+        self.watched[fd] = read, write
+        if not mask:
+            del self.watched[fd]
+
+    def report(self, event: str, **fields: Any) -> None:
+        self.reports.append(fields)
+
+    def reasons(self) -> list[str]:
+        self.port._reported_at = float("-inf")
+        self.tick(client_port.CHECK_PERIOD_S)
+        return [reason for fields in self.reports for reason in fields["reasons"]]
+
+    def turn(self) -> None:
+        for fd, mask in self.poller.poll(0):
+            failed = bool(mask & (select.EPOLLERR | select.EPOLLHUP))
+            readable, writable = mask & select.EPOLLIN, mask & select.EPOLLOUT
+            self.port.on_ready(fd, failed or bool(readable), failed or bool(writable))
+        self.port.tick(self.clock())
+        self.requests += self.port.receive(EVENTS_MAX)
+
+    def send(self, raw: socket.socket, data: bytes) -> None:
+        """Send something small, and wait until the port has read of it."""
+        client = self.client_of(raw)
+        assert client is not None
+        before = client.heard_at
+        raw.sendall(data)
+        self.until(lambda: client.heard_at > before)
+
+    def tick(self, ahead_s: float) -> None:
+        """Let time pass in which nothing comes."""
+        self.ahead_s += ahead_s
+        self.port.tick(self.clock())
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        give_up_at = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < give_up_at, "it did not happen"
+            self.turn()
+
+    def dial(self) -> socket.socket:
+        raw = socket.create_connection(self.port.address, timeout=WAIT_S)
+        self.sockets.append(raw)
+        raw.setblocking(False)
+        return raw
+
+    def client(self, identity: bytes = b"", minor: int = 1) -> socket.socket:
+        """Return a connection that the port has let in."""
+        raw, before = self.dial(), self.ready()
+        raw.sendall(hello(identity, minor))
+        self.until(lambda: self.ready() > before)
+        return raw
+
+    def ready(self) -> int:
+        return sum(each.state is client_port.State.READY for each in self.port._clients.values())
+
+    def claimed(self) -> bool:
+        return any(client.claimant for client in self.port._clients.values())
+
+    def greeted(self, raw: socket.socket) -> None:
+        """Take what the port says first."""
+        raw.settimeout(WAIT_S)
+        said = b""
+        while len(said) < len(greeting()):
+            said += raw.recv(len(greeting()) - len(said))
+        raw.setblocking(False)
+
+    def said(self, raw: socket.socket) -> bytes:
+        """Return what the port has sent and the client has not taken yet."""
+        said = b""
+        try:
+            while piece := raw.recv(1 << 20):
+                said += piece
+        except BlockingIOError:
+            return said
+        raise AssertionError(f"closed behind {said[:200]!r}")
+
+    def client_of(self, raw: socket.socket) -> client_port.Client | None:
+        own = f":{raw.getsockname()[1]}"
+        return next((c for c in self.port._clients.values() if c.address.endswith(own)), None)
+
+    def lives(self, raw: socket.socket) -> bool:
+        return self.client_of(raw) is not None
+
+    def is_closed(self, raw: socket.socket) -> bool:
+        """Wait until the port has closed a connection."""
+        raw.setblocking(False)
+
+        def came_to_its_end() -> bool:
+            try:
+                while raw.recv(1 << 20):
+                    pass
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+            return True
+
+        self.until(came_to_its_end)
+        return True
+
+    def answer(self, body: bytes = b"reply") -> None:
+        """Reply to every request that came."""
+        requests, self.requests = self.requests, []
+        self.port.send([(route, [body]) for route, _ in requests])
+
+
+def hello(identity: bytes = b"", minor: int = 1) -> bytes:
+    body = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+    body += b"\x08Identity" + struct.pack(">I", len(identity)) + identity
+    return greeting()[:11] + bytes((minor,)) + greeting()[12:64] + bytes((4, len(body))) + body
+
+
+def large(size: int = MESSAGE_BYTES_MAX) -> bytes:
+    return b"\x02" + struct.pack(">Q", size)
+
+
+def dribble(raw: socket.socket, data: bytes, world: World) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[raw.send(view) :]
+        except BlockingIOError:
+            world.turn()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    yield from made(World())
+
+
+def made(world: World) -> Iterator[World]:
+    yield world
+    world.port.close(0)
+    for raw in world.sockets:
+        raw.close()
+    world.poller.close()
+
+
+# --- ZeroMQ's own clients -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [zmq.REQ, zmq.DEALER])
+def test_zeromq_s_sockets_are_served(world: World, kind: int) -> None:
+    host, port = world.port.address
+    with zmq.Context() as context, context.socket(kind) as asker:
+        asker.setsockopt(zmq.LINGER, 0)
+        asker.connect(f"tcp://{host}:{port}")
+        for size in (0, 10, 300, 1_000_000):
+            parts = [b"header", b"x" * size]
+            asker.send_multipart(parts if kind == zmq.REQ else [b"", *parts])
+            world.until(lambda: world.requests)
+            assert world.requests[0][1] == parts
+            world.answer(b"y" * size)
+            world.until(lambda: asker.poll(0))
+            assert asker.recv_multipart()[-1] == b"y" * size
+
+
+def test_a_ping_is_answered(world: World) -> None:
+    raw = world.client()
+    world.greeted(raw)
+    raw.sendall(ping(b"context"))
+    world.until(lambda: world.said(raw) == pong(b"context"))
+
+
+def test_a_request_without_the_delimiter_has_no_frames(world: World) -> None:
+    world.client().sendall(encode([b"header"]))
+    world.until(lambda: world.requests)
+    assert world.requests[0][1] == []
+
+
+def test_the_last_requests_of_a_client_that_leaves_are_taken(world: World) -> None:
+    raw = world.client()
+    raw.sendall(encode([b"", b"last"]))
+    raw.close()
+    world.until(lambda: world.requests)
+    world.until(lambda: len(world.port) == 0)
+    world.answer()  # to nobody
+
+
+# --- how many -------------------------------------------------------------------------------------
+
+
+def test_one_connection_over_the_limit_is_closed_and_the_others_live(world: World) -> None:
+    clients = [world.client() for _ in range(LIMITS.connections_max)]
+    late = world.dial()
+    assert world.is_closed(late)
+    assert len(world.port) == LIMITS.connections_max
+    assert world.reasons() == ["there are 8 connections: limits.connections_max"]
+    clients[0].sendall(encode([b"", b"a"]))
+    world.until(lambda: world.requests)
+
+
+def test_strangers_give_way_to_clients(world: World) -> None:
+    strangers = [world.dial() for _ in range(3 * LIMITS.connections_max)]
+    for _ in range(LIMITS.connections_max):
+        world.client()
+    assert len(world.port) == LIMITS.connections_max
+    assert all(world.is_closed(stranger) for stranger in strangers)
+
+
+def test_half_a_handshake_has_its_time(world: World) -> None:
+    halves = [world.dial() for _ in range(4)]
+    for raw, said in zip(halves, (0, 1, 11, 64), strict=True):
+        raw.sendall(hello()[:said])
+    world.until(lambda: len(world.port) == 4)
+    world.tick(HANDSHAKE_S_MAX + 0.1)
+    assert len(world.port) == 0
+    assert world.reasons() == ["no READY in 5 s"]
+
+
+def test_reports_are_bounded_by_time_and_in_their_reasons(world: World) -> None:
+    for number in range(60):
+        raw = world.dial()
+        raw.sendall(hello()[:66] + b"\x05READY" + bytes(number))
+        raw.sendall(hello()[:64] + b"\x04" + bytes((number + 1,)) + bytes(number + 1))
+        assert world.is_closed(raw)
+    world.tick(client_port.REPORT_S)
+    assert len(world.reports) <= 2
+    assert all(len(each["reasons"]) <= client_port.REASONS_MAX + 1 for each in world.reports)
+
+
+# --- what comes in --------------------------------------------------------------------------------
+
+
+def test_requests_over_the_limit_wait_in_their_connection(world: World) -> None:
+    raw = world.client()
+    raw.sendall(encode([b"", b"a"]) * 10)
+    taken = 0
+    while taken < 10:
+        world.until(lambda: world.requests)
+        for _ in range(5):
+            world.turn()
+        assert len(world.requests) <= LIMITS.requests_max
+        taken += len(world.requests)
+        world.answer()
+    said = b""
+
+    def came() -> bool:
+        nonlocal said
+        said += world.said(raw)
+        return said.count(encode([b"", b"reply"])) == 10
+
+    world.until(came)
+
+
+def test_a_turn_takes_what_it_may_and_the_rest_is_not_forgotten(world: World) -> None:
+    limits = PortLimits(8, 1000, LIMITS.unfinished_bytes_max, LIMITS.unread_bytes_max)
+    for other in made(World(limits)):
+        first, second = other.client(), other.client()
+        for raw in (first, second):
+            raw.sendall(encode([b"", b"a"]) * 250)
+        assert select.select([], [second], [], WAIT_S)[1]
+        taken: list[int] = []
+        while sum(taken) < 500:
+            other.turn()
+            taken.append(len(other.requests))
+            other.answer()
+        assert max(taken) <= EVENTS_MAX
+
+
+def test_large_messages_are_sent_by_turns(world: World) -> None:
+    raws = [world.client() for _ in range(SHARES + 2)]
+    for raw in raws:
+        dribble(raw, large() + bytes(READ_BYTES), world)
+    world.until(lambda: len(world.port._wanting) == 2)
+    held = sorted(each.receiver.unfinished_bytes for each in world.port._clients.values())
+    assert held == [MESSAGE_BYTES_MAX] * 4
+    assert sum(each.has_share for each in world.port._clients.values()) == SHARES
+    small = world.client()
+    small.sendall(encode([b"", b"a"]))
+    world.until(lambda: world.requests)
+    world.answer()
+    for raw in raws[:SHARES]:
+        dribble(raw, bytes(MESSAGE_BYTES_MAX - READ_BYTES), world)
+    world.until(lambda: len(world.requests) == SHARES)
+    for raw in raws[SHARES:]:
+        dribble(raw, bytes(MESSAGE_BYTES_MAX - READ_BYTES), world)
+    world.until(lambda: len(world.requests) == len(raws))
+    assert world.port._shares == SHARES
+
+
+def test_who_has_a_share_and_is_slow_is_closed_while_others_wait(world: World) -> None:
+    slow = [world.client() for _ in range(SHARES)]
+    for raw in slow:
+        dribble(raw, large() + bytes(2 * READ_BYTES), world)
+    clients = list(world.port._clients.values())
+    world.until(
+        lambda: all(c.receiver.missing_bytes == MESSAGE_BYTES_MAX - 2 * READ_BYTES for c in clients)
+    )
+    world.tick(HURRY_AFTER_S + 0.3)
+    assert len(world.port) == SHARES, "nobody waits"
+    waiting = world.client()
+    dribble(waiting, large() + bytes(READ_BYTES), world)
+    world.until(lambda: world.port._wanting)
+    world.tick(1.0)
+    assert sorted(map(world.lives, slow)) == [False, True], "one share is enough for one"
+    dribble(waiting, bytes(MESSAGE_BYTES_MAX - READ_BYTES), world)
+    world.until(lambda: world.requests)
+
+
+def test_an_unfinished_message_has_its_time(world: World) -> None:
+    silent, dribbling = world.client(), world.client()
+    world.send(silent, b"\x01\x01x")
+    world.send(dribbling, large(1000))
+    world.tick(MESSAGE_SILENCE_S_MAX / 2)
+    world.send(dribbling, b"x")
+    world.tick(MESSAGE_SILENCE_S_MAX / 2 + 0.1)
+    assert not world.lives(silent)
+    while world.ahead_s < MESSAGE_S_MAX:
+        assert world.lives(dribbling)
+        world.send(dribbling, b"x")
+        world.tick(MESSAGE_SILENCE_S_MAX / 2)
+    assert not world.lives(dribbling)
+
+
+# --- what goes out --------------------------------------------------------------------------------
+
+
+def test_a_client_that_takes_no_replies_is_not_read_and_then_closed(world: World) -> None:
+    raw = world.client()
+    raw.sendall(encode([b"", b"a"]) * 100)
+    other = world.client()
+    replies = 0
+    while len(world.port) == 2:
+        world.turn()
+        unread = world.port.unread_bytes
+        if unread > UNREAD_BYTES_PAUSE:
+            break
+        replies += len(world.requests)
+        world.answer(bytes(100_000))
+    for _ in range(5):
+        world.turn()
+    assert len(world.requests) <= LIMITS.requests_max, "it may not ask for more"
+    route = next(iter(world.port._routes))
+    assert world.port.room_bytes(route) < client_port.UNREAD_BYTES_SERVED
+    world.port._routes[route].requests += 1
+    world.port.send([(route, [bytes(UNREAD_BYTES_MAX)])])
+    assert len(world.port) == 1
+    assert world.port.unread_bytes == 0
+    other.sendall(encode([b"", b"a"]))
+    world.until(lambda: len(world.port) == 1 and world.requests)
+
+
+def test_a_client_that_takes_its_replies_late_gets_them_all(world: World) -> None:
+    raw = world.client()
+    world.greeted(raw)
+    raw.sendall(encode([b"", b"a"]) * 100)
+    reply, replies, said = bytes(150_000), 0, 0
+    while said < 100 * len(encode([b"", reply])):
+        world.turn()
+        replies += len(world.requests)
+        world.answer(reply)
+        if world.port.unread_bytes > UNREAD_BYTES_PAUSE or replies == 100:
+            said += len(world.said(raw))
+    assert (replies, world.port.unread_bytes) == (100, 0)
+
+
+def test_who_has_most_unread_replies_gives_way_to_all(world: World) -> None:
+    limits = PortLimits(16, 4, LIMITS.unfinished_bytes_max, 40 * 1024 * 1024)
+    for other in made(World(limits)):
+        raws = [other.client() for _ in range(6)]
+        for number, raw in enumerate(raws):
+            raw.sendall(encode([b"", b"a"]))
+            while not other.requests:
+                other.turn()
+            other.answer(bytes((8 + number) * 1024 * 1024))
+            assert other.port.unread_bytes <= limits.unread_bytes_max
+            assert min(map(other.port.room_bytes, other.port._routes)) <= (
+                limits.unread_bytes_max // 2 - other.port.unread_bytes
+            )
+        assert other.lives(raws[0])
+        assert other.reasons() == ["doesn't take its replies: limits.unread_bytes_max"]
+
+
+def test_replies_that_nobody_takes_for_long_end_a_connection(world: World) -> None:
+    raw = world.client(minor=0)
+    raw.sendall(encode([b"", b"a"]))
+    world.until(lambda: world.requests)
+    world.answer(bytes(12 * 1024 * 1024))
+    world.tick(SILENCE_S_MAX / 2)
+    assert len(world.port) == 1
+    world.tick(SILENCE_S_MAX / 2 + 0.1)
+    assert len(world.port) == 0
+
+
+def test_the_last_replies_leave_before_the_port_closes(world: World) -> None:
+    raw = world.client()
+    raw.sendall(encode([b"", b"a"]))
+    world.until(lambda: world.requests)
+    world.answer(b"last")
+    world.port.close(1.0)
+    raw.settimeout(WAIT_S)
+    said = b""
+    while piece := raw.recv(1000):
+        said += piece
+    assert said.endswith(encode([b"", b"last"]))
+
+
+# --- life and identity ----------------------------------------------------------------------------
+
+
+def test_a_client_that_vanished_is_asked_and_then_closed(world: World) -> None:
+    living, gone, old = world.client(), world.client(), world.client(minor=0)
+    for raw in (living, gone, old):
+        world.greeted(raw)
+    world.tick(PING_AFTER_S + 0.1)
+    assert select.select([living], [], [], WAIT_S)[0]
+    assert world.said(living) == ping(b"")
+    assert world.said(old) == b"", "ZMTP 3.0 knows no PING; TCP's keepalive finds it"
+    world.send(living, pong(b""))
+    world.tick(SILENCE_S_MAX - PING_AFTER_S)
+    assert not world.lives(gone)
+    assert world.lives(living)
+    assert world.lives(old)
+    assert world.reasons() == ["silent for 30 s"]
+
+
+def test_a_second_connection_with_the_identity_of_a_living_one_is_refused(world: World) -> None:
+    first = world.client(b"me")
+    first.sendall(encode([b"", b"a"]))
+    world.until(lambda: world.requests)
+    world.greeted(first)
+    second = world.dial()
+    second.sendall(hello(b"me") + encode([b"", b"b"]))
+    world.until(lambda: b"PING" in world.said(first))
+    assert world.lives(second), "not before the first had time to answer"
+    third = world.dial()
+    third.sendall(hello(b"me"))
+    assert world.is_closed(third)
+    first.sendall(pong(b""))
+    assert world.is_closed(second)
+    world.answer()
+    world.until(lambda: encode([b"", b"reply"]) in world.said(first))
+    assert world.requests == []
+
+
+def test_a_client_that_comes_back_takes_over_from_its_dead_connection(world: World) -> None:
+    first = world.client(b"me")
+    first.sendall(encode([b"", b"a"]))
+    world.until(lambda: world.requests)
+    second = world.dial()
+    second.sendall(hello(b"me") + encode([b"", b"b"]))
+    world.until(world.claimed)
+    world.tick(CLAIM_S + 0.1)
+    assert world.is_closed(first)
+    world.until(lambda: len(world.requests) == 2)
+    world.answer()
+    world.until(lambda: encode([b"", b"reply"]) in world.said(second))
+
+
+def test_an_identity_is_free_when_its_connection_ends(world: World) -> None:
+    for _ in range(3):
+        world.client(b"me").close()
+        world.until(lambda: len(world.port) == 0)
+    first = world.client(b"me")
+    second = world.dial()
+    second.sendall(hello(b"me"))
+    world.until(world.claimed)
+    first.close()
+    world.until(lambda: world.ready() == 1 and len(world.port) == 1)
+    assert world.lives(second)
+
+
+def test_a_claim_that_is_given_up_harms_nobody(world: World) -> None:
+    first = world.client(b"me")
+    second = world.dial()
+    second.sendall(hello(b"me"))
+    world.until(world.claimed)
+    second.close()
+    first.sendall(pong(b""))
+    world.until(lambda: not world.claimed())
+    world.until(lambda: len(world.port) == 1)
+    world.tick(CLAIM_S + 0.1)
+    assert world.lives(first)
