@@ -34,7 +34,7 @@ SECONDS_SHOWN_MIN = 1.0  # of a step that is no check: a short history has dozen
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="flotilla")
+@click.version_option(package_name="flotilla-broker")
 @click.argument("directory")
 @click.option("--master", help="Spark master, such as spark://host:7077. Default: local[2].")
 @click.option(

@@ -1,6 +1,6 @@
 """`python -m chaos`: the command line of cli.py, and nothing else."""
 
-from chaos.cli import main
+from cluster.extras import run
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("flotilla-chaos", "chaos.cli", "chaos"))

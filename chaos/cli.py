@@ -29,6 +29,7 @@ from chaos.suite import JUDGES, SPARK, Options, Suite
 from chaos.targets import TargetError
 from chaos.targets.leftovers import sweep
 from cluster.config import MEMBER_COUNTS
+from flotilla.version import VERSION
 
 EXIT_UNMET: Final = 1
 EXIT_UNFINISHED: Final = 2
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="flotilla")
+@click.version_option(VERSION)
 def commands() -> None:
     """Break a cluster while clients record what they see."""
     for number in (signal.SIGINT, signal.SIGTERM):

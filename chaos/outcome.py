@@ -18,8 +18,9 @@ import orjson
 from chaos.experiment import Experiment, as_document
 from chaos.history import longest_gap_ns, read
 from chaos.plan import RunPlan
+from flotilla.version import VERSION
 
-VERSIONED: Final = ("flotilla", "pysyncobj", "pyzmq", "orjson")
+VERSIONED: Final = ("pysyncobj", "pyzmq", "orjson")
 COUNTED_AS: Final = {"info": "unknown", "fail": "failed"}
 
 
@@ -184,4 +185,4 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a run depends on."""
     found = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
     packages = {name: version for name, version in found.items() if name in VERSIONED}
-    return {"python": platform.python_version(), **packages}
+    return {"python": platform.python_version(), "flotilla": VERSION, **packages}

@@ -1,6 +1,6 @@
 """`python -m cluster`: runs a broker node. What lives here: the call. What must not: the rest."""
 
-from cluster.node import main
+from cluster.extras import run
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("flotilla-node", "cluster.node", "cluster"))

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Final
 
 from flotilla.protocol import LEVEL_MAX as LEVEL_MAX
+from flotilla.version import VERSION
 
 LEVEL_FIRST: Final = 1  # of a cluster whose level was never raised: all that version 0.1 knows
 LEVEL_OF_LEVELS: Final = 2  # entries that raise the level
@@ -42,7 +42,7 @@ class Build:
 
 
 BUILD_0_1: Final = Build("", LEVEL_FIRST, LEVEL_FIRST)
-BUILD: Final = Build(version("flotilla"), LEVEL_FIRST, LEVEL_OF_LEVELS)
+BUILD: Final = Build(VERSION, LEVEL_FIRST, LEVEL_OF_LEVELS)
 
 
 class UnsupportedLevel(Exception):

@@ -28,6 +28,7 @@ from cluster.local import LocalCluster, LocalError
 from cluster.recovery import Found, RecoveryError
 from cluster.recovery_cli import report
 from flotilla.protocol import LEVEL_MAX
+from flotilla.version import VERSION
 
 DEFAULT_DIR: Final = Path("flotilla-data")
 DEFAULT_PORT: Final = 7000
@@ -60,7 +61,7 @@ def main() -> None:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="flotilla")
+@click.version_option(VERSION)
 def commands() -> None:
     """Run a cluster of broker nodes on this machine."""
 

@@ -43,6 +43,7 @@ from cluster.replica import Replica, ReplicaSettings
 from cluster.segments import JournalError
 from cluster.tables import CorruptStore
 from cluster.upkeep import Upkeep
+from flotilla.version import VERSION
 
 TICK_S: Final = 0.02  # an idle node wakes this often; elections and heartbeats need no finer
 SLOW_TURN_S: Final = 0.15  # half an election: an operator should know of such a disk
@@ -336,7 +337,7 @@ def _blamed(key: str, value: str) -> Iterator[None]:
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="flotilla")
+@click.version_option(VERSION)
 @click.option(
     "--config",
     "path",

@@ -69,6 +69,9 @@ pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input install -qq)
 say "setup: installing the dependencies (Spark is 400 MB: minutes the first time)"
 "${pip[@]}" --upgrade 'pip>=24,<28'  # Debian's builds wheels in a way that was given up
 "${pip[@]}" --require-hashes --no-deps -r cluster/requirements.txt
-"${pip[@]}" -e '.[dev]'
+if .venv/bin/python -m pip show -qq flotilla 2>/dev/null; then
+    .venv/bin/python -m pip uninstall -qq -y flotilla  # the one distribution of 0.1 had all in it
+fi
+"${pip[@]}" -e ./client -e '.[dev]'
 check_java
 say "setup: done"

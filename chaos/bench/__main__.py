@@ -1,6 +1,6 @@
 """`python -m chaos.bench`: the command line of cli.py, and nothing else."""
 
-from chaos.bench.cli import main
+from cluster.extras import run
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("chaos.bench", "chaos.bench.cli", "cluster"))

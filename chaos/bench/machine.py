@@ -13,7 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-PACKAGES: Final = ("flotilla", "pyzmq", "orjson", "pysyncobj")
+from flotilla.version import VERSION
+
+PACKAGES: Final = ("pyzmq", "orjson", "pysyncobj")
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def facts() -> Machine:
         cpu=_cpu(),
         system=f"{platform.system()} {platform.release()}",
         python=f"{platform.python_implementation()} {platform.python_version()}",
-        packages={name: version(name) for name in PACKAGES},
+        packages={"flotilla": VERSION} | {name: version(name) for name in PACKAGES},
         load_before=os.getloadavg(),
     )
 

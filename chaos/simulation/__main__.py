@@ -1,6 +1,6 @@
 """`python -m chaos.simulation`: the same as `flotilla-simulate`. Nothing else lives here."""
 
-from chaos.simulation.cli import main
+from cluster.extras import run
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("flotilla-simulate", "chaos.simulation.cli", "cluster"))

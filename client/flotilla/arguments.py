@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from importlib import metadata
 from typing import Any, Final
 
 from flotilla.client import endpoints_of
 from flotilla.protocol import INTEGER_MAX
+from flotilla.version import VERSION
 
 SECONDS_MAX: Final = 24 * 3600  # nobody waits longer
 
@@ -21,7 +21,7 @@ class ShowVersion(argparse.Action):
     """Shows the version; asked for when it is wanted alone, as the look-up takes a while."""
 
     def __call__(self, *_: object) -> None:
-        sys.stdout.write(f"flotilla {metadata.version('flotilla')}\n")
+        sys.stdout.write(f"flotilla {VERSION}\n")
         sys.exit(0)
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 import orjson
@@ -17,6 +16,7 @@ import pytest
 
 from flotilla import Client, cli
 from flotilla.protocol import GET, PUT
+from flotilla.version import VERSION
 from tests.unit.fake_node import FakeNode, nak
 
 Run = Callable[..., tuple[int, bytes, bytes]]
@@ -189,7 +189,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
     assert caught.value.code == 0
-    assert capsys.readouterr().out == f"flotilla {metadata.version('flotilla')}\n"
+    assert capsys.readouterr().out == f"flotilla {VERSION}\n"
 
 
 def test_get_takes_as_many_as_it_is_told_and_no_more(run: Run, node: FakeNode) -> None:

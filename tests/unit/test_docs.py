@@ -15,6 +15,7 @@ import pytest
 from cluster.config import load
 from cluster.store import Limits
 from flotilla import protocol
+from flotilla.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,12 +80,23 @@ def test_local_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 
 
+def test_the_two_distributions_have_one_version() -> None:
+    files = (ROOT / "pyproject.toml", ROOT / "client/pyproject.toml")
+    broker, client = (tomllib.loads(file.read_text())["project"] for file in files)
+    assert broker["version"] == client["version"] == VERSION
+    assert f"flotilla-client=={VERSION}" in broker["dependencies"]
+
+
 def test_every_dependency_has_a_reason() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    files = (ROOT / "pyproject.toml", ROOT / "client/pyproject.toml")
+    projects = [tomllib.loads(file.read_text())["project"] for file in files]
+    groups = [project["dependencies"] for project in projects]
+    groups += [
+        extra for each in projects for extra in each.get("optional-dependencies", {}).values()
+    ]
     reasons = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8")
     for each in chain.from_iterable(groups):
         name, bounds = re.fullmatch(r"([a-z0-9-]+)(.*)", each).groups()  # type: ignore[union-attr]
-        if name != "flotilla":
+        if name not in ("flotilla-broker", "flotilla-client"):
             assert f"| `{name}` | `{bounds}` |" in reasons, f"{each}: no row in dependencies.md"
             assert "<" in bounds or "==" in bounds, f"{each}: no upper bound"

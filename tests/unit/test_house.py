@@ -19,11 +19,13 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 TOP_LEVEL: Final = {
     ".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "analytics", "chaos",
-    "client", "cluster", "deploy", "docs", "examples", "pyproject.toml", "scripts", "tests",
+    "client", "cluster", "deploy", "docs", "examples", "flotilla_commands.py", "pyproject.toml",
+    "scripts", "setup.py", "tests",
 }  # fmt: skip
 MADE: Final = {  # by tools and runs; .gitignore names them
     ".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv", "__pycache__",
-    "build", "dist", "derby.log", "flotilla-data", "flotilla.egg-info", "metastore_db", "runs",
+    "build", "dist", "derby.log", "flotilla-data", "flotilla.egg-info",
+    "flotilla_broker.egg-info", "metastore_db", "runs",
     "spark-warehouse", "state", ".dockerignore",
 }  # fmt: skip
 

@@ -1,0 +1,48 @@
+"""Commands of extras: what is said where an extra is not installed.
+
+What lives here: the look-up of a command's module. What must not: anything that is not in the
+standard library; this runs where nothing else is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any, Final, NoReturn
+
+EXIT_USAGE: Final = 2
+CLIENT: Final = "flotilla"
+OURS: Final = frozenset({"cluster", "chaos", "analytics", "flotilla_commands"})
+
+
+def run(command: str, module: str, extra: str) -> Any:
+    """Run `main` of a module, which is `command`'s. Exits with 2 if its extra is not installed."""
+    try:
+        return import_module(module).main()
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        package = missing.partition(".")[0]
+        if package in OURS:
+            raise
+        if package == CLIENT:
+            _no_client(command)
+        _exit(
+            f"{command}: needs the extra `{extra}` ({package} is not installed). Run:\n"
+            f"    pip install 'flotilla-broker[{extra}]'\n"
+            f"or, in a checkout: pip install ./client '.[{extra}]'"
+        )
+
+
+def _no_client(command: str) -> NoReturn:
+    found = sys.modules.get(CLIENT)
+    if found is None:
+        _exit(f"{command}: needs the client library. Run:\n    pip install flotilla-client")
+    _exit(
+        f"{command}: the package `flotilla` in {found.__file__} is another project's. Install"
+        " flotilla-client and flotilla-broker into an environment without it"
+    )
+
+
+def _exit(text: str) -> NoReturn:
+    sys.stderr.write(f"{text}\n")
+    raise SystemExit(EXIT_USAGE)

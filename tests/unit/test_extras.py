@@ -1,0 +1,92 @@
+"""Commands whose extra is not installed: which one, how to get it, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+LIBRARIES: Final = ("click", "rich", "structlog", "pysyncobj", "pyspark", "jinja2", "plotly")
+COMMANDS: Final = {
+    "flotilla-node": ("node", "cluster"),
+    "flotilla-cluster": ("local", "cluster"),
+    "flotilla-chaos": ("chaos", "chaos"),
+    "flotilla-check": ("check", "analytics"),
+    "flotilla-simulate": ("simulate", "cluster"),
+}
+MODULES: Final = {
+    "cluster": "cluster",
+    "chaos": "chaos",
+    "chaos.simulation": "cluster",
+    "chaos.bench": "cluster",
+    "analytics": "analytics",
+}
+
+
+def without(libraries: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]:
+    """Run code where these libraries cannot be imported."""
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({libraries!r})); "
+    return subprocess.run(
+        [sys.executable, "-c", hidden + code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}"},
+        check=False,
+    )
+
+
+def check_said(ended: subprocess.CompletedProcess[str], command: str, extra: str) -> None:
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(f"{command}: needs the extra `{extra}`")
+    assert f"pip install 'flotilla-broker[{extra}]'" in ended.stderr
+    assert f"pip install ./client '.[{extra}]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_without_its_extra_says_which_one(command: str) -> None:
+    entry, extra = COMMANDS[command]
+    ended = without(LIBRARIES, f"import flotilla_commands; sys.exit(flotilla_commands.{entry}())")
+    check_said(ended, command, extra)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_so_does_a_module_that_is_run(module: str) -> None:
+    ended = without(LIBRARIES, f"import runpy; runpy.run_module({module!r}, run_name='__main__')")
+    check_said(ended, ended.stderr.partition(":")[0], MODULES[module])
+
+
+@pytest.mark.parametrize("library", ["click", "pysyncobj", "structlog"])
+def test_a_single_library_that_is_missing_is_named(library: str) -> None:
+    ended = without((library,), "import flotilla_commands; sys.exit(flotilla_commands.node())")
+    check_said(ended, "flotilla-node", "cluster")
+    assert f"({library} is not installed)" in ended.stderr
+
+
+def test_without_the_client_library_it_is_asked_for() -> None:
+    ended = without(("flotilla",), "import flotilla_commands; flotilla_commands.node()")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("flotilla-node: needs the client library")
+
+
+def test_another_project_s_package_of_the_same_name_is_told(tmp_path: Path) -> None:
+    (tmp_path / "flotilla").mkdir()
+    (tmp_path / "flotilla" / "__init__.py").touch()
+    found = f"sys.path.insert(0, {str(tmp_path)!r}); import flotilla; "
+    ended = without((), f"{found}import flotilla_commands; flotilla_commands.node()")
+    assert ended.returncode == 2
+    where = tmp_path / "flotilla" / "__init__.py"
+    assert f"the package `flotilla` in {where} is another project's" in ended.stderr
+
+
+def test_a_module_of_ours_that_is_missing_is_a_defect_and_not_an_extra() -> None:
+    ended = without(("cluster.replica",), "import flotilla_commands; flotilla_commands.node()")
+    assert ended.returncode == 1
+    assert "Traceback" in ended.stderr
