@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import zmq
 import zmq.asyncio
@@ -31,6 +32,7 @@ from flotilla.client import (
 )
 from flotilla.connection import (
     CONNECT_MS_MAX,
+    LOOKUP_MS_MAX,
     Link,
     framed,
     open_link,
@@ -39,17 +41,26 @@ from flotilla.connection import (
     with_endpoints,
 )
 from flotilla.errors import FlotillaError
+from flotilla.forks import PerProcess
 from flotilla.losses import Losses
 from flotilla.observer import Observer
 from flotilla.operations import (
     Ask,
     Delivery,
     Message,
+    Operations,
     PutResult,
     Steps,
     SubscribeResult,
 )
-from flotilla.producer import BATCH_BYTES, IN_FLIGHT_MAX, LINGER_MS, Producer
+from flotilla.producer import (
+    BATCH_BYTES,
+    IN_FLIGHT_MAX,
+    LINGER_MS,
+    STOP_MS,
+    Producer,
+    queue_full,
+)
 from flotilla.protocol import Reply, encode_request
 from flotilla.retry import (
     DEADLINE_MS,
@@ -63,8 +74,25 @@ from flotilla.retry import (
     Send,
 )
 from flotilla.state import OUTBOX_BYTES_MAX
+from flotilla.turns import busy
 
 T = TypeVar("T")
+LOOK_S: Final = 0.005  # about one fsync: what is waited for takes longer
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What a client is made of in one process."""
+
+    session: Session
+    context: Any
+    links: dict[int, Link] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def close_link(self, endpoint: int) -> None:
+        link = self.links.pop(endpoint, None)
+        if link is not None:
+            link.close()
 
 
 class AsyncClient:
@@ -85,19 +113,19 @@ class AsyncClient:
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         record: str | Path | None = None,
     ) -> None:
-        self._session = Session(
-            endpoints,
-            state_dir=state_dir,
-            deadline_ms=deadline_ms,
-            observer=observer,
-            rng=rng,
-            outbox_bytes_max=outbox_bytes_max,
-            record=record,
-        )
-        self._operations = self._session.operations
-        self._context = zmq.asyncio.Context.shadow(zmq.Context.instance())
-        self._links: dict[int, Link] = {}
-        self._lock = asyncio.Lock()
+        def make() -> _Parts:
+            session = Session(
+                endpoints,
+                state_dir=state_dir,
+                deadline_ms=deadline_ms,
+                observer=observer,
+                rng=rng,
+                outbox_bytes_max=outbox_bytes_max,
+                record=record,
+            )
+            return _Parts(session, zmq.asyncio.Context.shadow(zmq.Context.instance()))
+
+        self._parts = PerProcess(make, state_dir)
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,6 +137,17 @@ class AsyncClient:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be handed to another process: make one there")
+
+    @property
+    def _session(self) -> Session:
+        return self._parts.here().session
+
+    @property
+    def _operations(self) -> Operations:
+        return self._session.operations
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -130,14 +169,22 @@ class AsyncClient:
         await self._run(self._operations.open())
 
     async def close(self) -> None:
-        """Close producers (each sends what it has, up to its deadline), sockets and state."""
-        for producer in tuple(self._session.producers.values()):
-            await asyncio.to_thread(producer.finish)
-        async with self._lock:
-            for endpoint in tuple(self._links):
-                self._close_link(endpoint)
-            self._session.close()
-        self._operations.warn()
+        """Close producers, sockets and state; see `Client.close`."""
+        parts = self._parts.existing()
+        if parts is None:
+            return
+        session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
+        session.begin_closing()
+        producers = tuple(session.producers.values())
+        for producer in producers:
+            producer.begin_closing()
+        for producer in producers:
+            await _finished(producer, end_ms)
+        async with _Turn(parts.lock, end_ms):
+            for endpoint in tuple(parts.links):
+                parts.close_link(endpoint)
+            session.close()
+        session.operations.warn()
 
     async def subscribe(self, topic: str) -> SubscribeResult:
         """Subscribe durably; see `Client.subscribe`."""
@@ -232,29 +279,32 @@ class AsyncClient:
     # --- driving --------------------------------------------------------------------------------
 
     async def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
-        result = await self._carry_out(steps, deadline_ms_max)
-        self._operations.warn()
+        parts = self._parts.here()
+        parts.session.check_open()
+        end_ms = now_ms() + min(parts.session.deadline_ms, deadline_ms_max)
+        async with _Turn(parts.lock, end_ms):
+            result = await self._carry_out(parts, steps, end_ms)
+        parts.session.operations.warn()
         return result
 
-    async def _carry_out(self, steps: Steps[T], deadline_ms_max: int) -> T:
-        async with self._lock:
-            self._session.check_open()
-            end_ms = now_ms() + min(self._session.deadline_ms, deadline_ms_max)
-            try:
-                ask = next(steps)
-                while True:
-                    try:
-                        done = await self._exchange(ask, end_ms)
-                    except FlotillaError as error:
-                        ask = steps.throw(error)
-                    else:
-                        ask = steps.send(done)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
+    async def _carry_out(self, parts: _Parts, steps: Steps[T], end_ms: float) -> T:
+        parts.session.check_open()
+        try:
+            ask = next(steps)
+            while True:
+                try:
+                    done = await self._exchange(parts, ask, end_ms)
+                except FlotillaError as error:
+                    ask = steps.throw(error)
+                else:
+                    ask = steps.send(done)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
-    async def _exchange(self, ask: Ask, end_ms: float) -> Done:
-        exchange = self._session.exchange(ask, end_ms)
+    async def _exchange(self, parts: _Parts, ask: Ask, end_ms: float) -> Done:
+        session = parts.session
+        exchange = session.exchange(ask, end_ms)
         actions = exchange.started(now_ms())
         while True:
             for action in actions:
@@ -262,20 +312,25 @@ class AsyncClient:
                     case Done():
                         return action
                     case Failed(error):
-                        raise await asyncio.to_thread(with_endpoints, error, self.endpoints)
+                        raise await _with_endpoints(error, session.endpoints)
                     case Close(endpoint):
-                        self._close_link(endpoint)
+                        parts.close_link(endpoint)
                     case Pause(wait_ms):
+                        session.check_going_on()
                         await asyncio.sleep(wait_ms / 1000)
                         actions = exchange.resumed(now_ms())
                     case Send():
-                        actions = await self._send(exchange, ask, action)
+                        session.check_going_on()
+                        actions = await self._send(parts, exchange, ask, action)
                     case Listen(endpoint, timeout_ms):
-                        actions = await self._listen(exchange, endpoint, timeout_ms)
+                        actions = await self._listen(parts, exchange, endpoint, timeout_ms)
 
-    async def _send(self, exchange: Exchange, ask: Ask, action: Send) -> list[Action]:
+    async def _send(
+        self, parts: _Parts, exchange: Exchange, ask: Ask, action: Send
+    ) -> list[Action]:
         ask.request.request_id = action.request_id
-        link = await self._link(action.endpoint)
+        until_ms = now_ms() + action.timeout_ms
+        link = await self._link(parts, action.endpoint)
         ready = await _poll(link, zmq.POLLOUT, min(action.timeout_ms, CONNECT_MS_MAX))
         if link.socket not in ready:
             return exchange.unsent(now_ms(), why_unsent(link.monitor in ready))
@@ -284,36 +339,65 @@ class AsyncClient:
             await link.socket.send_multipart(frames, flags=zmq.NOBLOCK)
         except zmq.Again:  # lost between the poll and here
             return exchange.unsent(now_ms())
-        return await self._listen(exchange, action.endpoint, action.timeout_ms)
+        return await self._listen(parts, exchange, action.endpoint, until_ms - now_ms())
 
-    async def _listen(self, exchange: Exchange, endpoint: int, timeout_ms: float) -> list[Action]:
-        link = self._links[endpoint]
+    async def _listen(
+        self, parts: _Parts, exchange: Exchange, endpoint: int, timeout_ms: float
+    ) -> list[Action]:
+        link = parts.links[endpoint]
         reply: Reply | None = None
         ready = await _poll(link, zmq.POLLIN, timeout_ms)
         if link.socket in ready:
             reply = parsed(await link.socket.recv_multipart())
-        return self._session.replied(exchange, reply)
+        return parts.session.replied(exchange, reply)
 
-    async def _link(self, endpoint: int) -> Link:
-        link = self._links.get(endpoint)
+    async def _link(self, parts: _Parts, endpoint: int) -> Link:
+        link = parts.links.get(endpoint)
         if link is not None and await link.monitor.poll(0):  # lost while nobody listened
-            self._close_link(endpoint)
+            parts.close_link(endpoint)
             link = None
         if link is None:
-            link = self._links[endpoint] = open_link(self._context, self.endpoints[endpoint])
+            address = parts.session.endpoints[endpoint]
+            link = parts.links[endpoint] = open_link(parts.context, address)
         return link
 
-    def _close_link(self, endpoint: int) -> None:
-        link = self._links.pop(endpoint, None)
-        if link is not None:
-            link.close()
+
+class _Turn:
+    """The turn of one operation: `async with`. First come, first served; Busy at `end_ms`."""
+
+    def __init__(self, lock: asyncio.Lock, end_ms: float) -> None:
+        self._lock, self._end_ms = lock, end_ms
+
+    async def __aenter__(self) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, self._end_ms - now_ms()) / 1000):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise busy("others took all of its time") from None
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+async def _with_endpoints(error: FlotillaError, endpoints: Sequence[str]) -> FlotillaError:
+    """`with_endpoints` in a thread, as names are looked up; without it if no thread is free."""
+    look_up = asyncio.to_thread(with_endpoints, error, endpoints)
+    try:
+        return await asyncio.wait_for(look_up, 2 * LOOKUP_MS_MAX / 1000)
+    except TimeoutError:
+        return error
 
 
 class AsyncProducer:
-    """`Producer` for asyncio: `send` waits while the queue is full, and returns a future."""
+    """`Producer` for asyncio: `send` waits while the queue is full, and returns a future.
+
+    It looks now and then (`LOOK_S`) whether what it waits for has come, in place of a thread each:
+    those are few, and the application's as well.
+    """
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
+        self._sending = asyncio.Lock()  # who waits for room is served first
 
     async def __aenter__(self) -> Self:
         return self
@@ -328,20 +412,42 @@ class AsyncProducer:
 
     async def send(self, publication: bytes | str) -> asyncio.Future[PutResult]:
         """Queue a publication; the future's result has its own id. Errors as `Producer.send`'s."""
-        self._producer.warn()
-        if self._producer.has_room():
-            return asyncio.wrap_future(self._producer.send(publication))
-        return asyncio.wrap_future(await asyncio.to_thread(self._producer.send, publication))
+        end_ms = now_ms() + self._producer.deadline_ms
+        try:
+            async with asyncio.timeout(self._producer.deadline_ms / 1000), self._sending:
+                while not self._producer.has_room() and now_ms() < end_ms:
+                    await asyncio.sleep(LOOK_S)
+                return asyncio.wrap_future(self._producer.send_by(publication, end_ms))
+        except TimeoutError:
+            raise queue_full() from None
 
     async def flush(self) -> None:
-        """Wait until every publication sent so far has its answer or its error."""
-        await asyncio.to_thread(self._producer.await_answers)
+        """Wait until all sent so far has its answer or its error; see `Producer.flush`."""
+        end_ms = now_ms() + self._producer.deadline_ms
+        due = self._producer.begin_flushing()
+        await _until(lambda: self._producer.has_answered(due), end_ms)
+        self._producer.check_flushed(due)
         self._producer.warn()
 
     async def close(self) -> None:
         """Flush, then stop. What got no answer stays in the outbox."""
-        await asyncio.to_thread(self._producer.finish)
+        self._producer.begin_closing()
+        await _finished(self._producer, now_ms() + self._producer.deadline_ms)
         self._producer.warn()
+
+
+async def _finished(producer: Producer, end_ms: float) -> None:
+    """Await what `Producer.finish` waits for."""
+    due = producer.begin_flushing()
+    await _until(lambda: producer.has_answered(due), end_ms)
+    producer.stop()
+    await _until(producer.has_ended, max(end_ms, now_ms()) + STOP_MS)
+    producer.finish(0.0)
+
+
+async def _until(condition: Callable[[], bool], end_ms: float) -> None:
+    while not condition() and now_ms() < end_ms:
+        await asyncio.sleep(LOOK_S)
 
 
 async def _poll(link: Link, flags: int, timeout_ms: float) -> set[Any]:

@@ -10,18 +10,26 @@ from __future__ import annotations
 import copy
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, NoReturn, Self, TypeVar
 
 from flotilla import checks, retry
 from flotilla.batches import batches_of
 from flotilla.connection import REQUESTS_QUEUED_MAX, Connection, with_endpoints
-from flotilla.errors import Closed, FlotillaError, RecordError, StateRequired, TopicInUse
+from flotilla.errors import (
+    Closed,
+    FlotillaError,
+    RecordError,
+    StateRequired,
+    TopicInUse,
+    Unavailable,
+)
+from flotilla.forks import PerProcess
 from flotilla.losses import Losses
 from flotilla.observer import Observer, Silent
 from flotilla.operations import (
@@ -42,6 +50,7 @@ from flotilla.producer import (
     LINGER_MS,
     LINGER_MS_MAX,
     Producer,
+    finish_all,
 )
 from flotilla.protocol import BATCH_BYTES_MAX, INTEGER_MAX, LEVEL_MAX, Reply, encode_request
 from flotilla.recording import Recording
@@ -58,6 +67,7 @@ from flotilla.retry import (
     Send,
 )
 from flotilla.state import OUTBOX_BYTES_MAX, State
+from flotilla.turns import Ticket, Turns
 
 T = TypeVar("T")
 _HOST_AND_PORT: Final = re.compile(r"\S+:([0-9]{1,5})")
@@ -153,10 +163,19 @@ class Session:
             ask.final,
         )
 
+    def begin_closing(self) -> None:
+        """Let no operation begin any more, and those under way try no longer."""
+        self._is_closed = True
+
     def check_open(self) -> None:
-        """Raise Closed behind `close`."""
+        """Raise Closed once closing has begun."""
         if self._is_closed:
             raise Closed("the client is closed")
+
+    def check_going_on(self) -> None:
+        """Raise the error of an operation that `close` overtakes; it may have happened."""
+        if self._is_closed:
+            raise Unavailable("the client was closed before an answer came", definite=False)
 
     def subscribe(self, topic: str) -> Steps[SubscribeResult]:
         """Return the steps of a SUB, which stands until UNSUB: by whom, without a directory?"""
@@ -189,9 +208,17 @@ class Session:
             check_topic(topic)
         checks.number("wait_ms", wait_ms, 0, DEADLINE_MS_MAX)
         checks.integer("max_count", max_count, 1, INTEGER_MAX)
-        return (
-            self.operations.get(topic, slice_ms, max_count, auto) for slice_ms in slices(wait_ms)
-        )
+        return self._gets(topic, wait_ms, max_count, auto)
+
+    def _gets(
+        self, topic: str | None, wait_ms: float, max_count: int, auto: bool
+    ) -> Iterator[Steps[Delivery | None]]:
+        until_ms = now_ms() + wait_ms
+        for slice_ms in slices(wait_ms, self.deadline_ms):
+            left_ms = max(0, int(until_ms - now_ms()))  # less than the slices, if one took longer
+            yield self.operations.get(topic, min(slice_ms, left_ms), max_count, auto)
+            if now_ms() >= until_ms:
+                return
 
     def adopt(self) -> Steps[Losses]:
         """Return the steps of an adoption, under which no producer can go on."""
@@ -256,7 +283,7 @@ class Session:
 
     def close(self) -> None:
         """Close the state and the recording; producers and sockets have been closed."""
-        self._is_closed = True
+        self.begin_closing()
         self.state.close()
         if self._recording is not None:
             self._recording.close()
@@ -273,15 +300,27 @@ class Session:
             raise TopicInUse(f"{topic} has an open producer, which alone publishes to it")
 
 
+@dataclass(slots=True)
+class _Parts:
+    """What a client is made of in one process."""
+
+    session: Session
+    connection: Connection
+    turns: Turns
+    is_midway: bool = False  # a request or a reply may be on a socket in part
+
+
 class Client:
     """A client of a Flotilla cluster.
 
     `endpoints`: HOST:PORT of any of the nodes, a list or one text with commas. `state_dir`: where
     this client keeps its id, cursors and outbox; without it nothing survives the process, and it
     can't subscribe.
-    `deadline_ms`: how long an operation tries. `observer`: hears of every operation.
-    `record`: instead, a directory in which `flotilla-check` finds them all (docs/recording.md).
-    `rng`: for jitter. Safe to use from several threads; one operation runs at a time.
+    `deadline_ms`: how long a call tries, the wait for its turn included. `observer`: hears of every
+    operation. `record`: instead, a directory in which `flotilla-check` finds them all
+    (docs/recording.md). `rng`: for jitter. Safe to use from several threads; one operation runs at
+    a time (Busy). A child process needs a client of its own (Forked), or has one: without
+    `state_dir` this becomes a new one there.
 
     Every method may raise FlotillaError: `definite` says whether the operation may have happened.
     Opening is lazy: the constructor touches the two directories only (StateError, RecordError).
@@ -300,19 +339,20 @@ class Client:
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         record: str | Path | None = None,
     ) -> None:
-        self._session = Session(
-            endpoints,
-            state_dir=state_dir,
-            deadline_ms=deadline_ms,
-            observer=observer,
-            rng=rng,
-            outbox_bytes_max=outbox_bytes_max,
-            record=record,
-            open_state=self._open_state,
-        )
-        self._operations = self._session.operations
-        self._connection = Connection(self.endpoints)
-        self._lock = threading.Lock()
+        def make() -> _Parts:
+            session = Session(
+                endpoints,
+                state_dir=state_dir,
+                deadline_ms=deadline_ms,
+                observer=observer,
+                rng=rng,
+                outbox_bytes_max=outbox_bytes_max,
+                record=record,
+                open_state=self._open_state,
+            )
+            return _Parts(session, Connection(session.endpoints), Turns())
+
+        self._parts = PerProcess(make, state_dir)
 
     def __enter__(self) -> Self:
         return self
@@ -324,6 +364,17 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be handed to another process: make one there")
+
+    @property
+    def _session(self) -> Session:
+        return self._parts.here().session
+
+    @property
+    def _operations(self) -> Operations:
+        return self._session.operations
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -345,13 +396,23 @@ class Client:
         self._run(self._operations.open())
 
     def close(self) -> None:
-        """Close producers (each sends what it has, up to its deadline), sockets and state."""
-        for producer in tuple(self._session.producers.values()):
-            producer.finish()
-        with self._lock:
-            self._connection.close_all()
-            self._session.close()
-        self._operations.warn()
+        """Close producers (they send what they have, up to the deadline), sockets and state.
+
+        In a process forked from the one that made the client: do nothing.
+        """
+        parts = self._parts.existing()
+        if parts is None:
+            return
+        session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
+        session.begin_closing()
+        finish_all(tuple(session.producers.values()), end_ms)
+
+        def close() -> None:
+            parts.connection.close_all()
+            session.close()
+
+        self._in_turn(parts, end_ms, close)
+        session.operations.warn()
 
     def subscribe(self, topic: str) -> SubscribeResult:
         """Subscribe durably; ids above the result's `last_id` will be delivered.
@@ -473,33 +534,53 @@ class Client:
     # --- driving --------------------------------------------------------------------------------
 
     def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
-        patience_ms = min(self._session.deadline_ms, deadline_ms_max)
-        with self._lock:
-            self._session.check_open()
-            end_ms = now_ms() + patience_ms
-            with self._session.state.turn(patience_ms / 1000):
-                result = self._carried_out(steps, end_ms)
-        self._operations.warn()
+        parts = self._parts.here()
+        parts.session.check_open()
+        end_ms = now_ms() + min(parts.session.deadline_ms, deadline_ms_max)
+
+        def work() -> T:
+            with parts.session.state.turn(max(0.0, end_ms - now_ms()) / 1000):
+                return self._carry_out(parts, steps, end_ms)
+
+        result = self._in_turn(parts, end_ms, work)
+        parts.session.operations.warn()
         return result
 
-    def _carried_out(self, steps: Steps[T], end_ms: float) -> T:
-        state = self._session.state
+    def _in_turn(self, parts: _Parts, end_ms: float, work: Callable[[], T]) -> T:
+        ticket, turns = Ticket(), parts.turns
+        try:
+            turns.await_turn(ticket, end_ms)
+            return work()
+        finally:
+            turns.pop(ticket, None)  # the first call here: see Turns
+            turns.wake()
+
+    def _carry_out(self, parts: _Parts, steps: Steps[T], end_ms: float) -> T:
+        parts.session.check_open()
+        if parts.is_midway:
+            parts.connection.close_all()
+        parts.is_midway = True
         try:
             ask = next(steps)
             while True:
                 try:
-                    with state.away() if ask.wait_ms else nullcontext():
-                        done = self._exchange(ask, end_ms)
+                    with parts.session.state.away() if ask.wait_ms else nullcontext():
+                        done = self._exchange(parts, ask, end_ms)
                 except FlotillaError as error:
                     ask = steps.throw(error)
                 else:
                     ask = steps.send(done)
         except StopIteration as stop:
+            parts.is_midway = False
             result: T = stop.value
             return result
+        except FlotillaError:
+            parts.is_midway = False
+            raise
 
-    def _exchange(self, ask: Ask, end_ms: float) -> Done:
-        exchange = self._session.exchange(ask, end_ms)
+    def _exchange(self, parts: _Parts, ask: Ask, end_ms: float) -> Done:
+        session, connection = parts.session, parts.connection
+        exchange = session.exchange(ask, end_ms)
         actions = exchange.started(now_ms())
         while True:
             for action in actions:
@@ -507,27 +588,31 @@ class Client:
                     case Done():
                         return action
                     case Failed(error):
-                        raise with_endpoints(error, self.endpoints)
+                        raise with_endpoints(error, session.endpoints)
                     case Close(endpoint):
-                        self._connection.close(endpoint)
+                        connection.close(endpoint)
                     case Pause(wait_ms):
+                        session.check_going_on()
                         time.sleep(wait_ms / 1000)
                         actions = exchange.resumed(now_ms())
                     case Send():
-                        actions = self._send(exchange, ask, action)
+                        session.check_going_on()
+                        actions = self._send(parts, exchange, ask, action)
                     case Listen(endpoint, timeout_ms):
-                        actions = self._listen(exchange, endpoint, timeout_ms)
+                        actions = self._listen(parts, exchange, endpoint, timeout_ms)
 
-    def _send(self, exchange: Exchange, ask: Ask, action: Send) -> list[Action]:
+    def _send(self, parts: _Parts, exchange: Exchange, ask: Ask, action: Send) -> list[Action]:
         ask.request.request_id = action.request_id
-        frames = encode_request(ask.request)
-        if not self._connection.send(action.endpoint, frames, action.timeout_ms):
-            return exchange.unsent(now_ms(), self._connection.cause)
-        return self._listen(exchange, action.endpoint, action.timeout_ms)
+        frames, until_ms = encode_request(ask.request), now_ms() + action.timeout_ms
+        if not parts.connection.send(action.endpoint, frames, action.timeout_ms):
+            return exchange.unsent(now_ms(), parts.connection.cause)
+        return self._listen(parts, exchange, action.endpoint, until_ms - now_ms())
 
-    def _listen(self, exchange: Exchange, endpoint: int, timeout_ms: float) -> list[Action]:
+    def _listen(
+        self, parts: _Parts, exchange: Exchange, endpoint: int, timeout_ms: float
+    ) -> list[Action]:
         try:
-            reply = self._connection.receive(endpoint, timeout_ms)
+            reply = parts.connection.receive(endpoint, timeout_ms)
         except ConnectionResetError:
             reply = None
-        return self._session.replied(exchange, reply)
+        return parts.session.replied(exchange, reply)

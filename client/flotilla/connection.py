@@ -10,6 +10,8 @@ queue between the two (a full memory barrier), as ZeroMQ demands of its sockets.
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +23,9 @@ from flotilla.protocol import MESSAGE_BYTES_MAX, ProtocolError, Reply, decode_re
 
 CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time counts as silent
 REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so sends do not block
+LOOKUP_MS_MAX: Final = (
+    200  # for a better word in an error's message: the deadline has passed by then
+)
 LOST: Final = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 RECONNECT_MS: Final = 100  # nobody waits for it: a lost connection's socket is closed
 
@@ -67,27 +72,40 @@ def why_unsent(lost: bool) -> str:
 def with_endpoints(error: FlotillaError, endpoints: Sequence[str]) -> FlotillaError:
     """Return an error whose message names what each endpoint did last (`details["causes"]`).
 
-    Looks up the names of hosts that refused: that may take as long as the resolver does.
+    Looks up the names of hosts that refused, for `LOOKUP_MS_MAX` in all.
     """
     causes = error.details.get("causes")
     if not causes:
         return error
     told = {endpoints[number]: cause for number, cause in sorted(causes.items())}
-    for endpoint, cause in told.items():
-        if cause == "connection refused" and not _is_known(endpoint):
-            told[endpoint] = "name unknown"
+    refused = [endpoint for endpoint, cause in told.items() if cause == "connection refused"]
+    told |= dict.fromkeys(_unknown_names(refused), "name unknown")
     said = ", ".join(f"{endpoint}: {cause}" for endpoint, cause in told.items())
     details = error.details | {"causes": told}
     return type(error)(f"{error.message} ({said})", error.code, error.definite, details)
 
 
-def _is_known(endpoint: str) -> bool:
-    host = endpoint.rpartition("://")[2].rpartition(":")[0].strip("[]")
-    try:
-        socket.getaddrinfo(host, None)
-    except OSError:
-        return False
-    return True
+def _unknown_names(endpoints: Sequence[str]) -> set[str]:
+    """Return those whose host the resolver does not know; it may know in time of none."""
+    unknown: set[str] = set()
+
+    def look_up(endpoint: str) -> None:
+        host = endpoint.rpartition("://")[2].rpartition(":")[0].strip("[]")
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError:
+            unknown.add(endpoint)
+
+    end_s = time.monotonic() + LOOKUP_MS_MAX / 1000
+    threads = [threading.Thread(target=look_up, args=(e,), daemon=True) for e in endpoints]
+    for thread in threads:
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can be had any more: the interpreter ends
+            return set()
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+    return set(unknown)
 
 
 def framed(frames: Sequence[bytes]) -> list[bytes]:

@@ -93,6 +93,10 @@ class Sole:
         """Let other processes have the directory. Idempotent."""
         if self._session >= 0:
             _sign(self._lock)
+        self.forsake()
+
+    def forsake(self) -> None:
+        """Close the files: in a forked process, whose parent keeps the locks on them."""
         for descriptor in (self._session, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -2,6 +2,7 @@
 
     FlotillaError                     every one of them; has code, definite, details
     ├── Unavailable                   no final answer before the deadline
+    │   └── Busy                      its turn never came: other operations of this client ran
     ├── Refused                       a node answered NAK
     │   ├── NotSubscribed             SUB first
     │   ├── UnknownTopic              nobody subscribes to it
@@ -22,6 +23,7 @@
     │   └── InternalError             a defect of the broker
     ├── Closed                        the client or the producer has been closed
     ├── ClusterRecovered              the cluster has lost what it told this client
+    ├── Forked                        made in another process, with a state directory
     ├── TopicInUse                    an open producer alone publishes to the topic
     ├── RecordError                   the record of what this client does cannot be written
     └── StateError                    the client's own state directory
@@ -75,10 +77,20 @@ class FlotillaError(Exception):
 class Unavailable(FlotillaError):
     """The deadline passed without a final answer; `definite`: nothing was carried out.
 
-    Never definite for a publication: it stays in the outbox and is sent before the next one.
+    Never definite for a publication: it stays in the outbox and is sent before the next one. (Its
+    turn never came: `Busy`, which is definite.)
     """
 
     CODE = "unavailable"
+
+
+class Busy(Unavailable):
+    """Other operations of this client took all of the deadline: this one was never begun.
+
+    Always definite: nothing was sent, and nothing stands in the outbox.
+    """
+
+    CODE = "busy"
 
 
 class Refused(FlotillaError):
@@ -197,6 +209,15 @@ class Closed(FlotillaError):
     """The client or the producer has been closed: it does nothing any more."""
 
     CODE = "closed"
+
+
+class Forked(FlotillaError):
+    """The client, or the producer, was made in another process, of which this one was forked.
+
+    `details`: `made_in`, `used_in`.
+    """
+
+    CODE = "forked"
 
 
 class UnheardWarning(UserWarning):

@@ -48,6 +48,7 @@ from flotilla.state import Entry, State
 RESUMES_MAX: Final = 3  # each needs another process that resumes the same id at the same moment
 GET_SLICE_MS: Final = 5_000  # a parked GET's dead node is noticed that much later, no more
 LAST_IDS_BYTES_MAX: Final = 12 * 1024  # of one GET: its header has HEADER_BYTES_MAX
+GET_SLICES_MIN: Final = 4  # in a deadline: others come to their turn; see attempt_timeout_ms
 REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request"})  # whoever asks, whenever
 
 
@@ -614,12 +615,16 @@ def _level_of_caller() -> int:
     return level
 
 
-def slices(wait_ms: float) -> Iterator[int]:
-    """Split a GET's wait into waits of `GET_SLICE_MS` at most; one of 0 for no wait."""
+def slices(wait_ms: float, deadline_ms: float) -> Iterator[int]:
+    """Split a GET's wait into waits of a quarter of the deadline, `GET_SLICE_MS` at most.
+
+    One of 0 for no wait.
+    """
     wait_ms = int(wait_ms)
-    yield min(wait_ms, GET_SLICE_MS)
-    for start_ms in range(GET_SLICE_MS, wait_ms, GET_SLICE_MS):
-        yield min(wait_ms - start_ms, GET_SLICE_MS)
+    slice_ms = max(1, min(GET_SLICE_MS, int(deadline_ms / GET_SLICES_MIN)))
+    yield min(wait_ms, slice_ms)
+    for start_ms in range(slice_ms, wait_ms, slice_ms):
+        yield min(wait_ms - start_ms, slice_ms)
 
 
 def check_topic(topic: str) -> None:

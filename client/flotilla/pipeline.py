@@ -272,19 +272,22 @@ class Pipeline:
         """Take what is answered off the window's front; the next one steers."""
         self._exchange, self._is_known = None, True
         while self._window and self._window[0].done is not None:
-            batch = self._window[0]
-            assert batch.operation is not None, batch.entry.counter
-            assert batch.done is not None, batch.entry.counter
-            result = self._operations.stored(batch.operation, batch.entry, batch.done)
+            self._settle(self._window[0])
             self._window.popleft()
-            for number, future in enumerate(batch.futures):
-                id_ = result.id + number if result.id else 0
-                future.set_result(PutResult(id_, 1, result.duplicate, result.stored))
-            self._answered(len(batch.futures))
         if self._window:
             self._begin()
         else:
             self.endpoint = None
+
+    def _settle(self, batch: Batch) -> None:
+        """Record a batch's ACK, forget its entry and set its results."""
+        assert batch.operation is not None, batch.entry.counter
+        assert batch.done is not None, batch.entry.counter
+        result = self._operations.stored(batch.operation, batch.entry, batch.done)
+        for number, future in enumerate(batch.futures):
+            id_ = result.id + number if result.id else 0
+            future.set_result(PutResult(id_, 1, result.duplicate, result.stored))
+        self._answered(len(batch.futures))
 
     # --- errors ---------------------------------------------------------------------------------
 
@@ -337,12 +340,26 @@ class Pipeline:
     def _fail_all(self, futures: Sequence[Future[PutResult]], error: FlotillaError) -> None:
         for future in futures:
             future.set_exception(error)
+        with self.queue.changed:
+            if error.definite:
+                self.queue.lost += len(futures)
+            else:
+                self.queue.kept += len(futures)
         self._answered(len(futures))
 
     def _answered(self, count: int) -> None:
         with self.queue.changed:
             self.queue.answered += count
             self.queue.changed.notify_all()
+
+    def abandon(self) -> None:
+        """End without the answers that are due: what has none goes to the outbox or stays there."""
+        message = f"the producer of {self.topic} was closed before an answer came"
+        self._give_up(Unavailable(message, definite=False))
+        for batch in self._window:
+            if batch.done is not None:  # answered, and behind one that is not
+                self._settle(batch)
+        self._window.clear()
 
     def stop(self, error: FlotillaError) -> None:
         """Fail everything: what is in the window stays in the outbox."""

@@ -6,9 +6,12 @@ must not: which batch goes when (pipeline.py), retry decisions (retry.py), stora
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import random
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +21,8 @@ from typing import Final, Self
 
 from flotilla.batches import as_bytes
 from flotilla.connection import Connection
-from flotilla.errors import Closed, FlotillaError, Overloaded
+from flotilla.errors import Closed, FlotillaError, Overloaded, Unavailable
+from flotilla.forks import forked
 from flotilla.operations import Operations, PutResult
 from flotilla.pipeline import Pipeline
 from flotilla.retry import (
@@ -32,6 +36,53 @@ BATCH_BYTES: Final = 128 * 1024  # large enough that headers and fsyncs don't co
 IN_FLIGHT_MAX: Final = 16  # batches: covers a round trip with a slow disk in it
 QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024  # then `send` blocks: the process must not grow
 QUEUE_COUNT_MAX: Final = 100_000  # the same for small publications: a future takes half a KiB
+EXIT_PRIORITY: Final = 100  # of multiprocessing: before the finalizers of queues and managers
+STOP_MS: Final = 200  # behind the deadline: for moving what is left into the outbox
+
+_open: Final[set[Producer]] = set()  # producers that have not been closed, of a parent process too
+
+
+def queue_full() -> Overloaded:
+    """Return the error of a `send` that found no room in time."""
+    limit = {"limit": QUEUE_BYTES_MAX}
+    return Overloaded("the producer's queue was full until the deadline", details=limit)
+
+
+def finish_all(producers: Sequence[Producer], end_ms: float) -> None:
+    """Close producers side by side, without warnings; they flush until `end_ms` (monotonic)."""
+    for producer in producers:
+        producer.begin_closing()
+    for producer in producers:
+        producer.finish(end_ms)
+
+
+def _finish_at_exit() -> None:
+    """Close what the application has not, and say on stderr what was not stored by then."""
+    left = [producer for producer in tuple(_open) if producer.is_here()]
+    before = [producer.not_stored() for producer in left]
+    try:
+        if left:
+            finish_all(left, _now_ms() + max(producer.deadline_ms for producer in left))
+    finally:
+        for producer, errors in zip(left, before, strict=True):
+            producer.report(errors)
+
+
+# Behind the end of all threads but daemons: producers', which live until these calls are over.
+atexit.register(_finish_at_exit)
+
+
+@functools.lru_cache(maxsize=1)
+def _finish_at_end_of_child(pid: int) -> None:
+    """Have `_finish_at_exit` called in a process of `multiprocessing`: it leaves `atexit` out."""
+    process, util = map(sys.modules.get, ("multiprocessing.process", "multiprocessing.util"))
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, _finish_at_exit, exitpriority=EXIT_PRIORITY)
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text + "\n")
 
 
 class Producer:
@@ -62,11 +113,14 @@ class Producer:
     ) -> None:
         self.topic = topic
         self.warn = operations.warn
-        self._deadline_ms = deadline_ms
+        self.deadline_ms = deadline_ms
+        self._pid = os.getpid()
+        self._directory = operations.state.directory
         self._on_close = on_close
         self._batch_bytes = batch_bytes
         self._queue = Queue()
         self._is_done = threading.Event()
+        self._has_ended = False  # the thread; guarded by `changed`
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._wakes = select.poll()  # select() refuses descriptors above 1,023
@@ -89,6 +143,8 @@ class Producer:
             in_flight_max,
         )
         self._thread = threading.Thread(target=self._work, name=f"flotilla-{topic}", daemon=True)
+        _open.add(self)
+        _finish_at_end_of_child(self._pid)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -110,68 +166,144 @@ class Producer:
         Blocks while the queue is full; raises Overloaded after the deadline, TooLarge, Closed, or
         what stopped the producer.
         """
+        return self.send_by(publication, _now_ms() + self.deadline_ms)
+
+    def send_by(self, publication: bytes | str, end_ms: float) -> Future[PutResult]:
+        """Queue a publication as `send` does, with another deadline (monotonic)."""
+        self._check_here()
         data = as_bytes(publication)
         self.warn()
         queue = self._queue
         with queue.changed:
-            if not queue.changed.wait_for(self.has_room, self._deadline_ms / 1000):
-                limit = {"limit": QUEUE_BYTES_MAX}
-                raise Overloaded("the producer's queue was full until the deadline", details=limit)
+            left_s = max(0.0, end_ms - _now_ms()) / 1000
+            if not queue.changed.wait_for(self.has_room, left_s):
+                raise queue_full()
             if queue.broken is not None:
                 raise queue.broken.before_start()
             if queue.is_closing:
                 raise Closed(f"the producer of {self.topic} is closed")
             future = queue.put(data, _now_ms())
-            is_news = len(queue.items) == 1 or queue.size_bytes >= self._batch_bytes
-        if is_news:
-            self._wake()
+            if len(queue.items) == 1 or queue.size_bytes >= self._batch_bytes:
+                self._wake()
         return future
 
     def flush(self) -> None:
-        """Wait until every publication sent so far has its answer or its error."""
-        self.await_answers()
-        self.warn()
+        """Wait until every publication sent so far has its answer or its error.
 
-    def await_answers(self) -> None:
-        """Flush without a warning: in whatever thread."""
+        Raises Unavailable, not definite, if that takes longer than the deadline: they go on being
+        sent, and their futures tell.
+        """
+        due = self.begin_flushing()
         with self._queue.changed:
-            if self._is_done.is_set():
-                return  # `close` has flushed, and the pipe's descriptor may be another file's now
-            due = self._queue.sent
-            self._queue.is_hurried = True
-            self._wake()
-            self._queue.changed.wait_for(lambda: self._queue.answered >= due)
+            self._queue.changed.wait_for(lambda: self.has_answered(due), self.deadline_ms / 1000)
+        self.check_flushed(due)
+        self.warn()
 
     def close(self) -> None:
-        """Flush, then stop. What got no answer stays in the outbox."""
-        self.finish()
-        self.warn()
+        """Flush for as long as the deadline, then stop. What got no answer stays in the outbox.
 
-    def finish(self) -> None:
-        """Close without a warning: in whatever thread."""
-        with self._queue.changed:
-            if self._queue.is_closing:
-                return
-            self._queue.is_closing = True
-        self.await_answers()
-        self._is_done.set()
-        self._wake()
-        self._thread.join()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-        self._on_close()
+        In a process forked from the one that made the producer: do nothing.
+        """
+        self.finish(_now_ms() + self.deadline_ms)
+        self.warn()
 
     def has_room(self) -> bool:
         """Tell if `send` would return at once."""
         queue = self._queue
         full = queue.size_bytes >= QUEUE_BYTES_MAX or len(queue.items) >= QUEUE_COUNT_MAX
-        return not full or queue.broken is not None
+        return not full or queue.broken is not None or queue.is_closing
+
+    # --- flushing and closing, in steps that do not wait ----------------------------------------
+
+    def begin_flushing(self) -> int:
+        """Let nothing wait for company any more; return how many answers are due."""
+        self._check_here()
+        with self._queue.changed:
+            self._queue.is_hurried = True
+            self._wake()
+            return self._queue.sent
+
+    def has_answered(self, due: int) -> bool:
+        """Tell if so many have their answer or their error."""
+        return self._queue.answered >= due or self._has_ended
+
+    def check_flushed(self, due: int) -> None:
+        """Raise Unavailable unless so many have their answer."""
+        if not self.has_answered(due):
+            pending = due - self._queue.answered
+            message = (
+                f"{pending} publications to {self.topic} have no answer yet; they go on being sent"
+            )
+            raise Unavailable(message, definite=False, details={"pending": pending})
+
+    def begin_closing(self) -> None:
+        """Take no more publications."""
+        if self.is_here():
+            with self._queue.changed:
+                self._queue.is_closing = True
+                self._queue.changed.notify_all()
+            self.begin_flushing()
+
+    def stop(self) -> None:
+        """End the thread; it moves what has no answer into the outbox first."""
+        self._is_done.set()
+        self._wake()
+
+    def has_ended(self) -> bool:
+        """Tell if the thread has done its last."""
+        return self._has_ended
+
+    def finish(self, end_ms: float) -> None:
+        """Close without a warning, in whatever thread; flush until `end_ms` (monotonic)."""
+        if not self.is_here():
+            return
+        self.begin_closing()
+        changed, due = self._queue.changed, self._queue.sent
+        with changed:
+            changed.wait_for(lambda: self.has_answered(due), max(0.0, end_ms - _now_ms()) / 1000)
+        self.stop()
+        with changed:
+            changed.wait_for(self.has_ended, (max(0.0, end_ms - _now_ms()) + STOP_MS) / 1000)
+            if self in _open:
+                _open.discard(self)
+                self._on_close()
+
+    def is_here(self) -> bool:
+        """Tell if this is the process that made it."""
+        return self._pid == os.getpid()
+
+    def not_stored(self) -> tuple[int, int]:
+        """Return how many publications were answered with an error: not definite, definite."""
+        with self._queue.changed:
+            return self._queue.kept, self._queue.lost
+
+    def report(self, before: tuple[int, int]) -> None:
+        """Say on stderr what was not stored since `before`."""
+        queue = self._queue
+        with queue.changed:
+            kept = queue.kept - before[0] + queue.sent - queue.answered
+            lost = queue.lost - before[1]
+        if self._directory is None:
+            kept, lost = 0, lost + kept
+        ended = f"flotilla: the process ended with an open producer of {self.topic}: "
+        if kept:
+            where = f"the outbox in {self._directory}, for the next process with this directory"
+            _say(f"{ended}{kept} publications were not stored; they stand in {where}")
+        if lost:
+            _say(f"{ended}{lost} publications were not stored and are lost")
+
+    def _check_here(self) -> None:
+        if not self.is_here():
+            raise forked("a producer's thread does not follow", self._pid)
 
     def _wake(self) -> None:
-        try:
-            os.write(self._wake_write, b"\0")
-        except BlockingIOError:
-            return  # the pipe is full of wake-ups already
+        with self._queue.changed:
+            if self._has_ended:
+                return  # the descriptor may be another file's now
+            try:
+                os.write(self._wake_write, b"\0")
+            except BlockingIOError:
+                return  # the pipe is full of wake-ups already
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -179,6 +311,8 @@ class Producer:
         try:
             while not (self._is_done.is_set() or self._queue.broken):
                 self._turn()
+            if not self._queue.broken:
+                self._pipeline.abandon()
         except FlotillaError as error:
             self._pipeline.stop(error)
         except BaseException as error:
@@ -187,6 +321,11 @@ class Producer:
             raise
         finally:
             self._connection.close_all()
+            with self._queue.changed:
+                self._has_ended = True
+                os.close(self._wake_read)
+                os.close(self._wake_write)
+                self._queue.changed.notify_all()
 
     def _turn(self) -> None:
         self._pipeline.turn()

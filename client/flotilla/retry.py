@@ -105,13 +105,19 @@ TELLING: Final = frozenset({"overloaded", "backlog_full", "disk_full"})
 
 
 def attempt_timeout_ms(budget_ms: float, wait_ms: float) -> float:
-    """Return how long to wait for one answer: a third of the budget at most, and the GET's wait."""
+    """Return how long to wait for one answer: a third of the budget at most, and the GET's wait.
+
+    A wait of a quarter of the budget leaves half of that: `ATTEMPTS_MIN` attempts, each with the
+    wait, still end within the budget and one wait.
+    """
+    if wait_ms:
+        budget_ms /= 2
     return min(ATTEMPT_MS, budget_ms / ATTEMPTS_MIN) + wait_ms
 
 
 def exchange_deadline_ms(operation_deadline_ms: float, wait_ms: float) -> float:
-    """Return when to give up, so that a GET that waits has its attempts too."""
-    return operation_deadline_ms + ATTEMPTS_MIN * wait_ms
+    """Return when to give up: what a GET waits for a publication comes on top, once."""
+    return operation_deadline_ms + wait_ms
 
 
 class Routes:

@@ -122,6 +122,9 @@ class SharedState(State):
     def _release(self) -> None:
         self._shared.release()
 
+    def _forsake(self) -> None:
+        self._shared.release()
+
     def _prepare(self, database: sqlite3.Connection) -> None:
         super()._prepare(database)
         database.execute(_SESSION)

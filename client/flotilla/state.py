@@ -17,8 +17,11 @@ part from its release; a generator or a context manager in Python could be parte
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -103,24 +106,25 @@ class State:
         self._lock = threading.RLock()
         self._known: _Known | None = None  # None: to be read
         self._is_closed = False
+        self._has_database = False
         self._is_open = False
         self._claim()
+        _states.add(self)
         try:
-            self._database = self._open()
-            try:
-                self._settled()
-            except BaseException:
-                self._database.close()
-                raise
+            with self._lock:
+                self._database = self._open()
+                self._has_database = True
+            self._settled()
         except BaseException:
-            self._release()
+            self.close()
             raise
 
     def close(self) -> None:
         """Close the database and let another process have the directory."""
         with self._lock:
             self._is_closed = True
-            self._database.close()
+            if self._has_database:
+                self._database.close()
             self._release()
 
     # --- whose turn it is -----------------------------------------------------------------------
@@ -489,6 +493,54 @@ class State:
         if self._sole is not None:
             self._sole.release()
 
+    def _forsake(self) -> None:
+        """Let go of a parent process's lock, which stays taken."""
+        if self._sole is not None:
+            self._sole.forsake()
+
+
+# --- fork() ---------------------------------------------------------------------------------------
+#
+# A child inherits the database, its locks as SQLite knows them, and the lock file. It must neither
+# use nor close the database (sqlite.org/howtocorrupt.html, 2.6), and must let go of the lock file:
+# the directory would stay in use when its owner has died. No thread may be inside SQLite while the
+# process is copied: its own locks would stay taken in the child for ever.
+
+_forking: Final = threading.RLock()  # one fork at a time
+_states: Final[weakref.WeakSet[State]] = weakref.WeakSet()
+_at_fork: Final[list[State]] = []  # whose locks are held during a fork
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    for state in list(_states):
+        state._lock.acquire()
+        _at_fork.append(state)
+
+
+def _after_fork_in_parent() -> None:
+    while _at_fork:
+        _at_fork.pop()._lock.release()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    for state in _at_fork:
+        state._forsake()
+        if state.directory is not None and state._has_database:
+            # Referred to for ever, so that not even the end of the interpreter closes it.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(state._database))
+            _states.discard(state)
+    _after_fork_in_parent()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
+
+# --- SQL ------------------------------------------------------------------------------------------
 
 _SEQUENCE: Final = "UPDATE client SET sequence = ?"
 _DELETE_ENTRY: Final = "DELETE FROM outbox WHERE topic = ? AND counter = ?"

@@ -55,6 +55,8 @@ class Queue:
     since_ms: float = 0.0  # when the oldest came
     sent: int = 0  # publications, ever
     answered: int = 0  # of those
+    kept: int = 0  # answered with an error that is not definite: they stand in the outbox
+    lost: int = 0  # answered with a definite one
     is_hurried: bool = False  # somebody waits in flush
     is_closing: bool = False
     broken: FlotillaError | None = None

@@ -80,11 +80,11 @@ def test_silence_closes_the_socket(node: FakeNode) -> None:
             node.endpoint, state_dir=node.new_directory(), deadline_ms=300
         ) as client:
             await client.open()
-            assert list(client._links) == [0]
+            assert list(client._parts.here().links) == [0]
             node.always(PUT, "deaf")
             with pytest.raises(Unavailable):
                 await client.put("t", "x")
-            assert list(client._links) == []
+            assert list(client._parts.here().links) == []
 
     _run(work())
 

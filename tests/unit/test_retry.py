@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flotilla.errors import BacklogFull, FlotillaError, TooLarge, Unavailable
+from flotilla.operations import slices
 from flotilla.protocol import ACK, ERRORS, NAK, Reply, nak_body
 from flotilla.retry import (
     ATTEMPT_MS,
@@ -119,9 +120,17 @@ def test_three_silent_attempts_at_least_fit_into_any_deadline(deadline_ms: float
     assert driver.now_ms <= deadline_ms
 
 
-def test_a_waiting_get_gets_its_wait_on_top_in_each_attempt_and_in_the_deadline() -> None:
-    assert attempt_timeout_ms(DEADLINE_MS, 5_000) == ATTEMPT_MS + 5_000
-    assert exchange_deadline_ms(100, 5_000) >= 100 + ATTEMPTS_MIN * 5_000
+@pytest.mark.parametrize("deadline_ms", [30, 1_000, 7_500, DEADLINE_MS])
+def test_a_waiting_get_has_its_attempts_within_the_deadline_and_one_wait(
+    deadline_ms: float,
+) -> None:
+    for wait_ms in set(slices(60_000, deadline_ms)):
+        timeout_ms = attempt_timeout_ms(deadline_ms, wait_ms)
+        assert wait_ms < timeout_ms <= ATTEMPT_MS + wait_ms
+        end_ms = exchange_deadline_ms(deadline_ms, wait_ms)
+        assert ATTEMPTS_MIN * timeout_ms <= end_ms + 1e-6
+        assert end_ms == deadline_ms + wait_ms
+    assert sum(slices(60_000, deadline_ms)) == 60_000
 
 
 def test_unavailable_is_indefinite_once_an_attempt_went_unanswered() -> None:

@@ -1,0 +1,55 @@
+"""What a client is made of, one for each process that uses it.
+
+What lives here: the notice that a process was forked. What must not: what of a parent's survives in
+its child (state.py says that of files).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from flotilla.errors import Forked
+
+T = TypeVar("T")
+
+
+class PerProcess(Generic[T]):
+    """The parts of a client, made anew in a child process where that is possible.
+
+    `make()` makes them. `directory`: the client's state directory, None without one; one that has
+    one belongs to the process that made it.
+    """
+
+    def __init__(self, make: Callable[[], T], directory: object) -> None:
+        self._make, self._directory = make, directory
+        self._home = os.getpid()
+        # What a parent made stays in here as well: nothing of it may be used or closed.
+        self._parts: dict[int, T] = {self._home: make()}
+
+    def here(self) -> T:
+        """Return this process's parts. Raises Forked."""
+        pid = os.getpid()
+        parts = self._parts.get(pid)
+        if parts is not None:
+            return parts
+        if self._directory is not None:
+            raise forked(
+                f"its state directory {self._directory} belongs to that process", self._home
+            )
+        return self._parts.setdefault(pid, self._make())  # of two threads one wins
+
+    def existing(self) -> T | None:
+        """Return this process's parts, None if it has none: then there is nothing to close."""
+        return self._parts.get(os.getpid())
+
+
+def forked(why: str, home: int) -> Forked:
+    """Return the error of a client that was made in process `home` and is used in another."""
+    message = (
+        f"this client was made in process {home} and is used in process {os.getpid()}, which was"
+        f" forked from it: {why}; make a client in each process, after the fork, with a state"
+        " directory of its own"
+    )
+    return Forked(message, details={"made_in": home, "used_in": os.getpid()})

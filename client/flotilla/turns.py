@@ -1,0 +1,71 @@
+"""Whose turn it is: the operations of a client run one at a time, in the order of the calls.
+
+What lives here: the queue of those who wait, each no longer than its own deadline. What must not:
+what they wait for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from flotilla.errors import Busy
+
+LOOK_MS: Final = 250  # between looks at the queue: a wake-up that Ctrl-C swallowed costs no more
+
+
+class Ticket:
+    """A call's place in the queue. `woken` is released when it may have become the first."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.woken = threading.Lock()
+        self.woken.acquire()
+
+
+class Turns(dict[Ticket, None]):
+    """The tickets of all calls under way; the first one has its turn.
+
+    Use: `try: await_turn(ticket, …) … finally:`, and as the first call behind `finally`
+    `pop(ticket, None)`, then `wake()`. No lock: this class's methods are C, so that Ctrl-C comes
+    before such a call or behind its effect; between taking a lock with a time limit and the `try`
+    that releases it there is a place for Ctrl-C.
+    """
+
+    def await_turn(self, ticket: Ticket, end_ms: float) -> None:
+        """Queue up until the ticket is the first. Raises Busy at `end_ms` (monotonic).
+
+        At once for a call from inside another one of the same thread, an observer's or a signal
+        handler's: it would wait for itself.
+        """
+        if any(other.thread == ticket.thread for other in list(self)):
+            raise busy("it was called from inside another one")
+        self[ticket] = None
+        while self.first() is not ticket:
+            left_ms = end_ms - time.monotonic() * 1000
+            if left_ms <= 0:
+                raise busy("others took all of its time")
+            ticket.woken.acquire(timeout=min(left_ms, LOOK_MS) / 1000)
+
+    def first(self) -> Ticket | None:
+        """Return the ticket whose turn it is."""
+        return next(iter(list(self)), None)  # a list at one stroke, whoever comes or goes
+
+    def wake(self) -> None:
+        """Tell the first that its turn has come."""
+        first = self.first()
+        try:
+            if first is not None:
+                first.woken.release()
+        except RuntimeError:
+            return  # it has been told
+
+
+def busy(why: str) -> Busy:
+    """Return the error of an operation whose turn never came."""
+    message = (
+        f"a client runs one operation at a time, and {why}: it was not begun, and nothing of it is"
+        " sent or kept"
+    )
+    return Busy(message, details={"kept": 0})

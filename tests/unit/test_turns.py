@@ -1,0 +1,340 @@
+"""A deadline is of the call, its turn awaited included; Ctrl-C leaves no turn taken."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import flotilla
+from flotilla import AsyncClient, Busy, Client, FlotillaError, Overloaded, Unavailable
+from flotilla import connection as connection_module
+from flotilla import producer as producer_module
+from flotilla.observer import Operation, Outcome, Silent
+from flotilla.protocol import GET, PUT
+from tests.unit.fake_node import FakeNode, client_of
+
+DEADLINE_MS = 800
+SLACK_MS = (
+    600  # for a loaded machine; the second of those that wait in turn would need another 1,000
+)
+DEAD = "127.0.0.1:1"
+CALLERS = 6
+INTERRUPTIONS_MIN = 100
+
+Call = Callable[[Client], Any]
+CALLS: dict[str, Call] = {
+    "open": lambda c: c.open(),
+    "put": lambda c: c.put("t", "a"),
+    "put_many": lambda c: c.put_many("t", ["a"] * 3),
+    "subscribe": lambda c: c.subscribe("t"),
+    "unsubscribe": lambda c: c.unsubscribe("t"),
+    "flush": lambda c: c.flush(),
+    "next_counter": lambda c: c.next_counter("t"),
+    "get": lambda c: c.get("t"),
+    "topics": lambda c: c.topics(),
+    "all topics": lambda c: c.topics(everything=True),
+    "status": lambda c: c.status(),
+    "producer": lambda c: c.producer("t"),
+}
+
+
+def _timed(call: Callable[[], object]) -> tuple[float, FlotillaError | None]:
+    begun_s, error = time.monotonic(), None
+    try:
+        call()
+    except FlotillaError as raised:
+        error = raised
+    return (time.monotonic() - begun_s) * 1000, error
+
+
+def _at_once(calls: list[Callable[[], object]]) -> list[tuple[float, FlotillaError | None]]:
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(_timed, calls))
+
+
+@pytest.mark.parametrize("kind", ["refused", "silent"])
+def test_six_puts_at_once_all_end_at_the_deadline(
+    kind: str, node: FakeNode, tmp_path: Path
+) -> None:
+    node.always("REQUEST_ID", "deaf")
+    endpoint = DEAD if kind == "refused" else node.endpoint
+    with Client(endpoint, state_dir=tmp_path, deadline_ms=DEADLINE_MS) as client:
+        ended = _at_once([lambda: client.put("t", "a")] * CALLERS)
+        kept = [error for _, error in ended if error is not None and not error.definite]
+        busy = [error for _, error in ended if isinstance(error, Busy)]
+        assert max(took_ms for took_ms, _ in ended) < DEADLINE_MS + SLACK_MS
+        assert len(kept) + len(busy) == CALLERS
+        assert all(error.definite and error.details["kept"] == 0 for error in busy)
+        assert len(client._session.state.outbox()) == len(kept) >= 1
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_call_waits_for_its_turn_longer_than_its_deadline(
+    name: str, node: FakeNode, tmp_path: Path
+) -> None:
+    with Client(DEAD, state_dir=tmp_path, deadline_ms=DEADLINE_MS) as client:
+        calls: list[Callable[[], object]] = [lambda: CALLS[name](client)] * CALLERS
+        for took_ms, error in _at_once(calls):
+            assert took_ms < DEADLINE_MS + SLACK_MS
+            assert isinstance(error, Unavailable)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_awaited_call_waits_longer_either(name: str, tmp_path: Path) -> None:
+    async def timed(client: AsyncClient) -> None:
+        begun_s = time.monotonic()
+        with pytest.raises(Unavailable):
+            await CALLS[name](client)  # type: ignore[arg-type]
+        assert time.monotonic() - begun_s < (DEADLINE_MS + SLACK_MS) / 1000
+
+    async def scenario() -> None:
+        async with AsyncClient(DEAD, state_dir=tmp_path, deadline_ms=DEADLINE_MS) as client:
+            await asyncio.gather(*[timed(client) for _ in range(CALLERS)])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wait_ms", [400, 1_500])
+def test_a_get_ends_within_its_wait_and_its_deadline(wait_ms: int, node: FakeNode) -> None:
+    with client_of(node, deadline_ms=DEADLINE_MS) as client:
+        client.subscribe("t")
+        node.always(GET, "deaf")
+        took_ms, error = _timed(lambda: client.get("t", wait_ms=wait_ms))
+        assert isinstance(error, Unavailable)
+        assert len(node.of_type(GET)) >= 3
+        assert took_ms < DEADLINE_MS + wait_ms + SLACK_MS
+
+
+def test_a_waiting_get_gives_way_within_a_quarter_of_the_deadline(node: FakeNode) -> None:
+    with client_of(node, deadline_ms=DEADLINE_MS) as client:
+        client.subscribe("t")
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(client.get("t", wait_ms=20_000)))
+        thread.start()
+        node.await_requests(GET, 1)
+        took_ms, error = _timed(lambda: client.put("t", "a"))
+        assert error is None
+        assert took_ms < DEADLINE_MS / 4 + SLACK_MS
+        thread.join(10)
+        assert found[0].publications == (b"a",)
+
+
+def test_turns_are_had_in_the_order_of_the_calls(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        reading = threading.Thread(target=lambda: client.get("t", wait_ms=500))
+        reading.start()
+        node.await_requests(GET, 1)
+        threads = []
+        for number in range(CALLERS):
+            threads.append(threading.Thread(target=client.put, args=("t", str(number))))
+            threads[-1].start()
+            while len(client._parts.here().turns) < number + 2:
+                time.sleep(0.001)
+        for thread in [*threads, reading]:
+            thread.join(10)
+    assert node.cluster.topics["t"] == [b"%d" % number for number in range(CALLERS)]
+
+
+def test_a_call_from_inside_another_is_told_so_at_once(node: FakeNode) -> None:
+    errors: list[FlotillaError | None] = []
+
+    class Meddling(Silent):
+        def on_invoke(self, operation: Operation) -> None:
+            errors.append(_timed(lambda: client.put("u", "b"))[1])
+
+    with client_of(node, observer=Meddling()) as client:
+        took_ms, _ = _timed(lambda: client.unsubscribe("t"))
+    assert took_ms < DEADLINE_MS
+    assert isinstance(errors[0], Busy)
+    assert "inside" in errors[0].message
+
+
+# --- producers ----------------------------------------------------------------------------------
+
+
+def _stuck(node: FakeNode, count: int, **options: Any) -> tuple[Client, list[Any]]:
+    """Return a client with producers of which no publication is answered."""
+    client = client_of(node, deadline_ms=DEADLINE_MS)
+    outs = [client.producer(f"t{number}", **options) for number in range(count)]
+    node.always(PUT, "deaf")
+    for out in outs:
+        out.send("a")
+    return client, outs
+
+
+def test_a_flush_ends_at_the_deadline_and_says_how_many_are_due(node: FakeNode) -> None:
+    node.always(PUT, "deaf")
+    with client_of(node, deadline_ms=DEADLINE_MS) as client:
+        out = client.producer("t", linger_ms=0)
+        out.send("a")
+        node.await_requests(PUT, 1)
+        out.deadline_ms = DEADLINE_MS / 4
+        took_ms, error = _timed(out.flush)
+        assert took_ms < DEADLINE_MS / 4 + SLACK_MS
+        assert isinstance(error, Unavailable)
+        assert (error.definite, error.details["pending"]) == (False, 1)
+
+
+def test_closing_many_producers_takes_one_deadline(node: FakeNode) -> None:
+    client, outs = _stuck(node, 4)
+    futures = [out.send("b") for out in outs]
+    took_ms, error = _timed(client.close)
+    assert error is None
+    assert took_ms < DEADLINE_MS + SLACK_MS
+    for future in futures:
+        kept = future.exception(0)
+        assert isinstance(kept, Unavailable)
+        assert not kept.definite
+
+
+def test_what_a_producer_closed_at_the_deadline_leaves_is_sent_by_the_next(node: FakeNode) -> None:
+    state = node.new_directory()
+    with client_of(node, state) as client:
+        client.subscribe("t")
+    node.always(PUT, "deaf")
+    client = client_of(node, state, deadline_ms=300)
+    out = client.producer("t", linger_ms=60_000, batch_bytes=2)
+    futures = [out.send(text) for text in "abcdef"]
+    client.close()
+    assert all(future.done() for future in futures)
+    node.always(PUT, None)
+    with client_of(node, state) as client:
+        client.flush()
+    assert node.cluster.topics["t"] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_closing_ends_what_other_threads_do(node: FakeNode) -> None:
+    node.always("REQUEST_ID", "deaf")
+    client = client_of(node, deadline_ms=3 * DEADLINE_MS)
+    errors: list[tuple[float, FlotillaError | None]] = []
+    work = threading.Thread(target=lambda: errors.append(_timed(lambda: client.put("t", "a"))))
+    work.start()
+    node.await_requests("REQUEST_ID", 1)
+    took_ms, error = _timed(client.close)
+    work.join(10)
+    assert error is None
+    assert took_ms < 2 * DEADLINE_MS
+    assert isinstance(errors[0][1], Unavailable)
+
+
+def test_many_tasks_at_a_full_queue_all_end_at_the_deadline(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "QUEUE_COUNT_MAX", 1)
+
+    async def timed(out: Any) -> None:
+        begun_s = time.monotonic()
+        with pytest.raises(Overloaded):
+            await out.send("x")
+        assert time.monotonic() - begun_s < (DEADLINE_MS + SLACK_MS) / 1000
+
+    async def scenario() -> None:
+        async with AsyncClient(node.endpoint, deadline_ms=10 * DEADLINE_MS) as client:
+            out = await client.producer("t", linger_ms=60_000)
+            await out.send("first")
+            out._producer.deadline_ms = DEADLINE_MS
+            await asyncio.gather(*[timed(out) for _ in range(60)])
+
+    with pytest.warns(flotilla.UnheardWarning):
+        asyncio.run(scenario())
+
+
+def test_awaited_sends_to_a_full_queue_keep_their_order(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "QUEUE_COUNT_MAX", 2)
+
+    async def scenario() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
+            await client.subscribe("t")
+            async with await client.producer("t", linger_ms=0) as out:
+                await asyncio.gather(*[out.send(str(number)) for number in range(50)])
+                await out.flush()
+
+    asyncio.run(scenario())
+    assert node.cluster.topics["t"] == [b"%d" % number for number in range(50)]
+
+
+def test_a_resolver_that_does_not_answer_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+    monkeypatch.setattr(connection_module.socket, "getaddrinfo", lambda *_: asked.wait(20))
+    with Client(DEAD, state_dir=tmp_path, deadline_ms=300) as client:
+        took_ms, error = _timed(lambda: client.put("t", "a"))
+    asked.set()
+    assert took_ms < 300 + SLACK_MS
+    assert error is not None
+    assert "connection refused" in error.message
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------
+
+
+def _interrupted(work: Callable[[], object], place: int) -> bool:
+    """Do the work, with Ctrl-C at the `place`-th step at which Python looks for signals."""
+    steps = 0
+
+    def at(frame: FrameType, event: str, _: object) -> None:
+        nonlocal steps
+        file = frame.f_code.co_filename
+        if event in ("call", "c_return") and ("/flotilla/" in file or "/zmq/sugar/" in file):
+            steps += 1
+            if steps == place:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(at)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def test_ctrl_c_anywhere_in_a_put_leaves_a_client_that_works(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        for place in itertools.count(1):
+            is_broken = _interrupted(lambda: client.put("t", f"put {place}"), place)  # noqa: B023
+            thread = threading.Thread(target=client.put, args=("t", f"after {place}"))
+            thread.start()
+            thread.join(10)
+            assert not thread.is_alive(), place
+            if not is_broken:
+                break
+        state = client._session.state
+        assert (state.outbox(), state._settled().outbox_bytes) == ([], 0)
+    assert place > INTERRUPTIONS_MIN
+    stored = node.cluster.topics["t"]
+    assert len(set(stored)) == len(stored)
+    order = [int(text.split()[1]) * 2 + text.startswith(b"after") for text in stored]
+    assert order == sorted(order)
+    assert [text for text in stored if text.startswith(b"after")] == [
+        b"after %d" % number for number in range(1, place + 1)
+    ]
+
+
+def test_an_observer_that_fails_in_its_own_way_ends_its_operation_alone(node: FakeNode) -> None:
+    class Failing(Silent):
+        def on_complete(self, operation: Operation, outcome: Outcome) -> None:
+            raise ZeroDivisionError
+
+    with client_of(node, observer=Failing()) as client:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                client.subscribe("t")
+        assert client.status()["node"] == "a"
