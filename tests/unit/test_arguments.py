@@ -97,7 +97,7 @@ CALLS: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize(("options", "error", "name"), WRONG_OPTIONS, ids=str)
+@pytest.mark.parametrize(("options", "error", "name"), WRONG_OPTIONS)
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_wrong_option_is_named_and_makes_no_directory(
     kind: type,
@@ -163,7 +163,7 @@ def test_a_closed_client_says_so_at_once(name: str, tmp_path: Path) -> None:
     assert client.endpoints == ("127.0.0.1:1",)
 
 
-@pytest.mark.parametrize("name", CALLS.keys() - {"messages"})
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"messages"}))
 def test_a_closed_async_client_says_so_at_once(name: str) -> None:
     async def scenario() -> None:
         client = AsyncClient("127.0.0.1:1")
