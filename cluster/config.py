@@ -213,6 +213,11 @@ class NodeConfig:
         "Name and peer address (`host:port`) of every node, this one included: 1, 3, 5 or 7. In "
         "the environment `n1=host:port,n2=host:port,…`."
     )
+    health_file: str = _setting(
+        "A file that the node touches once a second, from its loop: a probe looks at its age and "
+        "asks nobody. Empty: none.",
+        "",
+    )
     raft: Raft = field(default_factory=Raft)
     limits: Limits = field(default_factory=Limits)
     journal: Journal = field(default_factory=Journal)
@@ -470,7 +475,7 @@ def describe() -> str:
     """Return the settings as a Markdown table, in the order of the dataclasses."""
     lines = ["| setting | environment | default | bounds | why |", "|---|---|---|---|---|"]
     for row in SETTINGS.values():
-        default = "must be given" if row.default is MISSING else _shown(row, row.default)
+        default = "must be given" if row.default is MISSING else _shown(row, row.default) or "none"
         bounds = ", ".join(row.of)
         if row.kind is int:
             bounds = f"{_shown(row, row.low)} … {_shown(row, row.high)}"

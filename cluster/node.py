@@ -46,6 +46,7 @@ from cluster.upkeep import Upkeep
 from flotilla.version import VERSION
 
 TICK_S: Final = 0.02  # an idle node wakes this often; elections and heartbeats need no finer
+HEALTH_S: Final = 1.0  # between two touches of the health file; a probe allows for 30
 SLOW_TURN_S: Final = 0.15  # half an election: an operator should know of such a disk
 STOPPING_S_MAX: Final = 5.0  # a stopping node waits this long to hand over and answer
 LINGER_S: Final = 0.2  # the last replies may take that long to leave
@@ -140,6 +141,23 @@ def _raiser(error: Exception) -> Callable[[], None]:
     return raise_it
 
 
+class HealthFile:
+    """A file whose age tells a probe how long ago the loop turned, without a question to the node.
+
+    A node that has too much to do to answer a new connection in time still turns, and is healthy.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._due_s = 0.0
+
+    def touch(self, now: float) -> None:
+        """Make it new if it is time."""
+        if now >= self._due_s:
+            self._due_s = now + HEALTH_S
+            os.utime(self._descriptor)
+
+
 class Node:
     """One running node. `run()` returns when it was told to stop."""
 
@@ -152,6 +170,8 @@ class Node:
         identity = self._identity()
         with _blamed("client_listen", settings.client_listen):
             self._clients = self._open_clients()
+        with _blamed("health_file", settings.health_file):
+            self._health = HealthFile(settings.health_file) if settings.health_file else None
         self._worker = ThreadWorker()
         with _blamed("peer_listen", settings.peer_listen):
             self._peers = self._open_peers(identity)
@@ -279,6 +299,8 @@ class Node:
         answered = time.monotonic()
         replica.finish_turn()
         self._upkeep.tick(now)
+        if self._health is not None:
+            self._health.touch(now)
         self._report_if_slow(now, answered, time.monotonic())
         return replica.busy or clients.has_more
 

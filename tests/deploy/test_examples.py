@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 import tomllib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from cluster.config import SETTINGS, load
+from cluster.local import LocalCluster
 from tests.deploy import engine
 
 EXAMPLE: Final = engine.ROOT / "deploy" / "node.example.toml"
+PROBE: Final = engine.ROOT / "deploy" / "healthy.sh"
+TOUCHED_S: Final = 20.0  # a second, and a busy machine
 
 
 def test_example_is_a_configuration_that_a_node_takes() -> None:
@@ -26,3 +34,37 @@ def test_what_the_example_calls_a_default_is_the_default() -> None:
     }
     assert shown
     assert shown == {key: SETTINGS[key].default for key in shown}
+
+
+def test_the_probe_of_the_image_starts_no_python_and_is_kept_in_the_image() -> None:
+    dockerfile = (engine.ROOT / "deploy" / "Dockerfile").read_text()
+    assert 'CMD ["flotilla-healthy"]' in dockerfile
+    assert "COPY deploy/healthy.sh /usr/local/bin/flotilla-healthy" in dockerfile
+    assert os.access(PROBE, os.X_OK)
+    assert PROBE.read_text().startswith("#!/bin/sh\n")
+
+
+def probed(file: Path) -> int:
+    environ = {"PATH": "/usr/bin:/bin", "FLOTILLA_HEALTH_FILE": str(file)}
+    return subprocess.run([PROBE], env=environ, check=False, stdout=subprocess.DEVNULL).returncode
+
+
+def test_a_node_is_healthy_while_its_loop_turns(
+    local_cluster: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
+    file = tmp_path / "health"
+    assert probed(file) == 1  # no node yet
+    cluster = local_cluster(1, settings={"health_file": str(file)})
+    assert probed(file) == 0
+    os.utime(file, (0, 0))
+    assert probed(file) == 1
+    end_s = time.monotonic() + TOUCHED_S
+    while probed(file) and time.monotonic() < end_s:
+        time.sleep(0.05)  # it touches the file again within a second; there is no event to await
+    assert probed(file) == 0
+    cluster.kill("n1", "STOP")
+    os.utime(file, (time.time() - 29, time.time() - 29))
+    assert probed(file) == 0
+    os.utime(file, (time.time() - 31, time.time() - 31))
+    assert probed(file) == 1
+    cluster.kill("n1", "CONT")

@@ -58,6 +58,23 @@ def test_health_turns_bad_when_node_no_longer_answers(node: str) -> None:
     engine.await_event(node, "health_status: unhealthy", paused_s)
 
 
+def test_the_command_line_works_in_the_container_as_it_is(node: str) -> None:
+    def flotilla(*argv: str) -> str:
+        return engine.run("docker", "exec", node, "flotilla", *argv)
+
+    assert flotilla("topics", "--all").split() == [
+        "topic",
+        "last_id",
+        "subscribers",
+        "backlog_bytes",
+    ]
+    assert flotilla("sub", "t").startswith("subscribed")
+    assert flotilla("put", "t", "hello") == "1"
+    assert flotilla("topics").split()[4:] == ["t", "1", "0", "1"]
+    assert flotilla("get", "t") == "hello"
+    assert "leader" in flotilla("status")
+
+
 def test_sigterm_ends_node_with_exit_code_0_within_the_grace_period(node: str) -> None:
     begun_s = time.monotonic()
     engine.run("docker", "stop", "--time", str(int(STOP_GRACE_S)), node)
