@@ -35,6 +35,7 @@ from flotilla.errors import (
     Recovered,
     Refused,
     StaleRequest,
+    TooMany,
     Unavailable,
     UnheardWarning,
     UnknownClient,
@@ -49,7 +50,8 @@ RESUMES_MAX: Final = 3  # each needs another process that resumes the same id at
 GET_SLICE_MS: Final = 5_000  # a parked GET's dead node is noticed that much later, no more
 LAST_IDS_BYTES_MAX: Final = 12 * 1024  # of one GET: its header has HEADER_BYTES_MAX
 GET_SLICES_MIN: Final = 4  # in a deadline: others come to their turn; see attempt_timeout_ms
-REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request"})  # whoever asks, whenever
+# Whoever asks, whenever: what a PUT is `too_many` of (a client's topics, ids) never gets fewer.
+REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request", "too_many"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +386,8 @@ class Operations:
             if isinstance(error, Unavailable):
                 error.definite = False  # it stays in the outbox, so it will happen
             self.failed(operation, error)
-            if fresh and (error.definite or error.code in REFUSED_FOREVER):
+            takes_no_more = isinstance(error, TooMany)  # so of what follows neither
+            if takes_no_more or (fresh and (error.definite or error.code in REFUSED_FOREVER)):
                 error.details["withdrawn"] = self.state.withdraw(entry)
             elif error.code in REFUSED_FOREVER:
                 error.details["withdrawn"] = self.state.remove(entry)

@@ -21,6 +21,7 @@ from flotilla import (
     Outcome,
     StateRequired,
     TooLarge,
+    TooMany,
     Unavailable,
 )
 from flotilla.protocol import (
@@ -140,6 +141,24 @@ def test_a_full_topic_in_the_outbox_does_not_keep_a_client_from_reading_it(
         node.always(PUT, None)
         client.put("t", "c")
         assert texts_of(client, "t") == [b"b", b"c"]
+
+
+def test_what_is_refused_for_good_in_the_outbox_keeps_no_later_process_from_working(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        for text in "ab":
+            with pytest.raises(Unavailable):
+                client.put("u", text)
+    node.always(PUT, nak("too_many", limit=10_000))
+    with client_of(node, tmp_path) as client, pytest.raises(TooMany) as caught:
+        client.get("t")
+    assert caught.value.details["withdrawn"] == 2, "all that the topic takes no more"
+    with client_of(node, tmp_path) as client:
+        assert client.get("t") is None
+        assert client.next_counter("u") == 1
 
 
 def test_a_lost_state_directory_means_a_new_client(node: FakeNode, tmp_path: Path) -> None:
