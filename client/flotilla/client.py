@@ -147,7 +147,7 @@ class Session:
         self.producers: dict[str, Producer] = {}
         self.heard_ms: float | None = None
         self._rng = rng or random.Random()
-        self._routes = Routes(range(len(self.endpoints)))
+        self._routes = Routes(range(len(self.endpoints)), self.endpoints)
         self._exchanges = 0
         self._name = f"{self._rng.getrandbits(64):016x}"
 
@@ -155,7 +155,7 @@ class Session:
         """Return the retry machine for a request of an operation that gives up at `end_ms`."""
         self._exchanges += 1
         return Exchange(
-            self._routes if ask.endpoint is None else Routes((ask.endpoint,)),
+            self._routes if ask.endpoint is None else Routes((ask.endpoint,), self.endpoints),
             f"{self._name}-{self._exchanges}",
             retry.exchange_deadline_ms(end_ms, ask.wait_ms),
             retry.attempt_timeout_ms(self.deadline_ms, ask.wait_ms),

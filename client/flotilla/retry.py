@@ -14,12 +14,14 @@ attempt that left was refused for certain.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from flotilla.errors import FlotillaError, Unavailable, from_reply
+from flotilla.log import LOG
 from flotilla.protocol import ERRORS, Reply
 
 DEADLINE_MS: Final = 15_000  # an operation's patience: above two elections and a silent node
@@ -124,19 +126,26 @@ class Routes:
     """Which node answers on which endpoint, which hosts the leader, which was silent lately.
 
     `current`: the endpoint of the next request. Invariant: one of `endpoints`. Nodes have no
-    advertised addresses: all of this is learned from replies.
+    advertised addresses: all of this is learned from replies. `names`: of all endpoints, for
+    the log.
     """
 
-    def __init__(self, endpoints: Sequence[int]) -> None:
+    def __init__(self, endpoints: Sequence[int], names: Sequence[str] = ()) -> None:
         assert endpoints, "a client needs an endpoint"
         self.endpoints = tuple(endpoints)
+        self._names = tuple(names)
+        self._leader = ""
         self.current = self.endpoints[0]
         self._endpoint_of: dict[str, int] = {}
         self._shunned_until_ms: dict[int, float] = {}
 
     def answered(self, endpoint: int, reply: Reply, now_ms: float) -> None:
         """Learn from a reply, and head for the leader: known, or perhaps on an unknown endpoint."""
-        self._shunned_until_ms.pop(endpoint, None)
+        if self._shunned_until_ms.pop(endpoint, None) is not None:
+            LOG.info("%s answers again", self.name(endpoint))
+        if reply.leader and reply.leader != self._leader:
+            self._leader = reply.leader
+            LOG.info("%s leads, says %s", reply.leader, self.name(endpoint))
         kept = {n: e for n, e in self._endpoint_of.items() if e != endpoint}
         self._endpoint_of = kept | {reply.node: endpoint}
         if reply.leader in ("", reply.node):
@@ -146,16 +155,23 @@ class Routes:
         candidates = [known] if known is not None else self._unknown()
         self.current = next((e for e in candidates if not self._shunned(e, now_ms)), endpoint)
 
-    def silent(self, endpoint: int, now_ms: float) -> None:
+    def silent(self, endpoint: int, now_ms: float, cause: str = "no answer") -> None:
         """Learn that an endpoint did not answer: others come first for `SHUN_MS`."""
+        # Once for each time that it goes silent: an outage must not fill a log.
+        level = logging.DEBUG if endpoint in self._shunned_until_ms else logging.WARNING
         self._shunned_until_ms[endpoint] = now_ms + SHUN_MS
         self.current = self.after(endpoint, now_ms)
+        LOG.log(level, "%s: %s; next: %s", self.name(endpoint), cause, self.name(self.current))
 
     def after(self, endpoint: int, now_ms: float) -> int:
         """Return the next endpoint in the ring, one that was not silent lately if there is one."""
         here = self.endpoints.index(endpoint)
         ring = self.endpoints[here + 1 :] + self.endpoints[: here + 1]
         return next((e for e in ring if not self._shunned(e, now_ms)), ring[0])
+
+    def name(self, endpoint: int) -> str:
+        """Return what the log calls an endpoint."""
+        return self._names[endpoint] if self._names else f"endpoint {endpoint}"
 
     def _unknown(self) -> list[int]:
         known = set(self._endpoint_of.values())
@@ -242,6 +258,8 @@ class Exchange:
         if code not in ON_NAK or code in self._final:
             return [Failed(from_reply(reply, not self._unsettled, self._attempts))]
         self._last_nak = reply
+        level = logging.INFO if self._setbacks == 0 else logging.DEBUG
+        LOG.log(level, "%s: %s; asking again", self._routes.name(self._endpoint), code)
         self._endpoint = self._place(ON_NAK[code].where, now_ms)
         return self._pause(self._retry_after_ms(reply), now_ms)
 
@@ -252,7 +270,7 @@ class Exchange:
 
     def _elsewhere(self, now_ms: float) -> list[Action]:
         gone = self._endpoint
-        self._routes.silent(gone, now_ms)
+        self._routes.silent(gone, now_ms, self._causes[gone])
         self._endpoint = self._routes.current
         self._setbacks += 1
         all_were_asked = self._setbacks % len(self._routes.endpoints) == 0
@@ -295,6 +313,7 @@ class Exchange:
 
     def _out_of_time(self) -> FlotillaError:
         definite = not self._unsettled
+        LOG.warning("gave up at the deadline, after %d attempts", self._attempts)
         if self._last_nak is None:
             message = "no answer from any node before the deadline"
             details = {"attempts": self._attempts, "causes": self._causes}
