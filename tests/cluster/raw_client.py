@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import struct
+import time
 from typing import Any, Self
 
 from cluster.local import LocalCluster
@@ -68,6 +69,12 @@ class Raw:
                 sent += self.socket.send(view[sent:])
         self.socket.settimeout(WAIT_S)
         return sent
+
+    def wait_for(self, size: int) -> None:
+        """Wait until so much has come, without taking it."""
+        give_up_at = time.monotonic() + WAIT_S
+        while len(self.socket.recv(size, socket.MSG_PEEK)) < size:
+            assert time.monotonic() < give_up_at, "it did not come"
 
     def read_until(self, word: bytes, count: int) -> bool:
         """Read until a word has come so often; False if the connection ends before."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import select
+import json
+import resource
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
+import zmq
 
 from cluster.client_port import READ_BYTES, UNREAD_BYTES_MAX
 from cluster.local import LocalCluster
@@ -19,6 +23,7 @@ from tests.conftest import ClusterFactory
 MIB = 1024 * 1024
 SHARED_MB = 128  # limits.unfinished_bytes_max
 SLACK_MB = 64  # what the allocator keeps, and what a turn holds
+ANSWERED_BYTES = 100_000  # a reply is on its way, and not the handshake alone
 SERVED_S = 2.0  # a request of somebody else, while an attack goes on and the machine is busy
 
 
@@ -84,8 +89,9 @@ def test_replies_that_nobody_reads_hold_a_bounded_share(victim: Victim) -> None:
         for raw in raws:
             raw.offer(get * 250)
         for raw in raws:
-            assert select.select([raw.socket], [], [], SERVED_S)[0], "it is answered"
-        victim.serves_others()
+            raw.wait_for(ANSWERED_BYTES)
+        for _ in range(20):
+            victim.serves_others()
         print("grown by", victim.grown_mb())
     assert victim.grown_mb() < 8 * UNREAD_BYTES_MAX // MIB + SLACK_MB
     victim.serves_others()
@@ -111,3 +117,99 @@ def test_large_headers_hold_a_bounded_share(victim: Victim) -> None:
             assert raw.read_until(b"too_large", messages), "each is answered"
         print("grown by", victim.grown_mb())
     assert victim.grown_mb() < SHARED_MB + SLACK_MB
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def many_descriptors() -> Iterator[int]:
+    """Let this process open as many as it may; yield how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def idle(stack: ExitStack, endpoint: str, count: int, handshake: bool) -> list[Raw]:
+    """Open connections that say nothing more; the node may close them."""
+    raws = []
+    for _ in range(count):
+        try:
+            raws.append(stack.enter_context(Raw(endpoint, handshake=handshake)))
+        except ConnectionError:  # closed already
+            continue
+    return raws
+
+
+@pytest.mark.parametrize("handshake", [False, True], ids=["strangers", "clients"])
+def test_idle_connections_over_the_limit_are_refused_and_who_is_there_goes_on(
+    local_cluster: ClusterFactory, handshake: bool
+) -> None:
+    victim = Victim(local_cluster(1, {"limits.connections_max": 200}))
+    with many_descriptors(), ByHand(victim.endpoint) as hand:
+        hand.ack("STATUS")
+        with ExitStack() as stack:
+            idle(stack, victim.endpoint, 3_000, handshake)
+            for _ in range(20):
+                hand.ack("STATUS")
+            if not handshake:
+                victim.serves_others()  # strangers give way to who says who it is
+        assert victim.grown_mb() < SLACK_MB
+        victim.serves_others()
+    assert "limits.connections_max" in victim.cluster.log_file("n1").read_text()
+
+
+@pytest.mark.slow
+def test_descriptors_are_left_for_journal_and_store_however_many_connect(
+    local_cluster: ClusterFactory,
+) -> None:
+    settings = {"limits.connections_max": 1_000_000, "journal.segment_bytes": 64 * 1024}
+    victim = Victim(local_cluster(1, settings | {"journal.keep_bytes": 64 * 1024}))
+    with many_descriptors() as descriptors, ByHand(victim.endpoint) as hand, ExitStack() as stack:
+        hand.ack("STATUS")
+        idle(stack, victim.endpoint, min(20_000, descriptors - 500), handshake=True)
+        for counter in range(2, 42):  # several segments of the journal
+            hand.ack("PUT", "t", victim.me, counter=counter, publication="x" * 10_000)
+        fds = len(list(Path(f"/proc/{victim.cluster.pids()['n1']}/fd").iterdir()))
+        print("descriptors", fds, "grown by", victim.grown_mb())
+        assert fds < descriptors // 2 + 100
+    assert victim.cluster.pids(), victim.cluster.tails()
+
+
+# --- identities -----------------------------------------------------------------------------------
+
+
+def test_a_second_connection_with_a_living_identity_gets_nothing_of_the_first(
+    victim: Victim,
+) -> None:
+    with ByHand(victim.endpoint) as hand:
+        hand.ack("SUB", "empty", victim.me)
+    header = {"type": "GET", "topic": "empty", "client_id": victim.me, "request_id": "parked"}
+    get = json.dumps(header | {"body": {"wait_ms": 2_000}}).encode()
+    status = b'{"type":"STATUS","request_id":"status"}'
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as first,
+        context.socket(zmq.DEALER) as second,
+    ):
+        for dealer in (first, second):
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.IDENTITY, b"me")
+        first.connect(victim.endpoint)
+        first.send_multipart([b"", get])
+        first.send_multipart([b"", status])
+        assert b'"status"' in first.recv_multipart()[1], "the GET before it is parked"
+        second.connect(victim.endpoint)
+        second.send_multipart([b"", status])
+        assert first.poll(10_000)
+        assert b'"parked"' in first.recv_multipart()[1]
+        assert not second.poll(0)
+        first.close()
+        deadline = time.monotonic() + 10
+        while not second.poll(200):  # what it sent before it was refused is lost
+            assert time.monotonic() < deadline, "the identity is free"
+            second.send_multipart([b"", status])
+        assert b'"status"' in second.recv_multipart()[1]
