@@ -315,6 +315,14 @@ class Broker:
 
     def _serve_topics(self, waiting: Waiting) -> None:
         request = waiting.request
+        if "subscribers" in request.body:
+            found = self.store.subscribers_of(
+                request.topic, request.body["after"], TOPICS_COUNT_MAX + 1
+            )
+            subscribers = found[:TOPICS_COUNT_MAX]
+            more = len(found) > len(subscribers)
+            self._acknowledge(waiting, {"subscribers": subscribers, "more": more})
+            return
         everything = request.body["all"]
         rows = self.store.all_topics() if everything else self.store.topics_of(request.client_id)
         rows = sorted((row for row in rows if row["topic"] > request.body["after"]), key=_topic)

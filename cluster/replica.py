@@ -236,7 +236,7 @@ class Replica:
 
     def _join(self) -> None:
         """Become a member if the peers' hellos or a copy of the store make this node one."""
-        hellos = {name: self._peers.hello_of(name) for name in self.settings.others}
+        hellos = self._hellos()
         founding = founding_set(self.settings.name, self.identity.incarnation, hellos)
         if founding is not None:
             self._found(founding)
@@ -347,7 +347,7 @@ class Replica:
 
     def _name_members(self) -> None:
         """As the node that a cluster was recovered from: name the others, who are empty."""
-        hellos = {name: self._peers.hello_of(name) for name in self.settings.others}
+        hellos = self._hellos()
         named = named_members(self.store.members, hellos)
         if named is not None:
             self.store.name_members(named)
@@ -355,7 +355,12 @@ class Replica:
             self._members_changed()
         elif self._now >= self._next_waiting_s:
             self._next_waiting_s = self._now + WAITING_PERIOD_S
-            self._log("recovered_waits", members=waited_for(self.store.members, hellos))
+            missing = waited_for(self.store.members, hellos)
+            self._log("recovered_waits", level="warning", members=missing)
+
+    def _hellos(self) -> dict[str, Hello | None]:
+        """Return what each other member said on its present connection, None without one."""
+        return {name: self._peers.hello_of(name) for name in self.settings.others}
 
     # --- Raft's Snapshots port ----------------------------------------------------------------
 
@@ -707,7 +712,7 @@ class Replica:
         if self._now < self._next_admit_s:
             return
         self._next_admit_s = self._now + ADMIT_PERIOD_S
-        hellos = {name: self._peers.hello_of(name) for name in self.settings.others}
+        hellos = self._hellos()
         members = {name: self._admission(name)[0] or "" for name in self.settings.others}
         newcomers = to_admit(hellos, members)
         self._neighbours.advice = {}
@@ -777,6 +782,11 @@ class Replica:
         own: dict[str, Any] = {"incarnation": self.identity.incarnation}
         if self.raft is None:
             return own | {"waiting_for": self._neighbours.waiting_for(self._fetch.source)}
+        if missing := waited_for(self.store.members, self._hellos()):
+            own["waiting_for"] = [
+                f"{name}: {reason}; a recovered cluster begins with empty members"
+                for name, reason in missing.items()
+            ]
         return own | self._neighbours.describe(self._now)
 
     def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:

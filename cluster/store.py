@@ -12,6 +12,7 @@ needs them.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, KeysView, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -488,6 +489,21 @@ class Store:
         """Return the client ids that subscribe to a topic: a live view, empty for no topic."""
         found = self._topics.active.get(topic)
         return (found.subscribers if found else dict[str, Subscription]()).keys()
+
+    def subscribers_of(self, topic: str, after: str, count_max: int) -> list[dict[str, Any]]:
+        """Return the first of a topic's subscribers behind the client id `after`, by client id."""
+        found = self._topics.active.get(topic)
+        if found is None:
+            return []
+        ids = (client_id for client_id in found.subscribers if client_id > after)
+        return [
+            {
+                "client_id": client_id,
+                "cursor": found.subscribers[client_id].cursor,
+                "backlog": found.last_id - found.subscribers[client_id].cursor,
+            }
+            for client_id in heapq.nsmallest(count_max, ids)
+        ]
 
     def has_taken(self, client_id: str, topic: str, counter: int) -> bool:
         """Return whether a PUT of the client to the topic with that counter was carried out."""

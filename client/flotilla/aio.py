@@ -190,8 +190,13 @@ class AsyncClient:
         """Subscribe durably; see `Client.subscribe`."""
         return await self._run(self._session.subscribe(topic))
 
-    async def unsubscribe(self, topic: str) -> bool:
-        """End a subscription; return whether there was one. Idempotent."""
+    async def unsubscribe(self, topic: str, *, client_id: str | None = None) -> bool:
+        """End a subscription; return whether there was one. Idempotent.
+
+        `client_id`: another client's, whose state directory is lost: nobody else can end it.
+        """
+        if client_id is not None:
+            return await self._run(self._operations.end_subscription(topic, client_id))
         return await self._run(self._operations.unsubscribe(topic))
 
     async def put(self, topic: str, publication: bytes | str) -> PutResult:
@@ -243,6 +248,10 @@ class AsyncClient:
         """Store that all up to `last_id` is done with; the broker hears of it with the next GET."""
         self._session.check_open()
         self._session.state.raise_cursor(topic, last_id)
+
+    async def subscribers(self, topic: str) -> list[dict[str, Any]]:
+        """Return a topic's subscribers: `client_id`, `cursor`, `backlog` of each."""
+        return await self._run(self._operations.subscribers(topic))
 
     async def adopt(self) -> Losses:
         """Take it as it is what the cluster has lost of what it told this client; see `Client`."""

@@ -147,7 +147,13 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
         return parser
 
     verb("sub", _sub, "Subscribe to a topic.").add_argument("topic")
-    verb("unsub", _unsub, "End a subscription.").add_argument("topic")
+    unsub = verb("unsub", _unsub, "End a subscription.")
+    unsub.add_argument("topic")
+    unsub.add_argument(
+        "--client",
+        metavar="ID",
+        help="another client's, whose state directory is lost (see `topics --subscribers`)",
+    )
     put = verb("put", _put, "Publish; prints the publication's id, or `not stored`.")
     put.add_argument("topic")
     put.usage = f"{put.prog} [options] topic text"
@@ -164,7 +170,9 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
     )
     _add_get_options(verb("get", _get, "Read; a publication is acknowledged once it is written."))
     topics = verb("topics", _topics, "List my subscriptions.")
-    topics.add_argument("--all", action="store_true", help="every topic of the cluster")
+    which = topics.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="every topic of the cluster")
+    which.add_argument("--subscribers", metavar="TOPIC", help="instead: who subscribes to TOPIC")
     topics.add_argument("--json", action="store_true")
     verb(
         "adopt",
@@ -242,7 +250,8 @@ def _run(options: Any) -> int:
 def _client(options: Any) -> Client:
     """Return the client that a command needs. A record is of one process: it shares no state."""
     deadline_ms = int(options.deadline * 1000)
-    if options.verb in ("status", "upgrade") or (options.verb == "topics" and options.all):
+    of_nobody = options.verb == "topics" and (options.all or options.subscribers is not None)
+    if of_nobody or options.verb in ("status", "upgrade"):
         return Client(options.endpoints, deadline_ms=deadline_ms, record=options.record)
     if options.record:
         state, record = options.state, options.record
@@ -331,7 +340,7 @@ def _sub(client: Client, options: Any) -> int:
 
 
 def _unsub(client: Client, options: Any) -> int:
-    was_subscribed = client.unsubscribe(options.topic)
+    was_subscribed = client.unsubscribe(options.topic, client_id=options.client)
     write(b"unsubscribed\n" if was_subscribed else b"was not subscribed\n")
     return OK
 
@@ -495,6 +504,10 @@ def _as_json(message: Message) -> bytes:
 
 
 def _topics(client: Client, options: Any) -> int:
+    if options.subscribers is not None:
+        rows = client.subscribers(options.subscribers)
+        _print_rows(rows, ("client_id", "cursor", "backlog"), options.json)
+        return OK
     columns = ("topic", "last_id", "cursor", "backlog")
     if options.all:
         columns = ("topic", "last_id", "subscribers", "backlog_bytes")

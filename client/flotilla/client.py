@@ -421,8 +421,13 @@ class Client:
         """
         return self._run(self._session.subscribe(topic))
 
-    def unsubscribe(self, topic: str) -> bool:
-        """End a subscription; return whether there was one. Idempotent."""
+    def unsubscribe(self, topic: str, *, client_id: str | None = None) -> bool:
+        """End a subscription; return whether there was one. Idempotent.
+
+        `client_id`: another client's, whose state directory is lost: nobody else can end it.
+        """
+        if client_id is not None:
+            return self._run(self._operations.end_subscription(topic, client_id))
         return self._run(self._operations.unsubscribe(topic))
 
     def put(self, topic: str, publication: bytes | str) -> PutResult:
@@ -494,6 +499,10 @@ class Client:
         state = self._session.state
         with state.turn(self._session.deadline_ms / 1000):
             state.raise_cursor(topic, last_id)
+
+    def subscribers(self, topic: str) -> list[dict[str, Any]]:
+        """Return a topic's subscribers: `client_id`, `cursor`, `backlog` of each."""
+        return self._run(self._operations.subscribers(topic))
 
     def adopt(self) -> Losses:
         """Take it as it is what the cluster has lost of what it told this client; return what.

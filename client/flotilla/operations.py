@@ -458,6 +458,28 @@ class Operations:
             return None
         return Delivery(topic, first_id + known, tuple(publications[known:]))
 
+    def subscribers(self, topic: str) -> Steps[list[dict[str, Any]]]:
+        """TOPICS of one topic's subscribers, by nobody in particular."""
+        check_topic(topic)
+        rows: list[dict[str, Any]] = []
+        more = True
+        while more:
+            after = rows[-1]["client_id"] if rows else ""
+            body = {"all": True, "subscribers": True, "after": after}
+            done = yield Ask(Request(protocol.TOPICS, "", topic, body=body))
+            news = done.reply.body.get("subscribers", [])  # a node of 0.1 answers with topics
+            rows += news
+            more = bool(news) and bool(done.reply.body.get("more"))
+        return rows
+
+    def end_subscription(self, topic: str, client_id: str) -> Steps[bool]:
+        """UNSUB in another client's name, as by hand: its own process need not exist any more."""
+        check_topic(topic)
+        if client_id == self.state.client_id:
+            return (yield from self.unsubscribe(topic))
+        done = yield Ask(Request(protocol.UNSUB, "", topic, client_id))
+        return bool(done.reply.body.get("was_subscribed"))
+
     def topics(self, everything: bool) -> Steps[list[dict[str, Any]]]:
         """TOPICS; the client's own with its own cursors, which the broker may not know yet.
 

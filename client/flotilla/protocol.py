@@ -448,6 +448,11 @@ def _last_ids(body: Mapping[str, Any]) -> dict[str, int]:
 
 def _check_topics(request: Request) -> None:
     _no_batch(request)
+    if request.body.get("subscribers") is True:
+        _needs_topic(request)
+        after = _text(request.body, "after", NAME_BYTES_MAX)
+        request.body = {"all": True, "subscribers": True, "after": after}
+        return
     everything = request.body.get("all") is True
     if not everything:
         _needs_client(request)

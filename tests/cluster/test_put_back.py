@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,6 +91,39 @@ def test_a_reader_with_an_older_state_directory_goes_on_where_the_broker_knows_i
         reader.put("t", "5")
     with open_(cluster, tmp_path / "backup") as reader:
         assert texts(reader) == ["5"]
+
+
+def test_the_subscription_of_a_lost_directory_is_found_and_ended(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Nobody else could: what it has not read would be kept for it for ever."""
+    with open_(cluster, tmp_path / "lost") as lost, open_(cluster, tmp_path / "reader") as reader:
+        lost.subscribe("t")
+        reader.subscribe("t")
+        reader.put_many("t", ["1", "2"])
+        assert texts(reader) == ["1", "2"]
+        lost_id, reader_id = lost.client_id, reader.client_id
+    shutil.rmtree(tmp_path / "lost")
+
+    def flotilla(*words: str) -> tuple[int, str]:
+        [endpoint] = cluster.endpoints().values()
+        command = [sys.executable, "-m", "flotilla.cli", "-e", endpoint, "--state"]
+        done = subprocess.run(
+            [*command, tmp_path / "operator", *words], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout
+
+    code, lines = flotilla("topics", "--subscribers", "t", "--json")
+    rows = {row["client_id"]: row["backlog"] for row in map(json.loads, lines.splitlines())}
+    assert (code, rows) == (0, {lost_id: 2, reader_id: 0})
+    assert flotilla("unsub", "t", "--client", lost_id) == (0, "unsubscribed\n")
+    assert flotilla("unsub", "t", "--client", lost_id) == (0, "was not subscribed\n")
+    assert flotilla("unsub", "t", "--client", "nobody")[0] == 3
+    with open_(cluster, tmp_path / "reader") as reader:
+        assert [row["client_id"] for row in reader.subscribers("t")] == [reader_id]
+        assert reader.subscribers("nowhere") == []
+        assert reader.unsubscribe("t", client_id=reader_id), "its own, as without the name"
+        assert reader.topics() == []
 
 
 # --- the nodes' data directories ------------------------------------------------------------

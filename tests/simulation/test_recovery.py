@@ -87,8 +87,11 @@ def test_a_recovered_node_waits_until_all_the_others_are_there(tmp_path: Path) -
         lab.run(WAITING_PERIOD_S + 1)
         assert not recovered.named()
         assert not lab.leader()
+        [told, *_] = lab.nodes["c"].frontend.status()["waiting_for"]
+        assert told.startswith(f"{name}: not connected")
         lab.start(name)
     recovered.check()
+    assert "waiting_for" not in lab.nodes["c"].frontend.status()
     waits = [fields["members"] for _, event, fields in lab.log if event == "recovered_waits"]
     assert waits[0] == {"a": "not connected", "b": "not connected"}
     assert {"b": "not connected"} in waits

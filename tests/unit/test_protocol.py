@@ -71,6 +71,7 @@ REQUESTS = [
     Request(PUT, "r.1", "t", "c", 2, {"counter": 0, "count": 3}, *BATCH),
     Request(TOPICS, "r.1", "", "c", None, {"all": False, "after": ""}),
     Request(TOPICS, "r.1", "", "", None, {"all": True, "after": ""}),
+    Request(TOPICS, "r.1", "t", "", None, {"all": True, "subscribers": True, "after": "c"}),
     Request(STATUS, "r.1"),
     Request(UPGRADE, "r.1", body={"level": None}),
     Request(UPGRADE, "r.1", body={"level": 255}),
@@ -197,6 +198,7 @@ BAD_REQUESTS = {
     "GET of many as text": _owned(GET, max_count=2, text=True),
     "GET without a client": _frames(GET, topic="t"),
     "TOPICS without a client": _frames(TOPICS),
+    "subscribers of no topic": _frames(TOPICS, body={"subscribers": True}),
 }
 
 TOO_LARGE = {

@@ -416,3 +416,19 @@ def test_the_model_s_entries_are_not_all_refusals() -> None:
     assert sum(code == "ok" for code, _ in answers) > len(answers) / 4
     assert codes >= {"ok", "too_many", "fenced", "stale_request", "counter_gap", "unknown_topic"}
     assert model_store.original([(0, 2, 5), (2, 1, 0)], 1) == 6
+
+
+def test_a_topic_s_subscribers_are_listed_by_id_a_page_at_a_time(bench: Bench) -> None:
+    for client in ("a", "b"):
+        bench.ok(Register(client, True, None, ""))
+    for client in ("p", "a", "b"):
+        bench.ok(Subscribe(client, None, "u", None))
+        bench.put(1, topic="u", client=client)
+    store = bench.store
+    rows = store.subscribers_of("u", "", 2)
+    assert rows == [
+        {"client_id": "a", "cursor": 1, "backlog": 2},
+        {"client_id": "b", "cursor": 2, "backlog": 1},
+    ]
+    assert [row["client_id"] for row in store.subscribers_of("u", "b", 2)] == ["p"]
+    assert store.subscribers_of("u", "p", 2) == store.subscribers_of("nowhere", "", 2) == []
