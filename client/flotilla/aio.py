@@ -432,7 +432,7 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Wait until all sent so far has its answer or its error; see `Producer.flush`."""
-        end_ms = now_ms() + self._producer.deadline_ms
+        end_ms = now_ms() + self._producer.deadline_ms + STOP_MS
         due = self._producer.begin_flushing()
         await _until(lambda: self._producer.has_answered(due), end_ms)
         self._producer.check_flushed(due)

@@ -37,7 +37,7 @@ IN_FLIGHT_MAX: Final = 16  # batches: covers a round trip with a slow disk in it
 QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024  # then `send` blocks: the process must not grow
 QUEUE_COUNT_MAX: Final = 100_000  # the same for small publications: a future takes half a KiB
 EXIT_PRIORITY: Final = 100  # of multiprocessing: before the finalizers of queues and managers
-STOP_MS: Final = 200  # behind the deadline: for moving what is left into the outbox
+STOP_MS: Final = 200  # behind the deadline: what meets it then has its error, or goes to the outbox
 
 _open: Final[set[Producer]] = set()  # producers that have not been closed, of a parent process too
 
@@ -195,7 +195,8 @@ class Producer:
         """
         due = self.begin_flushing()
         with self._queue.changed:
-            self._queue.changed.wait_for(lambda: self.has_answered(due), self.deadline_ms / 1000)
+            patience_s = (self.deadline_ms + STOP_MS) / 1000
+            self._queue.changed.wait_for(lambda: self.has_answered(due), patience_s)
         self.check_flushed(due)
         self.warn()
 

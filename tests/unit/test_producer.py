@@ -197,8 +197,8 @@ def test_after_the_deadline_futures_say_unknown_and_the_producer_goes_on_trying(
         client.subscribe("t")
         with client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=1) as out:
             sent, not_sent = out.send("sent"), out.send("not yet sent, too long to share a batch")
+            errors = [sent.exception(5), not_sent.exception(5)]
             out.flush()
-            errors = [sent.exception(0), not_sent.exception(0)]
             assert [type(error) for error in errors] == [Unavailable, Unavailable]
             assert not any(isinstance(e, Unavailable) and e.definite for e in errors)
             node.always(PUT, None)

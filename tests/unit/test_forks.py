@@ -1,0 +1,340 @@
+"""fork() after a client was made: a clear error, or a new client where there is no directory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flotilla import AsyncClient, Client, FlotillaError
+from flotilla.protocol import PUT, REQUEST_ID
+from tests.unit.fake_node import FakeNode, client_of, texts_of
+
+CHILD_S = 20  # no child needs as long; one that hangs is killed and fails its test
+CHILDREN = 4
+PUTS = 40
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def _in_child(work: Callable[[], Any]) -> Any:
+    """Return what `work` returns in a forked process, as JSON tells it."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(CHILD_S)
+        said = {"error": "none of ours"}
+        try:
+            said = {"result": work()}
+        except FlotillaError as error:
+            said = {"error": type(error).__name__, "text": str(error)}
+        finally:
+            os.write(writing, json.dumps(said).encode())
+            gc.collect()
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        text = file.read()
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, (status, text)
+    return json.loads(text)
+
+
+CALLS: dict[str, Callable[[Client], Any]] = {
+    "open": lambda c: c.open(),
+    "subscribe": lambda c: c.subscribe("t"),
+    "unsubscribe": lambda c: c.unsubscribe("t"),
+    "put": lambda c: c.put("t", "a"),
+    "put_many": lambda c: c.put_many("t", ["a"]),
+    "flush": lambda c: c.flush(),
+    "next_counter": lambda c: c.next_counter("t"),
+    "get": lambda c: c.get("t"),
+    "messages": lambda c: next(iter(c.messages("t", idle_ms=0))),
+    "acknowledge": lambda c: c.acknowledge("t", 1),
+    "topics": lambda c: c.topics(),
+    "status": lambda c: c.status(),
+    "producer": lambda c: c.producer("t"),
+    "client_id": lambda c: c.client_id,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_client_with_a_directory_says_in_a_child_where_it_belongs(
+    name: str, node: FakeNode
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.put("t", "before")
+        before = len(node.requests)
+        said = _in_child(lambda: CALLS[name](client))
+        assert said.get("error") == "Forked", said
+        assert f"made in process {os.getpid()}" in said["text"]
+        assert "after the fork" in said["text"]
+        assert len(node.requests) == before
+        client.put("t", "after")
+        assert texts_of(client) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"messages", "client_id"}))
+def test_an_async_client_says_the_same(name: str, node: FakeNode) -> None:
+    client = AsyncClient(node.endpoint, state_dir=node.new_directory())
+
+    async def call() -> None:
+        await CALLS[name](client)  # type: ignore[arg-type]
+
+    said = _in_child(lambda: asyncio.run(call()))
+    assert said.get("error") == "Forked", said
+    asyncio.run(client.close())
+
+
+def test_a_producer_says_so_and_its_parents_goes_on(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        with client.producer("t") as out:
+            out.send("a").result(5)
+            for work in (lambda: out.send("b"), out.flush):
+                assert _in_child(work)["error"] == "Forked"
+            assert _in_child(out.close) == {"result": None}
+            assert out.send("c").result(5).id == 2
+    assert node.cluster.topics["t"] == [b"a", b"c"]
+
+
+def test_a_child_that_closes_and_collects_what_it_inherited_harms_nobody(node: FakeNode) -> None:
+    directory = node.new_directory()
+    client = client_of(node, directory)
+    client.subscribe("t")
+    box = [client]
+
+    def forget() -> None:
+        with box[0]:
+            pass
+        box.clear()
+
+    for number in range(3):
+        box = [client]
+        assert _in_child(forget) == {"result": None}
+        client.put("t", str(number))
+    client.close()
+    with client_of(node, directory) as again:
+        assert texts_of(again) == [b"0", b"1", b"2"]
+
+
+def test_a_directory_is_free_when_its_owner_has_died_though_children_live(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    code = (
+        "import os, sys, time; from flotilla import Client\n"
+        "client = Client(sys.argv[1], state_dir=sys.argv[2]); client.open()\n"
+        "if os.fork() == 0:\n"
+        "    os.write(1, b'child\\n'); time.sleep(60); os._exit(0)\n"
+        "os.write(1, b'parent\\n'); time.sleep(60)\n"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code, node.endpoint, tmp_path],
+        stdout=subprocess.PIPE,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    with owner:
+        assert owner.stdout is not None
+        try:
+            assert {owner.stdout.readline(), owner.stdout.readline()} == {b"child\n", b"parent\n"}
+            owner.kill()
+            owner.wait(10)
+            with client_of(node, tmp_path) as client:
+                client.open()
+        finally:
+            os.killpg(owner.pid, signal.SIGKILL)
+
+
+def _publish(client: Client, number: int) -> list[int]:
+    return [client.put("t", f"{number}.{turn}").id for turn in range(PUTS)]
+
+
+def test_without_a_directory_each_child_is_a_client_of_its_own(node: FakeNode) -> None:
+    with client_of(node) as reader, Client(node.endpoint) as client:
+        reader.subscribe("t")
+        client.put("t", "parent")
+        mine = client.client_id
+        said = _in_child(lambda: [client.client_id, client.put("t", "child").id, client.client_id])
+        before, id_, after = said["result"]
+        assert (before, id_) == ("", 2)
+        assert after not in ("", mine)
+        assert client.put("t", "parent again").id == 3
+        assert client.client_id == mine
+
+
+def test_what_a_parent_has_not_sent_its_child_does_not_send(node: FakeNode) -> None:
+    with client_of(node) as reader, Client(node.endpoint, deadline_ms=300) as client:
+        reader.subscribe("t")
+        client.open()
+        node.always(PUT, "deaf")
+        with pytest.raises(FlotillaError):
+            client.put("t", "parent")
+        out = client.producer("u", linger_ms=60_000)
+        out.send("queued")
+        node.always(PUT, None)
+        said = _in_child(lambda: [client.flush(), client.put("t", "child").id])
+        assert said == {"result": [None, 1]}
+        client.flush()
+        assert node.cluster.topics["t"] == [b"child", b"parent"]
+        assert [put.topic for put in node.of_type(PUT) if put.topic == "u"] == []
+        with pytest.warns(UserWarning, match="'u'"):
+            out.close()
+
+
+def test_children_of_a_busy_client_publish_each_once(node: FakeNode) -> None:
+    """Fork again and again while threads are inside of all that a client has."""
+    with client_of(node) as mine, Client(node.endpoint, deadline_ms=10_000) as client:
+        mine.subscribe("t")
+        is_over = threading.Event()
+
+        def work() -> None:
+            while not is_over.is_set():
+                client.put("t", "x")
+                mine.put("t", "y")
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        mine.subscribe("p")
+        with mine.producer("p", linger_ms=0) as out:
+            for thread in threads:
+                thread.start()
+            try:
+                for number in range(CHILDREN):
+                    out.send("z")
+                    begun_s = time.monotonic()
+                    said = _in_child(lambda: _publish(client, number))  # noqa: B023
+                    assert len(said["result"]) == PUTS, said
+                    assert _in_child(lambda: mine.put("t", "a"))["error"] == "Forked"
+                    assert time.monotonic() - begun_s < CHILD_S
+            finally:
+                is_over.set()
+                for thread in threads:
+                    thread.join(10)
+    stored = [text for text in node.cluster.topics["t"] if b"." in text]
+    expected = [b"%d.%d" % (number, turn) for number in range(CHILDREN) for turn in range(PUTS)]
+    assert stored == expected
+
+
+def test_a_thread_that_waits_holds_no_childs_turn(node: FakeNode) -> None:
+    with client_of(node) as reader, Client(node.endpoint) as client:
+        reader.subscribe("t")
+        node.always(PUT, "deaf")
+
+        def hold() -> None:
+            with pytest.raises(FlotillaError):
+                client.put("t", "a")
+
+        held = threading.Thread(target=hold)
+        client._session.deadline_ms = 3_000
+        held.start()
+        node.await_requests(PUT, 1)
+        said = _in_child(lambda: client.status()["node"])
+        assert said == {"result": "a"}
+        held.join(10)
+
+
+# --- multiprocessing, and servers that fork -----------------------------------------------------
+
+_shared: Any = None
+
+
+def _pooled(number: int) -> tuple[str, str]:
+    try:
+        return "id", _shared.put("t", f"{number}").id and _shared.client_id
+    except FlotillaError as error:
+        return type(error).__name__, str(error)
+
+
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_a_pool_of_forked_processes(has_directory: bool, node: FakeNode) -> None:
+    global _shared
+    directory = node.new_directory() if has_directory else None
+    with client_of(node) as reader, Client(node.endpoint, state_dir=directory) as client:
+        reader.subscribe("t")
+        client.put("t", "parent")
+        _shared = client
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            said = pool.map_async(_pooled, range(8), chunksize=1).get(CHILD_S)
+        _shared = None
+        assert client.put("t", "parent again").stored
+    if has_directory:
+        assert {kind for kind, _ in said} == {"Forked"}
+        assert len(node.cluster.topics["t"]) == 2
+    else:
+        assert {kind for kind, _ in said} == {"id"}
+        assert client.client_id not in {who for _, who in said}
+        assert len(node.cluster.topics["t"]) == 10
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_client_cannot_be_pickled_for_another_process(kind: type, node: FakeNode) -> None:
+    client = kind(node.endpoint)
+    with pytest.raises(TypeError, match="make one there"):
+        pickle.dumps(client)
+    closing = client.close()
+    if closing is not None:
+        asyncio.run(closing)
+
+
+_SERVER = """
+import os, signal, sys
+from flotilla import Client, FlotillaError
+client = Client(sys.argv[1], state_dir=sys.argv[2] or None, deadline_ms=5_000)  # at import
+client.put("t", "master")
+children = []
+for number in range(3):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for turn in range(10):
+                client.put("t", f"{number}.{turn}")
+            with client.producer("t") as out:
+                out.send(f"{number}.last")
+            os.write(1, b"served\\n")
+        except FlotillaError as error:
+            os.write(1, error.code.encode() + b"\\n")
+        sys.exit(0)
+    children.append(pid)
+for pid in children:
+    assert os.waitpid(pid, 0)[1] == 0
+client.put("t", "master again")
+client.close()
+"""
+
+
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_a_server_that_loads_its_application_and_then_forks_its_workers(
+    has_directory: bool, node: FakeNode, tmp_path: Path
+) -> None:
+    """As gunicorn does with `--preload`."""
+    with client_of(node) as reader:
+        reader.subscribe("t")
+        arguments = [node.endpoint, str(tmp_path / "state") if has_directory else ""]
+        done = subprocess.run(
+            [sys.executable, "-c", _SERVER, *arguments],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        texts = texts_of(reader)
+    assert done.stderr == ""
+    assert done.stdout.split() == [("forked" if has_directory else "served")] * 3
+    assert len(texts) == len(set(texts)) == (2 if has_directory else 2 + 3 * 11)
+    ids = {request.client_id for request in node.of_type(PUT)}
+    assert len(ids) == (1 if has_directory else 4)
+    assert len(node.of_type(REQUEST_ID)) == 1 + len(ids)
