@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -23,11 +23,12 @@ from typing import Any, Final
 
 import orjson
 
+from flotilla import directory
 from flotilla.arguments import OneText, ShowVersion, count, deadline_s, endpoints_type, seconds
 from flotilla.client import Client, now_ms
 from flotilla.completion import SHELLS
-from flotilla.directory import HISTORY_NAME
 from flotilla.errors import FlotillaError, StateInUse, Unavailable, UnheardWarning
+from flotilla.lines import Lines
 from flotilla.operations import Delivery, Message, PutResult
 from flotilla.producer import Producer
 from flotilla.sharing import SharedClient
@@ -40,6 +41,9 @@ FOLLOW_WAIT_MS: Final = 2_000  # one wait of `get --follow`: well below FOLLOW_S
 PROGRESS_S: Final = 0.5  # between two lines of progress: readable
 SILENCE_S: Final = 2.0  # no answer at all: a person wonders by then
 FOLLOW_SILENCE_S: Final = 5.0  # above an election and a silent node, which are nobody's concern
+TURN_S: Final = 2.0  # of `put -`, then others have the state: well below anybody's deadline
+TURN_GAP_S: Final = 2 * directory.LOOK_S  # who waits looks that often
+BURST_PAUSE_S: Final = 0.1  # without a line: above the pauses of a program that writes
 LOOK_S: Final = 0.2  # between looks whether the cluster has answered
 
 OK: Final = 0
@@ -287,7 +291,7 @@ def _shell(client: Client, settings: Any) -> int:
     def topics() -> list[str]:
         return [row["topic"] for row in client.topics()]
 
-    succeeded = Shell(execute, topics, Path(settings.state) / HISTORY_NAME).run()
+    succeeded = Shell(execute, topics, Path(settings.state) / directory.HISTORY_NAME).run()
     return OK if succeeded or sys.stdin.isatty() else FAILED
 
 
@@ -347,7 +351,7 @@ def _unsub(client: Client, options: Any) -> int:
 
 def _put(client: Client, options: Any) -> int:
     if options.text == "-":
-        code, unheard = _put_lines(client, options.topic, sys.stdin.buffer)
+        code, unheard = _put_lines(client, options.topic, Lines(sys.stdin.fileno()))
         return REFUSED if code == OK and unheard and not options.allow_unheard else code
     try:
         result = client.put(options.topic, os.fsencode(options.text))
@@ -417,13 +421,23 @@ class _Tally:
         return ", ".join([*parts, f"stopped before line {stop}"])
 
 
-def _put_lines(client: Client, topic: str, lines: Iterable[bytes]) -> tuple[int, int]:
-    """Publish lines; return the exit code and how many nobody subscribed to."""
+def _put_lines(client: Client, topic: str, lines: Lines) -> tuple[int, int]:
+    """Publish lines; return the exit code and how many nobody subscribed to.
+
+    In bursts: while a producer is open, no command in another terminal has its turn, and the next
+    line may come in an hour.
+    """
     tally = _Tally()
     is_done = False
     try:
-        with client.producer(topic) as producer:
-            _send_lines(producer, lines, tally)
+        client.open()  # which sends what an earlier run has kept, though there be no line
+        line = lines.next()
+        while line is not None and tally.error is None:
+            with client.producer(topic) as producer:
+                _send_burst(producer, line, lines, tally)
+            if tally.error is None:
+                time.sleep(TURN_GAP_S)
+                line = lines.next()
         is_done = tally.error is None
     except FlotillaError as error:
         tally.error = tally.error or error
@@ -438,13 +452,15 @@ def _put_lines(client: Client, topic: str, lines: Iterable[bytes]) -> tuple[int,
     return code, tally.unheard
 
 
-def _send_lines(producer: Producer, lines: Iterable[bytes], tally: _Tally) -> None:
-    for number, line in enumerate(lines, start=1):
-        future = producer.send(line.removesuffix(b"\n"))
-        tally.taken = number
-        future.add_done_callback(functools.partial(tally.add, number))
-        if tally.error is not None:
-            return
+def _send_burst(producer: Producer, first: bytes, lines: Lines, tally: _Tally) -> None:
+    """Send lines until none comes for a moment, or others have waited long enough."""
+    line: bytes | None = first
+    end_s = time.monotonic() + TURN_S
+    while line is not None and tally.error is None:
+        future = producer.send(line)
+        tally.taken += 1
+        future.add_done_callback(functools.partial(tally.add, tally.taken))
+        line = lines.next(BURST_PAUSE_S) if time.monotonic() < end_s else None
 
 
 def _get(client: Client, options: Any) -> int:

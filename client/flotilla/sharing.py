@@ -21,10 +21,12 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from flotilla.client import Client
 from flotilla.directory import Shared
+from flotilla.errors import Fenced
+from flotilla.operations import Delivery
 from flotilla.state import OUTBOX_BYTES_MAX, State, Statement
 
 # The epoch that this session has taken up. A table of its own, as with `provisional`.
@@ -43,6 +45,16 @@ class SharedClient(Client):
     def __init__(self, endpoints: str | Sequence[str], state_dir: str, deadline_ms: int) -> None:
         self._open_state = functools.partial(SharedState, patience_s=deadline_ms / 1000)
         super().__init__(endpoints, state_dir=state_dir, deadline_ms=deadline_ms)
+
+    def get(self, *arguments: Any, **options: Any) -> Delivery | None:
+        """GET as `Client`; again if it waited while another process of ours took up the id."""
+        while True:
+            epoch = self._session.state.epoch
+            try:
+                return super().get(*arguments, **options)
+            except Fenced:
+                if self._session.state.epoch == epoch:
+                    raise
 
     def reading(self) -> AbstractContextManager[None]:
         """Be the only process that is handed publications. Raises StateInUse, as an operation."""

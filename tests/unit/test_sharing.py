@@ -201,6 +201,61 @@ def test_a_producer_has_the_turn_until_it_is_closed(node: FakeNode, directory: s
         assert two.put("t", "c").id == 2
 
 
+def test_put_of_lines_lets_others_in_while_its_input_pauses(
+    node: FakeNode, directory: str, ran: Ran
+) -> None:
+    assert ran(directory, "sub", "t")[0] == 0
+    with terminal(node, directory, "put", "t", "-") as lines:
+        assert lines.stdin is not None
+        assert lines.stdout is not None
+        for number in range(3):
+            lines.stdin.write(b"line %d\n" % number)
+            lines.stdin.flush()
+            node.await_requests(PUT, 2 * number + 1)
+            assert ran(directory, "put", "t", "between") == (0, b"%d\n" % (2 * number + 2), b"")
+        lines.stdin.close()
+        assert lines.stdout.read() == b"3 stored, last id 5\n"
+        assert lines.wait(10) == 0
+    got = ran(directory, "get", "t", "--all")[1].splitlines()
+    assert got == [b"line 0", b"between", b"line 1", b"between", b"line 2", b"between"]
+
+
+def test_put_of_lines_that_never_pause_lets_others_in(
+    node: FakeNode, directory: str, ran: Ran
+) -> None:
+    assert ran(directory, "sub", "t")[0] == 0
+    source = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
+    command = ["-m", "flotilla.cli", "-e", node.endpoint, "--state", directory, "put", "t", "-"]
+    endless = subprocess.Popen(
+        [sys.executable, *command], stdin=source.stdout, env=os.environ | {"PYTHONPATH": "client"}
+    )
+    try:
+        node.await_requests(PUT, 1)
+        assert ran(directory, "--deadline", "20", "topics")[0] == 0
+        assert endless.poll() is None
+    finally:
+        for process in (endless, source):
+            process.kill()
+            process.wait()
+        assert source.stdout is not None
+        source.stdout.close()
+
+
+def test_a_get_that_waits_goes_on_under_an_epoch_that_another_process_has_raised(
+    node: FakeNode, directory: str
+) -> None:
+    with shared(node, directory) as one, shared(node, directory) as two:
+        one.subscribe("t")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(one.get, "t", wait_ms=20_000)
+            node.await_requests(GET, 1)
+            two._operations.reopen()
+            assert two.put("t", "a").id == 1
+            got = waiting.result()
+        assert got is not None
+        assert got.publications == (b"a",)
+
+
 def test_a_client_of_the_library_shares_with_nobody(node: FakeNode, directory: str) -> None:
     with Client(node.endpoint, state_dir=directory) as alone:
         alone.subscribe("t")
