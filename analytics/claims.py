@@ -34,12 +34,13 @@ class Claim:
 CLAIMS: Final[Mapping[str, Claim]] = {
     "lost": Claim(
         "an acknowledged publication never reached a subscriber that was owed it, though it got"
-        " later ones (middle; prefix: nothing lower came) or drained the topic (tail)",
+        " later ones (middle; prefix: nothing lower came) or drained the topic (tail), or its"
+        " library had it and never handed it over (unhanded)",
         needs_whole=Part.HISTORY,  # the answer that brought it, or the UNSUB
     ),
     "duplicate_stored": Claim("one publication stands under two ids"),
     "duplicate_delivered": Claim(
-        "an id was handed over twice, asked for once",
+        "an id was handed over twice, asked for once, or again after it was acknowledged",
         needs_whole=Part.HISTORY,  # the GET without an answer after which it may come again
     ),
     "inconsistent_id": Claim("one id was seen with different publications"),

@@ -93,6 +93,18 @@ def crowded(pieces: DataFrame, keys: Sequence[str]) -> DataFrame:
     )
 
 
+def overlapping(pieces: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the split `pieces` that overlap one below them: of each pair that does, one at least.
+
+    Below: with a lower `first`, or the same and no higher `last`.
+    """
+    return (
+        pieces.withColumn("reach", _reach(_order(keys)))
+        .where(F.col("first") <= F.col("reach"))
+        .drop("reach")
+    )
+
+
 def exploded(runs: DataFrame, name: str) -> DataFrame:
     """Return one row a position of `runs`, called `name`, instead of `first` and `last`."""
     positions = F.explode(F.sequence("first", "last"))

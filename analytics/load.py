@@ -178,6 +178,7 @@ def _lacks() -> Column:
         put & invoke & F.col("counter").isNull(),
         put & ok & F.col("first_id").isNull(),
         sub & ok & F.col("last_id").isNull(),
+        _is_handling() & _lacks_of_handling(),
         F.col("digests").isNotNull() & ~F.coalesce(_has_all_digests(), F.lit(False)),
     ]
     return reduce(lambda left, right: left | right, rules)
@@ -187,9 +188,25 @@ def _is_operation() -> Column:
     return F.col("f").isin("put", "get", "sub", "unsub")
 
 
+def _is_handling() -> Column:
+    return F.col("f").isin(*schema.HANDLINGS)
+
+
+def _lacks_of_handling() -> Column:
+    """Return whether it isn't said whose it is, or of which ids."""
+    names = ("op_id", "session", "client_id", "topic", "last_id")
+    missing = [F.col(name).isNull() for name in names]
+    ids = F.col("last_id") - F.coalesce("first_id", "last_id") + 1
+    is_wrong = ((F.col("f") != "ack") & F.col("first_id").isNull()) | ~ids.between(
+        1, schema.COUNT_MAX
+    )
+    return reduce(lambda left, right: left | right, missing, is_wrong)
+
+
 def _is_beyond() -> Column:
-    """Return whether a row is an operation with a number that no recorder writes."""
-    return _is_operation() & F.coalesce(_has_number_beyond(), F.lit(False))
+    """Return whether an operation or handling has a number that no recorder writes."""
+    is_either = _is_operation() | _is_handling()
+    return is_either & F.coalesce(_has_number_beyond(), F.lit(False))
 
 
 def _has_number_beyond() -> Column:
@@ -197,7 +214,7 @@ def _has_number_beyond() -> Column:
 
     Plain comparisons: Parquet's statistics answer them without a look at the rows.
     """
-    numbers = ("counter", "count", "first_id", "last_id", "cursor", "asked", "epoch")
+    numbers = ("counter", "count", "first_id", "last_id", "cursor", "asked", "epoch", "redelivered")
     beyond = [(F.col(one) < 0) | (F.col(one) > schema.NUMBER_MAX) for one in numbers]
     return reduce(lambda left, right: left | right, beyond, F.col("count") > schema.COUNT_MAX)
 

@@ -25,7 +25,16 @@ OF_INVOKE: Final = ("counter", "count")
 OF_PUT: Final = ("counter", "count", "digests")
 BOTH: Final = ("client_id", "session", "topic", "host", "digests", *OF_INVOKE)
 TEXTS: Final = ("f", "client_id", "topic", "host", "digests")
-ANSWER: Final = ("first_id", "last_id", "items", "corrupt", "duplicate", "resumed", "cursor")
+ANSWER: Final = (
+    "first_id",
+    "last_id",
+    "items",
+    "corrupt",
+    "duplicate",
+    "resumed",
+    "cursor",
+    "handed_apart",
+)
 
 
 def tallies_of(events: DataFrame) -> DataFrame:

@@ -16,7 +16,8 @@ LINE: Final = (
     " counter BIGINT, count BIGINT, first_id BIGINT, last_id BIGINT,"
     " items ARRAY<ARRAY<STRING>>, corrupt ARRAY<ARRAY<STRING>>, error STRING, attempt BIGINT,"
     " duplicate BOOLEAN, phase STRING, epoch BIGINT, resumed BOOLEAN, cursor BIGINT,"
-    " digests STRING, invoke_ns BIGINT, asked BIGINT"
+    " digests STRING, invoke_ns BIGINT, asked BIGINT,"
+    " handed_apart BOOLEAN, redelivered BIGINT"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"
@@ -53,7 +54,8 @@ COUNT_MAX: Final = 2**24  # publications in one operation: far more than a batch
 DIGEST_DIGITS: Final = 16  # of one publication, in `digests`
 
 TYPES: Final = ("invoke", "ok", "fail", "info")
-FUNCTIONS: Final = ("put", "get", "sub", "unsub", "fault", "phase")
+HANDLINGS: Final = ("hand", "ack", "release")
+FUNCTIONS: Final = ("put", "get", "sub", "unsub", "fault", "phase", *HANDLINGS)
 
 # An operation's key: its invoke and its completion share it.
 KEY: Final = ("run_id", "process", "op_id")

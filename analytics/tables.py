@@ -3,9 +3,11 @@
 puts           one row a PUT: producer, first and last counter, outcome, first id
 gets           one row a GET: subscriber, cursor it asked with, first and last id that came
 deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = id + `shift`
-asides         the events that are of no PUT or GET: few
+asides         the events that are of no PUT or GET, nor of what was handed over: few
 ends           one row a run: `end_ns`, when its last event was
 ticks          one row a millisecond in which PUTs were acknowledged: when first, when last
+handlings      one row a step between a client and its application: what is handed over (`hand`),
+               acknowledged (`ack`), given back (`release`), as runs of ids
 controls       one row a SUB or UNSUB, with what the broker said of the cursor
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
 drains         one row a subscriber that reached a topic's tombstone
@@ -41,8 +43,14 @@ from analytics.doubts import (
     without,
 )
 from analytics.pairs import joined, operations, tallies_of, unpaired_of
-from analytics.runs import PLACE, acknowledged_runs, counters_of_places, counters_of_puts
-from analytics.schema import DIGEST_DIGITS, KEY, operation
+from analytics.runs import (
+    PLACE,
+    acknowledged_runs,
+    counters_of_places,
+    counters_of_puts,
+    one_host,
+)
+from analytics.schema import DIGEST_DIGITS, HANDLINGS, KEY, operation
 from analytics.truth import Truth
 
 TICK_NS: Final = 1_000_000
@@ -58,6 +66,7 @@ class Tables:
     ends: DataFrame
     ticks: DataFrame
     deliveries: DataFrame
+    handlings: DataFrame
     subscriptions: DataFrame
     drains: DataFrame
     places: DataFrame
@@ -79,7 +88,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
     tallies = keep("tallies", tallies_of(events))
     unpaired = keep("unpaired", unpaired_of(tallies))
     puts = keep("puts", puts_of(operations(events, "put", unpaired)))
-    asides = keep("asides", events.where(~F.col("f").isin("put", "get")))
+    asides = keep("asides", events.where(~F.col("f").isin("put", "get", *HANDLINGS)))
     controls = keep("controls", controls_of(asides))
     answers = keep("answers", answers_of(operations(events, "get", unpaired)))
     deliveries = deliveries_of(answers)
@@ -96,6 +105,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
         ends=keep("ends", ends_of(tallies)),
         ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
         deliveries=deliveries,
+        handlings=keep("handlings", handlings_of(events)),
         subscriptions=subscriptions,
         drains=keep("drains", drains_of(asides)),
         places=places,
@@ -162,6 +172,7 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         "invoke_ns",
         "end_ns",
         "digests",
+        F.coalesce("handed_apart", F.lit(False)).alias("handed_apart"),
         "pieces",
         _of_pieces(lambda one: one["first"], F.array_min).alias("first"),
         _of_pieces(lambda one: one["last"], F.array_max).alias("last"),
@@ -221,6 +232,22 @@ def deliveries_of(answers: DataFrame) -> DataFrame:
         F.col("digests").isNotNull().alias("is_nameless"),
         F.explode("pieces").alias("piece"),
     ).select(*of_answer, "is_nameless", "piece.*")
+
+
+def handlings_of(events: DataFrame) -> DataFrame:
+    """Return `handlings`. An `ack` has no `first` but of what is handed over at most once."""
+    return events.where(F.col("f").isin(*HANDLINGS)).select(
+        *KEY,
+        "f",
+        "client_id",
+        "topic",
+        "session",
+        one_host(),
+        "t_ns",
+        F.col("first_id").alias("first"),
+        F.col("last_id").alias("last"),
+        "cursor",
+    )
 
 
 def controls_of(events: DataFrame) -> DataFrame:

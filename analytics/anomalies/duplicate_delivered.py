@@ -1,6 +1,6 @@
 """An id that a subscriber was handed twice without having asked for it twice."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
@@ -20,8 +20,13 @@ def duplicate_delivered(tables: Tables) -> DataFrame:
     that was asked with; one inside what the same session got already, when it has moved its cursor
     only part of the way there; one twice in one answer. An application may move its cursor as it
     likes, so what it recorded is judged by the cursor alone.
+
+    Of what an application was handed: an id twice in a session, not given back in between; one that
+    it had acknowledged before. To hand over again what a crash left unacknowledged is legal. What
+    different processes were handed is compared only where an application recorded itself: in runs
+    of ours one may go on with a copy of another one's state.
     """
-    pairs = _again(tables).unionByName(_twice_in_one(tables))
+    pairs = _again(tables).unionByName(_twice_in_one(tables)).unionByName(_handed_again(tables))
     return (
         pairs.groupBy(*OWNER, "id")
         .agg(F.min("pair").alias("pair"))
@@ -78,6 +83,75 @@ def _moved_partly(ids: DataFrame, tables: Tables) -> DataFrame:
     pairs = ids.where(same_session & (F.col("earlier_asked") < F.col("asked")))
     same_client = [pairs[name].eqNullSafe(silences[name]) for name in (*OWNER, "process")]
     return pairs.join(silences, [*same_client, between], "leftanti")
+
+
+def _handed_again(tables: Tables) -> DataFrame:
+    columns = (*OWNER, "process", "session", "op_id", "at", "t_ns", "first", "last")
+    hands = tables.handlings.where(F.col("f") == "hand")
+    pieces = intervals.split(hands.select(*columns))
+    pairs = _both_ways(intervals.overlapping(pieces, OWNER), pieces)
+    nameless = only(tables.gets.where(F.col("digests").isNotNull()), pairs, OWNER[:2])
+    of_application = nameless.select(*OWNER[:2]).distinct().withColumn("is_nameless", F.lit(True))
+    judged = (
+        pairs.join(F.broadcast(of_application), list(OWNER[:2]), "left")
+        .withColumn("is_nameless", F.coalesce("is_nameless", F.lit(False)))
+        .where(_is_before("earlier_", ""))
+    )
+    ids = intervals.exploded(judged, "id")
+    pair = F.struct(
+        operation("earlier_process", "earlier_op_id").alias("earlier"),
+        operation().alias("later"),
+    ).alias("pair")
+    found = _not_given_back(ids, tables).unionByName(_acknowledged_before(ids, hands))
+    return found.select(*OWNER, "id", pair)
+
+
+def _both_ways(some: DataFrame, pieces: DataFrame) -> DataFrame:
+    """Return the parts that two hand-overs have in common, either of them as the `earlier_` one."""
+    own = ("process", "session", "op_id", "at", "t_ns")
+    names = {name: f"earlier_{name}" for name in own}
+    few = only(pieces, some, SHARE)
+    one = intervals.common(some, few.withColumnsRenamed(names), OWNER)
+    other = intervals.common(few, some.withColumnsRenamed(names), OWNER)
+    return one.unionByName(other)
+
+
+def _is_before(earlier: str, later: str) -> Column:
+    """Return whether one step came before another one, as far as that is known."""
+    same = F.col(f"{earlier}process") == F.col(f"{later}process")
+    in_order = F.col(f"{earlier}op_id") < F.col(f"{later}op_id")
+    one_clock = F.col(f"{earlier}at") == F.col(f"{later}at")
+    in_time = F.col(f"{earlier}t_ns") < F.col(f"{later}t_ns")
+    return F.when(same, in_order).otherwise(F.col("is_nameless") & one_clock & in_time)
+
+
+def _not_given_back(ids: DataFrame, tables: Tables) -> DataFrame:
+    same_session = (F.col("process") == F.col("earlier_process")) & (
+        F.col("session") == F.col("earlier_session")
+    )
+    releases = only(tables.handlings.where(F.col("f") == "release"), ids, OWNER).select(
+        *(F.col(name).alias(f"back_{name}") for name in (*OWNER, "process", "session")),
+        F.col("op_id").alias("back_op_id"),
+        F.col("first").alias("back_first"),
+        F.col("last").alias("back_last"),
+    )
+    same = [F.col(name) == F.col(f"back_{name}") for name in (*OWNER, "process", "session")]
+    between = (F.col("back_op_id") > F.col("earlier_op_id")) & (
+        F.col("back_op_id") < F.col("op_id")
+    )
+    inside = F.col("id").between(F.col("back_first"), F.col("back_last"))
+    return ids.where(same_session).join(releases, [*same, between, inside], "leftanti")
+
+
+def _acknowledged_before(ids: DataFrame, hands: DataFrame) -> DataFrame:
+    known = only(hands.where(F.col("cursor").isNotNull()), ids, OWNER).select(
+        *(F.col(name).alias(f"known_{name}") for name in OWNER),
+        *(F.col(name).alias(f"known_{name}") for name in ("process", "op_id", "at", "t_ns")),
+        F.col("cursor").alias("known_cursor"),
+    )
+    same = [F.col(name) == F.col(f"known_{name}") for name in OWNER]
+    above = F.col("known_cursor") >= F.col("id")
+    return ids.join(known, [*same, above, _is_before("known_", "")], "leftsemi")
 
 
 def _twice_in_one(tables: Tables) -> DataFrame:

@@ -17,8 +17,10 @@ def lost(tables: Tables) -> DataFrame:
     Owed are ids above the subscription's start: below the highest one that the subscriber got
     (`prefix`: nothing came before, `middle`), and, once it has drained, also above it (`tail`).
     `unstored`: the PUT was answered "nobody subscribes" although this subscription stood.
+    `unhanded`: a GET brought it, its library has never handed it over, and the cursor has passed it
+    (`other_id`).
     """
-    return _undelivered(tables).unionByName(_unstored(tables))
+    return _undelivered(tables).unionByName(_unstored(tables)).unionByName(_unhanded(tables))
 
 
 def _undelivered(tables: Tables) -> DataFrame:
@@ -45,6 +47,48 @@ def _undelivered(tables: Tables) -> DataFrame:
                 counter=F.col("proof.counter"),
                 detail=F.col("detail"),
                 operations=F.array("proof.put", "made_by"),
+            )
+        )
+    )
+
+
+def _unhanded(tables: Tables) -> DataFrame:
+    hands = tables.handlings.where(F.col("f") == "hand")
+    passed = (
+        tables.gets.where((F.col("outcome") == "ok") & F.col("asked").isNotNull())
+        .select(*OWNER, F.col("asked").alias("passed"))
+        .unionByName(hands.select(*OWNER, F.col("cursor").alias("passed")))
+        .groupBy(*OWNER)
+        .agg(F.max("passed").alias("passed"))
+    )
+    standing = tables.subscriptions.where(~F.col("ended")).select(*OWNER, "start_id")
+    brought = tables.deliveries.where("handed_apart").select(
+        *OWNER, operation().alias("get"), "first", "last"
+    )
+    wanted = intervals.split(
+        brought.join(standing, list(OWNER))
+        .join(passed, list(OWNER))
+        .withColumn("first", F.greatest("first", F.col("start_id") + 1))
+        .withColumn("last", F.least("last", "passed"))
+    )
+    others = tables.deliveries.where(~F.col("handed_apart")).select(*OWNER, "first", "last")
+    ahead = tables.handlings.where((F.col("f") == "ack") & F.col("first").isNotNull())
+    handed = hands.unionByName(ahead).select(*OWNER, "first", "last").unionByName(others)
+    cover = only(intervals.split(handed), wanted, (*OWNER, "bucket"))
+    missing = intervals.uncovered(wanted, cover, OWNER)
+    return (
+        intervals.exploded(missing, "id")
+        .groupBy(*OWNER, "id", "passed")
+        .agg(F.min("get").alias("get"))
+        .select(
+            *evidence(
+                run_id=F.col("run_id"),
+                topic=F.col("topic"),
+                client_id=F.col("client_id"),
+                id=F.col("id"),
+                other_id=F.col("passed"),
+                detail=F.lit("unhanded"),
+                operations=F.array("get"),
             )
         )
     )

@@ -6,7 +6,7 @@ from collections import defaultdict
 from itertools import groupby, pairwise
 from operator import itemgetter
 
-from analytics.twins.run import Evidence, Get, Key, Put, Run, digests_of
+from analytics.twins.run import Evidence, Get, Handling, Key, Put, Run, digests_of
 
 
 def lost(run: Run) -> list[Evidence]:
@@ -16,7 +16,7 @@ def lost(run: Run) -> list[Evidence]:
         for id_, counter in put.ids():
             proof = (put.key, put.producer, counter)
             acked[put.topic][id_] = min(proof, acked[put.topic].get(id_, proof))
-    found = _unstored(run)
+    found = [*_unstored(run), *_unhanded(run)]
     for one in run.standing():
         owner = (one.client_id, one.topic)
         got = {id_ for get in run.gets if _owner(get) == owner for id_ in get.ids()}
@@ -48,6 +48,30 @@ def _unstored(run: Run) -> list[Evidence]:
         if (one.topic, one.host) == (put.topic, put.host) and put.invoke_ns > one.begun_ns
         for counter in put.counters
     ]
+
+
+def _unhanded(run: Run) -> list[Evidence]:
+    found = []
+    for one in run.standing():
+        owner = (one.client_id, one.topic)
+        gets = [get for get in run.gets if _owner(get) == owner]
+        steps = [step for step in run.handlings if (step.client_id, step.topic) == owner]
+        handed = {id_ for step in steps if step.f in ("hand", "ack") for id_ in step.ids}
+        handed |= {id_ for get in gets if not get.handed_apart for id_ in get.ids()}
+        cursors = [get.asked for get in gets if get.outcome == "ok"]
+        cursors += [step.cursor for step in steps if step.f == "hand"]
+        passed = max((cursor for cursor in cursors if cursor is not None), default=0)
+        brought: dict[int, Key] = {}
+        for get in gets:
+            for id_ in get.ids() if get.handed_apart else ():
+                brought[id_] = min(get.key, brought.get(id_, get.key))
+        found += [
+            Evidence(run.run_id, one.topic, one.client_id, id_, passed, None, None, *proof)
+            for id_, key in brought.items()
+            if one.start_id < id_ <= passed and id_ not in handed
+            for proof in [("unhanded", (key,))]
+        ]
+    return found
 
 
 def duplicate_stored(run: Run) -> list[Evidence]:
@@ -84,10 +108,65 @@ def duplicate_delivered(run: Run) -> list[Evidence]:
                 if _unasked(run, earlier, later, id_):
                     again[*owner, id_].append((earlier.key, later.key))
             handed[*owner, id_].append(later)
+    for owner_and_id, pairs in _handed_again(run).items():
+        again[owner_and_id] += pairs
     return [
         Evidence(run.run_id, topic, client_id, id_, operations=min(pairs))
         for (client_id, topic, id_), pairs in again.items()
+        if pairs
     ]
+
+
+def _handed_again(run: Run) -> dict[tuple[str, str, int], list[tuple[Key, Key]]]:
+    hands: dict[tuple[str, str, int], list[Handling]] = defaultdict(list)
+    for step in run.handlings:
+        for id_ in step.ids if step.f == "hand" else ():
+            hands[step.client_id, step.topic, id_].append(step)
+    named = {get.client_id for get in run.gets if get.digests is not None}
+    return {
+        (client_id, topic, id_): [
+            (earlier.key, later.key)
+            for earlier in steps
+            for later in steps
+            if _is_before(earlier, later, client_id in named)
+            and (
+                _is_second(run, earlier, later, id_)
+                or _is_acknowledged(run, later, id_, client_id in named)
+            )
+        ]
+        for (client_id, topic, id_), steps in hands.items()
+    }
+
+
+def _is_before(earlier: Handling, later: Handling, is_application: bool) -> bool:
+    if earlier.key[0] == later.key[0]:
+        return earlier.key[1] < later.key[1]
+    return is_application and earlier.host == later.host and earlier.t_ns < later.t_ns
+
+
+def _is_second(run: Run, earlier: Handling, later: Handling, id_: int) -> bool:
+    """Return whether nobody gave the id back in between, within one session."""
+    if (earlier.key[0], earlier.session) != (later.key[0], later.session):
+        return False
+    return not any(
+        step.f == "release"
+        and id_ in step.ids
+        and (step.client_id, step.topic) == (later.client_id, later.topic)
+        and (step.key[0], step.session) == (later.key[0], later.session)
+        and earlier.key[1] < step.key[1] < later.key[1]
+        for step in run.handlings
+    )
+
+
+def _is_acknowledged(run: Run, later: Handling, id_: int, is_application: bool) -> bool:
+    return any(
+        step.f == "hand"
+        and (step.client_id, step.topic) == (later.client_id, later.topic)
+        and step.cursor is not None
+        and step.cursor >= id_
+        and _is_before(step, later, is_application)
+        for step in run.handlings
+    )
 
 
 def _unasked(run: Run, earlier: Get, later: Get, id_: int) -> bool:

@@ -15,7 +15,8 @@ from analytics.wholeness import TORN_MARK
 
 TYPES: Final = ("invoke", "ok", "fail", "info")
 OPERATIONS: Final = ("put", "get", "sub", "unsub")
-FUNCTIONS: Final = (*OPERATIONS, "fault", "phase")
+HANDLINGS: Final = ("hand", "ack", "release")
+FUNCTIONS: Final = (*OPERATIONS, "fault", "phase", *HANDLINGS)
 # Of events by type and function: the fields without which they say nothing.
 NEEDED: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("invoke", "put"): ("client_id", "session", "topic", "counter"),
@@ -24,6 +25,9 @@ NEEDED: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("invoke", "unsub"): ("client_id", "topic"),
     ("ok", "put"): ("first_id",),
     ("ok", "sub"): ("last_id",),
+    ("info", "hand"): ("client_id", "session", "topic", "first_id", "last_id"),
+    ("info", "ack"): ("client_id", "session", "topic", "last_id"),
+    ("info", "release"): ("client_id", "session", "topic", "first_id", "last_id"),
 }
 # Of a truth's rows by kind.
 NEEDED_OF_TRUTH: Final[Mapping[str, tuple[str, ...]]] = {
@@ -106,7 +110,7 @@ def _is_event(row: Event) -> bool:
     kind, function = row.get("type"), row.get("f")
     if kind not in TYPES or function not in FUNCTIONS:
         return False
-    own = ("op_id",) if function in OPERATIONS else ()
+    own = ("op_id",) if function in (*OPERATIONS, *HANDLINGS) else ()
     return _has(row, *own, *NEEDED.get((str(kind), str(function)), ()))
 
 

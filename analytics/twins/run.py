@@ -74,6 +74,7 @@ class Get:
     items: Sequence[Sequence[Any]]
     corrupt: Sequence[Sequence[Any]]
     digests: str | None = None  # of what an application got, from `sent_id` on
+    handed_apart: bool = False  # what of it was handed over is among `Run.handlings`
     had_id: int | None = None
 
     def contents(self) -> Iterable[tuple[int, Content]]:
@@ -97,6 +98,21 @@ def digests_of(first_id: int | None, digests: str | None) -> list[tuple[int, str
     places = range(len(digests) // DIGEST_DIGITS)
     parts = (digests[DIGEST_DIGITS * place :][:DIGEST_DIGITS] for place in places)
     return [(first_id + place, part) for place, part in enumerate(parts)]
+
+
+@dataclass(slots=True)
+class Handling:
+    """A step between a client's library and its application: docs/history.md."""
+
+    key: Key
+    f: str
+    client_id: str
+    topic: str
+    session: int
+    host: str
+    t_ns: int
+    ids: range
+    cursor: int | None
 
 
 @dataclass(slots=True)
@@ -157,6 +173,7 @@ class Run:
     orphans: list[Key] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
     gets: list[Get] = field(default_factory=list)
+    handlings: list[Handling] = field(default_factory=list)
     controls: list[Control] = field(default_factory=list)
     subscriptions: list[Subscription] = field(default_factory=list)
     successes: list[Success] = field(default_factory=list)
@@ -184,6 +201,8 @@ def read(
     for event in events:
         if event["f"] in ("put", "get", "sub", "unsub"):
             pairs[event["process"], event["op_id"]][event["type"] == "invoke"] = event
+        elif event["f"] in ("hand", "ack", "release"):
+            run.handlings.append(_handling(event))
         elif event.get("phase") == "drained":
             run.drains.add((event["client_id"], event["topic"]))
     run.orphans = sorted(key for key, pair in pairs.items() if True not in pair)
@@ -255,6 +274,22 @@ def _get(key: Key, invoke: Event, end: Event) -> Get:
         end.get("items") or (),
         end.get("corrupt") or (),
         end.get("digests"),
+        bool(end.get("handed_apart")),
+    )
+
+
+def _handling(event: Event) -> Handling:
+    first_id, last_id = event.get("first_id"), event["last_id"]
+    return Handling(
+        (event["process"], event["op_id"]),
+        event["f"],
+        event["client_id"],
+        event["topic"],
+        event["session"],
+        event.get("host") or "",
+        event["t_ns"],
+        range(0) if first_id is None else range(first_id, last_id + 1),
+        event.get("cursor"),
     )
 
 

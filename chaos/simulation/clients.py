@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from chaos.history import ClientObserver, Recorder
-from flotilla import FlotillaError, Operation, Outcome
+from flotilla import FlotillaError, Handling, Operation, Outcome
 from flotilla.client import Session
 from flotilla.connection import CONNECT_MS_MAX, parsed
 from flotilla.operations import Ask, Steps
@@ -121,6 +121,13 @@ class CrashingObserver:
         """Record and tell; neither the outbox nor the cursor has changed yet."""
         self._recording.on_complete(operation, outcome)
         self.watcher.completed(self.process, operation, outcome)
+        self.pass_point("complete")
+
+    def on_handling(self, handling: Handling) -> None:
+        """Record; the cursor has not moved yet, or who reads does not have it yet."""
+        if handling.f == "hand":
+            self.pass_point("handed")  # stored as handed over, and nobody knows
+        self._recording.on_handling(handling)
         self.pass_point("complete")
 
     def pass_point(self, point: str) -> None:

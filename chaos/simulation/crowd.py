@@ -20,7 +20,7 @@ from chaos import payload
 from chaos.simulation.clients import Process, Script, SimClient, Watcher, Wire
 from chaos.simulation.scripts import ClientScript, Role
 from flotilla import FlotillaError
-from flotilla.operations import Delivery
+from flotilla.reading import Delivery
 
 RUNNER: Final = "runner"
 LOOK_S: Final = 0.2  # between looks at how far the clients are

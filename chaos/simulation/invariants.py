@@ -31,7 +31,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "cursor": "a subscriber's cursor moves over what it was delivered, and never back",
     "ended": "a process ends by itself only after a fault of its disk",
     "content": "what is acknowledged is what is delivered",
-    "handed_over_twice": "an application is given a publication once",
+    "handed_over_twice": "an application is given again what it has not acknowledged, and told so",
     "fenced": "a process has no success once a later one of its client had",
     "stale_read": "an answer is no older than its request",
     "definite": "what is refused for certain stands in no log",

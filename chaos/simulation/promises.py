@@ -15,7 +15,7 @@ from chaos.simulation.invariants import Invariants
 from chaos.simulation.reads import Reads
 from chaos.simulation.subscriptions import MISSING, Subscriptions
 from flotilla import FlotillaError, Operation, Outcome
-from flotilla.operations import Delivery
+from flotilla.reading import Delivery
 
 # Errors that faults explain. `fenced` and `stale_request` only for who has, or is, a copy;
 # `not_subscribed`, `unknown_topic` only for who unsubscribes: an answer to that may get lost.
@@ -49,7 +49,8 @@ class Promises:
         self._floors: dict[tuple[str, int], int] = {}  # (process, operation) -> the same, before
         self._epochs: dict[str, int] = {}  # client_id -> newest that is in use
         self._late: set[tuple[str, int]] = set()  # operations begun behind a newer epoch
-        self._handed_over: dict[tuple[str, str], int] = {}
+        self._handed_over: dict[tuple[str, str], int] = {}  # by client and topic
+        self._asked: dict[tuple[str, str], int] = {}  # the same: highest cursor in a GET
         self._subscriptions = Subscriptions(
             lambda text: self._fail("subscription", text), is_doubling
         )
@@ -65,6 +66,9 @@ class Promises:
         self._epochs[operation.client_id] = newest
         if epoch < newest:
             self._late.add(key)
+        if operation.f == "get" and operation.last_id is not None:
+            asker = (process.name.partition("/")[0], operation.topic)
+            self._asked[asker] = max(operation.last_id, self._asked.get(asker, 0))
         if not self._is_copied(process):
             self._subscriptions.invoked(process.name, operation)
 
@@ -184,12 +188,19 @@ class Promises:
                 self._fail("stale_read", f"{text}, {known[topic]} was acknowledged before")
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
-        """Check that an application gets nothing twice, over all its processes."""
-        owner = (client, delivery.topic)
-        last_id = self._handed_over.get(owner, 0)
-        if delivery.first_id <= last_id and client not in self._copied:
-            text = f"{client} {delivery.topic}: {delivery.first_id} again, it had {last_id}"
-            self._fail("handed_over_twice", text)
+        """Check what an application is given again, over all its processes.
+
+        Nothing below a cursor that a request of its has carried, and nothing without saying so.
+        """
+        if client in self._copied:
+            return
+        owner, first_id = (client, delivery.topic), delivery.first_id
+        acknowledged, last_id = self._asked.get(owner, 0), self._handed_over.get(owner, 0)
+        what = f"{client} {delivery.topic}: {first_id} again, "
+        if first_id <= acknowledged:
+            self._fail("handed_over_twice", f"{what}it has acknowledged {acknowledged}")
+        elif min(last_id, delivery.last_id) - first_id + 1 > delivery.redelivered_count:
+            self._fail("handed_over_twice", f"{what}it had {last_id}, and is not told")
         self._handed_over[owner] = max(last_id, delivery.last_id)
 
     def _is_copied(self, process: Process) -> bool:

@@ -22,8 +22,9 @@ from chaos.history import DRAINED
 from chaos.simulation.clients import Process, Script, Wire
 from chaos.simulation.pipes import QUEUED_MAX, Pipe
 from flotilla import Fenced, FlotillaError, NotSubscribed, TooLarge, UnknownTopic
-from flotilla.operations import Delivery, PutResult, Steps
+from flotilla.operations import PutResult, Steps
 from flotilla.protocol import PUBLICATION_BYTES_MAX
+from flotilla.reading import Delivery, Owner, Reader
 
 REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
 ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again
@@ -40,9 +41,9 @@ class Role:
     """What a client does, as drawn by the swarm. Weights: 0 = never.
 
     `pause_s`: mean time between two operations; `batch_count`, `size_bytes`: the most publications
-    of a PUT, the largest filler; `reads_any`: one GET over all topics; `is_manual`: the cursor
-    moves after the delivery was handed over, or not at all; `in_flight`: batches of a background
-    producer that are under way at once, 0 for one PUT after the other.
+    of a PUT, the largest filler; `reads_any`: one GET over all topics; `is_manual`: what was handed
+    over is acknowledged at once or not at all, else with the next GET; `in_flight`: batches of a
+    background producer that are under way at once, 0 for one PUT after the other.
     """
 
     topics: tuple[str, ...]
@@ -79,7 +80,7 @@ class Course(Protocol):
         """Hear what a client will publish, before it is given its counter."""
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
-        """Hear what a client's application was given, never to be given again."""
+        """Hear what a client's application was given, and whether that may be for another time."""
 
     def known(self) -> Mapping[str, int]:
         """Return the highest id of each topic that was ever acknowledged to anybody."""
@@ -113,6 +114,8 @@ class ClientScript:
         self._pipes: dict[str, Pipe] = {}
         self._operations = process.session.operations
         self._state = process.session.state
+        self._readers = self._operations.readers
+        self._owner = Owner(process, process.name, lambda: not process.is_alive)
         self._number = rng.randrange(len(role.topics))
         self._actions: dict[Callable[[], Script], float] = {
             (self._pour if role.in_flight else self._publish): role.puts,
@@ -258,19 +261,18 @@ class ClientScript:
     def _get(self, topic: str | None) -> Step:
         """GET once; return whether the application was given something to keep."""
         role = self._role
-        delivery = yield self._operations.get(
-            topic, role.get_wait_ms, role.get_count, not role.is_manual
-        )
+        me = Reader(self._owner, topic, "manual" if role.is_manual else "auto")
+        with self._readers.reading(me):
+            fetched = yield self._operations.get(topic, role.get_wait_ms, role.get_count)
+            delivery = self._readers.hand_over(me, fetched)
         if delivery is None:
             yield role.pause_s
             return False
-        if not role.is_manual:
-            self._course.handed_over(self._name, delivery)
-            self._process.observer.pass_point("handed")
-        elif self._rng.random() < ACKNOWLEDGED_SHARE:
-            self._state.raise_cursor(delivery.topic, delivery.last_id)
-        else:
-            return False
+        self._course.handed_over(self._name, delivery)
+        if role.is_manual:
+            if self._rng.random() >= ACKNOWLEDGED_SHARE:
+                return False
+            self._readers.acknowledge(delivery.topic, delivery.last_id)
         return True
 
     def _churn(self) -> Script:
@@ -290,7 +292,9 @@ class ClientScript:
 
     def _drain(self, tombstones: Mapping[str, int]) -> Script:
         for topic in sorted(self._state.cursors()):
-            while (cursor := self._state.cursor(topic)) is not None:
+            while self._state.cursor(topic) is not None:
+                self._readers.come_back(self._owner, topic)
+                cursor = self._state.cursor(topic) or 0
                 if cursor >= tombstones.get(topic, 0):
                     self._process.recorder.mark_phase(DRAINED, topic=topic, last_id=cursor)
                     break

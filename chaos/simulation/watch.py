@@ -29,8 +29,8 @@ from chaos.simulation.scripts import Role
 from chaos.simulation.sockets import Sockets
 from chaos.simulation.world import World
 from flotilla import FlotillaError, Operation, Outcome
-from flotilla.operations import Delivery
 from flotilla.protocol import Reply, Request
+from flotilla.reading import Delivery
 from flotilla.retry import DEADLINE_MS
 
 PROGRESS_S_MAX: Final = 120.0  # from the last fault to the end: deadlines, shunned nodes, copies

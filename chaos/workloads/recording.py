@@ -5,7 +5,8 @@ does, or which of them dies when (the runner's dice).
 
 The points are those at which a process that vanishes could leave the two sides in disagreement:
 `invoked`: the operation is recorded and stands in the outbox, nothing was sent. `answered`: the
-cluster has done it, nobody here knows. `recorded`: the history knows, cursor and outbox do not.
+cluster has done it, nobody here knows. `recorded`: the history knows, outbox and cursor do not; or
+it knows what is handed over next, and who reads does not have it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final, NoReturn
 
 from chaos.history import ClientObserver, Recorder
 from chaos.workloads import ClientConfig
-from flotilla import Client, Operation, Outcome, UnheardWarning
+from flotilla import Client, Handling, Operation, Outcome, UnheardWarning
 
 CRASH_POINTS: Final = ("invoked", "answered", "recorded")
 
@@ -52,6 +53,12 @@ class MortalObserver:
         with self._lock:
             self._reach("answered")
             self._observer.on_complete(operation, outcome)
+            self._reach("recorded")
+
+    def on_handling(self, handling: Handling) -> None:
+        """Record a step between the library and what reads."""
+        with self._lock:
+            self._observer.on_handling(handling)
             self._reach("recorded")
 
     def _reach(self, point: str) -> None:

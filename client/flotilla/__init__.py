@@ -7,6 +7,7 @@ from flotilla.aio import AsyncClient, AsyncProducer
 from flotilla.client import Client
 from flotilla.errors import (
     AlreadyAcknowledged,
+    AlreadyReading,
     BacklogFull,
     BadRequest,
     Busy,
@@ -18,6 +19,7 @@ from flotilla.errors import (
     FlotillaError,
     Forked,
     InternalError,
+    NotDelivered,
     NotSubscribed,
     NotUpgraded,
     OutboxFull,
@@ -41,12 +43,14 @@ from flotilla.errors import (
     UnknownTopic,
 )
 from flotilla.losses import Losses
-from flotilla.observer import Observer, Operation, Outcome
-from flotilla.operations import Delivery, Message, PutResult, SubscribeResult
+from flotilla.observer import Handling, HandlingObserver, Observer, Operation, Outcome
+from flotilla.operations import PutResult, SubscribeResult
 from flotilla.producer import Producer
+from flotilla.reading import Delivery, Message
 
 __all__ = [
     "AlreadyAcknowledged",
+    "AlreadyReading",
     "AsyncClient",
     "AsyncProducer",
     "BacklogFull",
@@ -61,9 +65,12 @@ __all__ = [
     "Fenced",
     "FlotillaError",
     "Forked",
+    "Handling",
+    "HandlingObserver",
     "InternalError",
     "Losses",
     "Message",
+    "NotDelivered",
     "NotSubscribed",
     "NotUpgraded",
     "Observer",

@@ -4,15 +4,19 @@ What lives here: the awaiting twin of `Client`'s loop and of `Connection`'s two 
 not: anything that both sides share (operations.py, retry.py, state.py, `Session`).
 
 The state directory is written in the event loop, one fsync an operation (about a millisecond), and
-not in a thread: between the moment a cursor is stored and the moment the caller has its delivery
-there must be no `await`, or a cancelled `get` would lose what it was about to return.
+not in a thread: between the moment a hand-over is stored and the moment the caller has its delivery
+there must be no `await`, or a cancelled `get` would have taken what it never returned.
+
+`get` and `__anext__` are plain functions that return a coroutine: the task that calls them reads,
+also where another one awaits for it (`asyncio.wait_for`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +30,6 @@ from flotilla.client import (
     MESSAGES_COUNT,
     MESSAGES_WAIT_MS,
     STATUS_DEADLINE_MS,
-    Ack,
     Session,
     now_ms,
 )
@@ -46,8 +49,6 @@ from flotilla.losses import Losses
 from flotilla.observer import Observer
 from flotilla.operations import (
     Ask,
-    Delivery,
-    Message,
     Operations,
     PutResult,
     Steps,
@@ -62,6 +63,17 @@ from flotilla.producer import (
     queue_full,
 )
 from flotilla.protocol import Reply, encode_request
+from flotilla.reading import (
+    Ack,
+    Delivery,
+    Loop,
+    Message,
+    Owner,
+    Reader,
+    Readers,
+    check_ack,
+    this_task,
+)
 from flotilla.retry import (
     DEADLINE_MS,
     Action,
@@ -150,6 +162,10 @@ class AsyncClient:
         return self._session.operations
 
     @property
+    def _readers(self) -> Readers:
+        return self._operations.readers
+
+    @property
     def endpoints(self) -> tuple[str, ...]:
         """The nodes' addresses, in the order given."""
         return self._session.endpoints
@@ -170,6 +186,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close producers, sockets and state; see `Client.close`."""
+        owner, is_done = this_task(), sys.exc_info()[0] is None
         parts = self._parts.existing()
         if parts is None:
             return
@@ -183,7 +200,7 @@ class AsyncClient:
         async with _Turn(parts.lock, end_ms):
             for endpoint in tuple(parts.links):
                 parts.close_link(endpoint)
-            session.close()
+            session.close(owner, is_done)
         session.operations.warn()
 
     async def subscribe(self, topic: str) -> SubscribeResult:
@@ -216,38 +233,49 @@ class AsyncClient:
         """Return the counter that the topic's next publication gets."""
         return await self._run(self._operations.next_counter(topic))
 
-    async def get(
+    def get(
         self,
         topic: str | None = None,
         wait_ms: float = 0,
         max_count: int = 1,
         ack: Ack = "auto",
-    ) -> Delivery | None:
-        """Return the next publications, or None within `wait_ms`; see `Client.get`."""
-        for steps in self._session.get(topic, wait_ms, max_count, ack == "auto"):
+    ) -> Coroutine[Any, Any, Delivery | None]:
+        """Return the next publications, or None within `wait_ms`; see `Client.get`.
+
+        The task that calls it reads.
+        """
+        check_ack(ack)
+        gets = self._session.get(topic, wait_ms, max_count)
+        return self._get(Reader(this_task(), topic, ack), gets)
+
+    async def _get(self, reader: Reader, gets: Iterator[Steps[Delivery | None]]) -> Delivery | None:
+        readers = self._readers
+        self._session.check_open()
+        with readers.reading(reader):
+            for steps in gets:
+                delivery = readers.hand_over(reader, await self._run(steps))
+                if delivery is not None:
+                    return delivery
+        return None
+
+    def messages(
+        self, topic: str | None = None, ack: Ack = "auto", idle_ms: float | None = None
+    ) -> AsyncMessages:
+        """Return an asynchronous iterator over publications; see `Client.messages`."""
+        wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
+        self._session.get(topic, wait_ms, MESSAGES_COUNT)  # wrong arguments are refused here
+        return AsyncMessages(self, Loop(topic, ack, wait_ms, is_endless=idle_ms is None))
+
+    async def _fetch(self, loop: Loop) -> Delivery | None:
+        for steps in self._session.get(loop.scope, loop.wait_ms, MESSAGES_COUNT):
             delivery = await self._run(steps)
             if delivery is not None:
                 return delivery
         return None
 
-    async def messages(
-        self, topic: str | None = None, ack: Ack = "auto", idle_ms: int | None = None
-    ) -> AsyncIterator[Message]:
-        """Yield publications one by one; see `Client.messages`."""
-        wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
-        while True:
-            delivery = await self.get(topic, wait_ms, MESSAGES_COUNT, "manual")
-            if delivery is None and idle_ms is not None:
-                return
-            for message in delivery or ():
-                if ack == "auto":
-                    self.acknowledge(message.topic, message.id)
-                yield message
-
     def acknowledge(self, topic: str, last_id: int) -> None:
-        """Store that all up to `last_id` is done with; the broker hears of it with the next GET."""
-        self._session.check_open()
-        self._session.state.raise_cursor(topic, last_id)
+        """Store that all up to `last_id` is done with; see `Client.acknowledge`."""
+        self._session.acknowledge(topic, last_id)
 
     async def subscribers(self, topic: str) -> list[dict[str, Any]]:
         """Return a topic's subscribers: `client_id`, `cursor`, `backlog` of each."""
@@ -395,6 +423,57 @@ async def _with_endpoints(error: FlotillaError, endpoints: Sequence[str]) -> Flo
         return await asyncio.wait_for(look_up, 2 * LOOKUP_MS_MAX / 1000)
     except TimeoutError:
         return error
+
+
+class AsyncMessages(AsyncIterator[Message]):
+    """`Messages` for asyncio."""
+
+    def __init__(self, client: AsyncClient, loop: Loop) -> None:
+        self._client, self._loop = client, loop
+
+    def __anext__(self) -> Coroutine[Any, Any, Message]:
+        """Return the next message, once there is one; "auto": the one before is acknowledged."""
+        return self._next(this_task())
+
+    async def _next(self, owner: Owner) -> Message:
+        loop, readers = self._loop, self._client._readers
+        if loop.has_ended:
+            raise StopAsyncIteration
+        reader = loop.enter(owner, readers)
+        try:
+            while (message := readers.next_message(reader)) is None:
+                delivery = await self._client._fetch(loop)
+                if delivery is not None:
+                    readers.fetched(reader, delivery)
+                elif not loop.is_endless:
+                    loop.has_ended = True
+                    raise StopAsyncIteration
+        except BaseException:
+            loop.leave()
+            raise
+        loop.is_waiting = False
+        return message
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._loop.end_in_order(self._client._readers)
+        await self.aclose()
+
+    def __del__(self) -> None:
+        self._loop.leave()
+
+    async def aclose(self) -> None:
+        """End the loop; with "auto", the message in hand comes again."""
+        self._loop.leave()
+        self._loop.has_ended = True
 
 
 class AsyncProducer:

@@ -29,8 +29,9 @@ from flotilla.client import Client, now_ms
 from flotilla.completion import SHELLS
 from flotilla.errors import FlotillaError, StateInUse, Unavailable, UnheardWarning
 from flotilla.lines import Lines
-from flotilla.operations import Delivery, Message, PutResult
+from flotilla.operations import PutResult
 from flotilla.producer import Producer
+from flotilla.reading import Delivery, Message
 from flotilla.sharing import SharedClient
 from flotilla.shell import Shell
 from flotilla.terminal import BOLD, GREEN, RED, painted
@@ -512,6 +513,8 @@ def _as_text(message: Message) -> bytes:
 
 def _as_json(message: Message) -> bytes:
     row: dict[str, Any] = {"topic": message.topic, "id": message.id}
+    if message.redelivered:
+        row["redelivered"] = True
     try:
         row["publication"] = message.publication.decode()
     except UnicodeDecodeError:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 import random
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 from flotilla import checks, retry
 from flotilla.batches import batches_of
@@ -34,8 +35,6 @@ from flotilla.losses import Losses
 from flotilla.observer import Observer, Silent
 from flotilla.operations import (
     Ask,
-    Delivery,
-    Message,
     Operations,
     PutResult,
     Steps,
@@ -53,6 +52,7 @@ from flotilla.producer import (
     finish_all,
 )
 from flotilla.protocol import BATCH_BYTES_MAX, INTEGER_MAX, LEVEL_MAX, Reply, encode_request
+from flotilla.reading import Ack, Delivery, Loop, Message, Owner, Reader, Readers, this_thread
 from flotilla.recording import Recording
 from flotilla.retry import (
     DEADLINE_MS,
@@ -72,7 +72,6 @@ from flotilla.turns import Ticket, Turns
 T = TypeVar("T")
 _HOST_AND_PORT: Final = re.compile(r"\S+:([0-9]{1,5})")
 PORT_MAX: Final = 65_535  # TCP's
-Ack = Literal["auto", "manual"]
 MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
 MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks again
 DEADLINE_MS_MAX: Final = 24 * 3600 * 1000  # nobody waits longer for an answer
@@ -201,24 +200,31 @@ class Session:
         return steps()
 
     def get(
-        self, topic: str | None, wait_ms: float, max_count: int, auto: bool
+        self, topic: str | None, wait_ms: float, max_count: int
     ) -> Iterator[Steps[Delivery | None]]:
         """Yield the steps of one GET after the other until the wait is over."""
         if topic is not None:
             check_topic(topic)
         checks.number("wait_ms", wait_ms, 0, DEADLINE_MS_MAX)
         checks.integer("max_count", max_count, 1, INTEGER_MAX)
-        return self._gets(topic, wait_ms, max_count, auto)
+        return self._gets(topic, wait_ms, max_count)
 
     def _gets(
-        self, topic: str | None, wait_ms: float, max_count: int, auto: bool
+        self, topic: str | None, wait_ms: float, max_count: int
     ) -> Iterator[Steps[Delivery | None]]:
         until_ms = now_ms() + wait_ms
         for slice_ms in slices(wait_ms, self.deadline_ms):
             left_ms = max(0, int(until_ms - now_ms()))  # less than the slices, if one took longer
-            yield self.operations.get(topic, min(slice_ms, left_ms), max_count, auto)
+            yield self.operations.get(topic, min(slice_ms, left_ms), max_count)
             if now_ms() >= until_ms:
                 return
+
+    def acknowledge(self, topic: str, last_id: int) -> None:
+        """Store that the application is done with all up to `last_id`."""
+        checks.topic_name(topic)
+        checks.integer("last_id", last_id, 0, INTEGER_MAX)
+        self.check_open()
+        self.operations.readers.acknowledge(topic, last_id)
 
     def adopt(self) -> Steps[Losses]:
         """Return the steps of an adoption, under which no producer can go on."""
@@ -281,12 +287,19 @@ class Session:
         self.heard_ms = now_ms()
         return exchange.replied(reply, self.heard_ms)
 
-    def close(self) -> None:
-        """Close the state and the recording; producers and sockets have been closed."""
+    def close(self, owner: Owner, is_done: bool) -> None:
+        """Close the state and the recording; producers and sockets have been closed.
+
+        `is_done`: the owner is done with what its last `get` has brought.
+        """
         self.begin_closing()
-        self.state.close()
-        if self._recording is not None:
-            self._recording.close()
+        try:
+            if is_done:
+                self.operations.readers.come_back(owner, None)
+        finally:
+            self.state.close()
+            if self._recording is not None:
+                self._recording.close()
 
     def _recorded_in(self, record: Path | None) -> Recording | None:
         try:
@@ -377,6 +390,10 @@ class Client:
         return self._session.operations
 
     @property
+    def _readers(self) -> Readers:
+        return self._operations.readers
+
+    @property
     def endpoints(self) -> tuple[str, ...]:
         """The nodes' addresses, in the order given."""
         return self._session.endpoints
@@ -398,8 +415,10 @@ class Client:
     def close(self) -> None:
         """Close producers (they send what they have, up to the deadline), sockets and state.
 
-        In a process forked from the one that made the client: do nothing.
+        What this thread's last `get` has brought is acknowledged, unless an exception is on its
+        way through here. In a process forked from the one that made the client: do nothing.
         """
+        owner, is_done = this_thread(), sys.exc_info()[0] is None
         parts = self._parts.existing()
         if parts is None:
             return
@@ -409,7 +428,7 @@ class Client:
 
         def close() -> None:
             parts.connection.close_all()
-            session.close()
+            session.close(owner, is_done)
 
         self._in_turn(parts, end_ms, close)
         session.operations.warn()
@@ -466,39 +485,55 @@ class Client:
     ) -> Delivery | None:
         """Return the next publications of a topic (None: of any of mine), or None within `wait_ms`.
 
-        "auto": the cursor is stored before they are returned, so they never come again.
-        "manual": they come again until `acknowledge` is called.
+        What is not acknowledged comes again after a crash, with `redelivered` set. `ack`: when it
+        is acknowledged.
+
+        "auto": when this thread comes back for the topic's next, or closes the client.
+        "manual": when `acknowledge` is called; before that, the next `get` returns it again.
+        "at-most-once": before it is returned, so that a crash in between loses it.
+
+        Raises AlreadyReading while another thread reads the topic, or has not acknowledged what it
+        was handed.
         """
-        for steps in self._session.get(topic, wait_ms, max_count, ack == "auto"):
+        gets, readers = self._session.get(topic, wait_ms, max_count), self._readers
+        self._session.check_open()
+        reader = Reader(this_thread(), topic, ack)
+        with readers.reading(reader):
+            for steps in gets:
+                delivery = readers.hand_over(reader, self._run(steps))
+                if delivery is not None:
+                    return delivery
+        return None
+
+    def messages(
+        self, topic: str | None = None, ack: Ack = "auto", idle_ms: float | None = None
+    ) -> Messages:
+        """Return an iterator over publications, one by one, that waits for more.
+
+        It ends only if none came for `idle_ms`. `ack` as in `get`: with "auto" each is acknowledged
+        when the loop comes back for the next one. One that the loop was left with, by an exception
+        or `break`, comes again, with `redelivered` set; inside `with client.messages() as messages`
+        it is acknowledged unless an exception has left the `with`.
+
+        Raises AlreadyReading as `get`; one loop reads a topic at a time, in one thread.
+        """
+        wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
+        self._session.get(topic, wait_ms, MESSAGES_COUNT)  # wrong arguments are refused here
+        return Messages(self, Loop(topic, ack, wait_ms, is_endless=idle_ms is None))
+
+    def _fetch(self, loop: Loop) -> Delivery | None:
+        for steps in self._session.get(loop.scope, loop.wait_ms, MESSAGES_COUNT):
             delivery = self._run(steps)
             if delivery is not None:
                 return delivery
         return None
 
-    def messages(
-        self, topic: str | None = None, ack: Ack = "auto", idle_ms: int | None = None
-    ) -> Iterator[Message]:
-        """Yield publications one by one, for ever, or until none came for `idle_ms`.
-
-        "auto": each one's cursor is stored before it is yielded. "manual": what has not been
-        acknowledged when a batch (`MESSAGES_COUNT`) is used up comes again.
-        """
-        wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
-        while True:
-            delivery = self.get(topic, wait_ms, MESSAGES_COUNT, "manual")
-            if delivery is None and idle_ms is not None:
-                return
-            for message in delivery or ():
-                if ack == "auto":
-                    self.acknowledge(message.topic, message.id)
-                yield message
-
     def acknowledge(self, topic: str, last_id: int) -> None:
-        """Store that all up to `last_id` is done with; the broker hears of it with the next GET."""
-        self._session.check_open()
-        state = self._session.state
-        with state.turn(self._session.deadline_ms / 1000):
-            state.raise_cursor(topic, last_id)
+        """Store that all up to `last_id` is done with; the broker hears of it with the next GET.
+
+        Never moves back. Raises NotDelivered beyond what was handed over, NotSubscribed.
+        """
+        self._session.acknowledge(topic, last_id)
 
     def subscribers(self, topic: str) -> list[dict[str, Any]]:
         """Return a topic's subscribers: `client_id`, `cursor`, `backlog` of each."""
@@ -625,3 +660,51 @@ class Client:
         except ConnectionResetError:
             reply = None
         return parts.session.replied(exchange, reply)
+
+
+class Messages(Iterator[Message]):
+    """The iterator that `Client.messages` returns; as a context manager it is left in order."""
+
+    def __init__(self, client: Client, loop: Loop) -> None:
+        self._client, self._loop = client, loop
+
+    def __next__(self) -> Message:
+        """Return the next message, once there is one; "auto": the one before is acknowledged."""
+        loop, readers = self._loop, self._client._readers
+        if loop.has_ended:
+            raise StopIteration
+        reader = loop.enter(this_thread(), readers)
+        try:
+            while (message := readers.next_message(reader)) is None:
+                delivery = self._client._fetch(loop)
+                if delivery is not None:
+                    readers.fetched(reader, delivery)
+                elif not loop.is_endless:
+                    loop.has_ended = True
+                    raise StopIteration
+        except BaseException:
+            loop.leave()
+            raise
+        loop.is_waiting = False
+        return message
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._loop.end_in_order(self._client._readers)
+        self.close()
+
+    def __del__(self) -> None:
+        self._loop.leave()
+
+    def close(self) -> None:
+        """End the loop; with "auto", the message in hand comes again."""
+        self._loop.leave()
+        self._loop.has_ended = True

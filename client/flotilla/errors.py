@@ -25,6 +25,8 @@
     ├── ClusterRecovered              the cluster has lost what it told this client
     ├── Forked                        made in another process, with a state directory
     ├── TopicInUse                    an open producer alone publishes to the topic
+    ├── AlreadyReading                another thread, task or loop reads the subscription
+    ├── NotDelivered                  acknowledged beyond what was handed over
     ├── RecordError                   the record of what this client does cannot be written
     └── StateError                    the client's own state directory
         ├── StateRequired             a subscription needs one
@@ -242,6 +244,21 @@ class TopicInUse(FlotillaError):
     """The topic has an open producer, which alone publishes to it until it is closed."""
 
     CODE = "topic_in_use"
+
+
+class AlreadyReading(FlotillaError):
+    """A subscription has one reader at a time; `details["reader"]`: the thread or task that is it.
+
+    It reads, or has not acknowledged what it was handed.
+    """
+
+    CODE = "already_reading"
+
+
+class NotDelivered(FlotillaError):
+    """Nothing beyond `details["last_id"]` was handed over, so it can't be acknowledged."""
+
+    CODE = "not_delivered"
 
 
 class RecordError(FlotillaError):

@@ -7,7 +7,7 @@ formats, clocks: the recorder has its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,26 @@ class Outcome:
     publications: tuple[bytes, ...] = field(default=(), repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """A step between the library and the application, by `f`:
+
+    "hand": ids `first_id` to `last_id` are handed over next, stored as handed over; up to `cursor`
+    is stored as acknowledged. The first `redelivered` of them may have been handed over before.
+    "ack": the application is done with all up to `last_id`; the cursor moves next. With a
+    `first_id` it will be, come what may: these are handed over at most once, next.
+    "release": who had `first_id` to `last_id` in hand has it no more, so it comes again.
+    """
+
+    f: str
+    client_id: str
+    topic: str
+    last_id: int
+    first_id: int | None = None
+    cursor: int | None = None
+    redelivered: int = 0
+
+
 class Observer(Protocol):
     """Records what a client does. Called in the thread that runs the operation.
 
@@ -73,6 +93,17 @@ class Observer(Protocol):
 
     def on_complete(self, operation: Operation, outcome: Outcome) -> None:
         """Hear of its outcome before the outbox or the cursor changes."""
+
+
+@runtime_checkable
+class HandlingObserver(Observer, Protocol):
+    """An observer that hears also what the application is handed and what it acknowledges.
+
+    What it raises keeps the cursor from moving, or the publication from being handed over.
+    """
+
+    def on_handling(self, handling: Handling) -> None:
+        """Hear of a step, in the thread that takes it."""
 
 
 class Silent:

@@ -4,9 +4,9 @@ What lives here: one generator an operation. It yields an `Ask`, is sent the ACK
 error thrown in, changes the durable state in the right order and returns the result. `Client` and
 `AsyncClient` drive the same generators. What must not: sockets, clocks, retries, `await`.
 
-The order is the contract: a PUT stands in the outbox before it is asked, a cursor moves before the
-publications are returned, and an `Observer` hears of an operation before it is asked and of its
-outcome before the outbox or the cursor changes.
+The order is the contract: a PUT stands in the outbox before it is asked, and an `Observer` hears of
+an operation before it is asked and of its outcome before the outbox changes. What a GET has brought
+goes on to the application, and moves the cursor, by way of reading.py.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from flotilla.errors import (
 from flotilla.losses import Losses
 from flotilla.observer import Observer, Operation, Outcome
 from flotilla.protocol import ProtocolError, Reply, Request
+from flotilla.reading import Delivery, Readers
 from flotilla.retry import Done
 from flotilla.state import Entry, State
 
@@ -94,33 +95,6 @@ class PutResult:
     stored: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One publication as delivered."""
-
-    topic: str
-    id: int
-    publication: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Consecutive publications of one topic; `first_id` is the first one's id."""
-
-    topic: str
-    first_id: int
-    publications: tuple[bytes, ...]
-
-    @property
-    def last_id(self) -> int:
-        """The id of the last publication."""
-        return self.first_id + len(self.publications) - 1
-
-    def __iter__(self) -> Iterator[Message]:
-        for number, publication in enumerate(self.publications):
-            yield Message(self.topic, self.first_id + number, publication)
-
-
 def new_nonce() -> str:
     """Return a name that no other process has."""
     return uuid.uuid4().hex
@@ -133,6 +107,7 @@ class Operations:
         self, state: State, observer: Observer, new_nonce: Callable[[], str] = new_nonce
     ) -> None:
         self.state = state
+        self.readers = Readers(state, observer)
         self._observer = observer
         self._new_nonce = new_nonce
         self._is_open = False  # for this object; the state knows whether for anybody
@@ -293,6 +268,7 @@ class Operations:
         done = yield from self.observed(operation, Ask(self.request(protocol.UNSUB, topic, body)))
         self.complete(operation, done)
         self.state.drop_cursor(topic)
+        self.readers.forget(topic)
         self._told.pop(topic, None)
         return bool(done.reply.body.get("was_subscribed"))
 
@@ -396,10 +372,8 @@ class Operations:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def get(
-        self, topic: str | None, wait_ms: int, max_count: int, auto: bool
-    ) -> Steps[Delivery | None]:
-        """GET once; with `auto` the cursor moves before the delivery is returned."""
+    def get(self, topic: str | None, wait_ms: int, max_count: int) -> Steps[Delivery | None]:
+        """GET once; nobody has it in hand before `readers` has handed it over."""
         if topic is not None:
             check_topic(topic)
         yield from self._opened()
@@ -423,8 +397,6 @@ class Operations:
             publications=delivery.publications,
             cursor=had.get(delivery.topic),
         )
-        if auto:
-            self.state.raise_cursor(delivery.topic, delivery.last_id)
         return delivery
 
     def _position(self, topic: str | None) -> tuple[dict[str, Any], dict[str, int]]:

@@ -28,10 +28,11 @@ from typing import Any, Final, Self
 import orjson
 
 from flotilla.errors import RecordError
-from flotilla.observer import Operation, Outcome
+from flotilla.observer import Handling, Operation, Outcome
 from flotilla.protocol import unpack
 
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
+HANDLINGS: Final = frozenset({"hand", "ack", "release"})  # single events
 OUTCOMES: Final = frozenset({"ok", "fail", "info"})
 OPEN_OPERATIONS_MAX: Final = 65_536  # far above what is in flight: older ones were cancelled
 DIGEST_BYTES: Final = 8  # two contents share one by chance once in 2^64 comparisons
@@ -158,6 +159,19 @@ class ClientObserver:
         self._recorder = recorder
         self._op_ids: dict[int, int] = {}
 
+    def on_handling(self, handling: Handling) -> None:
+        """Record what the application is handed next, is done with, or gives back."""
+        assert handling.f in HANDLINGS, handling
+        self._recorder.client_id = handling.client_id or None
+        self._recorder.single(
+            handling.f,
+            topic=handling.topic,
+            first_id=handling.first_id,
+            last_id=handling.last_id,
+            cursor=handling.cursor,
+            redelivered=handling.redelivered or None,
+        )
+
     def published(self, operation: Operation) -> dict[str, Any]:
         """Return what a PUT's invoke says of its publications beside their counters."""
         return {}
@@ -199,7 +213,7 @@ class ClientObserver:
         if operation.f == "put":
             return _stored(operation, outcome)
         if operation.f == "get":
-            return _handed_over(outcome) | (self.delivered(outcome) if outcome.publications else {})
+            return _brought(outcome) | (self.delivered(outcome) if outcome.publications else {})
         return {
             "last_id": outcome.last_id,
             "resumed": outcome.resumed,
@@ -243,6 +257,11 @@ class Recording(ClientObserver):
         """Record how it ended; without that, whether it happened is open."""
         with _as_record_error(self.path, definite=False):
             super().on_complete(operation, outcome)
+
+    def on_handling(self, handling: Handling) -> None:
+        """Record what the application is handed next, is done with, or gives back."""
+        with _as_record_error(self.path, definite=handling.f != "hand"):
+            super().on_handling(handling)
 
     def close(self) -> None:
         """Close the file. Operations still open stay without an end, as after a crash."""
@@ -293,7 +312,7 @@ def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _handed_over(outcome: Outcome) -> dict[str, Any]:
+def _brought(outcome: Outcome) -> dict[str, Any]:
     if not outcome.publications:
         return {"count": 0, "first_id": outcome.first_id}
     assert outcome.first_id is not None, outcome
@@ -304,6 +323,7 @@ def _handed_over(outcome: Outcome) -> dict[str, Any]:
         "first_id": outcome.first_id,
         "last_id": outcome.first_id + count - 1,
         "cursor": outcome.cursor,
+        "handed_apart": True,
     }
 
 

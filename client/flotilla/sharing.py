@@ -26,7 +26,7 @@ from typing import Any, Final
 from flotilla.client import Client
 from flotilla.directory import Shared
 from flotilla.errors import Fenced
-from flotilla.operations import Delivery
+from flotilla.reading import Delivery
 from flotilla.state import OUTBOX_BYTES_MAX, State, Statement
 
 # The epoch that this session has taken up. A table of its own, as with `provisional`.
@@ -81,8 +81,11 @@ class SharedState(State):
         self._shared.end()
 
     @contextmanager
-    def turn(self, patience_s: float) -> Iterator[None]:
-        """Have the state, as the others have left it. Raises StateInUse after `patience_s`."""
+    def turn(self, patience_s: float | None = None) -> Iterator[None]:
+        """Have the state, as the others have left it. Raises StateInUse after `patience_s`.
+
+        None: after what the constructor waits.
+        """
         if self._shared.begin(patience_s):
             self._known = None  # others may have changed it
         try:

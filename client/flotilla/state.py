@@ -6,7 +6,9 @@ any thought about when to send.
 
 The database runs in WAL mode with `synchronous=FULL`: a change is on disk when the method returns.
 Removing an acknowledged publication alone is not waited for: if power loss undoes it, the
-publication is sent once more and answered as a duplicate. A lock file keeps a second process out.
+publication is sent once more and answered as a duplicate. Other changes that need not be waited
+for say so (`durable=False`): they outlive the process, and the machine with the next change that
+is waited for. A lock file keeps a second process out.
 Without a directory everything stands in memory: the same rules, but not crash-proof.
 
 Ctrl-C may end a change between any two steps. So what memory knows of the database is set aside
@@ -47,7 +49,7 @@ CREATE TABLE outbox (
     PRIMARY KEY (topic, counter)
 );
 """
-# A table of its own, and not a column: directories of before it need no new schema version.
+# Tables of their own, and not columns: directories of before them need no new schema version.
 _PROVISIONAL: Final = """
 CREATE TABLE IF NOT EXISTS provisional (
     topic TEXT PRIMARY KEY, counter INTEGER NOT NULL
@@ -57,6 +59,12 @@ _RECOVERY: Final = """
 CREATE TABLE IF NOT EXISTS recovery (
     only INTEGER PRIMARY KEY CHECK (only = 1), name TEXT NOT NULL
 )
+"""
+# How far each subscription was handed over, which is ahead of what has been acknowledged.
+_HANDED: Final = """
+CREATE TABLE IF NOT EXISTS handed (
+    topic TEXT PRIMARY KEY, last_id INTEGER NOT NULL
+) WITHOUT ROWID
 """
 # SQLite's codes that speak of the disk or of rights, not of what stands in the file.
 _UNUSABLE: Final = frozenset(
@@ -90,6 +98,7 @@ class _Known:
     sequence: int
     outbox_bytes: int
     cursors: dict[str, int]
+    handed: dict[str, int]
 
 
 class State:
@@ -127,9 +136,14 @@ class State:
                 self._database.close()
             self._release()
 
+    def check_open(self) -> None:
+        """Raise Closed behind `close`."""
+        if self._is_closed:
+            raise Closed("the client is closed")
+
     # --- whose turn it is -----------------------------------------------------------------------
 
-    def turn(self, patience_s: float) -> AbstractContextManager[None]:
+    def turn(self, patience_s: float | None = None) -> AbstractContextManager[None]:
         """Have the state for an operation: always so where no other process shares it."""
         return nullcontext()
 
@@ -216,8 +230,10 @@ class State:
             statements += [(_RAISE_COUNTER, row) for row in counters.items()]
             statements.append(("DELETE FROM cursors", ()))
             statements += [(_RAISE_CURSOR, row) for row in cursors.items()]
-            self._commit(*statements)
-            self._known = _Known(client_id, epoch, sequence, known.outbox_bytes, cursors)
+            gone = "DELETE FROM handed WHERE topic NOT IN (SELECT topic FROM cursors)"
+            self._commit(*statements, (gone, ()))
+            handed = {topic: id_ for topic, id_ in known.handed.items() if topic in cursors}
+            self._known = _Known(client_id, epoch, sequence, known.outbox_bytes, cursors, handed)
             self._is_open = True
 
     # --- a cluster that was put back ------------------------------------------------------------
@@ -255,7 +271,12 @@ class State:
             ("UPDATE cursors SET last_id = ? WHERE topic = ?", (last_id, topic))
             for topic, last_id in kept.items()
         ]
-        statements += [("DELETE FROM cursors WHERE topic = ?", (topic,)) for topic in ended]
+        statements += [
+            ("UPDATE handed SET last_id = min(last_id, ?) WHERE topic = ?", (last_id, topic))
+            for topic, last_id in kept.items()
+        ]
+        for table in ("cursors", "handed"):
+            statements += [(f"DELETE FROM {table} WHERE topic = ?", (topic,)) for topic in ended]
         with self._lock:
             self._commit(*statements)
 
@@ -281,20 +302,42 @@ class State:
         with self._lock:
             return self._settled().cursors.get(topic)
 
-    def raise_cursor(self, topic: str, last_id: int) -> None:
-        """Store that everything up to `last_id` has been handed over. Never lowers a cursor."""
+    def handed(self, topic: str) -> int:
+        """Return up to which id the topic may have been handed over, acknowledged or not."""
         with self._lock:
             known = self._settled()
-            self._commit((_RAISE_CURSOR, (topic, last_id)))
+            return max(known.handed.get(topic, 0), known.cursors.get(topic, 0))
+
+    def raise_cursor(self, topic: str, last_id: int, durable: bool = True) -> None:
+        """Store that everything up to `last_id` is acknowledged. Never lowers a cursor."""
+        with self._lock:
+            known = self._settled()
+            self._commit((_RAISE_CURSOR, (topic, last_id)), durable=durable)
             known.cursors[topic] = max(last_id, known.cursors.get(topic, last_id))
+            self._known = known
+
+    def hand_over(self, topic: str, last_id: int, cursor: int = 0, durable: bool = True) -> None:
+        """Store, at once, that up to `last_id` is handed over and up to `cursor` acknowledged."""
+        with self._lock:
+            known = self._settled()
+            handed: Statement = (_RAISE_HANDED, (topic, last_id))
+            acknowledged: Statement = (_RAISE_CURSOR, (topic, cursor))
+            self._commit(*((handed, acknowledged) if cursor else (handed,)), durable=durable)
+            known.handed[topic] = max(last_id, known.handed.get(topic, last_id))
+            if cursor:
+                known.cursors[topic] = max(cursor, known.cursors.get(topic, cursor))
             self._known = known
 
     def drop_cursor(self, topic: str) -> None:
         """Forget a subscription."""
         with self._lock:
             known = self._settled()
-            self._commit(("DELETE FROM cursors WHERE topic = ?", (topic,)))
+            self._commit(
+                ("DELETE FROM cursors WHERE topic = ?", (topic,)),
+                ("DELETE FROM handed WHERE topic = ?", (topic,)),
+            )
             known.cursors.pop(topic, None)
+            known.handed.pop(topic, None)
             self._known = known
 
     # --- counters and the outbox ----------------------------------------------------------------
@@ -421,6 +464,7 @@ class State:
             raise self._damaged(f"schema version {version}, this program knows {SCHEMA_VERSION}")
         database.execute(_PROVISIONAL)
         database.execute(_RECOVERY)
+        database.execute(_HANDED)
 
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -438,7 +482,8 @@ class State:
             )
             [(size_bytes,)] = self._read("SELECT ifnull(sum(length(data)), 0) FROM outbox")
             cursors = dict(self._read("SELECT topic, last_id FROM cursors"))
-            self._known = _Known(client_id, epoch, sequence, size_bytes, cursors)
+            handed = dict(self._read("SELECT topic, last_id FROM handed"))
+            self._known = _Known(client_id, epoch, sequence, size_bytes, cursors, handed)
         return self._known
 
     def _commit(self, *statements: Statement, durable: bool = True) -> None:
@@ -446,8 +491,7 @@ class State:
 
         From here on nothing is known in memory: the caller, who has seen the commit, sets it.
         """
-        if self._is_closed:
-            raise Closed("the client is closed")
+        self.check_open()
         self._known = None
         database = self._database
         try:
@@ -550,6 +594,10 @@ _RAISE_COUNTER: Final = (
 )
 _RAISE_CURSOR: Final = (
     "INSERT INTO cursors VALUES (?, ?) "
+    "ON CONFLICT DO UPDATE SET last_id = max(last_id, excluded.last_id)"
+)
+_RAISE_HANDED: Final = (
+    "INSERT INTO handed VALUES (?, ?) "
     "ON CONFLICT DO UPDATE SET last_id = max(last_id, excluded.last_id)"
 )
 

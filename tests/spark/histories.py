@@ -76,6 +76,18 @@ class Run:
         invoke = self.invoke(client_id, "sub", topic, session=session, **own)
         return self.complete(invoke, "ok", last_id=start_id, **fields)
 
+    def handle(
+        self, client_id: str, f: str, topic: str, first_id: int | None, last_id: int, **fields: Any
+    ) -> Row:
+        """Record a step between a client and its application: `hand`, `ack`, `release`."""
+        process = fields.pop("process", client_id)
+        op_ids = self._op_ids.setdefault(process, itertools.count(1))
+        row = {"client_id": client_id, "op_id": next(op_ids), "session": 0, "f": f, "topic": topic}
+        ids = (
+            {"last_id": last_id} if first_id is None else {"first_id": first_id, "last_id": last_id}
+        )
+        return self._add({**row, "process": process, **ids, **fields}, "info")
+
     def unsub(self, client_id: str, topic: str, outcome: str = "ok") -> None:
         """Record an UNSUB."""
         self.complete(self.invoke(client_id, "unsub", topic), outcome)

@@ -3,13 +3,16 @@
 import pytest
 
 from analytics.twins import find_all
-from tests.spark import cases_clocks, cases_disks
+from tests.spark import cases_clocks, cases_disks, cases_handing
 from tests.spark.cases import CASES, Expected, case, row
 from tests.spark.conftest import Find, Found
 from tests.spark.histories import Run
 
 BORDER = 65_536  # of a bucket: runs are cut there, and no check may notice
-assert cases_clocks, cases_disks  # their cases are registered by being imported
+# Their cases are registered by being imported.
+assert cases_clocks
+assert cases_disks
+assert cases_handing
 
 
 @pytest.fixture(scope="module")

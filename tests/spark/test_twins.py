@@ -33,6 +33,8 @@ class RandomRun:
         self._open: list[tuple[Row, str, Row]] = []
         for _ in range(self.rng.randint(1, 16)):
             self.rng.choice((self.put, self.put, self.get, self.get, self.control))()
+            if self.rng.random() < 0.2:
+                self.handle()
             self.pass_time()
         self.disks()
         if self.rng.random() < 0.1:
@@ -102,10 +104,24 @@ class RandomRun:
             end = {name: end[name] for name in ("topic", "cursor")}
             end |= {"first_id": first_id, "last_id": first_id + count - 1, "count": count}
             end["digests"] = self.digests(count)
+        if rng.random() < 0.7:
+            end["handed_apart"] = True
         invoke_topic = topic if asked is not None else rng.choice((topic, ""))
         outcome = rng.choice(("ok", "ok", "ok", "info"))
         end = end if outcome == "ok" else {}
         self.begin(rng.choice("sr"), "get", invoke_topic, outcome, {"last_id": asked}, end)
+
+    def handle(self) -> None:
+        """Hand over, acknowledge or give back something, a few steps of one client in a row."""
+        rng, client_id, topic = self.rng, self.rng.choice("sr"), self.rng.choice("ttu")
+        process = rng.choice((client_id, client_id, "twin"))
+        for _ in range(rng.randint(1, 4)):
+            f, first_id = rng.choice(("hand", "hand", "hand", "ack", "release")), self.id()
+            last_id = first_id + rng.randint(0, 2)
+            begin = first_id if f != "ack" or rng.random() < 0.3 else None
+            own = {"session": rng.choice((0, 0, 0, 1)), "process": process}
+            own["cursor"] = self.maybe(self.base, self.base, self.id())
+            self.run.handle(client_id, f, topic, begin, last_id, **own)
 
     def digests(self, count: int) -> str:
         return "".join(self.rng.choice("ab") * 16 for _ in range(count))

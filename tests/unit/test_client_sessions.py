@@ -227,7 +227,9 @@ def test_an_observer_hears_of_a_delivery_before_the_cursor_moves(node: FakeNode)
         assert (operation.f, operation.last_id, cursor) == ("get", 0, 0)
         assert (outcome.first_id, outcome.publications) == (1, (b"a", b"b"))
         assert (outcome.node, outcome.leader, outcome.term, outcome.attempts) == ("a", "a", 1, 1)
-        assert client._session.state.cursor("t") == 2
+        assert client._session.state.cursor("t") == 0
+        client.get("t")
+        assert [event[3] for event in recorder.events[-2:]] == [2, 2]
 
 
 def test_an_observer_hears_of_a_put_before_it_is_sent_and_of_its_error(node: FakeNode) -> None:
@@ -258,7 +260,8 @@ _SUBSCRIBER = """
 import sys; from flotilla import Client
 client = Client(sys.argv[1], state_dir=sys.argv[2])
 while delivery := client.get("t"):
-    print(delivery.publications[0].decode(), flush=True)
+    [message] = delivery
+    print(message.publication.decode(), message.redelivered, flush=True)
     sys.stdin.readline()
 """
 
@@ -309,7 +312,7 @@ def test_a_subscriber_killed_before_the_answer_gets_it_after_its_return(
         assert texts_of(client, "t") == [b"a"]
 
 
-def test_a_subscriber_killed_after_every_single_delivery_gets_each_once(
+def test_a_subscriber_killed_over_every_single_delivery_gets_it_again_and_says_so(
     node: FakeNode, tmp_path: Path
 ) -> None:
     texts = [f"p{number}" for number in range(4)]
@@ -319,12 +322,21 @@ def test_a_subscriber_killed_after_every_single_delivery_gets_each_once(
     got = []
     for _ in texts:
         process = _process(_SUBSCRIBER, node.endpoint, tmp_path)
+        assert process.stdin is not None
         assert process.stdout is not None
         got.append(process.stdout.readline().decode().strip())
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        got.append(process.stdout.readline().decode().strip())
         _kill(process)
-    assert got == texts
+    redelivered = ["p1 True", "p2 True", "p3 True"]
+    assert got == ["p0 False", "p1 False", *_each_and_the_next(redelivered, "p2 False", "p3 False")]
     with client_of(node, tmp_path) as client:
         assert client.get("t") is None
+
+
+def _each_and_the_next(again: list[str], *new: str) -> list[str]:
+    return [line for pair in zip(again, (*new, ""), strict=True) for line in pair]
 
 
 def test_the_pinned_status_of_a_dead_node_is_unavailable(node: FakeNode) -> None:

@@ -95,9 +95,10 @@ def test_a_put_and_a_get_are_recorded_with_equal_digests_of_equal_contents(
     client.put_many("t", ["a", "b"])
     client.get("t", max_count=2)
     rows = _rows(directory)
+    *operations, handed = rows
     functions = ("sub", "put", "get")
-    assert _kinds(rows) == [(f, kind) for f in functions for kind in ("invoke", "ok")]
-    _, subscribed, put, stored, asked, got = rows
+    assert _kinds(operations) == [(f, kind) for f in functions for kind in ("invoke", "ok")]
+    _, subscribed, put, stored, asked, got = operations
     assert (subscribed["last_id"], subscribed["resumed"], subscribed["cursor"]) == (0, False, 0)
     assert (put["counter"], put["count"], put["client_id"]) == (1, 2, client.client_id)
     assert (stored["first_id"], stored["last_id"], stored["duplicate"]) == (1, 2, False)
@@ -105,6 +106,41 @@ def test_a_put_and_a_get_are_recorded_with_equal_digests_of_equal_contents(
     assert (asked["last_id"], got["first_id"], got["last_id"], got["count"]) == (0, 1, 2, 2)
     assert put["digests"] == got["digests"] == digests([b"a", b"b"])
     assert "digests" not in stored
+    assert (handed["f"], handed["first_id"], handed["last_id"], handed["cursor"]) == (
+        "hand",
+        1,
+        2,
+        0,
+    )
+
+
+def test_what_the_application_acknowledges_is_recorded_and_what_it_is_handed_again(
+    client: Client, directory: Path
+) -> None:
+    client.subscribe("t")
+    client.put_many("t", ["a", "b", "c"])
+    with client.messages("t", idle_ms=0) as messages:
+        assert (next(messages).id, next(messages).id) == (1, 2)
+    for message in client.messages("t"):
+        assert message.id == 3
+        break
+    assert [message.redelivered for message in client.messages("t", idle_ms=0)] == [True]
+    client.put("t", "d")
+    assert client.get("t", ack="at-most-once") is not None
+    names = ("f", "first_id", "last_id", "cursor", "redelivered")
+    rows = [tuple(row.get(name) for name in names) for row in _rows(directory)]
+    assert [row for row in rows if row[0] in ("hand", "ack", "release")] == [
+        ("hand", 1, 1, 0, None),
+        ("ack", None, 1, 0, None),
+        ("hand", 2, 2, 1, None),
+        ("ack", None, 2, 1, None),
+        ("hand", 3, 3, 2, None),
+        ("release", 3, 3, 2, None),
+        ("hand", 3, 3, 2, 1),
+        ("ack", None, 3, 2, None),
+        ("ack", 4, 4, 3, None),
+        ("hand", 4, 4, 4, None),
+    ]
 
 
 def test_a_digest_is_16_hex_digits_of_blake2b_for_good() -> None:
@@ -247,6 +283,7 @@ def test_a_delivery_that_cannot_be_recorded_comes_again(client: Client, director
     client.subscribe("t")
     client.put_many("t", [str(number) for number in range(40)])
     assert client.get("t") is not None
+    client.acknowledge("t", 1)
     with _disk_with(_room_for_an_invoke(directory, "get"), _file(directory)):
         with pytest.raises(RecordError) as caught:
             client.get("t", max_count=30)
@@ -254,7 +291,8 @@ def test_a_delivery_that_cannot_be_recorded_comes_again(client: Client, director
     delivery = client.get("t", max_count=30)
     assert delivery is not None
     assert (delivery.first_id, delivery.last_id) == (2, 31)
-    assert _kinds(_rows(directory))[-3:] == [("get", "invoke"), ("get", "invoke"), ("get", "ok")]
+    kinds = [("get", "invoke"), ("get", "invoke"), ("get", "ok"), ("hand", "info")]
+    assert _kinds(_rows(directory))[-4:] == kinds
 
 
 def test_a_put_whose_end_cannot_be_recorded_is_asked_again_and_stored_once(
@@ -315,7 +353,8 @@ def test_the_asynchronous_client_records_and_a_cancelled_get_has_no_end(
     asyncio.run(work())
     pairs = itertools.groupby(sorted(_rows(directory), key=lambda row: row["op_id"]), _op_id)
     ends = [[row["type"] for row in rows] for _, rows in pairs]
-    assert ends == [["invoke", "ok"], ["invoke"], ["invoke", "ok"], ["invoke", "ok"]]
+    operations = [["invoke", "ok"], ["invoke"], ["invoke", "ok"], ["invoke", "ok"]]
+    assert ends == [*operations, ["info"], ["info"]]  # handed over, acknowledged by the close
 
 
 def _op_id(row: Row) -> int:
@@ -342,9 +381,8 @@ def test_the_command_line_records(
     assert capfdbinary.readouterr().out.endswith(b"1\na\n")
     files = (directory / "history").glob("*.jsonl")
     events = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
-    assert sorted(_kinds(events)) == sorted(
-        (f, kind) for f in ("sub", "put", "get") for kind in ("invoke", "ok")
-    )
+    operations = [(f, kind) for f in ("sub", "put", "get") for kind in ("invoke", "ok")]
+    assert sorted(_kinds(events)) == sorted([*operations, ("hand", "info"), ("ack", "info")])
     assert cli.main(["--record", "/proc/none", *base[:4], "sub", "t"]) == 3
     assert b"record_failed" in capfdbinary.readouterr().err
 

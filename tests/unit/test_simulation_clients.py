@@ -16,7 +16,6 @@ from chaos.simulation.crowd import Crowd
 from chaos.simulation.pipes import BATCH_BYTES, Pipe
 from chaos.simulation.scripts import Role
 from flotilla import FlotillaError, Operation, Outcome
-from flotilla.operations import Delivery
 from flotilla.protocol import (
     ACK,
     GET,
@@ -29,6 +28,7 @@ from flotilla.protocol import (
     encode_reply,
     pack,
 )
+from flotilla.reading import Delivery
 
 NODES = ("a", "b", "c")
 RUN_ID = "00000000-0000-0000-0000-000000000001"
@@ -325,7 +325,8 @@ def test_the_crowd_heals_drains_and_comes_to_its_end(tmp_path: Path) -> None:
     assert crowd.lagging() == ["client-1"]
     stage.wire.run(20.0)
     assert crowd.is_done
-    assert stage.ear.handed == list(range(1, len(stage.ear.handed) + 1))
+    assert [*dict.fromkeys(stage.ear.handed)] == list(range(1, max(stage.ear.handed) + 1))
+    assert len(stage.ear.handed) <= max(stage.ear.handed) + 1, "one was in hand at the crash"
     phases = [e["phase"] for e in history.read(tmp_path / "history" / "runner.jsonl")]
     assert [p for p in dict.fromkeys(phases)] == ["steady", "heal", "tombstone", "drain", "done"]
     drained = [

@@ -26,8 +26,8 @@ from cluster import commands
 from cluster.commands import Advance, Put
 from cluster.journal import Journal
 from flotilla import CounterGap, Fenced, NotSubscribed, Operation, Outcome
-from flotilla.operations import Delivery
 from flotilla.protocol import pack
+from flotilla.reading import Delivery
 
 ROLES = [
     {"topics": ["t"], "puts": 1.0, "pause_s": 0.05},
@@ -291,8 +291,9 @@ def test_what_an_application_gets_twice_is_seen_unless_it_has_a_copy(scene: Scen
     scene.promises.life("copied", "copied")
     for client in ("copied", "copied", "one"):
         scene.promises.handed_over(client, delivery)
+    scene.promises.handed_over("one", Delivery("t", 2, (b"y",), redelivered_count=1))
     assert scene.checks == []
-    scene.promises.handed_over("one", Delivery("t", 2, (b"y",)))
+    scene.promises.handed_over("one", Delivery("t", 2, (b"y", b"z")))
     assert scene.checks == ["handed_over_twice"]
 
 
@@ -429,7 +430,7 @@ def test_a_calm_run_drains_without_a_failure() -> None:
         assert watch.finish() == []
         assert watch.coverage["drained"] == 1
         events = watch.events()
-    assert {event["f"] for event in events} == {"put", "get", "sub", "phase"}
+    assert {event["f"] for event in events} == {"put", "get", "sub", "phase", "hand", "ack"}
     assert sum(event["f"] == "put" and event["type"] == "ok" for event in events) > 20
 
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
 from flotilla.errors import FlotillaError
-from flotilla.operations import Delivery, Operations, PutResult, Steps
+from flotilla.operations import Operations, PutResult, Steps
+from flotilla.reading import Delivery, Reader, Readers
 from flotilla.retry import Action, Exchange
 from flotilla.state import Entry, State
 
@@ -63,23 +64,38 @@ def outbox_forgets_what_it_sends(patches: Patches) -> None:
 def cursor_moves_too_far(patches: Patches) -> None:
     """Move the cursor behind the publication that comes after those delivered."""
 
-    def raise_cursor(state: State, topic: str, last_id: int) -> None:
-        _raise_cursor(state, topic, last_id + 1)
+    def raise_cursor(state: State, topic: str, last_id: int, durable: bool = True) -> None:
+        _raise_cursor(state, topic, last_id + 1, durable)
 
     patches.attribute(State, "raise_cursor", raise_cursor)
 
 
-@bug("a cursor is stored before the hand-over", {"handed_over_twice"})
-def cursor_is_stored_after_the_hand_over(patches: Patches) -> None:
-    """Hand publications over first and store the cursor with the next GET."""
+@bug("a cursor moves when the application is done, and not before", {"lost"})
+def cursor_is_stored_before_the_hand_over(patches: Patches) -> None:
+    """Move the cursor as soon as the answer is there."""
 
     def get(
-        client: Operations, topic: str | None, wait_ms: int, max_count: int, auto: bool
+        client: Operations, topic: str | None, wait_ms: int, max_count: int
     ) -> Steps[Delivery | None]:
-        if (late := client.__dict__.pop("late", None)) is not None:
-            client.state.raise_cursor(late.topic, late.last_id)
-        delivery = yield from _get(client, topic, wait_ms, max_count, False)
-        client.__dict__["late"] = delivery if auto else None
+        delivery = yield from _get(client, topic, wait_ms, max_count)
+        if delivery is not None:
+            client.state.raise_cursor(delivery.topic, delivery.last_id)
+        return delivery
+
+    def hand_over(readers: Readers, reader: Reader, delivery: Delivery | None) -> Delivery | None:
+        if delivery is not None:
+            readers._hand_over(reader, delivery.topic, delivery.first_id, delivery.last_id)
         return delivery
 
     patches.attribute(Operations, "get", get)
+    patches.attribute(Readers, "hand_over", hand_over)
+
+
+@bug("what was handed over before is said to be", {"handed_over_twice"})
+def redelivery_is_not_said(patches: Patches) -> None:
+    """Forget what was handed over and not acknowledged."""
+
+    def handed(state: State, topic: str) -> int:
+        return state.cursor(topic) or 0
+
+    patches.attribute(State, "handed", handed)

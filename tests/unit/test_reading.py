@@ -1,0 +1,482 @@
+"""What a subscriber is promised: each publication, again after a crash only, to one reader."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from flotilla import AlreadyReading, AsyncClient, Client, NotDelivered, NotSubscribed
+from flotilla.reading import ACKS
+from flotilla.state import State
+from tests.unit.fake_node import FakeNode, client_of, texts_of
+
+WAIT_S: Final = 30
+
+
+@pytest.fixture
+def client(node: FakeNode) -> Any:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b", "c"])
+        yield client
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """Return what `work` returns in another thread, that lives until the pool is left."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(WAIT_S)
+
+
+def ids(client: Client, **how: Any) -> list[tuple[int, bool]]:
+    return [(one.id, one.redelivered) for one in client.messages("t", idle_ms=0, **how)]
+
+
+# --- when a loop acknowledges -------------------------------------------------------------------
+
+
+def test_a_message_is_acknowledged_when_the_loop_comes_back(client: Client) -> None:
+    cursors = []
+    for message in client.messages("t", idle_ms=0):
+        cursors.append((message.id, client._session.state.cursor("t")))
+    assert cursors == [(1, 0), (2, 1), (3, 2)]
+    assert client._session.state.cursor("t") == 3
+
+
+def test_a_message_whose_body_raises_comes_again_and_says_so(client: Client) -> None:
+    def read() -> None:
+        for message in client.messages("t"):
+            1 // (2 - message.id)
+
+    with pytest.raises(ZeroDivisionError):
+        read()
+    assert ids(client) == [(2, True), (3, False)]
+
+
+def test_a_message_that_the_loop_was_left_with_comes_again_and_says_so(client: Client) -> None:
+    for message in client.messages("t"):
+        if message.id == 2:
+            break
+    assert ids(client) == [(2, True), (3, False)]
+
+
+def test_a_loop_left_in_order_as_a_context_acknowledges_and_by_an_exception_it_does_not(
+    client: Client,
+) -> None:
+    def read(divisor: int) -> float:
+        with client.messages("t") as messages:
+            return next(messages).id / divisor
+
+    assert read(1) == 1
+    with pytest.raises(ZeroDivisionError):
+        read(0)
+    assert ids(client) == [(2, True), (3, False)]
+
+
+def test_a_message_acknowledged_by_name_does_not_come_again(client: Client) -> None:
+    for message in client.messages("t"):
+        client.acknowledge("t", message.id)
+        break
+    assert ids(client) == [(2, False), (3, False)]
+
+
+def test_manual_comes_again_until_it_is_acknowledged_and_at_most_once_never(
+    client: Client,
+) -> None:
+    for message in client.messages("t", ack="manual"):
+        if message.id == 2:
+            break
+    client.acknowledge("t", 1)
+    for message in client.messages("t", ack="at-most-once"):
+        assert (message.id, message.redelivered) == (2, True)
+        break
+    assert ids(client) == [(3, False)]
+
+
+def test_an_ended_loop_stays_ended_and_one_that_failed_goes_on(
+    client: Client, node: FakeNode
+) -> None:
+    messages = client.messages("t", idle_ms=0)
+    assert len(list(messages)) == 3
+    client.put("t", "d")
+    assert list(messages) == []
+    messages = client.messages("t", idle_ms=0)
+    node.script("GET", ("nak", "internal", {}))
+    with pytest.raises(Exception, match="internal"):
+        next(messages)
+    assert [message.id for message in messages] == [4]
+
+
+def test_what_was_fetched_of_a_subscription_that_ended_is_not_handed_over(
+    client: Client,
+) -> None:
+    messages = client.messages("t", idle_ms=0)
+    assert next(messages).id == 1
+    client.unsubscribe("t")
+    client.subscribe("t")
+    client.put("t", "new")
+    assert [message.publication for message in messages] == [b"new"]
+    messages = client.messages("t", idle_ms=0)
+    client.unsubscribe("t")
+    with pytest.raises(NotSubscribed):
+        next(messages)
+    assert client._session.state.cursors() == {}
+
+
+# --- when a get acknowledges --------------------------------------------------------------------
+
+
+def test_what_a_get_returned_is_acknowledged_by_the_next_one_of_the_topic(
+    client: Client, node: FakeNode, tmp_path: Path
+) -> None:
+    client.subscribe("u")
+    client.put("u", "x")
+    assert client.get("t") is not None
+    assert client.get("u") is not None
+    assert client._session.state.cursors() == {"t": 0, "u": 0}
+    delivery = client.get("t", max_count=2)
+    assert delivery is not None
+    assert (delivery.first_id, delivery.last_id, delivery.redelivered_count) == (2, 3, 0)
+    assert client.get() is None
+    assert client._session.state.cursors() == {"t": 3, "u": 1}
+
+
+def test_closing_acknowledges_what_a_get_returned_unless_an_exception_is_on_its_way(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    def read(divisor: int) -> float:
+        with client_of(node, tmp_path) as client:
+            [message] = list(client.get("t") or ())
+            return message.id / divisor
+
+    with client_of(node, tmp_path) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b", "c"])
+    assert read(1) == 1
+    with pytest.raises(ZeroDivisionError):
+        read(0)
+    client = client_of(node, tmp_path)
+    try:
+        [message] = list(client.get("t") or ())
+        assert (message.id, message.redelivered) == (2, True)
+    finally:
+        client.close()
+    with client_of(node, tmp_path) as client:
+        assert ids(client) == [(3, False)]
+
+
+def test_closing_leaves_what_another_thread_has_in_hand(node: FakeNode, tmp_path: Path) -> None:
+    client = client_of(node, tmp_path)
+    client.subscribe("t")
+    client.put("t", "a")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(client.get, "t").result(WAIT_S) is not None
+        client.close()
+    with client_of(node, tmp_path) as client:
+        assert ids(client) == [(1, True)]
+
+
+def test_what_ack_can_be_is_said(client: Client) -> None:
+    for call in (client.get, client.messages, AsyncClient("127.0.0.1:1").get):
+        with pytest.raises(ValueError, match="auto, manual, at-most-once"):
+            call("t", ack="none")  # type: ignore[arg-type]
+    assert ACKS == ("auto", "manual", "at-most-once")
+
+
+# --- acknowledging by name ----------------------------------------------------------------------
+
+
+def test_what_was_not_handed_over_cannot_be_acknowledged(client: Client) -> None:
+    for last_id in (1, 10**6):
+        with pytest.raises(NotDelivered):
+            client.acknowledge("t", last_id)
+    with pytest.raises(NotSubscribed):
+        client.acknowledge("elsewhere", 1)
+    messages = client.messages("t", ack="manual")
+    assert next(messages).id == 1
+    with pytest.raises(NotDelivered, match="1 was the last"):
+        client.acknowledge("t", 2)
+    client.acknowledge("t", 1)
+    client.acknowledge("t", 0)
+    messages.close()
+    assert [id_ for id_, _ in ids(client)] == [2, 3]
+
+
+def test_a_restarted_program_may_acknowledge_what_the_one_before_was_handed(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node, tmp_path) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b", "c"])
+        client.get("t", max_count=2, ack="manual")
+    with client_of(node, tmp_path) as client:
+        with pytest.raises(NotDelivered):
+            client.acknowledge("t", 3)
+        client.acknowledge("t", 2)
+        assert texts_of(client, "t") == [b"c"]
+
+
+def test_a_directory_of_before_hand_overs_were_stored_opens(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.raise_cursor("t", 7)
+    state._database.execute("DROP TABLE handed")
+    state.close()
+    state = State(tmp_path)
+    assert (state.cursor("t"), state.handed("t")) == (7, 7)
+    state.hand_over("t", 9)
+    state.close()
+    state = State(tmp_path)
+    assert (state.cursor("t"), state.handed("t")) == (7, 9)
+    state.drop_cursor("t")
+    assert state.handed("t") == 0
+    state.close()
+
+
+# --- one reader at a time -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ack", ACKS)
+def test_four_threads_in_messages_of_one_client_are_handed_each_id_once(
+    node: FakeNode, ack: Any
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.put_many("t", [str(number) for number in range(200)])
+        handed: list[int] = []
+        refused: list[AlreadyReading] = []
+        begin = threading.Barrier(4)
+
+        def read() -> None:
+            begin.wait(WAIT_S)
+            try:
+                for message in client.messages("t", ack, idle_ms=0):
+                    handed.append(message.id)
+                    if ack == "manual":
+                        client.acknowledge("t", message.id)
+            except AlreadyReading as error:
+                refused.append(error)
+
+        with ThreadPoolExecutor(4) as pool:
+            for thread in [pool.submit(read) for _ in range(4)]:
+                thread.result(WAIT_S)
+        assert sorted(handed) == list(range(1, 201))
+        assert refused == [] or "one reader at a time" in str(refused[0])
+
+
+@pytest.mark.parametrize("first", ["t", None])
+@pytest.mark.parametrize("second", ["t", None])
+def test_who_reads_beside_a_loop_is_refused_until_it_is_left(
+    client: Client, first: str | None, second: str | None
+) -> None:
+    messages = client.messages(first)
+    assert next(messages).id == 1
+    for refused in (
+        lambda: client.get(second),
+        lambda: client.get(second, ack="at-most-once"),
+        lambda: next(client.messages(second)),
+        lambda: in_thread(lambda: client.get(second)),
+        lambda: in_thread(lambda: next(messages)),
+    ):
+        with pytest.raises(AlreadyReading, match="thread MainThread"):
+            refused()
+    assert next(messages).id == 2
+    messages.close()
+    assert in_thread(lambda: ids(client)) == [(2, True), (3, False)]
+
+
+def test_topics_are_read_beside_each_other(client: Client) -> None:
+    client.subscribe("u")
+    client.put("u", "x")
+    assert next(client.messages("t")).id == 1
+    messages = client.messages("t")
+    assert next(messages).id == 1
+    assert in_thread(lambda: client.get("u")) is not None
+
+
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+def test_what_a_thread_has_in_hand_no_other_one_is_given(client: Client, ack: Any) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(client.get, "t", ack=ack).result(WAIT_S) is not None
+        for scope in ("t", None):
+            with pytest.raises(AlreadyReading, match="up to id 1 in hand"):
+                client.get(scope)
+        client.acknowledge("t", 1)
+        assert texts_of(client, "t") == [b"b", b"c"]
+
+
+def test_what_an_ended_thread_had_in_hand_comes_again(client: Client) -> None:
+    assert in_thread(lambda: client.get("t", max_count=2)) is not None
+    assert ids(client) == [(1, True), (2, True), (3, False)]
+
+
+def test_at_most_once_gets_of_many_threads_have_nothing_in_common(client: Client) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        delivery = pool.submit(client.get, "t", ack="at-most-once").result(WAIT_S)
+        assert delivery is not None
+        assert delivery.last_id == 1
+        assert texts_of(client, "t") == [b"b", b"c"]
+
+
+def test_a_loop_that_only_the_collector_ends_is_ended(client: Client) -> None:
+    ring: list[Any] = [client.messages("t")]
+    ring.append(ring)
+    assert next(ring[0]).id == 1
+    with pytest.raises(AlreadyReading):
+        client.get("t")
+    del ring
+    gc.collect()
+    assert ids(client) == [(1, True), (2, False), (3, False)]
+
+
+# --- the same for asyncio -----------------------------------------------------------------------
+
+
+def test_four_tasks_in_messages_of_one_client_are_handed_each_id_once(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
+            await client.subscribe("t")
+            await client.put_many("t", [str(number) for number in range(200)])
+            handed: list[int] = []
+
+            async def read() -> None:
+                async for message in client.messages("t", idle_ms=0):
+                    handed.append(message.id)
+                    await asyncio.sleep(0)
+
+            results = await asyncio.gather(*(read() for _ in range(4)), return_exceptions=True)
+            assert [type(one) for one in results if one] == [AlreadyReading] * 3
+            assert handed == list(range(1, 201))
+
+    asyncio.run(work())
+
+
+def test_a_task_acknowledges_as_a_thread_does(node: FakeNode, tmp_path: Path) -> None:
+    async def ids_of(client: AsyncClient) -> list[tuple[int, bool]]:
+        return [(one.id, one.redelivered) async for one in client.messages("t", idle_ms=0)]
+
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
+            await client.subscribe("t")
+            await client.put_many("t", list("abcdef"))
+            async for message in client.messages("t"):
+                if message.id == 2:
+                    break
+            assert await asyncio.wait_for(client.get("t"), WAIT_S) is not None
+            delivery = await asyncio.wait_for(client.get("t"), WAIT_S)  # of the same task
+            assert delivery is not None
+            assert (delivery.first_id, delivery.redelivered_count) == (3, 0)
+            with pytest.raises(AlreadyReading, match="task"):
+                await asyncio.create_task(_get_of(client))
+            async with client.messages("t") as messages:
+                assert (await anext(messages)).id == 4
+            messages = client.messages("t")
+            assert (await anext(messages)).id == 5
+            with pytest.raises(AlreadyReading):
+                await asyncio.create_task(_next_of(messages))
+            await messages.aclose()
+            assert await ids_of(client) == [(5, True), (6, False)]
+            with pytest.raises(NotDelivered):
+                client.acknowledge("t", 7)
+
+    async def _get_of(client: AsyncClient) -> object:
+        return await client.get("t")
+
+    async def _next_of(messages: Any) -> object:
+        return await anext(messages)
+
+    asyncio.run(work())
+
+
+def test_an_asynchronous_client_is_closed_as_the_other(node: FakeNode, tmp_path: Path) -> None:
+    async def read(raised: bool) -> list[tuple[int, bool]]:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
+            found = [(one.id, one.redelivered) for one in await client.get("t") or ()]
+            if raised:
+                raise ZeroDivisionError(found)
+            return found
+
+    with client_of(node, tmp_path) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b"])
+    assert asyncio.run(read(raised=False)) == [(1, False)]
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(read(raised=True))
+    assert asyncio.run(read(raised=False)) == [(2, True)]
+
+
+# --- killed at any moment -----------------------------------------------------------------------
+
+READER: Final = """
+import sys
+from flotilla import Client
+
+endpoint, state, ack = sys.argv[1:]
+with Client(endpoint, state) as client:
+    for message in client.messages("t", ack):
+        print(message.id, message.redelivered, flush=True)
+        if ack == "manual":
+            client.acknowledge("t", message.id)
+        print("done", message.id, flush=True)
+"""
+PUBLICATIONS: Final = 400
+
+
+def killed_reader(node: FakeNode, state: Path, ack: str, after: int) -> list[str]:
+    """Return what a reader has written to a pipe until it was killed, which the kernel keeps."""
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, node.endpoint, str(state), ack],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(after)]
+        process.send_signal(signal.SIGKILL)
+        return [line for line in [*lines, *process.stdout] if line.endswith("\n")]
+
+
+# Each kill is a Python of its own: 0.3 s, and more on a busy machine.
+@pytest.mark.parametrize(("ack", "kills"), [("auto", 10), ("manual", 3), ("at-most-once", 3)])
+def test_a_reader_killed_at_random_moments_loses_nothing_and_says_what_comes_again(
+    node: FakeNode, tmp_path: Path, ack: Any, kills: int
+) -> None:
+    seed = random.randrange(2**32)
+    dice = random.Random(seed)
+    with client_of(node, tmp_path) as client:
+        client.subscribe("t")
+        client.put_many("t", [str(number) for number in range(PUBLICATIONS)])
+    lines: list[str] = []
+    for _ in range(kills):
+        after = dice.randint(1, PUBLICATIONS // kills)
+        lines += killed_reader(node, tmp_path, ack, after)
+    with client_of(node, tmp_path) as client:
+        rest = ids(client)
+    rows = [line.split() for line in lines]
+    begun = [(int(row[0]), row[1] == "True") for row in rows if row[0] != "done"] + rest
+    done = {int(row[1]) for row in rows if row[0] == "done"} | {id_ for id_, _ in rest}
+    if ack == "manual":  # it acknowledges before it says so
+        done |= {id_ for id_, _ in begun}
+    lost = set(range(1, PUBLICATIONS + 1)) - done
+    assert len(lost) <= (kills if ack == "at-most-once" else 0), f"seed {seed}: {lost}"
+    assert dict(begun).keys() | lost == set(range(1, PUBLICATIONS + 1)), f"seed {seed}"
+    seen: set[int] = set()
+    unseen = 0
+    for id_, redelivered in begun:
+        assert id_ not in seen or ack != "at-most-once", f"seed {seed}: {id_} again"
+        assert id_ not in seen or redelivered, f"seed {seed}: {id_} again, unsaid"
+        unseen += redelivered and id_ not in seen
+        seen.add(id_)
+    assert unseen <= kills, f"seed {seed}: killed between the mark and the first line"
