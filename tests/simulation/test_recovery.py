@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -12,6 +13,7 @@ from cluster import tables
 from cluster.membership import UNNAMED
 from cluster.recovery import Recovery
 from cluster.replica import WAITING_PERIOD_S
+from cluster.store import Delivery, Store
 from flotilla.protocol import GET, PUT, REQUEST_ID, Reply, Request, unpack
 from tests.simulation.lab import Lab
 from tests.simulation.schedules import Stage
@@ -156,3 +158,76 @@ def test_two_nodes_recovered_under_one_name_wait_for_ever_and_harm_nothing(tmp_p
     }
     wipe("b")(recovered.lab)
     recovered.check()
+
+
+# --- what is called settled -----------------------------------------------------------------------
+
+
+class Chance:
+    """A cluster whose leaders are cut off and replaced, so that its logs come apart."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.stage = Stage(directory)
+        self.leader = "a"
+        self.number = 0
+
+    def put(self, node: str, patience_s: float) -> None:
+        self.number += 1
+        text = f"{self.number}"
+        self.stage.put(node, text)
+        self.stage.lab.reaches(lambda: text in self.stage.acknowledged(), patience_s)
+
+    def replace_the_leader(self) -> None:
+        """Cut the leader off, give it something that it can't commit, and let another lead."""
+        self.heal()
+        old = self.leader
+        others = [name for name in "abc" if name != old]
+        self.stage.net.cut_off(old, *others)
+        for _ in range(self.rng.randrange(3)):
+            self.put(old, 0.1)
+        journals = {name: self.stage.raft(name).journal for name in others}
+        self.leader = max(others, key=lambda n: (journals[n].last_term, journals[n].last_index))
+        self.stage.elect(self.leader)
+
+    def heal(self) -> None:
+        self.stage.net.heal()
+        self.stage.lab.run(self.rng.choice([0.02, 0.1, 0.5]))
+        if not self.stage.raft(self.leader).serving:
+            self.leader = self.stage.lab.leader() or self.leader
+
+    def step(self) -> None:
+        self.rng.choice(
+            [
+                lambda: self.put(self.leader, self.rng.choice([0.0, 0.03, 1.0])),
+                lambda: self.put(self.leader, 1.0),
+                self.replace_the_leader,
+                self.heal,
+            ]
+        )()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_settled_is_what_everybody_was_given_under_these_ids(
+    tmp_path: Path, seed: int
+) -> None:
+    print(f"seed {seed}")
+    chance = Chance(tmp_path / "before", seed)
+    for _ in range(10):
+        chance.step()
+    stage = chance.stage
+    stage.lab.close()
+    given = {stage.lab.replies[stage.sent[text]].body["id"]: text for text in stage.acknowledged()}
+    for survivor in "abc":
+        with Recovery(stage.lab.data_dir(survivor), tmp_path / survivor) as recovery:
+            made = recovery.finish("lab-2", [survivor])
+        store = Store.open(made / "store" / "store.db", {})
+        read = store.read(stage.subscriber, "t", 0, 1000, 2**20)
+        assert isinstance(read, Delivery)
+        texts = [data.decode() for data in unpack(read.lengths, read.data)]
+        settled = store.since_recovery(stage.subscriber, "")["settled"]["t"]
+        for id_, text in given.items():
+            if id_ <= settled:
+                assert texts[id_ - 1] == text, (survivor, settled, id_)
+        assert len(set(texts)) == len(texts), "nothing is there twice"
+        store.close()
