@@ -36,7 +36,6 @@ from cluster.messages import (
     encode,
 )
 from cluster.peers import (
-    BULK_BYTES_SERVED,
     PEER_SILENCE_MS_MAX,
     TAKEOVER_MS,
     Connected,
@@ -506,18 +505,27 @@ class SimPeers:
     """One node's way to the others; implements `cluster.peers.Peers`.
 
     `departure()` is the time inside the node's turn at which what it sends now leaves.
+    `room_bytes`: what may be relayed to a peer in a turn.
     """
 
-    def __init__(self, net: SimNet, name: str, port: Port, departure: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        net: SimNet,
+        name: str,
+        port: Port,
+        departure: Callable[[], float],
+        room_bytes: int,
+    ) -> None:
         self._net, self._name, self._port, self._departure = net, name, port, departure
+        self._room_bytes = room_bytes
 
     def send(self, name: str, message: Message) -> None:
         """Queue a message."""
         self._net.send(self._name, name, message, self._departure())
 
     def room_bytes(self, name: str) -> int:
-        """Return the room that a fresh connection has: links have no buffers of their own."""
-        return BULK_BYTES_SERVED
+        """Return the room that there always is: links have no buffers of their own."""
+        return self._room_bytes
 
     def flush(self, name: str | None) -> None:
         """Nothing to do: links have no buffers of their own."""

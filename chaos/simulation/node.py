@@ -22,11 +22,11 @@ from chaos.simulation.disk import SimDisk, StoreImage
 from chaos.simulation.network import Port, SimPeers
 from cluster import tables
 from cluster.broker import BrokerLimits
-from cluster.client_port import UNREAD_BYTES_SERVED
 from cluster.core import Timing
 from cluster.identity import Identity
 from cluster.levels import BUILD
 from cluster.membership import hello_of
+from cluster.peers import BULK_BYTES_SERVED
 from cluster.replica import Replica, ReplicaSettings
 from cluster.upkeep import Upkeep
 
@@ -211,7 +211,8 @@ class SimNode:
         identity.check(self.directory, CLUSTER_ID, self.name)
         hello = hello_of(identity, world.plan.members, BUILD)
         self._port = world.net.join(self.name, hello, self.wake)
-        peers = SimPeers(world.net, self.name, self._port, self._departure)
+        room_bytes = min(BULK_BYTES_SERVED, int(world.knob("room_bytes")))
+        peers = SimPeers(world.net, self.name, self._port, self._departure, room_bytes)
         rng = world.stream(f"node {self.name} {self.life}")
         replica = WitnessedReplica(
             self,
@@ -224,7 +225,7 @@ class SimNode:
             self._on_event,
             self.clock(),
             self.stopwatch,
-            lambda _: UNREAD_BYTES_SERVED,  # clients take every reply at once
+            lambda _: int(world.knob("room_bytes")),  # a turn's; clients take what they are sent
         )
         self._upkeep = Upkeep(
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event

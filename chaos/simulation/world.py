@@ -25,6 +25,7 @@ from chaos.simulation.memory import memory_directory
 from chaos.simulation.network import SimNet, Weather
 from chaos.simulation.node import SimNode
 from chaos.simulation.plan import Action, Plan
+from cluster.client_port import UNREAD_BYTES_SERVED
 
 START_S: Final = 0.2  # the nodes of a run start within this time
 EVENTS_MAX: Final = 50_000_000  # a run that needs more is stuck in a loop without time passing
@@ -53,6 +54,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "backlog_bytes_max": 1 << 30,
     "uncommitted_entries_max": 256,
     "relays_max": 256,
+    "room_bytes": UNREAD_BYTES_SERVED,
     "segment_bytes": 64 * 1024,
     "keep_bytes": 64 * 1024,
     "disk_free_min_bytes": 1 << 20,
