@@ -45,9 +45,10 @@ SILENCE_S_MAX: Final = 30.0  # then the client has vanished, however it did
 CLAIM_S: Final = 2.0  # a connection whose identity comes again has this long to answer a PING
 MESSAGE_SILENCE_S_MAX: Final = 10.0  # in the middle of a message
 MESSAGE_S_MAX: Final = 120.0  # for a whole one: 4 MiB at 35 KB/s
-# While others wait to send a large message, who sends one has to be this fast after a while.
+# While others wait to send a large message, who sends one must not stop, and be this fast.
+HURRY_SILENCE_S_MAX: Final = 0.5
 HURRY_AFTER_S: Final = 2.0
-HURRY_BYTES_PER_S_MIN: Final = 64 * 1024
+HURRY_BYTES_PER_S_MIN: Final = 1024 * 1024
 KEEPALIVE_PROBES: Final = 3  # lost ones end a connection that is silent; for clients of ZMTP 3.0
 REPORT_S: Final = 10.0  # one line about connections that we closed in this time
 REASONS_MAX: Final = 16  # in such a line; a stranger chooses some of their words
@@ -206,11 +207,14 @@ class ClientPort:
         self._bound_unread()
 
     def room_bytes(self, route: bytes) -> int:
-        """Return how many bytes of replies may still be made for a client; negative: none."""
+        """Return how many bytes of replies may still be made for a client; below 1: none.
+
+        While all together have many unread, few are made for who has some, as ever for the others.
+        """
         client = self._routes.get(route)
-        unread_bytes = client.outbox_bytes if client else 0
-        in_all = self._limits.unread_bytes_max // 2 - self.unread_bytes
-        return min(UNREAD_BYTES_SERVED - unread_bytes, in_all)
+        is_calm = self.unread_bytes < self._limits.unread_bytes_max // 2
+        served_bytes = UNREAD_BYTES_SERVED if is_calm else UNREAD_BYTES_PAUSE
+        return served_bytes - (client.outbox_bytes if client else 0)
 
     def tick(self, now: float) -> None:
         """Do what is due: deadlines, heartbeats, reports. Cheap while nothing is."""
@@ -517,8 +521,10 @@ class ClientPort:
     @staticmethod
     def _is_slow(client: Client, now: float) -> bool:
         sending_s = now - client.began_at
+        silent_s = now - max(client.heard_at, client.began_at)
         came = client.receiver.unfinished_bytes - client.receiver.missing_bytes
-        return sending_s >= HURRY_AFTER_S and came < sending_s * HURRY_BYTES_PER_S_MIN
+        is_behind = sending_s >= HURRY_AFTER_S and came < sending_s * HURRY_BYTES_PER_S_MIN
+        return is_behind or silent_s >= HURRY_SILENCE_S_MAX
 
     # --- ends ---------------------------------------------------------------------------------
 

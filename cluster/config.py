@@ -161,8 +161,8 @@ class Limits:
         high=64 * GIB,
     )
     unread_bytes_max: int = _setting(
-        "Replies that clients don't take. From half of it on GET gets `overloaded`; over it the "
-        "connections with most of them are closed.",
+        "Replies that clients don't take. From half of it on GET of who has 256 KiB of them gets "
+        "`overloaded`; over it the connections with most of them are closed.",
         256 * MIB,
         low=16 * MIB,
         high=64 * GIB,

@@ -72,6 +72,8 @@ def test_unfinished_messages_hold_a_bounded_share(victim: Victim) -> None:
         raws = [stack.enter_context(Raw(victim.endpoint)) for _ in range(400)]
         sent = sum(raw.offer(unfinished) for raw in raws)
         victim.serves_others()
+        with Client([victim.endpoint.removeprefix("tcp://")]) as client:
+            assert client.put("t", bytes(MIB)).stored, "large ones have their turn"
         print(sent // MIB, "MiB sent, grown by", victim.grown_mb())
     assert victim.grown_mb() < SHARED_MB + 400 * READ_BYTES // MIB + SLACK_MB
     victim.serves_others()
