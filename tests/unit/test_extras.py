@@ -79,8 +79,15 @@ def test_without_the_client_library_it_is_asked_for() -> None:
 def test_another_project_s_package_of_the_same_name_is_told(tmp_path: Path) -> None:
     (tmp_path / "flotilla").mkdir()
     (tmp_path / "flotilla" / "__init__.py").touch()
-    found = f"sys.path.insert(0, {str(tmp_path)!r}); import flotilla; "
-    ended = without((), f"{found}import flotilla_commands; flotilla_commands.node()")
+    (tmp_path / "command.py").write_text("from flotilla.protocol import PUT")
+    code = "from cluster.extras import run; run('flotilla-node', 'command', 'cluster')"
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", code],  # without what an editable installation puts in between
+        env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 2
     where = tmp_path / "flotilla" / "__init__.py"
     assert f"the package `flotilla` in {where} is another project's" in ended.stderr
