@@ -104,15 +104,9 @@ class Identity:
 
         Raises DamagedIdentity, UnsupportedIdentity, MissingIdentity, OSError.
         """
-        names = set(files.list(directory))
-        if IDENTITY_NAME in names:
+        if _is_identified(directory, files):
             files.fsync_directory(directory)  # a killed process may have left the name unsynced
             return _decode(directory / IDENTITY_NAME, files.read(directory / IDENTITY_NAME))
-        others = sorted(names - {LOCK_NAME, _UNFINISHED_NAME})
-        if others:
-            raise MissingIdentity(
-                f"{directory} holds {', '.join(others)} but no {IDENTITY_NAME}. {_REBUILD}"
-            )
         return None
 
     def save(self, directory: Path, files: Files = DISK) -> None:
@@ -143,6 +137,17 @@ class Identity:
             raise WrongNode(f"{directory} belongs to node {self.node!r}, configured is {node!r}")
 
 
+def _is_identified(directory: Path, files: Files) -> bool:
+    """Return whether there is an identity; MissingIdentity if only others' files are there."""
+    names = set(files.list(directory))
+    others = sorted(names - {IDENTITY_NAME, LOCK_NAME, _UNFINISHED_NAME})
+    if IDENTITY_NAME not in names and others:
+        raise MissingIdentity(
+            f"{directory} holds {', '.join(others)} but no {IDENTITY_NAME}. {_REBUILD}"
+        )
+    return IDENTITY_NAME in names
+
+
 class DirectoryLock:
     """Hold a data directory for this process alone, as a context; freed by any death of it."""
 
@@ -152,7 +157,11 @@ class DirectoryLock:
         self._fd = -1
 
     def __enter__(self) -> Self:
-        """Take the lock. Raises DirectoryInUse, OSError."""
+        """Take the lock. Raises DirectoryInUse, MissingIdentity, OSError: nothing is written into a
+        directory that is somebody else's.
+        """
+        if self._directory.is_dir():
+            _is_identified(self._directory, DISK)
         Files.make_directory(self._directory)
         fd = os.open(self._directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o640)
         try:

@@ -56,6 +56,7 @@ EXEC_TIMEOUT_S: Final = 5.0  # of a moment that is some microseconds long on an 
 EXEC_INTERVAL_S: Final = 0.0001
 LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 LOG_TAIL_LINES: Final = 8
+LOCK_NAME: Final = "cluster.lock"
 
 
 class LocalError(Exception):
@@ -125,6 +126,7 @@ class LocalCluster:
             raise LocalError(f"{nodes} nodes make no cluster: take 1, 3, 5 or 7")
         if self.exists():
             raise LocalError(f"{self.directory} holds a cluster already; start it or remove it")
+        self._check_ours()
         assert len(hosts) in (0, nodes), hosts
         addresses = [f"{host}:{number}" for number in HOST_PORTS for host in hosts]
         if not hosts:
@@ -312,6 +314,22 @@ class LocalCluster:
 
     # --- files ---
 
+    def _check_ours(self) -> None:
+        """Raise LocalError for a directory that holds more than a creation that was broken off."""
+        try:
+            names = {path.name for path in self.directory.iterdir()}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise LocalError(f"{self.directory}: {error.strerror}") from error
+        ours = {f"n{number}" for number in range(1, MEMBER_COUNTS[-1] + 1)} | {LOCK_NAME}
+        strange = sorted(names - ours)
+        if strange:
+            raise LocalError(
+                f"{self.directory} is no cluster's directory: it holds {strange[0]!r}; choose a new"
+                " or an empty --dir"
+            )
+
     def _state_file(self) -> Path:
         return self.directory / "cluster.json"
 
@@ -343,7 +361,7 @@ class LocalCluster:
     def _locked(self) -> Iterator[None]:
         if not self.directory.exists():
             raise LocalError(f"{self.directory} does not exist; `flotilla-cluster up` makes it")
-        with (self.directory / "cluster.lock").open("w") as file:
+        with (self.directory / LOCK_NAME).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

@@ -235,6 +235,7 @@ class Recording(ClientObserver):
     def __init__(self, directory: str | Path) -> None:
         directory = Path(directory)
         with _as_record_error(directory):
+            _check_ours(directory)
             (directory / "history").mkdir(parents=True, exist_ok=True)
             self.run_id = _joined_run(directory / "run.json")
             super().__init__(Recorder(directory / "history", _unique(), self.run_id))
@@ -266,6 +267,16 @@ class Recording(ClientObserver):
     def close(self) -> None:
         """Close the file. Operations still open stay without an end, as after a crash."""
         self._recorder.close()
+
+
+def _check_ours(directory: Path) -> None:
+    """Raise RecordError for a directory that holds other things than a run."""
+    names = set(os.listdir(directory)) if directory.exists() else set()
+    if names and names.isdisjoint({"history", "run.json"}):
+        message = (
+            f"{directory} holds no run but {min(names)!r}; name a new directory for the record"
+        )
+        raise RecordError(message, details={"file": str(directory)})
 
 
 def digests(publications: Sequence[bytes]) -> str:

@@ -172,6 +172,13 @@ def test_a_second_user_of_the_directory_is_refused_with_the_firsts_pid(tmp_path:
         assert (tmp_path / "node" / LOCK_NAME).read_text() == f"{os.getpid()}\n"
 
 
+def test_no_lock_is_left_in_a_directory_that_is_no_node_s(tmp_path: Path) -> None:
+    (tmp_path / "passwd").touch()
+    with pytest.raises(MissingIdentity), DirectoryLock(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["passwd"]
+
+
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from cluster.identity import DirectoryLock\n"

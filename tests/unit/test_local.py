@@ -56,12 +56,12 @@ def test_a_created_cluster_has_a_file_that_every_node_accepts(made: LocalCluster
 
 
 def test_ports_follow_from_the_one_given(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path, STUB)
+    cluster = LocalCluster(tmp_path / "cluster", STUB)
     port = _hundred_free_ports(tmp_path)
 
     cluster.create(3, port)
 
-    config = load(tmp_path / "n2" / "node.toml", {})
+    config = load(tmp_path / "cluster" / "n2" / "node.toml", {})
     assert config.client_listen == f"127.0.0.1:{port + 2}"
     assert config.peer_listen == f"127.0.0.1:{port + 102}"
 
@@ -296,3 +296,13 @@ def test_how_a_node_ended_is_known_though_its_first_thread_ends_before_the_other
         assert time.monotonic() < deadline, f"{pid} lives"
 
     assert cluster.exit_codes == {"n1": 7}
+
+
+def test_nothing_is_written_into_a_directory_that_is_no_cluster_s(tmp_path: Path) -> None:
+    (tmp_path / "passwd").touch()
+    with pytest.raises(LocalError, match=f"{tmp_path} is no cluster's directory: it holds 'passw"):
+        LocalCluster(tmp_path).create(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["passwd"]
+    (tmp_path / "passwd").unlink()
+    (tmp_path / "n1").mkdir()  # as a creation leaves it that was killed
+    LocalCluster(tmp_path).create(1)

@@ -248,6 +248,15 @@ def test_a_directory_of_something_else_is_refused_and_the_state_let_go(
     State(tmp_path / "state").close()
 
 
+def test_nothing_is_recorded_in_a_directory_that_is_no_run_s(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    (tmp_path / "passwd").touch()
+    with pytest.raises(RecordError, match=f"{tmp_path} holds no run but 'passwd'"):
+        Client(node.endpoint, record=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["passwd"]
+
+
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RecordError, match="file/record") as caught:
