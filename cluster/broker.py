@@ -43,6 +43,8 @@ PUT_BYTES_MAX: Final = 64 * 1024 * 1024
 # Publications that one turn reads for clients: bounds the turn and what waits to be sent behind it.
 READ_BYTES_PER_TURN_MAX: Final = 64 * 1024 * 1024
 STALE_DEADLINES_MIN: Final = 1_000  # of GETs that were woken: fewer are not worth sweeping
+COUNTERS_PER_STEP: Final = 1_000  # of a client's 10,000, looked up on disk: about 2 ms
+ANSWERED_LATER: Final = frozenset({GET, REQUEST_ID})  # it takes longer than to say that it is done
 CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB})  # what a parked GET may be waiting for
 
 
@@ -60,14 +62,16 @@ class Waiting:
     """A request that was not answered yet.
 
     `deadline_ms`: until when a GET may park. `put_bytes`: what a PUT adds to its topic.
-    `moved_cursor`: the acknowledgment that a GET carried is carried out.
+    `carried_out`: the change that it asked for stands (of a GET: the acknowledgment it carried).
+    `body`: an answer that is made step by step, as far as it has come.
     """
 
     route: Route
     request: Request
     deadline_ms: float = 0.0
     put_bytes: int = 0
-    moved_cursor: bool = False
+    carried_out: bool = False
+    body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
 
 
@@ -120,6 +124,9 @@ class Broker:
     _entries_waiting: int = 0
     _put_bytes: int = 0
     _reads: deque[_Read] = field(default_factory=deque)
+    _due: deque[Waiting] = field(default_factory=deque)  # carried out, to be answered
+    _woken: deque[Waiting] = field(default_factory=deque)  # parked until there was news
+    _first_source: int = 0
     _parked: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by topic
     _parked_any: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by client
     _parked_by_deadline: list[tuple[float, int, Waiting]] = field(default_factory=list)
@@ -147,7 +154,8 @@ class Broker:
         return None
 
     def _admit(self, request: Request) -> None:
-        under_way = self._entries_waiting + len(self._operations) + len(self._reads)
+        under_way = self._entries_waiting + len(self._operations)
+        under_way += len(self._reads) + len(self._due)
         if under_way >= self.limits.in_flight_max:
             raise ProtocolError(
                 "overloaded",
@@ -250,8 +258,11 @@ class Broker:
         self._entries[index] = (term, authors)
         self._entries_waiting += len(authors)
 
-    def applied(self, index: int, term: int, outcomes: list[Outcome], now_ms: float) -> None:
-        """Answer those who waited for the entry that was applied at `index`."""
+    def applied(self, index: int, term: int, outcomes: list[Outcome]) -> None:
+        """Answer those who waited for the entry that was applied at `index`, or have `serve` do it.
+
+        What is left to `serve` is what takes longer than to say that it is done.
+        """
         own_term, authors = self._entries.pop(index, (term, []))
         # A leader that was deposed has abdicated before it applies another one's entries.
         assert own_term == term, f"entry {index} of term {own_term} was replaced by term {term}"
@@ -261,25 +272,22 @@ class Broker:
             return
         assert len(outcomes) == len(authors), (index, len(outcomes), len(authors))
         for waiting, outcome in zip(authors, outcomes, strict=True):
-            self._conclude(waiting, outcome, now_ms)
+            self._conclude(waiting, outcome)
         done = zip(authors, outcomes, strict=True)
         news = {w.request.topic for w, outcome in done if _changed_its_topic(w, outcome)}
         for topic in sorted(news):  # a set's order is another one in every process
-            self._wake(topic, now_ms)
+            self._wake(topic)
 
-    def _conclude(self, waiting: Waiting, outcome: Outcome, now_ms: float) -> None:
+    def _conclude(self, waiting: Waiting, outcome: Outcome) -> None:
         if isinstance(outcome, Refused):
             self.refuse(waiting, outcome.code, outcome.message, **outcome.details)
-        elif waiting.request.type == GET:
-            waiting.moved_cursor = True
-            self._serve(waiting, now_ms)
+            return
+        assert isinstance(outcome, Done)
+        if waiting.request.type in ANSWERED_LATER:
+            waiting.carried_out, waiting.body = True, outcome.body
+            self._due.append(waiting)
         else:
-            assert isinstance(outcome, Done)
-            body = outcome.body
-            if waiting.request.type == REQUEST_ID:
-                known = waiting.request.body.get("recovery")
-                body = body | self.store.since_recovery(body["client_id"], known)
-            self._acknowledge(waiting, body)
+            self._acknowledge(waiting, outcome.body)
 
     # --- reads --------------------------------------------------------------------------------
 
@@ -291,16 +299,45 @@ class Broker:
         """True while a read waits for its barrier."""
         return bool(self._reads)
 
-    def serve_reads(self, barrier_passed: int, applied_index: int, now_ms: float) -> None:
-        """Serve the reads whose barrier has passed."""
-        reads = self._reads
-        while reads and reads[0].barrier <= barrier_passed and reads[0].index <= applied_index:
-            if self._read_bytes_in_all >= READ_BYTES_PER_TURN_MAX:
-                break  # the others are served in the next turn
-            self._serve(reads.popleft().waiting, now_ms)
+    def serve(
+        self, barrier_passed: int, applied_index: int, now_ms: float, enough: Callable[[], bool]
+    ) -> bool:
+        """Answer what can be answered, step by step until `enough()`; return if there is more.
+
+        That is: reads whose barrier has passed, GETs that were woken or whose wait is over, and
+        what was carried out and takes long to answer. The kinds take turns.
+        """
+
+        def read() -> Waiting | None:
+            reads = self._reads
+            if reads and reads[0].barrier <= barrier_passed and reads[0].index <= applied_index:
+                return reads.popleft().waiting
+            return None
+
+        sources = (
+            read,
+            lambda: self._due.popleft() if self._due else None,
+            lambda: self._woken.popleft() if self._woken else None,
+            lambda: self._expired(now_ms),
+        )
+        empty = 0
+        while empty < len(sources):
+            waiting = sources[self._first_source]()
+            self._first_source = (self._first_source + 1) % len(sources)
+            if waiting is None:
+                empty += 1
+                continue
+            empty = 0
+            self._serve(waiting, now_ms)
+            if enough() or self._read_bytes_in_all >= READ_BYTES_PER_TURN_MAX:
+                return True
+        return False
 
     def _serve(self, waiting: Waiting, now_ms: float) -> None:
         request = waiting.request
+        if request.type == REQUEST_ID:
+            self._serve_registration(waiting)
+            return
         refused = None
         if request.client_id:
             refused = self.store.check_client(request.client_id, request.epoch)
@@ -313,6 +350,21 @@ class Broker:
         else:
             self._serve_get(waiting, now_ms)
 
+    def _serve_registration(self, waiting: Waiting) -> None:
+        """Add COUNTERS_PER_STEP of the client's counters; answer once they are all there."""
+        client_id: str = waiting.body["client_id"]
+        counters: dict[str, int] = waiting.body.setdefault("counters", {})
+        after = next(reversed(counters), "")
+        more = self.store.counters(client_id, after, COUNTERS_PER_STEP)
+        counters.update(more)
+        if len(more) == COUNTERS_PER_STEP:
+            self._due.append(waiting)
+        else:
+            known = waiting.request.body.get("recovery")
+            waiting.body["subscriptions"] = self.store.subscriptions(client_id)
+            waiting.body |= self.store.since_recovery(client_id, known)
+            self._acknowledge(waiting, waiting.body)
+
     def _serve_topics(self, waiting: Waiting) -> None:
         request = waiting.request
         if "subscribers" in request.body:
@@ -323,9 +375,11 @@ class Broker:
             more = len(found) > len(subscribers)
             self._acknowledge(waiting, {"subscribers": subscribers, "more": more})
             return
-        everything = request.body["all"]
-        rows = self.store.all_topics() if everything else self.store.topics_of(request.client_id)
-        rows = sorted((row for row in rows if row["topic"] > request.body["after"]), key=_topic)
+        page = request.body["after"], TOPICS_COUNT_MAX + 1
+        if request.body["all"]:
+            rows = self.store.all_topics(*page)
+        else:
+            rows = self.store.topics_of(request.client_id, *page)
         more = len(rows) > TOPICS_COUNT_MAX
         self._acknowledge(waiting, {"topics": rows[:TOPICS_COUNT_MAX], "more": more})
 
@@ -370,7 +424,7 @@ class Broker:
 
     def _put_off(self, waiting: Waiting, message: str, **details: int) -> None:
         """Have a GET asked again later."""
-        if waiting.moved_cursor:  # it was carried out in part: no NAK would be true of it
+        if waiting.carried_out:  # it was carried out in part: no NAK would be true of it
             self._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
             return
         self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS, **details)
@@ -383,7 +437,8 @@ class Broker:
 
     def _park(self, waiting: Waiting) -> None:
         limit = self.limits.parked_gets_max
-        if self._parked_count >= limit:
+        # The woken ones keep their places: what they waited for may be gone again.
+        if self._parked_count + len(self._woken) >= limit:
             self._put_off(waiting, "too many GETs wait for publications", limit=limit)
             return
         self._parked_number += 1
@@ -400,7 +455,6 @@ class Broker:
         if not table[key]:
             del table[key]
         self._parked_count -= 1
-        self._sweep_deadlines()
 
     def _sweep_deadlines(self) -> None:
         """Drop the deadlines of woken GETs once they are most: a busy topic parks one a PUT."""
@@ -420,23 +474,28 @@ class Broker:
             return self._parked, request.topic
         return self._parked_any, request.client_id
 
-    def _wake(self, topic: str, now_ms: float) -> None:
-        """Serve again whoever waits for `topic`, or for any topic and subscribes to this one."""
-        woken = list(self._parked.get(topic, {}).items())
-        for client_id in sorted(self._parked_any.keys() & self.store.subscribers(topic)):
-            woken += self._parked_any[client_id].items()
-        for number, waiting in woken:
-            self._unpark(number, waiting)
-            self._serve(waiting, now_ms)
+    def _wake(self, topic: str) -> None:
+        """Have whoever waits for `topic` served, or for any topic and subscribes to this one.
 
-    def expire(self, now_ms: float) -> None:
-        """Answer the parked GETs whose wait is over: nothing yet."""
+        Ten thousand may wait for one topic: here they only change the queue.
+        """
+        woken = [self._parked.pop(topic, {})]
+        clients = sorted(self._parked_any.keys() & self.store.subscribers(topic))
+        woken += [self._parked_any.pop(client_id) for client_id in clients]
+        for parked in woken:
+            self._parked_count -= len(parked)
+            self._woken.extend(parked.values())
+        self._sweep_deadlines()
+
+    def _expired(self, now_ms: float) -> Waiting | None:
+        """Take out a parked GET whose wait is over: it is answered that there is nothing yet."""
         heap = self._parked_by_deadline
         while heap and heap[0][0] <= now_ms:
             _, number, waiting = heapq.heappop(heap)
             if self._is_parked(number, waiting):
                 self._unpark(number, waiting)
-                self._serve(waiting, now_ms)
+                return waiting
+        return None
 
     # --- the end of a leadership --------------------------------------------------------------
 
@@ -449,12 +508,14 @@ class Broker:
         self._entries.clear()
         self._entries_waiting = self._put_bytes = 0
         rest = [read.waiting for read in self._reads] + self._authors
+        rest += [*self._due, *self._woken]
         for table in (self._parked, self._parked_any):
             rest += [waiting for parked in table.values() for waiting in parked.values()]
         for waiting in rest:
-            code = "uncertain" if waiting.moved_cursor else "not_leader"
+            code = "uncertain" if waiting.carried_out else "not_leader"
             self.refuse(waiting, code, "leadership changed", leader=leader)
-        self._reads.clear()
+        for queue in (self._reads, self._due, self._woken):
+            queue.clear()
         self._operations, self._authors = [], []
         self._parked.clear()
         self._parked_any.clear()
@@ -463,7 +524,8 @@ class Broker:
 
     def is_idle(self) -> bool:
         """True when nobody waits for an entry or a read (parked GETs don't count)."""
-        return not (self._entries or self._reads or self._operations)
+        waiting = self._entries, self._reads, self._operations, self._due, self._woken
+        return not any(waiting)
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -507,10 +569,6 @@ def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:
 def _way(route: Route) -> bytes | str:
     """Return what a reply leaves by: a client's connection, or that to the node that relays."""
     return route if isinstance(route, bytes) else route[0]
-
-
-def _topic(row: dict[str, Any]) -> str:
-    return str(row["topic"])
 
 
 def _cuts(operations: list[Operation]) -> Iterable[int]:

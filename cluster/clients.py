@@ -133,11 +133,16 @@ class Clients:
         """Have the client's row written with the next flush."""
         self._dirty_clients.add(client)
 
-    def counters(self, client: Client) -> dict[str, int]:
-        """Return {topic: last counter} of all the client's producers."""
+    def counters(self, client: Client, after: str, count_max: int) -> dict[str, int]:
+        """Return {topic: last counter} of what the client put to: topics behind `after`."""
+        if not client.producers:
+            return {}
         self.flush()
-        sql = "SELECT topic, counter FROM producers WHERE client = ? ORDER BY topic"
-        return dict(self._database.query(sql, (client.number,)))
+        sql = (
+            "SELECT topic, counter FROM producers WHERE client = ? AND topic > ?"
+            " ORDER BY topic LIMIT ?"
+        )
+        return dict(self._database.query(sql, (client.number, after, count_max)))
 
     # --- producers ---
 

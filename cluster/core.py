@@ -40,7 +40,9 @@ _ATTRIBUTES: Final = (
     "newAppendEntriesTime",
     "noopIDx",
     "raftCurrentTerm",
+    "raftCommitIndex",
     "raftElectionDeadline",
+    "raftLastApplied",
     "raftLeader",
     "raftMatchIndex",
     "raftNextIndex",
@@ -48,8 +50,10 @@ _ATTRIBUTES: Final = (
     "transferInProgress",
 )
 _METHODS: Final = (
+    "_SyncObj__applyLogEntries",
     "_SyncObj__doApplyCommand",
     "_SyncObj__generateRaftTimeout",
+    "_SyncObj__getEntries",
     "_SyncObj__parseChangeClusterRequest",
     "_SyncObj__sendAppendEntries",
     "_applyCommand",
@@ -148,10 +152,11 @@ _seat_pysyncobj()
 
 
 class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
-    """pysyncobj's SyncObj with five private methods replaced and its state given names.
+    """pysyncobj's SyncObj with six private methods replaced and its state given names.
 
     `marker`: a file that exists if the store stands above the first entry. `on_apply(command)`:
-    called for each committed entry in order. Messages go in and out by `transport`.
+    called for each committed entry in order, in a tick until `applied_enough()`. Messages go in and
+    out by `transport`.
     """
 
     def __init__(
@@ -167,6 +172,7 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     ) -> None:
         self._rng, self._timing, self._on_apply = rng, timing, on_apply
         self.append_due = False
+        self.applied_enough: Callable[[], bool] = _never
         conf = _conf(journal, offers, timing, marker)
         others = list(transport.nodes.values())
         super().__init__(Node(name), others, conf, transport=transport)
@@ -174,6 +180,19 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         assert not missing, f"pysyncobj has changed: no {missing}"
 
     # --- replaced -----------------------------------------------------------------------------
+
+    def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
+        """Apply committed entries; those that are not reached the next ticks apply."""
+        count = self._SyncObj__raftCommitIndex - self._SyncObj__raftLastApplied
+        if count <= 0:
+            return False
+        # The journal returns as many as it likes to read at once.
+        for entry in self._SyncObj__getEntries(self._SyncObj__raftLastApplied + 1, count):
+            self._SyncObj__doApplyCommand(entry[0])
+            self._SyncObj__raftLastApplied += 1
+            if self.applied_enough():
+                break
+        return True
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:  # noqa: N802
         self._on_apply(command)
@@ -268,6 +287,10 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         """The members that append_entries go to. Live."""
         nodes: set[Node] = self._SyncObj__connectedNodes
         return nodes
+
+
+def _never() -> bool:
+    return False
 
 
 def _conf(journal: Journal, offers: Offers, timing: Timing, marker: Path) -> SyncObjConf:

@@ -7,12 +7,14 @@ meaning of requests (broker.py, store.py), the turn's order (replica.py).
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster.broker import RETRY_AFTER_MS, Answer, Broker, Route
+from cluster.intake import RELAYS_WAITING_MAX
 from cluster.journal import Journal
 from cluster.levels import Build, Sighting
 from cluster.messages import Health, Relay, RelayReply
@@ -74,7 +76,7 @@ class Frontend:
         self._name, self._peers, self._linked, self._build = name, peers, linked, build
         self._client_room_bytes = client_room_bytes
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
-        self._answers: list[Answer] = []
+        self._answers: deque[Answer] = deque()
         self._relayed: Outgoing = []
         self._health: Mapping[str, Health] = {}
         self._now_ms = 0.0
@@ -93,8 +95,13 @@ class Frontend:
         return self._peers.room_bytes(route[0])
 
     def is_idle(self) -> bool:
-        """True when no client waits for a relayed reply."""
-        return len(self._relays) == 0
+        """True when no client waits for a relayed reply, or for one that is made."""
+        return len(self._relays) == 0 and not self.has_answers
+
+    @property
+    def has_answers(self) -> bool:
+        """True while there are answers that `take_replies` left for another turn."""
+        return bool(self._answers)
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -142,6 +149,12 @@ class Frontend:
             lead.broker.await_barrier(reading, lead.raft.ask_barrier(), lead.raft.commit_index)
         return True
 
+    def refuse_relay(self, name: str, message: Relay) -> None:
+        """Refuse a request that another node has passed on: too many wait to be looked at."""
+        request_id = request_id_of(message.frames)
+        what = "too many requests wait at the leader"
+        self._overloaded((name, message.relay_id), request_id, what, RELAYS_WAITING_MAX)
+
     # --- relays -------------------------------------------------------------------------------
 
     @property
@@ -188,17 +201,19 @@ class Frontend:
     ) -> None:
         self._answers.append(Answer(route, request_id, NAK, nak_body(code, message, **details)))
 
-    def take_replies(self) -> Outgoing:
-        """Return the replies to this node's clients; send the others to the nodes that asked."""
-        answers, self._answers = self._answers, []
+    def take_replies(self, enough: Callable[[], bool]) -> Outgoing:
+        """Return the replies to this node's clients; send the others to the nodes that asked.
+
+        Answers are encoded until `enough()`; the others stay for another turn.
+        """
+        answers = self._answers
         replies, self._relayed = self._relayed, []
         if self.lead is not None:
-            answers += self.lead.broker.take_answers()
-        if not answers:
-            return replies
+            answers.extend(self.lead.broker.take_answers())
         leader = self._leader
         term = 0 if self.lead is None else self.lead.raft.term
-        for answer in answers:
+        while answers:
+            answer = answers.popleft()
             route = answer.route
             node = self._name if isinstance(route, bytes) else route[0]
             reply = Reply(
@@ -216,6 +231,8 @@ class Frontend:
                 replies.append((route, frames))
             else:
                 self._peers.send(node, RelayReply(route[1], frames))
+            if enough():
+                break
         return replies
 
     # --- status -------------------------------------------------------------------------------

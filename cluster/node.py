@@ -293,8 +293,9 @@ class Node:
         now = time.monotonic()
         self._peers.tick(now)
         clients.tick(now)
-        requests = clients.receive(self._settings.limits.requests_per_turn_max)
-        replica = self._replica
+        replica, requests = self._replica, []
+        if replica.intake.wants_clients:  # otherwise they wait at their connections
+            requests = clients.receive(self._settings.limits.requests_per_turn_max)
         clients.send(replica.turn(now, requests))
         answered = time.monotonic()
         replica.finish_turn()

@@ -20,7 +20,7 @@ from typing import Any, Final
 from cluster.tables import ID_MAX, TOPIC_SHIFT, CorruptStore, Database, row_crc
 from cluster.topics import TOPIC_COLUMNS, Topic, restored
 
-COLLECT_BYTES_MAX: Final = 8 * 1024 * 1024  # a step: freeing a row reads all its overflow pages
+COLLECT_BYTES_MAX: Final = 1024 * 1024  # a step: to free a row takes some time for each page
 ROWS_CACHED_BYTES_MAX: Final = 16 * 1024 * 1024  # rows that many subscribers read one by one
 ROWS_CACHED_MAX: Final = 1_024
 READ_ROWS_MAX: Final = 128  # rows joined into one delivery: about a millisecond

@@ -219,8 +219,12 @@ class Raft:
         assert self.journal.term_at(index) == self.term, (index, self.term)
         return index
 
-    def tick(self) -> None:
-        """Hold or allow an election, commit what a majority has, apply what is committed."""
+    def tick(self, applied_enough: Callable[[], bool]) -> None:
+        """Hold or allow an election, commit what a majority has, apply what is committed.
+
+        At least one entry is applied, then more until `applied_enough()`.
+        """
+        self._core.applied_enough = applied_enough
         self._pre_vote()
         self._core.doTick(0.0)
         if not self._checked_start:

@@ -17,9 +17,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from cluster import about, commands, snapshots
+from cluster import about, budget, commands, snapshots
 from cluster.about import Facts
 from cluster.broker import Broker, BrokerLimits
+from cluster.budget import Budget
 from cluster.catchup import SnapshotFetch, SnapshotServer, Worker
 from cluster.commands import Raise
 from cluster.core import FIRST_INDEX, REGULAR, Timing
@@ -27,6 +28,7 @@ from cluster.files import DISK, Files, exit_process
 from cluster.frontend import Frontend, Leading
 from cluster.handshake import Reports, can_read
 from cluster.identity import Identity, WrongMembers
+from cluster.intake import Intake
 from cluster.journal import Journal
 from cluster.levels import (
     BUILD,
@@ -78,7 +80,7 @@ HEALTH_PERIOD_S: Final = 0.5
 WAITING_PERIOD_S: Final = 10.0  # a recovered node says that often which members it waits for
 ADMIT_PERIOD_S: Final = 0.5
 HOLDER_SILENCE_S: Final = 1.0  # a member that was heard so lately can take part in a commit
-GARBAGE_ROWS_PER_TURN_MAX: Final = 64  # about a millisecond of deletes
+GARBAGE_ROWS_PER_STEP: Final = 64  # about a millisecond of deletes
 
 LogEvent = Callable[..., None]
 
@@ -179,7 +181,14 @@ class Replica:
         self._standing = ("", 0, "")
         self._raft_standing: object = None
         self._led_term: int | None = None
-        self._more_messages = False
+        self._more_messages = self._more_answers = False
+        heartbeat_s = settings.timing.heartbeat_s
+        self._requests = Budget(clock, budget.REQUESTS_SHARE * heartbeat_s)
+        self._applying = Budget(clock, budget.APPLY_SHARE * heartbeat_s)
+        self._serving = Budget(clock, budget.ANSWERS_SHARE * heartbeat_s)
+        self._replies = Budget(clock, budget.REPLIES_SHARE * heartbeat_s)
+        self._chores = Budget(clock, budget.CHORES_SHARE * heartbeat_s)
+        self.intake = Intake()
         self.frontend = Frontend(
             settings.name,
             settings.relays_max,
@@ -420,20 +429,36 @@ class Replica:
             self._take_message(name, message)
         self._watch_leadership()
         self.frontend.begin_turn(now * 1000, self._health)
-        for route, frames in requests:
-            self.frontend.take_request(route, frames)
+        self.intake.add_clients(requests)
+        if not self.frontend.has_answers:
+            self._take_requests()
         if self.raft is not None:
             self._drive_raft(self.raft)
-        replies = self.frontend.take_replies()
+        self._replies.begin()
+        replies = self.frontend.take_replies(self._replies.spent)
         self._peers.flush(None)
         return replies
 
+    def _take_requests(self) -> None:
+        self._requests.begin()
+        while self.intake:
+            sender, what = self.intake.take()
+            if isinstance(what, Relay):
+                assert isinstance(sender, str), sender
+                self.frontend.take_relay(sender, what)
+            else:
+                assert isinstance(sender, bytes), sender
+                self.frontend.take_request(sender, what)
+            if self._requests.spent():
+                return
+
     def _drive_raft(self, raft: Raft) -> None:
         self._submit(raft)
-        raft.tick()
+        self._applying.begin()
+        raft.tick(self._applying.spent)
         self._watch_leadership()
-        if raft.serving:
-            self._serve(raft)
+        if raft.serving and not self.frontend.has_answers:
+            self._more_answers = self._serve(raft)
         raft.queue_barrier()
         raft.queue_appends()
         # Rule 7's one sound relaxation: an acknowledgment of these can't be taken before the
@@ -476,7 +501,7 @@ class Replica:
         outcomes = self.store.apply(index, term, payload)
         self._pending.applied(index)
         self.journal.applied_index = index
-        self.broker.applied(index, term, outcomes, self._now * 1000)
+        self.broker.applied(index, term, outcomes)
         if self.store.members is not members_before:
             self._members_changed()
         if self.store.level != level_before:
@@ -568,22 +593,23 @@ class Replica:
             raise ProtocolError("not_upgraded", message, level=self.store.level)
         return level
 
-    def _serve(self, raft: Raft) -> None:
-        now_ms = self._now * 1000
+    def _serve(self, raft: Raft) -> bool:
         if self._now >= self._barrier_repeat_s:
             self._barrier_repeat_s = self._now + self.settings.timing.heartbeat_s
             if self.broker.reads_wait():
                 raft.repeat_barrier()
-        if self.broker.reads_wait():
-            self.broker.serve_reads(raft.barrier_passed(), raft.applied_index, now_ms)
-        self.broker.expire(now_ms)
+        self._serving.begin()
+        reached = raft.barrier_passed(), raft.applied_index
+        return self.broker.serve(*reached, self._now * 1000, self._serving.spent)
 
     def finish_turn(self) -> None:
         """Do what nobody waits for: commit the store's transaction, collect garbage, tell peers."""
         self._server.tick(self._now)
         self._fetch.tick(self._now)
         if self.raft is not None:
-            self.store.collect_garbage(GARBAGE_ROWS_PER_TURN_MAX)
+            self._chores.begin()
+            while self.store.collect_garbage(GARBAGE_ROWS_PER_STEP) and not self._chores.spent():
+                pass
             self.store.commit()
         if self._now >= self._next_health_s:
             self._next_health_s = self._now + HEALTH_PERIOD_S
@@ -594,8 +620,12 @@ class Replica:
     def busy(self) -> bool:
         """True when a turn is due at once, whether or not anything comes in."""
         raft = self.raft
-        if raft is None or self._more_messages:
-            return self._more_messages
+        if self._more_messages or self.intake or self.frontend.has_answers:
+            return True
+        if raft is None:
+            return False
+        if self._more_answers and raft.serving:
+            return True
         alone = raft.is_leader and not self.settings.others
         return raft.applied_index < raft.commit_index or (alone and raft.uncommitted_entries > 0)
 
@@ -789,6 +819,10 @@ class Replica:
             ]
         return own | self._neighbours.describe(self._now)
 
+    def _queue_relay(self, name: str, message: Relay) -> None:
+        if not self.intake.add_relay(name, message):
+            self.frontend.refuse_relay(name, message)
+
     def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:
         hello = self._peers.hello_of(name)
         if self.raft is None or hello is None:
@@ -855,6 +889,8 @@ class Replica:
         raft = self.raft
         if raft is None:
             return True
+        if self.intake or self.frontend.has_answers:
+            return False
         if not raft.is_leader:
             return self.frontend.is_idle()
         if self.broker.is_idle() and raft.uncommitted_entries == 0:
@@ -874,7 +910,7 @@ class Replica:
 _MESSAGES: Final[dict[type, Callable[[Replica, str, Any], None]]] = {
     About: Replica._take_about,
     Health: Replica._take_health,
-    Relay: lambda replica, name, message: replica.frontend.take_relay(name, message),
+    Relay: Replica._queue_relay,
     RelayReply: lambda replica, name, message: replica.frontend.take_relay_reply(message),
     SnapshotRequest: Replica._take_snapshot_request,
     SnapshotChunk: Replica._take_snapshot_chunk,

@@ -206,17 +206,12 @@ class Store:
         return self._registered(self._clients.add(operation.client_id, sequence, nonce))
 
     def _registered(self, client: Client) -> Done:
-        topics = self._topics.of(client.client_id)
+        """Return who the client is. Its counters, up to 10,000, only who answers it looks up."""
         return Done(
             {
                 "client_id": client.client_id,
                 "epoch": client.epoch,
                 "sequence": client.sequence,
-                "counters": self._clients.counters(client) if client.producers else {},
-                "subscriptions": {
-                    name: topics[name].subscribers[client.client_id].cursor
-                    for name in sorted(topics)
-                },
             }
         )
 
@@ -390,21 +385,28 @@ class Store:
             start = self._start(client_id, name, last_id)
             if isinstance(start, Refused):
                 return start
-        waiting: list[tuple[Topic, int]] = []
+        waiting: list[tuple[Topic, Subscription, int]] = []
         for name, topic in self._topics.of(client_id).items():
-            last_id = last_ids.get(name, topic.subscribers[client_id].cursor)
+            subscription = topic.subscribers[client_id]
+            last_id = last_ids.get(name, subscription.cursor)
             if last_id < topic.last_id:
-                waiting.append((topic, last_id))
+                waiting.append((topic, subscription, last_id))
         if not waiting:
             return Delivery("", 0, 0, b"", b"")
-        if len(waiting) > 1:
-            self._flush()
-            waiting.sort(key=self._age)
-        return self._deliver(*waiting[0], max_count, max_bytes)
+        topic, _, last_id = waiting[0] if len(waiting) == 1 else min(waiting, key=self._age)
+        return self._deliver(topic, last_id, max_count, max_bytes)
 
-    def _age(self, place: tuple[Topic, int]) -> tuple[int, str]:
-        topic, last_id = place
-        return self._publications.entry_of(topic, last_id + 1), topic.name
+    def _age(self, place: tuple[Topic, Subscription, int]) -> tuple[int, str]:
+        """Return which entry brought the publication that is next for a subscriber, and its topic.
+
+        It is kept, or a client with a thousand topics would cost as many queries each time.
+        """
+        topic, subscription, last_id = place
+        if subscription.aged_id != last_id:
+            self._flush()
+            subscription.age = self._publications.entry_of(topic, last_id + 1)
+            subscription.aged_id = last_id
+        return subscription.age, topic.name
 
     def _subscription(self, client_id: str, name: str) -> tuple[Topic, Subscription] | Refused:
         topic = self._topics.active.get(name)
@@ -511,28 +513,41 @@ class Store:
         producer = self._clients.producer(client, topic) if client else None
         return producer is not None and counter <= producer.counter
 
-    def topics_of(self, client_id: str) -> list[dict[str, Any]]:
-        """Return the client's subscriptions, as TOPICS lists them, by name."""
+    def counters(self, client_id: str, after: str, count_max: int) -> dict[str, int]:
+        """Return {topic: last counter} of the client's PUTs, by name: those behind `after`."""
+        client = self._clients.get(client_id)
+        assert client is not None, client_id
+        return self._clients.counters(client, after, count_max)
+
+    def subscriptions(self, client_id: str) -> dict[str, int]:
+        """Return {topic: cursor} of the client's subscriptions, by name."""
+        topics = self._topics.of(client_id)
+        return {name: topics[name].subscribers[client_id].cursor for name in sorted(topics)}
+
+    def topics_of(self, client_id: str, after: str, count_max: int) -> list[dict[str, Any]]:
+        """Return the client's topics, as TOPICS lists them, by name: those behind `after`."""
+        topics = self._topics.of(client_id)
+        names = sorted(name for name in topics if name > after)[:count_max]
         return [
             {
                 "topic": name,
-                "last_id": topic.last_id,
-                "cursor": topic.subscribers[client_id].cursor,
-                "backlog": topic.last_id - topic.subscribers[client_id].cursor,
+                "last_id": topics[name].last_id,
+                "cursor": topics[name].subscribers[client_id].cursor,
+                "backlog": topics[name].last_id - topics[name].subscribers[client_id].cursor,
             }
-            for name, topic in sorted(self._topics.of(client_id).items())
+            for name in names
         ]
 
-    def all_topics(self) -> list[dict[str, Any]]:
-        """Return every topic, as TOPICS with `all` lists them, by name."""
+    def all_topics(self, after: str, count_max: int) -> list[dict[str, Any]]:
+        """Return the topics, as TOPICS with `all` lists them, by name: those behind `after`."""
         return [
             {
-                "topic": name,
+                "topic": topic.name,
                 "last_id": topic.last_id,
                 "subscribers": len(topic.subscribers),
                 "backlog_bytes": topic.added_bytes - topic.dropped_bytes,
             }
-            for name, topic in sorted(self._topics.active.items())
+            for topic in self._topics.page(after, count_max)
         ]
 
     def backlog_bytes(self, topic: str) -> int:

@@ -10,30 +10,40 @@ when it is created again.
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cluster.clients import Client
 from cluster.tables import CorruptStore, Database, row_crc
 
+STALE_CURSORS_MIN: Final = 16  # in a heap of cursors: fewer are not worth sweeping
 TOPIC_COLUMNS: Final = "number, name, last_id, active, added_bytes, crc"
 
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A client's place in a topic: it has everything up to `cursor`."""
+    """A client's place in a topic: it has everything up to `cursor`.
+
+    `age`: the entry that brought the publication behind `aged_id`, where it was looked up last
+    (`store.read_any`).
+    """
 
     client: int
     cursor: int
+    aged_id: int = -1
+    age: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Topic:
     """A topic and its subscribers; active while there are any.
 
-    Invariants: `floor_id` is the least cursor (with no subscriber: `last_id`), `at_floor` the
-    number of subscribers there. `oldest_end` is the last id of the oldest row on disk, 0 without
-    one; `dropped_bytes` of the `added_bytes` ever were collected.
+    Invariants: `floor_id` is the least cursor (with no subscriber: `last_id`), `cursors` counts the
+    subscribers at each, `heap` has each of these cursors and perhaps some that nobody is at any
+    more. `oldest_end` is the last id of the oldest row on disk, 0 without one; `dropped_bytes` of
+    the `added_bytes` ever were collected.
     """
 
     number: int
@@ -41,42 +51,59 @@ class Topic:
     last_id: int
     added_bytes: int
     floor_id: int = 0
-    at_floor: int = 0
     oldest_end: int = 0
     dropped_bytes: int = 0
     subscribers: dict[str, Subscription] = field(default_factory=dict)
+    cursors: dict[int, int] = field(default_factory=dict)
+    heap: list[int] = field(default_factory=list)
+
+    def join(self, client_id: str, subscription: Subscription) -> None:
+        """Add a subscriber."""
+        self.subscribers[client_id] = subscription
+        self._enter(subscription.cursor)
+        self.find_floor()
 
     def leave(self, client_id: str) -> None:
         """Remove a subscriber; without any, nothing in the topic lives."""
-        subscription = self.subscribers.pop(client_id)
-        if subscription.cursor == self.floor_id:
-            self._one_left_floor()
+        self._depart(self.subscribers.pop(client_id).cursor)
+        self.find_floor()
 
     def advance(self, subscription: Subscription, cursor: int) -> None:
         """Move a subscriber's cursor up."""
         assert subscription.cursor < cursor <= self.last_id, (subscription, cursor, self.last_id)
-        before = subscription.cursor
+        self._depart(subscription.cursor)
         subscription.cursor = cursor
-        if before == self.floor_id:
-            self._one_left_floor()
+        self._enter(cursor)
+        self.find_floor()
 
-    def _one_left_floor(self) -> None:
-        self.at_floor -= 1
-        if self.at_floor == 0:
-            self.find_floor()
+    def _enter(self, cursor: int) -> None:
+        count = self.cursors.get(cursor, 0)
+        self.cursors[cursor] = count + 1
+        if count == 0:
+            if len(self.heap) > 2 * len(self.cursors) + STALE_CURSORS_MIN:
+                self.heap = sorted(self.cursors)
+            else:
+                heapq.heappush(self.heap, cursor)
+
+    def _depart(self, cursor: int) -> None:
+        if self.cursors[cursor] == 1:
+            del self.cursors[cursor]
+        else:
+            self.cursors[cursor] -= 1
 
     def find_floor(self) -> None:
-        """Compute the floor from all cursors: only when the last one at the old floor has moved."""
-        cursors = [subscription.cursor for subscription in self.subscribers.values()]
-        self.floor_id = min(cursors, default=self.last_id)
-        self.at_floor = cursors.count(self.floor_id)
+        """Find the least cursor, in logarithmic time however many subscribers there are."""
+        heap = self.heap
+        while heap and heap[0] not in self.cursors:
+            heapq.heappop(heap)
+        self.floor_id = heap[0] if heap else self.last_id
 
 
 def restored(database: Database, columns: tuple[Any, ...]) -> Topic:
     """Return a topic from its TOPIC_COLUMNS, without subscribers and as if nothing were on disk."""
     number, name, last_id, active, added_bytes, crc = columns
     database.verify(crc, (number, name, last_id, active, added_bytes))
-    return Topic(number, name, last_id, added_bytes, last_id, 0, 0, added_bytes)
+    return Topic(number, name, last_id, added_bytes, last_id, 0, added_bytes)
 
 
 def topic_row(topic: Topic) -> tuple[Any, ...]:
@@ -97,6 +124,7 @@ class Topics:
         self._dirty: set[Topic] = set()
         self._dirty_cursors: dict[tuple[int, int], int | None] = {}  # (topic, client); None: gone
         self.active: dict[str, Topic] = {}
+        self._names: list[str] = []  # of the active ones, sorted: kept so, or a page costs them all
         self.by_client: dict[str, dict[str, Topic]] = {}
         self.subscriptions_count = 0
         sql = "SELECT ifnull(max(number), 0) FROM topics"
@@ -114,11 +142,10 @@ class Topics:
             if topic is None or client_id is None or cursor > topic.last_id:
                 raise CorruptStore(self._database.path, f"subscription {number, client, cursor}")
             self._add(client_id, topic, Subscription(client, cursor))
-        for topic in by_number.values():
-            topic.find_floor()
+        self._names = sorted(self.active)
 
     def _add(self, client_id: str, topic: Topic, subscription: Subscription) -> None:
-        topic.subscribers[client_id] = subscription
+        topic.join(client_id, subscription)
         self.by_client.setdefault(client_id, {})[topic.name] = topic
         self.subscriptions_count += 1
 
@@ -126,14 +153,17 @@ class Topics:
         """Return the client's topics by name: not to be changed."""
         return self.by_client.get(client_id, {})
 
+    def page(self, after: str, count_max: int) -> list[Topic]:
+        """Return up to `count_max` topics whose names come after `after`, by name."""
+        start = bisect_right(self._names, after)
+        return [self.active[name] for name in self._names[start : start + count_max]]
+
     def join(self, client: Client, topic: Topic) -> int:
         """Subscribe the client behind the topic's last publication; return that cursor."""
         if not topic.subscribers:
-            topic.floor_id, topic.at_floor = topic.last_id, 0
             self.active[topic.name] = topic
+            insort(self._names, topic.name)
             self._dirty.add(topic)
-        if topic.floor_id == topic.last_id:
-            topic.at_floor += 1
         self._add(client.client_id, topic, Subscription(client.number, topic.last_id))
         self._dirty_cursors[topic.number, client.number] = topic.last_id
         return topic.last_id
@@ -149,6 +179,7 @@ class Topics:
         self._dirty_cursors[topic.number, client.number] = None
         if not topic.subscribers:
             self._left[topic.name] = self.active.pop(topic.name)
+            del self._names[bisect_left(self._names, topic.name)]
             self._dirty.add(topic)
 
     def advance(self, topic: Topic, subscription: Subscription, cursor: int) -> None:

@@ -13,7 +13,7 @@ import sqlite3
 from typing import Final
 
 from cluster import tables
-from cluster.budget import CHORES_S, Budget
+from cluster.budget import CHORES_SHARE, Budget
 from cluster.catchup import Worker
 from cluster.replica import LogEvent, Replica
 
@@ -38,7 +38,8 @@ class Upkeep:
         self._checkpointing = False
         self._free_bytes = 0  # of the store's pages, when they were counted last
         self._shrink_to_bytes: int | None = None  # free pages are given back down to this
-        self._chores = Budget(replica.clock, CHORES_S)
+        heartbeat_s = replica.settings.timing.heartbeat_s
+        self._chores = Budget(replica.clock, CHORES_SHARE * heartbeat_s)
 
     def tick(self, now: float) -> None:
         """Do what is due at `now` (monotonic seconds)."""

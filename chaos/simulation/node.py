@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 CLUSTER_ID: Final = "simulated"
 CLOCK_START_S: Final = 1000.0  # monotonic clocks begin anywhere
 STOPPING_S_MAX: Final = 5.0  # as the product's loop, which imports sockets
+SHARE_S_MAX: Final = 10.0  # no share of a turn is longer
 DUE_S: Final = 1e-4  # behind a deadline: the core acts strictly after it
 DUE_S_MIN: Final = 0.02  # as often as the real loop: who asks for votes is always due
 _MADE_DURABLE: Final = ("founded", "readmitted", "snapshot_installed")
@@ -153,7 +154,9 @@ class SimNode:
         self._turn_s = world.knob("turn_ms") / 1000
         self._tick_s = world.knob("tick_ms") / 1000
         self._wake_s = world.knob("wake_ms") / 1000
-        self._step_s = world.knob("step_ms") / 1000
+        self._share_ends = world.knob("share_ends")
+        self._steps = world.stream(f"steps {name}")
+        self._leapt_s = 0.0
         self._port: Port
         self._worker: SimWorker
         self._upkeep: Upkeep
@@ -166,9 +169,13 @@ class SimNode:
         return then + (self.world.now - since) * self.clock_rate
 
     def stopwatch(self) -> float:
-        """Return the node's time within a turn: each step between two looks takes some of it."""
-        self._elapsed_s += self._step_s
-        return self.clock() + self._elapsed_s
+        """Return the time by which shares of a turn are measured: it leaps over their ends.
+
+        Virtual time stands still within a turn, so what they really last has no part in it.
+        """
+        if self._share_ends and self._steps.random() < self._share_ends:
+            self._leapt_s += SHARE_S_MAX
+        return self.clock() + self._leapt_s
 
     def set_clock_rate(self, rate: float) -> None:
         """Let the node's clock run faster or slower than the world's from now on."""
@@ -377,7 +384,9 @@ class SimNode:
     def _turn(self) -> None:
         replica, world = self.replica, self.world
         assert replica is not None
-        requests, self._requests = self._requests, []
+        requests: list[tuple[bytes, list[bytes]]] = []
+        if replica.intake.wants_clients:
+            requests, self._requests = self._requests, []
         self._elapsed_s = self._turn_s
         self._worker.deliver()
         now = self.clock()

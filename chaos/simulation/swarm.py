@@ -25,7 +25,7 @@ PAUSE_S: Final = (0.04, 0.4)  # mean time between two operations of a client
 CROWD_PAUSES: Final = 2  # as long in a crowd: it is to meet, not to weigh
 PUT_BYTES: Final = 40_000  # filler of the largest PUT: more of it only makes a run slower
 LISTER_SHARE: Final = 0.5  # of the seeds have a client that only lists, the others a leaver
-STEPS_MS: Final = (0.02, 0.02, 1.0, 6.0)  # of work in a turn: with long ones its shares end early
+SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
 START_S: Final = 1.0  # the cluster may form before the first fault, or not
 KIND_SHARE: Final = (0.08, 0.5)  # of the kinds of faults that a seed has: few leave time to work
@@ -282,7 +282,7 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     load = _load(draw("load"))
     schedule = tuple(_schedule(draw, empty.duration_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
-    knobs["step_ms"] = draw("steps").rng.choice(STEPS_MS)
+    knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
     if any(action.name == "client_copy" for action in schedule):
         knobs.pop("backlog_bytes_max", None)  # a client that was fenced for good reads no more
     knobs["load"] = {**load, "broken": _broken(draw("broken"), mode)}

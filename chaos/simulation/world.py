@@ -40,7 +40,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "jitter_ms": 0.2,
     "turn_ms": 0.1,
     "fsync_ms": 0.5,
-    "step_ms": 0.02,
+    "share_ends": 0.0,
     "wake_ms": 0.2,
     "tick_ms": 80.0,
     "job_ms": 20.0,

@@ -108,16 +108,20 @@ class ModelStore:
             "client_id": client_id,
             "epoch": self.clients[client_id]["epoch"],
             "sequence": self.clients[client_id]["sequence"],
-            "counters": {
-                topic: puts[-1][0] + puts[-1][1] - 1
-                for (client, topic), puts in self.puts.items()
-                if client == client_id
-            },
-            "subscriptions": {
-                topic: cursors[client_id]
-                for topic, cursors in self.cursors.items()
-                if client_id in cursors
-            },
+        }
+
+    def counters(self, client_id: str) -> dict[str, int]:
+        return {
+            topic: puts[-1][0] + puts[-1][1] - 1
+            for (client, topic), puts in self.puts.items()
+            if client == client_id
+        }
+
+    def subscriptions(self, client_id: str) -> dict[str, int]:
+        return {
+            topic: cursors[client_id]
+            for topic, cursors in self.cursors.items()
+            if client_id in cursors
         }
 
     def control(self, operation: Subscribe | Unsubscribe, client: dict[str, Any]) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,12 @@ class Bench:
 
     def turn(self) -> list[Answer]:
         for index, payload in self.submit():
-            self.broker.applied(index, 1, self.store.apply(index, 1, payload), self.now_ms)
-        self.broker.serve_reads(self.barrier, self.store.applied_index, self.now_ms)
-        self.broker.expire(self.now_ms)
+            self.broker.applied(index, 1, self.store.apply(index, 1, payload))
+        self.serve(self.barrier, self.store.applied_index)
         return self.taken()
+
+    def serve(self, barrier: int, index: int, enough: Callable[[], bool] = lambda: False) -> bool:
+        return self.broker.serve(barrier, index, self.now_ms, enough)
 
     def taken(self) -> list[Answer]:
         return self.broker.take_answers()
@@ -172,7 +175,7 @@ def test_a_duplicate_put_wakes_nobody(bench: Bench, monkeypatch: pytest.MonkeyPa
     bench.turn()
     bench.ask(GET, "t", wait_ms=1000, last_id=1)
     bench.turn()
-    monkeypatch.setattr(bench.broker, "_wake", lambda topic, now_ms: pytest.fail(topic))
+    monkeypatch.setattr(bench.broker, "_wake", lambda topic: pytest.fail(topic))
     bench.put(1)
     assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
 
@@ -195,11 +198,11 @@ def test_a_publication_that_is_no_text_is_not_sent_as_text(bench: Bench) -> None
 
 def test_a_read_waits_for_its_barrier(bench: Bench) -> None:
     bench.ask(TOPICS)
-    bench.broker.serve_reads(bench.barrier - 1, bench.store.applied_index, 0.0)
+    bench.serve(bench.barrier - 1, bench.store.applied_index)
     assert bench.taken() == []
-    bench.broker.serve_reads(bench.barrier, bench.store.applied_index - 1, 0.0)
+    bench.serve(bench.barrier, bench.store.applied_index - 1)
     assert bench.taken() == []
-    bench.broker.serve_reads(bench.barrier, bench.store.applied_index, 0.0)
+    bench.serve(bench.barrier, bench.store.applied_index)
     assert [code_of(answer) for answer in bench.taken()] == ["ACK"]
 
 
@@ -224,7 +227,7 @@ def test_an_entry_of_another_term_is_never_taken_for_one_s_own(bench: Bench) -> 
     bench.put(1)
     [(index, payload)] = bench.submit()
     with pytest.raises(AssertionError, match="replaced by term 2"):
-        bench.broker.applied(index, 2, bench.store.apply(index, 2, payload), 0.0)
+        bench.broker.applied(index, 2, bench.store.apply(index, 2, payload))
 
 
 def test_a_get_for_any_topic_is_woken_by_a_topic_of_its_client(bench: Bench) -> None:
@@ -317,3 +320,131 @@ def test_one_turn_reads_so_much_and_the_others_wait(
     for _ in range(5):
         bench.ask(GET, "t", last_id=0)
     assert [len(bench.turn()) for _ in range(3)] == [2, 2, 1]
+
+
+# --- a turn's time ------------------------------------------------------------------------------
+
+
+def after(steps: int) -> Callable[[], bool]:
+    """Return an `enough` that is true from so many steps on."""
+    left = steps
+
+    def enough() -> bool:
+        nonlocal left
+        left -= 1
+        return left <= 0
+
+    return enough
+
+
+def test_reads_that_find_no_time_are_answered_in_later_turns_and_in_order(bench: Bench) -> None:
+    for _ in range(7):
+        bench.ask(TOPICS, all=True)
+    reached = bench.barrier, bench.store.applied_index
+    counts = []
+    while bench.serve(*reached, after(3)):
+        counts.append(len(bench.taken()))
+    counts.append(len(bench.taken()))
+    assert counts == [3, 3, 1]
+    assert bench.broker.is_idle()
+
+
+def test_one_put_wakes_thousands_step_by_step_and_forgets_nobody(bench: Bench) -> None:
+    for _ in range(100):
+        bench.ask(GET, "t", wait_ms=1000, last_id=0)
+    assert bench.turn() == []
+    bench.put(1)
+    [(index, payload)] = bench.submit()
+    bench.broker.applied(index, 1, bench.store.apply(index, 1, payload))
+    assert len(bench.taken()) == 1, "the PUT alone: who waits is served later"
+    answers, turns = [], 1
+    while bench.serve(bench.barrier, index, after(8)):
+        answers += bench.taken()
+        turns += 1
+    answers += bench.taken()
+    assert [answer.body["count"] for answer in answers] == [1] * 100
+    assert turns == 13
+    assert bench.broker.is_idle()
+
+
+def test_gets_that_are_woken_keep_their_places(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, parked_gets_max=2)
+    bench.ask(SUB, "u")
+    bench.turn()
+    bench.ask(GET, "", wait_ms=1000)
+    bench.ask(GET, "", wait_ms=1000)
+    bench.turn()
+    bench.put(1)
+    [(index, payload)] = bench.submit()
+    bench.broker.applied(index, 1, bench.store.apply(index, 1, payload))
+    bench.taken()
+    bench.ask(GET, "u", wait_ms=1000)
+    bench.broker._first_source = 0  # reads
+    bench.serve(bench.barrier, index, after(1))
+    assert [code_of(answer) for answer in bench.taken()] == ["overloaded"]
+    assert [answer.body["count"] for answer in bench.turn()] == [1, 1]
+
+
+def test_gets_whose_wait_is_over_are_answered_step_by_step(bench: Bench) -> None:
+    for _ in range(20):
+        bench.ask(GET, "t", wait_ms=50)
+    bench.turn()
+    bench.now_ms = 50.0
+    sizes = []
+    while bench.serve(bench.barrier, bench.store.applied_index, after(8)):
+        sizes.append(len(bench.taken()))
+    sizes.append(len(bench.taken()))
+    assert sizes == [8, 8, 4]
+
+
+def test_a_registration_s_counters_are_looked_up_step_by_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "COUNTERS_PER_STEP", 10)
+    names = [f"topic {number:02}" for number in range(30)]
+    for name in names:
+        bench.ask(PUT, name, counter=5, publication="p")
+    bench.turn()
+    bench.ask(REQUEST_ID)
+    [(index, payload)] = bench.submit()
+    bench.broker.applied(index, 1, bench.store.apply(index, 1, payload))
+    turns = 1
+    while bench.serve(bench.barrier, index, after(1)):
+        if answers := bench.taken():
+            break
+        turns += 1
+    [answer] = answers
+    assert answer.body["counters"] == dict.fromkeys(names, 5)
+    assert list(answer.body["counters"]) == names
+    assert answer.body["subscriptions"] == {"t": 0}
+    assert turns == 4
+
+
+def test_the_kinds_of_work_take_turns(bench: Bench) -> None:
+    bench.put(1)
+    bench.turn()
+    for _ in range(5):
+        bench.ask(GET, "t", wait_ms=1000, last_id=1)
+    bench.turn()
+    bench.put(2)
+    [(index, payload)] = bench.submit()
+    bench.broker.applied(index, 1, bench.store.apply(index, 1, payload))
+    bench.taken()
+    for _ in range(5):
+        bench.ask(TOPICS)
+    bench.serve(bench.barrier, index, after(6))
+    kinds = ["topics" in answer.body for answer in bench.taken()]
+    assert sorted(kinds) == [False] * 3 + [True] * 3
+
+
+def test_who_is_woken_or_looked_up_when_leadership_ends_is_told(bench: Bench) -> None:
+    bench.ask(GET, "t", wait_ms=1000)
+    bench.turn()
+    bench.put(1)
+    bench.ask(REQUEST_ID)
+    [(index, payload)] = bench.submit()
+    bench.broker.applied(index, 1, bench.store.apply(index, 1, payload))
+    assert [code_of(answer) for answer in bench.taken()] == ["ACK"]
+    bench.broker.abdicate("b")
+    assert [code_of(answer) for answer in bench.taken()] == ["uncertain", "not_leader"]
+    assert bench.broker.is_idle()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cluster import publications
 from cluster.commands import Advance, Put, Register, Subscribe, Unsubscribe
 from cluster.store import Delivery, Limits, Store
+from cluster.topics import STALE_CURSORS_MIN
 from flotilla.protocol import pack, unpack
 from tests.unit.store_bench import Bench
 
@@ -104,25 +104,40 @@ def test_garbage_is_collected_in_bounded_steps(
     assert bench.store.total_backlog_bytes() == 100
 
 
-def test_the_floor_is_searched_only_when_the_last_subscriber_left_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_floor_is_found_in_a_few_steps_however_many_subscribers_there_are(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store.db", Limits())
-    names = [f"c{i}" for i in range(50)]
-    for name in names:
-        bench.apply(Register(name, True, None, ""), Subscribe(name, None, "t", None))
-    bench.put(0, b"x", client="c0")
+    names = [f"c{i:03}" for i in range(500)]
+    bench.apply(*(Register(name, True, None, "") for name in names))
+    bench.apply(*(Subscribe(name, None, "t", None) for name in names))
+    bench.put(0, *[b"x"] * 500, client="c000")
+    bench.apply(*(Advance(name, None, {"t": i}) for i, name in enumerate(names) if i))
     topic = bench.store._topics.active["t"]
-    searches: list[int] = []
-    find_floor = type(topic).find_floor
+    steps = 0
 
-    def count(self: Any) -> None:
-        searches.append(1)
-        find_floor(self)
+    class Counting(dict[int, int]):
+        def __contains__(self, key: object) -> bool:
+            nonlocal steps
+            steps += 1
+            return super().__contains__(key)
 
-    monkeypatch.setattr(type(topic), "find_floor", count)
-    for name in names:
-        bench.ok(Advance(name, None, {"t": 1}))
-    assert len(searches) == 1
-    assert (topic.floor_id, topic.at_floor) == (1, 50)
+    topic.cursors = Counting(topic.cursors)
+    for i, name in enumerate(names[:-1]):  # each was alone at the floor
+        bench.ok(Unsubscribe(name, None, "t", None))
+        assert topic.floor_id == i + 1
+    assert steps < 3 * len(names)
+    bench.store.close()
+
+
+def test_cursors_that_nobody_is_at_do_not_pile_up(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store.db", Limits())
+    for name in ("slow", "fast"):
+        bench.apply(Register(name, True, None, ""), Subscribe(name, None, "t", None))
+    bench.put(0, *[b"x"] * 300, client="fast")
+    topic = bench.store._topics.active["t"]
+    for cursor in range(1, 301):
+        bench.ok(Advance("fast", None, {"t": cursor}))
+        assert len(topic.heap) <= 2 * len(topic.cursors) + STALE_CURSORS_MIN + 1
+        assert topic.floor_id == 0
+    bench.ok(Advance("slow", None, {"t": 299}))
+    assert topic.floor_id == 299
     bench.store.close()

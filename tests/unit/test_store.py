@@ -18,7 +18,9 @@ from cluster.commands import (
     Unsubscribe,
     encode,
 )
+from cluster.publications import Publications
 from cluster.store import Delivery, Limits, Refused, Store
+from cluster.topics import Topic, Topics
 from flotilla.protocol import INTEGER_MAX, TEXT_HEADER_BYTES_MAX, pack
 from tests.unit import model_store
 from tests.unit.model_store import (
@@ -120,7 +122,7 @@ def test_unsub_is_idempotent(bench: Bench) -> None:
 def test_ids_go_on_in_a_topic_that_was_deleted(bench: Bench, collect: bool, reopen: bool) -> None:
     bench.put(0, b"a", b"b")
     bench.ok(Unsubscribe("s", None, "t", None))
-    assert bench.store.all_topics() == []
+    assert bench.store.all_topics("", 9) == []
     if collect:
         assert bench.store.collect_garbage(10) == 1
         bench.store.commit()
@@ -189,7 +191,7 @@ def test_counters_of_a_client_fit_into_one_reply(tmp_path: Path) -> None:
     puts = [Put("p", None, '"' * 240 + str(i), 0, *pack([b""])) for i in range(3000)]
     answers = bench.apply(*puts)
     assert answers[-1] == ("too_many", {"limit": 1024 * 1024})
-    assert len(repr(bench.ok(Register("p", False, None, "")))) < TEXT_HEADER_BYTES_MAX // 2
+    assert len(repr(bench.store.counters("p", "", 10_000))) < TEXT_HEADER_BYTES_MAX // 2
     bench.store.close()
 
 
@@ -292,6 +294,69 @@ def test_any_topic_gives_the_one_that_waits_longest(bench: Bench) -> None:
     assert next_one({"v": 2, "t": 1}) == ("", b"")
 
 
+def test_a_thousand_topics_that_wait_are_looked_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "store.db", Limits())
+    bench.apply(Register("p", True, None, ""), Register("s", True, None, ""))
+    names = [f"t{i:04}" for i in range(1000)]
+    bench.apply(*(Subscribe("s", None, name, None) for name in names))
+    for start in range(0, 1000, 100):
+        batch = names[start : start + 100]
+        bench.apply(*(Put("p", None, name, 0, *pack([b"1", b"2"])) for name in batch))
+    lookups = 0
+    entry_of = Publications.entry_of
+
+    def counted(publications: Publications, topic: Topic, number: int) -> int:
+        nonlocal lookups
+        lookups += 1
+        return entry_of(publications, topic, number)
+
+    monkeypatch.setattr(Publications, "entry_of", counted)
+    cursors = dict.fromkeys(names, 0)
+    got = []
+    for _ in range(50):
+        delivery = bench.store.read_any("s", cursors, 9, 99)
+        assert isinstance(delivery, Delivery)
+        got.append(delivery.topic)
+        cursors[delivery.topic] = 2
+    assert got == names[:50]
+    assert lookups == 1000
+    bench.store.close()
+
+
+def test_a_page_of_topics_touches_as_many_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "store.db", Limits())
+    bench.ok(Register("s", True, None, ""))
+    names = [f"t{i:03}" for i in range(900)]
+    for name in reversed(names):
+        bench.apply(Subscribe("s", None, name, None))
+    for name in names[::3]:
+        bench.apply(Unsubscribe("s", None, name, None))
+    left = [name for name in names if name not in set(names[::3])]
+    bench.reopen(Limits())
+    touched = 0
+    page = Topics.page
+
+    def counted(topics: Topics, after: str, count_max: int) -> list[Topic]:
+        nonlocal touched
+        found = page(topics, after, count_max)
+        touched += len(found)
+        return found
+
+    monkeypatch.setattr(Topics, "page", counted)
+    rows: list[str] = []
+    after = ""
+    while some := bench.store.all_topics(after, 100):
+        rows += [row["topic"] for row in some]
+        after = rows[-1]
+    assert rows == left
+    assert touched == len(left)
+    bench.store.close()
+
+
 # --- acknowledgments ------------------------------------------------------------------
 
 
@@ -312,9 +377,11 @@ def test_advance_only_moves_up_and_all_or_nothing(bench: Bench) -> None:
 def test_views_tell_what_topics_lists(bench: Bench) -> None:
     bench.put(0, b"abc", b"d")
     bench.ok(Advance("s", None, {"t": 1}))
-    assert bench.store.topics_of("s") == [{"topic": "t", "last_id": 2, "cursor": 1, "backlog": 1}]
-    assert bench.store.topics_of("p") == []
-    assert bench.store.all_topics() == [
+    assert bench.store.topics_of("s", "", 9) == [
+        {"topic": "t", "last_id": 2, "cursor": 1, "backlog": 1}
+    ]
+    assert bench.store.topics_of("p", "", 9) == []
+    assert bench.store.all_topics("", 9) == [
         {"topic": "t", "last_id": 2, "subscribers": 1, "backlog_bytes": 12}
     ]
     assert bench.store.statistics() == {
@@ -371,6 +438,10 @@ def _check_reads(rng: random.Random, store: Store, model: ModelStore) -> None:
         check_delivery(delivery, model.read(client, oldest, None), count, size)
     cursors = model.cursors.get(topic, {})
     assert store.cursor(client, topic) == cursors.get(client)
+    assert store.subscriptions(client) == model.subscriptions(client)
+    if client in model.clients:
+        assert store.counters(client, "", 9) == model.counters(client)
+    assert [row["topic"] for row in store.all_topics("", 9)] == sorted(model.cursors)
     assert store.members == model.members
 
 

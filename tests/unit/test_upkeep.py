@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from cluster import tables, upkeep
-from cluster.budget import CHORES_S
+from cluster.budget import CHORES_SHARE
 from cluster.commands import Advance, Subscribe
+from cluster.core import Timing
 from cluster.files import DISK, Files
 from cluster.upkeep import Upkeep
 from tests.unit.store_bench import Bench as StoreBench
@@ -78,6 +79,7 @@ class Bench:
             keep_bytes=KEPT_BYTES,
             segment_bytes=0,
             files=files,
+            timing=Timing(heartbeat_s=0.08),
         )
         journal = SimpleNamespace(size_bytes=KEPT_BYTES + 1, compact=lambda index: 0)
         self.store = StoreBench.started(settings.database)
@@ -209,7 +211,7 @@ def test_a_store_that_was_read_empty_shrinks_in_short_steps(tmp_path: Path) -> N
         freed = bench.store.store.free_bytes()
         bench.upkeep.tick(now)
         pages = (freed - bench.store.store.free_bytes()) / tables.PAGE_BYTES
-        assert pages <= CHORES_S * 1000 + 1, "a turn's chores are over when their time is"
+        assert pages <= CHORES_SHARE * 80 + 1, "a turn's chores are over when their time is"
         now, turns = now + 0.02, turns + 1
         assert turns < 5_000
     assert turns > 100

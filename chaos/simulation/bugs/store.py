@@ -113,7 +113,9 @@ def cursors_move_back(patches: Patches) -> None:
             if isinstance(found, Refused):
                 return found
             topic, subscription = found
+            topic._depart(subscription.cursor)
             subscription.cursor = cursor
+            topic._enter(cursor)
             topic.find_floor()
             store._topics._dirty_cursors[topic.number, subscription.client] = cursor
         return Done({})
@@ -129,7 +131,6 @@ def floor_is_the_fastest_cursor(patches: Patches) -> None:
     def find_floor(topic: Topic) -> None:
         cursors = [subscription.cursor for subscription in topic.subscribers.values()]
         topic.floor_id = max(cursors, default=topic.last_id)
-        topic.at_floor = cursors.count(topic.floor_id)
 
     def advance(topic: Topic, subscription: Subscription, cursor: int) -> None:
         subscription.cursor = cursor

@@ -5,6 +5,7 @@ What must not live here: what finds them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -37,10 +38,10 @@ def everything_leaves_before_the_sync(patches: Patches) -> None:
 def leader_commits_alone(patches: Patches) -> None:
     """Commit on the leader whatever is in its own log."""
 
-    def tick(raft: Raft) -> None:
+    def tick(raft: Raft, applied_enough: Callable[[], bool]) -> None:
         if raft.serving:
             raft._core._SyncObj__raftCommitIndex = raft.journal.last_index
-        _tick(raft)
+        _tick(raft, applied_enough)
 
     patches.attribute(Raft, "tick", tick)
 
