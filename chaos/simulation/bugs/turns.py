@@ -12,6 +12,7 @@ from typing import Any, Final
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster.broker import _OPERATIONS, Broker
 from cluster.commands import Put
+from cluster.core import Core
 from cluster.messages import RequestVote
 from cluster.raft import Raft
 from cluster.store import Delivery, Store
@@ -21,6 +22,7 @@ from flotilla.protocol import ERRORS, PUT, Request
 _made: Final = RaftTransport.__init__
 _tick: Final = Raft.tick
 _broker_put: Final = Broker._put
+_apply_entries: Final = Core._SyncObj__applyLogEntries
 
 
 @bug("7: nothing leaves before what it says is durable", {"durable", "lost", "hard_state"})
@@ -112,3 +114,15 @@ def parked_gets_hear_too_early(patches: Patches) -> None:
         return operation
 
     patches.entry(_OPERATIONS, PUT, put)
+
+
+@bug("what a turn has no time for is done later", {"ended", "digest", "prefix", "applied"})
+def entries_without_time_are_skipped(patches: Patches) -> None:
+    """Count all committed entries as applied when a turn's time for them is over."""
+
+    def apply(core: Core) -> bool:
+        due = bool(_apply_entries(core))
+        core._SyncObj__raftLastApplied = core._SyncObj__raftCommitIndex
+        return due
+
+    patches.attribute(Core, "_SyncObj__applyLogEntries", apply)
