@@ -15,7 +15,7 @@ from typing import Final
 from chaos.catalogue import client_table, experiment_table
 from chaos.faults.support import fault_table
 from chaos.simulation.run import PLANTABLE
-from cluster import config, store
+from cluster import config, intake, store
 from cluster.config import MEMBER_COUNTS
 from flotilla import client, connection, producer, protocol, state
 from flotilla.protocol import ERRORS
@@ -79,6 +79,11 @@ STATE_LIMITS: Final = (
     ("the names of these topics, together", "names_bytes_max"),
     ("publications of one topic, ever", "id_max"),
 )
+# Of what waits at one node: (what, name of its value in intake.py).
+NODE_LIMITS: Final = (
+    ("requests that followers pass on and the leader has no time for yet", "RELAYS_WAITING_MAX"),
+    ("their bytes", "RELAYS_WAITING_BYTES_MAX"),
+)
 # Of the client library: (what, value, unit, what happens over it).
 CLIENT_LIMITS: Final = (
     ("the outbox (`outbox_bytes_max`)", state.OUTBOX_BYTES_MAX, "bytes", "`OutboxFull`"),
@@ -112,6 +117,8 @@ def limit_table() -> str:
         if row.key.startswith("limits."):
             why = row.why.rstrip(".")
             lines.append(f"| {why} | {_amount(row.key, row.default)} | | `{row.key}` |")
+    for what, name in NODE_LIMITS:
+        lines.append(f"| {what} | {_amount(name, getattr(intake, name))} | `overloaded` | no |")
     for what, value, unit, over in CLIENT_LIMITS:
         lines.append(f"| the library: {what} | {_amount(unit, value)} | {over} | if named |")
     return "\n".join(lines) + "\n"
