@@ -6,12 +6,13 @@ What lives here: one publisher that records into the runner's history. What must
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable
 
 from chaos.history import ClientObserver, Recorder
 from chaos.plan import RunPlan
 from chaos.workloads.publisher import Publications, Texts
-from flotilla import Client, FlotillaError
+from flotilla import Client, FlotillaError, UnheardWarning
 
 
 class ClientProbe:
@@ -38,6 +39,7 @@ def open_probe(plan: RunPlan) -> Callable[[list[str], Recorder], ClientProbe]:
     """Return what makes the probe of a run once the endpoints are known."""
 
     def make(endpoints: list[str], recorder: Recorder) -> ClientProbe:
+        warnings.simplefilter("ignore", UnheardWarning)  # the record says what was stored
         client = Client(
             endpoints,
             state_dir=plan.directory / "clients" / "runner",

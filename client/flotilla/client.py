@@ -596,7 +596,7 @@ class Client:
             turns.await_turn(ticket, end_ms)
             return work()
         finally:
-            turns.pop(ticket, None)  # the first call here: see Turns
+            turns.pop(ticket.place, None)  # the first call here: see Turns
             turns.wake()
 
     def _carry_out(self, parts: _Parts, steps: Steps[T], end_ms: float) -> T:

@@ -142,7 +142,7 @@ class Pipeline:
 
     def _take(self) -> list[Batch]:
         """Move what is due from the queue through the outbox into the window."""
-        with self.queue.changed:
+        with self.queue.lock:
             taken: list[list[Queued]] = []
             # A full outbox that has no room for all of them may have some for one.
             room = 1 if self._full_since_ms else self._in_flight_max - len(self._window)
@@ -178,7 +178,7 @@ class Pipeline:
         self._full_since_ms = self._full_since_ms or now_ms
         self._take_after_ms = now_ms + OUTBOX_RETRY_MS
         items = [queued for batch in taken for queued in batch]
-        with self.queue.changed:
+        with self.queue.lock:
             self.queue.put_back(items)
         if now_ms - self._full_since_ms >= self._deadline_ms:
             self._full_since_ms = None
@@ -318,7 +318,7 @@ class Pipeline:
         """Move what nobody has been asked to store into the outbox, as far as that takes it."""
         due = len(self.queue.items)
         while due > 0:
-            with self.queue.changed:
+            with self.queue.lock:
                 taken = self.queue.take_batch(self._batch_bytes, self._now_ms())
             try:
                 [batch] = self._enqueue([taken])
@@ -331,7 +331,7 @@ class Pipeline:
             batch.futures = ()
 
     def _fail_queue(self, error: FlotillaError) -> None:
-        with self.queue.changed:
+        with self.queue.lock:
             items = list(self.queue.items)
             self.queue.items.clear()
             self.queue.size_bytes = 0
@@ -340,7 +340,7 @@ class Pipeline:
     def _fail_all(self, futures: Sequence[Future[PutResult]], error: FlotillaError) -> None:
         for future in futures:
             future.set_exception(error)
-        with self.queue.changed:
+        with self.queue.lock:
             if error.definite:
                 self.queue.lost += len(futures)
             else:
@@ -348,7 +348,7 @@ class Pipeline:
         self._answered(len(futures))
 
     def _answered(self, count: int) -> None:
-        with self.queue.changed:
+        with self.queue.lock:
             self.queue.answered += count
             self.queue.changed.notify_all()
 
@@ -363,7 +363,7 @@ class Pipeline:
 
     def stop(self, error: FlotillaError) -> None:
         """Fail everything: what is in the window stays in the outbox."""
-        with self.queue.changed:
+        with self.queue.lock:
             self.queue.broken = error
             self.queue.changed.notify_all()
         for batch in self._window:

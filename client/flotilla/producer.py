@@ -120,7 +120,7 @@ class Producer:
         self._batch_bytes = batch_bytes
         self._queue = Queue()
         self._is_done = threading.Event()
-        self._has_ended = False  # the thread; guarded by `changed`
+        self._has_ended = False  # the thread; guarded by the queue's lock
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._wakes = select.poll()  # select() refuses descriptors above 1,023
@@ -174,7 +174,7 @@ class Producer:
         data = as_bytes(publication)
         self.warn()
         queue = self._queue
-        with queue.changed:
+        with queue.lock:
             left_s = max(0.0, end_ms - _now_ms()) / 1000
             if not queue.changed.wait_for(self.has_room, left_s):
                 raise queue_full()
@@ -194,7 +194,7 @@ class Producer:
         sent, and their futures tell.
         """
         due = self.begin_flushing()
-        with self._queue.changed:
+        with self._queue.lock:
             patience_s = (self.deadline_ms + STOP_MS) / 1000
             self._queue.changed.wait_for(lambda: self.has_answered(due), patience_s)
         self.check_flushed(due)
@@ -219,7 +219,7 @@ class Producer:
     def begin_flushing(self) -> int:
         """Let nothing wait for company any more; return how many answers are due."""
         self._check_here()
-        with self._queue.changed:
+        with self._queue.lock:
             self._queue.is_hurried = True
             self._wake()
             return self._queue.sent
@@ -240,7 +240,7 @@ class Producer:
     def begin_closing(self) -> None:
         """Take no more publications."""
         if self.is_here():
-            with self._queue.changed:
+            with self._queue.lock:
                 self._queue.is_closing = True
                 self._queue.changed.notify_all()
             self.begin_flushing()
@@ -259,11 +259,11 @@ class Producer:
         if not self.is_here():
             return
         self.begin_closing()
-        changed, due = self._queue.changed, self._queue.sent
-        with changed:
+        lock, changed, due = self._queue.lock, self._queue.changed, self._queue.sent
+        with lock:
             changed.wait_for(lambda: self.has_answered(due), max(0.0, end_ms - _now_ms()) / 1000)
         self.stop()
-        with changed:
+        with lock:
             changed.wait_for(self.has_ended, (max(0.0, end_ms - _now_ms()) + STOP_MS) / 1000)
             if self in _open:
                 _open.discard(self)
@@ -275,13 +275,13 @@ class Producer:
 
     def not_stored(self) -> tuple[int, int]:
         """Return how many publications were answered with an error: not definite, definite."""
-        with self._queue.changed:
+        with self._queue.lock:
             return self._queue.kept, self._queue.lost
 
     def report(self, before: tuple[int, int]) -> None:
         """Say on stderr what was not stored since `before`."""
         queue = self._queue
-        with queue.changed:
+        with queue.lock:
             kept = queue.kept - before[0] + queue.sent - queue.answered
             lost = queue.lost - before[1]
         if self._directory is None:
@@ -298,7 +298,7 @@ class Producer:
             raise forked("a producer's thread does not follow", self._pid)
 
     def _wake(self) -> None:
-        with self._queue.changed:
+        with self._queue.lock:
             if self._has_ended:
                 return  # the descriptor may be another file's now
             try:
@@ -322,7 +322,7 @@ class Producer:
             raise
         finally:
             self._connection.close_all()
-            with self._queue.changed:
+            with self._queue.lock:
                 self._has_ended = True
                 os.close(self._wake_read)
                 os.close(self._wake_write)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from typing import Final
 
 from flotilla.errors import Busy
@@ -16,21 +17,26 @@ LOOK_MS: Final = 250  # between looks at the queue: a wake-up that Ctrl-C swallo
 
 
 class Ticket:
-    """A call's place in the queue. `woken` is released when it may have become the first."""
+    """A call's ticket; it lives as long as the call. `place`: what stands in the queue for it.
+
+    `woken` is released when it may have become the first.
+    """
 
     def __init__(self) -> None:
+        self.place = weakref.ref(self)
         self.thread = threading.get_ident()
         self.woken = threading.Lock()
         self.woken.acquire()
 
 
-class Turns(dict[Ticket, None]):
+class Turns(dict["weakref.ref[Ticket]", None]):
     """The tickets of all calls under way; the first one has its turn.
 
     Use: `try: await_turn(ticket, …) … finally:`, and as the first call behind `finally`
-    `pop(ticket, None)`, then `wake()`. No lock: this class's methods are C, so that Ctrl-C comes
-    before such a call or behind its effect; between taking a lock with a time limit and the `try`
-    that releases it there is a place for Ctrl-C.
+    `pop(ticket.place, None)`, then `wake()`. No lock: this class's methods are C, so that Ctrl-C
+    comes before such a call or behind its effect; between taking a lock with a time limit and the
+    `try` that releases it there is a place for Ctrl-C. And where a debugger ends a call between
+    any two lines, its ticket dies with it.
     """
 
     def await_turn(self, ticket: Ticket, end_ms: float) -> None:
@@ -39,22 +45,29 @@ class Turns(dict[Ticket, None]):
         At once for a call from inside another one of the same thread, an observer's or a signal
         handler's: it would wait for itself.
         """
-        if any(other.thread == ticket.thread for other in list(self)):
+        if any(other.thread == ticket.thread for other in self.tickets()):
             raise busy("it was called from inside another one")
-        self[ticket] = None
-        while self.first() is not ticket:
+        self[ticket.place] = None
+        while self.tickets()[0] is not ticket:
             left_ms = end_ms - time.monotonic() * 1000
             if left_ms <= 0:
                 raise busy("others took all of its time")
             ticket.woken.acquire(timeout=min(left_ms, LOOK_MS) / 1000)
 
-    def first(self) -> Ticket | None:
-        """Return the ticket whose turn it is."""
-        return next(iter(list(self)), None)  # a list at one stroke, whoever comes or goes
+    def tickets(self) -> list[Ticket]:
+        """Return the tickets, the one whose turn it is first."""
+        found = []
+        for place in list(self):  # a list at one stroke, whoever comes or goes
+            ticket = place()
+            if ticket is None:
+                self.pop(place, None)
+            else:
+                found.append(ticket)
+        return found
 
     def wake(self) -> None:
         """Tell the first that its turn has come."""
-        first = self.first()
+        first = next(iter(self.tickets()), None)
         try:
             if first is not None:
                 first.woken.release()

@@ -47,9 +47,14 @@ class Batch:
 
 @dataclass(slots=True)
 class Queue:
-    """What the application sent and no batch has taken. Guarded by `changed`."""
+    """What the application sent and no batch has taken. Guarded by `lock`; `changed` is on it.
 
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    The lock is taken by `with` on itself: `with changed` is Python, in which Ctrl-C could part the
+    lock's taking from its release.
+    """
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    changed: threading.Condition = field(init=False)
     items: deque[Queued] = field(default_factory=deque)
     size_bytes: int = 0
     since_ms: float = 0.0  # when the oldest came
@@ -60,6 +65,9 @@ class Queue:
     is_hurried: bool = False  # somebody waits in flush
     is_closing: bool = False
     broken: FlotillaError | None = None
+
+    def __post_init__(self) -> None:
+        self.changed = threading.Condition(self.lock)
 
     def put(self, publication: bytes, now_ms: float) -> Future[PutResult]:
         """Append a publication; return the future of its result, which can't be cancelled."""

@@ -38,6 +38,7 @@ SLACK_MS = (
 DEAD = "127.0.0.1:1"
 CALLERS = 6
 INTERRUPTIONS_MIN = 100
+INTERRUPTED = ("/flotilla/", "/zmq/sugar/", "/threading.py")  # whose steps Ctrl-C comes between
 
 Call = Callable[[Client], Any]
 CALLS: dict[str, Call] = {
@@ -297,7 +298,7 @@ def _interrupted(work: Callable[[], object], place: int) -> bool:
     def at(frame: FrameType, event: str, _: object) -> None:
         nonlocal steps
         file = frame.f_code.co_filename
-        if event in ("call", "c_return") and ("/flotilla/" in file or "/zmq/sugar/" in file):
+        if event in ("call", "c_return") and any(part in file for part in INTERRUPTED):
             steps += 1
             if steps == place:
                 sys.setprofile(None)
@@ -313,15 +314,46 @@ def _interrupted(work: Callable[[], object], place: int) -> bool:
     return False
 
 
-def test_ctrl_c_anywhere_in_a_put_leaves_a_client_that_works(node: FakeNode) -> None:
+def _ended_at_a_line(work: Callable[[], object], place: int) -> bool:
+    """Do the work, and end it before the `place`-th line, signal or not, as a debugger can."""
+    steps = 0
+
+    def at(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal steps
+        if "/flotilla/" not in frame.f_code.co_filename:
+            return None
+        steps += 1
+        if steps == place:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return at
+
+    before = sys.gettrace()
+    sys.settrace(at)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("end", [_interrupted, _ended_at_a_line])
+def test_ctrl_c_anywhere_in_a_put_leaves_a_client_that_works(
+    end: Callable[[Callable[[], object], int], bool], node: FakeNode
+) -> None:
     with client_of(node) as client:
         client.subscribe("t")
         for place in itertools.count(1):
-            is_broken = _interrupted(lambda: client.put("t", f"put {place}"), place)  # noqa: B023
-            thread = threading.Thread(target=client.put, args=("t", f"after {place}"))
-            thread.start()
-            thread.join(10)
-            assert not thread.is_alive(), place
+            is_broken = end(lambda: client.put("t", f"put {place}"), place)  # noqa: B023
+            if end is _interrupted:
+                thread = threading.Thread(target=client.put, args=("t", f"after {place}"))
+                thread.start()
+                thread.join(10)
+                assert not thread.is_alive(), place
+            else:
+                client.put("t", f"after {place}")
             if not is_broken:
                 break
         state = client._session.state
@@ -346,3 +378,19 @@ def test_an_observer_that_fails_in_its_own_way_ends_its_operation_alone(node: Fa
             with pytest.raises(ZeroDivisionError):
                 client.subscribe("t")
         assert client.status()["node"] == "a"
+
+
+def test_ctrl_c_anywhere_in_a_send_leaves_a_producer_that_works(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        out = client.producer("t", linger_ms=0)
+        for place in itertools.count(1):
+            is_broken = _interrupted(lambda: out.send(f"send {place}"), place)  # noqa: B023
+            assert out.send(f"after {place}").result(10).stored, place
+            if not is_broken:
+                break
+        client.close()
+    stored = node.cluster.topics["t"]
+    order = [int(text.split()[1]) * 2 + text.startswith(b"after") for text in stored]
+    assert order == sorted(set(order))
+    assert order[-1] == place * 2 + 1
