@@ -64,7 +64,8 @@ def found(
 ) -> Losses:
     """Return what the answer to REQUEST_ID lacks.
 
-    `acknowledged` {topic: last counter that was}, `cursors` {topic: last id that the client has}.
+    `acknowledged` {topic: last counter that was}, `cursors` {topic: last id that the application
+    was handed}.
     `body["settled"]` is there if the cluster was recovered since the client last met it.
     """
     counters, subscriptions = body.get("counters", {}), body.get("subscriptions", {})

@@ -17,7 +17,7 @@ import sys
 import uuid
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -138,6 +138,7 @@ class Operations:
             lost = yield from self._take_up(adopts=True)
         except UnknownClient:
             acknowledged, cursors = self.state.acknowledged_counters(), self.state.cursors()
+            self._forget(cursors)
             publications = {topic: last for topic, last in acknowledged.items() if last}
             lost = Losses(publications, {}, tuple(cursors), is_unknown=True)
             self.state.renew()
@@ -155,12 +156,13 @@ class Operations:
         except UnknownClient as error:
             raise error if adopts else self._foreign(error) from error
         body = done.reply.body
-        lost = losses.found(state.acknowledged_counters(), state.cursors(), body)
+        lost = losses.found(state.acknowledged_counters(), state.had(), body)
         if lost and not adopts:
             raise self._put_back(lost)
         if lost:
             kept = {topic: last_id for topic, (last_id, _) in lost.deliveries.items()}
             state.lower(lost.publications, kept, lost.subscriptions)
+            self._forget((*kept, *lost.subscriptions))
         state.resumed(
             body["client_id"],
             body["epoch"],
@@ -170,7 +172,13 @@ class Operations:
         )
         if body.get("recovery") not in (None, state.recovery):
             state.met(body["recovery"])
+            self.readers.fetch_anew()
         return lost
+
+    def _forget(self, topics: Iterable[str]) -> None:
+        """Let nobody acknowledge, by coming back, what has other ids now or none."""
+        for topic in topics:
+            self.readers.forget(topic)
 
     def reopen(self) -> None:
         """Take up the id anew before the next operation: the new epoch fences what is under way."""

@@ -291,6 +291,12 @@ class Readers:
                 if reader.topic == topic:
                     reader.batch.clear()
 
+    def fetch_anew(self) -> None:
+        """Drop what loops have fetched and not handed over: another history has other ids."""
+        with self._lock:
+            for reader in self._open:
+                reader.batch.clear()
+
     def _done(self, topic: str, hand: _Hand, durable: bool) -> None:
         if hand.reader.ack == "auto":
             self._acknowledge(topic, hand.last_id, durable)

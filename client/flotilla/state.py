@@ -249,6 +249,10 @@ class State:
         with self._lock:
             self._commit(("INSERT OR REPLACE INTO recovery VALUES (1, ?)", (recovery,)))
 
+    def had(self) -> dict[str, int]:
+        """Return {topic: last id that was handed over, acknowledged or not} of subscriptions."""
+        return {topic: self.handed(topic) for topic in self.cursors()}
+
     def acknowledged_counters(self) -> dict[str, int]:
         """Return each topic's last counter that was acknowledged: those behind it wait for that."""
         waiting = dict(self._read("SELECT topic, min(counter) FROM outbox GROUP BY topic"))
@@ -259,7 +263,8 @@ class State:
         """Take it as it is that the cluster has forgotten what it told this client.
 
         `lost` {topic: how many acknowledged publications}: those that wait move down in their
-        place. `kept` {topic: cursor}, the only place where one is lowered. `ended`: subscriptions.
+        place. `kept` {topic: id}: no cursor stays above it, and nothing above it was handed over;
+        this is the only place where one is lowered. `ended`: subscriptions.
         """
         acknowledged = self.acknowledged_counters()
         statements: list[Statement] = []
@@ -267,15 +272,9 @@ class State:
             statements += _shifted(topic, acknowledged[topic] + 1, -count)
             provisional = "UPDATE provisional SET counter = counter - ? WHERE topic = ?"
             statements.append((provisional, (count, topic)))
-        statements += [
-            ("UPDATE cursors SET last_id = ? WHERE topic = ?", (last_id, topic))
-            for topic, last_id in kept.items()
-        ]
-        statements += [
-            ("UPDATE handed SET last_id = min(last_id, ?) WHERE topic = ?", (last_id, topic))
-            for topic, last_id in kept.items()
-        ]
         for table in ("cursors", "handed"):
+            lowered = f"UPDATE {table} SET last_id = min(last_id, ?) WHERE topic = ?"
+            statements += [(lowered, (last_id, topic)) for topic, last_id in kept.items()]
             statements += [(f"DELETE FROM {table} WHERE topic = ?", (topic,)) for topic in ended]
         with self._lock:
             self._commit(*statements)

@@ -70,6 +70,7 @@ class FakeCluster:
         self.level = 1
         self.recovery = ""
         self.ends: dict[str, int] = {}  # of the topics that were put back
+        self.settled: dict[str, int] = {}  # by the last recovery
 
     def carry_out(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         """Return (body, lengths, data) of the ACK. Raises ProtocolError."""
@@ -113,6 +114,8 @@ class FakeCluster:
             client.epoch += client.sequence != before
         body = {"client_id": client_id, "epoch": client.epoch, "sequence": client.sequence}
         body |= {"recovery": self.recovery, "ends": self.ends}
+        if request.body.get("recovery") not in (None, self.recovery):
+            body["settled"] = self.settled
         return body | {"counters": client.counters, "subscriptions": client.cursors}, b"", b""
 
     def _sub(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +295,59 @@ def test_an_asynchronous_client_adopts_too(node: FakeNode) -> None:
             return await client.adopt()
 
     assert asyncio.run(work()) == Losses({"t": 1}, {})
+
+
+# --- what a reader has in hand, or has fetched, of the history before -----------------------------
+
+
+def recover(node: FakeNode, settled: int, *texts: str) -> None:
+    """Put the topic t back to its first `settled` publications, and others behind them."""
+    del node.cluster.topics["t"][settled:]
+    node.cluster.topics["t"] += [text.encode() for text in texts]
+    node.cluster.recovery, node.cluster.settled = "one", {"t": settled}
+    for client in node.cluster.clients.values():
+        if "t" in client.cursors:
+            client.cursors["t"] = min(client.cursors["t"], settled)
+    for kind in (PUT, GET):
+        node.script(kind, nak("recovered"))
+
+
+@pytest.mark.parametrize("ack", ["auto", "manual", "at-most-once"])
+def test_a_loop_hands_over_nothing_that_it_fetched_of_the_history_before(
+    node: FakeNode, ack: Any
+) -> None:
+    with client_of(node) as client, client_of(node) as writer:
+        client.subscribe("t")
+        writer.put_many("t", ["a", "b", "c"])
+        loop = client.messages("t", ack=ack, idle_ms=0)
+        assert next(loop).publication == b"a"
+        recover(node, 1, "B", "C")
+        client.put("u", "an operation that takes up the id anew")
+        news = itertools.islice((message for message in loop if message.id > 1), 2)
+        assert [message.publication for message in news] == [b"B", b"C"]
+
+
+@pytest.mark.parametrize("ack", ["auto", "manual", "at-most-once"])
+def test_what_was_in_hand_at_a_recovery_is_not_acknowledged_in_the_new_history(
+    node: FakeNode, ack: Any
+) -> None:
+    with client_of(node) as client, client_of(node) as writer:
+        client.subscribe("t")
+        writer.put_many("t", ["a", "b", "c"])
+        assert client.get("t", max_count=3, ack=ack) is not None
+        recover(node, 1, "B", "C")
+        with pytest.raises(ClusterRecovered) as caught:
+            client.put("u", "")
+        assert caught.value.details["deliveries"] == {"t": (1, 3)}
+        client.adopt()
+        again = list(client.get("t", max_count=9) or ())
+        assert [message.publication for message in again if message.id > 1] == [b"B", b"C"]
+        assert not any(message.redelivered for message in again if message.id > 1)
+
+
+def test_a_cursor_below_what_is_kept_is_not_raised_to_it(state: State) -> None:
+    state.hand_over("t", 20)
+    assert state.had() == {"t": 20}
+    state.lower({}, {"t": 9}, [])
+    assert state.cursors() == {"t": 7}
+    assert state.had() == {"t": 9}
