@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +34,7 @@ from analytics.verdict import (
 
 PAGE, JSON = "report.html", "report.json"
 FAULTS_SHOWN_MAX: Final = 50  # the longest blackouts; report.json has every fault
-CHECKED_WITH: Final = ("flotilla", "pyspark", "plotly")
+CHECKED_WITH: Final = ("flotilla-broker", "pyspark", "plotly")
 MARKS: Final = {Verdict.VALID: "✓", Verdict.INVALID: "✗", Verdict.UNKNOWN: "?", None: "–"}
 
 
@@ -127,7 +127,9 @@ def _plotly() -> str:
 
 def _tools() -> list[tuple[str, str]]:
     """Return the versions of what checked the run, here and now."""
-    return [(f"{name} (checks)", version(name)) for name in CHECKED_WITH]
+    # By way of a list: a checkout that was not installed is in none.
+    found = {one.metadata["Name"]: one.version for one in distributions()}
+    return [(f"{name} (checks)", found[name]) for name in CHECKED_WITH if name in found]
 
 
 def _figures(shown: Sequence[Plot]) -> str:
