@@ -225,6 +225,8 @@ class ClientPort:
             self._accept_at = float("inf")
             self._watch(self._listener.fileno(), True, False)
         for client in list(self._clients.values()):
+            if client in self._readable:
+                continue  # this node may be the one who was paused: first hear what was said
             if client.state in (State.GREETING, State.CLAIMING):
                 self._check_opening(client, now)
             elif client.state is State.READY:
@@ -494,6 +496,8 @@ class ClientPort:
             self._close(client, f"no READY in {HANDSHAKE_S_MAX:.0f} s")
             return
         other = self._identities[client.identity]
+        if other in self._readable:
+            return
         if other.watched[0]:
             self._close(other, "did not answer when its identity came again")  # admits `client`
         else:  # we don't read it now, so it can't have answered

@@ -448,3 +448,15 @@ def test_who_is_woken_or_looked_up_when_leadership_ends_is_told(bench: Bench) ->
     bench.broker.abdicate("b")
     assert [code_of(answer) for answer in bench.taken()] == ["uncertain", "not_leader"]
     assert bench.broker.is_idle()
+
+
+def test_a_parked_get_of_any_topic_holds_no_names_and_wakes_to_what_is_new(bench: Bench) -> None:
+    bench.put(1)
+    bench.turn()
+    bench.ask(GET, "", wait_ms=1000, last_ids={"t": 1})
+    assert bench.turn() == []
+    [parked] = bench.broker._parked_any[ME].values()
+    assert parked.request.body["last_ids"] == {}
+    bench.put(2)
+    put, got = bench.turn()
+    assert (put.body["id"], got.body["topic"], got.body["id"]) == (2, "t", 2)

@@ -494,6 +494,25 @@ def test_a_client_that_vanished_is_asked_and_then_closed(world: World) -> None:
     assert world.reasons() == ["silent for 30 s"]
 
 
+def test_a_node_that_was_paused_hears_its_clients_before_it_judges_them(world: World) -> None:
+    raw, owner, half = world.client(), world.client(b"me"), world.dial()
+    half.sendall(hello()[:30])
+    claimant = world.dial()
+    claimant.sendall(hello(b"me"))
+    world.until(world.claimed)
+    world.until(lambda: len(world.port) == 4)
+    raw.sendall(encode([b"", b"a"]))
+    owner.sendall(pong(b""))
+    half.sendall(hello()[30:])
+    while len(world.poller.poll(WAIT_S)) < 3:
+        pass
+    world.ahead_s += 2 * SILENCE_S_MAX
+    world.turn()
+    assert [body for _, body in world.requests] == [[b"a"]]
+    assert all(map(world.lives, (raw, owner, half)))
+    assert world.is_closed(claimant)
+
+
 def test_a_second_connection_with_the_identity_of_a_living_one_is_refused(world: World) -> None:
     first = world.client(b"me")
     first.sendall(encode([b"", b"a"]))
