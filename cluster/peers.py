@@ -488,6 +488,8 @@ class PeerPort:
 
     def _greet(self, connection: Connection) -> None:
         if connection.unfit:
+            if connection.ending is not None:
+                self._refuse(connection, connection.unfit)
             return
         try:
             refusal = self._take_hello(connection) if connection.hello is None else ""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from chaos.simulation.builds import NEXT
 from chaos.simulation.durable import DurableLog
 from chaos.simulation.invariants import Invariants
 from chaos.simulation.node import SimNode
@@ -108,7 +109,7 @@ def _waiting_at(node: SimNode, request: Request) -> int | None:
     journal, first = replica.journal, replica.journal.first_index
     for index in range(max(replica.store.applied_index + 1, first), journal.last_index + 1):
         payload = journal[index - first][0][1:]  # behind the entry's type
-        operations = commands.decode(payload)[1] if payload else ()
+        operations = commands.decode(payload, NEXT.level_max)[1] if payload else ()
         if any(_is_asked_by(operation, request) for operation in operations):
             return index
     return None

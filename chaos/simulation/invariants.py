@@ -9,15 +9,17 @@ A failure's `check` is one of the names in `CHECKS`, or of analytics.twins.TWINS
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from chaos.simulation.builds import NEXT
 from chaos.simulation.durable import DurableLog
 from chaos.simulation.node import SimNode
 from chaos.simulation.result import Failure
 from chaos.simulation.world import World
 from cluster import commands
-from cluster.commands import Advance, Put
+from cluster.commands import Advance, Operation, Put, Raise
+from cluster.levels import LEVEL_FIRST
 from cluster.replica import Replica
 
 CHECKS: Final[Mapping[str, str]] = {
@@ -29,7 +31,8 @@ CHECKS: Final[Mapping[str, str]] = {
     "admitted": "a readmitted node has the entry that admits it",
     "durable": "an acknowledged publication is on the disks of a majority",
     "cursor": "a subscriber's cursor moves over what it was delivered, and never back",
-    "ended": "a process ends by itself only after a fault of its disk",
+    "ended": "a process ends by itself only after a fault of its disk, or at too high a level",
+    "level": "nothing is written that takes a newer program than all members have",
     "content": "what is acknowledged is what is delivered",
     "handed_over_twice": "an application is given again what it has not acknowledged, and told so",
     "fenced": "a process has no success once a later one of its client had",
@@ -75,6 +78,7 @@ class Invariants:
         self._standing: dict[str, Standing] = {}
         self._digests: dict[int, tuple[str, list[str]]] = {}  # index -> digest, nodes
         self._next_digest_s = 0.0
+        self._level = self._raised = LEVEL_FIRST  # of what is applied; of what was ever appended
         self._dead_logs: dict[str, tuple[int, DurableLog]] = {}
         self._wiped: dict[str, tuple[float, DurableLog]] = {}
         world.observers.append(self._observe)
@@ -195,13 +199,34 @@ class Invariants:
     def _first_applied(self, index: int, term: int, payload: bytes) -> None:
         if not payload:
             return
-        for operation in commands.decode(payload)[1]:
+        operations = commands.decode(payload, NEXT.level_max)[1]
+        self._in_order_of_levels(index, payload, operations)
+        for operation in operations:
             if isinstance(operation, Put):
                 key = (operation.client_id, operation.topic, operation.counter)
                 self.puts.setdefault(key, (index, term))
             elif isinstance(operation, Advance):
                 for topic, last_id in operation.cursors.items():
                     self._advanced(operation.client_id, topic, last_id)
+
+    def _raising(self, fields: Mapping[str, Any]) -> None:
+        """Look, in the leader's place and with the network's eyes, at who is there."""
+        leader, level = fields["node"], fields["to"]
+        self._raised = max(self._raised, level)
+        for name in self._world.plan.members:
+            hello = self._world.net.hello_of(leader, name)
+            if name != leader and (hello is None or not hello.extension.build.understands(level)):
+                self.fail("level", f"{leader} raises the level to {level} without {name}")
+
+    def _in_order_of_levels(
+        self, index: int, payload: bytes, operations: Sequence[Operation]
+    ) -> None:
+        raised = [each.level for each in operations if isinstance(each, Raise)]
+        level = max([self._level, *raised])
+        if commands.level_of(payload) > level:
+            needs = commands.level_of(payload)
+            self.fail("level", f"entry {index} needs level {needs}, the cluster is at {level}")
+        self._level = level
 
     def _advanced(self, client_id: str, topic: str, last_id: int) -> None:
         self._moved.append((client_id, topic))
@@ -220,6 +245,8 @@ class Invariants:
         self._moved.clear()
 
     def _node_failed(self, fields: Mapping[str, Any]) -> None:
+        if fields["error"] == "UnsupportedLevel" and fields["level_max"] < self._raised:
+            return  # that is what such a program is to do
         if not fields["disk_faults"] or fields["error"] not in OF_THE_DISK:
             text = f"{fields['node']} ended: {fields['error']}: {fields['reason']}"
             self.fail("ended", text)
@@ -307,6 +334,7 @@ def _standing(node: SimNode) -> str:
 
 _EVENTS: Final = {
     "apply": Invariants._applied,
+    "raising": Invariants._raising,
     "node_failed": Invariants._node_failed,
     "emptied": Invariants._emptied,
     "ended": Invariants._ended,

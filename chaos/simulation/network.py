@@ -20,6 +20,8 @@ from operator import attrgetter
 from typing import Any, Final, Protocol, get_args
 
 from cluster import handshake
+from cluster.handshake import unfit
+from cluster.levels import BUILD_0_1
 from cluster.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, REFUSED_ATTEMPTS, Reason
 from cluster.membership import Roll
 from cluster.messages import (
@@ -43,6 +45,7 @@ from cluster.peers import (
     Doubled,
     Event,
     RefusedBy,
+    Unfit,
 )
 
 Link = tuple[str, str]  # (from, to)
@@ -227,6 +230,7 @@ class SimNet:
             if connection is not None and name in connection.open:
                 link = (name, connection.other(name))
                 self._post(connection, link, hello, leaves_s)
+                self._check_fit(connection, name)
 
     def break_link(self, one: str, other: str, reason: Reason = Reason.CLOSED) -> None:
         """Close a connection at both ends."""
@@ -261,6 +265,12 @@ class SimNet:
             self._dial_later(pair)
             return
         if self._doubles and not self._may_have_places(one, other):
+            self._dial_later(pair)
+            return
+        if unfit(self.ports[one].hello, self.ports[other].hello):
+            self._tell_unfit(one, other)
+            self._tell_unfit(other, one)
+            self._attempts[pair] = REFUSED_ATTEMPTS
             self._dial_later(pair)
             return
         known = {one: self.ports[other].hello, other: self.ports[one].hello}
@@ -334,6 +344,19 @@ class SimNet:
         self.ports[name].events.append(event)
         self.ports[name].wake()
 
+    def _tell_unfit(self, name: str, peer: str) -> None:
+        """Tell a node that a peer's build and its own don't fit; version 0.1 would not know."""
+        mine, theirs = self.ports[name].hello, self.ports[peer].hello
+        if mine.extension.build != BUILD_0_1:
+            level, build = theirs.extension.level, theirs.extension.build
+            self._tell(name, Unfit(member_of(peer), level, build, unfit(mine, theirs)))
+
+    def _check_fit(self, connection: Connection, end: str) -> None:
+        """Close the connection if one end sees that the builds don't fit any more."""
+        port = self.ports.get(end)
+        if end in connection.open and port and unfit(port.hello, connection.known[end]):
+            self._close(connection, Reason.UNFIT)
+
     def _apart(self, pair: Link) -> bool:
         silent = self.ports[pair[0]].silent or self.ports[pair[1]].silent
         return silent or pair in self.cut or (pair[1], pair[0]) in self.cut
@@ -376,6 +399,8 @@ class SimNet:
             connection.heard_s[end] = self._world.now
             connection.known[end] = self.ports[connection.other(end)].hello
             self.ports[end].wake()
+        for end in connection.pair:
+            self._check_fit(connection, end)
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -423,6 +448,7 @@ class SimNet:
         if isinstance(message, Hello):
             connection.known[target] = message
             self.ports[target].wake()
+            self._check_fit(connection, target)
         else:
             self._hand_over(link, message)
 

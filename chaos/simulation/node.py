@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 from zlib import crc32
 
+from chaos.simulation.builds import as_written_by
 from chaos.simulation.disk import SimDisk, StoreImage
 from chaos.simulation.network import Port, SimPeers
-from cluster import tables
+from cluster import commands, tables
 from cluster.broker import BrokerLimits
 from cluster.core import Timing
 from cluster.identity import Identity
-from cluster.levels import BUILD
+from cluster.levels import BUILD, BUILD_0_1
 from cluster.membership import hello_of
+from cluster.messages import Entry
 from cluster.peers import BULK_BYTES_SERVED
+from cluster.raft import Raft
 from cluster.replica import Replica, ReplicaSettings
 from cluster.upkeep import Upkeep
 
@@ -115,6 +118,19 @@ class WitnessedReplica(Replica):
         node.replica = self  # one that ends in here has opened files already
         super().__init__(*arguments)
 
+    def _append(self, raft: Raft, payload: bytes) -> int:
+        level = self.store.level
+        payload = as_written_by(self.settings.build, payload, level)
+        index = super()._append(raft, payload)
+        if commands.level_of(payload) > level:
+            self._node.world.emit(
+                "raising", node=self._node.name, to=commands.level_of(payload), index=index
+            )
+        return index
+
+    def _screen(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        return entries if self.settings.build == BUILD_0_1 else super()._screen(entries)
+
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         super()._apply(index, term, payload)
         world, name, checksum = self._node.world, self._node.name, crc32(payload)
@@ -136,6 +152,7 @@ class SimNode:
         self.world, self.name = world, name
         self.replica: Replica | None = None
         self.paused = False
+        self.build = BUILD
         self.disk_faults: list[str] = []
         self.durable_index = 0
         self.life = 0
@@ -216,7 +233,7 @@ class SimNode:
             )
             identity.save(self.directory, self.disk)
         identity.check(self.directory, CLUSTER_ID, self.name)
-        hello = hello_of(identity, world.plan.members, BUILD)
+        hello = hello_of(identity, world.plan.members, self.build)
         self._port = world.net.join(self.name, hello, self.wake)
         room_bytes = min(BULK_BYTES_SERVED, int(world.knob("room_bytes")))
         peers = SimPeers(world.net, self.name, self._port, self._departure, room_bytes)
@@ -264,6 +281,7 @@ class SimNode:
             segment_bytes=int(knob("segment_bytes")),
             keep_bytes=int(knob("keep_bytes")),
             takeover_s=knob("takeover_s"),
+            build=self.build,
             files=self.disk,
             on_journal_failure=self.disk.stop,
         )
@@ -289,6 +307,7 @@ class SimNode:
             node=self.name,
             error=type(error).__name__,
             reason=str(error).replace(str(self.directory), self.name),
+            level_max=self.build.level_max,
             disk_faults=list(self.disk_faults),
         )
         self.world.failures.append((self.name, error))

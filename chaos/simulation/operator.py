@@ -4,6 +4,8 @@ What lives here: the actions that need to know the state of the cluster: emptied
 (a minority, each readmitted before the next), restarts that rebuild what refuses to start, and the
 end of all faults. What must not: faults that may come at any time (world.py).
 
+It is also who installs programs: a node whose program is too old for its cluster gets the newest.
+
 Named for the person whom docs/deploy.md tells what to do with a broken node.
 """
 
@@ -13,12 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.simulation.builds import BUILDS, NEXT
 from chaos.simulation.disk import Inode
 from chaos.simulation.durable import journal_files, proved_bytes
 from chaos.simulation.node import SimNode
 from chaos.simulation.world import World
+from flotilla.protocol import UPGRADE, Request, encode_request
 
 DAMAGES: Final = frozenset({"flip", "cut", "unreadable"})
+INSTALL_S: Final = 1.0  # until somebody has installed what a node said that it takes
 FLAP_S: Final = 3.0  # a node that flaps runs and is down for so long
 BROKEN_HOWS: Final = ("down", "paused", "cut", "mute", "deaf", "flaps")
 
@@ -32,7 +37,10 @@ class Operator:
         self._members: set[str] = set()  # nodes that ever were
         self._unsound: set[str] = set()  # nodes that lost what they had, or may when they restart
         self._faulty_max = (world.plan.nodes - 1) // 2
+        self._upgrades = False  # somebody has touched the programs, or the level
         world.actions |= {
+            "install": self.install,
+            "raise_level": self.raise_level,
             "wipe": self.wipe,
             "damage": self.damage,
             "restart": self.restart,
@@ -91,6 +99,29 @@ class Operator:
             self._members.add(fields["node"])
         elif kind == "readmitted":
             self._unsound.discard(fields["node"])
+        elif kind == "node_failed" and fields["error"] == "UnsupportedLevel":
+            self._world.after(INSTALL_S, lambda: self.install(fields["node"], "next"))
+
+    # --- programs ---------------------------------------------------------------------------------
+
+    def install(self, node: str, build: str) -> None:
+        """Let a node run another program (builds.BUILDS) from now on, its process killed first."""
+        self._upgrades = True
+        found = self._world.nodes[node]
+        found.build = BUILDS[build]
+        self._world.emit("installed", node=node, build=build)
+        if found.up:
+            self._world.kill(node)
+            self.restart(node)
+
+    def raise_level(self, node: str, build: str) -> None:
+        """Ask a node for the highest level of a build, as a client; nobody waits for the answer."""
+        self._upgrades = True
+        found = self._world.leader() if node == "leader" else node
+        if found:
+            body = {"level": BUILDS[build].level_max}
+            request = Request(UPGRADE, f"upgrade at {self._world.now}", body=body)
+            self._world.request("operator", found, encode_request(request))
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -117,6 +148,10 @@ class Operator:
         world.heal()
         world.weather()
         world.resume("all")
+        if self._upgrades:  # who asked for a level has installed what understands it
+            for name in world.nodes:
+                if world.nodes[name].build != NEXT:
+                    self.install(name, "next")
         for name, node in world.nodes.items():
             node.disk.calm()
             world.disk_free(name)

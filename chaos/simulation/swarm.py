@@ -216,6 +216,24 @@ def _compactions(draw: Draw) -> Schedule:
         yield 0.0, "compact", {"node": node}
 
 
+def _upgrades(draw: Draw) -> Schedule:
+    """Install another program on one node after the other; raise the level, too early as well.
+
+    Somebody may go back to version 0.1 at the moment at which the level is raised.
+    """
+    build = draw.rng.choice(("0.1", "next", "next"))
+    level, at_s = draw.rng.choice(("this", "next")), 0.0
+    for node in draw.rng.sample(draw.members, len(draw.members)):
+        yield at_s, "install", {"node": node, "build": build}
+        at_s += draw.between(0.2, 2.0)
+        if draw.rng.random() < 0.4:
+            yield at_s, "raise_level", {"node": "leader", "build": level}
+    yield at_s, "raise_level", {"node": "leader", "build": level}
+    if draw.rng.random() < 0.5:
+        hasty = {"node": draw.member(), "build": "0.1"}
+        yield at_s + draw.between(0.0005, 0.05), "install", hasty
+
+
 def _client_crashes(draw: Draw) -> Schedule:
     client = draw.rng.choice(draw.clients)
     yield 0.0, "client_crash", {"client": client, "at": draw.rng.choice(CRASH_POINTS)}
@@ -249,11 +267,20 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "stops": _stops,
     "transfers": _transfers,
     "compactions": _compactions,
+    "upgrades": _upgrades,
     "client_crashes": _client_crashes,
     "client_copies": _client_copies,
 }
 RARE: Final = frozenset(
-    {"client_copies", "deposed_leaders", "outages", "full_disks", "failing_disks", "successions"}
+    {
+        "client_copies",
+        "deposed_leaders",
+        "outages",
+        "full_disks",
+        "failing_disks",
+        "successions",
+        "upgrades",
+    }
 )
 # Half of all seeds: most rules are about a leader that is none any more, or what comes late.
 FREQUENT: Final = frozenset({"deposed_leaders", "clogs"})

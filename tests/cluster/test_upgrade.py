@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from click.testing import CliRunner
 
+from cluster import local_cli
 from cluster.levels import BUILD
 from cluster.local import LocalCluster, LocalError
 from cluster.node import EXIT_DATA, EXIT_LEVEL
@@ -110,6 +112,11 @@ class Fleet:
         with Client(self.endpoints) as client:
             return client.upgrade(level)
 
+    def command(self, name: str) -> str:
+        """Return what `flotilla-cluster` prints."""
+        arguments = [name, "--dir", str(self.cluster.directory)]
+        return CliRunner().invoke(local_cli.commands, arguments, catch_exceptions=False).output
+
     def refusal(self) -> str:
         with pytest.raises(LocalError) as refused:
             self.cluster.upgrade()
@@ -154,6 +161,7 @@ def fleet(tmp_path: Path) -> Iterator[Callable[[Program], Fleet]]:
         each.close()
 
 
+@pytest.mark.slow
 def test_version_0_1_is_upgraded_node_by_node_and_back_until_the_level_is_raised(
     fleet: Callable[[Program], Fleet], version_0_1: Program
 ) -> None:
@@ -164,10 +172,15 @@ def test_version_0_1_is_upgraded_node_by_node_and_back_until_the_level_is_raised
     nodes.run("n1", THIS)
     refused = nodes.refusal()
     assert "n3 runs a version that names no levels (0.1)" in refused or "unknown request" in refused
+    rows = nodes.command("status").splitlines()
+    assert [row.split()[-2:] for row in rows[1:]] == [
+        ["0.1.0", "1-1"] if row.startswith("n3") else [BUILD.version, "1-2"] for row in rows[1:]
+    ]
     nodes.run("n3", THIS)
     assert nodes.levels() == {1}
-    assert nodes.upgrade() == {"level": BUILD.level_max, "before": 1}
-    nodes.until(lambda: nodes.levels() == {BUILD.level_max})
+    assert nodes.command("upgrade") == "level 2; it was 1\n"
+    assert nodes.command("upgrade") == "level 2 already\n"
+    nodes.until(lambda: nodes.levels() == {2})
 
     nodes.replace("n2", version_0_1)
     assert nodes.ended_with("n2") == EXIT_DATA

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -176,6 +177,21 @@ def test_up_in_the_foreground_stops_all_when_it_is_stopped(
     assert process.returncode == 0, rest
     assert "stopped" in rest
     assert cluster.pids() == {}
+
+
+def test_a_silent_node_is_shown_with_the_program_that_it_was_last_seen_with() -> None:
+    def seen(version: str | None, levels: list[int] | None, silent_ms: int) -> dict[str, Any]:
+        row = {"version": version, "levels": levels, "silent_ms": silent_ms}
+        return {"versions": {"flotilla": "0.2.0", "levels": [1, 2]}, "members": {"n3": row}}
+
+    statuses = {"n1": seen("0.1.9", [1, 1], 9_000), "n2": seen("0.2.0", [1, 2], 4_000)}
+    assert local_cli._program("n3", statuses) == ("0.2.0", "1-2")
+    assert local_cli._program("n1", statuses) == ("0.2.0", "1-2")
+    assert local_cli._program("n3", {"n1": seen(None, None, 9_000)}) == ("", "")
+    assert local_cli._program("n3", {"n1": seen("", [1, 1], 9_000)}) == ("", "1-1")
+    old = {"versions": {"flotilla": "0.1.0"}, "members": {"n3": {"connected": False}}}
+    assert local_cli._program("n1", {"n1": old}) == ("0.1.0", "1-1")
+    assert local_cli._program("n3", {"n1": old}) == ("", "")
 
 
 def test_an_error_is_one_line_and_exit_1(tmp_path: Path) -> None:

@@ -242,6 +242,17 @@ def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(world
     assert (extension, reason) == (RAISED, messages.SnapshotRefused(TOO_OLD))
 
 
+def test_unfit_peer_that_hangs_up_first_is_let_go(world: World) -> None:
+    b = world.node("b", {"a": NOWHERE}, extension=RAISED)
+    raw = world.dial(b)
+    raw.sendall(encode(a_says()) + encode(Barrier(1, 1)))
+    world.until(lambda: b.events)
+    world.ahead_s = -1e9  # its deadline never comes
+    raw.shutdown(socket.SHUT_WR)
+    world.until(lambda: not b.port._connections)
+    assert b.refusals() == [TOO_OLD]
+
+
 def test_both_sides_of_builds_that_do_not_fit_know_why(world: World) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=messages.Extension(NEXT, 3))
     a = world.node("a", {"b": b.port.address}, extension=RAISED)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.commands import Advance, Operation, Put, Register, Subscribe, encode
+from cluster.commands import Advance, Operation, Put, Raise, Register, Subscribe, encode
 from cluster.identity import (
     IDENTITY_NAME,
     LOCK_NAME,
@@ -20,7 +20,7 @@ from cluster.identity import (
     MissingIdentity,
 )
 from cluster.journal import Journal
-from cluster.levels import BUILD
+from cluster.levels import BUILD, BUILD_0_1
 from cluster.membership import UNNAMED
 from cluster.recovery import (
     BACKUP_NAME,
@@ -31,7 +31,7 @@ from cluster.recovery import (
     RecoveryError,
     new_cluster_id,
 )
-from cluster.store import Done, Refused, Store
+from cluster.store import Done, Limits, Refused, Store
 from cluster.tables import row_crc
 from flotilla.protocol import EPOCHS_A_RECOVERY, pack
 
@@ -103,6 +103,29 @@ def test_all_that_the_journal_has_is_kept(source: Path, tmp_path: Path) -> None:
     assert store.topic_ends() == {"t": 3}
     assert store.read("me", "t", None, 9, 999).data == b"123"  # type: ignore[union-attr]
     store.close()
+
+
+@pytest.mark.parametrize("applied", [0, 1])
+def test_the_new_cluster_is_at_the_level_of_the_old_one(tmp_path: Path, applied: int) -> None:
+    source = node_data(tmp_path / "source", [[Raise(2)]], applied)
+    with Recovery(source, tmp_path / "new") as recovery:
+        store = opened(recovery.finish("new", recovery.found.members))
+    assert store.level == 2
+    store.close()
+
+
+def test_a_program_that_does_not_understand_the_level_recovers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = node_data(tmp_path / "source", [[Raise(2)]], applied=1)
+    before = contents(source)
+    monkeypatch.setattr(Store.open.__func__, "__defaults__", (Limits(), BUILD_0_1))  # type: ignore[attr-defined]
+    with (
+        pytest.raises(RecoveryError, match="at level 2; this is a version that names no levels"),
+        Recovery(source, tmp_path / "new"),
+    ):
+        pass
+    assert contents(source) == before
 
 
 def test_the_new_node_belongs_to_a_new_cluster_in_a_later_term(

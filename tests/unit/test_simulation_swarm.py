@@ -17,6 +17,7 @@ from chaos.simulation.watch import Attached
 from chaos.simulation.world import KNOBS, World
 
 PLANS = [plan_for(seed, "safety") for seed in range(200)]
+OF_OPERATOR = ("wipe", "damage", "install", "raise_level", "restart", "restart_all")
 LIVE = [plan_for(seed, "live") for seed in range(200)]
 
 
@@ -76,7 +77,7 @@ def test_every_action_can_be_performed() -> None:
         "client_crash": Attached._client_crash,
         "client_restart": Attached._client_restart,
         "client_copy": Attached._client_copy,
-        **{name: getattr(Operator, name) for name in ("wipe", "damage", "restart", "restart_all")},
+        **{name: getattr(Operator, name) for name in OF_OPERATOR},
     }
     for action in {(a.name, tuple(sorted(a.args))) for plan in PLANS for a in plan.schedule}:
         name, arguments = action

@@ -4,7 +4,18 @@ What lives here: one module a seam, and `BUGS`, the list of all. What must not: 
 (invariants.py), the campaign over the bugs (campaign.py).
 """
 
-from chaos.simulation.bugs import client, journal, members, messages, store, turns
+from chaos.simulation.bugs import client, journal, levels, members, messages, store, turns
 from chaos.simulation.bugs.registry import BUGS, SEEDS_MAX, Bug
 
-__all__ = ["BUGS", "SEEDS_MAX", "Bug", "client", "journal", "members", "messages", "store", "turns"]
+__all__ = [
+    "BUGS",
+    "SEEDS_MAX",
+    "Bug",
+    "client",
+    "journal",
+    "levels",
+    "members",
+    "messages",
+    "store",
+    "turns",
+]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
+from chaos.simulation.builds import NEXT
 from cluster import commands
 from cluster.broker import _OPERATIONS, Broker, Route, Waiting
 from cluster.clients import Client, Clients, Producer
@@ -160,7 +161,7 @@ def one_node_applies_backwards(patches: Patches) -> None:
     def apply(store: Store, index: int, term: int, payload: bytes) -> list[Outcome]:
         if not payload or store._database.path.parts[-3] != _LAME:
             return _apply(store, index, term, payload)
-        stamp_ms, operations = commands.decode(payload)
+        stamp_ms, operations = commands.decode(payload, NEXT.level_max)
         turned = commands.encode(stamp_ms, operations[::-1])
         return _apply(store, index, term, turned)[::-1]
 

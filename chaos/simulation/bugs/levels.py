@@ -1,0 +1,30 @@
+"""Bugs of upgrades: what is written before every member can read it (rule 30 of docs/raft.md).
+
+What must not live here: what finds them.
+"""
+
+from __future__ import annotations
+
+from chaos.simulation import node
+from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.builds import NEXT, as_written_by
+from cluster import replica
+from cluster.levels import Build
+from cluster.replica import Replica
+
+
+@bug("30: nothing is written above the cluster's level", {"level", "ended"})
+def newer_entries_are_written_before_the_raise(patches: Patches) -> None:
+    """Write what the leader's program can read, whatever the others' can."""
+
+    def newest(build: Build, payload: bytes, level: int) -> bytes:
+        return as_written_by(build, payload, NEXT.level_max)
+
+    patches.attribute(node, "as_written_by", newest)
+    patches.attribute(Replica, "_may_raise", lambda replica, level, payload: True)
+
+
+@bug("30: the level is raised while every member is there", {"level"})
+def level_is_raised_without_a_member(patches: Patches) -> None:
+    """Raise the level without a look at who is connected, and with which program."""
+    patches.attribute(replica, "objections", lambda *arguments: [])
