@@ -267,9 +267,13 @@ def _client(options: Any) -> Client:
 def _perform(client: Client, options: Any, settings: Any) -> int:
     """Run a command; `settings`: of the whole command line, for the shell's commands too."""
     is_follow = bool(getattr(options, "follow", False))
-    with _watched(client, settings, is_follow):
-        code: int = options.run(client, options)
-        return code
+    try:
+        with _watched(client, settings, is_follow):
+            code: int = options.run(client, options)
+            return code
+    finally:
+        if isinstance(client, SharedClient):
+            client.end_turns()  # Ctrl-C ends a command of the shell anywhere, and the shell goes on
 
 
 def _shell(client: Client, settings: Any) -> int:

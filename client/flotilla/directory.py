@@ -153,6 +153,13 @@ class Shared:
             if not self._turns and self._lock >= 0:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
 
+    def end_all(self) -> None:
+        """End every turn that is open: Ctrl-C may have come between one's beginning and its end."""
+        with self._mutex:
+            self._turns = 0
+            if self._lock >= 0:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Be the one that is handed publications."""

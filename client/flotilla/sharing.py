@@ -58,9 +58,17 @@ class SharedClient(Client):
 
     def reading(self) -> AbstractContextManager[None]:
         """Be the only process that is handed publications. Raises StateInUse, as an operation."""
+        return self._shared_state.reading()
+
+    def end_turns(self) -> None:
+        """Let others have the state, after a command that ended anyhow, producers closed."""
+        self._shared_state.end_turns()
+
+    @property
+    def _shared_state(self) -> SharedState:
         state = self._session.state
         assert isinstance(state, SharedState), state
-        return state.reading()
+        return state
 
 
 class SharedState(State):
@@ -106,6 +114,10 @@ class SharedState(State):
     def reading(self) -> AbstractContextManager[None]:
         """Be the only process that is handed publications: see directory.py."""
         return self._shared.reading()
+
+    def end_turns(self) -> None:
+        """End every turn that is open."""
+        self._shared.end_all()
 
     @property
     def is_open(self) -> bool:

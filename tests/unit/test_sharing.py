@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -254,6 +255,22 @@ def test_a_get_that_waits_goes_on_under_an_epoch_that_another_process_has_raised
             got = waiting.result()
         assert got is not None
         assert got.publications == (b"a",)
+
+
+def test_a_command_of_the_shell_that_ctrl_c_ends_keeps_no_turn(
+    node: FakeNode, directory: str
+) -> None:
+    with shared(node, directory) as one, shared(node, directory, 300) as two:
+        one.subscribe("t")
+
+        def ended_within_a_turn(client: SharedClient, options: object) -> int:
+            client._shared_state._shared.begin()  # and Ctrl-C comes before the `try` behind it
+            raise KeyboardInterrupt
+
+        options = Namespace(run=ended_within_a_turn, verbose=False, deadline=1.0)
+        with pytest.raises(KeyboardInterrupt):
+            cli._perform(one, options, options)
+        assert two.put("t", "a").id == 1
 
 
 def test_a_client_of_the_library_shares_with_nobody(node: FakeNode, directory: str) -> None:
