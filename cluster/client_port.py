@@ -26,7 +26,8 @@ from cluster.zmtp import pong as encode_pong
 from flotilla.protocol import MESSAGE_BYTES_MAX
 
 READ_BYTES: Final = 32 * 1024  # a read, and what every connection may hold of a message
-LARGE_READ_BYTES_MAX: Final = 1024 * 1024  # a read in the middle of a large message
+LARGE_READ_BYTES_MAX: Final = 256 * 1024  # a read in the middle of a large message
+READS_PER_TURN_MAX: Final = 2  # of a connection: who sends much must not keep the others waiting
 READ_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024  # of all connections: some ms of copying
 ACCEPTS_PER_EVENT_MAX: Final = 32  # bounds a turn under a flood of connections
 ACCEPT_PAUSE_S: Final = 0.1  # out of descriptors: look again later instead of spinning
@@ -304,7 +305,7 @@ class ClientPort:
         self, client: Client, taken: list[tuple[bytes, list[bytes]]], left: list[int]
     ) -> None:
         """Take events of one connection, first of what was read before."""
-        receiver, may_read = client.receiver, True
+        receiver, reads = client.receiver, 0
         try:
             while self._may_take(client):
                 if left[0] <= 0:
@@ -314,7 +315,7 @@ class ClientPort:
                 if event is not None:
                     left[0] -= 1
                     self._take(client, event, taken)
-                elif not (may_read and self._has_room_to_read(client)):
+                elif reads == READS_PER_TURN_MAX or not self._has_room_to_read(client):
                     break
                 else:
                     size = max(READ_BYTES, min(receiver.missing_bytes, LARGE_READ_BYTES_MAX))
@@ -322,7 +323,7 @@ class ClientPort:
                     if not data:
                         break
                     left[1] -= len(data)
-                    may_read = len(data) == size and left[1] > 0
+                    reads = reads + 1 if len(data) == size else READS_PER_TURN_MAX
                     receiver.feed(data)
         except ZmtpError as error:
             self._close(client, str(error))

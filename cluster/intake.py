@@ -4,9 +4,9 @@ What lives here: two queues, clients' own and those that other nodes pass on, an
 must not: what is done with a request (frontend.py), how long a turn may take (budget.py).
 
 A turn stops looking at requests when its time is over; the rest waits here, in order. Clients' are
-taken from their socket only when the last ones are through, so they wait in ZeroMQ's queues, which
-push back. Those of other nodes come with Raft's messages, which must not wait: so beyond a bound
-they are refused.
+taken from their connections only when the last ones are through, so they wait there and push back.
+Those of other nodes come with Raft's messages, which must not wait: so beyond a bound they are
+refused.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 SHARED_MB = 128  # limits.unfinished_bytes_max
 SLACK_MB = 64  # what the allocator keeps, and what a turn holds
 ANSWERED_BYTES = 100_000  # a reply is on its way, and not the handshake alone
-SERVED_S = 2.0  # a request of somebody else, while an attack goes on and the machine is busy
+SERVED_S = 10.0  # a request of somebody else, while an attack goes on and the machine is busy
 
 
 class Victim:
