@@ -66,6 +66,7 @@ def _finish_at_exit() -> None:
     finally:
         for producer, errors in zip(left, before, strict=True):
             producer.report(errors)
+            producer.warn()
 
 
 # Behind the end of all threads but daemons: producers', which live until these calls are over.

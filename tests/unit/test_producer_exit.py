@@ -173,3 +173,9 @@ def test_a_closed_producer_says_nothing_at_exit(node: FakeNode, tmp_path: Path) 
     node.always(PUT, "deaf")
     done = _run(node, "publish(5); client.close()", tmp_path / "state", deadline_ms=500)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_nobody_subscribes_to_is_told_at_exit_too(node: FakeNode) -> None:
+    done = _run(node, "publish(5)", None)
+    assert done.returncode == 0
+    assert "UnheardWarning: nobody subscribes to 't'" in done.stderr
