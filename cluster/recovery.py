@@ -13,6 +13,7 @@ client's epoch is raised, so that each process learns of it before it goes on (d
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 import sqlite3
@@ -136,6 +137,7 @@ class Recovery:
         )
         self._finish_journal(index, term)
         identity.save(self._work)
+        self._give_to_owner(self._work)
         return self._swapped_in() if self._target is None else self._target
 
     # --- looking --------------------------------------------------------------------------------
@@ -244,6 +246,13 @@ class Recovery:
         journal.reset(index, term)
         journal._destroy()  # pysyncobj's name for it
 
+    def _give_to_owner(self, made: Path) -> None:
+        """Let who owns the source own what was made: an operator is root, a node is not."""
+        owner = self._source.stat()
+        if os.geteuid() == 0:
+            for path in (made, *made.rglob("*")):
+                os.chown(path, owner.st_uid, owner.st_gid)
+
     def _swapped_in(self) -> Path:
         """Put the new node in the old one's place, and the old one's files below it.
 
@@ -251,6 +260,7 @@ class Recovery:
         """
         source, backup = self._source, unused(self._source / BACKUP_NAME)
         DISK.make_directory(backup)
+        self._give_to_owner(backup)
         for name in (IDENTITY_NAME, *_PARTS):
             DISK.rename(source / name, backup / name)
             DISK.fsync_directory(backup)

@@ -68,6 +68,7 @@ def await_that(happened: Callable[[], object], cluster: LocalCluster) -> None:
 def test_an_operator_recovers_all_that_the_survivor_had_and_no_old_node_joins(
     local_cluster: ClusterFactory, tmp_path: Path
 ) -> None:
+    """The whole way of an operator, 13 s of it starts and ends of nodes, one after the other."""
     cluster = local_cluster(3)
     with (
         Client(endpoints(cluster), state_dir=tmp_path / "reader") as reader,

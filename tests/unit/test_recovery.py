@@ -167,6 +167,20 @@ def test_a_recovery_that_is_not_confirmed_leaves_nothing_behind(
     assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("in_place", [True, False])
+def test_what_root_makes_belongs_to_whom_the_source_belongs(
+    source: Path, tmp_path: Path, in_place: bool
+) -> None:
+    uid = gid = 10_001
+    for path in (source, *source.rglob("*")):
+        os.chown(path, uid, gid)
+    with Recovery(source, None if in_place else tmp_path / "new") as recovery:
+        made = recovery.finish("new", ["n3"])
+    paths = [made, *made.rglob("*")]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {(uid, gid)}
+
+
 def test_in_place_what_was_there_before_is_kept_below(source: Path) -> None:
     before = contents(source)
     for number, name in enumerate([BACKUP_NAME, f"{BACKUP_NAME}-2"]):
