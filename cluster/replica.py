@@ -181,7 +181,7 @@ class Replica:
         self._standing = ("", 0, "")
         self._raft_standing: object = None
         self._led_term: int | None = None
-        self._more_messages = self._more_answers = False
+        self._more_messages = self._more_answers = self._behind = False
         heartbeat_s = settings.timing.heartbeat_s
         self._requests = Budget(clock, budget.REQUESTS_SHARE * heartbeat_s)
         self._applying = Budget(clock, budget.APPLY_SHARE * heartbeat_s)
@@ -416,6 +416,9 @@ class Replica:
         if now - self._now > self.settings.takeover_s / 2:
             self._neighbours.aware_since = now  # this node was away: whoever spoke was not heard
         self._now = now
+        # Answers of earlier turns are encoded before new ones are made. This turn's don't count:
+        # refusals that are made at once would keep everything else from being served.
+        self._behind = self.frontend.has_answers
         messages = self._peers.receive(PEER_MESSAGES_PER_TURN_MAX)
         self._more_messages = len(messages) == PEER_MESSAGES_PER_TURN_MAX
         self._take_events()
@@ -430,7 +433,7 @@ class Replica:
         self._watch_leadership()
         self.frontend.begin_turn(now * 1000, self._health)
         self.intake.add_clients(requests)
-        if not self.frontend.has_answers:
+        if not self._behind:
             self._take_requests()
         if self.raft is not None:
             self._drive_raft(self.raft)
@@ -457,7 +460,7 @@ class Replica:
         self._applying.begin()
         raft.tick(self._applying.spent)
         self._watch_leadership()
-        if raft.serving and not self.frontend.has_answers:
+        if raft.serving and not self._behind:
             self._more_answers = self._serve(raft)
         raft.queue_barrier()
         raft.queue_appends()
