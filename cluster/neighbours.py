@@ -117,7 +117,7 @@ class Neighbours:
         """
         level = _LEVELS[type(event)]
         if isinstance(event, RefusedBy):
-            self._refusals[event.name] = (now, event.kind, event.reason)
+            self._refusals[event.name] = (now, event.refusal, event.reason)
             return level if self._reports.due(event.name, now) else ""
         if isinstance(event, Disconnected):
             self._advised.pop(event.name, None)

@@ -120,10 +120,10 @@ class Doubled:
 
 @dataclass(frozen=True, slots=True)
 class RefusedBy:
-    """A peer has refused this node; `kind` is a messages.Refusal."""
+    """A peer has refused this node; `refusal` is a messages.Refusal."""
 
     name: str
-    kind: int
+    refusal: int
     reason: str
 
 

@@ -839,7 +839,8 @@ class Replica:
         self._fetch.take_chunk(name, message, self._now)
 
     def _take_snapshot_refused(self, name: str, message: SnapshotRefused) -> None:
-        self._log("copy_refused", node=name, reason=message.reason)
+        if self._reports.due(f"copy {name}", self._now):  # it is asked for until it is given
+            self._log("copy_refused", node=name, reason=message.reason)
         self._fetch.refused(name, self._now)
 
     def _take_health(self, name: str, message: Health) -> None:

@@ -52,21 +52,21 @@ class Claims:
 
     def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         if kind == "readmitted":
-            self._readmitted(self._world.nodes[fields["node"]])
+            self._readmitted(self._world.machine(fields["node"]))
 
     def _readmitted(self, node: SimNode) -> None:
         """Check that who says to be a member again has the entry that says so (rule 26)."""
         replica = node.replica
         assert replica is not None, node.name
-        own, admitted = replica.identity.incarnation, replica.store.members.get(node.name)
+        own, admitted = replica.identity.incarnation, replica.store.members.get(node.member)
         if own != admitted:
             text = f"{node.name} takes part as {own}, its copy of the store knows it as {admitted}"
             self._invariants.fail("admitted", text)
 
     def _hear(self, source: str, message: Message) -> None:
-        node, judge = self._world.nodes[source], _JUDGES.get(type(message))
-        if judge is not None:
-            judge(self, node, message)
+        judge = _JUDGES.get(type(message))
+        if judge is not None and (source in self._world.nodes or source in self._world.doubles):
+            judge(self, self._world.machine(source), message)
 
     def _acknowledged(self, node: SimNode, message: NextIndex) -> None:
         index = message.next_index - 1

@@ -27,6 +27,8 @@ STATES: Final[Mapping[str, str]] = {
     "majority_down": "nodes run, and no majority",
     "disk_failed": "a node ends because its disk fails",
     "damage_refused": "a node refuses to start on damaged files",
+    "double_refused": "a second process of a name is refused, because the first is heard",
+    "evicted": "a process ends because another one was admitted under its name",
     "unknown_outcome": "a publication's outcome is unknown to its client",
     "duplicate_put": "a publication is acknowledged as one that was there already",
     "retried": "an operation takes more than one attempt",
@@ -42,6 +44,7 @@ STATES: Final[Mapping[str, str]] = {
     "drained": "every subscriber comes to the end of its topics",
 }
 PARKED_S_MIN: Final = 0.05  # a GET that is answered later than that was waiting for something
+_ENDS: Final = {"DiskFailed": "disk_failed", "ReplacedError": "evicted"}
 _REFUSALS: Final = {
     "fenced": "client_fenced",
     "disk_full": "disk_full_refused",
@@ -98,7 +101,7 @@ class Coverage:
             self.reach("majority_down")
 
     def _failed(self, fields: Mapping[str, Any]) -> None:
-        self.reach("disk_failed" if fields["error"] == "DiskFailed" else "damage_refused")
+        self.reach(_ENDS.get(fields["error"], "damage_refused"))
 
     def _turned(self, node: SimNode) -> None:
         replica = node.replica
@@ -172,4 +175,5 @@ _EVENTS: Final[Mapping[str, Callable[[Coverage, Mapping[str, Any]], None]]] = {
     "node_failed": Coverage._failed,
     "snapshot_installed": _counts("snapshot_installed"),
     "readmitted": _counts("readmitted"),
+    "peer_doubled": _counts("double_refused"),
 }

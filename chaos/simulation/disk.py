@@ -115,14 +115,15 @@ class Inode:
 class SimDisk(Files):
     """The disk of one node, over its restarts. Paths are only names here.
 
-    `on_sync()` is called for each fdatasync and fsync of a directory (it takes time). Names are
-    durable once their directory is synced; until then each change of them may be lost alone.
+    `on_sync()` is called for each fdatasync and fsync of a directory (it takes time); it is the
+    machine's. Names are durable once their directory is synced; until then each change of them may
+    be lost alone.
     """
 
     def __init__(self, on_sync: Callable[[], None]) -> None:
         self.full = self.low = False  # nothing fits any more; little does
         self.syncs_fail_in: int | None = None  # fdatasyncs until one reports EIO
-        self._on_sync = on_sync
+        self.on_sync = on_sync
         self.lost_power = False
         self.failure: DiskFailed | None = None
         self._crash_kind, self._crash_in = "", 0
@@ -132,6 +133,15 @@ class SimDisk(Files):
         self._open: dict[int, tuple[Path, Inode]] = {}
         self._fd = 0
         self._dirty: set[Inode] = set()
+
+    def hold_copy(self, other: SimDisk, there: Path, here: Path) -> None:
+        """Hold a copy of what lies in a directory of another disk, durably."""
+        assert not self._names, "only an empty disk takes a copy"
+        for path, inode in other._names.items():
+            copy = Inode(bytearray(inode.data))
+            copy.sync()
+            self._names[here / path.relative_to(there)] = copy
+        self._durable_names = dict(self._names)
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -248,7 +258,7 @@ class SimDisk(Files):
             self.syncs_fail_in -= 1
             if self.syncs_fail_in <= 0:
                 raise OSError(errno.EIO, "injected into fdatasync")
-        self._on_sync()
+        self.on_sync()
         inode.sync()
         self._dirty.discard(inode)
 
@@ -291,7 +301,7 @@ class SimDisk(Files):
 
     def fsync_directory(self, directory: Path) -> None:  # type: ignore[override]
         self.operate("fsync_directory")
-        self._on_sync()
+        self.on_sync()
         others = {p: i for p, i in self._durable_names.items() if p.parent != directory}
         here = {p: i for p, i in self._names.items() if p.parent == directory}
         self._durable_names = others | here

@@ -20,6 +20,7 @@ from chaos.simulation.world import World
 from cluster import commands
 from cluster.commands import Advance, Operation, Put, Raise
 from cluster.levels import LEVEL_FIRST
+from cluster.membership import ReplacedError
 from cluster.replica import Replica
 
 CHECKS: Final[Mapping[str, str]] = {
@@ -40,6 +41,10 @@ CHECKS: Final[Mapping[str, str]] = {
     "definite": "what is refused for certain stands in no log",
     "subscription": "a subscription stands, or not, as its client was told",
     "unexpected": "no client gets an error that only a defect explains",
+    "doubled": "of two processes with one name the one that is heard keeps its place",
+    "silent": "a member is replaced only when the leader has not heard it for long",
+    "majority": "a member is replaced only while a majority without it holds the log",
+    "evicted": "a process that was replaced ends, and no other one says that it was",
     "progress": "after the last fault there is a leader, and everybody comes to the end",
 }
 FAILURES_MAX: Final = 20  # one defect breaks many claims; the first few tell
@@ -48,6 +53,9 @@ DIGEST_PERIOD_S: Final = 1.0  # of virtual time: a digest reads the whole store
 OF_THE_DISK: Final = frozenset(
     {"DiskFailed", "OSError", "CorruptJournal", "CorruptStore", "IdentityError", "OperationalError"}
 )
+NEVER_S: Final = float("-inf")
+HEARD_S_MAX: Final = 2.2  # a leader may take who fell silent so lately for one who holds the log
+TAKEOVER_SHARE_MIN: Final = 0.45  # of the stated time, on a clock that may run at half the rate
 WIPED_S_MAX: Final = 2.0  # an acknowledgment may be that long on its way
 
 
@@ -101,6 +109,9 @@ class Invariants:
             self._take_applied(node.name)
         if self._moved:
             self._never_back(replica)
+        for observer, displaced in self._world.net.displaced:
+            self.fail("doubled", f"{observer} has turned out {displaced}, which it hears")
+        self._world.net.displaced.clear()
         if replica.raft.is_leader:
             self._one_leader(node.name, replica.raft.term)
         self._stand(node, replica)
@@ -150,6 +161,8 @@ class Invariants:
         """Compare a node's state once a period, and whenever it stands where another was seen."""
         index = replica.store.applied_index
         if self._world.now >= self._next_digest_s:
+            for double in self._world.doubles.values():
+                self._no_evicted_is_connected(double.member)
             self._next_digest_s = self._world.now + DIGEST_PERIOD_S
         elif index not in self._digests:
             return
@@ -179,7 +192,7 @@ class Invariants:
     def _ended(self, fields: Mapping[str, Any]) -> None:
         """Of a turn that had no end only what was synced has happened."""
         if self._applying:
-            log = DurableLog(self._world.nodes[fields["node"]].disk)
+            log = DurableLog(self._world.machine(fields["node"]).disk)
             self._applying = [one for one in self._applying if log.holds(one[0], one[1])]
             self._take_applied(fields["node"])
             self._moved.clear()
@@ -247,9 +260,77 @@ class Invariants:
     def _node_failed(self, fields: Mapping[str, Any]) -> None:
         if fields["error"] == "UnsupportedLevel" and fields["level_max"] < self._raised:
             return  # that is what such a program is to do
-        if not fields["disk_faults"] or fields["error"] not in OF_THE_DISK:
+        if fields["error"] == ReplacedError.__name__:
+            self._replaced(self._world.machine(fields["node"]))
+        elif not fields["disk_faults"] or fields["error"] not in OF_THE_DISK:
             text = f"{fields['node']} ended: {fields['error']}: {fields['reason']}"
             self.fail("ended", text)
+
+    def _replaced(self, node: SimNode) -> None:
+        """Check that who ends because another one has its name was replaced."""
+        identity, standing = node.identity(), self._newest_members()
+        assert identity is not None, node.name
+        if standing and standing[node.member] == identity.incarnation:
+            self.fail("evicted", f"{node.name} ended as evicted, and is a member")
+
+    def _newest_members(self) -> Mapping[str, str]:
+        """Return the members as the machine knows them that has applied most."""
+        replicas = [each.replica for each in self._world.machines() if each.replica is not None]
+        started = [each for each in replicas if each.raft is not None]
+        newest = max(started, key=lambda each: each.store.applied_index, default=None)
+        return {} if newest is None else newest.store.members
+
+    def _admitting(self, fields: Mapping[str, Any]) -> None:
+        """Check that a leader proposes to replace one who is silent, and can spare it."""
+        leader, name, replaced = fields["node"], fields["about"], fields["replaced"]
+        now, arrivals = self._world.now, self._world.net.arrivals
+        ago_s = now - arrivals.get((leader, name, replaced), NEVER_S)
+        # The leader's clock may run at twice the world's rate.
+        if ago_s < TAKEOVER_SHARE_MIN * self._world.knob("takeover_s"):
+            self.fail("silent", f"{leader} replaces {name}, which it heard {ago_s:.2f} s ago")
+        lately = {
+            member for (who, member, _), at in arrivals.items()
+            if who == leader and now - at < HEARD_S_MAX
+        }  # fmt: skip
+        holders = {
+            member
+            for member in self._world.nodes
+            if member in lately or any(map(_takes_part, self._world.machines_of(member)))
+        } - {name}
+        if len(holders) < self.majority:
+            text = f"{leader} replaces {name}, and only {sorted(holders)} may hold the log"
+            self.fail("majority", text)
+
+    def _no_evicted_is_connected(self, member: str) -> None:
+        """Check that who knows that a process was replaced has no connection with it."""
+        for node in filter(_is_started, self._world.machines_of(member)):
+            for other in filter(_is_started, self._world.nodes.values()):
+                assert node.replica is not None, node.name
+                assert other.replica is not None, other.name
+                own, store = node.replica.identity, other.replica.store
+                replaced = store.members[member] != own.incarnation
+                if other.name == member or not replaced or own.admitted_index > store.applied_index:
+                    continue
+                if self._world.net.connected(node.name, other.name):
+                    self.fail(
+                        "evicted", f"{other.name} is connected with {node.name}, as if a member"
+                    )
+
+    def _not_evicted(self, fields: Mapping[str, Any]) -> None:
+        self.fail("evicted", f"{fields['node']} goes on, though its double is the member")
+
+    def _moved_in(self, fields: Mapping[str, Any]) -> None:
+        """Go on with the member's own machine: it has the disk of its double's."""
+        standing = self._standing.get(fields["double"])
+        self._double_gone({"node": fields["double"]})
+        self._double_gone(fields)
+        if standing is not None:
+            self._standing[fields["node"]] = standing
+
+    def _double_gone(self, fields: Mapping[str, Any]) -> None:
+        """Forget a machine: one of that name that comes later is another."""
+        self._standing.pop(fields["node"], None)
+        self._dead_logs.pop(fields["node"], None)
 
     def _emptied(self, fields: Mapping[str, Any]) -> None:
         """What a disk held counts for acknowledgments that are on their way when it is lost."""
@@ -266,10 +347,16 @@ class Invariants:
         if place is None:
             self.fail("durable", f"{what} was acknowledged and is applied nowhere")
             return
-        nodes = self._world.nodes.values()
-        if sum(_has_synced(node, *place) for node in nodes) >= self.majority:
+        members = [self._world.machines_of(name) for name in self._world.nodes]
+        if (
+            sum(any(_has_synced(node, *place) for node in each) for each in members)
+            >= self.majority
+        ):
             return  # as nearly always; who reads the disks finds the same
-        holders = [node.name for node in nodes if self._holds(node, *place)]
+        holds = [
+            (each[0].name, any(self._holds(node, *place) for node in each)) for each in members
+        ]
+        holders = [name for name, held in holds if held]
         if len(holders) < self.majority:
             text = f"{what} (entry {place[0]}) was acknowledged, only {holders} have it on disk"
             self.fail("durable", text)
@@ -304,7 +391,7 @@ class Invariants:
 
     def standings(self) -> list[str]:
         """Return a line on each node, for who wants to know why nothing goes on."""
-        return [_standing(node) for node in self._world.nodes.values()]
+        return [_standing(node) for node in self._world.machines()]
 
 
 def _has_synced(node: SimNode, index: int, term: int) -> bool:
@@ -316,6 +403,14 @@ def _has_synced(node: SimNode, index: int, term: int) -> bool:
     return index < journal.first_index or (
         index <= node.durable_index and journal.term_at(index) == term
     )
+
+
+def _takes_part(node: SimNode) -> bool:
+    return _is_started(node) and not node.paused
+
+
+def _is_started(node: SimNode) -> bool:
+    return node.replica is not None and node.replica.raft is not None
 
 
 def _standing(node: SimNode) -> str:
@@ -337,5 +432,9 @@ _EVENTS: Final = {
     "raising": Invariants._raising,
     "node_failed": Invariants._node_failed,
     "emptied": Invariants._emptied,
+    "admitting": Invariants._admitting,
+    "not_evicted": Invariants._not_evicted,
+    "moved_in": Invariants._moved_in,
+    "double_gone": Invariants._double_gone,
     "ended": Invariants._ended,
 }

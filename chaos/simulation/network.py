@@ -139,6 +139,9 @@ class SimNet:
         self.taps: list[Callable[[str, Message], None]] = []  # hear who says what, on arrival
         self.delivered = 0
         self.doubled = 0
+        # (who, member, incarnation) -> when it was last heard: for who watches.
+        self.arrivals: dict[tuple[str, str, str], float] = {}
+        self.displaced: list[Link] = []  # (who, whom it has turned out though it heard it)
         self._world = world
         self._doubles: set[str] = set()
         self._connections: dict[Link, Connection] = {}
@@ -291,12 +294,14 @@ class SimNet:
         if old is None:
             return True
         rival, hello = old.other(dialed), self.ports[dialing].hello
+        silent_s = self._world.now - old.heard_s[dialed]
+        newest = self.ports[dialed].roll.newest.get(hello.node)
         refusal = handshake.contest(
             hello,
             old.known[dialed],
-            self._world.now - old.heard_s[dialed],
+            silent_s,
             self.takeover_s,
-            self.ports[dialed].roll.newest.get(hello.node),
+            newest,
             rival,
         )
         if refusal:
@@ -304,6 +309,9 @@ class SimNet:
             self._tell(dialing, RefusedBy(member_of(dialed), Refusal.DOUBLED, refusal))
             self._tell(dialed, Doubled(hello.node, dialing, hello.incarnation, refusal))
             return False
+        gives_way = hello.incarnation == newest != old.known[dialed].incarnation
+        if silent_s < 0.9 * self.takeover_s and not gives_way:
+            self.displaced.append((dialed, rival))
         if rival in old.open and (dialed, rival) not in self.cut:
             self._tell(rival, RefusedBy(member_of(dialed), Refusal.DOUBLED, "replaced"))
         self._close(old, Reason.REPLACED)
@@ -445,6 +453,8 @@ class SimNet:
             self._arrive_late(connection, link, message)
             return
         connection.heard_s[target] = self._world.now
+        said = connection.known[target]
+        self.arrivals[target, said.node, said.incarnation] = self._world.now
         if isinstance(message, Hello):
             connection.known[target] = message
             self.ports[target].wake()

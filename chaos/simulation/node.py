@@ -8,6 +8,7 @@ Turns are driven by events: one when something has come, one when the node would
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from zlib import crc32
 
 from chaos.simulation.builds import as_written_by
 from chaos.simulation.disk import SimDisk, StoreImage
-from chaos.simulation.network import Port, SimPeers
+from chaos.simulation.network import Port, SimPeers, member_of
 from cluster import commands, tables
 from cluster.broker import BrokerLimits
 from cluster.core import Timing
@@ -143,13 +144,14 @@ class WitnessedReplica(Replica):
 class SimNode:
     """One member's machine over the whole run; `replica` is None while no process runs on it.
 
+    `member`: who its process says it is; another name than the machine's on that of a double.
     `disk_faults`: what was done to the disk since it was last emptied: only that excuses a process
     that ends by itself. `durable_index`: the journal's last index when no byte was unsynced last.
     `life` grows with every process.
     """
 
     def __init__(self, world: World, name: str, directory: Path) -> None:
-        self.world, self.name = world, name
+        self.world, self.name, self.member = world, name, member_of(name)
         self.replica: Replica | None = None
         self.paused = False
         self.build = BUILD
@@ -225,14 +227,14 @@ class SimNode:
 
     def _start(self) -> None:
         world = self.world
-        identity = Identity.load(self.directory, self.disk)
+        identity = self.identity()
         if identity is None:
             ids = world.stream(f"identity {self.name}")
             identity = Identity.create(
-                CLUSTER_ID, self.name, lambda: UUID(int=ids.getrandbits(128), version=4)
+                CLUSTER_ID, self.member, lambda: UUID(int=ids.getrandbits(128), version=4)
             )
             identity.save(self.directory, self.disk)
-        identity.check(self.directory, CLUSTER_ID, self.name)
+        identity.check(self.directory, CLUSTER_ID, self.member)
         hello = hello_of(identity, world.plan.members, self.build)
         self._port = world.net.join(self.name, hello, self.wake)
         room_bytes = min(BULK_BYTES_SERVED, int(world.knob("room_bytes")))
@@ -262,7 +264,7 @@ class SimNode:
         knob = self.world.knob
         return ReplicaSettings(
             cluster_id=CLUSTER_ID,
-            name=self.name,
+            name=self.member,
             members=self.world.plan.members,
             data_dir=self.directory,
             timing=Timing(
@@ -285,6 +287,10 @@ class SimNode:
             files=self.disk,
             on_journal_failure=self.disk.stop,
         )
+
+    def identity(self) -> Identity | None:
+        """Return what the disk says whose it is, None if it is empty."""
+        return Identity.load(self.directory, self.disk)
 
     def during(self, life: int, action: Callable[[], None]) -> None:
         """Let the process of this life do something that may be the end of it."""
@@ -350,6 +356,21 @@ class SimNode:
         self.image.wipe()
         self.disk_faults.clear()
         self.durable_index = 0
+
+    def take_disk_of(self, other: SimNode) -> None:
+        """Go on with another machine's disk, which is worth nothing there any more."""
+        assert not self.up, f"{self.name} is running"
+        assert not other.up, f"{other.name} is running"
+        self.directory, self.disk, self.image = other.directory, other.disk, other.image
+        self.disk.on_sync = self._on_sync
+        self.durable_index = other.durable_index
+        self.disk_faults.clear()
+
+    def copy_disk_of(self, other: SimNode) -> None:
+        """Take a copy of all files of another machine, whose process runs on."""
+        self.disk.hold_copy(other.disk, other.directory, self.directory)
+        shutil.copytree(other.directory / "store", self.directory / "store")
+        self.image.take()
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """Ask the process to end, as SIGTERM does; `on_stopped` is called when it has."""

@@ -18,12 +18,14 @@ from typing import Any, Final
 from chaos.simulation.builds import BUILDS, NEXT
 from chaos.simulation.disk import Inode
 from chaos.simulation.durable import journal_files, proved_bytes
+from chaos.simulation.network import double_of, member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.world import World
 from flotilla.protocol import UPGRADE, Request, encode_request
 
 DAMAGES: Final = frozenset({"flip", "cut", "unreadable"})
 INSTALL_S: Final = 1.0  # until somebody has installed what a node said that it takes
+EVICTED_S_MAX: Final = 10.0  # to apply the entry, to be refused, and to learn of it
 FLAP_S: Final = 3.0  # a node that flaps runs and is down for so long
 BROKEN_HOWS: Final = ("down", "paused", "cut", "mute", "deaf", "flaps")
 
@@ -38,9 +40,13 @@ class Operator:
         self._unsound: set[str] = set()  # nodes that lost what they had, or may when they restart
         self._faulty_max = (world.plan.nodes - 1) // 2
         self._upgrades = False  # somebody has touched the programs, or the level
+        self._doubled: set[str] = set()  # members that an empty double may be admitted for
+        self._copies: set[str] = set()  # members whose double has a copy of their directory
+        self._proposed: set[str] = set()  # members whose double a leader has proposed to admit
         world.actions |= {
             "install": self.install,
             "raise_level": self.raise_level,
+            "double": self.double,
             "wipe": self.wipe,
             "damage": self.damage,
             "restart": self.restart,
@@ -92,15 +98,19 @@ class Operator:
     def _may_lose(self, node: str) -> bool:
         """Return whether the cluster stands the loss of this disk too."""
         everyone = self._members.issuperset(self._world.nodes)
-        return everyone and len(self._unsound | {node}) <= self._faulty_max
+        return everyone and len(self._unsound | self._doubled | {node}) <= self._faulty_max
 
     def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         if kind == "founded":
             self._members.add(fields["node"])
         elif kind == "readmitted":
-            self._unsound.discard(fields["node"])
+            self._unsound.discard(member_of(fields["node"]))
+        elif kind == "admitting":
+            self._note_proposal(fields["about"], fields["incarnation"])
+        elif kind in ("fault", "ended") and self._copies:
+            self._end_copies()
         elif kind == "node_failed" and fields["error"] == "UnsupportedLevel":
-            self._world.after(INSTALL_S, lambda: self.install(fields["node"], "next"))
+            self._world.after(INSTALL_S, lambda: self._install_next(fields["node"]))
 
     # --- programs ---------------------------------------------------------------------------------
 
@@ -114,6 +124,10 @@ class Operator:
             self._world.kill(node)
             self.restart(node)
 
+    def _install_next(self, node: str) -> None:
+        if node in self._world.nodes:  # a double has its time, with the program that it was given
+            self.install(node, "next")
+
     def raise_level(self, node: str, build: str) -> None:
         """Ask a node for the highest level of a build, as a client; nobody waits for the answer."""
         self._upgrades = True
@@ -123,13 +137,112 @@ class Operator:
             request = Request(UPGRADE, f"upgrade at {self._world.now}", body=body)
             self._world.request("operator", found, encode_request(request))
 
+    # --- second processes of a name ---------------------------------------------------------------
+
+    def double(self, node: str, how: str = "empty", seconds: float = 5.0) -> None:
+        """Start a second process of a member on another machine, for so long.
+
+        `empty`: with an empty disk, whatever becomes of the first. If it was admitted it stays, and
+        in the end the member goes on with its disk, as a wiped one.
+
+        `copy`: with a copy of the first one's directory. That is forbidden, and what is promised is
+        that it is refused while the first is heard: so it is started in a calm moment, and ended
+        before the next fault.
+        """
+        assert how in ("empty", "copy"), how
+        if double_of(node) in self._world.doubles:
+            return
+        if how == "copy":
+            if not self._is_calm(node):
+                return
+            machine = self._world.make_double(node)
+            machine.copy_disk_of(self._world.nodes[node])
+            self._copies.add(node)
+        elif self._may_lose(node):
+            machine = self._world.make_double(node)
+            self._doubled.add(node)
+        else:
+            return
+        machine.build = self._world.nodes[node].build
+        self._world.after(seconds, lambda: self._end_outsider(node, machine))
+        machine.start()
+
+    def _is_calm(self, node: str) -> bool:
+        """Return whether a member runs and is heard by all who run, and nothing is broken."""
+        world, net = self._world, self._world.net
+        others = [each for name, each in world.nodes.items() if name != node and each.up]
+        disturbed = net.cut or any(until > world.now for until in net.clogged.values())
+        paused = any(each.paused for each in world.nodes.values())
+        found = world.nodes[node]
+        if disturbed or paused or not found.up or not others:
+            return False
+        started = found.replica is not None and found.replica.raft is not None
+        sound = not found.disk_faults  # a damaged directory is refused whoever starts it
+        return started and sound and all(net.connected(node, each.name) for each in others)
+
+    def _note_proposal(self, member: str, incarnation: str) -> None:
+        double = self._world.doubles.get(double_of(member))
+        replica = None if double is None else double.replica
+        if replica is not None and replica.identity.incarnation == incarnation:
+            self._proposed.add(member)
+            self._unsound.add(member)  # until its double says that it is readmitted
+
+    def _end_copies(self) -> None:
+        copies, self._copies = self._copies, set()
+        for member in sorted(copies):
+            self._drop_double(member)
+
+    def _drop_double(self, member: str) -> None:
+        machine = self._world.remove_double(member)
+        self._world.emit("double_gone", node=machine.name)
+
+    def _end_outsider(self, member: str, machine: SimNode) -> None:
+        if member not in self._proposed:
+            self._end_double(member, machine)
+
+    def _end_double(self, member: str, machine: SimNode) -> None:
+        """End a double; if it was admitted, or may be, its disk becomes the member's."""
+        world = self._world
+        if world.doubles.get(machine.name) is not machine:
+            return
+        was_proposed = member in self._proposed
+        self._copies.discard(member)
+        self._doubled.discard(member)
+        self._proposed.discard(member)
+        if not was_proposed:
+            self._drop_double(member)
+            return
+        world.remove_double(member)
+        node = world.nodes[member]
+        if node.up:
+            node.end("kill")
+        world.emit("emptied", node=member)
+        node.take_disk_of(machine)
+        world.emit("moved_in", node=member, double=machine.name)
+        self.restart(member)
+
+    def _end_last_double(self, machine: SimNode, is_broken: bool) -> None:
+        """End a double at the end of the faults; whom it has replaced has to have learned it."""
+        member, world = machine.member, self._world
+        is_member = member in self._proposed and member not in self._unsound
+        if not is_member or is_broken or not world.nodes[member].up:
+            self._end_double(member, machine)
+            return
+
+        def end() -> None:
+            if machine.name in world.doubles and world.nodes[member].up:
+                world.emit("not_evicted", node=member)
+            self._end_double(member, machine)
+
+        world.after(EVICTED_S_MAX, end)
+
     # --- processes --------------------------------------------------------------------------------
 
     def restart(self, node: str) -> None:
         """Start a process where none runs; a node that refuses its damaged disk is rebuilt."""
         found = self._world.nodes[node]
-        if found.up or self.broken.get(node) == "down":
-            return
+        if found.up or self.broken.get(node) == "down" or node in self._proposed:
+            return  # of a member that may be replaced the new process goes on
         self._world.restart(node)
         if node in self._unsound and not self._world.nodes[node].up:
             self._empty(node)
@@ -152,6 +265,8 @@ class Operator:
             for name in world.nodes:
                 if world.nodes[name].build != NEXT:
                     self.install(name, "next")
+        for machine in list(world.doubles.values()):
+            self._end_last_double(machine, machine.member in broken)
         for name, node in world.nodes.items():
             node.disk.calm()
             world.disk_free(name)

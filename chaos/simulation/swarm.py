@@ -244,6 +244,22 @@ def _client_copies(draw: Draw) -> Schedule:
     yield 0.0, "client_copy", {"client": draw.rng.choice(draw.clients)}
 
 
+def _empty_doubles(draw: Draw) -> Schedule:
+    """Start a member with an empty disk a second time; the first one lives, or falls silent."""
+    node = draw.member()
+    yield 0.0, "double", {"node": node, "how": "empty", "seconds": draw.between(2.0, 20.0)}
+    if draw.rng.random() < 0.7:
+        # Longer than it takes to be replaced, or not, and then back, often while the double runs.
+        later_s, seconds = draw.between(0.1, 1.0), draw.between(2.0, 7.0)
+        others = [name for name in draw.members if name != node]
+        yield later_s, "cut", {"node": node, "others": others, "seconds": seconds}
+
+
+def _copied_doubles(draw: Draw) -> Schedule:
+    seconds = draw.between(1.0, 8.0)
+    yield 0.0, "double", {"node": draw.member(), "how": "copy", "seconds": seconds}
+
+
 KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "kills": _kills,
     "power_losses": _power_losses,
@@ -270,6 +286,8 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "upgrades": _upgrades,
     "client_crashes": _client_crashes,
     "client_copies": _client_copies,
+    "empty_doubles": _empty_doubles,
+    "copied_doubles": _copied_doubles,
 }
 RARE: Final = frozenset(
     {

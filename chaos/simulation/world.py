@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 from chaos.simulation.database import seated
 from chaos.simulation.disk import KEEPS
 from chaos.simulation.memory import memory_directory
-from chaos.simulation.network import SimNet, Weather
+from chaos.simulation.network import SimNet, Weather, double_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.plan import Action, Plan
 from cluster.client_port import UNREAD_BYTES_SERVED
@@ -93,8 +93,10 @@ class World:
         self._home = tempfile.TemporaryDirectory(dir=memory_directory())
         self.directory = Path(self._home.name)
         weather = Weather(self.knob("delay_ms"), self.knob("jitter_ms"))
-        self.net = SimNet(self, plan.members, weather)
+        self.net = SimNet(self, plan.members, weather, self.knob("takeover_s"))
         self.nodes = {name: SimNode(self, name, self.directory / name) for name in plan.members}
+        self.doubles: dict[str, SimNode] = {}  # by their machines' names
+        self._doubles_made = 0
         self.actions: dict[str, Callable[..., None]] = {
             name: getattr(self, name) for name in ACTIONS
         }
@@ -115,7 +117,7 @@ class World:
         trace: TracebackType | None,
     ) -> None:
         with self._home, self._seats:
-            for node in self.nodes.values():
+            for node in (*self.nodes.values(), *self.doubles.values()):
                 node.close(noticed=False)
 
     # --- time ---------------------------------------------------------------------------------
@@ -209,6 +211,38 @@ class World:
                 take(node, frames)
 
         self.net.carry(node, name.partition("/")[0], leaves_s, arrive)
+
+    # --- second processes of a name -----------------------------------------------------------
+
+    def machine(self, name: str) -> SimNode:
+        """Return a machine by its name, a member's own or its double's."""
+        return self.nodes.get(name) or self.doubles[name]
+
+    def machines(self) -> list[SimNode]:
+        """Return all machines, those of doubles last."""
+        return [*self.nodes.values(), *self.doubles.values()]
+
+    def machines_of(self, member: str) -> list[SimNode]:
+        """Return the machines whose processes say that they are this member."""
+        double = self.doubles.get(double_of(member))
+        return [self.nodes[member]] + ([] if double is None else [double])
+
+    def make_double(self, member: str) -> SimNode:
+        """Set up a second machine for a member, with an empty disk; it has none yet."""
+        name = double_of(member)
+        assert name not in self.doubles, f"{name} is there"
+        self._doubles_made += 1
+        directory = self.directory / f"{name}{self._doubles_made}"
+        double = self.doubles[name] = SimNode(self, name, directory)
+        return double
+
+    def remove_double(self, member: str) -> SimNode:
+        """Take a member's second machine away; its process ends."""
+        double = self.doubles[double_of(member)]
+        if double.up:
+            double.end("kill")
+        self.net.remove_double(double.name)
+        return self.doubles.pop(double.name)
 
     # --- what is asked ------------------------------------------------------------------------
 
@@ -305,7 +339,7 @@ class World:
 
     def resume(self, node: str) -> None:
         """Let a stopped process go on ("all": every one)."""
-        for found in self.nodes.values():
+        for found in (*self.nodes.values(), *self.doubles.values()):
             if found.paused and node in (found.name, "all"):
                 found.resume()
 

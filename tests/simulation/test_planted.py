@@ -14,7 +14,6 @@ SEEDS_MAX = 6
 CHEAP = (
     "an-empty-founder-founds-again",
     "applied-index-stays-behind",
-    "checksums-are-not-compared",
     "cursor-moves-too-far",
     "floor-is-the-fastest-cursor",
     "ids-restart-with-the-topic",
@@ -22,6 +21,7 @@ CHEAP = (
     "nobody-is-readmitted",
     "stock-pysyncobj",
     "sync-without-the-disk",
+    "whoever-is-empty-is-admitted-at-once",
 )
 
 

@@ -26,6 +26,7 @@ class Scene:
         log: Any = type("Log", (SimpleNamespace,), {"__getitem__": lambda s, at: s.entries[at]})
         self.node: Any = SimpleNamespace(
             name="a",
+            member="a",
             disk_faults=[],
             replica=SimpleNamespace(
                 raft=object(),
@@ -38,6 +39,8 @@ class Scene:
             reply_taps=[],
             observers=[],
             net=SimpleNamespace(taps=[], doubled=0),
+            doubles={},
+            machine=lambda name: self.node,
         )
         invariants: Any = SimpleNamespace(
             fail=lambda check, text: self.failures.append((check, text))

@@ -12,8 +12,10 @@ import pytest
 
 import cluster.broker
 import cluster.files
+import cluster.handshake
 import cluster.journal
 import cluster.membership
+import cluster.neighbours
 import cluster.raft
 import cluster.replica
 import cluster.segments
@@ -39,8 +41,10 @@ HUNT = Path(__file__).parents[1] / "simulation/planted.jsonl"
 MODULES: tuple[ModuleType, ...] = (
     cluster.broker,
     cluster.files,
+    cluster.handshake,
     cluster.journal,
     cluster.membership,
+    cluster.neighbours,
     cluster.raft,
     cluster.replica,
     cluster.segments,

@@ -60,7 +60,9 @@ class Node:
             applied_index=0, digest=lambda: self.digest, cursor=lambda client, topic: self.cursor
         )
         self.replica: Any = SimpleNamespace(raft=self.raft, journal=journal, store=store)
-        self.up = True
+        self.up, self.paused = True, False
+        self.member = name
+        self.identity: Any = None
 
 
 class Scene:
@@ -69,7 +71,18 @@ class Scene:
     def __init__(self) -> None:
         self.nodes = {name: Node(name) for name in "abc"}
         self.world: Any = SimpleNamespace(
-            plan=Plan(1), now=0.0, observers=[], watchers=[], reply_taps=[], nodes=self.nodes
+            plan=Plan(1),
+            now=0.0,
+            observers=[],
+            watchers=[],
+            reply_taps=[],
+            nodes=self.nodes,
+            doubles={},
+            net=SimpleNamespace(displaced=[], arrivals={}),
+            knob={"takeover_s": 3.0}.__getitem__,
+            machine=self.nodes.__getitem__,
+            machines=lambda: list(self.nodes.values()),
+            machines_of=lambda member: [self.nodes[member]],
         )
         self.invariants = Invariants(cast(World, self.world))
         self.promises = Promises(
@@ -135,6 +148,45 @@ def test_two_leaders_of_a_term_are_seen_and_of_two_terms_are_not(scene: Scene) -
     scene.nodes["b"].raft.term = 1
     scene.turn("b")
     assert scene.checks == ["leaders"]
+
+
+def admit(scene: Scene) -> None:
+    scene.emit("admitting", node="a", about="c", incarnation="new", replaced="old")
+
+
+def test_a_member_that_is_replaced_though_it_was_just_heard_is_seen(scene: Scene) -> None:
+    scene.world.now = 10.0
+    scene.world.net.arrivals["a", "c", "old"] = 8.0
+    admit(scene)
+    assert scene.checks == []
+    scene.world.net.arrivals["a", "c", "old"] = 9.0
+    admit(scene)
+    assert scene.checks == ["silent"]
+
+
+def test_a_member_that_is_replaced_without_a_majority_is_seen(scene: Scene) -> None:
+    scene.world.now = 10.0
+    scene.nodes["b"].replica = None
+    scene.world.net.arrivals["a", "b", "its"] = 8.0  # a can't know yet that b has ended
+    admit(scene)
+    assert scene.checks == []
+    scene.world.net.arrivals["a", "b", "its"] = 5.0
+    admit(scene)
+    assert scene.checks == ["majority"]
+
+
+def test_a_member_that_ends_as_evicted_and_one_that_is_turned_out_are_seen(scene: Scene) -> None:
+    for name, node in scene.nodes.items():
+        node.member, node.identity = name, lambda: SimpleNamespace(incarnation="own")
+        node.replica.store.members = {"a": "own", "b": "another"}
+    ended: dict[str, Any] = {"error": "ReplacedError", "reason": "", "disk_faults": []}
+    scene.emit("node_failed", node="b", **ended)
+    assert scene.checks == []
+    scene.emit("node_failed", node="a", **ended)
+    assert scene.checks == ["evicted"]
+    scene.world.net.displaced.append(("b", "c"))
+    scene.turn("b")
+    assert scene.checks == ["evicted", "doubled"]
 
 
 def test_different_entries_at_an_index_are_seen(scene: Scene) -> None:

@@ -17,7 +17,7 @@ from chaos.simulation.watch import Attached
 from chaos.simulation.world import KNOBS, World
 
 PLANS = [plan_for(seed, "safety") for seed in range(200)]
-OF_OPERATOR = ("wipe", "damage", "install", "raise_level", "restart", "restart_all")
+OF_OPERATOR = ("wipe", "damage", "double", "install", "raise_level", "restart", "restart_all")
 LIVE = [plan_for(seed, "live") for seed in range(200)]
 
 

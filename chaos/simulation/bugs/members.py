@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
-from cluster import membership, replica
-from cluster.membership import Hellos
+from cluster import handshake, membership, peers, replica
+from cluster.membership import Hellos, Roll
 from cluster.messages import Hello, SnapshotRequest
+from cluster.neighbours import Neighbours
 from cluster.replica import Replica
 from cluster.snapshots import Verified
 
@@ -84,3 +85,29 @@ def admitted_before_it_has_caught_up(patches: Patches) -> None:
 
     patches.attribute(Replica, "_rejoin", rejoin)
     patches.entry(replica._MESSAGES, SnapshotRequest, serve)
+
+
+@bug(
+    "26: of two processes with one name the one that is heard stays",
+    {"doubled", "durable", "hard_state", "leaders", "lost", "prefix"},
+)
+def a_second_process_takes_the_place(patches: Patches) -> None:
+    """Let the newest connection in a name have its place, whoever has it."""
+
+    def contest(*_claims: object) -> str:
+        return ""
+
+    patches.attribute(handshake, "contest", contest)
+    patches.attribute(peers, "contest", contest)
+
+
+@bug("26: a member is replaced only when it is silent", {"silent"})
+def whoever_is_empty_is_admitted_at_once(patches: Patches) -> None:
+    """Propose the admission of an empty node whether or not its old incarnation was just heard."""
+    patches.attribute(Neighbours, "silent_s", lambda *_arguments: float("inf"))
+
+
+@bug("26: the evicted one learns it", {"evicted"})
+def nobody_is_told_that_it_was_evicted(patches: Patches) -> None:
+    """Leave a replaced process connected, and unheard."""
+    patches.attribute(Roll, "eviction", lambda *_hello: "")
