@@ -385,7 +385,11 @@ class Broker:
 
     def _serve_get(self, waiting: Waiting, now_ms: float) -> None:
         if not self._has_room(waiting.route):
-            self._put_off(waiting, "publications wait on the way to this client")
+            # Of one whose acknowledgment is carried out no definite NAK would be true; nor would be
+            # the answer that nothing is there, before it was looked.
+            code = "uncertain" if waiting.carried_out else "overloaded"
+            message = "publications wait on the way to this client"
+            self.refuse(waiting, code, message, retry_after_ms=RETRY_AFTER_MS)
             return
         result = self._read(waiting.request)
         if isinstance(result, Refused):
@@ -422,13 +426,6 @@ class Broker:
 
     # --- parked GETs --------------------------------------------------------------------------
 
-    def _put_off(self, waiting: Waiting, message: str, **details: int) -> None:
-        """Have a GET asked again later."""
-        if waiting.carried_out:  # it was carried out in part: no NAK would be true of it
-            self._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
-            return
-        self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS, **details)
-
     def _has_room(self, route: Route) -> bool:
         """Return whether publications may be read for a client: what it is sent has left by now."""
         read_bytes = self._read_bytes[_way(route)]
@@ -439,7 +436,16 @@ class Broker:
         limit = self.limits.parked_gets_max
         # The woken ones keep their places: what they waited for may be gone again.
         if self._parked_count + len(self._woken) >= limit:
-            self._put_off(waiting, "too many GETs wait for publications", limit=limit)
+            if waiting.carried_out:  # it was carried out in part: no NAK would be true of it
+                self._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
+                return
+            self.refuse(
+                waiting,
+                "overloaded",
+                "too many GETs wait for publications",
+                limit=limit,
+                retry_after_ms=RETRY_AFTER_MS,
+            )
             return
         if not waiting.request.topic:
             # There is nothing behind them, so they are where the subscriptions stand, and that is

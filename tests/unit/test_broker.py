@@ -299,7 +299,7 @@ def test_a_get_is_put_off_while_its_replies_find_no_room(bench: Bench) -> None:
     assert [code_of(answer) for answer in bench.turn()] == ["overloaded", "ACK"]
 
 
-def test_a_get_without_room_whose_acknowledgment_was_carried_out_brings_nothing(
+def test_a_get_without_room_whose_acknowledgment_was_carried_out_does_not_say_that_nothing_is_there(
     bench: Bench,
 ) -> None:
     bench.put(1)
@@ -308,7 +308,11 @@ def test_a_get_without_room_whose_acknowledgment_was_carried_out_brings_nothing(
     bench.room_bytes = 0
     bench.ask(GET, "t", last_id=1)
     [answer] = bench.turn()
-    assert (code_of(answer), answer.body["count"]) == ("ACK", 0)
+    assert (code_of(answer), answer.body["definite"]) == ("uncertain", False)
+    bench.room_bytes = 1
+    bench.ask(GET, "t", last_id=1)
+    [answer] = bench.turn()
+    assert answer.body["id"] == 2, "the same again brings it"
 
 
 def test_one_turn_reads_so_much_and_the_others_wait(
