@@ -486,7 +486,7 @@ class Replica:
     def _append(self, raft: Raft, payload: bytes) -> int:
         """Append an entry as the leader and return its index: the only way into the log."""
         level = commands.level_of(payload)
-        assert level <= self.store.level or self._may_raise(level, payload), (
+        assert level <= self.store.level or self._raises_to(level, payload), (
             f"an entry of level {level} in a cluster of level {self.store.level}"
         )
         index = raft.submit(payload)
@@ -494,10 +494,14 @@ class Replica:
             self._note_levels([(REGULAR + payload, index, raft.term)])
         return index
 
-    def _may_raise(self, level: int, payload: bytes) -> bool:
+    def _raises_to(self, level: int, payload: bytes) -> bool:
+        """Return whether that is why an entry needs the level; `_level_for` has seen to the rest.
+
+        Who was connected then may be gone by now, which is no fault: it gets nothing of this log
+        if it comes back with another program.
+        """
         _, operations = commands.decode(payload, self.settings.build.level_max)
-        raises = any(isinstance(each, Raise) and each.level == level for each in operations)
-        return raises and not self._objections(level)
+        return any(isinstance(each, Raise) and each.level == level for each in operations)
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         members_before, level_before = self.store.members, self.store.level
@@ -577,21 +581,19 @@ class Replica:
             sightings[name] = Sighting(build, name in self._linked, silent_s)
         return sightings
 
-    def _objections(self, level: int) -> list[str]:
-        return objections(level, self.settings.name, self.settings.build, self._sightings())
-
     def _level_for(self, asked: int | None) -> int:
         """Return the level that an UPGRADE may raise the cluster to, or keep it at.
 
         Raises ProtocolError: bad_request, not_upgraded.
         """
-        level = asked or level_to_reach(self.settings.build, self._sightings())
+        sightings = self._sightings()
+        level = asked or level_to_reach(self.settings.build, sightings)
         if level < self.store.level:
             raise ProtocolError(
                 "bad_request", f"the cluster's level is {self.store.level}; it is never lowered"
             )
-        reasons = self._objections(level) if level > self.store.level else []
-        if reasons:
+        reasons = objections(level, self.settings.name, self.settings.build, sightings)
+        if reasons and level > self.store.level:
             message = f"level {level} takes all members: {'; '.join(reasons)}"
             raise ProtocolError("not_upgraded", message, level=self.store.level)
         return level

@@ -21,7 +21,7 @@ def newer_entries_are_written_before_the_raise(patches: Patches) -> None:
         return as_written_by(build, payload, NEXT.level_max)
 
     patches.attribute(node, "as_written_by", newest)
-    patches.attribute(Replica, "_may_raise", lambda replica, level, payload: True)
+    patches.attribute(Replica, "_raises_to", lambda replica, level, payload: True)
 
 
 @bug("30: the level is raised while every member is there", {"level"})
