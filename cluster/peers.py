@@ -504,8 +504,6 @@ class PeerPort:
                 self._drop(connection)
             else:
                 self._refuse(connection, refusal or _ended_text(connection))
-        elif hello is not None and (reason := unfit(self._hello, hello)):
-            self._hold_off(connection, hello, reason)
         elif hello is not None:
             self._take_place(connection, hello)
 
@@ -551,6 +549,11 @@ class PeerPort:
                 self._report(name, Doubled(name, address, incarnation, refusal))
                 self._drop(connection)
                 return
+        misfit = unfit(self._hello, hello)
+        if misfit:
+            self._hold_off(connection, hello, misfit)
+            return
+        if old is not None and old.state is State.LIVE:
             text = f"{connection.address} (incarnation {hello.incarnation}) has its place now"
             self._part(old, Refusal.DOUBLED, text)
         self._admit(connection, hello)

@@ -79,6 +79,7 @@ PEER_MESSAGES_PER_TURN_MAX: Final = 1024  # bounds the time to the next heartbea
 HEALTH_PERIOD_S: Final = 0.5
 WAITING_PERIOD_S: Final = 10.0  # a recovered node says that often which members it waits for
 ADMIT_PERIOD_S: Final = 0.5
+BEYOND_S: Final = 15.0  # a peer's word on the level counts so long; it is repeated every 10 s
 HOLDER_SILENCE_S: Final = 1.0  # a member that was heard so lately can take part in a commit
 GARBAGE_ROWS_PER_STEP: Final = 64  # about a millisecond of deletes
 
@@ -170,7 +171,8 @@ class Replica:
         self._started_s, self._settled, self._aside_until = now, False, now
         self._obstacles: dict[str, str] = {}
         self._health: dict[str, Health] = {}
-        self._beyond: Unfit | None = None  # a peer's word for a level that this build can't have
+        # A peer's word for a level that this build can't have, and when it was given.
+        self._beyond: tuple[Unfit, float] | None = None
         self._seen: dict[str, tuple[float, Build]] = {}  # when each member was last connected
         # Entries, (index, term, level), that need a higher level than the store's; see _log_level.
         self._raises: list[tuple[int, int, int]] = []
@@ -644,7 +646,7 @@ class Replica:
             if isinstance(event, Doubled):
                 self._tell_of_double(event)
             if isinstance(event, Unfit) and event.feature_level > self.settings.build.level_max:
-                self._beyond = event
+                self._beyond = event, self._now
             if isinstance(event, Disconnected):
                 self._unlink(event.name)
                 self._fetch.lost(event.name)
@@ -675,9 +677,12 @@ class Replica:
         evicted = neighbours.refused_as(Refusal.EVICTED, now)
         if evicted and not has_majority:
             raise ReplacedError(evicted)
+        if self._beyond is not None and now - self._beyond[1] > BEYOND_S:
+            self._beyond = None
         if self._beyond is not None and not has_majority:
-            what = f"{self._beyond.name} says that the cluster is at"
-            raise UnsupportedLevel(what, self._beyond.feature_level, self.settings.build)
+            peer = self._beyond[0]
+            what = f"{peer.name} says that the cluster is at"
+            raise UnsupportedLevel(what, peer.feature_level, self.settings.build)
         if self._settled:
             return
         if neighbours.refused_as(Refusal.DOUBLED, now):

@@ -12,6 +12,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import pytest
 
 from cluster import messages
 from cluster.frames import FrameReader
+from cluster.levels import Build
 from cluster.local import LocalCluster, _ask_status, _free_ports
-from cluster.messages import Hello, Refusal, Refused, encode
+from cluster.messages import Extension, Hello, Refusal, Refused, encode
 from tests.cluster.by_hand import ByHand
 from tests.conftest import ClusterFactory
 
@@ -245,6 +247,8 @@ def test_forged_hellos_for_two_names_leave_the_leader_and_its_members(
                 (False, 0, before[name]),
             ):
                 hello = Hello(1, "local", name, what, names, fresh, None, index)
+                if number % 2:  # from a cluster of a level that nobody here can have
+                    hello = replace(hello, extension=Extension(Build("9.0", 1, 99), 99))
                 said = forge(cluster, target, hello)
                 assert isinstance(said[-1], Refused), said
                 assert said[-1].kind == Refusal.DOUBLED
