@@ -182,6 +182,8 @@ class ClientPort:
         for client in list(self._readable):
             if left[0] <= 0 or left[1] <= 0:
                 break
+            if client.state is State.CLOSED:  # since: the one before it came with its identity
+                continue
             del self._readable[client]
             self._receive_from(client, taken, left)
         return taken

@@ -570,3 +570,21 @@ def test_a_claim_that_is_given_up_harms_nobody(world: World) -> None:
     world.until(lambda: len(world.port) == 1)
     world.tick(CLAIM_S + 0.1)
     assert world.lives(first)
+
+
+def test_a_connection_that_broke_in_the_turn_in_which_its_identity_comes_again(
+    world: World,
+) -> None:
+    first, second = world.client(b"me"), world.dial()
+    world.until(lambda: len(world.port) == 2)
+    second.sendall(hello(b"me") + encode([b"", b"b"]))
+    owner, newcomer = world.client_of(first), world.client_of(second)
+    assert owner
+    assert newcomer
+    world.port.on_ready(newcomer.fd, True, False)
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    first.close()  # a reset, as of a process that was killed with something unread
+    world.port.on_ready(owner.fd, True, True)
+    world.requests += world.port.receive(EVENTS_MAX)
+    world.until(lambda: world.requests)
+    assert world.lives(second)
