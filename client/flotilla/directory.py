@@ -115,6 +115,7 @@ class Shared:
         self._directory, self._patience_s = directory, patience_s
         self._mutex = threading.Lock()
         self._turns = 0
+        self._is_held = False  # the lock; not so in a turn that could not be gone on with
         self._session = -1
         self._lock = _open(directory, LOCK_NAME)
         try:
@@ -138,27 +139,42 @@ class Shared:
     def begin(self, patience_s: float | None = None) -> bool:
         """Take a turn, or another one within it; return whether it is a new one."""
         with self._mutex:
-            is_new = self._turns == 0
-            if is_new:
-                limit_s = self._patience_s if patience_s is None else patience_s
-                _await(self._directory, self._lock, limit_s)
-                _sign(self._lock)
+            is_new = self._hold(self._patience_s if patience_s is None else patience_s)
             self._turns += 1
             return is_new
 
-    def end(self) -> None:
-        """End what `begin` began; the last one lets others have the directory."""
+    def begin_again(self) -> bool:
+        """Go on with a turn that `end` has interrupted, as `begin`; end it also if this raises."""
         with self._mutex:
-            self._turns -= 1
-            if not self._turns and self._lock >= 0:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._turns += 1
+            return self._hold(self._patience_s)
+
+    def end(self) -> None:
+        """End what `begin` began, if it was not ended; the last one lets others in."""
+        with self._mutex:
+            self._turns = max(0, self._turns - 1)
+            if not self._turns:
+                self._let_go()
 
     def end_all(self) -> None:
         """End every turn that is open: Ctrl-C may have come between one's beginning and its end."""
         with self._mutex:
             self._turns = 0
-            if self._lock >= 0:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._let_go()
+
+    def _hold(self, patience_s: float) -> bool:
+        """Have the lock; return whether another process may have had it meanwhile."""
+        if self._is_held:
+            return False
+        _await(self._directory, self._lock, patience_s)
+        _sign(self._lock)
+        self._is_held = True
+        return True
+
+    def _let_go(self) -> None:
+        self._is_held = False
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     @contextmanager
     def reading(self) -> Iterator[None]:

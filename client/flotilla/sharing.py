@@ -108,7 +108,7 @@ class SharedState(State):
         try:
             yield
         finally:
-            if self._shared.begin():
+            if self._shared.begin_again():
                 self._known = None
 
     def reading(self) -> AbstractContextManager[None]:

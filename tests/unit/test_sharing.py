@@ -273,6 +273,20 @@ def test_a_command_of_the_shell_that_ctrl_c_ends_keeps_no_turn(
         assert two.put("t", "a").id == 1
 
 
+def test_a_turn_that_could_not_be_gone_on_with_is_not_taken_for_one_that_is_held(
+    node: FakeNode, directory: str
+) -> None:
+    with shared(node, directory, 50) as one, shared(node, directory) as two:
+        one.subscribe("t")
+        state = one._shared_state
+        with ExitStack() as of_two:
+            with pytest.raises(StateInUse), state.turn(), state.away():
+                of_two.enter_context(two._shared_state.turn())
+            with pytest.raises(StateInUse):
+                one.put("t", "a")  # its counter may be one that the other is about to use
+        assert one.put("t", "b").id == 1
+
+
 def test_a_client_of_the_library_shares_with_nobody(node: FakeNode, directory: str) -> None:
     with Client(node.endpoint, state_dir=directory) as alone:
         alone.subscribe("t")
