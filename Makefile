@@ -23,7 +23,7 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## make .venv with everything in it (again only when the dependencies changed)
 
-$(STAMP): pyproject.toml cluster/requirements.txt scripts/setup.sh
+$(STAMP): pyproject.toml client/pyproject.toml cluster/requirements.txt scripts/setup.sh
 	@scripts/setup.sh
 	@touch $@
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flotilla.connection import REQUESTS_QUEUED_MAX
-from flotilla.protocol import (
+from flotilla_client.connection import REQUESTS_QUEUED_MAX
+from flotilla_client.protocol import (
     BATCH_BYTES_MAX,
     BATCH_COUNT_MAX,
     GET_WAIT_MS_MAX,

@@ -29,7 +29,7 @@ from chaos.suite import JUDGES, SPARK, Options, Suite
 from chaos.targets import TargetError
 from chaos.targets.leftovers import sweep
 from cluster.config import MEMBER_COUNTS
-from flotilla.version import VERSION
+from flotilla_client.version import VERSION
 
 EXIT_UNMET: Final = 1
 EXIT_UNFINISHED: Final = 2

@@ -23,7 +23,7 @@ from typing import Any, Final
 import orjson
 
 from chaos.workloads import ClientConfig
-from flotilla.directory import DATABASE_NAME
+from flotilla_client.directory import DATABASE_NAME
 
 READ_BYTES: Final = 65_536
 STOP_DEADLINES: Final = 2  # the operation that a client may be waiting in, and its outbox's flush

@@ -38,7 +38,7 @@ from chaos.reading import (
     texts_of,
 )
 from chaos.workloads.kinds import KINDS, Parameters, Pipeliner, Publisher, kind_of
-from flotilla.protocol import SUB, ProtocolError, Request, decode_request, encode_request
+from flotilla_client.protocol import SUB, ProtocolError, Request, decode_request, encode_request
 
 EXPERIMENTS: Final = Path(__file__).parent / "experiments"
 SUFFIX: Final = ".toml"

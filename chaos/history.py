@@ -1,6 +1,6 @@
 """The history of a run: the recorder of a run's processes (docs/history.md), and its reader.
 
-What lives here: what a run's history has beyond any client's (flotilla.recording): phases, faults,
+What lives here: what a run's history has beyond any client's (its recording.py): phases, faults,
 and publications that say who put them; and reading back what the runner measures. What must not:
 judging a history (analytics does, and shares nothing but the format with this file), sockets,
 retries.
@@ -15,8 +15,8 @@ from typing import Any, Final
 import orjson
 
 from chaos import payload
-from flotilla import Outcome, recording
-from flotilla.recording import read as read
+from flotilla_client import Outcome, recording
+from flotilla_client.recording import read as read
 
 PHASES: Final = ("warmup", "steady", "fault", "heal", "tombstone", "drain", "done")
 DRAINED: Final = "drained"

@@ -18,7 +18,7 @@ import orjson
 from chaos.experiment import Experiment, as_document
 from chaos.history import longest_gap_ns, read
 from chaos.plan import RunPlan
-from flotilla.version import VERSION
+from flotilla_client.version import VERSION
 
 VERSIONED: Final = ("pysyncobj", "pyzmq", "orjson")
 COUNTED_AS: Final = {"info": "unknown", "fail": "failed"}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from chaos.history import ClientObserver, Recorder
 from chaos.plan import RunPlan
 from chaos.workloads.publisher import Publications, Texts
-from flotilla import Client, FlotillaError, UnheardWarning
+from flotilla_client import Client, FlotillaError, UnheardWarning
 
 
 class ClientProbe:

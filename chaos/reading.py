@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from chaos.bounds import BOUNDS
 from chaos.near import no_such
-from flotilla.protocol import INTEGER_MAX
+from flotilla_client.protocol import INTEGER_MAX
 
 NESTING_MAX: Final = 8  # tables and lists in each other; an experiment has three
 TYPES: Final[Mapping[str, tuple[type, ...]]] = {

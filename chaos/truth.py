@@ -37,7 +37,7 @@ from cluster.commands import Put
 from cluster.files import Files
 from cluster.journal import Journal
 from cluster.tables import ID_MAX, TOPIC_SHIFT, Database
-from flotilla import Client, FlotillaError
+from flotilla_client import Client, FlotillaError
 
 DIRECTORY: Final = "truth"  # below the run's
 STATUS_MS_MAX: Final = 500  # a node that lives answers at the end of its turn

@@ -17,7 +17,7 @@ from cluster import commands
 from cluster.commands import Advance, Operation, Put, Raise, Register, Subscribe, Unsubscribe
 from cluster.levels import LEVEL_FIRST
 from cluster.store import Delivery, Done, Outcome, Refused, Store
-from flotilla.protocol import (
+from flotilla_client.protocol import (
     ACK,
     GET,
     NAK,

@@ -23,7 +23,7 @@ from cluster.peers import Watch
 from cluster.zmtp import Ping, Ready, Receiver, ZmtpError, encode, greeting
 from cluster.zmtp import ping as encode_ping
 from cluster.zmtp import pong as encode_pong
-from flotilla.protocol import MESSAGE_BYTES_MAX
+from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
 READ_BYTES: Final = 32 * 1024  # a read, and what every connection may hold of a message
 LARGE_READ_BYTES_MAX: Final = 256 * 1024  # a read in the middle of a large message

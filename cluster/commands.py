@@ -22,7 +22,7 @@ from typing import Any, Final
 import orjson
 
 from cluster.levels import BUILD, LEVEL_FIRST, LEVEL_MAX, LEVEL_OF_LEVELS
-from flotilla.protocol import INTEGER_MAX
+from flotilla_client.protocol import INTEGER_MAX
 
 ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # twice the largest batch: any one operation fits
 _ENTRY_OVERHEAD_BYTES: Final = 64  # level, size, stamp, brackets

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Final, NoReturn
 
 EXIT_USAGE: Final = 2
-CLIENT: Final = "flotilla"
+CLIENT: Final = "flotilla_client"
 OURS: Final = frozenset({"cluster", "chaos", "analytics", "flotilla_commands"})
 
 
@@ -38,8 +38,8 @@ def _no_client(command: str) -> NoReturn:
     if found is None:
         _exit(f"{command}: needs the client library. Run:\n    pip install flotilla-client")
     _exit(
-        f"{command}: the package `flotilla` in {found.__file__} is another project's. Install"
-        " flotilla-client and flotilla-broker into an environment without it"
+        f"{command}: the package `flotilla_client` in {found.__file__} is another project's."
+        " Install flotilla-client and flotilla-broker into an environment without it"
     )
 
 

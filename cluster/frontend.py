@@ -21,7 +21,7 @@ from cluster.messages import Health, Relay, RelayReply
 from cluster.peers import BULK_BYTES_SERVED, Peers
 from cluster.raft import Raft
 from cluster.relays import RELAY_ID_BITS, Relays
-from flotilla.protocol import (
+from flotilla_client.protocol import (
     ACK,
     NAK,
     PROTOCOL_VERSION,

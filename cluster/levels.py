@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flotilla.protocol import LEVEL_MAX as LEVEL_MAX
-from flotilla.version import VERSION
+from flotilla_client.protocol import LEVEL_MAX as LEVEL_MAX
+from flotilla_client.version import VERSION
 
 LEVEL_FIRST: Final = 1  # of a cluster whose level was never raised: all that version 0.1 knows
 LEVEL_OF_LEVELS: Final = 2  # entries that raise the level

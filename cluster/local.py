@@ -34,12 +34,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import cluster
-import flotilla
+import flotilla_client
 from cluster.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, load
 from cluster.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
-from flotilla import Client, FlotillaError
-from flotilla.connection import Connection
-from flotilla.protocol import STATUS, Request, encode_request
+from flotilla_client import Client, FlotillaError
+from flotilla_client.connection import Connection
+from flotilla_client.protocol import STATUS, Request, encode_request
 
 NODE_COMMAND: Final = (sys.executable, "-m", "cluster")
 HOST: Final = "127.0.0.1"
@@ -491,7 +491,7 @@ def _ends(process: int, timeout_s: float) -> bool:
 def _child_environ() -> dict[str, str]:
     # Our settings stand in the files: a FLOTILLA_NODE of the shell would name all nodes the same.
     environ = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
-    roots = [str(Path(package.__path__[0]).parent) for package in (cluster, flotilla)]
+    roots = [str(Path(package.__path__[0]).parent) for package in (cluster, flotilla_client)]
     environ["PYTHONPATH"] = os.pathsep.join([*roots, environ.get("PYTHONPATH", "")]).strip(":")
     return environ
 

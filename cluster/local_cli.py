@@ -27,8 +27,8 @@ from cluster.identity import IdentityError
 from cluster.local import LocalCluster, LocalError
 from cluster.recovery import Found, RecoveryError
 from cluster.recovery_cli import report
-from flotilla.protocol import LEVEL_MAX
-from flotilla.version import VERSION
+from flotilla_client.protocol import LEVEL_MAX
+from flotilla_client.version import VERSION
 
 DEFAULT_DIR: Final = Path("flotilla-data")
 DEFAULT_PORT: Final = 7000

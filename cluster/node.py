@@ -43,7 +43,7 @@ from cluster.replica import Replica, ReplicaSettings
 from cluster.segments import JournalError
 from cluster.tables import CorruptStore
 from cluster.upkeep import Upkeep
-from flotilla.version import VERSION
+from flotilla_client.version import VERSION
 
 TICK_S: Final = 0.02  # an idle node wakes this often; elections and heartbeats need no finer
 HEALTH_S: Final = 1.0  # between two touches of the health file; a probe allows for 30

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flotilla.protocol import EPOCHS_A_RECOVERY, ERRORS
+from flotilla_client.protocol import EPOCHS_A_RECOVERY, ERRORS
 
 
 @dataclass(slots=True)

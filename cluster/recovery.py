@@ -36,7 +36,7 @@ from cluster.membership import UNNAMED
 from cluster.segments import JournalError
 from cluster.store import Store
 from cluster.tables import CorruptStore
-from flotilla.protocol import EPOCHS_A_RECOVERY
+from flotilla_client.protocol import EPOCHS_A_RECOVERY
 
 TERMS_AHEAD: Final = 1_000_000
 """The lost nodes may have seen later terms than this one: more elections than they can have had."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from flotilla.protocol import GET_WAIT_MS_MAX
+from flotilla_client.protocol import GET_WAIT_MS_MAX
 
 RELAY_ID_BITS: Final = 62  # ids begin at random below this, and stay below messages.INTEGER_MAX
 # Longer than the longest parked GET: a reply that is later than this finds nobody.

@@ -73,7 +73,7 @@ from cluster.peers import TAKEOVER_MS, Disconnected, Doubled, Peers, Unfit
 from cluster.raft import Raft, reason_of_change
 from cluster.store import Store
 from cluster.transport import RaftTransport
-from flotilla.protocol import ProtocolError
+from flotilla_client.protocol import ProtocolError
 
 PEER_MESSAGES_PER_TURN_MAX: Final = 1024  # bounds the time to the next heartbeat
 HEALTH_PERIOD_S: Final = 0.5

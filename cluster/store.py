@@ -38,7 +38,7 @@ from cluster.outcomes import (
 from cluster.publications import Publications
 from cluster.tables import ID_MAX, TOPIC_NUMBER_MAX, CorruptStore, Database, row_crc
 from cluster.topics import Subscription, Topic, Topics
-from flotilla.protocol import INTEGER_MAX
+from flotilla_client.protocol import INTEGER_MAX
 
 __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
 

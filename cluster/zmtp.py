@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from flotilla.protocol import MESSAGE_BYTES_MAX
+from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
 PARTS_MAX: Final = 8  # a request has four; one with a few more gets a NAK
 COMMAND_BYTES_MAX: Final = 2048  # a READY with a few properties; a PING has 23 bytes

@@ -17,8 +17,8 @@ from chaos.faults.support import fault_table
 from chaos.simulation.run import PLANTABLE
 from cluster import config, intake, store
 from cluster.config import MEMBER_COUNTS
-from flotilla import client, connection, producer, protocol, state
-from flotilla.protocol import ERRORS
+from flotilla_client import client, connection, producer, protocol, state
+from flotilla_client.protocol import ERRORS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 HUNT: Final = ROOT / "tests/simulation/planted.jsonl"  # of `flotilla-simulate --hunt all --json`
@@ -52,7 +52,7 @@ def bug_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-# Of the wire: (what, name in flotilla/protocol.py, what happens over it).
+# Of the wire: (what, name in flotilla_client/protocol.py, what happens over it).
 WIRE_LIMITS: Final = (
     ("a publication", "PUBLICATION_BYTES_MAX", "`too_large`"),
     ("a topic's name, in UTF-8", "TOPIC_BYTES_MAX", "`too_large`"),

@@ -27,7 +27,7 @@ from chaos.console import stdout_console
 from chaos.options import Named, a_number
 from chaos.progress import Display, display
 from cluster.local import LocalError
-from flotilla import FlotillaError
+from flotilla_client import FlotillaError
 
 START_S_EXPECTED: Final = 2.0
 SEED_BITS: Final = 32

@@ -29,9 +29,9 @@ from chaos.bench.wire import (
     subscribe,
     wait,
 )
-from flotilla import Client
-from flotilla.producer import BATCH_BYTES, IN_FLIGHT_MAX
-from flotilla.protocol import BATCH_COUNT_MAX, GET, Request, decode_reply, encode_request
+from flotilla_client import Client
+from flotilla_client.producer import BATCH_BYTES, IN_FLIGHT_MAX
+from flotilla_client.protocol import BATCH_COUNT_MAX, GET, Request, decode_reply, encode_request
 
 PUBLICATION: Final = bytes(range(33, 133))  # 100 bytes
 END: Final = b"end".ljust(len(PUBLICATION))  # the last publication of a stream

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from flotilla.version import VERSION
+from flotilla_client.version import VERSION
 
 PACKAGES: Final = ("pyzmq", "orjson", "pysyncobj")
 

@@ -14,7 +14,7 @@ from typing import Final
 from chaos.bench import loads, wire
 from chaos.bench.figures import BenchError, Figure, Spread, timed
 from chaos.bench.stage import Stage, cpu_s, resident_mib
-from flotilla import Client
+from flotilla_client import Client
 
 ECHO: Final = "ZeroMQ echo"
 FDATASYNC: Final = "fdatasync"

@@ -20,8 +20,8 @@ from chaos.bench import wire
 from chaos.bench.figures import BenchError
 from chaos.progress import Display
 from cluster.local import LocalCluster
-from flotilla import FlotillaError
-from flotilla.protocol import STATUS, Request
+from flotilla_client import FlotillaError
+from flotilla_client.protocol import STATUS, Request
 
 NODES: Final = 3
 TICK_S: Final = 0.2

@@ -14,7 +14,7 @@ from typing import Any, Final
 import zmq
 
 from chaos.bench.figures import BenchError
-from flotilla.protocol import (
+from flotilla_client.protocol import (
     PUT,
     REQUEST_ID,
     SUB,

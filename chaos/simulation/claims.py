@@ -22,8 +22,8 @@ from chaos.simulation.world import World
 from cluster import commands
 from cluster.commands import Operation, Subscribe, Unsubscribe
 from cluster.messages import Message, NextIndex, RequestVote, Vote
-from flotilla.protocol import SUB, UNSUB, Reply, Request
-from flotilla.retry import ON_NAK, is_definite
+from flotilla_client.protocol import SUB, UNSUB, Reply, Request
+from flotilla_client.retry import ON_NAK, is_definite
 
 
 class Claims:

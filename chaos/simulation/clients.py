@@ -1,7 +1,7 @@
 """A simulated client: the library's own session, carried through the world's events.
 
 What lives here: one life of a client process (`Process`), which does on simulated connections what
-`flotilla.Client` does on sockets, and the client over its lives (`SimClient`): crashes at any
+a `Client` does on sockets, and the client over its lives (`SimClient`): crashes at any
 point, a second process on a copy of its state. What must not: what a client does (scripts.py),
 nodes, judgment of what came back.
 
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from chaos.history import ClientObserver, Recorder
-from flotilla import FlotillaError, Handling, Operation, Outcome
-from flotilla.client import Session
-from flotilla.connection import CONNECT_MS_MAX, parsed
-from flotilla.operations import Ask, Steps
-from flotilla.protocol import Reply, Request, encode_request
-from flotilla.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
+from flotilla_client import FlotillaError, Handling, Operation, Outcome
+from flotilla_client.client import Session
+from flotilla_client.connection import CONNECT_MS_MAX, parsed
+from flotilla_client.operations import Ask, Steps
+from flotilla_client.protocol import Reply, Request, encode_request
+from flotilla_client.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
 
 # A script of what a process does: yields seconds to wait, or the steps of an operation, whose
 # result it is sent or whose FlotillaError is thrown in.
@@ -140,7 +140,7 @@ class Process:
     """One life of a client, from its start to its end or crash.
 
     `name`, "<client>/<life>", names its connections, in the order of `nodes`. Its script runs one
-    operation at a time, as `flotilla.Client` does under its lock; beside it `pipes` publish.
+    operation at a time, as `flotilla_client.Client` does under its lock; beside it `pipes` publish.
     `on_end(process, crashed)` is called when it is over.
     """
 

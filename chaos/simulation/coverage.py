@@ -13,7 +13,7 @@ from typing import Any, Final
 from chaos.simulation.clients import Process
 from chaos.simulation.node import SimNode
 from chaos.simulation.world import World
-from flotilla import FlotillaError, Operation, Outcome
+from flotilla_client import FlotillaError, Operation, Outcome
 
 STATES: Final[Mapping[str, str]] = {
     "election_under_load": "a leader is elected while publications are under way",

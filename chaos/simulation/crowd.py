@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 from chaos import payload
 from chaos.simulation.clients import Process, Script, SimClient, Watcher, Wire
 from chaos.simulation.scripts import ClientScript, Role
-from flotilla import FlotillaError
-from flotilla.reading import Delivery
+from flotilla_client import FlotillaError
+from flotilla_client.reading import Delivery
 
 RUNNER: Final = "runner"
 LOOK_S: Final = 0.2  # between looks at how far the clients are

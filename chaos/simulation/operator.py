@@ -21,7 +21,7 @@ from chaos.simulation.durable import journal_files, proved_bytes
 from chaos.simulation.network import double_of, member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.world import World
-from flotilla.protocol import UPGRADE, Request, encode_request
+from flotilla_client.protocol import UPGRADE, Request, encode_request
 
 DAMAGES: Final = frozenset({"flip", "cut", "unreadable"})
 INSTALL_S: Final = 1.0  # until somebody has installed what a node said that it takes

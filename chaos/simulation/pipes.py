@@ -1,8 +1,8 @@
 """A simulated client's background producers: the library's pipeline on simulated connections.
 
-What lives here: what the thread of `flotilla.Producer` does, as events of the world: waiting for
+What lives here: what the thread of a `Producer` does, as events of the world: waiting for
 replies, lost connections and time. What must not: which batch goes when, which is the library's own
-(flotilla/pipeline.py), and what is published (scripts.py).
+(flotilla_client/pipeline.py), and what is published (scripts.py).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from typing import Final
 
 from chaos.simulation.clients import INBOX_MAX, Process, Wire
-from flotilla import FlotillaError
-from flotilla.connection import parsed
-from flotilla.operations import PutResult
-from flotilla.pipeline import Pipeline
-from flotilla.protocol import Reply
-from flotilla.retry import Routes
-from flotilla.window import Queue
+from flotilla_client import FlotillaError
+from flotilla_client.connection import parsed
+from flotilla_client.operations import PutResult
+from flotilla_client.pipeline import Pipeline
+from flotilla_client.protocol import Reply
+from flotilla_client.retry import Routes
+from flotilla_client.window import Queue
 
 LINGER_MS: Final = 1.0
 BATCH_BYTES: Final = 300  # few publications each, so that a short backlog is several batches
@@ -99,13 +99,13 @@ class Pipe:
     # --- the pipeline's wire --------------------------------------------------------------------
 
     def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool:
-        """See `flotilla.pipeline.Wire`; no time is spent on a connection that does not come."""
+        """See `pipeline.Wire`; no time is spent on a connection that does not come."""
         if endpoint in self._lost:
             self.close(endpoint)
         return self._wire.client_send(self, self._nodes[endpoint], frames) == "sent"
 
     def close(self, endpoint: int) -> None:
-        """See `flotilla.pipeline.Wire`."""
+        """See `flotilla_client.pipeline.Wire`."""
         self._lost.discard(endpoint)
         self._inbox.pop(endpoint, None)
         self._wire.client_close(self, self._nodes[endpoint])

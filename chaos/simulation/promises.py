@@ -14,8 +14,8 @@ from chaos.simulation.clients import Process
 from chaos.simulation.invariants import Invariants
 from chaos.simulation.reads import Reads
 from chaos.simulation.subscriptions import MISSING, Subscriptions
-from flotilla import FlotillaError, Operation, Outcome
-from flotilla.reading import Delivery
+from flotilla_client import FlotillaError, Operation, Outcome
+from flotilla_client.reading import Delivery
 
 # Errors that faults explain. `fenced` and `stale_request` only for who has, or is, a copy;
 # `not_subscribed`, `unknown_topic` only for who unsubscribes: an answer to that may get lost.

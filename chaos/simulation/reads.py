@@ -13,7 +13,7 @@ import orjson
 
 from chaos.simulation.invariants import Invariants
 from chaos.simulation.world import World
-from flotilla.protocol import ACK
+from flotilla_client.protocol import ACK
 
 
 class Reads:

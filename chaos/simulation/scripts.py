@@ -21,10 +21,10 @@ from chaos import payload
 from chaos.history import DRAINED
 from chaos.simulation.clients import Process, Script, Wire
 from chaos.simulation.pipes import QUEUED_MAX, Pipe
-from flotilla import Fenced, FlotillaError, NotSubscribed, TooLarge, UnknownTopic
-from flotilla.operations import PutResult, Steps
-from flotilla.protocol import PUBLICATION_BYTES_MAX
-from flotilla.reading import Delivery, Owner, Reader
+from flotilla_client import Fenced, FlotillaError, NotSubscribed, TooLarge, UnknownTopic
+from flotilla_client.operations import PutResult, Steps
+from flotilla_client.protocol import PUBLICATION_BYTES_MAX
+from flotilla_client.reading import Delivery, Owner, Reader
 
 REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
 ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again

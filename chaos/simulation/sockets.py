@@ -1,6 +1,6 @@
 """The clients' sockets in the world: connections that come about, are lost, or hear nothing.
 
-What lives here: what a client can know of a connection to a node, as flotilla.connection knows it.
+What lives here: what a client can know of a connection to a node, as the library's knows it.
 What must not: what is sent, and what is in flight (network.py).
 
 A process that ends closes its connections, and its peers hear of it; a machine without power says

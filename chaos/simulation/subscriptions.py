@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from flotilla import Operation, Outcome
+from flotilla_client import Operation, Outcome
 
 WISHES: Final = {"sub": True, "unsub": False}  # what stands when the operation has happened
 MISSING: Final = frozenset({"not_subscribed", "unknown_topic"})  # errors that say: no subscription

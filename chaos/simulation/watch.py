@@ -28,10 +28,10 @@ from chaos.simulation.result import Failure
 from chaos.simulation.scripts import Role
 from chaos.simulation.sockets import Sockets
 from chaos.simulation.world import World
-from flotilla import FlotillaError, Operation, Outcome
-from flotilla.protocol import Reply, Request
-from flotilla.reading import Delivery
-from flotilla.retry import DEADLINE_MS
+from flotilla_client import FlotillaError, Operation, Outcome
+from flotilla_client.protocol import Reply, Request
+from flotilla_client.reading import Delivery
+from flotilla_client.retry import DEADLINE_MS
 
 PROGRESS_S_MAX: Final = 120.0  # from the last fault to the end: deadlines, shunned nodes, copies
 EVIDENCE_MAX: Final = 3  # of each check: one defect shows a thousand times

@@ -21,7 +21,7 @@ from chaos.targets.leftovers import Claim, sweep
 from chaos.targets.network import Network, Networked
 from chaos.targets.privileges import check_networking
 from chaos.targets.recovery import Recovery
-from flotilla import Client, FlotillaError
+from flotilla_client import Client, FlotillaError
 
 COMPOSE_FILE: Final = Path(__file__).parents[2] / "deploy" / "compose.yaml"
 PROJECT: Final = "flotilla-chaos"

@@ -28,7 +28,7 @@ from chaos.simulation.world import World
 from chaos.targets import TargetError
 from chaos.targets.simulated_windows import CLOSES, OPENS, Windows
 from chaos.workloads import kinds
-from flotilla.protocol import PUBLICATION_BYTES_MAX
+from flotilla_client.protocol import PUBLICATION_BYTES_MAX
 
 NAME: Final = "simulated"
 START_S: Final = 2.0  # virtual; nodes start, one is elected, subscribers subscribe

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from chaos.workloads import kinds
 from chaos.workloads.process import Kit, parameters_of, work
 from chaos.workloads.publisher import PacedWorker
-from flotilla import Fenced, FlotillaError, Producer, PutResult
+from flotilla_client import Fenced, FlotillaError, Producer, PutResult
 
 
 class PipelinerProcess(PacedWorker):

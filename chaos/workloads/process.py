@@ -15,7 +15,7 @@ from chaos.workloads import ClientConfig, decode_config
 from chaos.workloads.control import Control
 from chaos.workloads.kinds import Parameters
 from chaos.workloads.recording import MortalObserver, open_client
-from flotilla import Client, Fenced, FlotillaError
+from flotilla_client import Client, Fenced, FlotillaError
 
 IDLE_S: Final = 0.2  # between looks for an order while there is nothing to do
 REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more

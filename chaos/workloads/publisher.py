@@ -19,7 +19,7 @@ from typing import Final
 from chaos import payload
 from chaos.workloads import kinds
 from chaos.workloads.process import IDLE_S, Kit, Worker, parameters_of, work
-from flotilla import Client, FlotillaError, PutResult
+from flotilla_client import Client, FlotillaError, PutResult
 
 PROJECT: Final = Path(__file__).parents[2]
 BEHIND_S_MAX: Final = 1.0  # after an outage: a second's publications at once, not all that it cost

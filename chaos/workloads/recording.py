@@ -20,7 +20,7 @@ from typing import Final, NoReturn
 
 from chaos.history import ClientObserver, Recorder
 from chaos.workloads import ClientConfig
-from flotilla import Client, Handling, Operation, Outcome, UnheardWarning
+from flotilla_client import Client, Handling, Operation, Outcome, UnheardWarning
 
 CRASH_POINTS: Final = ("invoked", "answered", "recorded")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from chaos.history import DRAINED
 from chaos.workloads import kinds
 from chaos.workloads.process import IDLE_S, Kit, Worker, parameters_of, work
-from flotilla import Delivery
+from flotilla_client import Delivery
 
 
 class SubscriberProcess(Worker):

@@ -15,8 +15,8 @@ from pathlib import Path
 import zmq
 
 from cluster.local import LocalCluster
-from flotilla import Client
-from flotilla.protocol import TEXT_HEADER_BYTES_MAX
+from flotilla_client import Client
+from flotilla_client.protocol import TEXT_HEADER_BYTES_MAX
 from tests.cluster.by_hand import ByHand
 from tests.conftest import ClusterFactory
 

@@ -15,7 +15,7 @@ import zmq
 
 from cluster.client_port import READ_BYTES, UNREAD_BYTES_MAX
 from cluster.local import LocalCluster
-from flotilla import Client
+from flotilla_client import Client
 from tests.cluster.by_hand import ByHand
 from tests.cluster.raw_client import Raw, long_frame, memory_mb, request
 from tests.conftest import ClusterFactory

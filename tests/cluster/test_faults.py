@@ -33,7 +33,7 @@ from chaos.targets import (
 from chaos.targets.local import LocalTarget
 from chaos.targets.shim import undo
 from cluster.local import LocalCluster
-from flotilla import Client, FlotillaError
+from flotilla_client import Client, FlotillaError
 
 pytestmark = pytest.mark.needs("cc")
 

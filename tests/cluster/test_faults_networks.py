@@ -17,7 +17,7 @@ from chaos.faults import FAULTS, support
 from chaos.faults.networks import between
 from chaos.targets import CLIENTS, Link, Links, TargetError, Weather, Weathers, leftovers, network
 from chaos.targets.namespaces import NamespacesTarget
-from flotilla import Client, FlotillaError
+from flotilla_client import Client, FlotillaError
 
 pytestmark = [pytest.mark.root, pytest.mark.needs("ip", "iptables")]
 

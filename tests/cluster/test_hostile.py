@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from cluster.local import LocalCluster
-from flotilla.protocol import ERRORS, decode_reply
+from flotilla_client.protocol import ERRORS, decode_reply
 from tests.cluster.by_hand import ByHand
 from tests.conftest import ClusterFactory
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster.local import LocalCluster
-from flotilla import Client, ClusterRecovered, Unavailable
+from flotilla_client import Client, ClusterRecovered, Unavailable
 from tests.conftest import ClusterFactory
 
 IMPATIENT_MS = 300
@@ -107,7 +107,7 @@ def test_the_subscription_of_a_lost_directory_is_found_and_ended(
 
     def flotilla(*words: str) -> tuple[int, str]:
         [endpoint] = cluster.endpoints().values()
-        command = [sys.executable, "-m", "flotilla.cli", "-e", endpoint, "--state"]
+        command = [sys.executable, "-m", "flotilla_client.cli", "-e", endpoint, "--state"]
         done = subprocess.run(
             [*command, tmp_path / "operator", *words], capture_output=True, text=True, check=False
         )

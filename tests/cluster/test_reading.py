@@ -19,9 +19,9 @@ from analytics import session, twins
 from analytics.anomalies import CHECKS
 from analytics.check import check
 from analytics.verdict import Verdict
-from flotilla import Client
-from flotilla.reading import Reader, Readers
-from flotilla.recording import read
+from flotilla_client import Client
+from flotilla_client.reading import Reader, Readers
+from flotilla_client.recording import read
 from tests.conftest import ClusterFactory
 
 KILLS: Final = 48
@@ -30,7 +30,7 @@ WAIT_S: Final = 60
 
 READER: Final = """
 import sys
-from flotilla import Client
+from flotilla_client import Client
 
 endpoints, state, record = sys.argv[1:]
 with Client(endpoints, state_dir=state, record=record) as client:

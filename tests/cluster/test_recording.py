@@ -16,7 +16,7 @@ from analytics import session
 from analytics.anomalies import CHECKS
 from analytics.check import check
 from analytics.verdict import NAMELESS, Report, Verdict
-from flotilla.recording import read
+from flotilla_client.recording import read
 from tests.conftest import ClusterFactory
 
 PUT_S_MAX: Final = 60.0
@@ -27,7 +27,7 @@ NOT_JUDGED: Final = {"phantom", "aborted_read", "corrupt", "replica_divergence",
 
 # Contents repeat on purpose: equal ones must not be taken for each other.
 PUBLISHER: Final = """
-import sys; from flotilla import Client
+import sys; from flotilla_client import Client
 endpoints, state, record, count = *sys.argv[1:4], int(sys.argv[4])
 with Client(endpoints, state_dir=state, record=record) as client:
     for number in range(count // 2):
@@ -38,7 +38,7 @@ with Client(endpoints, state_dir=state, record=record) as client:
     print(all(future.result().id for future in futures), flush=True)
 """
 SUBSCRIBER: Final = """
-import sys; from flotilla import Client
+import sys; from flotilla_client import Client
 endpoints, state, record, count = *sys.argv[1:4], int(sys.argv[4])
 with Client(endpoints, state_dir=state, record=record) as client:
     client.subscribe("orders")

@@ -17,7 +17,7 @@ import pytest
 from cluster.identity import Identity
 from cluster.local import LocalCluster
 from cluster.recovery import BACKUP_NAME
-from flotilla import Client, ClusterRecovered, Unavailable, UnknownClient, UnknownTopic
+from flotilla_client import Client, ClusterRecovered, Unavailable, UnknownClient, UnknownTopic
 from tests.conftest import ClusterFactory
 
 PATIENCE_S = 20
@@ -303,7 +303,16 @@ def test_the_command_line_says_what_is_lost_and_adopts(
 
     def flotilla(*words: str) -> tuple[int, str, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "flotilla.cli", "-e", nodes, "--state", tmp_path / "s", *words],
+            [
+                sys.executable,
+                "-m",
+                "flotilla_client.cli",
+                "-e",
+                nodes,
+                "--state",
+                tmp_path / "s",
+                *words,
+            ],
             capture_output=True,
             text=True,
             check=False,

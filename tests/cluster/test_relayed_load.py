@@ -10,8 +10,8 @@ from contextlib import closing
 import zmq
 
 from cluster.local import LocalCluster
-from flotilla import Client
-from flotilla.protocol import decode_reply
+from flotilla_client import Client
+from flotilla_client.protocol import decode_reply
 from tests.cluster.by_hand import ByHand
 from tests.conftest import ClusterFactory
 

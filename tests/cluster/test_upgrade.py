@@ -20,7 +20,7 @@ from cluster import local_cli
 from cluster.levels import BUILD
 from cluster.local import LocalCluster, LocalError
 from cluster.node import EXIT_DATA, EXIT_LEVEL
-from flotilla import Client, FlotillaError
+from flotilla_client import Client, FlotillaError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMMIT_OF_0_1: Final = "1c9d64969cde0df4281ad7a1346059d1beda6f18"

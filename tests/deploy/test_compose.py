@@ -18,14 +18,14 @@ from typing import Any, Final
 
 import pytest
 
-from flotilla import Client, FlotillaError
+from flotilla_client import Client, FlotillaError
 from tests.deploy import engine
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(engine.BUILD_TIMEOUT_S + 240)]
 
 FILE: Final = str(engine.ROOT / "deploy" / "compose.yaml")
 NODES: Final = ("n1", "n2", "n3")
-FLOTILLA: Final = (sys.executable, "-m", "flotilla.cli")
+FLOTILLA: Final = (sys.executable, "-m", "flotilla_client.cli")
 STATUS_MS_MAX: Final = 1_000  # a node answers at the end of its turn
 ANSWER_S_MAX: Final = 30.0  # readmission: some elections, and the copy of a small database
 POLL_S: Final = 0.05  # STATUS is asked: a node announces no progress

@@ -19,7 +19,7 @@ from chaos import truth
 from chaos.faults import FAULTS, support
 from chaos.targets import CLIENTS, Links, Weathers, await_leader, compose, leftovers
 from chaos.targets.compose import ComposeTarget
-from flotilla import Client
+from flotilla_client import Client
 from tests.deploy import engine
 from tests.deploy.test_compose import free_ports
 

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from flotilla.protocol import ERRORS, GET, PUT, REQUEST_ID, SUB, Reply, Request, unpack
+from flotilla_client.protocol import ERRORS, GET, PUT, REQUEST_ID, SUB, Reply, Request, unpack
 from tests.simulation.lab import Lab
 
 PATIENCE_S = (0.2, 1.0)  # before a client sends the same again, elsewhere

@@ -23,7 +23,7 @@ from cluster.identity import Identity
 from cluster.levels import BUILD, Build
 from cluster.membership import hello_of
 from cluster.replica import Replica, ReplicaSettings
-from flotilla.protocol import Reply, Request, decode_reply, encode_request
+from flotilla_client.protocol import Reply, Request, decode_reply, encode_request
 from tests.simulation.disk import LabDisk
 from tests.simulation.network import LabPeers, Net
 from tests.simulation.oracle import Oracle

@@ -16,7 +16,7 @@ from cluster.core import Core, Timing
 from cluster.messages import Message
 from cluster.raft import Raft
 from cluster.replica import Replica
-from flotilla.protocol import GET, PUT, REQUEST_ID, SUB, Request, unpack
+from flotilla_client.protocol import GET, PUT, REQUEST_ID, SUB, Request, unpack
 from tests.simulation.lab import Lab
 
 # Nobody campaigns and nobody steps down by itself within a test.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flotilla.protocol import Request
+from flotilla_client.protocol import Request
 from tests.simulation.lab import Lab
 
 

@@ -14,7 +14,7 @@ from cluster.membership import UNNAMED
 from cluster.recovery import Recovery
 from cluster.replica import WAITING_PERIOD_S
 from cluster.store import Delivery, Store
-from flotilla.protocol import GET, PUT, REQUEST_ID, Reply, Request, unpack
+from flotilla_client.protocol import GET, PUT, REQUEST_ID, Reply, Request, unpack
 from tests.simulation.lab import Lab
 from tests.simulation.schedules import Stage
 

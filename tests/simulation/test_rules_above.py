@@ -22,7 +22,7 @@ from cluster.messages import Hello
 from cluster.raft import Raft
 from cluster.replica import Replica
 from cluster.store import Store
-from flotilla.protocol import GET, Request
+from flotilla_client.protocol import GET, Request
 from tests.simulation.disk import LabDisk
 from tests.simulation.lab import Lab
 from tests.simulation.schedules import Stage, compare_with_and_without

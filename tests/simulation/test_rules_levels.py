@@ -16,7 +16,7 @@ from cluster.core import REGULAR
 from cluster.levels import BUILD, BUILD_0_1, Build, UnsupportedLevel
 from cluster.messages import AppendEntries, Entry, Hello
 from cluster.replica import Replica
-from flotilla.protocol import UPGRADE, Reply, Request
+from flotilla_client.protocol import UPGRADE, Reply, Request
 from tests.simulation.schedules import Stage, compare_with_and_without
 
 NEXT = Build("9.0", 1, 3)

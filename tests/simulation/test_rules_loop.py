@@ -15,7 +15,7 @@ from cluster.messages import AppendEntries
 from cluster.raft import Raft
 from cluster.store import Store
 from cluster.transport import RaftTransport
-from flotilla.protocol import GET, REQUEST_ID, Request
+from flotilla_client.protocol import GET, REQUEST_ID, Request
 from tests.simulation.schedules import Stage, compare_with_and_without
 
 # --- 7: nothing leaves before what it says is durable ---------------------------------------------

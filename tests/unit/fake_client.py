@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from chaos.workloads.control import Control
-from flotilla import (
+from flotilla_client import (
     Delivery,
     PutResult,
     SubscribeResult,

@@ -22,8 +22,8 @@ from typing import Any
 
 import zmq
 
-from flotilla import Client, protocol
-from flotilla.protocol import ACK, NAK, ProtocolError, Reply, Request
+from flotilla_client import Client, protocol
+from flotilla_client.protocol import ACK, NAK, ProtocolError, Reply, Request
 
 Fault = str | tuple[str, str, dict[str, Any]]
 DEADLINE_MS = 3_000  # an attempt is a third of it: tests of silence last that long

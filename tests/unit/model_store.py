@@ -20,7 +20,7 @@ from cluster.commands import (
     encode,
 )
 from cluster.store import Delivery, Done, Limits, Outcome, Refused
-from flotilla.protocol import pack, unpack
+from flotilla_client.protocol import pack, unpack
 
 Answer = tuple[str, dict[str, Any]]
 

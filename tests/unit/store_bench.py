@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.commands import Operation, Put, Register, Subscribe, encode
 from cluster.store import Delivery, Limits, Store
-from flotilla.protocol import pack, unpack
+from flotilla_client.protocol import pack, unpack
 from tests.unit.model_store import MEMBERS, SMALL, Answer, answer_of
 
 

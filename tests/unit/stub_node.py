@@ -16,7 +16,7 @@ from pathlib import Path
 import zmq
 
 from cluster.config import load
-from flotilla.protocol import ACK, Reply, decode_request, encode_reply
+from flotilla_client.protocol import ACK, Reply, decode_request, encode_reply
 
 
 def main() -> None:

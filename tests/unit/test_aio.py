@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flotilla import AsyncClient, Client, NotSubscribed, Unavailable
-from flotilla.protocol import GET, PUT
+from flotilla_client import AsyncClient, Client, NotSubscribed, Unavailable
+from flotilla_client.protocol import GET, PUT
 from tests.unit.fake_node import FakeCluster, FakeNode
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from flotilla import AsyncClient, BadRequest, Client, Closed, FlotillaError, TooLarge
-from flotilla.observer import Silent
+from flotilla_client import AsyncClient, BadRequest, Client, Closed, FlotillaError, TooLarge
+from flotilla_client.observer import Silent
 from tests.unit.fake_node import FakeNode, client_of
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -188,7 +188,7 @@ def test_a_closed_producer_says_so(node: FakeNode) -> None:
 
 def test_the_same_is_refused_without_asserts(tmp_path: Path) -> None:
     code = (
-        "from flotilla import Client\n"
+        "from flotilla_client import Client\n"
         "for options in ({'deadline_ms': 0}, {'observer': 1, 'record': 'r'}):\n"
         "    try: Client('127.0.0.1:1', **options)\n"
         "    except ValueError as error: print(error)\n"

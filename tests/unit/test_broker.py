@@ -12,7 +12,7 @@ from cluster import broker as broker_module
 from cluster import commands
 from cluster.broker import Answer, Broker, BrokerLimits
 from cluster.store import Store
-from flotilla.protocol import (
+from flotilla_client.protocol import (
     GET,
     PUT,
     REQUEST_ID,

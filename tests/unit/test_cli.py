@@ -14,9 +14,9 @@ import orjson
 import pexpect
 import pytest
 
-from flotilla import Client, cli
-from flotilla.protocol import GET, PUT
-from flotilla.version import VERSION
+from flotilla_client import Client, cli
+from flotilla_client.protocol import GET, PUT
+from flotilla_client.version import VERSION
 from tests.unit.fake_node import FakeNode, nak
 
 Run = Callable[..., tuple[int, bytes, bytes]]
@@ -42,7 +42,16 @@ def run(
 
 def _process(node: FakeNode, state: Path, *argv: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "flotilla.cli", "-e", node.endpoint, "--state", str(state), *argv],
+        [
+            sys.executable,
+            "-m",
+            "flotilla_client.cli",
+            "-e",
+            node.endpoint,
+            "--state",
+            str(state),
+            *argv,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -131,7 +140,7 @@ def test_colour_is_for_terminals_without_no_color(
     def seen(*argv: str, **environ: str) -> str:
         environ = {"PATH": os.environ["PATH"], "TERM": "xterm", "PYTHONPATH": "client"} | environ
         options = ["-e", node.endpoint, "--state", str(tmp_path / "state")]
-        command = ["-m", "flotilla.cli", *options, *argv]
+        command = ["-m", "flotilla_client.cli", *options, *argv]
         child = pexpect.spawn(sys.executable, command, env=environ, encoding="utf-8")
         child.expect(pexpect.EOF)
         child.close()
@@ -219,7 +228,7 @@ def test_a_follow_outlives_an_outage_and_says_when_it_begins_and_ends(
     with Client(node.endpoint, state_dir=node.new_directory()) as client:
         client.subscribe("t")
         code = (
-            "import sys; from flotilla import cli\n"
+            "import sys; from flotilla_client import cli\n"
             "cli.LOOK_S = 0.01; cli.SILENCE_S = 0.05; cli.FOLLOW_SILENCE_S = 0.2\n"
             "cli.FOLLOW_WAIT_MS = 50; sys.exit(cli.main(sys.argv[1:]))"
         )

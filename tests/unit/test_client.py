@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flotilla import (
+from flotilla_client import (
     BacklogFull,
     BadRequest,
     Client,
@@ -21,8 +21,8 @@ from flotilla import (
     Unavailable,
     UnknownClient,
 )
-from flotilla.client import endpoints_of
-from flotilla.protocol import (
+from flotilla_client.client import endpoints_of
+from flotilla_client.protocol import (
     BATCH_BYTES_MAX,
     GET,
     HEADER_BYTES_MAX,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flotilla import (
+from flotilla_client import (
     AsyncClient,
     Client,
     Fenced,
@@ -24,7 +24,7 @@ from flotilla import (
     TooMany,
     Unavailable,
 )
-from flotilla.protocol import (
+from flotilla_client.protocol import (
     GET,
     PUT,
     REQUEST_ID,
@@ -250,14 +250,14 @@ def test_an_observer_hears_of_a_put_before_it_is_sent_and_of_its_error(node: Fak
 # --- processes killed at chosen points ----------------------------------------------------------
 
 _PUBLISHER = """
-import sys; from flotilla import Client
+import sys; from flotilla_client import Client
 client = Client(sys.argv[1], state_dir=sys.argv[2])
 for text in sys.argv[3:]:
     client.put("t", text)
 """
 
 _SUBSCRIBER = """
-import sys; from flotilla import Client
+import sys; from flotilla_client import Client
 client = Client(sys.argv[1], state_dir=sys.argv[2])
 while delivery := client.get("t"):
     [message] = delivery

@@ -17,7 +17,7 @@ from cluster.commands import (
     encode,
 )
 from cluster.store import Store
-from flotilla.protocol import pack
+from flotilla_client.protocol import pack
 from tests.unit.model_store import (
     SMALL,
     answer_of,

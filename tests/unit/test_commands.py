@@ -26,7 +26,7 @@ from cluster.commands import (
     size_bytes,
 )
 from cluster.levels import BUILD
-from flotilla.protocol import (
+from flotilla_client.protocol import (
     ANY_TOPIC_COUNT_MAX,
     BATCH_BYTES_MAX,
     BATCH_COUNT_MAX,

@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from flotilla import cli, completion
-from flotilla.completion import SHELLS
+from flotilla_client import cli, completion
+from flotilla_client.completion import SHELLS
 
 COMMANDS: Final = set(completion._commands(cli.build_parser()))
 # The command as the script calls it: a table with a head, as `flotilla topics` prints it.

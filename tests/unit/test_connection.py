@@ -7,8 +7,8 @@ import time
 import pytest
 import zmq
 
-from flotilla.connection import Connection
-from flotilla.protocol import STATUS, Request, encode_request
+from flotilla_client.connection import Connection
+from flotilla_client.protocol import STATUS, Request, encode_request
 from tests.unit.fake_node import FakeNode
 
 STATUS_FRAMES = encode_request(Request(STATUS, "r.1"))

@@ -15,8 +15,8 @@ from chaos import crew as crew_module
 from chaos.client_faults import CLIENT_FAULTS
 from chaos.crew import Crew, CrewError
 from chaos.workloads import ClientConfig, kinds
-from flotilla.directory import DATABASE_NAME
-from flotilla.state import State
+from flotilla_client.directory import DATABASE_NAME
+from flotilla_client.state import State
 
 SECONDS_MAX = 30  # a Python process on a busy machine
 FOLLOWS = """

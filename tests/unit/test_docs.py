@@ -14,8 +14,8 @@ import pytest
 
 from cluster.config import load
 from cluster.store import Limits
-from flotilla import protocol
-from flotilla.version import VERSION
+from flotilla_client import protocol
+from flotilla_client.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 

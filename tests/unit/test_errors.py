@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-import flotilla
-from flotilla import errors
-from flotilla.errors import BY_CODE, FlotillaError, Refused, from_reply
-from flotilla.protocol import ERRORS, NAK, Reply, nak_body
-from flotilla.retry import ON_NAK
+import flotilla_client
+from flotilla_client import errors
+from flotilla_client.errors import BY_CODE, FlotillaError, Refused, from_reply
+from flotilla_client.protocol import ERRORS, NAK, Reply, nak_body
+from flotilla_client.retry import ON_NAK
 
 
 def _nak(code: str, **details: object) -> Reply:
@@ -46,7 +46,7 @@ def test_the_tree_in_the_docstring_shows_every_class_and_no_other() -> None:
 
     drawn = {_first_name(line) for line in _tree_lines()}
     assert drawn == names(FlotillaError)
-    assert drawn <= set(flotilla.__all__)
+    assert drawn <= set(flotilla_client.__all__)
 
 
 def _tree_lines() -> list[str]:

@@ -71,15 +71,15 @@ def test_a_single_library_that_is_missing_is_named(library: str) -> None:
 
 
 def test_without_the_client_library_it_is_asked_for() -> None:
-    ended = without(("flotilla",), "import flotilla_commands; flotilla_commands.node()")
+    ended = without(("flotilla_client",), "import flotilla_commands; flotilla_commands.node()")
     assert ended.returncode == 2
     assert ended.stderr.startswith("flotilla-node: needs the client library")
 
 
 def test_another_project_s_package_of_the_same_name_is_told(tmp_path: Path) -> None:
-    (tmp_path / "flotilla").mkdir()
-    (tmp_path / "flotilla" / "__init__.py").touch()
-    (tmp_path / "command.py").write_text("from flotilla.protocol import PUT")
+    (tmp_path / "flotilla_client").mkdir()
+    (tmp_path / "flotilla_client" / "__init__.py").touch()
+    (tmp_path / "command.py").write_text("from flotilla_client.protocol import PUT")
     code = "from cluster.extras import run; run('flotilla-node', 'command', 'cluster')"
     ended = subprocess.run(
         [sys.executable, "-S", "-c", code],  # without what an editable installation puts in between
@@ -89,8 +89,8 @@ def test_another_project_s_package_of_the_same_name_is_told(tmp_path: Path) -> N
         check=False,
     )
     assert ended.returncode == 2
-    where = tmp_path / "flotilla" / "__init__.py"
-    assert f"the package `flotilla` in {where} is another project's" in ended.stderr
+    where = tmp_path / "flotilla_client" / "__init__.py"
+    assert f"the package `flotilla_client` in {where} is another project's" in ended.stderr
 
 
 def test_a_module_of_ours_that_is_missing_is_a_defect_and_not_an_extra() -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from flotilla import AsyncClient, Client, FlotillaError
-from flotilla.protocol import PUT, REQUEST_ID
+from flotilla_client import AsyncClient, Client, FlotillaError
+from flotilla_client.protocol import PUT, REQUEST_ID
 from tests.unit.fake_node import FakeNode, client_of, texts_of
 
 CHILD_S = 20  # no child needs as long; one that hangs is killed and fails its test
@@ -135,7 +135,7 @@ def test_a_directory_is_free_when_its_owner_has_died_though_children_live(
     node: FakeNode, tmp_path: Path
 ) -> None:
     code = (
-        "import os, sys, time; from flotilla import Client\n"
+        "import os, sys, time; from flotilla_client import Client\n"
         "client = Client(sys.argv[1], state_dir=sys.argv[2]); client.open()\n"
         "if os.fork() == 0:\n"
         "    os.write(1, b'child\\n'); time.sleep(60); os._exit(0)\n"
@@ -291,7 +291,7 @@ def test_a_client_cannot_be_pickled_for_another_process(kind: type, node: FakeNo
 
 _SERVER = """
 import os, signal, sys
-from flotilla import Client, FlotillaError
+from flotilla_client import Client, FlotillaError
 client = Client(sys.argv[1], state_dir=sys.argv[2] or None, deadline_ms=5_000)  # at import
 client.put("t", "master")
 children = []

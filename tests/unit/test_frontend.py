@@ -12,7 +12,7 @@ from cluster.frontend import Frontend
 from cluster.levels import BUILD
 from cluster.messages import Message, Relay, RelayReply
 from cluster.relays import RELAY_MS_MAX
-from flotilla.protocol import (
+from flotilla_client.protocol import (
     GET,
     STATUS,
     TOPICS,

@@ -15,7 +15,7 @@ import pytest
 
 from chaos import history, payload
 from chaos.history import ClientObserver, HistoryError, Recorder
-from flotilla import Operation, Outcome
+from flotilla_client import Operation, Outcome
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

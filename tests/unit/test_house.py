@@ -31,15 +31,15 @@ MADE: Final = {  # by tools and runs; .gitignore names them
 
 # A package may import these packages of ours, itself aside.
 MAY_IMPORT: Final[Mapping[str, set[str]]] = {
-    "flotilla": set(),
-    "cluster": {"flotilla"},
-    "chaos": {"flotilla", "cluster", "analytics"},  # the twins, which need no Spark
+    "flotilla_client": set(),
+    "cluster": {"flotilla_client"},
+    "chaos": {"flotilla_client", "cluster", "analytics"},  # the twins, which need no Spark
     "analytics": set(),
 }
 # In these modules of the core nothing comes from the outside but as an argument.
 CORE: Final = (
-    "client/flotilla/protocol.py",
-    "client/flotilla/retry.py",
+    "client/flotilla_client/protocol.py",
+    "client/flotilla_client/retry.py",
     "cluster/broker.py",
     "cluster/commands.py",
     "cluster/replica.py",
@@ -57,13 +57,13 @@ KEEPERS: Final[Mapping[str, set[str]]] = {
         "cluster/transport.py",
     },
     "zmq": {
-        "client/flotilla/connection.py",
-        "client/flotilla/aio.py",
+        "client/flotilla_client/connection.py",
+        "client/flotilla_client/aio.py",
         "chaos/bench/wire.py",
     },
 }
 THE_CLIENTS_LIBRARIES: Final = {"zmq", "orjson"}
-A_COMMAND_LINE_S: Final = {"client/flotilla/cli.py", "client/flotilla/shell.py"}
+A_COMMAND_LINE_S: Final = {"client/flotilla_client/cli.py", "client/flotilla_client/shell.py"}
 
 SOURCES: Final = sorted(
     chain.from_iterable(
@@ -132,8 +132,8 @@ def test_a_library_is_imported_by_its_keepers_alone(file: Path) -> None:
 
 @every_source
 def test_the_client_needs_its_two_libraries_alone(file: Path) -> None:
-    if _package(file) == "flotilla":
-        imported = _imports(TREES[file]) - THE_CLIENTS_LIBRARIES - {"flotilla"}
+    if _package(file) == "flotilla_client":
+        imported = _imports(TREES[file]) - THE_CLIENTS_LIBRARIES - {"flotilla_client"}
         outside = imported - sys.stdlib_module_names
         assert not outside, f"{_name(file)} imports {outside}"
 

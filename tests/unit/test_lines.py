@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from flotilla.lines import Lines
-from flotilla.protocol import PUBLICATION_BYTES_MAX
+from flotilla_client.lines import Lines
+from flotilla_client.protocol import PUBLICATION_BYTES_MAX
 
 Pipe = tuple[Lines, int]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flotilla import Client
-from flotilla.errors import Unavailable
-from flotilla.protocol import PUT
+from flotilla_client import Client
+from flotilla_client.errors import Unavailable
+from flotilla_client.protocol import PUT
 from tests.unit.fake_node import FakeCluster, FakeNode, client_of, nak
 
 
@@ -75,9 +75,9 @@ def test_an_outage_does_not_fill_the_log(caplog: pytest.LogCaptureFixture, tmp_p
 def test_without_a_handler_nothing_is_written(node: FakeNode) -> None:
     code = (
         "import sys, flotilla\n"
-        "client = flotilla.Client('127.0.0.1:1', deadline_ms=200)\n"
+        "client = flotilla_client.Client('127.0.0.1:1', deadline_ms=200)\n"
         "try: client.put('t', 'x')\n"
-        "except flotilla.Unavailable: client.close()\n"
+        "except flotilla_client.Unavailable: client.close()\n"
     )
     environ = os.environ | {"PYTHONPATH": "client"}
     done = subprocess.run(

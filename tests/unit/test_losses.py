@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flotilla import (
+from flotilla_client import (
     AsyncClient,
     ClusterRecovered,
     CounterGap,
@@ -18,12 +18,12 @@ from flotilla import (
     Unavailable,
     UnknownClient,
 )
-from flotilla.losses import Losses, found
-from flotilla.protocol import EPOCHS_A_RECOVERY, GET, PUT, REQUEST_ID, SUB, TOPICS, pack
-from flotilla.state import State
+from flotilla_client.losses import Losses, found
+from flotilla_client.protocol import EPOCHS_A_RECOVERY, GET, PUT, REQUEST_ID, SUB, TOPICS, pack
+from flotilla_client.state import State
 from tests.unit.fake_node import IMPATIENT_MS, FakeClient, FakeNode, client_of, nak, texts_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::flotilla.UnheardWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::flotilla_client.UnheardWarning")
 BATCH = pack([b"a", b"b"])
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flotilla import AsyncClient, Client, PutResult, Unavailable, UnheardWarning
-from flotilla.operations import _was_stored
-from flotilla.protocol import PUT
+from flotilla_client import AsyncClient, Client, PutResult, Unavailable, UnheardWarning
+from flotilla_client.operations import _was_stored
+from flotilla_client.protocol import PUT
 from tests.unit.fake_node import IMPATIENT_MS, FakeNode, client_of
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from flotilla import CounterGap, Unavailable
-from flotilla.observer import Silent
-from flotilla.operations import Operations, PutResult
-from flotilla.pipeline import Pipeline
-from flotilla.protocol import ACK, NAK, Reply, Request, decode_request
-from flotilla.retry import Routes
-from flotilla.state import State
-from flotilla.window import Queue
+from flotilla_client import CounterGap, Unavailable
+from flotilla_client.observer import Silent
+from flotilla_client.operations import Operations, PutResult
+from flotilla_client.pipeline import Pipeline
+from flotilla_client.protocol import ACK, NAK, Reply, Request, decode_request
+from flotilla_client.retry import Routes
+from flotilla_client.state import State
+from flotilla_client.window import Queue
 
 DEADLINE_MS = 3_000.0
 

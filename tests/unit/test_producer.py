@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flotilla import (
+from flotilla_client import (
     BacklogFull,
     Client,
     Fenced,
@@ -22,8 +22,8 @@ from flotilla import (
     Unavailable,
     producer,
 )
-from flotilla.producer import Producer
-from flotilla.protocol import GET, PUT
+from flotilla_client.producer import Producer
+from flotilla_client.protocol import GET, PUT
 from tests.unit.fake_node import FakeCluster, FakeNode, nak
 
 IMPATIENT_MS = 300

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flotilla.protocol import PUT
+from flotilla_client.protocol import PUT
 from tests.unit.fake_node import FakeNode, client_of
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -20,7 +20,7 @@ DEADLINE_MS = 5_000
 
 _BEGIN = f"""
 import asyncio, multiprocessing, os, sys, threading, time
-from flotilla import AsyncClient, Client
+from flotilla_client import AsyncClient, Client
 endpoint, state, deadline_ms = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
 
 def publish(count={SENDS}, topic="t"):
@@ -136,7 +136,7 @@ def test_several_producers_end_within_one_deadline(node: FakeNode) -> None:
         "publish(1)\nfor topic in 'uvwxyz': client.producer(topic).send('a')\n"
         "begun = time.monotonic()\n"
         "import atexit; atexit.register(lambda: None)\n"
-        "import flotilla.producer as p; p._finish_at_exit(); print(time.monotonic() - begun)"
+        "import flotilla_client.producer as p; p._finish_at_exit(); print(time.monotonic() - begun)"
     )
     done = _run(node, code, None, deadline_ms=1_500)
     assert float(done.stdout) < 3

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flotilla.protocol import (
+from flotilla_client.protocol import (
     ACK,
     ANY_TOPIC_COUNT_MAX,
     BATCH_BYTES_MAX,

@@ -11,7 +11,7 @@ from cluster import publications
 from cluster.commands import Advance, Put, Register, Subscribe, Unsubscribe
 from cluster.store import Delivery, Limits, Store
 from cluster.topics import STALE_CURSORS_MIN
-from flotilla.protocol import pack, unpack
+from flotilla_client.protocol import pack, unpack
 from tests.unit.store_bench import Bench
 
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import pytest
 
-from flotilla import AlreadyReading, AsyncClient, Client, NotDelivered, NotSubscribed
-from flotilla.reading import ACKS
-from flotilla.state import State
+from flotilla_client import AlreadyReading, AsyncClient, Client, NotDelivered, NotSubscribed
+from flotilla_client.reading import ACKS
+from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, client_of, texts_of
 
 WAIT_S: Final = 30
@@ -421,7 +421,7 @@ def test_an_asynchronous_client_is_closed_as_the_other(node: FakeNode, tmp_path:
 
 READER: Final = """
 import sys
-from flotilla import Client
+from flotilla_client import Client
 
 endpoint, state, ack = sys.argv[1:]
 with Client(endpoint, state) as client:

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from flotilla import AsyncClient, Client, RecordError, cli, recording
-from flotilla.protocol import GET, PUT
-from flotilla.recording import Recorder, Recording, digests
-from flotilla.state import State
+from flotilla_client import AsyncClient, Client, RecordError, cli, recording
+from flotilla_client.protocol import GET, PUT
+from flotilla_client.recording import Recorder, Recording, digests
+from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, client_of, nak
 
 Row = dict[str, Any]
@@ -190,7 +190,7 @@ def test_hosts_are_told_apart_by_their_boot(monkeypatch: pytest.MonkeyPatch) -> 
 # --- one directory, many processes --------------------------------------------------------------
 
 _CLIENT = """
-import sys; from flotilla import Client
+import sys; from flotilla_client import Client
 with Client(sys.argv[1], state_dir=sys.argv[2] + sys.argv[3], record=sys.argv[2]) as client:
     client.subscribe(sys.argv[3])
 """
@@ -211,7 +211,7 @@ def test_processes_that_begin_together_record_one_run_in_files_of_their_own(
 
 
 _PUBLISHER = """
-import sys; from flotilla import Client
+import sys; from flotilla_client import Client
 Client(sys.argv[1], record=sys.argv[2]).put("t", "a")
 """
 

@@ -33,7 +33,7 @@ from cluster.recovery import (
 )
 from cluster.store import Done, Limits, Refused, Store
 from cluster.tables import row_crc
-from flotilla.protocol import EPOCHS_A_RECOVERY, pack
+from flotilla_client.protocol import EPOCHS_A_RECOVERY, pack
 
 MEMBERS = {"n1": "one", "n2": "two", "n3": "three"}
 FIRST = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flotilla.protocol import STATUS, TOPICS, Request
+from flotilla_client.protocol import STATUS, TOPICS, Request
 from tests.simulation.lab import Lab
 from tests.simulation.schedules import Stage
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flotilla.errors import BacklogFull, FlotillaError, TooLarge, Unavailable
-from flotilla.operations import slices
-from flotilla.protocol import ACK, ERRORS, NAK, Reply, nak_body
-from flotilla.retry import (
+from flotilla_client.errors import BacklogFull, FlotillaError, TooLarge, Unavailable
+from flotilla_client.operations import slices
+from flotilla_client.protocol import ACK, ERRORS, NAK, Reply, nak_body
+from flotilla_client.retry import (
     ATTEMPT_MS,
     ATTEMPTS_MIN,
     BACKOFF_MS_MAX,

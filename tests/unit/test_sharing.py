@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from flotilla import Client, cli
-from flotilla.directory import DATABASE_NAME, LOCK_NAME
-from flotilla.errors import Fenced, StateInUse, StateUnusable
-from flotilla.protocol import GET, PUT, REQUEST_ID
-from flotilla.sharing import SharedClient
-from flotilla.state import State
+from flotilla_client import Client, cli
+from flotilla_client.directory import DATABASE_NAME, LOCK_NAME
+from flotilla_client.errors import Fenced, StateInUse, StateUnusable
+from flotilla_client.protocol import GET, PUT, REQUEST_ID
+from flotilla_client.sharing import SharedClient
+from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, texts_of
 
 DEADLINE_MS = 3_000
@@ -42,7 +42,16 @@ def shared(node: FakeNode, directory: str, deadline_ms: int = DEADLINE_MS) -> Sh
 def terminal(node: FakeNode, directory: str, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command in a process of its own; it is gone afterwards."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "flotilla.cli", "-e", node.endpoint, "--state", directory, *argv],
+        [
+            sys.executable,
+            "-m",
+            "flotilla_client.cli",
+            "-e",
+            node.endpoint,
+            "--state",
+            directory,
+            *argv,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -226,7 +235,17 @@ def test_put_of_lines_that_never_pause_lets_others_in(
 ) -> None:
     assert ran(directory, "sub", "t")[0] == 0
     source = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
-    command = ["-m", "flotilla.cli", "-e", node.endpoint, "--state", directory, "put", "t", "-"]
+    command = [
+        "-m",
+        "flotilla_client.cli",
+        "-e",
+        node.endpoint,
+        "--state",
+        directory,
+        "put",
+        "t",
+        "-",
+    ]
     endless = subprocess.Popen(
         [sys.executable, *command], stdin=source.stdout, env=os.environ | {"PYTHONPATH": "client"}
     )

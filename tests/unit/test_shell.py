@@ -12,8 +12,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from flotilla.errors import Unavailable
-from flotilla.shell import Shell
+from flotilla_client.errors import Unavailable
+from flotilla_client.shell import Shell
 from tests.unit.fake_node import FakeNode
 
 PATIENCE_S = 15
@@ -96,7 +96,7 @@ def terminal(tmp_path: Path) -> Iterator[pexpect.spawn]:
     with FakeNode() as node:
         terminal = pexpect.spawn(
             sys.executable,
-            ["-m", "flotilla.cli", "-e", node.endpoint, "--state", str(tmp_path), "shell"],
+            ["-m", "flotilla_client.cli", "-e", node.endpoint, "--state", str(tmp_path), "shell"],
             env=os.environ | {"PYTHONPATH": "client", "TERM": "dumb"},
             timeout=PATIENCE_S,
         )
@@ -144,7 +144,7 @@ def test_of_a_script_only_the_output_is_shown_and_a_failure_is_the_exit_code(
     with FakeNode() as node:
         arguments = ["-e", node.endpoint, "--state", str(tmp_path)]
         done = subprocess.run(
-            [sys.executable, "-m", "flotilla.cli", *arguments, "shell"],
+            [sys.executable, "-m", "flotilla_client.cli", *arguments, "shell"],
             input=script,
             capture_output=True,
             env=os.environ | {"PYTHONPATH": "client"},

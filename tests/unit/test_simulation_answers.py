@@ -11,7 +11,7 @@ from chaos.simulation.claims import Claims
 from chaos.simulation.reads import Reads
 from cluster import commands
 from cluster.commands import Put, Subscribe, Unsubscribe
-from flotilla.protocol import ACK, NAK, SUB, Reply, Request, encode_reply
+from flotilla_client.protocol import ACK, NAK, SUB, Reply, Request, encode_reply
 
 REGULAR = b"\0"
 

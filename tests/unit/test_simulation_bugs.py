@@ -25,10 +25,10 @@ import cluster.tables
 import cluster.topics
 import cluster.transport
 import cluster.upkeep
-import flotilla.operations
-import flotilla.protocol
-import flotilla.retry
-import flotilla.state
+import flotilla_client.operations
+import flotilla_client.protocol
+import flotilla_client.retry
+import flotilla_client.state
 from analytics import twins
 from chaos.simulation.bugs import BUGS, SEEDS_MAX, Bug
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
@@ -54,10 +54,10 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.topics,
     cluster.transport,
     cluster.upkeep,
-    flotilla.operations,
-    flotilla.protocol,
-    flotilla.retry,
-    flotilla.state,
+    flotilla_client.operations,
+    flotilla_client.protocol,
+    flotilla_client.retry,
+    flotilla_client.state,
 )
 
 every_bug = pytest.mark.parametrize("planted", BUGS.values(), ids=lambda planted: planted.name)

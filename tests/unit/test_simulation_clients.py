@@ -15,8 +15,8 @@ from chaos.simulation.clients import Caller, Process, Script, SimClient
 from chaos.simulation.crowd import Crowd
 from chaos.simulation.pipes import BATCH_BYTES, Pipe
 from chaos.simulation.scripts import Role
-from flotilla import FlotillaError, Operation, Outcome
-from flotilla.protocol import (
+from flotilla_client import FlotillaError, Operation, Outcome
+from flotilla_client.protocol import (
     ACK,
     GET,
     PUT,
@@ -28,7 +28,7 @@ from flotilla.protocol import (
     encode_reply,
     pack,
 )
-from flotilla.reading import Delivery
+from flotilla_client.reading import Delivery
 
 NODES = ("a", "b", "c")
 RUN_ID = "00000000-0000-0000-0000-000000000001"

@@ -25,9 +25,9 @@ from chaos.simulation.world import World
 from cluster import commands
 from cluster.commands import Advance, Put
 from cluster.journal import Journal
-from flotilla import CounterGap, Fenced, NotSubscribed, Operation, Outcome
-from flotilla.protocol import pack
-from flotilla.reading import Delivery
+from flotilla_client import CounterGap, Fenced, NotSubscribed, Operation, Outcome
+from flotilla_client.protocol import pack
+from flotilla_client.reading import Delivery
 
 ROLES = [
     {"topics": ["t"], "puts": 1.0, "pause_s": 0.05},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.simulation.subscriptions import Subscriptions
-from flotilla import Operation, Outcome
+from flotilla_client import Operation, Outcome
 
 OK, UNKNOWN, REFUSED = (
     Outcome(1),

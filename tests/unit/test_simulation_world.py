@@ -15,7 +15,7 @@ from chaos.simulation.plan import Action, Plan
 from chaos.simulation.world import ACTIONS, KNOBS, World
 from cluster.messages import Barrier
 from cluster.replica import Replica
-from flotilla.protocol import (
+from flotilla_client.protocol import (
     GET,
     PUT,
     REQUEST_ID,

@@ -18,7 +18,7 @@ from cluster.files import DISK
 from cluster.messages import SnapshotChunk
 from cluster.snapshots import DamagedCopy, Download, SnapshotInfo, install, make_copy, read_chunk
 from cluster.store import Store
-from flotilla.protocol import pack
+from flotilla_client.protocol import pack
 from tests.unit.model_store import MEMBERS, SMALL, random_payloads
 from tests.unit.store_bench import Bench as StoreBench
 

@@ -17,11 +17,18 @@ from types import FrameType
 
 import pytest
 
-from flotilla import state as state_module
-from flotilla.directory import DATABASE_NAME, LOCK_NAME
-from flotilla.errors import Closed, OutboxFull, StateDamaged, StateError, StateInUse, StateUnusable
-from flotilla.protocol import pack
-from flotilla.state import SCHEMA_VERSION, Entry, State
+from flotilla_client import state as state_module
+from flotilla_client.directory import DATABASE_NAME, LOCK_NAME
+from flotilla_client.errors import (
+    Closed,
+    OutboxFull,
+    StateDamaged,
+    StateError,
+    StateInUse,
+    StateUnusable,
+)
+from flotilla_client.protocol import pack
+from flotilla_client.state import SCHEMA_VERSION, Entry, State
 
 ONE = pack([b"one"])
 TWO = pack([b"two", b"three"])
@@ -68,7 +75,7 @@ def test_a_second_process_is_told_the_directory_and_the_pid(tmp_path: Path) -> N
 
 def test_a_killed_process_leaves_no_lock_behind(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib; from flotilla.state import State\n"
+        "import sys, pathlib; from flotilla_client.state import State\n"
         "state = State(pathlib.Path(sys.argv[1])); state.raise_cursor('t', 5)\n"
         "print('ready', flush=True); sys.stdin.read()"
     )

@@ -21,7 +21,7 @@ from cluster.commands import (
 from cluster.publications import Publications
 from cluster.store import Delivery, Limits, Refused, Store
 from cluster.topics import Topic, Topics
-from flotilla.protocol import INTEGER_MAX, TEXT_HEADER_BYTES_MAX, pack
+from flotilla_client.protocol import INTEGER_MAX, TEXT_HEADER_BYTES_MAX, pack
 from tests.unit import model_store
 from tests.unit.model_store import (
     CLIENTS,

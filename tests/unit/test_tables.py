@@ -20,7 +20,7 @@ from cluster.commands import (
     encode,
 )
 from cluster.store import CorruptStore, Store
-from flotilla.protocol import pack
+from flotilla_client.protocol import pack
 from tests.unit.model_store import (
     MEMBERS,
     SMALL,

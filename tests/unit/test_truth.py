@@ -21,7 +21,7 @@ from cluster import commands
 from cluster.commands import Advance, Operation, Put, Register, Subscribe
 from cluster.journal import Journal
 from cluster.store import Store
-from flotilla.protocol import pack
+from flotilla_client.protocol import pack
 
 REGULAR = b"\0"
 NO_OP = b"\1"

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-import flotilla
-from flotilla import (
+import flotilla_client
+from flotilla_client import (
     AlreadyReading,
     AsyncClient,
     Busy,
@@ -25,10 +25,10 @@ from flotilla import (
     Overloaded,
     Unavailable,
 )
-from flotilla import connection as connection_module
-from flotilla import producer as producer_module
-from flotilla.observer import Operation, Outcome, Silent
-from flotilla.protocol import GET, PUT
+from flotilla_client import connection as connection_module
+from flotilla_client import producer as producer_module
+from flotilla_client.observer import Operation, Outcome, Silent
+from flotilla_client.protocol import GET, PUT
 from tests.unit.fake_node import FakeNode, client_of
 
 DEADLINE_MS = 800
@@ -255,7 +255,7 @@ def test_many_tasks_at_a_full_queue_all_end_at_the_deadline(
             out._producer.deadline_ms = DEADLINE_MS
             await asyncio.gather(*[timed(out) for _ in range(60)])
 
-    with pytest.warns(flotilla.UnheardWarning):
+    with pytest.warns(flotilla_client.UnheardWarning):
         asyncio.run(scenario())
 
 

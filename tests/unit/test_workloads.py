@@ -23,7 +23,7 @@ from chaos.workloads.publisher import BEHIND_S_MAX, Pace, PublisherProcess, Text
 from chaos.workloads.recording import MortalObserver
 from chaos.workloads.subscriber import SubscriberProcess
 from chaos.workloads.visitor import VisitorProcess
-from flotilla import (
+from flotilla_client import (
     Delivery,
     Fenced,
     Operation,
@@ -31,7 +31,7 @@ from flotilla import (
     PutResult,
     Unavailable,
 )
-from flotilla.protocol import PUBLICATION_BYTES_MAX
+from flotilla_client.protocol import PUBLICATION_BYTES_MAX
 from tests.unit.fake_client import FakeClient, FakeProducer, Line
 
 TOPICS = ("a", "b")
@@ -373,7 +373,7 @@ import sys
 from pathlib import Path
 from chaos.history import Recorder
 from chaos.workloads.recording import MortalObserver
-from flotilla import Operation, Outcome
+from flotilla_client import Operation, Outcome
 with Recorder(Path(sys.argv[1]), "p", "r") as recorder:
     observer = MortalObserver(recorder)
     observer.arm(sys.argv[2], int(sys.argv[3]))

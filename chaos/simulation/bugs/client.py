@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
-from flotilla.errors import FlotillaError
-from flotilla.operations import Operations, PutResult, Steps
-from flotilla.reading import Delivery, Reader, Readers
-from flotilla.retry import Action, Exchange
-from flotilla.state import Entry, State
+from flotilla_client.errors import FlotillaError
+from flotilla_client.operations import Operations, PutResult, Steps
+from flotilla_client.reading import Delivery, Reader, Readers
+from flotilla_client.retry import Action, Exchange
+from flotilla_client.state import Entry, State
 
 _silent: Final = Exchange.silent
 _get: Final = Operations.get

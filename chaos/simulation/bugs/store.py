@@ -16,7 +16,7 @@ from cluster.commands import Advance, Operation, Put, Subscribe, Unsubscribe
 from cluster.outcomes import Done, Outcome, Refused
 from cluster.store import Store
 from cluster.topics import Subscription, Topic, Topics
-from flotilla.protocol import GET, Request
+from flotilla_client.protocol import GET, Request
 
 _request: Final = Broker.request
 _apply: Final = Store.apply

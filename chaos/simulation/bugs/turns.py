@@ -17,7 +17,7 @@ from cluster.messages import RequestVote
 from cluster.raft import Raft
 from cluster.store import Delivery, Store
 from cluster.transport import _RECEIVE, RaftTransport
-from flotilla.protocol import ERRORS, PUT, Request
+from flotilla_client.protocol import ERRORS, PUT, Request
 
 _made: Final = RaftTransport.__init__
 _tick: Final = Raft.tick

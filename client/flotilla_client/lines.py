@@ -10,7 +10,7 @@ import select
 from collections import deque
 from typing import Final
 
-from flotilla.protocol import PUBLICATION_BYTES_MAX
+from flotilla_client.protocol import PUBLICATION_BYTES_MAX
 
 READ_BYTES: Final = 256 * 1024
 

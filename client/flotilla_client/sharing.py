@@ -23,11 +23,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from flotilla.client import Client
-from flotilla.directory import Shared
-from flotilla.errors import Fenced
-from flotilla.reading import Delivery
-from flotilla.state import OUTBOX_BYTES_MAX, State, Statement
+from flotilla_client.client import Client
+from flotilla_client.directory import Shared
+from flotilla_client.errors import Fenced
+from flotilla_client.reading import Delivery
+from flotilla_client.state import OUTBOX_BYTES_MAX, State, Statement
 
 # The epoch that this session has taken up. A table of its own, as with `provisional`.
 _SESSION: Final = "CREATE TABLE IF NOT EXISTS session (epoch INTEGER NOT NULL)"

@@ -23,8 +23,8 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from flotilla import checks, losses, protocol
-from flotilla.errors import (
+from flotilla_client import checks, losses, protocol
+from flotilla_client.errors import (
     BY_CODE,
     BacklogFull,
     BadRequest,
@@ -40,12 +40,12 @@ from flotilla.errors import (
     UnheardWarning,
     UnknownClient,
 )
-from flotilla.losses import Losses
-from flotilla.observer import Observer, Operation, Outcome
-from flotilla.protocol import ProtocolError, Reply, Request
-from flotilla.reading import Delivery, Readers
-from flotilla.retry import Done
-from flotilla.state import Entry, State
+from flotilla_client.losses import Losses
+from flotilla_client.observer import Observer, Operation, Outcome
+from flotilla_client.protocol import ProtocolError, Reply, Request
+from flotilla_client.reading import Delivery, Readers
+from flotilla_client.retry import Done
+from flotilla_client.state import Entry, State
 
 RESUMES_MAX: Final = 3  # each needs another process that resumes the same id at the same moment
 GET_SLICE_MS: Final = 5_000  # a parked GET's dead node is noticed that much later, no more
@@ -615,7 +615,9 @@ def _was_stored(body: Mapping[str, Any]) -> bool | None:
 def _level_of_caller() -> int:
     """Return the `stacklevel` (of who called this) of the first function that is not ours."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "flotilla":
+    while (
+        frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "flotilla_client"
+    ):
         frame, level = frame.f_back, level + 1
     return level
 

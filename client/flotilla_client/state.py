@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from flotilla.directory import DATABASE_NAME, Sole, unusable
-from flotilla.errors import Closed, FlotillaError, OutboxFull, StateDamaged, StateError
+from flotilla_client.directory import DATABASE_NAME, Sole, unusable
+from flotilla_client.errors import Closed, FlotillaError, OutboxFull, StateDamaged, StateError
 
 SCHEMA_VERSION: Final = 1
 OUTBOX_BYTES_MAX: Final = 256 * 1024 * 1024  # a producer's memory of an outage, on the user's disk

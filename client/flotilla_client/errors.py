@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-from flotilla.protocol import ERRORS, Reply
+from flotilla_client.protocol import ERRORS, Reply
 
 
 class FlotillaError(Exception):

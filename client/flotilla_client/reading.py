@@ -25,9 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from flotilla.errors import AlreadyReading, NotDelivered, NotSubscribed
-from flotilla.observer import Handling, HandlingObserver, Observer
-from flotilla.state import State
+from flotilla_client.errors import AlreadyReading, NotDelivered, NotSubscribed
+from flotilla_client.observer import Handling, HandlingObserver, Observer
+from flotilla_client.state import State
 
 Ack = Literal["auto", "manual", "at-most-once"]
 ACKS: Final = get_args(Ack)

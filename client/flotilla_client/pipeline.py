@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, Protocol
 
-from flotilla.connection import with_endpoints
-from flotilla.errors import CounterGap, FlotillaError, OutboxFull, Recovered, Unavailable
-from flotilla.operations import REFUSED_FOREVER, Operations, PutResult
-from flotilla.protocol import Reply, encode_request, pack
-from flotilla.retry import (
+from flotilla_client.connection import with_endpoints
+from flotilla_client.errors import CounterGap, FlotillaError, OutboxFull, Recovered, Unavailable
+from flotilla_client.operations import REFUSED_FOREVER, Operations, PutResult
+from flotilla_client.protocol import Reply, encode_request, pack
+from flotilla_client.retry import (
     TELLING,
     Action,
     Close,
@@ -37,8 +37,8 @@ from flotilla.retry import (
     Send,
     attempt_timeout_ms,
 )
-from flotilla.state import Entry
-from flotilla.window import Batch, Queue, Queued
+from flotilla_client.state import Entry
+from flotilla_client.window import Batch, Queue, Queued
 
 OUTBOX_RETRY_MS: Final = 50  # between looks at a full outbox: an acknowledgment frees it, soon
 IDLE_MS: Final = 1000  # between looks where nothing is under way

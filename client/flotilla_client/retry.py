@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flotilla.errors import FlotillaError, Unavailable, from_reply
-from flotilla.log import LOG
-from flotilla.protocol import ERRORS, Reply
+from flotilla_client.errors import FlotillaError, Unavailable, from_reply
+from flotilla_client.log import LOG
+from flotilla_client.protocol import ERRORS, Reply
 
 DEADLINE_MS: Final = 15_000  # an operation's patience: above two elections and a silent node
 ATTEMPT_MS: Final = 2_500  # silence that long means a dead node or link: above one election

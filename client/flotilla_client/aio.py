@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 import zmq
 import zmq.asyncio
 
-from flotilla.client import (
+from flotilla_client.client import (
     DEADLINE_MS_MAX,
     MESSAGES_COUNT,
     MESSAGES_WAIT_MS,
@@ -33,7 +33,7 @@ from flotilla.client import (
     Session,
     now_ms,
 )
-from flotilla.connection import (
+from flotilla_client.connection import (
     CONNECT_MS_MAX,
     LOOKUP_MS_MAX,
     Link,
@@ -43,18 +43,18 @@ from flotilla.connection import (
     why_unsent,
     with_endpoints,
 )
-from flotilla.errors import FlotillaError
-from flotilla.forks import PerProcess
-from flotilla.losses import Losses
-from flotilla.observer import Observer
-from flotilla.operations import (
+from flotilla_client.errors import FlotillaError
+from flotilla_client.forks import PerProcess
+from flotilla_client.losses import Losses
+from flotilla_client.observer import Observer
+from flotilla_client.operations import (
     Ask,
     Operations,
     PutResult,
     Steps,
     SubscribeResult,
 )
-from flotilla.producer import (
+from flotilla_client.producer import (
     BATCH_BYTES,
     IN_FLIGHT_MAX,
     LINGER_MS,
@@ -62,8 +62,8 @@ from flotilla.producer import (
     Producer,
     queue_full,
 )
-from flotilla.protocol import Reply, encode_request
-from flotilla.reading import (
+from flotilla_client.protocol import Reply, encode_request
+from flotilla_client.reading import (
     Ack,
     Delivery,
     Loop,
@@ -74,7 +74,7 @@ from flotilla.reading import (
     check_ack,
     this_task,
 )
-from flotilla.retry import (
+from flotilla_client.retry import (
     DEADLINE_MS,
     Action,
     Close,
@@ -85,8 +85,8 @@ from flotilla.retry import (
     Pause,
     Send,
 )
-from flotilla.state import OUTBOX_BYTES_MAX
-from flotilla.turns import busy
+from flotilla_client.state import OUTBOX_BYTES_MAX
+from flotilla_client.turns import busy
 
 T = TypeVar("T")
 LOOK_S: Final = 0.005  # about one fsync: what is waited for takes longer

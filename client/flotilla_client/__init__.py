@@ -1,11 +1,11 @@
-"""Flotilla's client library: `from flotilla import Client`.
+"""Flotilla's client library: `from flotilla_client import Client`.
 
 What lives here: the public names. What must not: code.
 """
 
-from flotilla.aio import AsyncClient, AsyncProducer
-from flotilla.client import Client
-from flotilla.errors import (
+from flotilla_client.aio import AsyncClient, AsyncProducer
+from flotilla_client.client import Client
+from flotilla_client.errors import (
     AlreadyAcknowledged,
     AlreadyReading,
     BacklogFull,
@@ -42,11 +42,11 @@ from flotilla.errors import (
     UnknownClient,
     UnknownTopic,
 )
-from flotilla.losses import Losses
-from flotilla.observer import Handling, HandlingObserver, Observer, Operation, Outcome
-from flotilla.operations import PutResult, SubscribeResult
-from flotilla.producer import Producer
-from flotilla.reading import Delivery, Message
+from flotilla_client.losses import Losses
+from flotilla_client.observer import Handling, HandlingObserver, Observer, Operation, Outcome
+from flotilla_client.operations import PutResult, SubscribeResult
+from flotilla_client.producer import Producer
+from flotilla_client.reading import Delivery, Message
 
 __all__ = [
     "AlreadyAcknowledged",

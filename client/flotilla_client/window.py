@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from flotilla.errors import FlotillaError
-from flotilla.observer import Operation
-from flotilla.operations import PutResult
-from flotilla.protocol import BATCH_COUNT_MAX
-from flotilla.retry import Done
-from flotilla.state import Entry
+from flotilla_client.errors import FlotillaError
+from flotilla_client.observer import Operation
+from flotilla_client.operations import PutResult
+from flotilla_client.protocol import BATCH_COUNT_MAX
+from flotilla_client.retry import Done
+from flotilla_client.state import Entry
 
 
 @dataclass(frozen=True, slots=True)

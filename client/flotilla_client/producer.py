@@ -19,16 +19,16 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Final, Self
 
-from flotilla.batches import as_bytes
-from flotilla.connection import Connection
-from flotilla.errors import Closed, FlotillaError, Overloaded, Unavailable
-from flotilla.forks import forked
-from flotilla.operations import Operations, PutResult
-from flotilla.pipeline import Pipeline
-from flotilla.retry import (
+from flotilla_client.batches import as_bytes
+from flotilla_client.connection import Connection
+from flotilla_client.errors import Closed, FlotillaError, Overloaded, Unavailable
+from flotilla_client.forks import forked
+from flotilla_client.operations import Operations, PutResult
+from flotilla_client.pipeline import Pipeline
+from flotilla_client.retry import (
     Routes,
 )
-from flotilla.window import Queue
+from flotilla_client.window import Queue
 
 LINGER_MS: Final = 5  # about one fsync: waiting longer than the broker does gains nothing
 LINGER_MS_MAX: Final = 3_600_000  # an hour; whoever wants more wants to collect by himself

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import orjson
 
-from flotilla.error_table import ERRORS as ERRORS
-from flotilla.error_table import ErrorRow as ErrorRow
-from flotilla.error_table import ProtocolError as ProtocolError
-from flotilla.error_table import nak_body as nak_body
+from flotilla_client.error_table import ERRORS as ERRORS
+from flotilla_client.error_table import ErrorRow as ErrorRow
+from flotilla_client.error_table import ProtocolError as ProtocolError
+from flotilla_client.error_table import nak_body as nak_body
 
 PROTOCOL_VERSION: Final = 1
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from flotilla.errors import Forked
+from flotilla_client.errors import Forked
 
 T = TypeVar("T")
 

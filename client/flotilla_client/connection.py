@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import zmq
 
-from flotilla.errors import FlotillaError
-from flotilla.protocol import MESSAGE_BYTES_MAX, ProtocolError, Reply, decode_reply
+from flotilla_client.errors import FlotillaError
+from flotilla_client.protocol import MESSAGE_BYTES_MAX, ProtocolError, Reply, decode_reply
 
 CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time counts as silent
 REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so sends do not block

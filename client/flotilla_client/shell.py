@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from flotilla.errors import FlotillaError
+from flotilla_client.errors import FlotillaError
 
 HISTORY_LINES_MAX: Final = 1_000  # a file that a person can read
 VERBS: Final = ("sub", "unsub", "put", "get", "topics", "status", "upgrade")

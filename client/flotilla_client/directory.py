@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from flotilla.errors import StateInUse, StateUnusable
+from flotilla_client.errors import StateInUse, StateUnusable
 
 DATABASE_NAME: Final = "client.db"
 LOCK_NAME: Final = "lock"

@@ -23,18 +23,25 @@ from typing import Any, Final
 
 import orjson
 
-from flotilla import directory
-from flotilla.arguments import OneText, ShowVersion, count, deadline_s, endpoints_type, seconds
-from flotilla.client import Client, now_ms
-from flotilla.completion import SHELLS
-from flotilla.errors import FlotillaError, StateInUse, Unavailable, UnheardWarning
-from flotilla.lines import Lines
-from flotilla.operations import PutResult
-from flotilla.producer import Producer
-from flotilla.reading import Delivery, Message
-from flotilla.sharing import SharedClient
-from flotilla.shell import Shell
-from flotilla.terminal import BOLD, GREEN, RED, painted
+from flotilla_client import directory
+from flotilla_client.arguments import (
+    OneText,
+    ShowVersion,
+    count,
+    deadline_s,
+    endpoints_type,
+    seconds,
+)
+from flotilla_client.client import Client, now_ms
+from flotilla_client.completion import SHELLS
+from flotilla_client.errors import FlotillaError, StateInUse, Unavailable, UnheardWarning
+from flotilla_client.lines import Lines
+from flotilla_client.operations import PutResult
+from flotilla_client.producer import Producer
+from flotilla_client.reading import Delivery, Message
+from flotilla_client.sharing import SharedClient
+from flotilla_client.shell import Shell
+from flotilla_client.terminal import BOLD, GREEN, RED, painted
 
 ENDPOINTS: Final = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"
 GET_COUNT: Final = 1_000  # publications that `get --all` and `--follow` fetch at once

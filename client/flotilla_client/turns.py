@@ -11,7 +11,7 @@ import time
 import weakref
 from typing import Final
 
-from flotilla.errors import Busy
+from flotilla_client.errors import Busy
 
 LOOK_MS: Final = 250  # between looks at the queue: a wake-up that Ctrl-C swallowed costs no more
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flotilla import checks, protocol
-from flotilla.errors import TooLarge
+from flotilla_client import checks, protocol
+from flotilla_client.errors import TooLarge
 
 
 def batches_of(publications: Sequence[bytes | str]) -> list[tuple[bytes, bytes]]:

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
-from flotilla import checks, retry
-from flotilla.batches import batches_of
-from flotilla.connection import REQUESTS_QUEUED_MAX, Connection, with_endpoints
-from flotilla.errors import (
+from flotilla_client import checks, retry
+from flotilla_client.batches import batches_of
+from flotilla_client.connection import REQUESTS_QUEUED_MAX, Connection, with_endpoints
+from flotilla_client.errors import (
     Closed,
     FlotillaError,
     RecordError,
@@ -30,10 +30,10 @@ from flotilla.errors import (
     TopicInUse,
     Unavailable,
 )
-from flotilla.forks import PerProcess
-from flotilla.losses import Losses
-from flotilla.observer import Observer, Silent
-from flotilla.operations import (
+from flotilla_client.forks import PerProcess
+from flotilla_client.losses import Losses
+from flotilla_client.observer import Observer, Silent
+from flotilla_client.operations import (
     Ask,
     Operations,
     PutResult,
@@ -43,7 +43,7 @@ from flotilla.operations import (
     new_nonce,
     slices,
 )
-from flotilla.producer import (
+from flotilla_client.producer import (
     BATCH_BYTES,
     IN_FLIGHT_MAX,
     LINGER_MS,
@@ -51,10 +51,19 @@ from flotilla.producer import (
     Producer,
     finish_all,
 )
-from flotilla.protocol import BATCH_BYTES_MAX, INTEGER_MAX, LEVEL_MAX, Reply, encode_request
-from flotilla.reading import Ack, Delivery, Loop, Message, Owner, Reader, Readers, this_thread
-from flotilla.recording import Recording
-from flotilla.retry import (
+from flotilla_client.protocol import BATCH_BYTES_MAX, INTEGER_MAX, LEVEL_MAX, Reply, encode_request
+from flotilla_client.reading import (
+    Ack,
+    Delivery,
+    Loop,
+    Message,
+    Owner,
+    Reader,
+    Readers,
+    this_thread,
+)
+from flotilla_client.recording import Recording
+from flotilla_client.retry import (
     DEADLINE_MS,
     Action,
     Close,
@@ -66,8 +75,8 @@ from flotilla.retry import (
     Routes,
     Send,
 )
-from flotilla.state import OUTBOX_BYTES_MAX, State
-from flotilla.turns import Ticket, Turns
+from flotilla_client.state import OUTBOX_BYTES_MAX, State
+from flotilla_client.turns import Ticket, Turns
 
 T = TypeVar("T")
 _HOST_AND_PORT: Final = re.compile(r"\S+:([0-9]{1,5})")

@@ -27,9 +27,9 @@ from typing import Any, Final, Self
 
 import orjson
 
-from flotilla.errors import RecordError
-from flotilla.observer import Handling, Operation, Outcome
-from flotilla.protocol import unpack
+from flotilla_client.errors import RecordError
+from flotilla_client.observer import Handling, Operation, Outcome
+from flotilla_client.protocol import unpack
 
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})  # single events

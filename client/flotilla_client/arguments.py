@@ -10,9 +10,9 @@ import shlex
 import sys
 from typing import Any, Final
 
-from flotilla.client import endpoints_of
-from flotilla.protocol import INTEGER_MAX
-from flotilla.version import VERSION
+from flotilla_client.client import endpoints_of
+from flotilla_client.protocol import INTEGER_MAX
+from flotilla_client.version import VERSION
 
 SECONDS_MAX: Final = 24 * 3600  # nobody waits longer
 
