@@ -25,6 +25,8 @@ from cluster.files import DISK, Files
 FORMAT_VERSION = 1
 IDENTITY_NAME = "identity.json"
 LOCK_NAME = "lock"
+UNFINISHED_NAME = "recovering"
+"""What a recovery in place works in (recovery.py)."""
 PID_BYTES_MAX = 32
 """What is read of another process's lock file: a pid has 7 digits."""
 
@@ -142,8 +144,14 @@ def _is_identified(directory: Path, files: Files) -> bool:
     names = set(files.list(directory))
     others = sorted(names - {IDENTITY_NAME, LOCK_NAME, _UNFINISHED_NAME})
     if IDENTITY_NAME not in names and others:
+        way_out = _REBUILD
+        if UNFINISHED_NAME in names:
+            way_out = (
+                "A recovery in place was cut off here. Nothing is lost: run `flotilla-node recover"
+                f" --from {directory} --in-place` again, which first puts back what was there."
+            )
         raise MissingIdentity(
-            f"{directory} holds {', '.join(others)} but no {IDENTITY_NAME}. {_REBUILD}"
+            f"{directory} holds {', '.join(others)} but no {IDENTITY_NAME}. {way_out}"
         )
     return IDENTITY_NAME in names
 

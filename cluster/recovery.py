@@ -29,7 +29,14 @@ from cluster.commands import DamagedEntry
 from cluster.config import MEMBER_COUNTS, NAME_PATTERN
 from cluster.core import REGULAR
 from cluster.files import DISK
-from cluster.identity import IDENTITY_NAME, LOCK_NAME, PID_BYTES_MAX, DirectoryInUse, Identity
+from cluster.identity import (
+    IDENTITY_NAME,
+    LOCK_NAME,
+    PID_BYTES_MAX,
+    UNFINISHED_NAME,
+    DirectoryInUse,
+    Identity,
+)
 from cluster.journal import Journal
 from cluster.levels import UnsupportedLevel
 from cluster.membership import UNNAMED
@@ -42,7 +49,6 @@ TERMS_AHEAD: Final = 1_000_000
 """The lost nodes may have seen later terms than this one: more elections than they can have had."""
 COMMIT_ENTRIES: Final = 1_000  # applied between two commits: bounds the database's log
 CLUSTER_ID_MAX: Final = 32  # as in the settings
-UNFINISHED_NAME: Final = "recovering"  # in a directory that is recovered in place
 BACKUP_NAME: Final = "before-recovery"
 
 _PARTS: Final = ("journal", "store")
@@ -105,6 +111,8 @@ class Recovery:
             raise RecoveryError(f"{self._target} is not empty; name a new directory")
         with ExitStack() as stack:
             stack.enter_context(_held(self._source))
+            if self._target is None:
+                self._put_back()
             identity = self._identity()
             stack.callback(self._discard_unfinished)
             self._copy()
@@ -165,12 +173,13 @@ class Recovery:
                     shutil.copyfile(file, self._work / part / file.name)
 
     def _discard_unfinished(self) -> None:
-        """Remove the copy, unless a node has been made of it: a finished one has an identity."""
-        if not (self._work / IDENTITY_NAME).exists():
+        """Remove the copy, unless a node has been made of it and has, or comes to, its place."""
+        if self._target is None:
+            if not (self._work / BACKUP_NAME / IDENTITY_NAME).exists() and self._work.exists():
+                shutil.rmtree(self._work)
+        elif not (self._work / IDENTITY_NAME).exists():
             for part in _PARTS:
                 shutil.rmtree(self._work / part, ignore_errors=True)
-            if self._target is None and self._work.exists():
-                self._work.rmdir()
 
     def _inspected(self, identity: Identity) -> Found:
         try:
@@ -257,19 +266,46 @@ class Recovery:
         """Put the new node in the old one's place, and the old one's files below it.
 
         The identity leaves first and comes last: a directory without one is refused by every node.
+        What left stays beside the copy until then, where `_put_back` finds it.
         """
-        source, backup = self._source, unused(self._source / BACKUP_NAME)
-        DISK.make_directory(backup)
-        self._give_to_owner(backup)
+        source, kept = self._source, self._work / BACKUP_NAME
+        DISK.make_directory(kept)
+        self._give_to_owner(kept)
         for name in (IDENTITY_NAME, *_PARTS):
-            DISK.rename(source / name, backup / name)
-            DISK.fsync_directory(backup)
-            DISK.fsync_directory(source)
+            _move(source / name, kept / name)
         for name in (*_PARTS, IDENTITY_NAME):
-            DISK.rename(self._work / name, source / name)
-            DISK.fsync_directory(source)
-        self._work.rmdir()
+            _move(self._work / name, source / name)
+        self._put_away()
         return source
+
+    def _put_away(self) -> None:
+        _move(self._work / BACKUP_NAME, unused(self._source / BACKUP_NAME))
+        self._work.rmdir()
+
+    def _put_back(self) -> None:
+        """Undo a swap that was cut off; end one that only had to put the old files away.
+
+        The new node has never run then: its identity is the last to come. Cut off itself, this goes
+        on with what is left to be put back.
+        """
+        kept = self._work / BACKUP_NAME
+        if not (kept / IDENTITY_NAME).exists():
+            return
+        if (self._source / IDENTITY_NAME).exists():
+            self._put_away()
+            return
+        for name in (*_PARTS, IDENTITY_NAME):
+            if (kept / name).exists():
+                if (self._source / name).exists():  # the new node's
+                    shutil.rmtree(self._source / name)
+                _move(kept / name, self._source / name)
+
+
+def _move(here: Path, there: Path) -> None:
+    """Move a file or a directory, durable on return."""
+    DISK.rename(here, there)
+    DISK.fsync_directory(there.parent)
+    DISK.fsync_directory(here.parent)
 
 
 def _database(directory: Path) -> Path:

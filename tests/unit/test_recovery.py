@@ -5,16 +5,21 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import warnings
+from collections.abc import Callable
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.commands import Advance, Operation, Put, Raise, Register, Subscribe, encode
+from cluster.files import DISK
 from cluster.identity import (
     IDENTITY_NAME,
     LOCK_NAME,
+    UNFINISHED_NAME,
     DirectoryInUse,
     Identity,
     MissingIdentity,
@@ -26,7 +31,6 @@ from cluster.recovery import (
     BACKUP_NAME,
     CLUSTER_ID_MAX,
     TERMS_AHEAD,
-    UNFINISHED_NAME,
     Recovery,
     RecoveryError,
     new_cluster_id,
@@ -194,36 +198,60 @@ def test_in_place_what_was_there_before_is_kept_below(source: Path) -> None:
     store.close()
 
 
-def test_a_swap_that_was_cut_short_is_no_node(
-    source: Path, monkeypatch: pytest.MonkeyPatch
+def cut_off(directory: Path, step: int) -> bool:
+    """Recover in place in a process that dies before its `step`th change on disk; False if not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that pytest may have
+        child = os.fork()
+    if child == 0:
+        left = step
+        for name in ("rename", "make_directory"):
+            real = getattr(DISK, name)
+
+            def dying(*arguments: Any, real: Callable[..., Any] = real) -> Any:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    os._exit(1)
+                return real(*arguments)
+
+            setattr(DISK, name, dying)
+        try:
+            with Recovery(directory, None) as recovery:
+                recovery.finish("cut", ["n1", "n2", "n3"])
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_a_recovery_in_place_that_was_killed_anywhere_begins_again_with_all_there_was(
+    tmp_path: Path,
 ) -> None:
-    """The identity is the first to leave and the last to come."""
-    import cluster.recovery
-
-    renames = 0
-
-    class Cut(Exception):
-        pass
-
-    def rename(here: Path, there: Path) -> None:
-        nonlocal renames
-        if here.parent != there.parent:  # not those that replace a file
-            renames += 1
-            if renames > cut_after:
-                raise Cut
-        os.replace(here, there)
-
-    monkeypatch.setattr(cluster.recovery.DISK, "rename", rename, raising=False)
-    for cut_after in range(1, 6):
-        renames = 0
-        directory = node_data(source.with_name(f"cut-{cut_after}"), [[put(1)]], applied=1)
-        with pytest.raises(Cut), Recovery(directory, None) as recovery:
+    """And again if that is killed too; in between it is the old node, no node or the new one."""
+    seen = set()
+    step, is_cut = 0, True
+    while is_cut:
+        directory = node_data(tmp_path / f"cut-{step}", [[put(1)], [put(2)]], applied=1)
+        is_cut = cut_off(directory, step)
+        for again in (step, step // 2):
+            try:
+                identity = Identity.load(directory)
+                seen.add(identity.cluster_id if identity else "fresh")
+            except MissingIdentity as error:
+                seen.add("no node" if "recover --from" in str(error) else str(error))
+            cut_off(directory, again)
+        with Recovery(directory, None) as recovery:
+            assert recovery.found.publications == 2
             recovery.finish("new", ["n1", "n2", "n3"])
-        with pytest.raises(MissingIdentity):
-            Identity.load(directory)
-        kept = directory / BACKUP_NAME
-        parts = [IDENTITY_NAME, "journal", "store"]
-        assert all((kept / part).exists() or (directory / part).exists() for part in parts)
+        assert not (directory / UNFINISHED_NAME).exists()
+        oldest = directory / BACKUP_NAME
+        kept = Identity.load(oldest)
+        assert kept is not None
+        assert kept.cluster_id == "old"
+        assert (oldest / "journal").is_dir()
+        assert (oldest / "store").is_dir()
+        step += 1
+    assert seen == {"old", "no node", "cut"}
 
 
 # --- what is refused ----------------------------------------------------------------------------
