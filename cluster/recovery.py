@@ -53,6 +53,9 @@ BACKUP_NAME: Final = "before-recovery"
 
 _PARTS: Final = ("journal", "store")
 _STORE_FILES: Final = ("store.db", "store.db-wal", "store.db.install")
+_OF_THE_DISK: Final = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+)
 _SUFFIX: Final = re.compile(r"-r[0-9a-f]{8}$")
 
 
@@ -140,9 +143,10 @@ class Recovery:
             )
         index, term = found.last_index + 1, found.term + TERMS_AHEAD
         identity = replace(Identity.create(cluster_id, node), started=True, admitted_index=index)
-        self._finish_store(
-            index, term, dict.fromkeys(members, UNNAMED) | {node: identity.incarnation}
-        )
+        with _disk_errors():
+            self._finish_store(
+                index, term, dict.fromkeys(members, UNNAMED) | {node: identity.incarnation}
+            )
         self._finish_journal(index, term)
         identity.save(self._work)
         self._give_to_owner(self._work)
@@ -183,7 +187,8 @@ class Recovery:
 
     def _inspected(self, identity: Identity) -> Found:
         try:
-            return self._applied(identity)
+            with _disk_errors():
+                return self._applied(identity)
         except UnsupportedLevel as error:
             raise RecoveryError(f"{self._source}: {error}") from error
         except (JournalError, CorruptStore, DamagedEntry, sqlite3.DatabaseError) as error:
@@ -324,6 +329,17 @@ def unused(path: Path) -> Path:
 
 def _raise(error: Exception) -> NoReturn:
     raise error
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Tell what SQLite says of a disk as an OSError: a full one does not make the data damaged."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _OF_THE_DISK:
+            raise
+        raise OSError(str(error)) from error
 
 
 def _check_joint(journal: Journal, store: Store) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cluster import recovery, tables
 from cluster.commands import Advance, Operation, Put, Raise, Register, Subscribe, encode
 from cluster.files import DISK
 from cluster.identity import (
@@ -310,6 +311,23 @@ def test_a_damaged_store_is_named(source: Path, tmp_path: Path) -> None:
     assert data.count(b"\x01\x00\x00\x001") == 1, "the row of the first publication"
     database.write_bytes(data.replace(b"\x01\x00\x00\x001", b"\x01\x00\x00\x002"))
     assert str(database) in refusal(source, tmp_path / "new")
+
+
+@pytest.mark.parametrize("step", ["apply", "finish"])
+def test_a_full_disk_is_told_as_one_and_leaves_nothing_behind(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(*_: object) -> None:
+        with closing(sqlite3.connect(tmp_path / "small.db", isolation_level=None)) as small:
+            small.execute("CREATE TABLE t(x)")
+            small.execute("PRAGMA max_page_count=2")
+            small.execute("INSERT INTO t VALUES(zeroblob(100000))")
+
+    where = {"apply": (recovery, "_apply"), "finish": (tables, "write_recovery")}
+    monkeypatch.setattr(*where[step], fail)
+    with pytest.raises(OSError, match="disk is full"), Recovery(source, tmp_path / "new") as made:
+        made.finish("new", ["n3"])
+    assert not (tmp_path / "new" / "store").exists()
 
 
 def test_a_state_of_a_later_level_is_left_to_a_build_that_understands_it(
