@@ -10,11 +10,11 @@ import shlex
 import sys
 from typing import Any, Final
 
-from flotilla_client.client import endpoints_of
+from flotilla_client.client import DEADLINE_MS_MAX, endpoints_of
 from flotilla_client.protocol import INTEGER_MAX
 from flotilla_client.version import VERSION
 
-SECONDS_MAX: Final = 24 * 3600  # nobody waits longer
+SECONDS_MAX: Final = DEADLINE_MS_MAX // 1000
 
 
 class ShowVersion(argparse.Action):
@@ -51,7 +51,7 @@ def seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
-    if not 0 <= value < SECONDS_MAX:
+    if not 0 <= value <= SECONDS_MAX:
         raise argparse.ArgumentTypeError(f"{text} is not from 0 to {SECONDS_MAX} (a day)")
     return value
 

@@ -17,7 +17,7 @@ from typing import Final
 from flotilla_client.errors import FlotillaError
 
 HISTORY_LINES_MAX: Final = 1_000  # a file that a person can read
-VERBS: Final = ("sub", "unsub", "put", "get", "topics", "status", "upgrade")
+VERBS: Final = ("sub", "unsub", "put", "get", "topics", "adopt", "status", "upgrade")
 
 _HELP: Final = """\
 SUB topic            subscribe
@@ -25,6 +25,7 @@ UNSUB topic          end the subscription
 PUT topic text       publish the rest of the line
 GET [topic]          the next publication (--all, --follow, --wait SECONDS, --json)
 TOPICS               my subscriptions (--all: every topic, --json)
+ADOPT                after `cluster_recovered`: take it as it is
 STATUS               every node's view (--json)
 UPGRADE              raise the cluster's level (--level N, --json)
 HELP, EXIT           in any case, as all of them

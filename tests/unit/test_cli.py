@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import orjson
 import pexpect
 import pytest
 
-from flotilla_client import Client, cli
+from flotilla_client import Client, arguments, cli, shell
 from flotilla_client.protocol import GET, PUT
 from flotilla_client.version import VERSION
 from tests.unit.fake_node import FakeNode, nak
@@ -154,6 +155,19 @@ def test_colour_is_for_terminals_without_no_color(
         assert "\x1b" not in seen("status", **environ)
     plain = re.sub(r"\x1b\[\d+m", "", status)
     assert plain == seen("status", NO_COLOR="1")  # and the columns stand where they did
+
+
+def test_a_whole_day_is_a_time_and_more_is_not() -> None:
+    assert arguments.seconds("86400") == 86_400
+    assert arguments.deadline_s("86400") == 86_400
+    with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 86400"):
+        arguments.seconds("86401")
+
+
+def test_the_shell_has_all_verbs_of_the_command_line() -> None:
+    verbs = argparse.ArgumentParser().add_subparsers()
+    cli.add_verbs(verbs)
+    assert set(shell.VERBS) == set(verbs.choices)
 
 
 @pytest.mark.parametrize(
