@@ -212,9 +212,7 @@ class AsyncClient:
 
         `client_id`: another client's, whose state directory is lost: nobody else can end it.
         """
-        if client_id is not None:
-            return await self._run(self._operations.end_subscription(topic, client_id))
-        return await self._run(self._operations.unsubscribe(topic))
+        return await self._run(self._session.unsubscribe(topic, client_id))
 
     async def put(self, topic: str, publication: bytes | str) -> PutResult:
         """Publish; see `Client.put`."""

@@ -39,6 +39,7 @@ from flotilla_client.operations import (
     PutResult,
     Steps,
     SubscribeResult,
+    check_client_id,
     check_topic,
     new_nonce,
     slices,
@@ -196,6 +197,14 @@ class Session:
                 " Client(endpoints, state_dir=DIR)"
             )
         return self.operations.subscribe(topic)
+
+    def unsubscribe(self, topic: str, client_id: str | None) -> Steps[bool]:
+        """Return the steps of an UNSUB; `client_id` None: of the client's own subscription."""
+        check_topic(topic)
+        if client_id is None:
+            return self.operations.unsubscribe(topic)
+        check_client_id(client_id)
+        return self.operations.end_subscription(topic, client_id)
 
     def put(self, topic: str, publications: Sequence[bytes | str]) -> Steps[list[PutResult]]:
         """Return the steps of a PUT of the client's own, which a producer would not expect."""
@@ -454,12 +463,10 @@ class Client:
 
         `client_id`: another client's, whose state directory is lost: nobody else can end it.
         """
-        if client_id is not None:
-            return self._run(self._operations.end_subscription(topic, client_id))
-        return self._run(self._operations.unsubscribe(topic))
+        return self._run(self._session.unsubscribe(topic, client_id))
 
     def put(self, topic: str, publication: bytes | str) -> PutResult:
-        """Publish; returns when it is on disk on a majority of the nodes.
+        """Publish; returns when it is on disk on a majority of the nodes, or nobody subscribes.
 
         An error that is not definite (`Unavailable` never is) leaves the publication in the outbox:
         it will be sent, once and in order, before the topic's next `put`, by `flush`, or by the

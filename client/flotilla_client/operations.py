@@ -454,7 +454,6 @@ class Operations:
 
     def end_subscription(self, topic: str, client_id: str) -> Steps[bool]:
         """UNSUB in another client's name, as by hand: its own process need not exist any more."""
-        check_topic(topic)
         if client_id == self.state.client_id:
             return (yield from self.unsubscribe(topic))
         done = yield Ask(Request(protocol.UNSUB, "", topic, client_id))
@@ -640,6 +639,14 @@ def check_topic(topic: str) -> None:
     Raises TypeError, or BadRequest, TooLarge, the same as a node would.
     """
     _check_topic(checks.topic_name(topic))
+
+
+def check_client_id(client_id: object) -> None:
+    """Refuse, before anything is sent, what is no client's id. Raises TypeError, BadRequest."""
+    if not isinstance(client_id, str):
+        raise TypeError(f"client_id is a text, not {type(client_id).__name__}")
+    if not client_id or not client_id.isprintable():
+        raise BadRequest("a client's id is printable text, and not empty")
 
 
 @functools.lru_cache(maxsize=1024)  # a bound, not a need: checking again is cheap

@@ -58,6 +58,8 @@ WRONG_CALLS: dict[str, tuple[Call, type[Exception]]] = {
     "put to a list": (lambda c: c.put(["t"], "a"), TypeError),  # type: ignore[arg-type]
     "subscribe to 5": (lambda c: c.subscribe(5), TypeError),  # type: ignore[arg-type]
     "unsubscribe from None": (lambda c: c.unsubscribe(None), TypeError),  # type: ignore[arg-type]
+    "unsubscribe nobody": (lambda c: c.unsubscribe("t", client_id=""), BadRequest),
+    "unsubscribe the fifth": (lambda c: c.unsubscribe("t", client_id=5), TypeError),  # type: ignore[arg-type]
     "next_counter of None": (lambda c: c.next_counter(None), TypeError),  # type: ignore[arg-type]
     "get from 5": (lambda c: c.get(5), TypeError),  # type: ignore[arg-type]
     "get from no topic": (lambda c: c.get(""), BadRequest),
@@ -84,6 +86,10 @@ CALLS: dict[str, Call] = {
     "open": lambda c: c.open(),
     "subscribe": lambda c: c.subscribe("t"),
     "unsubscribe": lambda c: c.unsubscribe("t"),
+    "unsubscribe another": lambda c: c.unsubscribe("t", client_id="other"),
+    "subscribers": lambda c: c.subscribers("t"),
+    "adopt": lambda c: c.adopt(),
+    "upgrade": lambda c: c.upgrade(),
     "put": lambda c: c.put("t", "a"),
     "put_many": lambda c: c.put_many("t", ["a"]),
     "flush": lambda c: c.flush(),
