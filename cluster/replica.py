@@ -413,7 +413,7 @@ class Replica:
     ) -> list[tuple[bytes, list[bytes]]]:
         """Take what has come in, and return the replies that may leave now.
 
-        `now`: monotonic seconds. `requests`: (client's ZeroMQ identity, frames without delimiter).
+        `now`: monotonic seconds. `requests`: (client's connection, frames without delimiter).
         """
         if now - self._now > self.settings.takeover_s / 2:
             self._neighbours.aware_since = now  # this node was away: whoever spoke was not heard

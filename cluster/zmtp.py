@@ -244,7 +244,7 @@ class Receiver:
         properties = _properties(body)
         socket_type = properties.get(b"socket-type", b"")
         if socket_type not in _ASKERS:
-            raise ZmtpError(f"is a {socket_type!r} socket; REQ, DEALER and ROUTER may ask")
+            raise ZmtpError(f"is a {socket_type[:20]!r} socket; REQ, DEALER and ROUTER may ask")
         identity = properties.get(b"identity", b"")
         if len(identity) > IDENTITY_BYTES_MAX:
             raise ZmtpError(f"an identity of {len(identity)} bytes; the limit is 255")

@@ -38,12 +38,23 @@ MAY_IMPORT: Final[Mapping[str, set[str]]] = {
 }
 # In these modules of the core nothing comes from the outside but as an argument.
 CORE: Final = (
+    "client/flotilla_client/losses.py",
+    "client/flotilla_client/pipeline.py",
     "client/flotilla_client/protocol.py",
     "client/flotilla_client/retry.py",
+    "cluster/about.py",
     "cluster/broker.py",
+    "cluster/budget.py",
     "cluster/commands.py",
+    "cluster/frontend.py",
+    "cluster/handshake.py",
+    "cluster/intake.py",
+    "cluster/levels.py",
+    "cluster/membership.py",
+    "cluster/neighbours.py",
     "cluster/replica.py",
     "cluster/store.py",
+    "cluster/zmtp.py",
 )
 NOT_IN_THE_CORE: Final = {
     "asyncio", "datetime", "multiprocessing", "secrets", "select", "selectors", "signal",
