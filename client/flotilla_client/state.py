@@ -66,6 +66,28 @@ CREATE TABLE IF NOT EXISTS handed (
     topic TEXT PRIMARY KEY, last_id INTEGER NOT NULL
 ) WITHOUT ROWID
 """
+_NUMBERED: Final = (
+    ("counters", "counter"),
+    ("provisional", "counter"),
+    ("cursors", "last_id"),
+    ("handed", "last_id"),
+)
+# What SQLite's own check does not see: columns take values of any type, and rows may be gone.
+_STRANGE: Final = " UNION ALL ".join(
+    [
+        "SELECT 'client' WHERE 1 != (SELECT count(*) FROM client WHERE typeof(client_id) = 'text'"
+        " AND typeof(epoch) = 'integer' AND typeof(sequence) = 'integer'"
+        " AND min(epoch, sequence) >= 0)",
+        "SELECT 'outbox' FROM outbox WHERE typeof(topic) != 'text' OR typeof(counter) != 'integer'"
+        " OR counter < 1 OR typeof(lengths) != 'blob' OR typeof(data) != 'blob'"
+        " OR length(lengths) % 4 OR NOT length(lengths)",
+    ]
+    + [
+        f"SELECT '{table}' FROM {table} WHERE typeof(topic) != 'text'"
+        f" OR typeof({number}) != 'integer' OR {number} < 0"
+        for table, number in _NUMBERED
+    ]
+)
 # SQLite's codes that speak of the disk or of rights, not of what stands in the file.
 _UNUSABLE: Final = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
@@ -464,6 +486,8 @@ class State:
         database.execute(_PROVISIONAL)
         database.execute(_RECOVERY)
         database.execute(_HANDED)
+        for (table,) in database.execute(f"{_STRANGE} LIMIT 1").fetchall():
+            raise self._damaged(f"the table `{table}` holds what no client writes there")
 
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock:

@@ -132,6 +132,37 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
         State(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM client",
+        "UPDATE client SET epoch = 'x'",
+        "UPDATE client SET client_id = x'ff'",
+        "UPDATE client SET sequence = -1",
+        "UPDATE cursors SET last_id = 'x'",
+        "UPDATE handed SET last_id = 1.5",
+        "UPDATE counters SET counter = -1",
+        "UPDATE outbox SET data = 'text'",
+        "UPDATE outbox SET lengths = x'01'",
+        "UPDATE outbox SET counter = 0",
+    ],
+)
+def test_what_no_client_writes_is_damage(tmp_path: Path, change: str) -> None:
+    """A flipped bit in a row's head makes another type of a value, and the file stays sound."""
+    state = State(tmp_path)
+    state.enqueue("t", [pack([b"one"])])
+    state.hand_over("t", 5, cursor=4)
+    state.close()
+    State(tmp_path).close()
+    database = sqlite3.connect(tmp_path / DATABASE_NAME)
+    database.execute(change)
+    database.commit()
+    database.close()
+    table = change.replace("DELETE FROM", "UPDATE").split()[1]
+    with pytest.raises(StateDamaged, match=f"the table `{table}`"):
+        State(tmp_path)
+
+
 def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
