@@ -295,7 +295,7 @@ def test_a_command_of_the_shell_that_ctrl_c_ends_keeps_no_turn(
 def test_a_turn_that_could_not_be_gone_on_with_is_not_taken_for_one_that_is_held(
     node: FakeNode, directory: str
 ) -> None:
-    with shared(node, directory, 50) as one, shared(node, directory) as two:
+    with shared(node, directory, 500) as one, shared(node, directory) as two:
         one.subscribe("t")
         state = one._shared_state
         with ExitStack() as of_two:
