@@ -30,7 +30,7 @@ UNFINISHED_NAME = "recovering"
 PID_BYTES_MAX = 32
 """What is read of another process's lock file: a pid has 7 digits."""
 
-_UNFINISHED_NAME = "identity.json.unfinished"
+_DRAFT_NAME = "identity.json.unfinished"
 _REBUILD = (
     "To rebuild this node from the others: stop it, move its data directory away, start it again "
     "with an empty one; it copies the state from the leader and is readmitted."
@@ -114,7 +114,7 @@ class Identity:
     def save(self, directory: Path, files: Files = DISK) -> None:
         """Replace the identity in `directory`, durable on return, never half. May raise OSError."""
         files.make_directory(directory)
-        unfinished = directory / _UNFINISHED_NAME
+        unfinished = directory / _DRAFT_NAME
         fd = files.open_append(unfinished)
         try:
             files.truncate(fd, 0)  # left by a crash
@@ -142,7 +142,7 @@ class Identity:
 def _is_identified(directory: Path, files: Files) -> bool:
     """Return whether there is an identity; MissingIdentity if only others' files are there."""
     names = set(files.list(directory))
-    others = sorted(names - {IDENTITY_NAME, LOCK_NAME, _UNFINISHED_NAME})
+    others = sorted(names - {IDENTITY_NAME, LOCK_NAME, _DRAFT_NAME})
     if IDENTITY_NAME not in names and others:
         way_out = _REBUILD
         if UNFINISHED_NAME in names:

@@ -144,9 +144,9 @@ class Producer:
             in_flight_max,
         )
         self._thread = threading.Thread(target=self._work, name=f"flotilla-{topic}", daemon=True)
+        self._thread.start()  # before the exit knows of it: one that can't be started never ends
         _open.add(self)
         _finish_at_end_of_child(self._pid)
-        self._thread.start()
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,6 @@ from typing import Final, TextIO
 BOLD: Final = "1"
 RED: Final = "31"
 GREEN: Final = "32"
-YELLOW: Final = "33"
 
 
 def has_colour(stream: TextIO) -> bool:
