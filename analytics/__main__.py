@@ -12,9 +12,8 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] == "analytics":
         raise
     sys.stderr.write(
-        f"flotilla-check: needs the extra `analytics` ({error.name} is not installed). Run:\n"
-        "    pip install 'flotilla-broker[analytics]'\n"
-        "or, in a checkout: pip install ./client '.[analytics]'\n"
+        f"flotilla-check: needs the extra `analytics` ({error.name} is not installed). Run,"
+        " in a checkout:\n    pip install ./client '.[analytics]'\n"
     )
     raise SystemExit(2) from None
 

@@ -27,16 +27,15 @@ def run(command: str, module: str, extra: str) -> Any:
         if package == CLIENT:
             _no_client(command)
         _exit(
-            f"{command}: needs the extra `{extra}` ({package} is not installed). Run:\n"
-            f"    pip install 'flotilla-broker[{extra}]'\n"
-            f"or, in a checkout: pip install ./client '.[{extra}]'"
+            f"{command}: needs the extra `{extra}` ({package} is not installed). Run,"
+            f" in a checkout:\n    pip install ./client '.[{extra}]'"
         )
 
 
 def _no_client(command: str) -> NoReturn:
     found = sys.modules.get(CLIENT)
     if found is None:
-        _exit(f"{command}: needs the client library. Run:\n    pip install flotilla-client")
+        _exit(f"{command}: needs the client library. Run, in a checkout:\n    pip install ./client")
     _exit(
         f"{command}: the package `flotilla_client` in {found.__file__} is another project's."
         " Install flotilla-client and flotilla-broker into an environment without it"

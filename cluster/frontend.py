@@ -164,7 +164,7 @@ class Frontend:
     def _relay(self, route: bytes, request_id: str, frames: Sequence[bytes]) -> None:
         leader = self._leader
         if leader not in self._linked:
-            message = f"{leader} does not serve yet" if leader else "no leader is known"
+            message = f"no connection to the leader {leader}" if leader else "no leader is known"
             details = {"retry_after_ms": ELECTING_RETRY_MS}
             self._refuse(route, request_id, "electing", message, **details)
             return
@@ -255,12 +255,14 @@ class Frontend:
                 **self.describe(),
             }
         raft = lead.raft
+        # Raft goes on naming a leader that died, as a node without a majority begins no new term.
+        is_there = raft.is_leader or raft.leader in self._linked
         return {
             "node": self._name,
             "role": raft.role,
             "serving": raft.serving,
             "term": raft.term,
-            "leader": raft.leader,
+            "leader": raft.leader if is_there else "",
             "commit_index": raft.commit_index,
             "applied_index": raft.applied_index,
             "last_index": lead.journal.last_index,

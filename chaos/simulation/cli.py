@@ -25,6 +25,7 @@ from chaos.simulation.plan import NODES_MAX, Mode, Plan
 from chaos.simulation.result import LOST, Quarry, Result
 from chaos.simulation.run import PLANTABLE, run
 from chaos.simulation.shrink import shrink
+from flotilla_client.version import VERSION
 
 EXIT_FAILED: Final = 1
 EXIT_BROKEN: Final = 2  # as click's usage errors: it says nothing about the product
@@ -53,6 +54,7 @@ def _seed_range(context: click.Context, option: click.Parameter, text: str | Non
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION)
 @click.option("--seed", type=click.IntRange(0), help="Run this seed.")
 @click.option(
     "--seeds", metavar="A..B", callback=_seed_range, help="Run a campaign over these seeds."

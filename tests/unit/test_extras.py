@@ -45,8 +45,8 @@ def check_said(ended: subprocess.CompletedProcess[str], command: str, extra: str
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr.startswith(f"{command}: needs the extra `{extra}`")
-    assert f"pip install 'flotilla-broker[{extra}]'" in ended.stderr
-    assert f"pip install ./client '.[{extra}]'" in ended.stderr
+    assert f"in a checkout:\n    pip install ./client '.[{extra}]'\n" in ended.stderr
+    assert "pip install 'flotilla" not in ended.stderr, "the names are not on the index"
     assert "Traceback" not in ended.stderr
 
 
@@ -74,6 +74,7 @@ def test_without_the_client_library_it_is_asked_for() -> None:
     ended = without(("flotilla_client",), "import flotilla_commands; flotilla_commands.node()")
     assert ended.returncode == 2
     assert ended.stderr.startswith("flotilla-node: needs the client library")
+    assert "pip install flotilla" not in ended.stderr, "the names are not on the index"
 
 
 def test_another_project_s_package_of_the_same_name_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from flotilla_client.protocol import (
     encode_reply,
     encode_request,
 )
+from tests.simulation.lab import Lab
 
 RELAYS_MAX = 2
 
@@ -137,6 +139,24 @@ def test_a_stopping_node_takes_nothing_but_status(bench: Bench) -> None:
     first, second = bench.replies()
     assert {first.request_id, second.request_id} == {"r1", "r2"}
     assert {first.body.get("error"), second.body.get("role")} == {"shutting_down", "joining"}
+
+
+def test_a_leader_that_is_not_connected_is_not_named_by_status(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, "abc")
+    for name in "abc":
+        lab.start(name)
+    leader = lab.elect()
+    survivor, other = sorted({*"abc"} - {leader})
+
+    def named() -> str:
+        return str(lab.nodes[survivor].frontend.status()["leader"])
+
+    lab.until(lambda: named() == leader)
+    lab.crash(other)
+    lab.crash(leader)
+    lab.until(lambda: named() == "")
+    assert lab.nodes[survivor].frontend.status()["role"] == "follower"
+    lab.close()
 
 
 def test_what_is_no_request_gets_its_id_back(bench: Bench) -> None:
