@@ -284,7 +284,7 @@ def _perform(client: Client, options: Any, settings: Any) -> int:
 
 
 def _shell(client: Client, settings: Any) -> int:
-    parser = argparse.ArgumentParser(prog="", add_help=False)
+    parser = argparse.ArgumentParser(prog="flotilla", add_help=False)
     add_verbs(parser.add_subparsers(dest="verb", required=True, metavar="COMMAND"))
 
     def execute(argv: Sequence[str]) -> bool:

@@ -21,11 +21,11 @@ VERBS: Final = ("sub", "unsub", "put", "get", "topics", "adopt", "status", "upgr
 
 _HELP: Final = """\
 SUB topic            subscribe
-UNSUB topic          end the subscription
+UNSUB topic          end the subscription (--client ID: another client's)
 PUT topic text       publish the rest of the line
-GET [topic]          the next publication (--all, --follow, --wait SECONDS, --json)
-TOPICS               my subscriptions (--all: every topic, --json)
-ADOPT                after `cluster_recovered`: take it as it is
+GET [topic]          the next publication (--all, --follow, --count N, --wait SECONDS, --json)
+TOPICS               my subscriptions (--all: every topic, --subscribers TOPIC, --json)
+ADOPT                after `cluster_recovered`: say what is lost, and go on
 STATUS               every node's view (--json)
 UPGRADE              raise the cluster's level (--level N, --json)
 HELP, EXIT           in any case, as all of them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from flotilla_client.cli import add_verbs
 from flotilla_client.errors import Unavailable
 from flotilla_client.shell import Shell
 from tests.unit.fake_node import FakeNode
@@ -71,6 +73,35 @@ def test_what_is_no_complete_command_is_not_executed(
         line = 'get "unbalanced'
     assert not shell.onecmd(line)
     assert executed.calls == []
+
+
+def test_every_verb_of_the_command_line_is_there_and_in_the_help(
+    shell: Shell, executed: Executed
+) -> None:
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers()
+    add_verbs(verbs)
+    shell.onecmd("help")
+    assert isinstance(shell.stdout, io.StringIO)
+    told = shell.stdout.getvalue()
+    for verb in verbs.choices:
+        shell.onecmd(f"{verb} topic text")
+        assert executed.calls[-1][0] == verb
+        assert f"\n{verb.upper()} " in f"\n{told}"
+
+
+def test_wrong_usage_is_said_as_by_the_command_line(tmp_path: Path) -> None:
+    with FakeNode() as node:
+        arguments = ["-e", node.endpoint, "--state", str(tmp_path)]
+        done = subprocess.run(
+            [sys.executable, "-m", "flotilla_client.cli", *arguments, "shell"],
+            input=b"get --bogus\n",
+            capture_output=True,
+            env=os.environ | {"PYTHONPATH": "client"},
+            check=False,
+        )
+    assert done.returncode == 1
+    assert b"flotilla: error: unrecognized arguments: --bogus" in done.stderr
 
 
 @pytest.mark.parametrize("line", ["EXIT", "exit", "Quit", "EOF"])
