@@ -227,7 +227,9 @@ def _down(cluster: LocalCluster) -> None:
         killed = cluster.down()
     if killed:
         _console.print(f"[yellow]had to be killed:[/] {', '.join(killed)}")
-    _console.print(f"stopped; `up` with the same --dir starts again from {cluster.directory}")
+    _console.print(
+        f"stopped; `up` with the same --dir starts again from {cluster.directory}", soft_wrap=True
+    )
 
 
 def _print_table(cluster: LocalCluster) -> None:
