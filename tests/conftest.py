@@ -93,6 +93,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=_tier)  # stable: within a tier the order is that of the files
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """See that pytest-xdist has read the groups: some releases of pytest hide them from it."""
+    if hasattr(session.config, "workerinput"):
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError(f"{item.nodeid} is in no group for pytest-xdist")
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say below everything else what was not run here, and what would have it run."""
     skipped = terminalreporter.stats.get("skipped", [])
