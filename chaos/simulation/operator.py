@@ -225,7 +225,9 @@ class Operator:
         """End a double at the end of the faults; whom it has replaced has to have learned it."""
         member, world = machine.member, self._world
         is_member = member in self._proposed and member not in self._unsound
-        if not is_member or is_broken or not world.nodes[member].up:
+        own = world.nodes[member].replica
+        # Who has not joined yet has no place to lose: it is refused as a double, and waits.
+        if not is_member or is_broken or own is None or not own.identity.started:
             self._end_double(member, machine)
             return
 

@@ -82,7 +82,7 @@ def copy_within_the_log(directory: Path) -> list[str]:
     stage.lab.start("b")
     stage.lab.step()
     b = stage.node("b")
-    b._fetch.ready = Verified(path, copy.index, copy.term, dict(a.store.members))
+    b._fetch.ready = Verified(path, copy.index, copy.term, dict(a.store.members), a.store.level)
     stage.raft("b").deliver("a", SnapshotOffer(stage.raft("a").term))
     answers = [each for _, each in b._transport.held if isinstance(each, NextIndex)]
     assert answers[-1].success

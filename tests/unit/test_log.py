@@ -74,7 +74,7 @@ def test_an_outage_does_not_fill_the_log(caplog: pytest.LogCaptureFixture, tmp_p
 
 def test_without_a_handler_nothing_is_written(node: FakeNode) -> None:
     code = (
-        "import sys, flotilla\n"
+        "import sys, flotilla_client\n"
         "client = flotilla_client.Client('127.0.0.1:1', deadline_ms=200)\n"
         "try: client.put('t', 'x')\n"
         "except flotilla_client.Unavailable: client.close()\n"

@@ -38,7 +38,7 @@ SLACK_MS = (
 DEAD = "127.0.0.1:1"
 CALLERS = 6
 INTERRUPTIONS_MIN = 100
-INTERRUPTED = ("/flotilla/", "/zmq/sugar/", "/threading.py")  # whose steps Ctrl-C comes between
+INTERRUPTED = ("/flotilla_client/", "/zmq/sugar/", "/threading.py")  # whose steps Ctrl-C comes between
 
 Call = Callable[[Client], Any]
 CALLS: dict[str, Call] = {
@@ -320,7 +320,7 @@ def _ended_at_a_line(work: Callable[[], object], place: int) -> bool:
 
     def at(frame: FrameType, event: str, _: object) -> Any:
         nonlocal steps
-        if "/flotilla/" not in frame.f_code.co_filename:
+        if "/flotilla_client/" not in frame.f_code.co_filename:
             return None
         steps += 1
         if steps == place:
