@@ -38,7 +38,8 @@ SLACK_MS = (
 DEAD = "127.0.0.1:1"
 CALLERS = 6
 INTERRUPTIONS_MIN = 100
-INTERRUPTED = ("/flotilla_client/", "/zmq/sugar/", "/threading.py")  # whose steps Ctrl-C comes between
+# Whose steps Ctrl-C comes between.
+INTERRUPTED = ("/flotilla_client/", "/zmq/sugar/", "/threading.py")
 
 Call = Callable[[Client], Any]
 CALLS: dict[str, Call] = {
