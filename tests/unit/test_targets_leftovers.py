@@ -23,6 +23,10 @@ WAIT_S = 10.0
 SLEEPER = (sys.executable, "-c", "import signal\nsignal.pause()")
 
 
+# They know their processes by one name, /runs/dead: one after the other.
+pytestmark = pytest.mark.xdist_group("leftovers")
+
+
 @pytest.fixture(autouse=True)
 def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Claims of these tests only."""
