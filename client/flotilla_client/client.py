@@ -284,18 +284,22 @@ class Session:
             turn.close()
 
         turn.enter_context(self.state.turn(self.deadline_ms / 1000))
-        producer = self.producers[topic] = Producer(
-            self.operations,
-            topic,
-            self.endpoints,
-            copy.deepcopy(self._routes),
-            self.deadline_ms,
-            self._rng,
-            closed,
-            linger_ms,
-            batch_bytes,
-            in_flight_max,
-        )
+        try:
+            producer = self.producers[topic] = Producer(
+                self.operations,
+                topic,
+                self.endpoints,
+                copy.deepcopy(self._routes),
+                self.deadline_ms,
+                self._rng,
+                closed,
+                linger_ms,
+                batch_bytes,
+                in_flight_max,
+            )
+        except BaseException:  # no descriptor or no thread could be had, ctrl-C
+            turn.close()
+            raise
         return producer
 
     def replied(self, exchange: Exchange, reply: Reply | None) -> list[Action]:

@@ -138,16 +138,13 @@ class Shared:
 
     def begin(self, patience_s: float | None = None) -> bool:
         """Take a turn, or another one within it; return whether it is a new one."""
-        with self._mutex:
-            is_new = self._hold(self._patience_s if patience_s is None else patience_s)
-            self._turns += 1
-            return is_new
+        return self._hold(self._patience_s if patience_s is None else patience_s, turns=1)
 
     def begin_again(self) -> bool:
         """Go on with a turn that `end` has interrupted, as `begin`; end it also if this raises."""
         with self._mutex:
             self._turns += 1
-            return self._hold(self._patience_s)
+        return self._hold(self._patience_s, turns=0)
 
     def end(self) -> None:
         """End what `begin` began, if it was not ended; the last one lets others in."""
@@ -162,14 +159,22 @@ class Shared:
             self._turns = 0
             self._let_go()
 
-    def _hold(self, patience_s: float) -> bool:
-        """Have the lock; return whether another process may have had it meanwhile."""
-        if self._is_held:
-            return False
-        _await(self._directory, self._lock, patience_s)
-        _sign(self._lock)
-        self._is_held = True
-        return True
+    def _hold(self, patience_s: float, turns: int) -> bool:
+        """Have the lock for `turns` more; return whether another process may have had it meanwhile.
+
+        The mutex is free while this waits: another thread has a deadline of its own.
+        """
+        patience = _Patience(self._directory, self._lock, patience_s)
+        while True:
+            with self._mutex:
+                is_new = not self._is_held
+                if not is_new or _take(self._lock, fcntl.LOCK_EX):
+                    if is_new:
+                        _sign(self._lock)
+                    self._is_held = True
+                    self._turns += turns
+                    return is_new
+            patience.wait()
 
     def _let_go(self) -> None:
         self._is_held = False
@@ -181,7 +186,9 @@ class Shared:
         """Be the one that is handed publications."""
         descriptor = _open(self._directory, READER_NAME)
         try:
-            _await(self._directory, descriptor, self._patience_s)
+            patience = _Patience(self._directory, descriptor, self._patience_s)
+            while not _take(descriptor, fcntl.LOCK_EX):
+                patience.wait()
             _sign(descriptor)
             yield
         finally:
@@ -202,15 +209,20 @@ def _take(descriptor: int, how: int) -> bool:
     return False
 
 
-def _await(directory: Path, descriptor: int, patience_s: float) -> None:
-    """Take a lock as soon as nobody has it; flock itself cannot wait with a bound."""
-    now_s = began_s = time.monotonic()
-    while not _take(descriptor, fcntl.LOCK_EX):
-        is_hopeless = _signed(descriptor)[1:] == [ALONE] and now_s - began_s >= ALONE_S
-        if is_hopeless or now_s - began_s >= patience_s:
-            raise _in_use(directory, descriptor)
+class _Patience:
+    """The wait for a lock that another process has: flock itself can't wait with a bound."""
+
+    def __init__(self, directory: Path, descriptor: int, patience_s: float) -> None:
+        self._directory, self._descriptor, self._patience_s = directory, descriptor, patience_s
+        self._began_s = time.monotonic()
+
+    def wait(self) -> None:
+        """Wait until the next look. Raises StateInUse when it is over."""
+        waited_s = time.monotonic() - self._began_s
+        is_hopeless = _signed(self._descriptor)[1:] == [ALONE] and waited_s >= ALONE_S
+        if is_hopeless or waited_s >= self._patience_s:
+            raise _in_use(self._directory, self._descriptor)
         time.sleep(LOOK_S)
-        now_s = time.monotonic()
 
 
 def _sign(descriptor: int, *words: str) -> None:

@@ -122,11 +122,6 @@ class Producer:
         self._queue = Queue()
         self._is_done = threading.Event()
         self._has_ended = False  # the thread; guarded by the queue's lock
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        self._wakes = select.poll()  # select() refuses descriptors above 1,023
-        self._wakes.register(self._wake_read, select.POLLIN)
-        os.set_blocking(self._wake_write, False)
         # From here on the thread's own.
         self._connection = Connection(endpoints)
         self._pipeline = Pipeline(
@@ -144,7 +139,20 @@ class Producer:
             in_flight_max,
         )
         self._thread = threading.Thread(target=self._work, name=f"flotilla-{topic}", daemon=True)
-        self._thread.start()  # before the exit knows of it: one that can't be started never ends
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        self._wakes = select.poll()  # select() refuses descriptors above 1,023
+        self._wakes.register(self._wake_read, select.POLLIN)
+        os.set_blocking(self._wake_write, False)
+        try:
+            self._thread.start()  # before the exit knows of it: one that can't be started never ends
+        except BaseException:
+            if self._thread.ident is None:
+                os.close(self._wake_read)
+                os.close(self._wake_write)
+            else:  # ctrl-C
+                self.stop()
+            raise
         _open.add(self)
         _finish_at_end_of_child(self._pid)
 

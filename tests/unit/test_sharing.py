@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -9,10 +10,11 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -304,6 +306,62 @@ def test_a_turn_that_could_not_be_gone_on_with_is_not_taken_for_one_that_is_held
             with pytest.raises(StateInUse):
                 one.put("t", "a")  # its counter may be one that the other is about to use
         assert one.put("t", "b").id == 1
+
+
+def test_a_thread_that_waits_for_a_turn_makes_no_other_wait_longer_than_it_wants(
+    node: FakeNode, directory: str
+) -> None:
+    with shared(node, directory) as one, shared(node, directory) as two:
+        state, has_begun = two._shared_state, threading.Event()
+
+        def wait_long() -> None:
+            has_begun.set()
+            with pytest.raises(StateInUse), state.turn(patience_s=2.0):
+                raise AssertionError("the other process has it")
+
+        with one._shared_state.turn():
+            patient = threading.Thread(target=wait_long)
+            patient.start()
+            has_begun.wait()
+            began_s = time.monotonic()
+            with pytest.raises(StateInUse), state.turn(patience_s=0.1):
+                raise AssertionError("the other process has it")
+            assert time.monotonic() - began_s < 1.5
+            patient.join()
+
+
+def _pipes() -> set[str]:
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of this very listing
+            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return {name for name in found if name.startswith("pipe:")}
+
+
+def test_a_producer_that_could_not_be_opened_keeps_no_turn_and_no_descriptor(
+    node: FakeNode, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_pipe() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with shared(node, directory) as one, shared(node, directory, 300) as two:
+        one.subscribe("t")
+        open_before = _pipes()
+        for target, name, failing, error in (
+            (os, "pipe", no_pipe, OSError),
+            (threading.Thread, "start", no_thread, RuntimeError),
+        ):
+            with monkeypatch.context() as patched:
+                patched.setattr(target, name, failing)
+                with pytest.raises(error):
+                    one.producer("t")
+            assert _pipes() == open_before
+            two.topics()  # has its turn
+        with one.producer("t") as out:
+            assert out.send("a").result(5).id == 1
 
 
 def test_a_client_of_the_library_shares_with_nobody(node: FakeNode, directory: str) -> None:
