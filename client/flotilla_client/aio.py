@@ -35,7 +35,6 @@ from flotilla_client.client import (
 )
 from flotilla_client.connection import (
     CONNECT_MS_MAX,
-    LOOKUP_MS_MAX,
     Link,
     framed,
     open_link,
@@ -46,6 +45,7 @@ from flotilla_client.connection import (
 from flotilla_client.errors import FlotillaError
 from flotilla_client.forks import PerProcess
 from flotilla_client.losses import Losses
+from flotilla_client.names import Address
 from flotilla_client.observer import Observer
 from flotilla_client.operations import (
     Ask,
@@ -347,7 +347,7 @@ class AsyncClient:
                     case Done():
                         return action
                     case Failed(error):
-                        raise await _with_endpoints(error, session.endpoints)
+                        raise with_endpoints(error, session.endpoints)
                     case Close(endpoint):
                         parts.close_link(endpoint)
                     case Pause(wait_ms):
@@ -364,9 +364,13 @@ class AsyncClient:
         self, parts: _Parts, exchange: Exchange, ask: Ask, action: Send
     ) -> list[Action]:
         ask.request.request_id = action.request_id
-        until_ms = now_ms() + action.timeout_ms
-        link = await self._link(parts, action.endpoint)
-        ready = await _poll(link, zmq.POLLOUT, min(action.timeout_ms, CONNECT_MS_MAX))
+        start_ms = now_ms()
+        until_ms = start_ms + action.timeout_ms
+        connected_ms = start_ms + min(action.timeout_ms, CONNECT_MS_MAX)
+        link = await self._link(parts, action.endpoint, connected_ms)
+        if isinstance(link, str):
+            return exchange.unsent(now_ms(), link)
+        ready = await _poll(link, zmq.POLLOUT, connected_ms - now_ms())
         if link.socket not in ready:
             return exchange.unsent(now_ms(), why_unsent(link.monitor in ready))
         try:
@@ -386,13 +390,17 @@ class AsyncClient:
             reply = parsed(await link.socket.recv_multipart())
         return parts.session.replied(exchange, reply)
 
-    async def _link(self, parts: _Parts, endpoint: int) -> Link:
+    async def _link(self, parts: _Parts, endpoint: int, until_ms: float) -> Link | str:
+        """Return the endpoint's link; why there is none, if it has no address by then."""
         link = parts.links.get(endpoint)
         if link is not None and await link.monitor.poll(0):  # lost while nobody listened
             parts.close_link(endpoint)
             link = None
         if link is None:
-            address = parts.session.endpoints[endpoint]
+            address = Address(parts.session.endpoints[endpoint])
+            await _until(address.is_over, until_ms)
+            if address.failure:
+                return address.failure
             link = parts.links[endpoint] = open_link(parts.context, address)
         return link
 
@@ -412,15 +420,6 @@ class _Turn:
 
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
-
-
-async def _with_endpoints(error: FlotillaError, endpoints: Sequence[str]) -> FlotillaError:
-    """`with_endpoints` in a thread, as names are looked up; without it if no thread is free."""
-    look_up = asyncio.to_thread(with_endpoints, error, endpoints)
-    try:
-        return await asyncio.wait_for(look_up, 2 * LOOKUP_MS_MAX / 1000)
-    except TimeoutError:
-        return error
 
 
 class AsyncMessages(AsyncIterator[Message]):

@@ -9,8 +9,6 @@ queue between the two (a full memory barrier), as ZeroMQ demands of its sockets.
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +17,11 @@ from typing import Any, Final
 import zmq
 
 from flotilla_client.errors import FlotillaError
+from flotilla_client.names import Address
 from flotilla_client.protocol import MESSAGE_BYTES_MAX, ProtocolError, Reply, decode_reply
 
 CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time counts as silent
 REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so sends do not block
-LOOKUP_MS_MAX: Final = (
-    200  # for a better word in an error's message: the deadline has passed by then
-)
 LOST: Final = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 RECONNECT_MS: Final = 100  # nobody waits for it: a lost connection's socket is closed
 
@@ -47,21 +43,29 @@ class Link:
         self.socket.close(linger=0)
 
 
-def open_link(context: Any, endpoint: str) -> Link:
-    """Return a link to `HOST:PORT` (or any ZeroMQ address).
+def open_link(context: Any, address: Address) -> Link:
+    """Return a link to an address that has been looked up.
 
     IMMEDIATE: nothing is queued before the connection stands, so what could not be sent certainly
     was not, and a lost connection's requests are never repeated behind our back.
     """
     socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.IMMEDIATE, 1)
-    socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
-    socket.setsockopt(zmq.SNDHWM, REQUESTS_QUEUED_MAX)
-    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-    monitor = socket.get_monitor_socket(LOST)
-    socket.connect(endpoint if "://" in endpoint else f"tcp://{endpoint}")
-    return Link(socket, monitor)
+    try:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+        socket.setsockopt(zmq.SNDHWM, REQUESTS_QUEUED_MAX)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        link = Link(socket, socket.get_monitor_socket(LOST))
+    except BaseException:  # no descriptor could be had
+        socket.close(linger=0)
+        raise
+    try:
+        socket.connect(str(address))
+    except BaseException:
+        link.close()
+        raise
+    return link
 
 
 def why_unsent(lost: bool) -> str:
@@ -70,42 +74,14 @@ def why_unsent(lost: bool) -> str:
 
 
 def with_endpoints(error: FlotillaError, endpoints: Sequence[str]) -> FlotillaError:
-    """Return an error whose message names what each endpoint did last (`details["causes"]`).
-
-    Looks up the names of hosts that refused, for `LOOKUP_MS_MAX` in all.
-    """
+    """Return an error whose message names what each endpoint did last (`details["causes"]`)."""
     causes = error.details.get("causes")
     if not causes:
         return error
     told = {endpoints[number]: cause for number, cause in sorted(causes.items())}
-    refused = [endpoint for endpoint, cause in told.items() if cause == "connection refused"]
-    told |= dict.fromkeys(_unknown_names(refused), "name unknown")
     said = ", ".join(f"{endpoint}: {cause}" for endpoint, cause in told.items())
     details = error.details | {"causes": told}
     return type(error)(f"{error.message} ({said})", error.code, error.definite, details)
-
-
-def _unknown_names(endpoints: Sequence[str]) -> set[str]:
-    """Return those whose host the resolver does not know; it may know in time of none."""
-    unknown: set[str] = set()
-
-    def look_up(endpoint: str) -> None:
-        host = endpoint.rpartition("://")[2].rpartition(":")[0].strip("[]")
-        try:
-            socket.getaddrinfo(host, None)
-        except OSError:
-            unknown.add(endpoint)
-
-    end_s = time.monotonic() + LOOKUP_MS_MAX / 1000
-    threads = [threading.Thread(target=look_up, args=(e,), daemon=True) for e in endpoints]
-    for thread in threads:
-        try:
-            thread.start()
-        except RuntimeError:  # no thread can be had any more: the interpreter ends
-            return set()
-    for thread in threads:
-        thread.join(max(0.0, end_s - time.monotonic()))
-    return set(unknown)
 
 
 def framed(frames: Sequence[bytes]) -> list[bytes]:
@@ -132,8 +108,11 @@ class Connection:
 
     def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool:
         """Send a request; return False if no connection stood in time: then nothing was sent."""
-        link = self._link(endpoint)
-        ready = self._poll(link, zmq.POLLOUT, min(timeout_ms, CONNECT_MS_MAX))
+        until_s = time.monotonic() + min(timeout_ms, CONNECT_MS_MAX) / 1000
+        link = self._link(endpoint, until_s)
+        if link is None:
+            return False
+        ready = self._poll(link, zmq.POLLOUT, (until_s - time.monotonic()) * 1000)
         if link.socket not in ready:
             self.cause = why_unsent(link.monitor in ready)
             return False
@@ -168,13 +147,18 @@ class Connection:
         for endpoint in tuple(self._links):
             self.close(endpoint)
 
-    def _link(self, endpoint: int) -> Link:
+    def _link(self, endpoint: int, until_s: float) -> Link | None:
+        """Return the endpoint's link; None, with `cause`, if it has no address by then."""
         link = self._links.get(endpoint)
         if link is not None and link.monitor.poll(0):  # lost while nobody listened
             self.close(endpoint)
             link = None
         if link is None:
-            link = self._links[endpoint] = open_link(self._context, self._endpoints[endpoint])
+            address = Address(self._endpoints[endpoint])
+            address.wait(until_s - time.monotonic())
+            self.cause = address.failure
+            if not self.cause:
+                link = self._links[endpoint] = open_link(self._context, address)
         return link
 
     @staticmethod

@@ -37,6 +37,16 @@ OURS: Final = frozenset(
 )
 ALONE: Final = "alone"  # stands in `lock` behind the pid of one that does not share
 LOOK_S: Final = 0.01  # between looks at a lock that another process has: below an fsync
+_OF_ITS_OWN: Final = (
+    "each client needs a state directory of its own"
+    " (on the command line: --state DIR or FLOTILLA_STATE)"
+)
+_TURN: Final = "its operation outlasted this one's deadline (on the command line: --deadline)"
+_READS: Final = (
+    "it is being handed publications, which one process at a time is: end it, or read as another"
+    " client, with a state directory of its own (on the command line: --state DIR or"
+    " FLOTILLA_STATE)"
+)
 ALONE_S: Final = 0.2  # what a killed one left there is overwritten sooner by who comes next
 
 
@@ -83,7 +93,7 @@ class Sole:
                 raise _in_use(directory, self._lock)
             self._session = _open(directory, SESSION_NAME)
             if not _take(self._session, fcntl.LOCK_EX):
-                raise _in_use(directory, self._session)
+                raise _shared_by_others(directory)
         except BaseException:
             self.release()
             raise
@@ -164,7 +174,7 @@ class Shared:
 
         The mutex is free while this waits: another thread has a deadline of its own.
         """
-        patience = _Patience(self._directory, self._lock, patience_s)
+        patience = _Patience(self._directory, self._lock, patience_s, _TURN)
         while True:
             with self._mutex:
                 is_new = not self._is_held
@@ -186,7 +196,7 @@ class Shared:
         """Be the one that is handed publications."""
         descriptor = _open(self._directory, READER_NAME)
         try:
-            patience = _Patience(self._directory, descriptor, self._patience_s)
+            patience = _Patience(self._directory, descriptor, self._patience_s, _READS)
             while not _take(descriptor, fcntl.LOCK_EX):
                 patience.wait()
             _sign(descriptor)
@@ -210,18 +220,23 @@ def _take(descriptor: int, how: int) -> bool:
 
 
 class _Patience:
-    """The wait for a lock that another process has: flock itself can't wait with a bound."""
+    """The wait for a lock that another process has: flock itself can't wait with a bound.
 
-    def __init__(self, directory: Path, descriptor: int, patience_s: float) -> None:
-        self._directory, self._descriptor, self._patience_s = directory, descriptor, patience_s
+    `why`: what is said of that process.
+    """
+
+    def __init__(self, directory: Path, descriptor: int, patience_s: float, why: str) -> None:
+        self._directory, self._descriptor = directory, descriptor
+        self._patience_s, self._why = patience_s, why
         self._began_s = time.monotonic()
 
     def wait(self) -> None:
         """Wait until the next look. Raises StateInUse when it is over."""
         waited_s = time.monotonic() - self._began_s
-        is_hopeless = _signed(self._descriptor)[1:] == [ALONE] and waited_s >= ALONE_S
-        if is_hopeless or waited_s >= self._patience_s:
+        if _signed(self._descriptor)[1:] == [ALONE] and waited_s >= ALONE_S:
             raise _in_use(self._directory, self._descriptor)
+        if waited_s >= self._patience_s:
+            raise _in_use(self._directory, self._descriptor, self._why)
         time.sleep(LOOK_S)
 
 
@@ -234,10 +249,15 @@ def _signed(descriptor: int) -> list[str]:
     return os.pread(descriptor, 64, 0).decode(errors="replace").split()
 
 
-def _in_use(directory: Path, descriptor: int) -> StateInUse:
+def _in_use(directory: Path, descriptor: int, why: str = _OF_ITS_OWN) -> StateInUse:
+    """Return the error of a lock that another process, or another client of this one, has."""
     pid = (_signed(descriptor) or ["unknown"])[0]
-    message = (
-        f"{directory} is in use by process {pid}; each client needs a state directory of its own"
-        " (on the command line: --state DIR or FLOTILLA_STATE)"
-    )
+    who = f"{pid}, this one" if pid == str(os.getpid()) else pid
+    message = f"{directory} is in use by process {who}; {why}"
     return StateInUse(message, details={"directory": str(directory), "pid": pid})
+
+
+def _shared_by_others(directory: Path) -> StateInUse:
+    """Return the error of one who wants for itself what commands share: of them many may be."""
+    message = f"{directory} is in use by commands in other terminals; {_OF_ITS_OWN}"
+    return StateInUse(message, details={"directory": str(directory)})

@@ -145,7 +145,8 @@ class Producer:
         self._wakes.register(self._wake_read, select.POLLIN)
         os.set_blocking(self._wake_write, False)
         try:
-            self._thread.start()  # before the exit knows of it: one that can't be started never ends
+            # Before the exit knows of it: one that can't be started never ends.
+            self._thread.start()
         except BaseException:
             if self._thread.ident is None:
                 os.close(self._wake_read)

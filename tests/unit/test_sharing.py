@@ -178,7 +178,7 @@ def test_the_wait_has_a_bound(node: FakeNode, directory: str, ran: Ran) -> None:
             stopped.send_signal(signal.SIGSTOP)
             code, _, err = ran(directory, "--deadline", "0.3", "topics")
             assert code == 3
-            assert f"in use by process {stopped.pid};".encode() in err
+            assert f"in use by process {stopped.pid}; its operation outlasted".encode() in err
 
 
 def test_a_get_that_waits_holds_nobody_up(node: FakeNode, directory: str) -> None:
@@ -199,7 +199,8 @@ def test_one_process_reads_at_a_time(node: FakeNode, directory: str, ran: Ran) -
         node.await_requests(GET, 1)
         code, out, err = ran(directory, "--deadline", "0.3", "get", "t")
         assert (code, out) == (3, b"")
-        assert f"in use by process {follow.pid};".encode() in err
+        assert f"in use by process {follow.pid}; it is being handed".encode() in err
+        assert b"end it, or read as another client" in err
 
 
 def test_a_producer_has_the_turn_until_it_is_closed(node: FakeNode, directory: str) -> None:
