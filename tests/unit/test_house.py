@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Mapping
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -81,7 +82,14 @@ SOURCES: Final = sorted(
         (ROOT / package).rglob("*.py") for package in ("client", "cluster", "chaos", "analytics")
     )
 )
-TREES: Final = {file: ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES}
+
+# One worker parses every source, once.
+pytestmark = pytest.mark.xdist_group("house")
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def _name(file: Path) -> str:
@@ -113,14 +121,14 @@ every_source = pytest.mark.parametrize("file", SOURCES, ids=_name)
 
 @every_source
 def test_a_module_says_what_lives_in_it(file: Path) -> None:
-    assert ast.get_docstring(TREES[file]), f"{_name(file)} has no docstring"
+    assert ast.get_docstring(_tree(file)), f"{_name(file)} has no docstring"
 
 
 @every_source
 def test_what_is_public_has_a_docstring(file: Path) -> None:
     bare = [
         f"{_name(file)}:{node.lineno} {node.name}"
-        for node in TREES[file].body
+        for node in _tree(file).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         and _is_public(node.name)
         and not ast.get_docstring(node)
@@ -131,20 +139,20 @@ def test_what_is_public_has_a_docstring(file: Path) -> None:
 @every_source
 def test_imports_point_one_way(file: Path) -> None:
     package = _package(file)
-    ours = _imports(TREES[file]) & MAY_IMPORT.keys() - {package}
+    ours = _imports(_tree(file)) & MAY_IMPORT.keys() - {package}
     assert ours <= MAY_IMPORT[package], f"{_name(file)} imports {ours - MAY_IMPORT[package]}"
 
 
 @every_source
 def test_a_library_is_imported_by_its_keepers_alone(file: Path) -> None:
-    for library in KEEPERS.keys() & _imports(TREES[file]):
+    for library in KEEPERS.keys() & _imports(_tree(file)):
         assert _name(file) in KEEPERS[library], f"{_name(file)} imports {library}"
 
 
 @every_source
 def test_the_client_needs_its_two_libraries_alone(file: Path) -> None:
     if _package(file) == "flotilla_client":
-        imported = _imports(TREES[file]) - THE_CLIENTS_LIBRARIES - {"flotilla_client"}
+        imported = _imports(_tree(file)) - THE_CLIENTS_LIBRARIES - {"flotilla_client"}
         outside = imported - sys.stdlib_module_names
         assert not outside, f"{_name(file)} imports {outside}"
 
@@ -152,9 +160,9 @@ def test_the_client_needs_its_two_libraries_alone(file: Path) -> None:
 @pytest.mark.parametrize("name", CORE)
 def test_the_core_sees_no_socket_thread_clock_or_random_number(name: str) -> None:
     file = ROOT / name
-    forbidden = _imports(TREES[file]) & NOT_IN_THE_CORE
+    forbidden = _imports(_tree(file)) & NOT_IN_THE_CORE
     assert not forbidden, f"{name} imports {forbidden}"
-    assert _drawn(TREES[file]) == [], f"{name} draws random numbers of its own"
+    assert _drawn(_tree(file)) == [], f"{name} draws random numbers of its own"
 
 
 def _drawn(tree: ast.Module) -> list[str]:
@@ -178,7 +186,7 @@ def _drawn(tree: ast.Module) -> list[str]:
 def test_nobody_prints(file: Path) -> None:
     calls = [
         f"{_name(file)}:{node.lineno}"
-        for node in ast.walk(TREES[file])
+        for node in ast.walk(_tree(file))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "print"
@@ -191,7 +199,7 @@ def test_nobody_prints(file: Path) -> None:
 def test_no_exception_vanishes(file: Path) -> None:
     swallowed = [
         f"{_name(file)}:{node.lineno}"
-        for node in ast.walk(TREES[file])
+        for node in ast.walk(_tree(file))
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (len(node.body) == 1 and isinstance(node.body[0], ast.Pass)))
     ]
