@@ -42,6 +42,10 @@ def version_0_1(tmp_path: Path) -> Program:
         pytest.skip(f"this clone has no {COMMIT_OF_0_1[:7]}, which is version 0.1")
     with tarfile.open(archive) as files:
         files.extractall(tree, filter="data")
+    # It asks for its version under the name that its distribution had.
+    installed = tree / "flotilla-0.1.0.dist-info" / "METADATA"
+    installed.parent.mkdir()
+    installed.write_text("Metadata-Version: 2.1\nName: flotilla\nVersion: 0.1.0\n")
     return "env", f"PYTHONPATH={tree}:{tree}/client", "PYTHONSAFEPATH=1"
 
 
