@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from cluster.local import LocalCluster
 DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must not hang the tests
 # One that is cut off in the middle of a call leaves the JVM's bridge of all others broken.
 SPARK_TIMEOUT_S: Final = 600
-TEARDOWN_PATIENCE_S: Final = 1.0  # a test is over: what does not stop at once is killed
+TEARDOWN_PATIENCE_S: Final = 0.0  # a test is over: how a node stops is for the tests of that
 
 # The programs that `needs` may name, each with Debian's packages that bring it.
 PACKAGES: Final = {
@@ -104,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif _shares_fixtures(item):
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
     if hasattr(config, "workerinput"):  # one of several workers
-        items.sort(key=_tier)  # stable: within a tier the order is that of the files
+        items[:] = _in_turn(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -125,11 +126,29 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.line(f"{tests:5} tests: {reason}")
 
 
-def _tier(item: pytest.Item) -> int:
-    """Return when a test is begun: first what one worker does alone, then units, then clusters."""
-    if item.get_closest_marker("spark"):
-        return 0
-    return 1 if item.location[0].startswith("tests/unit/") else 2
+def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests in the order in which workers take them.
+
+    First what one worker does alone for minutes, beside it the units. Then all the others, where
+    those of clusters, which mostly wait, are spread among those of the simulator, which compute.
+    """
+    first, units = [], []
+    others: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        directory = item.location[0].rpartition("/")[0]
+        grouped = item.get_closest_marker("xdist_group") is not None
+        if item.get_closest_marker("spark") or (grouped and directory == "tests/cluster"):
+            first.append(item)
+        elif directory == "tests/unit":
+            units.append(item)
+        else:
+            others.setdefault(directory, []).append(item)
+    spread = [
+        ((number + 0.5) / len(alike), item)
+        for alike in others.values()
+        for number, item in enumerate(alike)
+    ]
+    return [*first, *units, *(item for _, item in sorted(spread, key=itemgetter(0)))]
 
 
 def _shares_fixtures(item: pytest.Item) -> bool:

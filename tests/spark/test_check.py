@@ -24,6 +24,7 @@ from tests.spark.histories import Run, write
 
 # The cheapest one: enough for what is not about checks.
 ONE_CHECK = tuple(one for one in anomalies.CHECKS if one.name == "corrupt")
+[A_CRASHED_ONE] = (one for one in anomalies.CHECKS if one.name == "gap")
 
 
 def clean() -> Run:
@@ -54,9 +55,14 @@ def test_clean_run_is_valid_with_its_counts(tmp_path: Path, one_check: None) -> 
     ]
 
 
-def test_violation_is_invalid_exits_1_and_names_file_and_line(
-    tmp_path: Path, one_check: None
+def crash(_tables: Tables) -> DataFrame:
+    raise ZeroDivisionError("on purpose")
+
+
+def test_violation_is_invalid_exits_1_and_names_file_and_line_whatever_else_crashed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(checking, "CHECKS", (*ONE_CHECK, replace(A_CRASHED_ONE, find=crash)))
     run = clean()
     run.get("s", "t", 4, [], corrupt=[[5, "checksum"]])
     write(tmp_path, run.rows)
@@ -65,6 +71,7 @@ def test_violation_is_invalid_exits_1_and_names_file_and_line(
     assert result.exit_code == 1, result.output
     witness = report["checks"][0]["witnesses"][0]
     assert (report["verdict"], witness["id"], witness["detail"]) == ("invalid", 5, "checksum")
+    assert report["reasons"] == ["check gap crashed: ZeroDivisionError: on purpose"]
     assert witness["operations"][0]["lines"] == ["history/s.jsonl:6", "history/s.jsonl:7"]
 
 
@@ -113,12 +120,10 @@ def test_too_little_or_undrained_is_unknown_and_exits_2(tmp_path: Path, one_chec
         assert reason in result.output
 
 
+@pytest.mark.slow
 def test_crashed_check_is_never_a_pass(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(_tables: Tables) -> DataFrame:
-        raise ZeroDivisionError("on purpose")
-
     monkeypatch.setattr(checking, "CHECKS", (replace(ONE_CHECK[0], find=crash),))
     write(tmp_path, clean().rows)
     report = check(tmp_path)
