@@ -35,6 +35,8 @@ from flotilla_client.client import (
 )
 from flotilla_client.connection import (
     CONNECT_MS_MAX,
+    CONNECTION_LOST,
+    NO_REPLY,
     Link,
     framed,
     open_link,
@@ -54,6 +56,7 @@ from flotilla_client.operations import (
     Steps,
     SubscribeResult,
 )
+from flotilla_client.probe import PROBE_MS_MAX, explained
 from flotilla_client.producer import (
     BATCH_BYTES,
     IN_FLIGHT_MAX,
@@ -62,7 +65,7 @@ from flotilla_client.producer import (
     Producer,
     queue_full,
 )
-from flotilla_client.protocol import Reply, encode_request
+from flotilla_client.protocol import encode_request
 from flotilla_client.reading import (
     Ack,
     Delivery,
@@ -347,6 +350,7 @@ class AsyncClient:
                     case Done():
                         return action
                     case Failed(error):
+                        error = await _explained(error, session.endpoints)
                         raise with_endpoints(error, session.endpoints)
                     case Close(endpoint):
                         parts.close_link(endpoint)
@@ -384,11 +388,12 @@ class AsyncClient:
         self, parts: _Parts, exchange: Exchange, endpoint: int, timeout_ms: float
     ) -> list[Action]:
         link = parts.links[endpoint]
-        reply: Reply | None = None
         ready = await _poll(link, zmq.POLLIN, timeout_ms)
         if link.socket in ready:
             reply = parsed(await link.socket.recv_multipart())
-        return parts.session.replied(exchange, reply)
+            return parts.session.replied(exchange, reply, NO_REPLY)
+        cause = CONNECTION_LOST if link.monitor in ready else "no answer"
+        return parts.session.replied(exchange, None, cause)
 
     async def _link(self, parts: _Parts, endpoint: int, until_ms: float) -> Link | str:
         """Return the endpoint's link; why there is none, if it has no address by then."""
@@ -420,6 +425,15 @@ class _Turn:
 
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
+
+
+async def _explained(error: FlotillaError, endpoints: Sequence[str]) -> FlotillaError:
+    """`explained` in a thread, as it waits; without it if no thread is free."""
+    explaining = asyncio.to_thread(explained, error, endpoints)
+    try:
+        return await asyncio.wait_for(explaining, 2 * PROBE_MS_MAX / 1000)
+    except TimeoutError:
+        return error
 
 
 class AsyncMessages(AsyncIterator[Message]):

@@ -36,7 +36,12 @@ from flotilla_client.client import Client, now_ms
 from flotilla_client.completion import SHELLS
 from flotilla_client.errors import FlotillaError, StateInUse, Unavailable, UnheardWarning
 from flotilla_client.lines import Lines
-from flotilla_client.operations import PutResult
+from flotilla_client.operations import (
+    PutResult,
+    check_client_id,
+    check_no_pattern,
+    check_topic,
+)
 from flotilla_client.producer import Producer
 from flotilla_client.reading import Delivery, Message
 from flotilla_client.sharing import SharedClient
@@ -253,10 +258,23 @@ def _run(options: Any) -> int:
     if options.verb == "completion":
         write(SHELLS[options.shell](build_parser()).encode())
         return OK
+    _check_names(options)
     with _client(options) as client:
         if options.verb == "shell":
             return _shell(client, options)
         return _perform(client, options, options)
+
+
+def _check_names(options: Any) -> None:
+    """Refuse, before a directory is made, what every cluster would."""
+    for name in (getattr(options, "topic", None), getattr(options, "subscribers", None)):
+        if name is not None:
+            check_topic(name)
+    if getattr(options, "client", None) is not None:
+        check_client_id(options.client)
+    is_new = not (Path(options.state) / directory.DATABASE_NAME).exists()
+    if options.verb == "sub" and is_new:
+        check_no_pattern(options.topic)
 
 
 def _client(options: Any) -> Client:
@@ -560,7 +578,7 @@ def _status(client: Client, options: Any) -> int:
     )
     _print_rows(rows, columns, options.json)
     if not options.json:
-        for line in (line for row in rows for line in _troubles(row)):
+        for line in (*(line for row in rows for line in _troubles(row)), *_strangers(rows)):
             write(line.encode() + b"\n")
     return OK if any("error" not in row for row in rows) else UNKNOWN
 
@@ -568,6 +586,8 @@ def _status(client: Client, options: Any) -> int:
 def _troubles(row: dict[str, Any]) -> Iterator[str]:
     """Yield what an operator should look at in a node's status."""
     node = row.get("node", "")
+    if "cause" in row:
+        yield f"{row['endpoint']} is {row['role']}: {row['cause']}"
     for line in row.get("waiting_for", ()):
         yield f"{node} waits for {line}"
     for reason in row.get("refused_by", {}).values():
@@ -577,12 +597,31 @@ def _troubles(row: dict[str, Any]) -> Iterator[str]:
             yield f"{node} has {key} = {mine}, {peer} has {theirs}"
 
 
+def _strangers(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield who is of another cluster than the first one that answers.
+
+    The nodes of a cluster name the same members, and a node has one incarnation.
+    """
+    answered = [row for row in rows if "incarnation" in row]
+    incarnations: dict[str, str] = {}
+    for row in answered:
+        incarnation = incarnations.setdefault(row["node"], row["incarnation"])
+        if _members(row) != _members(answered[0]) or incarnation != row["incarnation"]:
+            first, members = answered[0]["endpoint"], ", ".join(sorted(_members(row)))
+            yield f"{row['endpoint']} is of another cluster than {first}: that of {members}"
+
+
+def _members(row: dict[str, Any]) -> set[str]:
+    return {row["node"], *row.get("members", ())}
+
+
 def _status_row(client: Client, number: int) -> dict[str, Any]:
     endpoint = client.endpoints[number]
     try:
         status = client.status(number)
     except FlotillaError as error:
-        return {"endpoint": endpoint, "role": error.code, "error": error.message}
+        cause = error.details.get("causes", {}).get(endpoint, error.message)
+        return {"endpoint": endpoint, "role": error.code, "cause": cause, "error": error.message}
     versions = status.get("versions", {})
     low, high = versions.get("levels", (1, 1))  # version 0.1 names none
     own = {"version": versions.get("flotilla", "-"), "levels": f"{low}-{high}"}

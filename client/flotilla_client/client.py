@@ -21,7 +21,12 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 
 from flotilla_client import checks, retry
 from flotilla_client.batches import batches_of
-from flotilla_client.connection import REQUESTS_QUEUED_MAX, Connection, with_endpoints
+from flotilla_client.connection import (
+    CONNECTION_LOST,
+    REQUESTS_QUEUED_MAX,
+    Connection,
+    with_endpoints,
+)
 from flotilla_client.errors import (
     Closed,
     FlotillaError,
@@ -44,6 +49,7 @@ from flotilla_client.operations import (
     new_nonce,
     slices,
 )
+from flotilla_client.probe import explained
 from flotilla_client.producer import (
     BATCH_BYTES,
     IN_FLIGHT_MAX,
@@ -302,10 +308,10 @@ class Session:
             raise
         return producer
 
-    def replied(self, exchange: Exchange, reply: Reply | None) -> list[Action]:
-        """Pass a reply on, or None: silence, or a lost connection."""
+    def replied(self, exchange: Exchange, reply: Reply | None, cause: str = "") -> list[Action]:
+        """Pass a reply on, or None: silence, a lost connection or another cause."""
         if reply is None:
-            return exchange.silent(now_ms())
+            return exchange.silent(now_ms(), cause)
         self.heard_ms = now_ms()
         return exchange.replied(reply, self.heard_ms)
 
@@ -652,6 +658,7 @@ class Client:
                     case Done():
                         return action
                     case Failed(error):
+                        error = explained(error, session.endpoints)
                         raise with_endpoints(error, session.endpoints)
                     case Close(endpoint):
                         connection.close(endpoint)
@@ -675,11 +682,12 @@ class Client:
     def _listen(
         self, parts: _Parts, exchange: Exchange, endpoint: int, timeout_ms: float
     ) -> list[Action]:
+        connection = parts.connection
         try:
-            reply = parts.connection.receive(endpoint, timeout_ms)
+            reply = connection.receive(endpoint, timeout_ms)
         except ConnectionResetError:
-            reply = None
-        return parts.session.replied(exchange, reply)
+            return parts.session.replied(exchange, None, CONNECTION_LOST)
+        return parts.session.replied(exchange, reply, connection.cause)
 
 
 class Messages(Iterator[Message]):

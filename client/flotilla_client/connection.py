@@ -22,6 +22,8 @@ from flotilla_client.protocol import MESSAGE_BYTES_MAX, ProtocolError, Reply, de
 
 CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time counts as silent
 REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so sends do not block
+CONNECTION_LOST: Final = "connection lost"
+NO_REPLY: Final = "answers as no node does"
 LOST: Final = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 RECONNECT_MS: Final = 100  # nobody waits for it: a lost connection's socket is closed
 
@@ -90,11 +92,14 @@ def framed(frames: Sequence[bytes]) -> list[bytes]:
 
 
 def parsed(frames: Sequence[bytes]) -> Reply | None:
-    """Return the reply in a received message, None for one that is no reply of this protocol."""
+    """Return the reply in a received message, None for one that is no reply of this protocol.
+
+    It counts as silence, for the cause NO_REPLY: whoever sent it is not a node of ours.
+    """
     try:
         return decode_reply(frames[1:])
     except ProtocolError:
-        return None  # as if it had not come: whoever sent it is not a node of ours
+        return None
 
 
 class Connection:
@@ -104,7 +109,7 @@ class Connection:
         self._endpoints = tuple(endpoints)
         self._context: zmq.Context[Any] = zmq.Context.instance()
         self._links: dict[int, Link] = {}
-        self.cause = ""  # why the last `send` returned False
+        self.cause = ""  # why the last `send` returned False, or the last `receive` None
 
     def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool:
         """Send a request; return False if no connection stood in time: then nothing was sent."""
@@ -130,7 +135,9 @@ class Connection:
         """
         link = self._links[endpoint]
         ready = self._poll(link, zmq.POLLIN, timeout_ms, wake)
+        self.cause = "no answer"
         if link.socket in ready:
+            self.cause = NO_REPLY
             return parsed(link.socket.recv_multipart())
         if link.monitor in ready:
             raise ConnectionResetError(self._endpoints[endpoint])

@@ -255,8 +255,8 @@ class Operations:
     def subscribe(self, topic: str) -> Steps[SubscribeResult]:
         """SUB; the cursor stands before this returns. Raises BadRequest for a pattern."""
         check_topic(topic)
-        if protocol.is_pattern(topic) and self.state.cursor(topic) is None:
-            raise BadRequest(protocol.no_pattern(topic))
+        if self.state.cursor(topic) is None:
+            check_no_pattern(topic)
         yield from self._opened()
         operation = self.invoke("sub", topic)
         body = {"sequence": self.state.next_sequence()}
@@ -639,6 +639,12 @@ def check_topic(topic: str) -> None:
     Raises TypeError, or BadRequest, TooLarge, the same as a node would.
     """
     _check_topic(checks.topic_name(topic))
+
+
+def check_no_pattern(topic: str) -> None:
+    """Refuse a new subscription to what would be a pattern elsewhere. Raises BadRequest."""
+    if protocol.is_pattern(topic):
+        raise BadRequest(protocol.no_pattern(topic))
 
 
 def check_client_id(client_id: object) -> None:

@@ -234,9 +234,9 @@ class Exchange:
             return [Done(reply, self._attempts)]
         return self._refused(reply, int(attempt), now_ms)
 
-    def silent(self, now_ms: float) -> list[Action]:
-        """No reply in time, or the connection was lost: the attempt may have happened."""
-        self._causes[self._endpoint] = "no answer"
+    def silent(self, now_ms: float, cause: str = "no answer") -> list[Action]:
+        """No reply in time, or another cause of the like: the attempt may have happened."""
+        self._causes[self._endpoint] = cause
         return self._elsewhere(now_ms)
 
     def unsent(self, now_ms: float, cause: str = "no connection") -> list[Action]:

@@ -106,7 +106,8 @@ class Shell(cmd.Cmd):
         return False
 
     def _complain(self, text: str) -> None:
-        self.stdout.write(f"{text}\n")
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
         self._succeeded = False
 
     def _put(self, rest: str) -> None:

@@ -6,9 +6,12 @@ import argparse
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -16,7 +19,7 @@ import pexpect
 import pytest
 
 from flotilla_client import Client, arguments, cli, shell
-from flotilla_client.protocol import GET, PUT
+from flotilla_client.protocol import GET, PUT, STATUS
 from flotilla_client.version import VERSION
 from tests.unit.fake_node import FakeNode, nak
 
@@ -321,10 +324,109 @@ def test_topics_are_a_table_or_json(run: Run) -> None:
 def test_status_shows_every_endpoint_the_silent_ones_too(run: Run, node: FakeNode) -> None:
     code, out, _ = run("-e", f"{node.endpoint},127.0.0.1:1", "--deadline", "0.3", "status")
     assert code == 0
-    first, second = out.decode().splitlines()[1:]
+    first, second, why = out.decode().splitlines()[1:]
     assert first.split()[:5] == [node.endpoint, "a", "leader", "1", "a"]
     assert second.split()[:3] == ["127.0.0.1:1", "-", "unavailable"]
+    assert why == "127.0.0.1:1 is unavailable: connection refused"
     assert run("-e", "127.0.0.1:1", "--deadline", "0.3", "status")[0] == 4
+
+
+@contextmanager
+def _server(said: bytes | None) -> Iterator[str]:
+    """Listen; say something to everybody and hang up (None: say nothing)."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return  # the test is over
+                open_ones.append(connection)
+                if said is not None:
+                    connection.sendall(said)
+                    connection.shutdown(socket.SHUT_RDWR)
+
+        open_ones: list[socket.socket] = []
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            serving.join()
+            for connection in open_ones:
+                connection.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (None, "takes connections and says nothing: a stopped node, or no node's client port"),
+        (b"SSH-2.0-OpenSSH", "speaks another protocol: no node's client port"),
+        (b"", "ends connections at once: no node's client port, or a node that has too many"),
+    ],
+)
+def test_status_says_of_what_is_no_node_what_it_does(
+    run: Run, said: bytes | None, cause: str
+) -> None:
+    with _server(said) as endpoint:
+        code, out, _ = run("-e", endpoint, "--deadline", "0.5", "status")
+        told = run("-e", endpoint, "--deadline", "0.5", "status", "--json")[1]
+    assert code == 4
+    assert out.decode().splitlines()[2:] == [f"{endpoint} is unavailable: {cause}"]
+    assert orjson.loads(told)["cause"] == cause
+
+
+def test_status_says_why_a_node_does_not_answer(run: Run, node: FakeNode) -> None:
+    for fault, cause in (("deaf", "no answer"), ("garbage", "answers as no node does")):
+        node.always(STATUS, fault)
+        out = run("--deadline", "0.5", "status")[1].decode()
+        assert out.splitlines()[2:] == [f"{node.endpoint} is unavailable: {cause}"]
+    unknown = "nosuch.invalid:7001"
+    out = run("-e", unknown, "--deadline", "0.5", "status")[1].decode()
+    assert out.splitlines()[2].startswith(f"{unknown} is unavailable: name ")
+
+
+def test_status_says_which_nodes_are_of_another_cluster(run: Run, node: FakeNode) -> None:
+    ours = {"members": {"b": {}, "c": {}}}
+    node.about |= {**ours, "incarnation": "one"}
+    with FakeNode() as other:
+        both = f"{node.endpoint},{other.endpoint}"
+        said = f"{other.endpoint} is of another cluster than {node.endpoint}: that of a"
+        for about, lines in (
+            ({**ours, "incarnation": "one"}, []),
+            ({"members": {}, "incarnation": "one"}, [said]),
+            ({**ours, "incarnation": "two"}, [f"{said}, b, c"]),
+        ):
+            other.about.clear()
+            other.about |= about
+            assert run("-e", both, "status")[1].decode().splitlines()[3:] == lines
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["sub", "orders.*"],
+        ["sub", ""],
+        ["put", "a\nb", "x"],
+        ["put", "t" * 256, "-"],
+        ["get", ""],
+        ["unsub", "t", "--client", ""],
+        ["--record", "record", "sub", "orders.>"],
+    ],
+)
+def test_what_every_cluster_refuses_is_refused_before_anything_is_made(
+    run: Run, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLOTILLA_STATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    code, out, err = run(*argv)
+    assert (code, out) == (3, b"")
+    assert err.startswith(b"flotilla: ")
+    assert list(tmp_path.iterdir()) == []
+    assert not node.requests
 
 
 def test_upgrade_says_the_level_or_who_stands_in_its_way(run: Run, tmp_path: Path) -> None:

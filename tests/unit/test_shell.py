@@ -75,6 +75,16 @@ def test_what_is_no_complete_command_is_not_executed(
     assert executed.calls == []
 
 
+@pytest.mark.parametrize("line", ["bogus", "put t", "sub 'a"])
+def test_complaints_go_to_stderr(
+    shell: Shell, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    assert not shell.onecmd(line)
+    assert isinstance(shell.stdout, io.StringIO)
+    assert shell.stdout.getvalue() == ""
+    assert capsys.readouterr().err.strip()
+
+
 def test_every_verb_of_the_command_line_is_there_and_in_the_help(
     shell: Shell, executed: Executed
 ) -> None:

@@ -1,0 +1,71 @@
+"""What there is at an endpoint that no connection was had to: for the words of an error.
+
+What lives here: a look by a plain TCP connection, which hears of the reasons that ZeroMQ keeps to
+itself. What must not: decisions; what is found here is said, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from flotilla_client.errors import FlotillaError
+from flotilla_client.names import Address
+
+PROBE_MS_MAX: Final = 200  # in all, behind a deadline: one round trip to anywhere
+UNCONNECTED: Final = frozenset({"connection refused", "no connection"})
+GREETING: Final = b"\xff"  # the first byte of every ZeroMQ peer, which says it unasked
+NO_ANSWER: Final = "no answer to a connection: a wrong address, a firewall, a host that is down"
+SAYS_NOTHING: Final = "takes connections and says nothing: a stopped node, or no node's client port"
+HANGS_UP: Final = "ends connections at once: no node's client port, or a node that has too many"
+OTHER: Final = "speaks another protocol: no node's client port"
+_TCP: Final = re.compile(r"tcp://([0-9.]+):([0-9]+)")
+
+
+def explained(error: FlotillaError, endpoints: Sequence[str]) -> FlotillaError:
+    """Return the error with closer causes where there was no connection.
+
+    Looks at them one after the other, for `PROBE_MS_MAX` in all.
+    """
+    until_s = time.monotonic() + PROBE_MS_MAX / 1000
+    causes = dict(error.details.get("causes", {}))
+    for number, cause in causes.items():
+        if cause in UNCONNECTED:
+            causes[number] = _seen_at(endpoints[number], until_s) or cause
+    details = error.details | ({"causes": causes} if causes else {})
+    return type(error)(error.message, error.code, error.definite, details)
+
+
+def _seen_at(endpoint: str, until_s: float) -> str:
+    """Return what there is at an endpoint; "" if the time does not suffice, or a peer is there."""
+    address = Address(endpoint)
+    address.wait(until_s - time.monotonic())
+    match = _TCP.fullmatch(str(address))
+    left_s = until_s - time.monotonic()
+    if match is None or left_s <= 0:
+        return ""
+    try:
+        with socket.create_connection((match[1], int(match[2])), left_s) as probe:
+            return _said_on(probe, max(0.001, until_s - time.monotonic()))
+    except TimeoutError:
+        return NO_ANSWER
+    except ConnectionRefusedError:
+        return "connection refused"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+
+
+def _said_on(probe: socket.socket, wait_s: float) -> str:
+    probe.settimeout(wait_s)
+    try:
+        first = probe.recv(1)
+    except TimeoutError:
+        return SAYS_NOTHING
+    except OSError:
+        return HANGS_UP
+    if not first:
+        return HANGS_UP
+    return "" if first == GREETING else OTHER
