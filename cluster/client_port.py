@@ -50,6 +50,9 @@ MESSAGE_S_MAX: Final = 120.0  # for a whole one: 4 MiB at 35 KB/s
 HURRY_SILENCE_S_MAX: Final = 0.5
 HURRY_AFTER_S: Final = 2.0
 HURRY_BYTES_PER_S_MIN: Final = 1024 * 1024
+# In line to send a large message: at that pace hundreds have had their turn by then. Who waits is
+# not read, so that nothing else would tell that it has vanished.
+SHARE_S_MAX: Final = 30.0
 KEEPALIVE_PROBES: Final = 3  # lost ones end a connection that is silent; for clients of ZMTP 3.0
 REPORT_S: Final = 10.0  # one line about connections that we closed in this time
 REASONS_MAX: Final = 16  # in such a line; a stranger chooses some of their words
@@ -95,6 +98,7 @@ class Client:
     requests: int = 0  # without a reply
     began_at: float = 0.0  # when the unfinished message began, 0: there is none
     has_share: bool = False  # of unfinished_bytes_max
+    wanted_at: float = 0.0  # since when it has waited for one
     identity: bytes = b""
     pings: bool = False
     pinged_at: float = 0.0
@@ -349,7 +353,9 @@ class ClientPort:
         if client.has_share or client.receiver.unfinished_bytes <= READ_BYTES:
             return True
         if not self._shares:
-            self._wanting[client] = None
+            if client not in self._wanting:
+                client.wanted_at = self._clock()
+                self._wanting[client] = None
             return False
         self._shares -= 1
         self._give_share(client)
@@ -510,14 +516,18 @@ class ClientPort:
         silent_s = now - client.heard_at
         if client.outbox and now >= client.took_at + SILENCE_S_MAX:
             self._close(client, f"took no byte of its replies in {SILENCE_S_MAX:.0f} s")
+        elif client.has_share and self._wanting and self._is_slow(client, now):
+            # Also one that is not read because it doesn't take its replies: the others wait for it.
+            self._close(client, "sent a large message slowly while others waited")
+        elif client in self._wanting and now >= client.wanted_at + SHARE_S_MAX:
+            text = f"waited {SHARE_S_MAX:.0f} s to send a large message"
+            self._close(client, f"{text}: limits.unfinished_bytes_max")
         elif not client.watched[0]:
             return  # what it says meanwhile is not read
         elif client.began_at and silent_s >= MESSAGE_SILENCE_S_MAX:
             self._close(client, "stopped in the middle of a message")
         elif client.began_at and now >= client.began_at + MESSAGE_S_MAX:
             self._close(client, f"took over {MESSAGE_S_MAX:.0f} s for a message")
-        elif client.has_share and self._wanting and self._is_slow(client, now):
-            self._close(client, "sent a large message slowly while others waited")
         elif client.pings and silent_s >= SILENCE_S_MAX:
             self._close(client, f"silent for {SILENCE_S_MAX:.0f} s")
         elif client.pings and silent_s >= PING_AFTER_S and client.pinged_at <= client.heard_at:

@@ -95,8 +95,8 @@ class Limits:
     """Bounds of every queue and buffer that clients can fill."""
 
     requests_per_turn_max: int = _setting(
-        "Requests that one turn takes, and one Raft entry joins: bounds the time to the next "
-        "heartbeat.",
+        "Requests that are read from clients at a time. How many of them a turn looks at is "
+        "bounded by time, an eighth of `raft.heartbeat_ms`; the others have the turns after it.",
         512,
         low=1,
         high=65_536,

@@ -18,7 +18,7 @@ from cluster.intake import RELAYS_WAITING_MAX
 from cluster.journal import Journal
 from cluster.levels import Build, Sighting
 from cluster.messages import Health, Relay, RelayReply
-from cluster.peers import BULK_BYTES_SERVED, Peers
+from cluster.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED, Peers
 from cluster.raft import Raft
 from cluster.relays import RELAY_ID_BITS, Relays
 from flotilla_client.protocol import (
@@ -36,6 +36,7 @@ from flotilla_client.protocol import (
 )
 
 ELECTING_RETRY_MS: Final = 100  # a fraction of an election
+SHORT_REPLY_BYTES: Final = 4 * 1024  # of its data: every error, and every answer to a PUT
 
 Outgoing = list[tuple[bytes, list[bytes]]]
 
@@ -229,11 +230,17 @@ class Frontend:
             frames = encode_reply(reply)
             if isinstance(route, bytes):
                 replies.append((route, frames))
+            elif sum(map(len, frames)) > SHORT_REPLY_BYTES and self._is_far_behind(node):
+                message = f"too many replies wait on the way from {self._name} to {node}"
+                self._refuse(route, answer.request_id, "uncertain", message)
             else:
                 self._peers.send(node, RelayReply(route[1], frames))
             if enough():
                 break
         return replies
+
+    def _is_far_behind(self, node: str) -> bool:
+        return self._peers.room_bytes(node) < BULK_BYTES_SERVED - BULK_BYTES_LONG_REPLIES
 
     # --- status -------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ class Neighbours:
         return now - self._refusals.get(name, (NEVER_S, 0, ""))[0] < REFUSAL_S
 
     def refused_as(self, kind: Refusal, now: float) -> str:
-        """Return a peer's reason if one refuses this node as that, "" otherwise."""
+        """Return the reason of one who refuses this node as that, member or not, "" if none."""
         for at, each, reason in self._refusals.values():
             if each == kind and now - at < REFUSAL_S:
                 return reason
@@ -145,7 +145,9 @@ class Neighbours:
             for name, (_, _, reason) in self._refusals.items()
             if self._refuses(name, now)
         }
-        differences = {name: each for name, each in self._differences.items() if each}
+        # Of a peer that is gone they are known only so that the same is not logged again.
+        known = {name: self._differences[name] for name in self._seen}
+        differences = {name: each for name, each in known.items() if each}
         return {"refused_by": refused, "settings_differ": differences}
 
     def waiting_for(self, copying_from: str) -> list[str]:

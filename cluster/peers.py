@@ -76,6 +76,9 @@ DROPPABLE: Final = frozenset(
 BULK: Final = frozenset({messages.Relay, messages.RelayReply, messages.SnapshotChunk})
 # Of it, to one peer, from which on clients' requests are refused; a relayed GET's reply has 1 MiB.
 BULK_BYTES_SERVED: Final = 8 * 1024 * 1024
+# From which on no long reply to a relayed request is made: who waits is told so in a short one,
+# which would be dropped, and waited for in vain, were there no room left for it.
+BULK_BYTES_LONG_REPLIES: Final = 24 * 1024 * 1024
 
 Watch: TypeAlias = Callable[[int, bool, bool], None]
 
@@ -120,21 +123,27 @@ class Doubled:
 
 @dataclass(frozen=True, slots=True)
 class RefusedBy:
-    """A peer has refused this node; `refusal` is a messages.Refusal."""
+    """Somebody who says that it is a peer, of that incarnation, has refused this node.
+
+    `refusal` is a messages.Refusal. What it is worth is for who knows the members.
+    """
 
     name: str
+    incarnation: str
     refusal: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A peer's build and ours don't fit; at most one report a peer in `REPORT_MS`.
+    """A build and ours don't fit; at most one report in `REPORT_MS` of a member, of others so too.
 
-    `feature_level`: the cluster's, as the peer knows it. `build`: the peer's.
+    `name` and `incarnation`: who it says that it is. `feature_level`: the cluster's, as it knows
+    that. `build`: its program.
     """
 
     name: str
+    incarnation: str
     feature_level: int
     build: Build
     reason: str
@@ -500,14 +509,14 @@ class PeerPort:
             return
         name = connection.hello.node if connection.hello is not None else ""
         if refusal or connection.ending:
-            if name and not refusal and self._was_refused(connection, name):
+            if name and not refusal and self._was_refused(connection):
                 self._drop(connection)
             else:
                 self._refuse(connection, refusal or _ended_text(connection))
         elif hello is not None:
             self._take_place(connection, hello)
 
-    def _was_refused(self, connection: Connection, name: str) -> bool:
+    def _was_refused(self, connection: Connection) -> bool:
         """Return whether the peer closed what it has just opened with a reason, and note that."""
         try:
             last = connection.reader.next()
@@ -515,15 +524,17 @@ class PeerPort:
             return False
         if not isinstance(last, Refused):
             return False
-        self._refused_by(name, last)
+        self._refused_by(connection, last)
         if connection.dial is not None:
             connection.dial.attempts = REFUSED_ATTEMPTS
         return True
 
-    def _refused_by(self, name: str, message: Refused) -> None:
+    def _refused_by(self, connection: Connection, message: Refused) -> None:
+        assert connection.hello is not None, connection.address
+        name, incarnation = connection.hello.node, connection.hello.incarnation
         self._troubles[name] = f"{name} refuses this node: {message.reason}"
         # Each time: whoever is refused looks at how many refuse it now.
-        self._events.append(RefusedBy(name, message.kind, message.reason))
+        self._events.append(RefusedBy(name, incarnation, message.kind, message.reason))
 
     def _take_place(self, connection: Connection, hello: Hello) -> None:
         """Let the peer be who it says, unless another process is."""
@@ -598,7 +609,11 @@ class PeerPort:
         its log shows is the reason of a SnapshotRefused.
         """
         build, level = hello.extension.build, hello.extension.level
-        self._report(hello.node, Unfit(hello.node, level, build, reason))
+        # A stranger who says much of itself must not keep the word of a member from being heard.
+        is_member = hello.incarnation == self._roll.newest.get(hello.node)
+        who = hello.node if is_member else f"no member {hello.node}"
+        self._report(who, Unfit(hello.node, hello.incarnation, level, build, reason))
+        self._troubles[hello.node] = f"{connection.address}: {reason}"
         connection.unfit = reason
         connection.deadline_at = self._clock() + HANDSHAKE_MS_MAX / 1000
         self._wake(connection.deadline_at)
@@ -680,7 +695,7 @@ class PeerPort:
                 self._rewatch(connection)  # there may be room to read again
                 return None
             if isinstance(message, Refused):
-                self._refused_by(connection.name, message)
+                self._refused_by(connection, message)
                 self._close(connection, Reason.REFUSED, message.reason)
                 return None
             if not isinstance(message, (Hello, Extension)):

@@ -68,8 +68,8 @@ from cluster.messages import (
     SnapshotRefused,
     SnapshotRequest,
 )
-from cluster.neighbours import NEVER_S, Neighbours
-from cluster.peers import TAKEOVER_MS, Disconnected, Doubled, Peers, Unfit
+from cluster.neighbours import NEVER_S, REFUSAL_S, Neighbours
+from cluster.peers import TAKEOVER_MS, Disconnected, Doubled, Event, Peers, RefusedBy, Unfit
 from cluster.raft import Raft, reason_of_change
 from cluster.store import Store
 from cluster.transport import RaftTransport
@@ -171,8 +171,10 @@ class Replica:
         self._started_s, self._settled, self._aside_until = now, False, now
         self._obstacles: dict[str, str] = {}
         self._health: dict[str, Health] = {}
-        # A peer's word for a level that this build can't have, and when it was given.
+        # A member's word for a level that this build can't have, or that this node was evicted,
+        # and when it was given.
         self._beyond: tuple[Unfit, float] | None = None
+        self._evicted: tuple[RefusedBy, float] | None = None
         self._seen: dict[str, tuple[float, Build]] = {}  # when each member was last connected
         # Entries, (index, term, level), that need a higher level than the store's; see _log_level.
         self._raises: list[tuple[int, int, int]] = []
@@ -645,8 +647,7 @@ class Replica:
                 self._log(f"peer_{type(event).__name__.lower()}", level=level, **asdict(event))
             if isinstance(event, Doubled):
                 self._tell_of_double(event)
-            if isinstance(event, Unfit) and event.feature_level > self.settings.build.level_max:
-                self._beyond = event, self._now
+            self._take_verdict(event)
             if isinstance(event, Disconnected):
                 self._unlink(event.name)
                 self._fetch.lost(event.name)
@@ -654,6 +655,18 @@ class Replica:
                 self.frontend.abandon_relays(event.name)
         self._heed_refusals()
         self._refresh_links()
+
+    def _take_verdict(self, event: Event) -> None:
+        """Take a member's word that this node can be none; what others say is only logged."""
+        level_max = self.settings.build.level_max
+        if not isinstance(event, (Unfit, RefusedBy)):
+            return
+        if not self._is_admitted(event.name, event.incarnation):
+            return
+        if isinstance(event, Unfit) and event.feature_level > level_max:
+            self._beyond = event, self._now
+        elif isinstance(event, RefusedBy) and event.refusal == Refusal.EVICTED:
+            self._evicted = event, self._now
 
     def _tell_of_double(self, event: Doubled) -> None:
         double = (
@@ -666,7 +679,9 @@ class Replica:
         """Do what a process has to that its peers refuse (rule 26).
 
         Evicted, or left behind by the cluster's level: it ends, once it is of no use here either.
-        No single peer's word ends a node that a majority takes for a member.
+        No single peer's word ends a node that a majority takes for a member, and nobody's word
+        does who is no member by this node's own log: anybody can connect and say anything. So a
+        node with an empty directory, which knows no members, is not ended by what it is told.
 
         Refused because another process of its name lives, in its first moments: it takes no part
         for now. A directory that was copied must not vote twice, and of two processes with one
@@ -674,9 +689,10 @@ class Replica:
         """
         now, neighbours = self._now, self._neighbours
         has_majority = len(self._linked) + 1 >= self.settings.majority
-        evicted = neighbours.refused_as(Refusal.EVICTED, now)
-        if evicted and not has_majority:
-            raise ReplacedError(evicted)
+        if self._evicted is not None and now - self._evicted[1] > REFUSAL_S:
+            self._evicted = None
+        if self._evicted is not None and not has_majority:
+            raise ReplacedError(self._evicted[0].reason)
         if self._beyond is not None and now - self._beyond[1] > BEYOND_S:
             self._beyond = None
         if self._beyond is not None and not has_majority:
@@ -704,6 +720,12 @@ class Replica:
         if newest is not None:
             return newest[1], newest[0]
         return self.store.members.get(name), self.store.applied_index
+
+    def _is_admitted(self, name: str, incarnation: str) -> bool:
+        """Return whether that is a member by this node's log, applied or not."""
+        if self.raft is None:
+            return False
+        return incarnation in (self._admission(name)[0], self.store.members.get(name))
 
     def _note_entry(self, index: int, command: bytes) -> None:
         # Inside of the core, which must not be called now.

@@ -6,6 +6,7 @@ What must not: the journal itself: it is the one that is checked.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
@@ -33,19 +34,29 @@ def proved_bytes(path: Path, data: bytes) -> int:
     return int.from_bytes(data[last + 8 : last + 12], "little") if last else 0
 
 
-class DurableLog:
-    """The entries on a disk: `first_index`, where the log begins, and by index their terms.
+def _synced(inode: Inode) -> bytes:
+    return inode.synced
 
+
+class DurableLog:
+    """The entries on a disk, as if undamaged.
+
+    `first_index`: where the log begins. `terms`: of its entries, by index.
     `term`: the last that is recorded. `checksums`: of the payloads, by index; a BASE has none: it
     is only where the log begins.
     """
 
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, disk: SimDisk, bytes_of: Callable[[Inode], bytes] = _synced) -> None:
         self.first_index = self.term = 0
         self.terms: dict[int, int] = {}
         self.checksums: dict[int, int] = {}
         for path, inode in journal_files(disk):
-            self._take(path, inode.synced)
+            self._take(path, bytes_of(inode))
+
+    @classmethod
+    def as_read(cls, disk: SimDisk) -> DurableLog:
+        """Return what a process that opens the journal now finds, damage included."""
+        return cls(disk, lambda inode: bytes(inode.data[: inode.durable_bytes]))
 
     def holds(self, index: int, term: int) -> bool:
         """Return whether the entry is in the log, or before its beginning and so in the store."""

@@ -143,8 +143,12 @@ class Invariants:
             self.fail("hard_state", f"{node.name} had {before}, came back with {now}")
 
     def _same_log(self, node: SimNode) -> None:
-        """Check what a new process has read: it has synced all of it."""
-        log = DurableLog(node.disk)
+        """Check what a new process has read: it has synced all of it.
+
+        What is on the disk counts, with its damage, and not what had been promised: a process that
+        goes on with another entry than the one that was written is what this looks for.
+        """
+        log = DurableLog.as_read(node.disk)
         for index, term in log.terms.items():
             entry = (term, log.checksums.get(index))
             known = self._entries.get(index, entry)

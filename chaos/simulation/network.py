@@ -306,14 +306,14 @@ class SimNet:
         )
         if refusal:
             self._attempts[_pair(dialing, dialed)] = REFUSED_ATTEMPTS
-            self._tell(dialing, RefusedBy(member_of(dialed), Refusal.DOUBLED, refusal))
+            self._refuse(dialing, dialed, Refusal.DOUBLED, refusal)
             self._tell(dialed, Doubled(hello.node, dialing, hello.incarnation, refusal))
             return False
         gives_way = hello.incarnation == newest != old.known[dialed].incarnation
         if silent_s < 0.9 * self.takeover_s and not gives_way:
             self.displaced.append((dialed, rival))
         if rival in old.open and (dialed, rival) not in self.cut:
-            self._tell(rival, RefusedBy(member_of(dialed), Refusal.DOUBLED, "replaced"))
+            self._refuse(rival, dialed, Refusal.DOUBLED, "replaced")
         self._close(old, Reason.REPLACED)
         self._dial_later(old.pair)
         return True
@@ -345,8 +345,12 @@ class SimNet:
         """Return whether a node refuses another one for good, which is told."""
         eviction = self.ports[name].roll.eviction(self.ports[other].hello)
         if eviction:
-            self._tell(other, RefusedBy(member_of(name), Refusal.EVICTED, eviction))
+            self._refuse(other, name, Refusal.EVICTED, eviction)
         return bool(eviction)
+
+    def _refuse(self, name: str, by: str, refusal: Refusal, reason: str) -> None:
+        incarnation = self.ports[by].hello.incarnation
+        self._tell(name, RefusedBy(member_of(by), incarnation, refusal, reason))
 
     def _tell(self, name: str, event: Event) -> None:
         self.ports[name].events.append(event)
@@ -357,7 +361,8 @@ class SimNet:
         mine, theirs = self.ports[name].hello, self.ports[peer].hello
         if mine.extension.build != BUILD_0_1:
             level, build = theirs.extension.level, theirs.extension.build
-            self._tell(name, Unfit(member_of(peer), level, build, unfit(mine, theirs)))
+            reason = unfit(mine, theirs)
+            self._tell(name, Unfit(member_of(peer), theirs.incarnation, level, build, reason))
 
     def _check_fit(self, connection: Connection, end: str) -> None:
         """Close the connection if one end sees that the builds don't fit any more."""

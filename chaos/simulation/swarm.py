@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from chaos.simulation.operator import BROKEN_HOWS, DAMAGES
+from chaos.simulation.operator import BROKEN_HOWS
 from chaos.simulation.plan import Action, Mode, Plan
 
 NODES: Final = {3: 70, 5: 22, 1: 4, 7: 4}  # weights
@@ -35,6 +35,7 @@ DISK_OPERATIONS: Final = (
     "write", "fdatasync", "rename", "unlink", "truncate", "fsync_directory", "store", "any",
 )  # fmt: skip
 KEEPS: Final = ("lost", "torn", "pages", "all")
+DAMAGES_DRAWN: Final = ("cut", "flip", "flip", "unreadable")  # a flip alone is for the checksums
 BACKLOG_PUTS_MIN: Final = 3  # of a seed's largest: so none of them waits for ever
 PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, with its length
 LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and comes back
@@ -198,7 +199,7 @@ def _wiped_disks(draw: Draw) -> Schedule:
 
 def _damaged_disks(draw: Draw) -> Schedule:
     node = draw.member()
-    yield 0.0, "damage", {"node": node, "how": draw.rng.choice(sorted(DAMAGES))}
+    yield 0.0, "damage", {"node": node, "how": draw.rng.choice(DAMAGES_DRAWN)}
     yield draw.between(0.05, 1.0), "kill", {"node": node}
     yield 1.0 + draw.hold_s(), "restart_all", {}
 

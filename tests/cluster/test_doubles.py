@@ -215,18 +215,41 @@ def peer_address(cluster: LocalCluster, name: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def forge(cluster: LocalCluster, target: str, hello: Hello) -> list[messages.Message]:
-    """Say a Hello to a node; return what it answers until it closes the connection, or a second."""
+def forge(
+    cluster: LocalCluster, target: str, hello: Hello, *more: messages.Message
+) -> list[messages.Message]:
+    """Say a Hello, and more, to a node; return what it answers until it closes, or a second."""
     said: list[messages.Message] = []
     reader = FrameReader(messages.FRAME_BYTES_MAX)
     with socket.create_connection(peer_address(cluster, target), timeout=1.0) as raw:
-        raw.sendall(encode(hello))
+        raw.sendall(b"".join(map(encode, (hello, *more))))
         with contextlib.suppress(TimeoutError, ConnectionResetError):
             while data := raw.recv(1 << 16):
                 reader.feed(data)
                 while (message := reader.next()) is not None:
                     said.append(message)
     return said
+
+
+def test_no_strangers_word_ends_a_node_that_is_without_a_majority(cluster: LocalCluster) -> None:
+    before = {name: incarnation(cluster, name) for name in cluster.endpoints()}
+    names = tuple(sorted(before))
+    cluster.wait_for_leader()
+    for name in ("n1", "n2"):
+        cluster.kill(name)
+    too_new = Extension(Build("9.0", 1, 99), 99)
+    for name in ("n1", "n2", "n1", "n2"):
+        for index in (0, 2**40):
+            hello = Hello(1, "local", name, "forged", names, False, None, index)
+            forge(cluster, "n3", replace(hello, extension=too_new))
+            forge(cluster, "n3", hello, Refused(Refusal.EVICTED, "evicted: says a stranger"))
+    assert lines(cluster.log_file("n3"), "peer_unfit")
+    assert lines(cluster.log_file("n3"), "peer_refusedby")
+    cluster.start("n1")  # the forgers hold no place: what is left is a majority at once
+    leader = cluster.wait_for_leader()
+    assert leader in ("n1", "n3")
+    assert sorted(cluster.pids()) == ["n1", "n3"]
+    assert {name: incarnation(cluster, name) for name in before} == before
 
 
 def test_forged_hellos_for_two_names_leave_the_leader_and_its_members(

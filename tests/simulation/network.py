@@ -111,7 +111,9 @@ class Net:
         if eviction:
             self.break_link(name, other)
             if (name, other) not in self.cut:
-                self.events[other].append(RefusedBy(name, Refusal.EVICTED, str(eviction)))
+                incarnation = self.hellos[name].incarnation
+                refused = RefusedBy(name, incarnation, Refusal.EVICTED, str(eviction))
+                self.events[other].append(refused)
         return bool(eviction)
 
     def break_link(self, one: str, other: str) -> None:

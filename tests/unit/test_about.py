@@ -95,7 +95,7 @@ def test_who_is_refused_every_second_says_so_every_ten() -> None:
         now = 100.0 + second
         for event in (
             Connected("b"),
-            RefusedBy("b", 2, "doubled"),
+            RefusedBy("b", "inc-b", 2, "doubled"),
             Disconnected("b", Reason.REFUSED, "doubled"),
         ):
             level = mine.note(event, now)
@@ -112,3 +112,12 @@ def test_strangers_are_a_warning() -> None:
 def test_a_joining_node_names_what_it_waits_for_from_each() -> None:
     assert neighbours().waiting_for("") == ["b: b is away", "c: is not connected"]
     assert neighbours().waiting_for("b") == ["a copy of the store from b"]
+
+
+def test_the_settings_of_a_peer_that_is_gone_differ_no_more_and_are_not_told_twice() -> None:
+    mine = neighbours(x=1)
+    assert [event for event, _ in mine.take("b", Facts({"x": 2}), 100.0)] == ["settings_differ"]
+    mine.note(Disconnected("b", Reason.CLOSED, ""), 101.0)
+    assert mine.describe(101.0)["settings_differ"] == {}
+    assert mine.take("b", Facts({"x": 2}), 102.0) == []
+    assert mine.describe(102.0)["settings_differ"] == {"b": {"x": [1, 2]}}

@@ -22,6 +22,7 @@ from cluster.client_port import (
     MESSAGE_SILENCE_S_MAX,
     PING_AFTER_S,
     READ_BYTES,
+    SHARE_S_MAX,
     SILENCE_S_MAX,
     UNREAD_BYTES_MAX,
     UNREAD_BYTES_PAUSE,
@@ -33,11 +34,12 @@ from cluster.zmtp import MESSAGE_BYTES_MAX, encode, greeting, ping, pong
 WAIT_S = 10.0  # of real time: only a failing test waits as long
 LIMITS = PortLimits(8, 4, 2 * MESSAGE_BYTES_MAX, 64 * 1024 * 1024)
 SHARES = 2
+TURN_S = 1e-6  # so that ten thousand of them, waiting for something, come near no deadline
 EVENTS_MAX = 100
 
 
 class World:
-    """A port whose clock runs, and can be made to jump."""
+    """A port whose clock jumps when told to; a turn takes `TURN_S`, however slow the machine is."""
 
     def __init__(self, limits: PortLimits = LIMITS) -> None:
         self.ahead_s = 0.0
@@ -51,7 +53,7 @@ class World:
         )
 
     def clock(self) -> float:
-        return time.monotonic() + self.ahead_s
+        return 1000.0 + self.ahead_s
 
     def watch(self, fd: int, read: bool, write: bool) -> None:
         mask = select.EPOLLIN * read | select.EPOLLOUT * write
@@ -74,6 +76,7 @@ class World:
         return [reason for fields in self.reports for reason in fields["reasons"]]
 
     def turn(self) -> None:
+        self.ahead_s += TURN_S
         for fd, mask in self.poller.poll(0):
             failed = bool(mask & (select.EPOLLERR | select.EPOLLHUP))
             readable, writable = mask & select.EPOLLIN, mask & select.EPOLLOUT
@@ -376,6 +379,44 @@ def test_who_has_a_share_and_dribbles_is_closed_while_others_wait(world: World) 
             world.send(raw, b"x")
     world.tick(HURRY_AFTER_S / pauses + 0.05)
     assert sorted(map(world.lives, slow)) == [False, True]
+
+
+def test_who_waits_for_a_share_has_its_time(world: World) -> None:
+    holders = [world.client() for _ in range(SHARES)]
+    for raw in holders:
+        dribble(raw, large() + bytes(READ_BYTES), world)
+    world.until(lambda: sum(c.has_share for c in world.port._clients.values()) == SHARES)
+    waiting = world.client()
+    dribble(waiting, large() + bytes(READ_BYTES), world)
+    world.until(lambda: world.port._wanting)
+    # Who sends fast enough keeps its share; that every one does for so long takes large messages.
+    for client in world.port._clients.values():
+        client.began_at = client.heard_at = world.clock() + SHARE_S_MAX
+    world.tick(SHARE_S_MAX - 1.0)
+    assert world.lives(waiting)
+    world.tick(1.1)
+    assert not world.lives(waiting)
+    assert not world.port._wanting
+    assert any("limits.unfinished_bytes_max" in reason for reason in world.reasons())
+    assert all(map(world.lives, holders))
+
+
+def test_who_has_a_share_and_takes_no_replies_gives_way_to_others(world: World) -> None:
+    holders = [world.client() for _ in range(SHARES)]
+    for raw in holders:
+        raw.sendall(encode([b"", b"parked"]))
+    world.until(lambda: len(world.requests) == SHARES)
+    for raw in holders:
+        dribble(raw, large() + bytes(2 * READ_BYTES), world)
+    world.until(lambda: sum(c.has_share for c in world.port._clients.values()) == SHARES)
+    world.answer(bytes(2 * UNREAD_BYTES_MAX // 3))
+    clients = list(world.port._clients.values())
+    assert not any(client.watched[0] for client in clients), "they are read, and may be judged"
+    waiting = world.client()
+    dribble(waiting, large() + bytes(READ_BYTES), world)
+    world.until(lambda: world.port._wanting)
+    world.tick(HURRY_AFTER_S + 0.1)
+    assert sorted(map(world.lives, holders)) == [False, True], "one share is enough for one"
 
 
 def test_an_unfinished_message_has_its_time(world: World) -> None:

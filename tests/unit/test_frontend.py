@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from cluster.frontend import Frontend
+from cluster.broker import Answer
+from cluster.frontend import SHORT_REPLY_BYTES, Frontend
 from cluster.levels import BUILD
 from cluster.messages import Message, Relay, RelayReply
+from cluster.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED
 from cluster.relays import RELAY_MS_MAX
 from flotilla_client.protocol import (
+    ACK,
     GET,
+    NAK,
     STATUS,
     TOPICS,
     Reply,
@@ -22,10 +26,12 @@ from flotilla_client.protocol import (
     decode_reply,
     encode_reply,
     encode_request,
+    pack,
 )
 from tests.simulation.lab import Lab
 
 RELAYS_MAX = 2
+LONG = b"x" * (SHORT_REPLY_BYTES + 1)
 
 
 def never() -> bool:
@@ -53,7 +59,8 @@ class Bench:
             lambda _: self.room_bytes["client"],
         )
         self.raft = SimpleNamespace(leader="a", serving=False, term=3)
-        lead: Any = SimpleNamespace(raft=self.raft, broker=SimpleNamespace(take_answers=list))
+        self.broker: Any = SimpleNamespace(take_answers=list)
+        lead: Any = SimpleNamespace(raft=self.raft, broker=self.broker)
         self.front.lead = lead
         self.front.begin_turn(0.0, {})
 
@@ -129,6 +136,23 @@ def test_a_relayed_request_is_not_passed_on_again(bench: Bench) -> None:
     reply = decode_reply(message.frames)
     assert (name, message.relay_id, reply.node) == ("c", 7, "c")
     assert errors([reply]) == [("r1", "electing")]
+
+
+def test_a_reply_too_long_for_a_node_that_is_far_behind_becomes_a_short_one(bench: Bench) -> None:
+    answers = [
+        Answer(("c", 7), "r7", ACK, {}, *pack([LONG])),
+        Answer(("c", 8), "r8", ACK, {"id": 1}),
+    ]
+    bench.room_bytes["peer"] = BULK_BYTES_SERVED - BULK_BYTES_LONG_REPLIES - 1
+    bench.broker.take_answers = lambda: [answers.pop() for _ in answers[:]]
+    assert bench.front.take_replies(never) == []
+    replies = [message for _, message in bench.sent if isinstance(message, RelayReply)]
+    said = [(message.relay_id, decode_reply(message.frames)) for message in replies]
+    assert [(number, reply.type) for number, reply in said] == [(8, ACK), (7, NAK)]
+    told = said[-1][1]
+    assert errors([told]) == [("r7", "uncertain")]
+    assert told.body["definite"] is False
+    assert told.body["message"] == "too many replies wait on the way from b to c"
 
 
 def test_a_stopping_node_takes_nothing_but_status(bench: Bench) -> None:

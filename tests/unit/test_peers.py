@@ -226,7 +226,7 @@ def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(world
     b = world.node("b", {"a": NOWHERE}, extension=RAISED)
     raw = world.dial(b)
     raw.sendall(encode(a_says()) + encode(Barrier(1, 1)))
-    unfit = Unfit("a", 1, BUILD_0_1, TOO_OLD)
+    unfit = Unfit("a", "inc-a", 1, BUILD_0_1, TOO_OLD)
     world.until(lambda: unfit in b.events)
     assert b.port.hello_of("a") is None
     b.port.send("a", Barrier(2, 2))
@@ -258,8 +258,8 @@ def test_both_sides_of_builds_that_do_not_fit_know_why(world: World) -> None:
     a = world.node("a", {"b": b.port.address}, extension=RAISED)
     reason = f"a runs {BUILD}; the cluster's level is 3: install a newer one"
     world.until(lambda: a.events and b.events)
-    assert a.events == [Unfit("b", 3, NEXT, reason)]
-    assert b.events == [Unfit("a", 2, BUILD, reason)]
+    assert a.events == [Unfit("b", "inc-b", 3, NEXT, reason)]
+    assert b.events == [Unfit("a", "inc-a", 2, BUILD, reason)]
     assert not a.port.hello_of("b")
     assert not b.port.hello_of("a")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ from zlib import crc32
 import pytest
 
 from chaos import payload
+from chaos.simulation.bugs import BUGS
 from chaos.simulation.coverage import STATES, Coverage
 from chaos.simulation.disk import SimDisk
 from chaos.simulation.durable import DurableLog, journal_files, proved_bytes
@@ -20,6 +22,8 @@ from chaos.simulation.operator import DAMAGES, Operator
 from chaos.simulation.plan import Action, Plan
 from chaos.simulation.promises import Promises
 from chaos.simulation.reads import Reads
+from chaos.simulation.run import run
+from chaos.simulation.swarm import plan_for
 from chaos.simulation.watch import Attached, attach
 from chaos.simulation.world import World
 from cluster import commands
@@ -396,6 +400,31 @@ def test_a_damaged_disk_counts_for_what_it_was_told_to_keep_and_no_more() -> Non
     disk.restart()
     disk.lose_unsynced("lost", random.Random(1))
     assert [DurableLog(disk).holds(index, 1) for index in (1, 4, 5)] == [True, True, False]
+
+
+def test_what_a_process_reads_of_a_damaged_disk_is_not_what_was_promised() -> None:
+    disk = SimDisk(lambda: None)
+    journal_on(disk, 3)
+    [(_, inode)] = journal_files(disk)
+    inode.spare()
+    inode.data[-1] ^= 1
+    promised, found = DurableLog(disk), DurableLog.as_read(disk)
+    assert (promised.holds(3, 1), found.holds(3, 1)) == (True, False), "its checksum is wrong"
+    with BUGS["checksums-are-not-compared"].planted():
+        believed = DurableLog.as_read(disk)
+    assert believed.holds(3, 1)
+    assert believed.checksums[3] != promised.checksums[3]
+
+
+def test_a_process_that_goes_on_with_a_damaged_entry_is_seen() -> None:
+    flipped = Action(5.0, "damage", {"node": "b", "how": "flip"})
+    ended, begun = Action(5.1, "kill", {"node": "b"}), Action(6.0, "restart_all", {})
+    schedule = (flipped, ended, begun)
+    plan = replace(plan_for(2, "safety", nodes=3), duration_s=8.0, schedule=schedule)
+    assert run(plan).failures == ()
+    [failure] = run(plan, "checksums-are-not-compared").failures
+    assert failure.check == "prefix"
+    assert failure.text.startswith("b has read another entry")
 
 
 def test_an_entry_that_was_replaced_is_not_in_the_durable_log() -> None:
