@@ -75,7 +75,6 @@ from cluster.store import Store
 from cluster.transport import RaftTransport
 from flotilla_client.protocol import ProtocolError
 
-PEER_MESSAGES_PER_TURN_MAX: Final = 1024  # bounds the time to the next heartbeat
 HEALTH_PERIOD_S: Final = 0.5
 WAITING_PERIOD_S: Final = 10.0  # a recovered node says that often which members it waits for
 ADMIT_PERIOD_S: Final = 0.5
@@ -187,6 +186,8 @@ class Replica:
         self._led_term: int | None = None
         self._more_messages = self._more_answers = self._behind = False
         heartbeat_s = settings.timing.heartbeat_s
+        self._hearing = Budget(clock, budget.PEERS_SHARE * heartbeat_s)
+        self._step_messages = max(1, len(settings.others))  # one of each, so that none waits long
         self._requests = Budget(clock, budget.REQUESTS_SHARE * heartbeat_s)
         self._applying = Budget(clock, budget.APPLY_SHARE * heartbeat_s)
         self._serving = Budget(clock, budget.ANSWERS_SHARE * heartbeat_s)
@@ -423,8 +424,8 @@ class Replica:
         # Answers of earlier turns are encoded before new ones are made. This turn's don't count:
         # refusals that are made at once would keep everything else from being served.
         self._behind = self.frontend.has_answers
-        messages = self._peers.receive(PEER_MESSAGES_PER_TURN_MAX)
-        self._more_messages = len(messages) == PEER_MESSAGES_PER_TURN_MAX
+        self._hearing.begin()
+        messages = self._peers.receive(self._step_messages)
         self._take_events()
         if self.raft is None:
             self._join()
@@ -432,8 +433,7 @@ class Replica:
             if UNNAMED in self.store.members.values():
                 self._name_members()
             self.raft.begin_turn(now)
-        for name, message in messages:
-            self._take_message(name, message)
+        self._take_messages(messages)
         self._watch_leadership()
         self.frontend.begin_turn(now * 1000, self._health)
         self.intake.add_clients(requests)
@@ -445,6 +445,20 @@ class Replica:
         replies = self.frontend.take_replies(self._replies.spent)
         self._peers.flush(None)
         return replies
+
+    def _take_messages(self, messages: list[tuple[str, Message]]) -> None:
+        """Take these and what else peers sent; what there is no time for waits where it is.
+
+        A connection that has begun in this turn has had its event before: later ones begin in
+        between turns.
+        """
+        while True:
+            for name, message in messages:
+                self._take_message(name, message)
+            self._more_messages = len(messages) == self._step_messages
+            if not self._more_messages or self._hearing.spent():
+                return
+            messages = self._peers.receive(self._step_messages)
 
     def _take_requests(self) -> None:
         self._requests.begin()
@@ -811,8 +825,7 @@ class Replica:
 
     def _take_message(self, name: str, message: Message) -> None:
         is_linked_now = name in self._linked
-        if is_linked_now:
-            self._hear(name)
+        self._hear(name)
         handler = _MESSAGES.get(type(message))
         if handler is not None:
             handler(self, name, message)
@@ -826,8 +839,11 @@ class Replica:
                 self._list_changed()
 
     def _hear(self, name: str) -> None:
+        """Note that a member lives, also one that was admitted and still copies the store."""
         hello = self._peers.hello_of(name)
-        if hello is not None:
+        if hello is None or self.raft is None:
+            return
+        if name in self._linked or hello.incarnation == self._admission(name)[0]:
             self._neighbours.hear(name, hello.incarnation, self._now)
 
     def _take_about(self, name: str, message: About) -> None:

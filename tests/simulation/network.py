@@ -221,6 +221,7 @@ class LabPeers:
 
     def __init__(self, net: Net, name: str) -> None:
         self._net, self._name = net, name
+        self._arrived: list[tuple[str, Message]] = []
 
     def send(self, name: str, message: Message) -> None:
         self._net.send(self._name, name, message)
@@ -233,7 +234,10 @@ class LabPeers:
         """Nothing to do: links have no buffers of their own."""
 
     def receive(self, limit: int) -> list[tuple[str, Message]]:
-        return self._net.arriving(self._name)[:limit]
+        if not self._arrived:
+            self._arrived = self._net.arriving(self._name)
+        taken, self._arrived = self._arrived[:limit], self._arrived[limit:]
+        return taken
 
     def events(self) -> list[Event]:
         events, self._net.events[self._name] = self._net.events[self._name], []

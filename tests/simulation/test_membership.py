@@ -36,6 +36,10 @@ def readmitted(stage: Stage, name: str, seconds: float = 10.0) -> bool:
     return lab.reaches(has_caught_up, seconds)
 
 
+def admissions(stage: Stage) -> list[str]:
+    return [fields["incarnation"] for _, event, fields in stage.lab.log if event == "admitting"]
+
+
 def check(stage: Stage, leader: str) -> None:
     assert stage.damage(leader) == []
 
@@ -284,6 +288,25 @@ def test_a_member_that_is_heard_is_not_replaced_by_whoever_is_empty(tmp_path: Pa
     assert any(event == "readmission_waits" for _, event, _ in stage.lab.log)
     stage.lab.run(30.0)  # b goes on to say that it hears c
     assert stage.node("a").store.members == admitted
+
+
+def test_a_member_that_was_admitted_and_still_copies_is_heard(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.lab.crash("c")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    stage.lab.until(lambda: len(admissions(stage)) == 1)
+    stage.net.hold("a", "c")
+    stage.net.hold("b", "c")  # it gets no copy, and goes on saying that it lives
+    stage.lab.run(2 * TAKEOVER_MS / 1000)
+    assert stage.node("c").raft is None
+    stage.lab.crash("c")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    stage.lab.run(TAKEOVER_MS / 1000 - 0.5)
+    assert len(admissions(stage)) == 1, "it was heard half a second less than it has to be silent"
+    stage.net.heal()
+    stage.lab.until(lambda: len(admissions(stage)) == 2)
 
 
 def test_a_second_member_is_not_replaced_before_the_first_has_caught_up(tmp_path: Path) -> None:

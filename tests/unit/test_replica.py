@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cluster.messages import Health, Message
 from flotilla_client.protocol import STATUS, TOPICS, Request
 from tests.simulation.lab import Lab
-from tests.simulation.schedules import Stage
+from tests.simulation.schedules import BY_HAND, Stage
 
 
 def test_a_node_wiped_twice_in_a_row_pulls_no_copy_from_before_its_admission(
@@ -33,6 +34,38 @@ def test_requests_that_are_answered_at_once_keep_no_read_from_its_answer(tmp_pat
             lab.step()
         assert read in lab.replies
     lab.close()
+
+
+def test_what_peers_sent_has_its_time_in_a_turn_and_none_of_it_is_lost(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    node, now = stage.node("b"), 0.0
+    node._hearing._clock = lambda: now
+    taken: list[tuple[str, int]] = []
+
+    def take(name: str, message: Message) -> None:
+        """Let every message take eight milliseconds, so that the share is over after a few."""
+        nonlocal now
+        now += 0.008
+        assert isinstance(message, Health)
+        taken.append((name, message.applied_index))
+
+    node._take_message = take  # type: ignore[method-assign]
+    stage.net.hold("a", "b")
+    stage.net.hold("c", "b")
+    for source, count in (("a", 10), ("c", 3)):
+        stage.net.take(source, "b")
+        stage.net.put(source, "b", *(Health(number, False) for number in range(count)))
+    stage.net.held.clear()
+    turns = 0
+    while len(taken) < 13:
+        before = now
+        node.turn(stage.lab.now, [])
+        assert now - before <= 0.25 * BY_HAND.heartbeat_s + 2 * 0.008, "and what one step takes"
+        assert node.busy == (len(taken) < 13), "the others have the next turn, at once"
+        turns += 1
+    assert turns > 3
+    assert [each for name, each in taken if name == "a"] == list(range(10))
+    assert [each for name, each in taken if name == "c"] == list(range(3))
 
 
 def test_a_turn_ends_when_its_time_does_and_everybody_is_answered_in_later_ones(
