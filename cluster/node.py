@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import queue
 import random
@@ -56,6 +57,7 @@ READABLE: Final = select.EPOLLIN | ENDED
 WRITABLE: Final = select.EPOLLOUT | ENDED
 CONNECTIONS_OF_DESCRIPTORS: Final = 2  # clients get half, journal, peers and store the other
 READY_PER_TURN_MAX: Final = 1024  # descriptors; the others have their turn in the next
+OLDEST_GENERATION: Final = 2  # a collection of it is a full one
 EXIT_CONFIG: Final = 78  # EX_CONFIG of sysexits.h
 EXIT_DATA: Final = 65  # EX_DATAERR: the data directory is damaged or not ours
 _REBUILD: Final = (
@@ -389,7 +391,9 @@ def main(context: click.Context, path: Path | None) -> None:
         with contextlib.ExitStack() as stack:
             with _blamed("data_dir", f"cannot make {settings.data_dir}"):
                 stack.enter_context(DirectoryLock(settings.data_dir))
-            Node(settings, log).run()
+            node = Node(settings, log)
+            shorten_collections()
+            node.run()
     except ConfigError as error:
         _exit(EXIT_CONFIG, str(error))
     except (CorruptStore, JournalError, IdentityError) as error:
@@ -421,6 +425,25 @@ def _allow_descriptors() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def shorten_collections() -> None:
+    """Let no garbage collection look at what an earlier full one has left.
+
+    A full collection looks at every object, in the middle of a turn. Measured with 10,000 topics
+    (97,000 objects, 38,000 of them modules): 50 ms of processor time, 300 ms at a load of six, of
+    the 80 ms between two heartbeats; after this 10 ms, for what is new. What was left dies by its
+    reference count as ever; only a cycle of it would stay, and the loop makes none that last.
+    """
+    gc.collect()
+    gc.freeze()
+    if _freeze_what_is_left not in gc.callbacks:
+        gc.callbacks.append(_freeze_what_is_left)
+
+
+def _freeze_what_is_left(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == OLDEST_GENERATION:
+        gc.freeze()
 
 
 def _exit(code: int, message: str) -> NoReturn:

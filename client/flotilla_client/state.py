@@ -288,6 +288,12 @@ class State:
         place. `kept` {topic: id}: no cursor stays above it, and nothing above it was handed over;
         this is the only place where one is lowered. `ended`: subscriptions.
         """
+        with self._lock:
+            self._commit(*self._lowered(lost, kept, ended))
+
+    def _lowered(
+        self, lost: Mapping[str, int], kept: Mapping[str, int], ended: Sequence[str]
+    ) -> list[Statement]:
         acknowledged = self.acknowledged_counters()
         statements: list[Statement] = []
         for topic, count in lost.items():
@@ -298,15 +304,18 @@ class State:
             lowered = f"UPDATE {table} SET last_id = min(last_id, ?) WHERE topic = ?"
             statements += [(lowered, (last_id, topic)) for topic, last_id in kept.items()]
             statements += [(f"DELETE FROM {table} WHERE topic = ?", (topic,)) for topic in ended]
-        with self._lock:
-            self._commit(*statements)
+        return statements
 
     def renew(self) -> None:
-        """Become a client without an id again, with what waits in the outbox."""
-        lost = self.acknowledged_counters()
+        """Become a client without an id again, with what waits in the outbox.
+
+        At once: lowered counters under the old id would be those of publications that a cluster
+        which knows that id has stored. It would take what waits for them, and store none of it.
+        """
         with self._lock:
-            self.lower(lost, {}, list(self.cursors()))
+            lost = self.acknowledged_counters()
             self._commit(
+                *self._lowered(lost, {}, list(self.cursors())),
                 ("UPDATE client SET client_id = '', epoch = 0, sequence = 0", ()),
                 ("DELETE FROM recovery", ()),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,29 @@ def test_a_client_that_becomes_a_new_one_keeps_what_waits(state: State) -> None:
     assert state.cursors() == {}
     assert [entry.counter for entry in state.outbox("t")] == [1, 3]
     assert state.counter("t") == 4
+
+
+def test_a_client_that_is_killed_while_it_becomes_a_new_one_is_the_old_or_the_new_one(
+    state: State, tmp_path: Path
+) -> None:
+    def kept() -> tuple[str, list[int], dict[str, int]]:
+        with sqlite3.connect(f"file:{next(tmp_path.glob('*.db'))}?mode=ro", uri=True) as database:
+            [(client_id,)] = database.execute("SELECT client_id FROM client")
+            counters = database.execute("SELECT counter FROM outbox ORDER BY counter")
+            cursors = dict(database.execute("SELECT topic, last_id FROM cursors"))
+        return client_id, [counter for (counter,) in counters], cursors
+
+    before, seen, commit = kept(), [], state._commit
+
+    def commit_and_look(*statements: Any, **options: Any) -> None:
+        commit(*statements, **options)
+        seen.append(kept())
+
+    state._commit = commit_and_look  # type: ignore[method-assign]
+    state.renew()
+    assert before[0]
+    assert before[1] != [1, 3]
+    assert seen == [("", [1, 3], {})], "a kill behind any of these leaves it to the next process"
 
 
 def test_the_recovery_that_a_client_has_met_outlives_the_process(tmp_path: Path) -> None:

@@ -151,3 +151,29 @@ def test_a_file_that_can_t_be_read_is_one_line_on_how_to_go_on(tmp_path: Path) -
     assert last.startswith("flotilla-node: a disk or file failed this node: ")
     assert f"{data_dir}/{IDENTITY_NAME}" in last
     assert "start the node with an empty one" in last
+
+
+# --- garbage collections --------------------------------------------------------------------------
+
+COLLECTIONS = """
+import gc
+import weakref
+from cluster.node import shorten_collections
+modules = len(gc.get_objects())
+shorten_collections()
+assert len(gc.get_objects()) < modules / 100, "it looks at the modules"
+state = [{"cursor": number} for number in range(10_000)]
+gc.collect()
+assert len(gc.get_objects()) < 1_000, "it looks at what the one before has left"
+class Object: pass
+one = Object()
+one.self = one
+seen = weakref.ref(one)
+del one
+gc.collect()
+assert seen() is None, "a new cycle is left"
+"""
+
+
+def test_a_full_collection_looks_at_nothing_that_an_earlier_one_has_left() -> None:
+    subprocess.run([sys.executable, "-c", COLLECTIONS], check=True, timeout=60)
