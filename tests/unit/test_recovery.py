@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-import warnings
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +17,6 @@ import pytest
 
 from cluster import recovery, tables
 from cluster.commands import Advance, Operation, Put, Raise, Register, Subscribe, encode
-from cluster.files import DISK
 from cluster.identity import (
     IDENTITY_NAME,
     LOCK_NAME,
@@ -199,34 +199,62 @@ def test_in_place_what_was_there_before_is_kept_below(source: Path) -> None:
     store.close()
 
 
-def cut_off(directory: Path, step: int) -> bool:
-    """Recover in place in a process that dies before its `step`th change on disk; False if not."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that pytest may have
-        child = os.fork()
+# A process of its own that forks: this one may have threads, one of which could hold a lock.
+CUTTING = """
+import os
+import sys
+from pathlib import Path
+
+from cluster.files import DISK
+from cluster.recovery import Recovery
+
+
+def recover(directory, left):
+    def dying(real):
+        def operate(*arguments):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os._exit(3)
+            return real(*arguments)
+
+        return operate
+
+    for name in ("rename", "make_directory"):
+        setattr(DISK, name, dying(getattr(DISK, name)))
+    with Recovery(directory, None) as recovery:
+        recovery.finish("cut", ["n1", "n2", "n3"])
+
+
+for line in sys.stdin:
+    step, _, directory = line.rstrip().partition(" ")
+    child = os.fork()
     if child == 0:
-        left = step
-        for name in ("rename", "make_directory"):
-            real = getattr(DISK, name)
+        recover(Path(directory), int(step))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
-            def dying(*arguments: Any, real: Callable[..., Any] = real) -> Any:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    os._exit(1)
-                return real(*arguments)
 
-            setattr(DISK, name, dying)
-        try:
-            with Recovery(directory, None) as recovery:
-                recovery.finish("cut", ["n1", "n2", "n3"])
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+@pytest.fixture
+def cut_off() -> Iterator[Callable[[Path, int], bool]]:
+    """Recover in place in a process that dies before its `step`th change on disk; False if not."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CUTTING], **pipes) as process:
+
+        def cut(directory: Path, step: int) -> bool:
+            process.stdin.write(f"{step} {directory}\n")
+            process.stdin.flush()
+            code = int(process.stdout.readline())
+            assert code in (0, 3), "not cut off, but broken"
+            return code == 3
+
+        yield cut
+        process.stdin.close()
 
 
 def test_a_recovery_in_place_that_was_killed_anywhere_begins_again_with_all_there_was(
-    tmp_path: Path,
+    tmp_path: Path, cut_off: Callable[[Path, int], bool]
 ) -> None:
     """And again if that is killed too; in between it is the old node, no node or the new one."""
     seen = set()
