@@ -9,6 +9,7 @@ Removing an acknowledged publication alone is not waited for: if power loss undo
 publication is sent once more and answered as a duplicate. Other changes that need not be waited
 for say so (`durable=False`): they outlive the process, and the machine with the next change that
 is waited for. A lock file keeps a second process out.
+What was sent leaves free pages, which are given back in steps, so that the file shrinks again.
 Without a directory everything stands in memory: the same rules, but not crash-proof.
 
 Ctrl-C may end a change between any two steps. So what memory knows of the database is set aside
@@ -35,6 +36,12 @@ from flotilla_client.errors import Closed, FlotillaError, OutboxFull, StateDamag
 
 SCHEMA_VERSION: Final = 1
 OUTBOX_BYTES_MAX: Final = 256 * 1024 * 1024  # a producer's memory of an outage, on the user's disk
+FREE_BYTES_KEPT: Final = 16 * 1024 * 1024  # of free pages while the outbox is used: no churn
+FREE_BYTES_KEPT_EMPTY: Final = 4 * 1024 * 1024  # when it is empty: above a producer's window
+SHRINK_BYTES: Final = 16 * 1024 * 1024  # given back at once: tens of milliseconds
+WAL_BYTES_KEPT: Final = 4 * 1024 * 1024  # of the log beside it: about where SQLite empties it
+REMADE_BYTES_MAX: Final = 16 * 1024 * 1024  # of an older file, when it is opened: below a second
+_INCREMENTAL: Final = 2  # PRAGMA auto_vacuum: free pages are given back when asked for
 
 _SCHEMA: Final = """
 CREATE TABLE client (
@@ -109,6 +116,11 @@ class Entry:
     def count(self) -> int:
         """How many publications it holds, and so how many counters it takes."""
         return len(self.lengths) // 4
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of the outbox it takes: empty publications take some as well."""
+        return len(self.lengths) + len(self.data)
 
 
 @dataclass(slots=True)
@@ -395,7 +407,7 @@ class State:
         another process on a copy of this directory may have used these: nothing may be sent before
         `resumed` has made them final. Raises OutboxFull.
         """
-        size_bytes = sum(len(data) for _, data in batches)
+        size_bytes = sum(len(lengths) + len(data) for lengths, data in batches)
         with self._lock:
             known = self._settled()
             if known.outbox_bytes + size_bytes > self._outbox_bytes_max:
@@ -423,7 +435,8 @@ class State:
         with self._lock:
             known = self._settled()
             self._commit((_DELETE_ENTRY, (entry.topic, entry.counter)), durable=False)
-            known.outbox_bytes -= len(entry.data)
+            known.outbox_bytes -= entry.size_bytes
+            self._shrink(known.outbox_bytes)
             self._known = known
 
     def withdraw(self, entry: Entry) -> int:
@@ -441,7 +454,8 @@ class State:
                 ("DELETE FROM outbox WHERE topic = ? AND counter >= ?", span),
                 ("UPDATE counters SET counter = ? WHERE topic = ?", last),
             )
-            known.outbox_bytes -= sum(len(e.data) for e in gone)
+            known.outbox_bytes -= sum(e.size_bytes for e in gone)
+            self._shrink(known.outbox_bytes)
             self._known = known
             return sum(e.count for e in gone)
 
@@ -457,7 +471,8 @@ class State:
                 (_DELETE_ENTRY, (entry.topic, entry.counter)),
                 *_shifted(entry.topic, entry.counter + entry.count, -entry.count),
             )
-            known.outbox_bytes -= len(entry.data)
+            known.outbox_bytes -= entry.size_bytes
+            self._shrink(known.outbox_bytes)
             self._known = known
             return entry.count
 
@@ -481,8 +496,11 @@ class State:
         [(tables,)] = database.execute("SELECT count(*) FROM sqlite_master").fetchall()
         if version == 0 and tables:
             raise self._damaged(f"{DATABASE_NAME} is another program's database")
+        if version == 0:  # of a file that has pages this decides nothing yet: see below
+            database.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
+        database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
         [(finding,)] = database.execute("PRAGMA quick_check(1)").fetchall()
         if finding != "ok":
             raise self._damaged(finding)
@@ -497,6 +515,7 @@ class State:
         database.execute(_HANDED)
         for (table,) in database.execute(f"{_STRANGE} LIMIT 1").fetchall():
             raise self._damaged(f"the table `{table}` holds what no client writes there")
+        self._shrinks = _made_shrinkable(database)
 
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -512,7 +531,9 @@ class State:
             [(client_id, epoch, sequence)] = self._read(
                 "SELECT client_id, epoch, sequence FROM client"
             )
-            [(size_bytes,)] = self._read("SELECT ifnull(sum(length(data)), 0) FROM outbox")
+            [(size_bytes,)] = self._read(
+                "SELECT ifnull(sum(length(lengths) + length(data)), 0) FROM outbox"
+            )
             cursors = dict(self._read("SELECT topic, last_id FROM cursors"))
             handed = dict(self._read("SELECT topic, last_id FROM handed"))
             self._known = _Known(client_id, epoch, sequence, size_bytes, cursors, handed)
@@ -536,6 +557,32 @@ class State:
         except sqlite3.Error as error:
             self._roll_back()
             raise self._explained(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _shrink(self, outbox_bytes: int) -> None:
+        """Give free pages back, a bounded step; the next checkpoint cuts them off the file.
+
+        In a transaction of its own, behind the change that freed them: where the disk is full it
+        may find no room to move pages, and the change must not fail of that.
+        """
+        kept_bytes = FREE_BYTES_KEPT if outbox_bytes else FREE_BYTES_KEPT_EMPTY
+        [(free,)] = self._read("PRAGMA freelist_count")
+        [(page_bytes,)] = self._read("PRAGMA page_size")
+        pages = min(free - kept_bytes // page_bytes, SHRINK_BYTES // page_bytes)
+        if not self._shrinks or pages <= 0:
+            return
+        database = self._database
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            for _ in range(pages):  # one page each: Python steps a statement without rows once
+                database.execute("PRAGMA incremental_vacuum(1)")
+            database.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            if not _is_full(error):
+                raise self._explained(error) from error
         except BaseException:
             self._roll_back()
             raise
@@ -573,6 +620,37 @@ class State:
         """Let go of a parent process's lock, which stays taken."""
         if self._sole is not None:
             self._sole.forsake()
+
+
+def _made_shrinkable(database: sqlite3.Connection) -> bool:
+    """Return whether free pages can be given back; make an older database anew for that.
+
+    Not one that holds much: that takes time and as much room again. It is made anew when it has
+    been sent, at the next opening.
+    """
+    if _pragma(database, "auto_vacuum") == _INCREMENTAL:
+        return True
+    used = _pragma(database, "page_count") - _pragma(database, "freelist_count")
+    if used * _pragma(database, "page_size") > REMADE_BYTES_MAX:
+        return False
+    try:
+        database.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")
+        database.execute("VACUUM")
+    except sqlite3.Error as error:
+        if not _is_full(error):
+            raise
+        return False  # it works as before, and the next opening tries again
+    return True
+
+
+def _pragma(database: sqlite3.Connection, name: str) -> int:
+    [(value,)] = database.execute(f"PRAGMA {name}").fetchall()
+    return int(value)
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    """Return whether the disk is: what only gives room back can wait."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
 
 
 # --- fork() ---------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def test_after_the_deadline_futures_say_unknown_and_the_producer_goes_on_trying(
 
 
 def test_a_full_outbox_holds_the_queue_back_and_ends_nothing(node: FakeNode) -> None:
-    with _client(node, outbox_bytes_max=12) as client:
+    with _client(node, outbox_bytes_max=20) as client:
         client.subscribe("t")
         with client.producer("t", batch_bytes=SMALL_BATCH_BYTES) as out:
             _make_known(out)
@@ -219,7 +219,7 @@ def test_a_full_outbox_holds_the_queue_back_and_ends_nothing(node: FakeNode) -> 
 def test_an_outbox_that_others_fill_is_reported_after_the_deadline_and_the_producer_goes_on(
     node: FakeNode,
 ) -> None:
-    with _client(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=12) as client:
+    with _client(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=16) as client:
         client.subscribe("t")
         client.subscribe("other")
         node.always(PUT, nak("backlog_full", limit=1))

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -268,15 +270,149 @@ def test_provisional_counters_become_final_behind_what_the_broker_has(tmp_path: 
 
 
 def test_a_full_outbox_refuses_and_takes_again_once_it_is_acknowledged(tmp_path: Path) -> None:
-    state = State(tmp_path, outbox_bytes_max=8)
+    state = State(tmp_path, outbox_bytes_max=16)
     [entry] = state.enqueue("t", [ONE])
     with pytest.raises(OutboxFull) as caught:
         state.enqueue("t", [ONE, ONE])
-    assert caught.value.details == {"limit": 8}
+    assert caught.value.details == {"limit": 16}
     assert state.counter("t") == 1
     state.acknowledged(entry)
     assert len(state.enqueue("t", [ONE, ONE])) == 2
     state.close()
+
+
+def test_empty_publications_fill_the_outbox_too(tmp_path: Path) -> None:
+    with closing(State(tmp_path, outbox_bytes_max=1_000)) as state:
+        state.enqueue("t", [pack([b""] * 250)])
+        with pytest.raises(OutboxFull):
+            state.enqueue("t", [pack([b""])])
+        assert len(state.outbox()) == 1
+    with closing(State(tmp_path, outbox_bytes_max=1_000)) as state, pytest.raises(OutboxFull):
+        state.enqueue("t", [pack([b""])])
+
+
+# --- the size of the file -------------------------------------------------------------------------
+
+LARGE = pack([b"x" * 1_000_000])
+LARGE_COUNT = 24  # more than what is kept free
+
+
+def _size_bytes(directory: Path) -> int:
+    return (directory / DATABASE_NAME).stat().st_size
+
+
+@pytest.mark.parametrize("how", ["acknowledged", "removed", "withdrawn"])
+def test_the_file_of_an_outbox_that_was_emptied_shrinks(tmp_path: Path, how: str) -> None:
+    with closing(State(tmp_path)) as state:
+        entries = [state.enqueue("t", [LARGE])[0] for _ in range(LARGE_COUNT)]
+        state.enqueue("other", [ONE])
+    filled_bytes = _size_bytes(tmp_path)
+    assert filled_bytes > LARGE_COUNT * 1_000_000
+    with closing(State(tmp_path)) as state:
+        if how == "acknowledged":
+            for entry in entries:
+                state.acknowledged(entry)
+        elif how == "removed":
+            for entry in reversed(entries):
+                state.remove(entry)
+        else:
+            state.withdraw(entries[0])
+        [last] = state.outbox()
+        state.acknowledged(last)
+    assert _size_bytes(tmp_path) < state_module.FREE_BYTES_KEPT_EMPTY + 1_000_000
+    with closing(State(tmp_path)) as state:
+        assert (state.outbox(), state.counter("other")) == ([], 1)
+
+
+def test_giving_back_is_done_in_bounded_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_module, "SHRINK_BYTES", 1_000_000)
+    with closing(State(tmp_path)) as state:
+        entries = [state.enqueue("t", [LARGE])[0] for _ in range(LARGE_COUNT)]
+        pages = _pages(state)
+        state.withdraw(entries[0])
+        taken = [pages, _pages(state)]
+        for entry in state.enqueue("t", [ONE] * 3):
+            state.acknowledged(entry)
+            taken.append(_pages(state))
+    steps = [before - after for before, after in itertools.pairwise(taken)]
+    step_max = 1_000_000 // 4096 + 1  # and a page of SQLite's own pointers
+    assert all(0 < step <= step_max for step in steps), steps
+
+
+def _pages(state: State) -> int:
+    [(count,)] = state._read("PRAGMA page_count")
+    return int(count)
+
+
+def _make_old(directory: Path, count: int) -> None:
+    """Make a directory as version 0.1 does, whose outbox had `count` large publications."""
+    with closing(sqlite3.connect(directory / DATABASE_NAME, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.executescript(f"BEGIN; {state_module._SCHEMA} PRAGMA user_version = 1; COMMIT;")
+        for counter in range(1, count + 1):
+            database.execute("INSERT INTO outbox VALUES ('t', ?, ?, ?)", (counter, *LARGE))
+        database.execute("INSERT INTO counters VALUES ('t', ?)", (count,))
+    assert _size_bytes(directory) > count * 1_000_000
+
+
+def test_the_file_of_an_old_directory_shrinks_too_once_it_is_sent(tmp_path: Path) -> None:
+    _make_old(tmp_path, LARGE_COUNT)
+    with closing(State(tmp_path)) as state:  # too much to be made anew at once
+        entries = state.outbox()
+        assert len(entries) == LARGE_COUNT
+        for entry in entries:
+            state.acknowledged(entry)
+    with closing(State(tmp_path)) as state:
+        assert (state.outbox(), state.counter("t")) == ([], LARGE_COUNT)
+    assert _size_bytes(tmp_path) < 1_000_000
+
+
+def test_an_old_directory_opens_where_there_is_no_room_to_make_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _make_old(tmp_path, 2)
+    [(pages,)] = sqlite3.connect(tmp_path / DATABASE_NAME).execute("PRAGMA page_count").fetchall()
+
+    class Full(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql == "VACUUM":
+                super().execute(f"PRAGMA max_page_count = {pages}")
+                raise _full()
+            return super().execute(sql, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Full))
+    with closing(State(tmp_path)) as state:
+        for entry in state.outbox():
+            state.acknowledged(entry)
+        assert state.outbox() == []
+
+
+def _full() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
+
+
+def test_a_disk_too_full_to_shrink_a_file_keeps_no_acknowledgment_from_being_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if "incremental_vacuum" in sql:
+                tried.append(sql)
+                raise _full()
+            return super().execute(sql, *values)
+
+    tried: list[str] = []
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Full))
+    with closing(State(tmp_path)) as state:
+        for entry in [state.enqueue("t", [LARGE])[0] for _ in range(LARGE_COUNT)]:
+            state.acknowledged(entry)
+        assert tried
+        assert (state.outbox(), state._settled().outbox_bytes) == ([], 0)
+        assert state.enqueue("t", [ONE])[0].counter == LARGE_COUNT + 1
 
 
 def test_what_is_closed_says_so_and_still_tells_its_id(tmp_path: Path) -> None:
@@ -291,7 +427,7 @@ def test_what_is_closed_says_so_and_still_tells_its_id(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_failed_is_not_counted_as_bytes_of_the_outbox(tmp_path: Path) -> None:
-    state = State(tmp_path, outbox_bytes_max=8)
+    state = State(tmp_path, outbox_bytes_max=16)
     state._database.execute("PRAGMA query_only = ON")
     for _ in range(9):
         with pytest.raises(StateUnusable):
