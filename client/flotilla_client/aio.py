@@ -226,8 +226,12 @@ class AsyncClient:
         """Publish in order, packed; see `Client.put_many`."""
         return await self._run(self._session.put(topic, publications))
 
+    async def enqueue(self, topic: str, publications: Sequence[bytes | str]) -> int:
+        """Put publications into the outbox; see `Client.enqueue`."""
+        return await self._run(self._session.enqueue(topic, publications))
+
     async def flush(self) -> None:
-        """Send what earlier errors left in the outbox."""
+        """Send what stands in the outbox; see `Client.flush`."""
         await self._run(self._operations.flush())
 
     async def next_counter(self, topic: str) -> int:

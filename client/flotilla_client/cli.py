@@ -34,7 +34,13 @@ from flotilla_client.arguments import (
 )
 from flotilla_client.client import Client, now_ms
 from flotilla_client.completion import SHELLS
-from flotilla_client.errors import FlotillaError, StateInUse, Unavailable, UnheardWarning
+from flotilla_client.errors import (
+    FlotillaError,
+    StateInUse,
+    TooLarge,
+    Unavailable,
+    UnheardWarning,
+)
 from flotilla_client.lines import Lines
 from flotilla_client.operations import (
     PutResult,
@@ -43,6 +49,7 @@ from flotilla_client.operations import (
     check_topic,
 )
 from flotilla_client.producer import Producer
+from flotilla_client.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, PUBLICATION_BYTES_MAX
 from flotilla_client.reading import Delivery, Message
 from flotilla_client.sharing import SharedClient
 from flotilla_client.shell import Shell
@@ -56,6 +63,7 @@ SILENCE_S: Final = 2.0  # no answer at all: a person wonders by then
 FOLLOW_SILENCE_S: Final = 5.0  # above an election and a silent node, which are nobody's concern
 TURN_S: Final = 2.0  # of `put -`, then others have the state: well below anybody's deadline
 TURN_GAP_S: Final = 2 * directory.LOOK_S  # who waits looks that often
+KEEP_PAUSE_S: Final = 2.0  # of an input while nobody answers: then it is not waited for
 BURST_PAUSE_S: Final = 0.1  # without a line: above the pauses of a program that writes
 LOOK_S: Final = 0.2  # between looks whether the cluster has answered
 
@@ -409,6 +417,7 @@ class _Tally:
         self.taken = self.stored = self.kept = self.unheard = self.last_id = 0
         self.refused: list[int] = []  # lines; those of the queue at most, as reading stops
         self.error: FlotillaError | None = None
+        self.is_done = False  # all lines were read, and have their answers
         self._is_shown = sys.stderr.isatty()
         self._shown_s = time.monotonic()
 
@@ -432,12 +441,26 @@ class _Tally:
             self._shown_s = time.monotonic()
             say(f"\r{self.stored:,} stored", end="")
 
+    def keep(self, count: int) -> None:
+        """Count lines that have been put into the outbox unasked."""
+        self.taken += count
+        self.kept += count
+
     def finish(self) -> None:
         """End the line of progress."""
         if self._is_shown:
             say(f"\r{self.stored:,} stored")
 
-    def summary(self) -> str:
+    def result(self) -> str:
+        """Return what stdout says."""
+        parts = [f"{self.stored} stored"]
+        if self.stored or self.is_done:
+            parts.append(f"last id {self.last_id}")
+        if self.kept:
+            parts.append(f"{self.kept} kept in the outbox")
+        return ", ".join(parts)
+
+    def summary(self, is_at_end: bool) -> str:
         """Return how far it came: from the line named on, a rerun doubles nothing."""
         parts = [f"{self.stored} stored", f"{self.kept} kept in the outbox"]
         if self.unheard:
@@ -445,52 +468,105 @@ class _Tally:
         stop = self.taken + 1
         while self.refused and self.refused[-1] == stop - 1:
             stop = self.refused.pop()
+            is_at_end = False
         if self.refused:  # and what follows them was taken
             first, last = self.refused[0], self.refused[-1]
             parts.append(f"{len(self.refused)} refused from line {first} to {last}")
-        return ", ".join([*parts, f"stopped before line {stop}"])
+        end = " (the end of the input)" if is_at_end else ""
+        return ", ".join([*parts, f"stopped before line {stop}{end}"])
 
 
 def _put_lines(client: Client, topic: str, lines: Lines) -> tuple[int, int]:
-    """Publish lines; return the exit code and how many nobody subscribed to.
-
-    In bursts: while a producer is open, no command in another terminal has its turn, and the next
-    line may come in an hour.
-    """
+    """Publish lines; return the exit code and how many nobody subscribed to."""
     tally = _Tally()
-    is_done = False
+    code = OK
     try:
-        client.open()  # which sends what an earlier run has kept, though there be no line
-        line = lines.next()
-        while line is not None and tally.error is None:
-            with client.producer(topic) as producer:
-                _send_burst(producer, line, lines, tally)
-            if tally.error is None:
-                time.sleep(TURN_GAP_S)
-                line = lines.next()
-        is_done = tally.error is None
-    except FlotillaError as error:
-        tally.error = tally.error or error
+        _send_lines(client, topic, lines, tally)
+        if isinstance(tally.error, Unavailable):
+            _keep_lines(client, topic, lines, tally)
+    except FlotillaError as error:  # of a line that could not be kept
+        code = complain(error)
     finally:
         tally.finish()
-        code = OK if tally.error is None else complain(tally.error)
-        if not is_done:
-            say(f"flotilla: {tally.summary()}")
-    write(f"{tally.stored} stored, last id {tally.last_id}\n".encode())
-    if tally.unheard and is_done:
+        code = code if tally.error is None else complain(tally.error)
+        if not tally.is_done:
+            say(f"flotilla: {tally.summary(lines.have_ended())}")
+    write(f"{tally.result()}\n".encode())
+    if tally.unheard and tally.is_done:
         say(f"flotilla: nobody subscribes to {topic}: {tally.unheard} not stored")
     return code, tally.unheard
 
 
-def _send_burst(producer: Producer, first: bytes, lines: Lines, tally: _Tally) -> None:
+def _send_lines(client: Client, topic: str, lines: Lines, tally: _Tally) -> None:
+    """Send lines until they end or there is an error, which the tally has then.
+
+    In bursts: while a producer is open, no command in another terminal has its turn, and the next
+    line may come in an hour.
+    """
+    try:
+        client.open()  # which sends what an earlier run has kept, though there be no line
+        while tally.error is None and (line := lines.next()) is not None:
+            lines.put_back(line)
+            with client.producer(topic) as producer:
+                _send_burst(producer, lines, tally)
+            time.sleep(TURN_GAP_S)
+        tally.is_done = tally.error is None
+    except FlotillaError as error:
+        tally.error = tally.error or error
+
+
+def _send_burst(producer: Producer, lines: Lines, tally: _Tally) -> None:
     """Send lines until none comes for a moment, or others have waited long enough."""
-    line: bytes | None = first
     end_s = time.monotonic() + TURN_S
-    while line is not None and tally.error is None:
-        future = producer.send(line)
+    while tally.error is None and time.monotonic() < end_s:
+        line = lines.next(BURST_PAUSE_S)
+        if line is None:
+            return
+        try:
+            future = producer.send(_fitting(line, tally.taken + 1))
+        except FlotillaError:
+            lines.put_back(line)
+            raise
         tally.taken += 1
         future.add_done_callback(functools.partial(tally.add, tally.taken))
-        line = lines.next(BURST_PAUSE_S) if time.monotonic() < end_s else None
+
+
+def _keep_lines(client: Client, topic: str, lines: Lines, tally: _Tally) -> None:
+    """Put the other lines into the outbox, as nobody answers: what a `put` of each would do.
+
+    Until the input ends or pauses, or the outbox is full.
+    """
+    while batch := _next_batch(lines, tally):
+        try:
+            tally.keep(client.enqueue(topic, batch))
+        except FlotillaError:
+            for line in reversed(batch):
+                lines.put_back(line)
+            raise
+
+
+def _next_batch(lines: Lines, tally: _Tally) -> list[bytes]:
+    """Return as many lines as one change of the outbox takes. Raises TooLarge for the first one."""
+    batch: list[bytes] = []
+    size_bytes = 0
+    while size_bytes < BATCH_BYTES_MAX and len(batch) < BATCH_COUNT_MAX:
+        line = lines.next(BURST_PAUSE_S if batch else KEEP_PAUSE_S)
+        if line is None:
+            break
+        if batch and len(line) > PUBLICATION_BYTES_MAX:
+            lines.put_back(line)
+            break
+        batch.append(_fitting(line, tally.taken + 1))
+        size_bytes += len(line)
+    return batch
+
+
+def _fitting(line: bytes, number: int) -> bytes:
+    """Return a line that is not too long. Raises TooLarge."""
+    if len(line) <= PUBLICATION_BYTES_MAX:
+        return line
+    message = f"line {number} has more than {PUBLICATION_BYTES_MAX:,} bytes, its end not counted"
+    raise TooLarge(message, details={"limit": PUBLICATION_BYTES_MAX})
 
 
 def _get(client: Client, options: Any) -> int:

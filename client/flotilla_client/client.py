@@ -223,6 +223,18 @@ class Session:
 
         return steps()
 
+    def enqueue(self, topic: str, publications: Sequence[bytes | str]) -> Steps[int]:
+        """Return the steps that put publications into the outbox: none that ask anybody."""
+        check_topic(topic)
+        batches = batches_of(publications)
+
+        def steps() -> Steps[int]:
+            yield from ()
+            self._check_free(topic)
+            return self.operations.enqueue(topic, batches)
+
+        return steps()
+
     def get(
         self, topic: str | None, wait_ms: float, max_count: int
     ) -> Iterator[Steps[Delivery | None]]:
@@ -494,8 +506,16 @@ class Client:
         """
         return self._run(self._session.put(topic, publications))
 
+    def enqueue(self, topic: str, publications: Sequence[bytes | str]) -> int:
+        """Put publications into the outbox, all or none, and ask no node; return how many.
+
+        They are sent, once and in order, before the topic's next `put`, by `flush`, or by the next
+        process that opens this state directory. Raises OutboxFull, TopicInUse.
+        """
+        return self._run(self._session.enqueue(topic, publications))
+
     def flush(self) -> None:
-        """Send what earlier errors left in the outbox."""
+        """Send what stands in the outbox: what earlier errors left, and what was enqueued."""
         self._run(self._operations.flush())
 
     def next_counter(self, topic: str) -> int:

@@ -38,6 +38,14 @@ class Lines:
             self._take(os.read(self._descriptor, READ_BYTES))
         return self._ready.popleft() if self._ready else None
 
+    def put_back(self, line: bytes) -> None:
+        """Let it be the next one again."""
+        self._ready.appendleft(line)
+
+    def have_ended(self) -> bool:
+        """Tell if the end of the input has come and no line is left."""
+        return self._is_over and not self._ready
+
     def _take(self, data: bytes) -> None:
         *whole, self._rest = (self._rest + data).split(b"\n")
         self._ready.extend(whole)

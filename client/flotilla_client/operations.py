@@ -294,8 +294,7 @@ class Operations:
             yield from self._opened()
             yield from _before_start(self._resend(topic))
         except Unavailable as error:
-            entries = self.state.enqueue(topic, batches, provisional=not self.state.is_open)
-            raise _kept(error, 0, sum(entry.count for entry in entries)) from error
+            raise _kept(error, 0, self.enqueue(topic, batches)) from error
         results: list[PutResult] = []
         entries = self.state.enqueue(topic, batches)
         for entry in entries:
@@ -309,6 +308,11 @@ class Operations:
                 error.details["stored"] = stored
                 raise
         return results
+
+    def enqueue(self, topic: str, batches: Sequence[tuple[bytes, bytes]]) -> int:
+        """Put batches into the outbox, and ask nobody; return how many publications they hold."""
+        entries = self.state.enqueue(topic, batches, provisional=not self.state.is_open)
+        return sum(entry.count for entry in entries)
 
     def flush(self) -> Steps[None]:
         """Send everything that still waits in the outbox; what could not be sent stays there."""

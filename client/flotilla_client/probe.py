@@ -16,7 +16,7 @@ from flotilla_client.errors import FlotillaError
 from flotilla_client.names import Address
 
 PROBE_MS_MAX: Final = 200  # in all, behind a deadline: one round trip to anywhere
-UNCONNECTED: Final = frozenset({"connection refused", "no connection"})
+UNCONNECTED: Final = frozenset({"connection refused", "connection lost", "no connection"})
 GREETING: Final = b"\xff"  # the first byte of every ZeroMQ peer, which says it unasked
 NO_ANSWER: Final = "no answer to a connection: a wrong address, a firewall, a host that is down"
 SAYS_NOTHING: Final = "takes connections and says nothing: a stopped node, or no node's client port"

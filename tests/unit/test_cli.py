@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import orjson
@@ -19,7 +19,8 @@ import pexpect
 import pytest
 
 from flotilla_client import Client, arguments, cli, shell
-from flotilla_client.protocol import GET, PUT, STATUS
+from flotilla_client.lines import Lines
+from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT, STATUS
 from flotilla_client.version import VERSION
 from tests.unit.fake_node import FakeNode, nak
 
@@ -344,8 +345,9 @@ def _server(said: bytes | None) -> Iterator[str]:
                     return  # the test is over
                 open_ones.append(connection)
                 if said is not None:
-                    connection.sendall(said)
-                    connection.shutdown(socket.SHUT_RDWR)
+                    with suppress(OSError):  # the client may have hung up before
+                        connection.sendall(said)
+                        connection.shutdown(socket.SHUT_RDWR)
 
         open_ones: list[socket.socket] = []
         serving = threading.Thread(target=serve)
@@ -506,9 +508,103 @@ def test_a_line_over_the_limit_is_refused_and_those_before_it_are_stored(
     process = _process(node, tmp_path, "put", "t", "-")
     _, err = process.communicate(b"a\n" + b"x" * (1024 * 1024 + 1) + b"\n")
     assert process.returncode == 3
-    assert err.startswith(b"flotilla: too_large: ")
-    assert err.endswith(b"flotilla: 1 stored, 0 kept in the outbox, stopped before line 2\n")
+    assert err == (
+        b"flotilla: too_large: line 2 has more than 1,048,576 bytes, its end not counted\n"
+        b"flotilla: 1 stored, 0 kept in the outbox, stopped before line 2\n"
+    )
     assert len(node.of_type(PUT)) == 1
+
+
+def test_a_lines_length_is_counted_in_bytes_without_its_end(node: FakeNode, tmp_path: Path) -> None:
+    with Client(node.endpoint, state_dir=node.new_directory()) as client:
+        client.subscribe("t")
+    longest, longer = b"x" * PUBLICATION_BYTES_MAX + b"\n", "é".encode() * 524_289
+    process = _process(node, tmp_path, "put", "t", "-")
+    out, err = process.communicate(longest + longest + longer)
+    assert out == b"2 stored, last id 2\n"
+    assert b"too_large: line 3 has more than 1,048,576 bytes" in err
+    assert process.returncode == 3
+
+
+LINES = [b"%d\n" % number for number in range(1, 1_001)]
+
+
+def _unheard_of(state: Path, node: FakeNode) -> str:
+    """Return an endpoint at which nobody listens, for a client that has subscribed at `node`."""
+    with Client(node.endpoint, state_dir=state) as client:
+        client.subscribe("t")
+    return "127.0.0.1:1"
+
+
+def test_lines_for_a_cluster_that_is_down_are_kept_and_sent_by_the_next_command(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    dead = _unheard_of(tmp_path / "state", node)
+    for half in (LINES[:500], LINES[500:]):
+        options = ("-e", dead, "--deadline", "0.3", "put", "t", "-")
+        process = _process(node, tmp_path / "state", *options)
+        out, err = process.communicate(b"".join(half))
+        assert (process.returncode, out) == (4, b"0 stored, 500 kept in the outbox\n")
+        unavailable, summary = err.decode().splitlines()
+        assert unavailable.startswith("flotilla: unavailable: no answer from any node before")
+        assert summary == (
+            "flotilla: 0 stored, 500 kept in the outbox, stopped before line 501"
+            " (the end of the input)"
+        )
+    process = _process(node, tmp_path / "state", "get", "t", "--all")
+    assert process.communicate() == (b"".join(LINES), b"")
+
+
+def test_lines_of_a_client_that_no_cluster_has_heard_of_are_kept_too(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with Client(node.endpoint, state_dir=node.new_directory()) as client:
+        client.subscribe("t")
+        options = ("-e", "127.0.0.1:1", "--deadline", "0.3", "put", "t", "-")
+        _process(node, tmp_path, *options).communicate(b"a\nb")
+        assert _process(node, tmp_path, "put", "t", "c").communicate() == (b"3\n", b"")
+        assert [m.publication for m in client.messages("t", idle_ms=0)] == [b"a", b"b", b"c"]
+
+
+def test_an_input_that_pauses_is_not_waited_for_while_nobody_answers(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    dead = _unheard_of(tmp_path, node)
+    process = _process(node, tmp_path, "-e", dead, "--deadline", "0.3", "put", "t", "-")
+    assert process.stdin is not None
+    process.stdin.write(b"a\nnot yet a line")
+    process.stdin.flush()
+    assert process.wait(30) == 4
+    _, err = process.communicate()
+    assert err.endswith(b"flotilla: 0 stored, 1 kept in the outbox, stopped before line 2\n")
+
+
+def test_a_line_over_the_limit_is_named_while_nobody_answers_and_those_before_it_kept(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    dead = _unheard_of(tmp_path, node)
+    process = _process(node, tmp_path, "-e", dead, "--deadline", "0.3", "put", "t", "-")
+    _, err = process.communicate(b"a\nb\n" + b"x" * (PUBLICATION_BYTES_MAX + 1) + b"\nc\n")
+    assert process.returncode == 4
+    assert b"flotilla: too_large: line 3 has more than 1,048,576 bytes" in err
+    assert err.endswith(b"flotilla: 0 stored, 2 kept in the outbox, stopped before line 3\n")
+
+
+def test_lines_that_a_full_outbox_has_no_room_for_are_not_said_to_be_kept(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = _unheard_of(tmp_path / "state", node)
+    monkeypatch.setattr(cli, "BATCH_COUNT_MAX", 4)
+    monkeypatch.setattr(cli, "KEEP_PAUSE_S", 0.1)
+    (tmp_path / "lines").write_bytes(b"".join(LINES[:9]))
+    said: list[str] = []
+    monkeypatch.setattr(cli, "say", said.append)
+    with Client(dead, state_dir=tmp_path / "state", deadline_ms=300) as client:
+        client._session.state._outbox_bytes_max = 44  # two batches, not three
+        with (tmp_path / "lines").open("rb") as file:
+            assert cli._put_lines(client, "t", Lines(file.fileno()))[0] == 4
+    assert [line.split()[1] for line in said[:2]] == ["outbox_full:", "unavailable:"]
+    assert said[-1] == "flotilla: 0 stored, 8 kept in the outbox, stopped before line 9"
 
 
 def test_lines_that_nobody_could_read_are_pointed_out_and_not_counted_as_stored(
@@ -539,7 +635,9 @@ def test_a_rerun_from_the_line_that_it_names_doubles_nothing(
         out, err = process.communicate(timeout=20)
         assert process.returncode == 4
         said = re.search(
-            rb"flotilla: (\d+) stored, (\d+) kept in the outbox, stopped before line (\d+)\n$", err
+            rb"flotilla: (\d+) stored, (\d+) kept in the outbox, stopped before line (\d+)"
+            rb" \(the end of the input\)\n$",
+            err,
         )
         assert said is not None, err
         stored, kept, line = map(int, said.groups())

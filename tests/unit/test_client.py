@@ -18,6 +18,7 @@ from flotilla_client import (
     OutboxFull,
     PutResult,
     TooLarge,
+    TopicInUse,
     Unavailable,
     UnknownClient,
 )
@@ -295,7 +296,7 @@ def test_an_unanswered_put_stays_and_is_sent_before_the_next_one(node: FakeNode)
 
 
 def test_what_stays_is_bounded_by_the_outbox(node: FakeNode) -> None:
-    with client_of(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=8) as client:
+    with client_of(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=12) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         with pytest.raises(Unavailable):
@@ -377,6 +378,36 @@ def test_what_an_old_copy_put_without_any_node_is_never_taken_for_what_the_other
     with client_of(node, tmp_path / "copy") as client:
         client.flush()
         assert texts_of(client, "t") == [b"before", b"by the other", b"by the copy"]
+
+
+def test_what_is_enqueued_asks_nobody_and_is_sent_in_order_before_the_next_put(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node) as reader:
+        reader.subscribe("t")
+        with Client("127.0.0.1:1", state_dir=tmp_path, deadline_ms=300) as client:
+            assert client.enqueue("t", [b"a", "b"]) == 2
+            assert client.enqueue("t", ["c"]) == 1
+            with pytest.raises(TypeError):
+                client.enqueue("t", "abc")
+        with client_of(node, tmp_path) as client:
+            client.put("t", "d")
+            assert client.enqueue("t", ["e"]) == 1
+            assert len(node.of_type(PUT)) == 3
+            with client.producer("t") as out:
+                with pytest.raises(TopicInUse):
+                    client.enqueue("t", ["x"])
+                out.send("f")
+        assert texts_of(reader, "t") == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_enqueue_takes_all_or_nothing(tmp_path: Path) -> None:
+    with Client("127.0.0.1:1", state_dir=tmp_path, outbox_bytes_max=20) as client:
+        with pytest.raises(OutboxFull):
+            client.enqueue("t", ["12345", "1234567890123456"])
+        assert client.enqueue("t", ["12345"]) == 1
+        with pytest.raises(OutboxFull):
+            client.enqueue("t", ["12345678901234567"])
 
 
 def test_unavailable_names_each_endpoint_and_what_it_did(node: FakeNode) -> None:
