@@ -18,6 +18,7 @@ from typing import Any, Final
 import hypothesis
 import pytest
 
+from chaos.targets.privileges import STATUS, granting, lacking
 from cluster.local import LocalCluster
 
 DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must not hang the tests
@@ -167,7 +168,11 @@ def _no_tools(item: pytest.Item) -> str | None:
 
 
 def _no_root() -> str | None:
-    return None if os.geteuid() == 0 else "needs root: run the tests with sudo"
+    if os.geteuid() != 0:
+        return "needs root: run the tests with sudo"
+    missing = lacking(STATUS.read_text(encoding="ascii"))
+    names = " and ".join(f"CAP_{name}" for name in missing)
+    return f"needs {names}, which root lacks here; {granting(missing)}" if missing else None
 
 
 def _no_java() -> str | None:
