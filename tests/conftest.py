@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,14 @@ DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must no
 # One that is cut off in the middle of a call leaves the JVM's bridge of all others broken.
 SPARK_TIMEOUT_S: Final = 600
 TEARDOWN_PATIENCE_S: Final = 0.0  # a test is over: how a node stops is for the tests of that
+
+# For tests of what must depose no leader: on a machine with other work to do, nobody may be silent
+# for as long as an election takes to begin.
+PATIENT: Final[Mapping[str, int]] = {
+    "raft.election_min_ms": 1_500,
+    "raft.election_max_ms": 3_000,
+    "raft.fallback_ms": 4_000,
+}
 
 # The programs that `needs` may name, each with Debian's packages that bring it.
 PACKAGES: Final = {
@@ -55,7 +63,7 @@ def local_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
     """
     clusters: list[LocalCluster] = []
 
-    def make(nodes: int = 3, settings: dict[str, Any] | None = None) -> LocalCluster:
+    def make(nodes: int = 3, settings: Mapping[str, Any] | None = None) -> LocalCluster:
         cluster = LocalCluster(tmp_path / f"cluster-{len(clusters) + 1}")
         cluster.create(nodes, port=0, settings=settings)
         clusters.append(cluster)

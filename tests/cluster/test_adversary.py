@@ -18,7 +18,7 @@ from cluster.local import LocalCluster
 from flotilla_client import Client
 from flotilla_client.protocol import TEXT_HEADER_BYTES_MAX
 from tests.cluster.by_hand import ByHand
-from tests.conftest import ClusterFactory
+from tests.conftest import PATIENT, ClusterFactory
 
 WAIT_S = 10.0
 REPLY_MS = 5_000
@@ -51,7 +51,7 @@ def wait_until_one_is_dead(cluster: LocalCluster, names: list[str]) -> str:
 
 
 def test_no_single_request_ends_a_node(local_cluster: ClusterFactory) -> None:
-    cluster = local_cluster(3)
+    cluster = local_cluster(3, PATIENT)
     leader = cluster.wait_for_leader()
     follower = next(name for name in cluster.endpoints() if name != leader)
     with ByHand(cluster.endpoints()[follower]) as hand:

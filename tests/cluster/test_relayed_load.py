@@ -13,18 +13,12 @@ from cluster.local import LocalCluster
 from flotilla_client import Client
 from flotilla_client.protocol import decode_reply
 from tests.cluster.by_hand import ByHand
-from tests.conftest import ClusterFactory
+from tests.conftest import PATIENT, ClusterFactory
 
 READERS = 150
 READING_S = 5.0
 WRITE_GAP_S = 5.0  # of a machine that is busy with it all; an election would be in the terms
 PUBLICATION = bytes(1_000_000)
-# A machine with other work to do must not look like a link that is in the way.
-PATIENT = {
-    "raft.election_min_ms": 1_500,
-    "raft.election_max_ms": 3_000,
-    "raft.fallback_ms": 4_000,
-}
 
 
 def terms(cluster: LocalCluster) -> set[int]:

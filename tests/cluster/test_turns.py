@@ -13,19 +13,12 @@ import zmq
 
 from cluster.local import LocalCluster
 from tests.cluster.by_hand import ByHand
-from tests.conftest import ClusterFactory
+from tests.conftest import PATIENT, ClusterFactory
 
 TOPICS = 10_000
 CLIENTS = 10  # with as many topics as a client may have
 AT_ONCE = 250  # requests of one connection under way: half of limits.client_queue_max
 WAIT_MS = 60_000
-# A machine with other things to do may hold a node up for an election's usual time; nothing but a
-# turn without a bound takes these.
-PATIENT = {
-    "raft.election_min_ms": 1_000,
-    "raft.election_max_ms": 1_800,
-    "raft.fallback_ms": 2_500,
-}
 
 
 class Line:
