@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import http.client
 import json
 import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +341,55 @@ def test_a_server_that_loads_its_application_and_then_forks_its_workers(
     ids = {request.client_id for request in node.of_type(PUT)}
     assert len(ids) == (1 if has_directory else 4)
     assert len(node.of_type(REQUEST_ID)) == 1 + len(ids)
+
+
+_APPLICATION = """
+import os
+from flotilla_client import Client, FlotillaError
+client = Client(os.environ["ENDPOINT"], state_dir=os.environ["STATE"] or None, deadline_ms=5_000)
+client.put("t", "master")
+
+def application(environ, start_response):
+    try:
+        client.put("t", environ["PATH_INFO"])
+        said = "stored"
+    except FlotillaError as error:
+        said = error.code
+    start_response("200 OK", [])
+    return [said.encode()]
+"""
+
+
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_a_client_that_gunicorn_preloads(
+    has_directory: bool, node: FakeNode, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(_APPLICATION)
+    settings = {"ENDPOINT": node.endpoint, "STATE": str(tmp_path / "state") * has_directory}
+    with client_of(node) as reader, socket.create_server(("127.0.0.1", 0)) as listener:
+        reader.subscribe("t")
+        handed = f"fd://{listener.fileno()}"
+        gunicorn = (sys.executable, "-m", "gunicorn", "--preload", "--workers", "2")
+        with subprocess.Popen(
+            [*gunicorn, "--bind", handed, "--chdir", str(tmp_path), "app:application"],
+            env=ENVIRONMENT | settings,
+            pass_fds=[listener.fileno()],
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as server:
+            try:
+                said = [_page(listener.getsockname()[1], f"/{number}") for number in range(10)]
+            finally:
+                server.terminate()
+                _, log = server.communicate(timeout=CHILD_S)
+        texts = texts_of(reader)
+    assert said == ["forked" if has_directory else "stored"] * 10, log
+    stored = [] if has_directory else [b"/%d" % number for number in range(10)]
+    assert sorted(texts) == sorted([b"master", *stored])
+    assert "Traceback" not in log
+
+
+def _page(port: int, path: str) -> str:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=CHILD_S)) as connection:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
