@@ -6,18 +6,60 @@ sockets, the outbox (producer.py).
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from flotilla_client.errors import FlotillaError
+from flotilla_client.errors import FlotillaError, Forked
+from flotilla_client.forks import forked
 from flotilla_client.observer import Operation
 from flotilla_client.operations import PutResult
 from flotilla_client.protocol import BATCH_COUNT_MAX
 from flotilla_client.retry import Done
 from flotilla_client.state import Entry
+
+
+class Answer(Future[PutResult]):
+    """The future of a publication's result; it can't be cancelled.
+
+    In a process forked before it came, it never comes: the producer's thread did not follow.
+    `result` raises Forked there, `exception` returns it; neither asks a lock that may have been
+    taken when the process was copied. Callbacks are not called: to them it would be a failure.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()  # what may be on its way can't be called back
+        self._home, self._has_come = os.getpid(), False
+
+    def set_result(self, result: PutResult) -> None:
+        """Set the result."""
+        super().set_result(result)
+        self._has_come = True
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Set the error."""
+        super().set_exception(exception)
+        self._has_come = True
+
+    def result(self, timeout: float | None = None) -> PutResult:
+        """Return the result, once it is there. Raises its error, TimeoutError, Forked."""
+        if self._never_comes():
+            raise self._forked()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, None without one, once it is known. Raises TimeoutError."""
+        return self._forked() if self._never_comes() else super().exception(timeout)
+
+    def _never_comes(self) -> bool:
+        return not self._has_come and os.getpid() != self._home
+
+    def _forked(self) -> Forked:
+        return forked("the answer to a publication comes to that process", self._home)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +112,8 @@ class Queue:
         self.changed = threading.Condition(self.lock)
 
     def put(self, publication: bytes, now_ms: float) -> Future[PutResult]:
-        """Append a publication; return the future of its result, which can't be cancelled."""
-        future: Future[PutResult] = Future()
-        future.set_running_or_notify_cancel()  # what may be on its way can't be called back
+        """Append a publication; return the future of its result."""
+        future = Answer()
         if not self.items:
             self.since_ms = now_ms
         self.items.append(Queued(publication, future))

@@ -102,6 +102,34 @@ def test_an_async_client_says_the_same(name: str, node: FakeNode) -> None:
     asyncio.run(client.close())
 
 
+@pytest.mark.parametrize("directory", [True, False])
+def test_a_future_whose_answer_had_not_come_says_so_in_a_child(
+    node: FakeNode, tmp_path: Path, directory: bool
+) -> None:
+    state_dir = tmp_path if directory else None
+    with client_of(node) as reader, Client(node.endpoint, state_dir=state_dir) as client:
+        reader.subscribe("t")
+        called: list[object] = []
+        with client.producer("t", linger_ms=0) as out:
+            done = out.send("a")
+            assert done.result(5).id == 1
+            node.script(PUT, "late")
+            pending = out.send("b")
+            pending.add_done_callback(called.append)
+            node.await_requests(PUT, 2)
+
+            def ask() -> list[object]:
+                error = pending.exception()
+                return [done.result(5).id, type(error).__name__, called]
+
+            assert _in_child(ask)["result"] == [1, "Forked", []]
+            said = _in_child(lambda: pending.result())
+            assert said["error"] == "Forked"
+            assert "the answer to a publication comes to that process" in said["text"]
+            assert out.send("c").result(5).id == 3
+            assert pending.result(5).id == 2
+
+
 def test_a_producer_says_so_and_its_parents_goes_on(node: FakeNode) -> None:
     with client_of(node) as client:
         client.subscribe("t")
