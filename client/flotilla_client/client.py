@@ -266,6 +266,12 @@ class Session:
         """Return the steps of an adoption, under which no producer can go on."""
         if self.producers:
             raise TopicInUse(f"close the producers first: {', '.join(sorted(self.producers))}")
+        if self._recording is not None:
+            raise RecordError(
+                "what was recorded before an adoption does not hold behind it: adopt without"
+                " `record`, then begin a new record, in a new directory",
+                details={"file": str(self._recording.path)},
+            )
         return (yield from self.operations.adopt())
 
     def status(self, endpoint: int | None) -> Steps[dict[str, Any]]:
@@ -590,7 +596,8 @@ class Client:
 
         The way on after ClusterRecovered, and after UnknownClient, which makes this a new client.
         What waits in the outbox is kept and sent. Without a loss it changes nothing. Producers have
-        to be closed before (TopicInUse).
+        to be closed before (TopicInUse). Raises RecordError in a client that records: begin a new
+        record behind it.
         """
         return self._run(self._session.adopt())
 

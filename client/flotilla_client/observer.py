@@ -106,6 +106,17 @@ class HandlingObserver(Observer, Protocol):
         """Hear of a step, in the thread that takes it."""
 
 
+@runtime_checkable
+class RecoveryObserver(Observer, Protocol):
+    """An observer that hears also which cluster it is, behind which recovery."""
+
+    def on_taken_up(self, recovery: str) -> None:
+        """Hear, as the client's id is taken up, of the cluster's last recovery ("": none).
+
+        What it raises keeps every operation from being begun.
+        """
+
+
 class Silent:
     """The observer that records nothing."""
 

@@ -41,7 +41,7 @@ from flotilla_client.errors import (
     UnknownClient,
 )
 from flotilla_client.losses import Losses
-from flotilla_client.observer import Observer, Operation, Outcome
+from flotilla_client.observer import Observer, Operation, Outcome, RecoveryObserver
 from flotilla_client.protocol import ProtocolError, Reply, Request
 from flotilla_client.reading import Delivery, Readers
 from flotilla_client.retry import Done
@@ -159,6 +159,9 @@ class Operations:
         lost = losses.found(state.acknowledged_counters(), state.had(), body)
         if lost and not adopts:
             raise self._put_back(lost)
+        recovery = body.get("recovery")  # a node of version 0.1 does not say
+        if recovery is not None and isinstance(self._observer, RecoveryObserver):
+            self._observer.on_taken_up(recovery)
         if lost:
             kept = {topic: last_id for topic, (last_id, _) in lost.deliveries.items()}
             state.lower(lost.publications, kept, lost.subscriptions)
@@ -170,8 +173,8 @@ class Operations:
             body.get("counters", {}),
             body.get("subscriptions", {}),
         )
-        if body.get("recovery") not in (None, state.recovery):
-            state.met(body["recovery"])
+        if recovery not in (None, state.recovery):
+            state.met(recovery)
             self.readers.fetch_anew()
         return lost
 

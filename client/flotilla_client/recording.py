@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -38,6 +38,7 @@ OPEN_OPERATIONS_MAX: Final = 65_536  # far above what is in flight: older ones w
 DIGEST_BYTES: Final = 8  # two contents share one by chance once in 2^64 comparisons
 RUN_FILE_BYTES_MAX: Final = 64 * 1024  # an application's is a few lines
 APPLICATION: Final = "application"  # who recorded, in run.json: no phases, payloads of its own
+RECOVERY_NAME: Final = "recovery"  # the cluster's last one when the run began; empty: none
 TORN_END: Final = b"\x18\n"  # CAN: what stands before it was cut off, and is to be disregarded
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 BOOT_ID_DIGITS: Final = 8
@@ -240,6 +241,25 @@ class Recording(ClientObserver):
             self.run_id = _joined_run(directory / "run.json")
             super().__init__(Recorder(directory / "history", _unique(), self.run_id))
         self.path = self._recorder.path
+        self._recovery = directory / RECOVERY_NAME
+
+    def on_taken_up(self, recovery: str) -> None:
+        """Refuse to go on with a record that was begun before a recovery. Raises RecordError."""
+        with _as_record_error(self._recovery):
+            if not self._recovery.exists():
+                mine = self._recovery.with_name(f"{RECOVERY_NAME}.{_unique()}")
+                mine.write_text(recovery, encoding="utf-8")
+                with suppress(FileExistsError):  # another process was first
+                    os.link(mine, self._recovery)  # whole at once
+                mine.unlink()
+            begun_under = self._recovery.read_text(encoding="utf-8")
+        if begun_under != recovery:
+            message = (
+                f"the cluster was recovered since the record in {self._recovery.parent} was begun,"
+                " and what stands there need not hold any more: begin a new record, in a new"
+                " directory"
+            )
+            raise RecordError(message, details={"file": str(self._recovery)})
 
     def published(self, operation: Operation) -> dict[str, Any]:
         """Return the digests of a PUT's publications."""

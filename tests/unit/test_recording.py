@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from flotilla_client import AsyncClient, Client, RecordError, cli, recording
+from flotilla_client import AsyncClient, Client, ClusterRecovered, RecordError, cli, recording
 from flotilla_client.protocol import GET, PUT
 from flotilla_client.recording import Recorder, Recording, digests
 from flotilla_client.state import State
@@ -207,7 +207,11 @@ def test_processes_that_begin_together_record_one_run_in_files_of_their_own(
     assert len(files) == 4
     assert {event["topic"] for event in events} == {"t1", "t2", "t3", "t4"}
     assert len({event["run_id"] for event in events}) == 1
-    assert [path.name for path in sorted(directory.iterdir())] == ["history", "run.json"]
+    assert [path.name for path in sorted(directory.iterdir())] == [
+        "history",
+        "recovery",
+        "run.json",
+    ]
 
 
 _PUBLISHER = """
@@ -394,6 +398,61 @@ def test_the_command_line_records(
     assert sorted(_kinds(events)) == sorted([*operations, ("hand", "info"), ("ack", "info")])
     assert cli.main(["--record", "/proc/none", *base[:4], "sub", "t"]) == 3
     assert b"record_failed" in capfdbinary.readouterr().err
+
+
+# --- a cluster that was recovered -----------------------------------------------------------------
+
+
+def test_no_client_goes_on_with_a_record_over_a_recovery(
+    client: Client, publisher: Client, node: FakeNode, directory: Path
+) -> None:
+    client.put("t", "a")
+    node.cluster.recovery = "a recovery"
+    node.script(PUT, nak("recovered"))
+    before = len(_all_rows(directory))
+    with pytest.raises(RecordError, match="begin a new record") as caught:
+        client.put("t", "b")  # running, and it has lost nothing
+    assert caught.value.details["file"] == str(directory / "recovery")
+    assert len(_all_rows(directory)) == before + 2  # what it asked, and that it was refused
+    for record, is_refused in ((directory, True), (directory.with_name("new"), False)):
+        with Client(node.endpoint, record=record) as other:
+            if is_refused:
+                with pytest.raises(RecordError, match="begin a new record"):
+                    other.put("t", "c")
+            else:
+                other.put("t", "d")
+    with Client(node.endpoint) as unrecorded:
+        unrecorded.put("t", "e")
+
+
+def _all_rows(directory: Path) -> list[bytes]:
+    files = (directory / "history").glob("*.jsonl")
+    return [line for file in files for line in file.read_bytes().splitlines()]
+
+
+def test_an_adoption_is_no_part_of_a_record(node: FakeNode, directory: Path) -> None:
+    state = node.new_directory()
+    with Client(node.endpoint, state_dir=state, record=directory) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b"])
+    node.cluster.clients[client.client_id].counters["t"] = 1
+    node.cluster.recovery = "a recovery"
+    with Client(node.endpoint, state_dir=state, record=directory) as client:
+        with pytest.raises(ClusterRecovered):
+            client.put("t", "c")
+        with pytest.raises(RecordError, match="begin a new record"):
+            client.adopt()
+        with pytest.raises(ClusterRecovered):
+            client.put("t", "c")
+    with Client(node.endpoint, state_dir=state) as client:
+        assert client.adopt().publications == {"t": 1}
+    with (
+        Client(node.endpoint, state_dir=state, record=directory) as client,
+        pytest.raises(RecordError, match="begin a new record"),
+    ):
+        client.put("t", "d")
+    with Client(node.endpoint, state_dir=state, record=directory.with_name("new")) as client:
+        client.put("t", "e")
 
 
 def test_an_observer_beside_a_recording_is_a_programmers_error(directory: Path) -> None:
