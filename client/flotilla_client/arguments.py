@@ -64,6 +64,13 @@ def deadline_s(text: str) -> float:
     return patience_s
 
 
+def directory_type(text: str) -> str:
+    """Return a directory's path; an empty one comes of a variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty text names no directory")
+    return text
+
+
 def count(text: str) -> int:
     """Return a number from 1 on."""
     try:

@@ -29,6 +29,7 @@ from flotilla_client.arguments import (
     ShowVersion,
     count,
     deadline_s,
+    directory_type,
     endpoints_type,
     seconds,
 )
@@ -156,9 +157,10 @@ def _add_settings(parser: Any, **defaults: Any) -> None:
         help="the cluster's nodes",
     )
     said = f"; default: {defaults['state']}" if defaults else ""
-    option("--state", metavar="DIR", help=f"this client's directory{said}")
+    option("--state", type=directory_type, metavar="DIR", help=f"this client's directory{said}")
     option("--deadline", type=deadline_s, metavar="SECONDS", help="patience; default: 15")
-    option("--record", metavar="DIR", help="record what is done, for `flotilla-check DIR`")
+    recorded = "record what is done, for `flotilla-check DIR`"
+    option("--record", type=directory_type, metavar="DIR", help=recorded)
 
 
 def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> None:

@@ -94,15 +94,15 @@ class Sole:
             self._session = _open(directory, SESSION_NAME)
             if not _take(self._session, fcntl.LOCK_EX):
                 raise _shared_by_others(directory)
+            _sign(directory, self._lock, ALONE)
         except BaseException:
             self.release()
             raise
-        _sign(self._lock, ALONE)
 
     def release(self) -> None:
         """Let other processes have the directory. Idempotent."""
         if self._session >= 0:
-            _sign(self._lock)
+            os.ftruncate(self._lock, 0)  # nobody has it alone; that takes no room on a full disk
         self.forsake()
 
     def forsake(self) -> None:
@@ -134,7 +134,7 @@ class Shared:
             self.is_first = _take(self._session, fcntl.LOCK_EX)
             if not _take(self._session, fcntl.LOCK_SH):  # a failed change loses what one had
                 raise _in_use(directory, self._session)
-            _sign(self._session)
+            _sign(directory, self._session)
         except BaseException:
             self.release()
             raise
@@ -180,11 +180,18 @@ class Shared:
                 is_new = not self._is_held
                 if not is_new or _take(self._lock, fcntl.LOCK_EX):
                     if is_new:
-                        _sign(self._lock)
+                        self._sign_or_let_go()
                     self._is_held = True
                     self._turns += turns
                     return is_new
             patience.wait()
+
+    def _sign_or_let_go(self) -> None:
+        try:
+            _sign(self._directory, self._lock)
+        except BaseException:
+            self._let_go()
+            raise
 
     def _let_go(self) -> None:
         self._is_held = False
@@ -199,7 +206,7 @@ class Shared:
             patience = _Patience(self._directory, descriptor, self._patience_s, _READS)
             while not _take(descriptor, fcntl.LOCK_EX):
                 patience.wait()
-            _sign(descriptor)
+            _sign(self._directory, descriptor)
             yield
         finally:
             os.close(descriptor)
@@ -240,9 +247,12 @@ class _Patience:
         time.sleep(LOOK_S)
 
 
-def _sign(descriptor: int, *words: str) -> None:
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{' '.join([str(os.getpid()), *words])}\n".encode(), 0)
+def _sign(directory: Path, descriptor: int, *words: str) -> None:
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{' '.join([str(os.getpid()), *words])}\n".encode(), 0)
+    except OSError as error:
+        raise unusable(directory, error.strerror or str(error)) from error
 
 
 def _signed(descriptor: int) -> list[str]:

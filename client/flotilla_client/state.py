@@ -41,6 +41,7 @@ FREE_BYTES_KEPT_EMPTY: Final = 4 * 1024 * 1024  # when it is empty: above a prod
 SHRINK_BYTES: Final = 16 * 1024 * 1024  # given back at once: tens of milliseconds
 WAL_BYTES_KEPT: Final = 4 * 1024 * 1024  # of the log beside it: about where SQLite empties it
 REMADE_BYTES_MAX: Final = 16 * 1024 * 1024  # of an older file, when it is opened: below a second
+FULL_BYTES: Final = 128 * 1024  # less room than that: SQLite's index of the log takes 32 KiB
 _INCREMENTAL: Final = 2  # PRAGMA auto_vacuum: free pages are given back when asked for
 
 _SCHEMA: Final = """
@@ -599,8 +600,17 @@ class State:
             return Closed("the client is closed")
         code: int = getattr(error, "sqlite_errorcode", 0)  # a ProgrammingError has none
         if code & 0xFF in _UNUSABLE:
-            return unusable(self.directory or Path("memory"), str(error))
+            return unusable(self.directory or Path("memory"), self._why_unusable(error))
         return self._damaged(str(error))
+
+    def _why_unusable(self, error: sqlite3.Error) -> str:
+        """Return what is wrong; SQLite may call a disk that is full an I/O error."""
+        directory = self.directory
+        if directory is not None and directory.exists():
+            disk = os.statvfs(directory)
+            if disk.f_bavail * disk.f_frsize < FULL_BYTES or (disk.f_files and not disk.f_favail):
+                return f"the disk is full ({error})"
+        return str(error)
 
     def _damaged(self, finding: str) -> StateDamaged:
         return StateDamaged(

@@ -188,6 +188,8 @@ def test_the_shell_has_all_verbs_of_the_command_line() -> None:
         ["--deadline", "0", "topics"],
         ["get", "--count", "0"],
         ["put", "t", "two", "words"],
+        ["--state", "", "topics"],
+        ["--record", "", "topics"],
     ],
 )
 def test_wrong_usage_is_2(run: Run, argv: list[str]) -> None:

@@ -365,6 +365,28 @@ def test_a_producer_that_could_not_be_opened_keeps_no_turn_and_no_descriptor(
             assert out.send("a").result(5).id == 1
 
 
+def test_a_full_disk_is_said_and_no_turn_kept_on_it(
+    node: FakeNode, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with shared(node, directory) as one, shared(node, directory, 300) as two:
+        one.subscribe("t")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", no_space)
+            with pytest.raises(StateUnusable, match="No space left on device"):
+                one.put("t", "a")
+        assert two.put("t", "b").id == 1
+        assert one.put("t", "c").id == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", no_space)
+        for make in (shared, lambda node, directory: Client(node.endpoint, state_dir=directory)):
+            with pytest.raises(StateUnusable, match="No space left on device"):
+                make(node, directory)
+    Client(node.endpoint, state_dir=directory).close()
+
+
 def test_a_client_of_the_library_shares_with_nobody(node: FakeNode, directory: str) -> None:
     with Client(node.endpoint, state_dir=directory) as alone:
         alone.subscribe("t")

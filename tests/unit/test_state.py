@@ -395,6 +395,26 @@ def _full() -> sqlite3.OperationalError:
     return error
 
 
+@pytest.mark.parametrize("is_full", [True, False])
+def test_an_error_of_the_disk_says_whether_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    class Failing(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql.startswith("INSERT INTO outbox"):
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+                raise error
+            return super().execute(sql, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Failing))
+    if is_full:
+        monkeypatch.setattr(state_module, "FULL_BYTES", 2**63)
+    with closing(State(tmp_path)) as state, pytest.raises(StateUnusable) as caught:
+        state.enqueue("t", [ONE])
+    assert ("the disk is full (disk I/O error)" in str(caught.value)) is is_full
+
+
 def test_a_disk_too_full_to_shrink_a_file_keeps_no_acknowledgment_from_being_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
