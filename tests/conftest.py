@@ -117,6 +117,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = _in_turn(items)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, object, object]:
+    """Collect no garbage while a failure is told.
+
+    Python 3.11 ends with a SystemError, and pytest with it, when the code of an object's end runs
+    in the middle of the parsing of a source: those objects are often what the failed test left.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """See that pytest-xdist has read the groups: some releases of pytest hide them from it."""
     if hasattr(session.config, "workerinput"):

@@ -30,29 +30,27 @@ RETRYABLE = {"electing", "uncertain", "not_leader", "overloaded"}
 
 def fill(endpoint: str, client_id: str, mebibytes: int) -> None:
     """PUT batches of 1,000 publications of 1 KiB until so much is acknowledged."""
-    context = zmq.Context()
-    socket = context.socket(zmq.REQ)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.connect(endpoint)
-    lengths, data = struct.pack("<1000I", *[1024] * 1000), b"x" * 1024_000
-    counter, deadline = 1, time.monotonic() + 600
-    while counter * 1024 < mebibytes * 1024**2:
-        assert time.monotonic() < deadline, "the backlog could not be written in ten minutes"
-        header = {
-            "type": "PUT",
-            "topic": "big",
-            "client_id": client_id,
-            "request_id": str(counter),
-            "body": {"counter": counter},
-        }
-        socket.send_multipart([json.dumps(header).encode(), lengths, data])
-        reply = json.loads(socket.recv_multipart()[0])
-        if reply["type"] == "ACK":
-            counter += 1000
-        else:
-            assert reply["body"]["error"] in RETRYABLE, reply
-            time.sleep(0.05)
-    context.destroy(linger=0)
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(endpoint)
+        lengths, data = struct.pack("<1000I", *[1024] * 1000), b"x" * 1024_000
+        counter, deadline = 1, time.monotonic() + 600
+        while counter * 1024 < mebibytes * 1024**2:
+            assert time.monotonic() < deadline, "the backlog could not be written in ten minutes"
+            header = {
+                "type": "PUT",
+                "topic": "big",
+                "client_id": client_id,
+                "request_id": str(counter),
+                "body": {"counter": counter},
+            }
+            socket.send_multipart([json.dumps(header).encode(), lengths, data])
+            reply = json.loads(socket.recv_multipart()[0])
+            if reply["type"] == "ACK":
+                counter += 1000
+            else:
+                assert reply["body"]["error"] in RETRYABLE, reply
+                time.sleep(0.05)
 
 
 def resident_mib(pid: int) -> float:

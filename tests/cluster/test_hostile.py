@@ -84,44 +84,40 @@ def test_bad_messages_on_the_client_port_get_typed_naks_and_change_nothing(
     prepared(cluster)
     before = state(cluster)
     endpoint = cluster.endpoints()[cluster.wait_for_leader()]
-    context = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    dealer.setsockopt(zmq.LINGER, 0)
-    dealer.connect(endpoint)
-    in_flight = 0
-    codes: set[str] = set()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(endpoint)
+        in_flight = 0
+        codes: set[str] = set()
 
-    def take_reply() -> None:
-        assert dealer.poll(10_000), "a message got no reply"
-        reply = decode_reply(dealer.recv_multipart()[1:])
-        if not reply.ok:
-            assert reply.body["error"] in ERRORS, reply
-            assert reply.body["definite"] is True, reply
-            codes.add(reply.body["error"])
+        def take_reply() -> None:
+            assert dealer.poll(10_000), "a message got no reply"
+            reply = decode_reply(dealer.recv_multipart()[1:])
+            if not reply.ok:
+                assert reply.body["error"] in ERRORS, reply
+                assert reply.body["definite"] is True, reply
+                codes.add(reply.body["error"])
 
-    for message in mutated_messages(random.Random(SEED), CLIENT_MESSAGES):
-        dealer.send_multipart([b"", *message])
-        in_flight += 1
-        if in_flight >= WINDOW:
+        for message in mutated_messages(random.Random(SEED), CLIENT_MESSAGES):
+            dealer.send_multipart([b"", *message])
+            in_flight += 1
+            if in_flight >= WINDOW:
+                take_reply()
+                in_flight -= 1
+        for _ in range(in_flight):
             take_reply()
-            in_flight -= 1
-    for _ in range(in_flight):
-        take_reply()
-    context.destroy(linger=0)
     assert {"bad_request", "unknown_client"} <= codes
     assert state(cluster) == before
     assert len(cluster.pids()) == 3, cluster.tails()
 
 
 def test_a_message_without_the_delimiter_gets_a_nak(cluster: LocalCluster) -> None:
-    context = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    dealer.setsockopt(zmq.LINGER, 0)
-    dealer.connect(next(iter(cluster.endpoints().values())))
-    dealer.send(b'{"type": "STATUS", "request_id": "x"}')
-    assert dealer.poll(10_000)
-    assert decode_reply(dealer.recv_multipart()[1:]).body["error"] == "bad_request"
-    context.destroy(linger=0)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(next(iter(cluster.endpoints().values())))
+        dealer.send(b'{"type": "STATUS", "request_id": "x"}')
+        assert dealer.poll(10_000)
+        assert decode_reply(dealer.recv_multipart()[1:]).body["error"] == "bad_request"
 
 
 # --- the peer port --------------------------------------------------------------------------------

@@ -48,13 +48,15 @@ class Readers:
             reader.connect(self._endpoint)
             poller.register(reader, zmq.POLLIN)
             reader.send_multipart(ask)
-        while not self._is_done.is_set():
-            for reader, _ in poller.poll(100):
-                reply = decode_reply(reader.recv_multipart()[1:])
-                outcome = "ACK" if reply.ok else reply.body["error"]
-                self.replies[outcome] = self.replies.get(outcome, 0) + 1
-                reader.send_multipart(ask)
-        context.destroy(linger=0)
+        try:
+            while not self._is_done.is_set():
+                for reader, _ in poller.poll(100):
+                    reply = decode_reply(reader.recv_multipart()[1:])
+                    outcome = "ACK" if reply.ok else reply.body["error"]
+                    self.replies[outcome] = self.replies.get(outcome, 0) + 1
+                    reader.send_multipart(ask)
+        finally:
+            context.destroy(linger=0)
 
 
 def test_many_readers_of_a_follower_depose_no_leader_and_stop_no_writer(
