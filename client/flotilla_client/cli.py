@@ -54,7 +54,15 @@ from flotilla_client.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, PUBLICATI
 from flotilla_client.reading import Delivery, Message
 from flotilla_client.sharing import SharedClient
 from flotilla_client.shell import Shell
-from flotilla_client.terminal import BOLD, GREEN, RED, painted
+from flotilla_client.terminal import (
+    BOLD,
+    GREEN,
+    RED,
+    StreamError,
+    drop_output,
+    open_closed_streams,
+    painted,
+)
 
 ENDPOINTS: Final = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"
 GET_COUNT: Final = 1_000  # publications that `get --all` and `--follow` fetch at once
@@ -74,6 +82,7 @@ FAILED: Final = 1
 USAGE: Final = 2
 REFUSED: Final = 3
 UNKNOWN: Final = 4
+STREAM_BROKEN: Final = 5
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
 PIPE_CLOSED: Final = 141  # 128 + SIGPIPE
 
@@ -90,6 +99,8 @@ exit codes:
        stored, as nobody subscribes to the topic (--allow-unheard: 0)
   4    unavailable: no answer in time; a publication may have been stored, and if not it
        stands in the state directory (the outbox) and is sent before the next one
+  5    the output cannot be written (a full disk), or the input not be read; get has acknowledged
+       nothing of what was not written
   130  interrupted; 141 the reader of the output went away
 
 Each state directory is one client with its own subscriptions; give each program its own.
@@ -101,6 +112,7 @@ _COMPLETION: Final = "Print a script that completes commands: source <(flotilla 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
+    open_closed_streams()
     options = build_parser().parse_args(argv)
     try:
         with warnings.catch_warnings():  # `put` says it in its own words
@@ -111,9 +123,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more at exit: give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return PIPE_CLOSED
+    except StreamError as error:
+        say(f"{painted('flotilla:', RED, sys.stderr)} {error}")
+        drop_output()
+        return STREAM_BROKEN
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -256,12 +271,18 @@ def write(data: bytes) -> None:
     """Write to stdout, all of it and now: what is acknowledged must have been written.
 
     A pipe that is closed in the middle shows as a short count first, and only then as an error.
+    Raises BrokenPipeError, StreamError.
     """
-    sys.stdout.flush()
-    rest = memoryview(data)
-    while rest:
-        rest = rest[sys.stdout.buffer.write(rest) :]
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.flush()
+        rest = memoryview(data)
+        while rest:
+            rest = rest[sys.stdout.buffer.write(rest) :]
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StreamError(f"the output cannot be written: {error.strerror}") from error
 
 
 def _run(options: Any) -> int:

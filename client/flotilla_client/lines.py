@@ -11,6 +11,7 @@ from collections import deque
 from typing import Final
 
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
+from flotilla_client.terminal import StreamError
 
 READ_BYTES: Final = 256 * 1024
 
@@ -31,11 +32,18 @@ class Lines:
         self._poll.register(descriptor, select.POLLIN)
 
     def next(self, wait_s: float | None = None) -> bytes | None:
-        """Return the next line; None at the end, or if there was none for `wait_s`."""
+        """Return the next line; None at the end, or if there was none for `wait_s`.
+
+        Raises StreamError.
+        """
         while not self._ready and not self._is_over:
             if not self._poll.poll(None if wait_s is None else wait_s * 1000):
                 return None
-            self._take(os.read(self._descriptor, READ_BYTES))
+            try:
+                data = os.read(self._descriptor, READ_BYTES)
+            except OSError as error:
+                raise StreamError(f"the input cannot be read: {error.strerror}") from error
+            self._take(data)
         return self._ready.popleft() if self._ready else None
 
     def put_back(self, line: bytes) -> None:

@@ -78,7 +78,10 @@ class Shell(cmd.Cmd):
                 self.stdout.write("\n")
         finally:
             readline.set_history_length(HISTORY_LINES_MAX)
-            readline.write_history_file(self._history)
+            try:
+                readline.write_history_file(self._history)
+            except OSError as error:  # a full disk
+                sys.stderr.write(f"what was typed is not kept: {error.strerror}\n")
 
     def _loop(self) -> bool:
         try:

@@ -660,6 +660,41 @@ def test_ctrl_c_ends_a_follow_with_130_and_no_traceback(node: FakeNode, tmp_path
     assert process.returncode == cli.INTERRUPTED
 
 
+def test_what_a_full_disk_did_not_take_comes_again(node: FakeNode, tmp_path: Path) -> None:
+    def said(argv: str, redirected: str) -> tuple[int, bytes]:
+        line = f"exec {sys.executable} -m flotilla_client.cli {argv} {redirected}"
+        done = subprocess.run(
+            ["/bin/sh", "-c", line],
+            capture_output=True,
+            env=os.environ | environment,
+            check=False,
+        )
+        return done.returncode, done.stderr + done.stdout
+
+    environment = {"PYTHONPATH": "client", "FLOTILLA_STATE": str(tmp_path / "state")}
+    environment["FLOTILLA_ENDPOINTS"] = node.endpoint
+    full = b"flotilla: the output cannot be written: No space left on device\n"
+    closed = b"flotilla: the output cannot be written: Bad file descriptor\n"
+    assert said("sub t", "")[0] == 0
+    assert said("put t a", ">/dev/full") == (5, full)
+    assert said("get t", ">/dev/full") == (5, full)
+    assert said("get t", ">&-") == (5, closed)
+    assert said("get t --json", "")[1] == b'{"topic":"t","id":1,"redelivered":true,' + (
+        b'"publication":"a"}\n'
+    )
+    assert said("status", ">/dev/full") == (5, full)
+    assert said("completion bash", ">/dev/full") == (5, full)
+    assert said("put t b", "2>&-") == (0, b"2\n")
+    assert said("put t -", "<&-") == (0, b"0 stored, last id 0\n")
+    assert said("shell", "<&-") == (0, b"")
+    refused = said("put t -", "0>/dev/null")
+    assert refused == (
+        5,
+        b"flotilla: 0 stored, 0 kept in the outbox, stopped before line 1\n"
+        b"flotilla: the input cannot be read: Bad file descriptor\n",
+    )
+
+
 def test_what_a_closed_pipe_did_not_take_comes_again(node: FakeNode, tmp_path: Path) -> None:
     with Client(node.endpoint, state_dir=tmp_path) as client:
         client.subscribe("t")
