@@ -18,9 +18,9 @@ from chaos.simulation.node import SimNode
 from chaos.simulation.result import Failure
 from chaos.simulation.world import World
 from cluster import commands
-from cluster.commands import Advance, Operation, Put, Raise
+from cluster.commands import Admit, Advance, Operation, Put, Raise
 from cluster.levels import LEVEL_FIRST
-from cluster.membership import ReplacedError
+from cluster.membership import ADMIT_BYTES_MAX, ReplacedError
 from cluster.replica import Replica
 
 CHECKS: Final[Mapping[str, str]] = {
@@ -45,6 +45,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "silent": "a member is replaced only when the leader has not heard it for long",
     "majority": "a member is replaced only while a majority without it holds the log",
     "evicted": "a process that was replaced ends, and no other one says that it was",
+    "replaced": "who has the entry that replaces a member hears its old incarnation no more",
     "progress": "after the last fault there is a leader, and everybody comes to the end",
 }
 FAILURES_MAX: Final = 20  # one defect breaks many claims; the first few tell
@@ -56,6 +57,7 @@ OF_THE_DISK: Final = frozenset(
 NEVER_S: Final = float("-inf")
 HEARD_S_MAX: Final = 2.2  # a leader may take who fell silent so lately for one who holds the log
 TAKEOVER_SHARE_MIN: Final = 0.45  # of the stated time, on a clock that may run at half the rate
+REPLACING_S_MAX: Final = 5.0  # an admission that was proposed may be that long in a log, unapplied
 WIPED_S_MAX: Final = 2.0  # an acknowledgment may be that long on its way
 
 
@@ -87,6 +89,8 @@ class Invariants:
         self._digests: dict[int, tuple[str, list[str]]] = {}  # index -> digest, nodes
         self._next_digest_s = 0.0
         self._level = self._raised = LEVEL_FIRST  # of what is applied; of what was ever appended
+        self._raisings: list[tuple[int, int, int]] = []  # entries: index, term, level
+        self._proposed_s = NEVER_S  # when a leader has last proposed to replace a member
         self._dead_logs: dict[str, tuple[int, DurableLog]] = {}
         self._wiped: dict[str, tuple[float, DurableLog]] = {}
         world.observers.append(self._observe)
@@ -115,6 +119,10 @@ class Invariants:
         if replica.raft.is_leader:
             self._one_leader(node.name, replica.raft.term)
         self._stand(node, replica)
+        if self._raisings:
+            self._readable_by_all(node, replica)
+        if self._world.now - self._proposed_s < REPLACING_S_MAX:
+            self._hears_who_is_replaced(node, replica)
         self._sample_digest(node.name, replica)
 
     def _one_leader(self, name: str, term: int) -> None:
@@ -229,11 +237,43 @@ class Invariants:
     def _raising(self, fields: Mapping[str, Any]) -> None:
         """Look, in the leader's place and with the network's eyes, at who is there."""
         leader, level = fields["node"], fields["to"]
+        self._raisings.append((fields["index"], fields["term"], level))
         self._raised = max(self._raised, level)
         for name in self._world.plan.members:
             hello = self._world.net.hello_of(leader, name)
             if name != leader and (hello is None or not hello.extension.build.understands(level)):
                 self.fail("level", f"{leader} raises the level to {level} without {name}")
+
+    def _readable_by_all(self, node: SimNode, replica: Replica) -> None:
+        """Check that whom a node takes for a member can read all entries of its log."""
+        journal = replica.journal
+        for index, term, level in self._raisings:
+            if index <= replica.store.applied_index or journal.term_at(index) != term:
+                continue  # once it is applied the handshake sees to it
+            for name in sorted(replica._linked):
+                hello = self._world.net.hello_of(node.name, name)
+                if hello is not None and not hello.extension.build.understands(level):
+                    text = f"{node.name} takes {name} for a member, which can't read entry {index}"
+                    self.fail("level", text)
+
+    def _hears_who_is_replaced(self, node: SimNode, replica: Replica) -> None:
+        """Check whom a node hears that has, and has not applied, an entry which admits another."""
+        if node.disk_faults:  # to read what is damaged would end the node, and only its reads may
+            return
+        newest = {}
+        small = replica.journal.small_entries(replica.store.applied_index, ADMIT_BYTES_MAX)
+        for index, command in small:
+            payload = command[1:]
+            for operation in commands.decode(payload, NEXT.level_max)[1] if payload else ():
+                if isinstance(operation, Admit):
+                    newest[operation.node] = index, operation.incarnation
+        for name, (index, incarnation) in newest.items():
+            hello = self._world.net.hello_of(node.name, name)
+            if name not in replica._linked or hello is None or hello.incarnation == incarnation:
+                continue
+            if hello.admitted_index <= index:
+                text = f"{node.name} hears {name} as {hello.incarnation}, and has entry {index}"
+                self.fail("replaced", f"{text}, which admits {incarnation}")
 
     def _in_order_of_levels(
         self, index: int, payload: bytes, operations: Sequence[Operation]
@@ -287,6 +327,7 @@ class Invariants:
     def _admitting(self, fields: Mapping[str, Any]) -> None:
         """Check that a leader proposes to replace one who is silent, and can spare it."""
         leader, name, replaced = fields["node"], fields["about"], fields["replaced"]
+        self._proposed_s = self._world.now
         now, arrivals = self._world.now, self._world.net.arrivals
         ago_s = now - arrivals.get((leader, name, replaced), NEVER_S)
         # The leader's clock may run at twice the world's rate.

@@ -546,7 +546,7 @@ class SimPeers:
     """One node's way to the others; implements `cluster.peers.Peers`.
 
     `departure()` is the time inside the node's turn at which what it sends now leaves.
-    `room_bytes`: what may be relayed to a peer in a turn.
+    `room_bytes()`: what may be relayed to a peer in a turn.
     """
 
     def __init__(
@@ -555,7 +555,7 @@ class SimPeers:
         name: str,
         port: Port,
         departure: Callable[[], float],
-        room_bytes: int,
+        room_bytes: Callable[[], int],
     ) -> None:
         self._net, self._name, self._port, self._departure = net, name, port, departure
         self._room_bytes = room_bytes
@@ -565,8 +565,8 @@ class SimPeers:
         self._net.send(self._name, name, message, self._departure())
 
     def room_bytes(self, name: str) -> int:
-        """Return the room that there always is: links have no buffers of their own."""
-        return self._room_bytes
+        """Return the room that there is: links have no buffers of their own."""
+        return self._room_bytes()
 
     def flush(self, name: str | None) -> None:
         """Nothing to do: links have no buffers of their own."""

@@ -125,7 +125,11 @@ class WitnessedReplica(Replica):
         index = super()._append(raft, payload)
         if commands.level_of(payload) > level:
             self._node.world.emit(
-                "raising", node=self._node.name, to=commands.level_of(payload), index=index
+                "raising",
+                node=self._node.name,
+                to=commands.level_of(payload),
+                index=index,
+                term=raft.term,
             )
         return index
 
@@ -176,6 +180,8 @@ class SimNode:
         self._share_ends = world.knob("share_ends")
         self._steps = world.stream(f"steps {name}")
         self._leapt_s = 0.0
+        self._full_share = world.knob("full_share")
+        self._rooms = world.stream(f"rooms {name}")
         self._port: Port
         self._worker: SimWorker
         self._upkeep: Upkeep
@@ -237,8 +243,7 @@ class SimNode:
         identity.check(self.directory, CLUSTER_ID, self.member)
         hello = hello_of(identity, world.plan.members, self.build)
         self._port = world.net.join(self.name, hello, self.wake)
-        room_bytes = min(BULK_BYTES_SERVED, int(world.knob("room_bytes")))
-        peers = SimPeers(world.net, self.name, self._port, self._departure, room_bytes)
+        peers = SimPeers(world.net, self.name, self._port, self._departure, self._room_bytes)
         rng = world.stream(f"node {self.name} {self.life}")
         replica = WitnessedReplica(
             self,
@@ -251,7 +256,7 @@ class SimNode:
             self._on_event,
             self.clock(),
             self.stopwatch,
-            lambda _: int(world.knob("room_bytes")),  # a turn's; clients take what they are sent
+            lambda _: self._room_bytes(),
         )
         self._upkeep = Upkeep(
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event
@@ -259,6 +264,15 @@ class SimNode:
         peers.update_hello(replica.hello())
         self.image.take()
         self.wake()
+
+    def _room_bytes(self) -> int:
+        """Return what may be sent on a way in a turn: what was sent in earlier ones has left.
+
+        But for the share of looks that find the way full.
+        """
+        if self._full_share and self._rooms.random() < self._full_share:
+            return 0
+        return min(BULK_BYTES_SERVED, int(self.world.knob("room_bytes")))
 
     def _settings(self) -> ReplicaSettings:
         knob = self.world.knob

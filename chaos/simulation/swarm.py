@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from chaos.simulation.network import double_of
 from chaos.simulation.operator import BROKEN_HOWS
 from chaos.simulation.plan import Action, Mode, Plan
 
@@ -235,6 +236,33 @@ def _upgrades(draw: Draw) -> Schedule:
         yield at_s + draw.between(0.0005, 0.05), "install", hasty
 
 
+def _way_back_meanwhile(draw: Draw) -> Schedule:
+    """Raise the level while the leader is cut off; a member comes back to it with version 0.1.
+
+    So the entry stands in the leader's log alone when somebody connects who can't read it. All the
+    others are cut off for longer: they would have the entry committed, or elect another leader.
+    """
+    back = draw.member()
+    others = [name for name in draw.members if name != back]
+    yield 0.0, "cut", {"node": "leader", "others": others, "seconds": draw.between(0.5, 4.0)}
+    yield 0.0, "cut", {"node": "leader", "others": [back], "seconds": draw.between(0.02, 0.3)}
+    yield 0.01, "raise_level", {"node": "leader", "build": draw.rng.choice(("this", "next"))}
+    yield 0.015, "install", {"node": back, "build": "0.1"}
+
+
+def _lonely_leaders(draw: Draw) -> Schedule:
+    """Empty a member's disk; until its readmission is due, so many others fall silent.
+
+    The leader, which may go on for seconds without a majority, is left with one that is empty.
+    """
+    node = draw.member()
+    yield 0.0, "wipe", {"node": node}
+    yield draw.between(0.02, 0.2), "restart_all", {}
+    for _ in range(len(draw.members) // 2):
+        yield draw.between(0.25, 0.75), "pause", {"node": "follower"}
+    yield draw.between(4.0, 8.0), "resume", {"node": "all"}
+
+
 def _client_crashes(draw: Draw) -> Schedule:
     client = draw.rng.choice(draw.clients)
     yield 0.0, "client_crash", {"client": client, "at": draw.rng.choice(CRASH_POINTS)}
@@ -254,6 +282,21 @@ def _empty_doubles(draw: Draw) -> Schedule:
         later_s, seconds = draw.between(0.1, 1.0), draw.between(2.0, 7.0)
         others = [name for name in draw.members if name != node]
         yield later_s, "cut", {"node": node, "others": others, "seconds": seconds}
+
+
+def _replaced_unheard(draw: Draw) -> Schedule:
+    """Cut a member off until its empty double is admitted, which one of the others can't hear.
+
+    That one believes that it is connected with the first, until its log says otherwise.
+    """
+    node = draw.member()
+    others = [name for name in draw.members if name != node]
+    yield 0.0, "double", {"node": node, "how": "empty", "seconds": draw.between(12.0, 20.0)}
+    # Silence, a second until the double asks again, half a one until the leader looks: or longer.
+    yield 0.1, "cut", {"node": node, "others": others, "seconds": draw.between(5.0, 8.0)}
+    # By now another one leads if that was the member, and the double is heard nowhere yet.
+    deaf = {"source": double_of(node), "target": "follower"}
+    yield 1.5, "cut_one_way", {**deaf, "seconds": draw.between(6.0, 10.0)}
 
 
 def _copied_doubles(draw: Draw) -> Schedule:
@@ -285,10 +328,13 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "transfers": _transfers,
     "compactions": _compactions,
     "upgrades": _upgrades,
+    "way_back_meanwhile": _way_back_meanwhile,
+    "lonely_leaders": _lonely_leaders,
     "client_crashes": _client_crashes,
     "client_copies": _client_copies,
     "empty_doubles": _empty_doubles,
     "copied_doubles": _copied_doubles,
+    "replaced_unheard": _replaced_unheard,
 }
 RARE: Final = frozenset(
     {
@@ -299,6 +345,9 @@ RARE: Final = frozenset(
         "failing_disks",
         "successions",
         "upgrades",
+        "way_back_meanwhile",
+        "lonely_leaders",
+        "replaced_unheard",
     }
 )
 # Half of all seeds: most rules are about a leader that is none any more, or what comes late.
@@ -400,6 +449,7 @@ def _limits(draw: Draw, roles: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "backlog_bytes_max": BACKLOG_PUTS_MIN * largest,
         "uncommitted_entries_max": 4,
         "relays_max": 3,
+        "full_share": 0.1,
     }
     limits = {name: value for name, value in tight.items() if rng.random() < 0.4}
     if "relays_max" in limits:  # the same kind: what waits on the way to clients

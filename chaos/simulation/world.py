@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 from chaos.simulation.database import seated
 from chaos.simulation.disk import KEEPS
 from chaos.simulation.memory import memory_directory
-from chaos.simulation.network import SimNet, Weather, double_of
+from chaos.simulation.network import SimNet, Weather, double_of, member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.plan import Action, Plan
 from cluster.client_port import UNREAD_BYTES_SERVED
@@ -55,6 +55,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "uncommitted_entries_max": 256,
     "relays_max": 256,
     "room_bytes": UNREAD_BYTES_SERVED,
+    "full_share": 0.0,  # of the looks for room that find none: replies that are taken late
     "segment_bytes": 64 * 1024,
     "keep_bytes": 64 * 1024,
     "disk_free_min_bytes": 1 << 20,
@@ -258,9 +259,22 @@ class World:
         return serving[max(serving)] if serving else ""
 
     def _named(self, name: str) -> SimNode | None:
-        """Return a node by name; "leader" is whoever leads now, None if nobody does."""
+        """Return a node by name; None if there is none.
+
+        "leader" is whoever leads now, "follower" a member that runs and does not.
+        """
+        name = self._follower() if name == "follower" else name
         name = self.leader() if name == "leader" else name
         return self.nodes.get(name)
+
+    def _follower(self, besides: str = "") -> str:
+        """Return the first member that runs and does not lead, other than one; "" if none does."""
+        unfit = {besides, self.leader()}
+        for name, node in self.nodes.items():
+            started = node.replica is not None and node.replica.raft is not None
+            if started and not node.paused and name not in unfit:
+                return name
+        return ""
 
     # --- actions: each does nothing where it makes no sense; a plan may be shrunk -----
 
@@ -361,7 +375,12 @@ class World:
                 self.cut_one_way(other, found.name, seconds)
 
     def cut_one_way(self, source: str, target: str, seconds: float | None = None) -> None:
-        """Let nothing pass from one to another, nobody noticing; `seconds` as in `cut`."""
+        """Let nothing pass from one to another, nobody noticing; `seconds` as in `cut`.
+
+        The target "follower" is one that follows another process than the source's member.
+        """
+        if target == "follower":
+            target = self._follower(besides=member_of(source))
         self.net.cut.add((source, target))
         if seconds is not None:
             self.after(seconds, lambda: self.net.cut.discard((source, target)))

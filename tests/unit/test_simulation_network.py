@@ -62,7 +62,7 @@ class Bench:
 
     def join(self, name: str, incarnation: str = "first") -> None:
         port = self.net.join(name, hello(name, incarnation), lambda: None)
-        self.peers[name] = SimPeers(self.net, name, port, lambda: self.clock.now, 1)
+        self.peers[name] = SimPeers(self.net, name, port, lambda: self.clock.now, lambda: 1)
 
     def run(self, seconds: float) -> None:
         self.clock.run_until(self.clock.now + seconds)

@@ -24,6 +24,12 @@ def newer_entries_are_written_before_the_raise(patches: Patches) -> None:
     patches.attribute(Replica, "_raises_to", lambda replica, level, payload: True)
 
 
+@bug("30: who can't read all of a log gets none of it", {"level", "ended"})
+def a_log_is_sent_to_who_cannot_read_it(patches: Patches) -> None:
+    """Take a member for one whatever its program, while a raise of the level is not applied."""
+    patches.attribute(replica, "can_read", lambda hello, log_level: hello is not None)
+
+
 @bug("30: the level is raised while every member is there", {"level"})
 def level_is_raised_without_a_member(patches: Patches) -> None:
     """Raise the level without a look at who is connected, and with which program."""

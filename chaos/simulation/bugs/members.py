@@ -11,13 +11,14 @@ from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster import handshake, membership, peers, replica
-from cluster.membership import Hellos, Roll
+from cluster.membership import Hellos, PendingAdmissions, Roll
 from cluster.messages import Hello, SnapshotRequest
 from cluster.neighbours import Neighbours
 from cluster.replica import Replica
 from cluster.snapshots import Verified
 
 _founding_set: Final = membership.founding_set
+_obstacle: Final = membership.obstacle
 _rejoin: Final = Replica._rejoin
 
 
@@ -105,6 +106,24 @@ def a_second_process_takes_the_place(patches: Patches) -> None:
 def whoever_is_empty_is_admitted_at_once(patches: Patches) -> None:
     """Propose the admission of an empty node whether or not its old incarnation was just heard."""
     patches.attribute(Neighbours, "silent_s", lambda *_arguments: float("inf"))
+
+
+@bug("26: a member is replaced only while a majority without it holds the log", {"majority"})
+def a_majority_need_not_remain(patches: Patches) -> None:
+    """Propose the admission of an empty node whoever else can be reached."""
+
+    def of_silence(
+        name: str, old: str, silent_s: float, takeover_s: float, holders: object, majority: int
+    ) -> str:
+        return _obstacle(name, old, silent_s, takeover_s, (), majority=0)
+
+    patches.attribute(replica, "obstacle", of_silence)
+
+
+@bug("26: an admission counts from its entry on", {"replaced"})
+def an_admission_counts_once_it_is_applied(patches: Patches) -> None:
+    """Hear the old incarnation of a member until the entry that replaces it is applied."""
+    patches.attribute(PendingAdmissions, "newest", lambda *_arguments: None)
 
 
 @bug("26: the evicted one learns it", {"evicted"})

@@ -14,11 +14,12 @@ from cluster.broker import _OPERATIONS, Broker, Route, Waiting
 from cluster.clients import Client, Clients, Producer
 from cluster.commands import Advance, Operation, Put, Subscribe, Unsubscribe
 from cluster.outcomes import Done, Outcome, Refused
-from cluster.store import Store
+from cluster.store import Delivery, Store
 from cluster.topics import Subscription, Topic, Topics
 from flotilla_client.protocol import GET, Request
 
 _request: Final = Broker.request
+_serve_get: Final = Broker._serve_get
 _apply: Final = Store.apply
 _controlling: Final = Store._controlling
 _put_again: Final = Store._put_again
@@ -97,6 +98,19 @@ def sequences_are_not_compared(patches: Patches) -> None:
         return _controlling(store, operation)
 
     patches.attribute(Store, "_controlling", controlling)
+
+
+@bug("nothing is there only for who has looked", {"stale_read"})
+def nothing_is_said_without_a_look(patches: Patches) -> None:
+    """Say that nothing is behind a cursor when there is no room for what may be there."""
+
+    def serve_get(broker: Broker, waiting: Waiting, now_ms: float) -> None:
+        if waiting.carried_out and not broker._has_room(waiting.route):
+            broker._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
+            return
+        _serve_get(broker, waiting, now_ms)
+
+    patches.attribute(Broker, "_serve_get", serve_get)
 
 
 @bug("a cursor never moves back", {"cursor", "ended"})
