@@ -33,7 +33,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "durable": "an acknowledged publication is on the disks of a majority",
     "cursor": "a subscriber's cursor moves over what it was delivered, and never back",
     "ended": "a process ends by itself only after a fault of its disk, or at too high a level",
-    "level": "nothing is written that takes a newer program than all members have",
+    "level": "nothing newer is written than all members read, nor sent to who can't read it",
     "content": "what is acknowledged is what is delivered",
     "handed_over_twice": "an application is given again what it has not acknowledged, and told so",
     "fenced": "a process has no success once a later one of its client had",
