@@ -17,7 +17,7 @@ from chaos.faults.support import fault_table
 from chaos.simulation.run import PLANTABLE
 from cluster import config, intake, store
 from cluster.config import MEMBER_COUNTS
-from flotilla_client import client, connection, producer, protocol, state
+from flotilla_client import client, connection, names, producer, protocol, state
 from flotilla_client.protocol import ERRORS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -79,6 +79,41 @@ STATE_LIMITS: Final = (
     ("the names of these topics, together", "names_bytes_max"),
     ("publications of one topic, ever", "id_max"),
 )
+# A node's settings: (what, key, what happens over it).
+SETTING_LIMITS: Final = (
+    ("requests that a node reads at a time", "requests_per_turn_max", "the next turns read them"),
+    ("requests that wait for their entry's commit", "in_flight_max", "`overloaded`"),
+    ("requests that a follower has passed on and awaits", "relays_max", "`overloaded`"),
+    ("GETs that wait at the leader for a publication", "parked_gets_max", "`overloaded`"),
+    (
+        "unread publications of one topic",
+        "backlog_bytes_max",
+        "PUT gets `backlog_full`; other topics go on",
+    ),
+    ("a node's free disk, at least", "disk_free_min_bytes", "under it PUT gets `disk_full`"),
+    (
+        "entries that a leader appends ahead of the majority",
+        "uncommitted_entries_max",
+        "requests wait",
+    ),
+    ("requests of one connection without a reply", "client_queue_max", "the connection waits"),
+    (
+        "connections of clients (and at most half of the process's descriptors)",
+        "connections_max",
+        "the node closes the new one",
+    ),
+    (
+        "large messages that clients have begun to send; each counts as 4 MiB",
+        "unfinished_bytes_max",
+        "the others wait in their connections",
+    ),
+    (
+        "replies that clients don't take",
+        "unread_bytes_max",
+        "from half of it on, GET of the slow ones gets `overloaded`; over it the node closes the"
+        " connections that have most",
+    ),
+)
 # Of what waits at one node: (what, name of its value in intake.py).
 NODE_LIMITS: Final = (
     ("requests that followers pass on and the leader has no time for yet", "RELAYS_WAITING_MAX"),
@@ -86,7 +121,12 @@ NODE_LIMITS: Final = (
 )
 # Of the client library: (what, value, unit, what happens over it).
 CLIENT_LIMITS: Final = (
-    ("the outbox (`outbox_bytes_max`)", state.OUTBOX_BYTES_MAX, "bytes", "`OutboxFull`"),
+    (
+        "the outbox; each publication counts 4 bytes more (`outbox_bytes_max`)",
+        state.OUTBOX_BYTES_MAX,
+        "bytes",
+        "`OutboxFull`",
+    ),
     (
         "publications that a producer queues",
         producer.QUEUE_COUNT_MAX,
@@ -101,6 +141,12 @@ CLIENT_LIMITS: Final = (
         "`ValueError`",
     ),
     ("a deadline (`deadline_ms`)", client.DEADLINE_MS_MAX, "ms", "`ValueError`"),
+    (
+        "hosts whose names it looks up at the same time, in a process",
+        names.LOOKUPS_MAX,
+        "count",
+        "the attempt goes to the next endpoint",
+    ),
 )
 
 
@@ -113,14 +159,14 @@ def limit_table() -> str:
     limits = store.Limits()
     for what, name in STATE_LIMITS:
         lines.append(f"| {what} | {_amount(name, getattr(limits, name))} | `too_many` | no |")
-    for row in config.SETTINGS.values():
-        if row.key.startswith("limits."):
-            why = row.why.rstrip(".")
-            lines.append(f"| {why} | {_amount(row.key, row.default)} | | `{row.key}` |")
+    for what, name, over in SETTING_LIMITS:
+        row = config.SETTINGS[f"limits.{name}"]
+        lines.append(f"| {what} | {_amount(row.key, row.default)} | {over} | `{row.key}` |")
     for what, name in NODE_LIMITS:
         lines.append(f"| {what} | {_amount(name, getattr(intake, name))} | `overloaded` | no |")
     for what, value, unit, over in CLIENT_LIMITS:
-        lines.append(f"| the library: {what} | {_amount(unit, value)} | {over} | if named |")
+        how = "as an argument" if what.endswith(")") else "no"
+        lines.append(f"| the library: {what} | {_amount(unit, value)} | {over} | {how} |")
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from cluster.config import load
+from cluster.config import SETTINGS, load
 from cluster.store import Limits
 from flotilla_client import protocol
 from flotilla_client.version import VERSION
@@ -46,6 +46,13 @@ def test_every_limit_of_the_wire_and_of_the_state_is_in_the_table() -> None:
     assert of_the_wire == {name for _, name, _ in generate_docs.WIRE_LIMITS}
     of_the_state = {field.name for field in fields(Limits)}
     assert of_the_state == {name for _, name in generate_docs.STATE_LIMITS}
+
+
+def test_every_limit_that_is_a_nodes_setting_is_in_the_table_with_what_happens_over_it() -> None:
+    settings = {key for key in SETTINGS if key.startswith("limits.")}
+    assert settings == {f"limits.{name}" for _, name, _ in generate_docs.SETTING_LIMITS}
+    rows = [row.split(" | ") for row in generate_docs.limit_table().splitlines()[2:]]
+    assert all(len(row) == 4 and all(cell.strip(" |") for cell in row) for row in rows), rows
 
 
 def test_a_file_without_its_markers_is_an_error() -> None:
