@@ -23,7 +23,7 @@ FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-WAIT_MS: Final = 30_000  # a page is drawn in 2 s; a machine that is busy takes longer
+WAIT_MS: Final = 60_000  # a page is drawn in 2 s; a machine that is busy takes longer
 VIEWS: Final = [(1280, "light"), (390, "dark")]
 # What each plot must have drawn: (plot, what its marks are, how many at least).
 DRAWN: Final = (
@@ -74,6 +74,7 @@ def opened(browser: Browser, file: Path, width: int = 1280, scheme: str = "light
         is_mobile=is_phone,
         has_touch=is_phone,
     )
+    context.set_default_timeout(WAIT_MS)
     seen = Seen(context.new_page())
     seen.page.on("console", lambda message: seen.troubles.append(message.text))
     seen.page.on("pageerror", lambda error: seen.troubles.append(str(error)))
