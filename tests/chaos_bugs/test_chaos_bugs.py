@@ -17,17 +17,21 @@ from tests.chaos_bugs.trial import Case, carry_out
 
 RUN_S_MAX = 240
 SPARK_S_MAX = 240
+OF_DISKS = frozenset({"dark", "sick-disks"})  # by a library that is compiled for it
 
 
 def parameters(cases: list[Case]) -> list[object]:
-    """Return the cases with what they need: those in namespaces need root."""
+    """Return the cases with what they need."""
+
+    def marks(case: Case) -> list[pytest.MarkDecorator]:
+        of_networks = [pytest.mark.root, pytest.mark.needs("ip", "iptables")]
+        return [
+            *(of_networks if case.target == "namespaces" else []),
+            *([pytest.mark.needs("cc")] if case.experiment in OF_DISKS else []),
+        ]
+
     return [
-        pytest.param(
-            case,
-            id=f"{case.bug}-{case.experiment}",
-            marks=[pytest.mark.root] if case.target == "namespaces" else [],
-        )
-        for case in cases
+        pytest.param(case, id=f"{case.bug}-{case.experiment}", marks=marks(case)) for case in cases
     ]
 
 

@@ -19,7 +19,7 @@ import zmq
 from cluster.local import LocalCluster
 from flotilla_client.protocol import ERRORS, decode_reply
 from tests.cluster.by_hand import ByHand
-from tests.conftest import ClusterFactory
+from tests.conftest import PATIENT, ClusterFactory
 
 SEED = 20_261
 CLIENT_MESSAGES = 60_000
@@ -32,7 +32,7 @@ EXIT_DATA = 65
 
 @pytest.fixture
 def cluster(local_cluster: ClusterFactory) -> LocalCluster:
-    return local_cluster(3)
+    return local_cluster(3, PATIENT)
 
 
 def state(cluster: LocalCluster) -> dict[str, object]:
