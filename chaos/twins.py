@@ -1,123 +1,118 @@
-"""Judges a run by the checks' twins in plain Python: seconds for a small history, no Spark.
+"""Judges a run by the second judge, in plain Python: seconds for a small history, no Spark.
 
-What lives here: the way from a run's directory to a report of the same form as flotilla-check's,
-`report.json`. What must not: any check (analytics/twins), or large histories: a twin goes id by
-id, and has everything in memory.
+What lives here: the way from a judgement (analytics/twins) to a report of the same form as
+flotilla-check's, `report.json`, and what a report says beside the verdict. What must not: any
+check, any rule of the verdict; or large histories: all is held in memory.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from analytics import twins
-from analytics.claims import CLAIMS
-from analytics.outcome import said_by
-from analytics.twins import observed, reading
+from analytics.liveness import Healing, named, with_healing, with_recovery
+from analytics.twins.judging import acknowledged_count, delivered_count
 from analytics.verdict import (
-    NOT_COLLECTED,
     WITNESS_COUNT_MAX,
     CheckResult,
     Fault,
+    Observations,
     Operation,
     Report,
     Witness,
 )
-from analytics.wholeness import Orphans, unproven, wholeness_of
 from analytics.witnesses import located
 
 REPORT: Final = "report.json"
+MEANINGS: Final[Mapping[str, str]] = {
+    "lost": "a publication was owed to a subscriber who will never be given it",
+    "duplicate_stored": "a publication stands under two ids",
+    "duplicate_delivered": "a subscriber was handed an id again without having asked for it",
+    "inconsistent_id": "two publications stand under one id",
+    "gap": "an answer begins too high, or jumps",
+    "reordered": "an answer or a producer's publications are out of order",
+    "phantom": "a publication that nobody tried to put",
+    "aborted_read": "a publication all of whose tries failed",
+    "future_read": "a publication was given before anybody put it",
+    "torn_batch": "a batch was not stored as one",
+    "corrupt": "a payload does not check out",
+    "realtime_order": "a publication stands below what was known before it was sent",
+    "stale_read": "an answer is older than what was known before it was asked for",
+    "cursor_regression": "a cursor went back, or skipped",
+    "subscription": "an answer contradicts who was subscribed, or what was asked for",
+    "fencing": "an old epoch succeeded after a newer one had",
+    "term_order": "a term answered after a higher one had",
+    "leaders_per_term": "two nodes led one term",
+    "replica_divergence": "two nodes hold different entries or states",
+    "ack_not_durable": "an acknowledged publication is not on a majority of the disks",
+}
 
 
 def judge(directory: Path) -> str:
-    """Return the verdict of the run in `directory`: as flotilla-check's; write its report there.
+    """Return the verdict of the run in `directory`, and write its report there.
 
-    A file that can't be read, a run that did not finish or says that it proves nothing, and a
-    missing truth make `unknown` of what would be `valid`.
+    Where there was nothing to read there is no report.
     """
-    report = report_of(directory)
-    document = orjson.dumps(report.as_dict(), option=orjson.OPT_INDENT_2)
-    (directory / REPORT).write_bytes(document + b"\n")
-    return report.verdict.value
+    begun_s = time.monotonic()
+    judgement = twins.judge(directory)
+    if judgement.run is not None:
+        report = report_on(directory, judgement, time.monotonic() - begun_s)
+        # The verdict is the judge's; that of the report's own dataclasses is the other judge's.
+        told = {**report.as_dict(), "verdict": judgement.verdict.value}
+        document = orjson.dumps(told, option=orjson.OPT_INDENT_2)
+        (directory / REPORT).write_bytes(document + b"\n")
+    return judgement.verdict.value
 
 
 def report_of(directory: Path) -> Report:
-    """Return what is known of the run in `directory`."""
+    """Return what is known of a run that can be read."""
     begun_s = time.monotonic()
-    document = orjson.loads((directory / "run.json").read_bytes())
-    run_id = document["run_id"]
-    lines = reading.history_of(sorted((directory / "history").glob("*.jsonl")), run_id)
-    truth = reading.truth_of(sorted((directory / "truth").glob("*.jsonl")), run_id)
-    nodes = _nodes(directory, document)
-    run = twins.read(lines.rows, truth.rows, nodes)
-    orphans = Orphans(len(run.orphans), run.orphans[0] if run.orphans else None)
-    gone = _gone(directory, document)
-    history_damage = (*gone, *lines.reasons(run_id), *orphans.reasons())
-    truth_damage = tuple(f"truth: {one}" for one in truth.reasons(run_id))
-    whole = wholeness_of(history_damage, truth_damage)
-    results = [_check(name, run, any(nodes.values())) for name in twins.TWINS]
-    checks = _with_lines(directory, [whole.weighed(one) for one in results])
-    faults = observed.outlived(_faults(document), lines.rows, document.get("nodes") or (), run)
-    observations = observed.observe(run, faults)
-    reasons = (
-        *(*history_damage, *said_by(document["outcome"]), *_unread(document, nodes)),
-        *(*truth_damage, *observations.reasons(), *unproven(checks)),
-    )
+    judgement = twins.judge(directory)
+    return report_on(directory, judgement, time.monotonic() - begun_s)
+
+
+def report_on(directory: Path, judgement: twins.Judgement, seconds: float) -> Report:
+    """Return a judgement as a report, of a run that could be read."""
+    run, intake = judgement.run, judgement.intake
+    assert run is not None, directory
+    assert intake is not None, directory
     return Report(
         directory=str(directory),
-        run_id=run_id,
-        checks=checks,
-        observations=observations,
-        reasons=reasons,
-        lines=len(lines.rows) + lines.torn + lines.malformed + lines.foreign,
-        torn_lines=lines.torn,
-        malformed_lines=lines.malformed,
-        seconds=time.monotonic() - begun_s,
+        run_id=intake.run_id,
+        checks=_with_lines(directory, [_result(judgement, name) for name in twins.TWINS]),
+        observations=_observed(judgement, run, intake.document),
+        reasons=judgement.reasons,
+        lines=intake.lines,
+        torn_lines=intake.torn,
+        malformed_lines=intake.malformed,
+        seconds=seconds,
     )
 
 
-def _nodes(directory: Path, document: Mapping[str, Any]) -> dict[str, bool]:
-    """Return of each node whether its disk was read."""
-    read = {file.stem for file in (directory / "truth").glob("*.jsonl")}
-    names = read | set(document.get("nodes") or ()) | set(_expected(document))
-    return {node: node in read for node in sorted(names)}
-
-
-def _expected(document: Mapping[str, Any]) -> Sequence[str]:
-    nodes: Sequence[str] = document.get("truth", {}).get("nodes", ())
-    return nodes
-
-
-def _unread(document: Mapping[str, Any], nodes: Mapping[str, bool]) -> list[str]:
-    return [
-        f"truth of {node} is missing: its disk was to be read"
-        for node in sorted(_expected(document))
-        if not nodes[node]
-    ]
-
-
-def _gone(directory: Path, document: Mapping[str, Any]) -> list[str]:
-    names = sorted(document.get("history", ()))
-    gone = [name for name in names if not (directory / "history" / name).exists()]
-    return [f"unreadable: {name}: run.json names it, and it is not there" for name in gone]
-
-
-def _check(name: str, run: twins.Run, has_truth: bool) -> CheckResult:
-    claim, begun_s = CLAIMS[name], time.monotonic()
-    if claim.needs_truth and not has_truth:
-        return CheckResult(name, claim.meaning, 0, (), 0.0, not_judged=NOT_COLLECTED)
-    evidence = sorted(twins.TWINS[name](run), key=_order)
-    witnesses = tuple(map(_witness, evidence[:WITNESS_COUNT_MAX]))
-    return CheckResult(name, claim.meaning, len(evidence), witnesses, time.monotonic() - begun_s)
+def _result(judgement: twins.Judgement, name: str) -> CheckResult:
+    evidence = sorted(judgement.evidence.get(name, ()), key=_order)
+    return CheckResult(
+        name=name,
+        meaning=MEANINGS[name],
+        count=len(evidence),
+        witnesses=tuple(map(_witness, evidence[:WITNESS_COUNT_MAX])),
+        seconds=0.0,  # too short to be worth a number
+        error=judgement.crashed.get(name),
+        not_judged=judgement.not_judged.get(name),
+        no_proof=judgement.no_proof.get(name),
+    )
 
 
 def _order(row: twins.Evidence) -> list[tuple[bool, Any]]:
-    """Return what Spark's report is sorted by: the id first, what is unknown before all else."""
+    """Return what a report is sorted by: the id first, what is unknown before all else."""
     return [(one is not None, one) for one in (row.id, *row)]
 
 
@@ -136,11 +131,78 @@ def _with_lines(directory: Path, results: list[CheckResult]) -> tuple[CheckResul
     return tuple(replace(one, witnesses=tuple(map(placed, one.witnesses))) for one in results)
 
 
-def _faults(document: Mapping[str, Any]) -> list[Fault]:
-    """Return the injections as the run has measured them."""
-    return [
+# --- reported, not judged -------------------------------------------------------------------------
+
+
+def _observed(
+    judgement: twins.Judgement, run: twins.Run, document: Mapping[str, Any]
+) -> Observations:
+    undrained = [" ".join(one) for one in judgement.undrained]
+    drains = {(row.client, row.topic) for row in run.drained}
+    return Observations(
+        acknowledged=acknowledged_count(run),
+        delivered=delivered_count(run),
+        recovered=_recovered_count(run),
+        undrained_count=len(undrained),
+        undrained=tuple(undrained[:WITNESS_COUNT_MAX]),
+        unplaced_answers=judgement.unplaced,
+        faults=_faults(run, document),
+        rows={"puts": len(run.of("put")), "gets": len(run.of("get")), "drains": len(drains)},
+        is_drain_due=judgement.intake is not None and not judgement.intake.is_application,
+    )
+
+
+def _recovered_count(run: twins.Run) -> int:
+    """Return how many publications were seen of which nobody was told that they are stored."""
+    seen = {(each.producer, get.named, each.counter) for get in run.answers for each in get.given}
+    tries = run.knowledge.tries
+    return sum(
+        publication in seen
+        and any(put.outcome == "info" for put in puts)
+        and not any(put.is_ok for put in puts)
+        for publication, puts in tries.items()
+    )
+
+
+def _faults(run: twins.Run, document: Mapping[str, Any]) -> tuple[Fault, ...]:
+    """Return the injections as the run has measured them, with what came after."""
+    injections = (document.get("outcome") or {}).get("injections") or ()
+    acknowledged = sorted(int(put.end) for put in run.of("put") if put.is_ok)
+    ends = [*(one["injected_ns"] for one in injections), _end_ns(run, acknowledged)][1:]
+    faults = [
         Fault(
-            *(one["name"], tuple(one["targets"]), one["injected_ns"]), one["gap_ms"], one["gap_ms"]
+            one["name"],
+            tuple(one["targets"]),
+            one["injected_ns"],
+            one["gap_ms"],
+            _silence_ms(acknowledged, one["injected_ns"], end_ns),
         )
-        for one in document["outcome"]["injections"]
+        for one, end_ns in zip(injections, ends, strict=True)
     ]
+    healings = []
+    for row in sorted(run.faults, key=lambda row: row["t_ns"]):
+        if orjson.loads(row["error"]).get("action") == "heal":
+            healings.append(Healing(row["t_ns"], *named(row["error"])))
+    healed = with_healing(faults, healings, document.get("nodes") or ())
+    following = {
+        fault.healed_ns: acknowledged[place]
+        for fault in healed
+        if fault.healed_ns is not None
+        and (place := bisect_left(acknowledged, fault.healed_ns)) < len(acknowledged)
+    }
+    return with_recovery(healed, following)
+
+
+def _end_ns(run: twins.Run, acknowledged: Sequence[int]) -> int:
+    """Return when the last window ends: with the phase `heal`, or with the history."""
+    heals = [int(phase.time) for phase in run.phases if phase.name == "heal"]
+    return min(heals) if heals else max(acknowledged, default=0)
+
+
+def _silence_ms(acknowledged: Sequence[int], begin_ns: int, end_ns: int) -> float | None:
+    """Return the longest time without an acknowledgment in a window; None: none was before it."""
+    first = bisect_right(acknowledged, begin_ns) - 1
+    if first < 0:
+        return None
+    inside = acknowledged[first : bisect_right(acknowledged, end_ns)]
+    return max(after - before for before, after in pairwise([*inside, end_ns])) / 1e6

@@ -1,235 +1,207 @@
-"""What has to do with what came before what: order in real time, freshness, cursors, epochs, terms.
+"""Checks of real time: what was known before an operation was sent, it must not deny.
 
-Clocks are held against each other on one host only, as everywhere.
+What lives here: `realtime_order`, `stale_read`, `cursor_regression`, `fencing`, `term_order`,
+`leaders_per_term`. What must not: what is known, and since when (knowledge.py). Times of two hosts
+are never compared.
 """
+
+from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
-from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
-from analytics.twins.run import UNKNOWN_NS, Evidence, Key, Put, Run, Success
-
-T = TypeVar("T")
-
-
-class Mark(NamedTuple):
-    """A number that held from a moment on; compared by number, then by the operation's key."""
-
-    number: int
-    key: Key
-    end_ns: int
+from analytics.twins.record import NEVER, Evidence, Operation, Time
+from analytics.twins.run import Run
+from analytics.twins.standing import Subscription
 
 
-class Past:
-    """Marks in the order in which they were made: a simulation asks about thousands of moments."""
-
-    def __init__(self, marks: Iterable[Mark]) -> None:
-        ordered = sorted(marks, key=lambda mark: mark.end_ns)
-        self._times_ns = [mark.end_ns for mark in ordered]
-        self._greatest = list(accumulate(ordered, max))
-
-    def greatest(self, before_ns: int) -> Mark | None:
-        """Return the greatest of the marks made before a moment."""
-        place = bisect_left(self._times_ns, before_ns)
-        return self._greatest[place - 1] if place else None
-
-
-def realtime_order(run: Run) -> list[Evidence]:
-    """Twin of `anomalies.realtime_order`."""
-    tried = _first_tried(run.puts)
-    found = []
-    for (topic, _host), puts in _grouped((put.topic, put.host or "", put) for put in _stored(run)):
-        past = Past(Mark(put.first_id, put.key, put.end_ns or 0) for put in puts)
-        for late in puts:
-            counter = late.counters[0]
-            tried_ns = tried[late.producer, topic, counter]
-            highest = past.greatest(tried_ns)
-            if highest is None or highest.number <= late.first_id:
+def realtime_order(run: Run) -> Iterable[Evidence]:
+    """Find publications below what their topic had reached before they were first tried."""
+    for (topic, id_), publications in run.knowledge.at.items():
+        for publication in publications:
+            first = run.knowledge.first_try(publication)
+            if first is None:
                 continue
-            _, other_id, key = min(
-                (put.end_ns or 0, put.first_id, put.key)
-                for put in puts
-                if put.first_id > late.first_id and (put.end_ns or 0) < tried_ns
-            )
-            ids, content, seen = (
-                (late.first_id, other_id),
-                (late.producer, counter),
-                (key, late.key),
-            )
-            found.append(Evidence(run.run_id, topic, None, *ids, *content, None, seen))
-    return found
+            reached = run.knowledge.reached_before(topic, first.host, first.time)
+            if reached is not None and reached.id >= id_:
+                producer, _, counter = publication
+                tries = run.knowledge.may_have_stored(publication)
+                own = min(tries, key=lambda put: put.invoke)
+                fields = {"topic": topic, "producer": producer, "counter": counter}
+                ids = {"id": id_, "other_id": reached.id}
+                yield run.row(reached.operation, own, **fields, **ids)
 
 
-def _stored(run: Run) -> list[Put]:
-    return [put for put in run.puts if put.ids()]
+# --- stale_read -----------------------------------------------------------------------------------
 
 
-def _first_tried(puts: list[Put]) -> dict[tuple[str, str, int], int]:
-    tried: dict[tuple[str, str, int], int] = {}
-    for put in puts:
-        for counter in put.counters:
-            content = (put.producer, put.topic, counter)
-            tried[content] = min(put.invoke_ns, tried.get(content, put.invoke_ns))
-    return tried
+def stale_read(run: Run) -> Iterable[Evidence]:
+    """Find GETs that were told nothing, and new subscriptions, behind what was known."""
+    for one in run.standing.subscriptions.values():
+        for get in one.answers:
+            if not get.brought and get.first_id is None and get.asked is not None:
+                yield from _told_nothing(run, one, get)
+        for sub in one.subs:
+            if sub.is_ok and sub.resumed is False and sub.last_id is not None:
+                reached = run.knowledge.reached_before(sub.topic, sub.host, sub.invoke)
+                if reached is not None and reached.id > sub.last_id:
+                    fields = {"topic": sub.topic, "client_id": sub.client, "detail": "start"}
+                    ids = {"id": reached.id, "other_id": sub.last_id}
+                    yield run.row(reached.operation, sub, **fields, **ids)
 
 
-def stale_read(run: Run) -> list[Evidence]:
-    """Twin of `anomalies.stale_read`."""
-    marks = _grouped(
-        (put.topic, put.host or "", Mark(put.ids()[-1][0], put.key, put.end_ns or 0))
-        for put in _stored(run)
-    )
-    pasts = {place: Past(each) for place, each in marks}
-    found = []
-    for topic, host, client_id, key, invoke_ns, known, detail in _asks(run):
-        past = pasts.get((topic, host))
-        mark = past and past.greatest(invoke_ns)
-        if mark and mark.number > known:
-            ids, seen = (mark.number, known), (mark.key, key)
-            found.append(Evidence(run.run_id, topic, client_id, *ids, None, None, detail, seen))
-    return found
+def _told_nothing(run: Run, one: Subscription, get: Operation) -> Iterator[Evidence]:
+    known = run.knowledge.known_before(one.topic, get.host, get.invoke)
+    assert get.asked is not None, get
+    if known is None or known.id <= get.asked or known.id <= _start_max(one, get):
+        return
+    fields = {"topic": one.topic, "client_id": one.client, "detail": "nothing"}
+    yield run.row(known.operation, get, **fields, id=known.id, other_id=get.asked)
 
 
-def _asks(run: Run) -> list[tuple[str, str, str, Key, int, int, str]]:
-    """Return (topic, host, client, operation, when sent, what it knew of, kind)."""
-    gets = [
-        (get.topic, get.host, get.client_id, get.key, get.invoke_ns, get.asked, "nothing")
-        for get in run.gets
-        if get.outcome == "ok" and not get.ids() and get.sent_id is None and get.asked is not None
-    ]
-    starts = [(sub, sub.start_id if sub.cursor is None else sub.cursor) for sub in run.controls]
-    subs = [
-        (sub.topic, sub.host, sub.client_id, sub.key, sub.invoke_ns, start, "start")
-        for sub, start in starts
-        if sub.f == "sub" and sub.outcome == "ok" and sub.resumed is False and start is not None
-    ]
-    return gets + subs
-
-
-class Step(NamedTuple):
-    """An answered GET or SUB that says where the cursor was."""
-
-    key: Key
-    cursor: int
-    detail: str
-    invoke_ns: int
-    end_ns: int
-
-
-def cursor_regression(run: Run) -> list[Evidence]:
-    """Twin of `anomalies.cursor_regression`."""
-    found = _ahead(run)
-    for (client_id, topic, _host), steps in _steps(run).items():
-        past = Past(Mark(step.cursor, step.key, step.end_ns) for step in steps)
-        for step in steps:
-            mark = past.greatest(step.invoke_ns)
-            if mark and mark.number > step.cursor:
-                ids, seen = (step.cursor, mark.number), (mark.key, step.key)
-                row = (run.run_id, topic, client_id, *ids, None, None, step.detail, seen)
-                found.append(Evidence(*row))
-    return found
-
-
-def _steps(run: Run) -> dict[tuple[str, str, str], list[Step]]:
-    steps: dict[tuple[str, str, str], list[Step]] = defaultdict(list)
-    for get in run.gets:
-        if get.outcome == "ok" and get.asked is not None:
-            step = Step(get.key, get.asked, "asked", get.invoke_ns, get.end_ns or 0)
-            steps[get.client_id, get.topic, get.host].append(step)
-    for sub in run.controls:
-        if sub.f == "sub" and sub.outcome == "ok" and sub.cursor is not None:
-            step = Step(sub.key, sub.cursor, "answered", sub.invoke_ns, sub.end_ns or 0)
-            steps[sub.client_id, sub.topic, sub.host].append(step)
-    return steps
-
-
-def _ahead(run: Run) -> list[Evidence]:
-    found = []
-    for sub in run.controls:
-        if not (sub.f == "sub" and sub.outcome == "ok" and sub.resumed and sub.cursor is not None):
+def _start_max(one: Subscription, get: Operation) -> float:
+    """Return up to which id a subscription may have begun that stood during the GET."""
+    highest: float = 0
+    for sub in one.subs:
+        if sub.host == get.host and sub.invoke >= get.end:
             continue
-        owner, end_ns = (sub.client_id, sub.topic), sub.end_ns or 0
-        starts = [
-            one.start_id
-            for one in run.subscriptions
-            if (one.client_id, one.topic) == owner and one.begun_ns <= end_ns
-        ]
-        given = [
-            id_
-            for get in run.gets
-            if (get.client_id, get.topic) == owner and (get.end_ns or 0) < end_ns
-            for id_ in get.ids()
-        ]
-        given += [
-            get.asked
-            for get in run.gets
-            if (get.client_id, get.topic) == owner and get.asked is not None
-            if UNKNOWN_NS < get.invoke_ns < end_ns
-        ]
-        if starts and sub.cursor > max(starts + given):
-            ids = (sub.cursor, max(starts + given))
-            row = Evidence(
-                run.run_id, sub.topic, sub.client_id, *ids, None, None, "ahead", (sub.key,)
-            )
-            found.append(row)
-    return found
+        if sub.is_ok:
+            highest = max(highest, sub.last_id or 0)
+        elif sub.host != get.host or one.latest(sub) >= get.invoke:
+            return NEVER  # of a SUB without an answer nobody knows where it begins
+    return highest
 
 
-def fencing(run: Run) -> list[Evidence]:
-    """Twin of `anomalies.fencing`."""
-    clients: dict[tuple[str, str], list[Success]] = defaultdict(list)
-    for one in run.successes:
-        if one.epoch is not None:
-            clients[one.client_id, one.host].append(one)
-    found = []
-    for (client_id, _host), successes in clients.items():
-        firsts = _firsts(successes)
-        for one in successes:
-            newer = [first for epoch, first in firsts.items() if epoch > (one.epoch or 0)]
-            if newer and min(newer)[0] < one.invoke_ns:
-                _, key, epoch = min(newer)
-                detail = f"{one.f} of epoch {one.epoch} after epoch {epoch}"
-                row = Evidence(
-                    run.run_id, one.topic, client_id, detail=detail, operations=(key, one.key)
-                )
-                found.append(row)
-    return found
+# --- cursor_regression ----------------------------------------------------------------------------
 
 
-def _firsts(successes: list[Success]) -> dict[int, tuple[int, Key, int]]:
-    firsts: dict[int, tuple[int, Key, int]] = {}
-    for one in successes:
-        assert one.epoch is not None, one
-        first = (one.end_ns, one.key, one.epoch)
-        firsts[one.epoch] = min(first, firsts.get(one.epoch, first))
-    return firsts
+def cursor_regression(run: Run) -> Iterable[Evidence]:
+    """Find cursors that went back, and subscriptions that resume above all that was read."""
+    for one in run.standing.subscriptions.values():
+        told = [sub for sub in one.subs if sub.is_ok and sub.cursor is not None]
+        asked = [get for get in one.answers if get.asked is not None]
+        taken = [(get.end, get.asked or 0, get) for get in asked]
+        taken += [(sub.end, sub.cursor or 0, sub) for sub in told]
+        history = _History(taken)
+        for get in asked:
+            yield from _gone_back(run, one, history, get, get.asked or 0, "asked")
+        for sub in told:
+            yield from _gone_back(run, one, history, sub, sub.cursor or 0, "answered")
+            yield from _gone_ahead(run, one, sub)
 
 
-def leaders_per_term(run: Run) -> list[Evidence]:
-    """Twin of `anomalies.leaders_per_term`."""
-    terms: dict[int, dict[str, Key | None]] = defaultdict(dict)
+class _History:
+    """The highest cursor that was taken before any time, by host."""
+
+    def __init__(self, taken: list[tuple[Time, int, Operation]]) -> None:
+        self._rows: dict[str | None, list[tuple[Time, int, Operation]]] = defaultdict(list)
+        for row in sorted(taken, key=lambda each: each[0]):
+            rows = self._rows[row[2].host]
+            if not rows or row[1] > rows[-1][1]:
+                rows.append(row)
+
+    def before(self, operation: Operation) -> tuple[int, Operation] | None:
+        """Return the highest that was taken before an operation, and by which one."""
+        rows = self._rows.get(operation.host, [])
+        place = bisect_left(rows, operation.invoke, key=lambda row: row[0])
+        return (rows[place - 1][1], rows[place - 1][2]) if place else None
+
+
+def _gone_back(
+    run: Run, one: Subscription, history: _History, own: Operation, cursor: int, kind: str
+) -> Iterator[Evidence]:
+    before = history.before(own)
+    if before is not None and before[0] > cursor:
+        fields = {"topic": one.topic, "client_id": one.client, "detail": kind}
+        yield run.row(before[1], own, **fields, id=cursor, other_id=before[0])
+
+
+def _gone_ahead(run: Run, one: Subscription, sub: Operation) -> Iterator[Evidence]:
+    """Yield a row if a SUB resumes above all that its subscriber can have had."""
+    if not sub.resumed or sub.cursor is None:
+        return
+    others = [other for other in one.subs if other is not sub and _may_precede(other, sub)]
+    if not others or any(not other.is_ok for other in others):
+        return  # where the subscription began is not known
+    had = max(other.last_id or 0 for other in others)
+    for get in run.gets_of(one.client, one.topic):
+        if _may_precede(get, sub):
+            had = max(had, get.asked or 0, *get.ids())
+    if sub.cursor > had:
+        fields = {"topic": one.topic, "client_id": one.client, "detail": "ahead"}
+        yield run.row(sub, **fields, id=sub.cursor, other_id=had)
+
+
+def _may_precede(one: Operation, other: Operation) -> bool:
+    return one.host != other.host or one.invoke < other.end
+
+
+# --- epochs and terms -----------------------------------------------------------------------------
+
+
+def fencing(run: Run) -> Iterable[Evidence]:
+    """Find operations of an old epoch that were sent after a newer one's success."""
+    clients: dict[tuple[str, str | None], list[Operation]] = defaultdict(list)
+    for one in run.operations:
+        if one.is_ok and one.epoch is not None:
+            clients[one.client, one.host].append(one)
+    for operations in clients.values():
+        for epoch, own, newer in _late(operations, "epoch"):
+            detail = f"{own.f} of epoch {epoch} after epoch {newer.epoch}"
+            topic = own.named or own.topic
+            yield run.row(newer, own, topic=topic, client_id=own.client, detail=detail)
+
+
+def term_order(run: Run) -> Iterable[Evidence]:
+    """Find terms in which somebody was answered who had asked after an answer of a higher term."""
+    hosts: dict[str | None, list[Operation]] = defaultdict(list)
+    for one in run.operations:
+        if one.is_ok and one.term:
+            hosts[one.host].append(one)
+    found: set[int] = set()
+    for operations in hosts.values():
+        for term, own, newer in _late(operations, "term"):
+            if term not in found:
+                found.add(term)
+                yield run.row(newer, own, id=term, other_id=newer.term)
+
+
+def _late(operations: list[Operation], name: str) -> Iterator[tuple[int, Operation, Operation]]:
+    """Yield (its number, operation, which one has ended before) for each sent after a higher one.
+
+    `name`: of the number, which only grows.
+    """
+    number = attrgetter(name)
+    first: dict[int, Operation] = {}
+    for one in operations:
+        known = first.get(number(one))
+        if known is None or one.end < known.end:
+            first[number(one)] = one
+    earliest: dict[int, Operation] = {}  # of all that are higher
+    lead: Operation | None = None
+    for each in sorted(first, reverse=True):
+        if lead is not None:
+            earliest[each] = lead
+        lead = first[each] if lead is None or first[each].end < lead.end else lead
+    for one in operations:
+        higher = earliest.get(number(one))
+        if higher is not None and higher.end < one.invoke:
+            yield number(one), one, higher
+
+
+def leaders_per_term(run: Run) -> Iterable[Evidence]:
+    """Find terms that two nodes led, by their answers or by their logs."""
+    leaders: dict[int, dict[str, Operation | None]] = defaultdict(dict)
+    for one in sorted(run.operations, key=lambda each: each.end):
+        if one.is_ok and one.term and one.node:
+            leaders[one.term].setdefault(one.node, one)
     for row in run.truth:
-        if row["kind"] == "leadership":
-            terms[row["term"]][row["node"]] = None
-    for one in run.successes:
-        if one.term is not None and one.node is not None:
-            nodes = terms[one.term]
-            nodes[one.node] = min(one.key, nodes.get(one.node) or one.key)
-    found = []
-    for term, nodes in terms.items():
-        least, most = min(nodes), max(nodes)
-        if least != most:
-            seen = tuple(key for node in (least, most) if (key := nodes[node]))
-            found.append(
-                Evidence(run.run_id, id=term, detail=f"term: {least} {most}", operations=seen)
-            )
-    return found
-
-
-def _grouped(rows: Iterable[tuple[str, str, T]]) -> Iterable[tuple[tuple[str, str], list[T]]]:
-    groups: dict[tuple[str, str], list[T]] = defaultdict(list)
-    for first, second, row in rows:
-        groups[first, second].append(row)
-    return groups.items()
+        if row.get("kind") == "leadership":
+            leaders[row["term"]].setdefault(row["node"], None)
+    for term, nodes in leaders.items():
+        if len(nodes) > 1:
+            names = sorted(nodes)
+            witnesses = [nodes[name] for name in names]
+            yield run.row(*witnesses, id=term, detail=f"term: {' '.join(names)}")

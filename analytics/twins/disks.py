@@ -1,82 +1,106 @@
-"""What the nodes' disks held at the end of a run. Without a truth nothing is found here."""
+"""Checks of what stood on the nodes' disks when the run was over.
+
+What lives here: `replica_divergence`, `ack_not_durable`. What must not: what clients saw of it.
+"""
+
+from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
-from analytics.twins.run import Event, Evidence, Key, Run
+from analytics.twins.record import Event, Evidence, Operation, Publication
+from analytics.twins.run import Run
 
-DIGITS = 8  # of a digest that are shown
-
-
-def replica_divergence(run: Run) -> list[Evidence]:
-    """Twin of `anomalies.replica_divergence`."""
-    found = []
-    for kind in ("entry", "state"):
-        held: dict[int, list[Event]] = defaultdict(list)
-        for row in run.truth:
-            if row["kind"] == kind:
-                held[row["index"]].append(row)
-        for index, rows in held.items():
-            least, most = min(rows, key=_content), max(rows, key=_content)
-            if _content(least)[:2] != _content(most)[:2]:
-                detail = f"{kind}: {_shown(least)} {_shown(most)}"
-                found.append(Evidence(run.run_id, id=index, detail=detail))
-    return found
+DIGITS_SHOWN = 8  # of a digest
 
 
-def _content(row: Event) -> tuple[int, str, str]:
-    return (-1 if row.get("term") is None else row["term"], row["digest"], row["node"])
+def replica_divergence(run: Run) -> Iterable[Evidence]:
+    """Find indexes at which nodes hold different entries, or have different states."""
+    found: dict[tuple[str, int], set[tuple[int, str, str]]] = defaultdict(set)
+    for row in run.truth:
+        if row.get("kind") in ("entry", "state"):
+            content = (row.get("term") or 0, row["digest"], row["node"])
+            found[row["kind"], row["index"]].add(content)
+    for (kind, index), contents in found.items():
+        if len({(term, digest) for term, digest, _ in contents}) > 1:
+            both = " ".join(_shown(kind, *one) for one in (min(contents), max(contents)))
+            yield run.row(id=index, detail=f"{kind}: {both}")
 
 
-def _shown(row: Event) -> str:
-    words = (row["node"], row.get("term"), row["digest"][:DIGITS])
-    return "/".join(str(word) for word in words if word is not None)
-
-
-def ack_not_durable(run: Run) -> list[Evidence]:
-    """Twin of `anomalies.ack_not_durable`."""
-    acknowledged: dict[tuple[str, str, int, int | None], Key] = {}
-    for put in run.puts:
-        for place, counter in enumerate(put.counters):
-            if put.outcome == "ok":
-                id_ = put.first_id + place if put.first_id > 0 else None
-                content = (put.topic, put.producer, counter, id_)
-                acknowledged[content] = min(put.key, acknowledged.get(content, put.key))
-    disks = [(node, Disk(run, node)) for node, is_read in sorted(run.nodes.items()) if is_read]
-    found = []
-    for content, key in acknowledged.items():
-        absent = [node for node, disk in disks if not disk.has(*content)]
-        if absent and (len(run.nodes) - len(absent)) * 2 <= len(run.nodes):
-            topic, producer, counter, id_ = content
-            detail = f"not on {' '.join(absent)}"
-            row = (run.run_id, topic, None, id_, None, producer, counter, detail, (key,))
-            found.append(Evidence(*row))
-    return found
+def _shown(kind: str, term: int, digest: str, node: str) -> str:
+    terms = [str(term)] if kind == "entry" else []
+    return "/".join([node, *terms, digest[:DIGITS_SHOWN]])
 
 
 class Disk:
-    """What one node's disk held."""
+    """What one node has."""
 
-    def __init__(self, run: Run, node: str) -> None:
-        self._held: set[tuple[str, str, int]] = set()
+    def __init__(self, rows: Iterable[Event]) -> None:
+        self._held: dict[Publication, set[int | None]] = defaultdict(set)
+        self._last_ids: dict[str, int] = {}
         self._floors: dict[str, int] = {}
-        self._taken: dict[tuple[str, str], int] = {}
-        for row in run.truth:
-            if row["node"] != node:
-                continue
-            if row["kind"] == "held":
-                first = row["first_counter"]
-                for counter in range(first, first + row["count"]):
-                    self._held.add((row["topic"], row["producer"], counter))
-            elif row["kind"] == "topic":
-                topic = row["topic"]
-                self._floors[topic] = max(row["floor_id"], self._floors.get(topic, 0))
-            elif row["kind"] == "counter":
-                producer = (row["topic"], row["producer"])
-                self._taken[producer] = max(row["counter"], self._taken.get(producer, -1))
+        self._counters: dict[tuple[str, str], int] = {}
+        for row in rows:
+            match row.get("kind"):
+                case "held":
+                    self._hold(row)
+                case "topic":
+                    self._last_ids[row["topic"]] = row["last_id"]
+                    self._floors[row["topic"]] = row["floor_id"]
+                case "counter":
+                    whose = (row["producer"], row["topic"])
+                    self._counters[whose] = max(row["counter"], self._counters.get(whose, 0))
 
-    def has(self, topic: str, producer: str, counter: int, id_: int | None) -> bool:
-        """Return whether it has, or has had, the publication."""
-        if (topic, producer, counter) in self._held:
-            return True
-        is_over = id_ is None or id_ <= self._floors.get(topic, 0)
-        return is_over and counter <= self._taken.get((topic, producer), -1)
+    def _hold(self, row: Event) -> None:
+        first_id = row.get("first_id")
+        for place in range(row.get("count") or 1):
+            publication = (row["producer"], row["topic"], row["first_counter"] + place)
+            self._held[publication].add(first_id + place if first_id else None)
+
+    def has(self, publication: Publication, id_: int | None) -> bool:
+        """Whether it has what was acknowledged; `id_`: under which id, None if that is not known.
+
+        What has no id need only be taken: nobody subscribed, or it stands where nobody said.
+        """
+        producer, topic, counter = publication
+        is_taken = self._counters.get((producer, topic), 0) >= counter
+        for held in self._held.get(publication, ()):
+            if held is None or id_ is None:
+                return True
+            if held == id_ and held <= self._last_ids.get(topic, held):
+                return True
+        if id_ is None:
+            return is_taken
+        return is_taken and id_ <= self._floors.get(topic, 0)
+
+
+def ack_not_durable(run: Run) -> Iterable[Evidence]:
+    """Find acknowledged publications that are missing from a majority of the disks, or half."""
+    read = [node for node, was_read in sorted(run.nodes.items()) if was_read]
+    if not read:
+        return
+    rows: dict[str, list[Event]] = defaultdict(list)
+    for row in run.truth:
+        rows[row["node"]].append(row)
+    disks = {node: Disk(rows[node]) for node in read}
+    for publication, id_, put in _acknowledged(run):
+        missing = [node for node, disk in disks.items() if not disk.has(publication, id_)]
+        others = len(run.nodes) - len(missing)
+        if missing and others * 2 <= len(run.nodes):
+            producer, topic, counter = publication
+            fields = {"topic": topic, "id": id_, "producer": producer, "counter": counter}
+            yield run.row(put, **fields, detail=f"not on {' '.join(missing)}")
+
+
+def _acknowledged(run: Run) -> Iterator[tuple[Publication, int | None, Operation]]:
+    """Yield each acknowledged publication with its id, if that was said, and who was told."""
+    told: dict[Publication, tuple[int | None, Operation]] = {}
+    for put in run.of("put"):
+        if put.is_ok:
+            for place, counter in enumerate(put.counters):
+                publication = (put.client, put.topic, counter)
+                id_ = put.first_id + place if put.first_id else None
+                if publication not in told or (told[publication][0] is None and id_ is not None):
+                    told[publication] = (id_, put)
+    for publication, (id_, put) in told.items():
+        yield publication, id_, put

@@ -12,8 +12,6 @@ from analytics import check as checking
 from analytics.anomalies import CHECKS
 from analytics.check import check
 from analytics.load import Intake
-from analytics.truth import NEEDED
-from analytics.twins.reading import NEEDED_OF_TRUTH
 from analytics.verdict import CheckResult, Operation, Report, Verdict
 from analytics.wholeness import TORN_MARK, Orphans, wholeness_of
 from chaos import twins
@@ -202,7 +200,3 @@ def test_history_is_damaged_where_a_line_is_missing_that_somebody_relied_on(
     assert bool(whole.no_proof("lost")) == is_damaged
     assert (whole.no_proof("corrupt"), whole.no_proof("ack_not_durable")) == (None, None)
     assert wholeness_of((), ("1 malformed",)).no_proof("ack_not_durable")
-
-
-def test_twins_and_spark_ask_the_same_of_a_truth_s_rows() -> None:
-    assert NEEDED_OF_TRUTH == NEEDED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -287,8 +288,15 @@ def small_run(directory: Path, reasons: list[str], delivered: int, truth: list[s
         subscriber.mark_phase("drained", topic="a", last_id=3)
     outcome = Outcome(finished=True, reasons=reasons, acknowledged=3, delivered=delivered)
     document = {"run_id": "r", "outcome": asdict(outcome), "truth": {"nodes": truth}}
+    document["history"] = {path.name: vouched(path) for path in sorted(history.iterdir())}
     (directory / "run.json").write_text(json.dumps(document))
     return directory
+
+
+def vouched(path: Path) -> dict[str, object]:
+    data = path.read_bytes()
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return {"lines": data.count(b"\n"), "bytes": len(data), "blake2b": digest, "closed": True}
 
 
 @pytest.mark.parametrize(
@@ -319,8 +327,9 @@ def test_a_line_that_cannot_be_read_makes_the_twins_verdict_unknown(tmp_path: Pa
     with (directory / "history" / "p.jsonl").open("ab") as file:
         file.write(b'{"f": "put", "typ\n')
     assert twins.judge(directory) == "unknown"
-    told = suite.read_report(directory)["reasons"]
-    assert told == ['1 malformed lines, such as p.jsonl: {"f": "put", "typ']
+    longer, malformed = suite.read_report(directory)["reasons"]
+    assert longer == "history/p.jsonl is longer than it was when it was closed"
+    assert malformed.startswith("malformed: history/p.jsonl:7: ")
 
 
 def test_a_suite_judged_by_the_twins_survives_a_run_that_never_began(

@@ -1,0 +1,454 @@
+"""A run's directory, read strictly: what its record says, and whether all of it is there.
+
+What lives here: docs/history.md, "What a record must show to be whole". What must not: checks, the
+verdict. A hole is a sentence: what is missing, or can't be believed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from analytics.twins.record import FUNCTIONS, HANDLINGS, Event
+
+NUMBER_MAX: Final = 2**53
+COUNT_MAX: Final = 2**24  # publications at once
+TIME_NS_MAX: Final = 2**63 - 1
+TORN_MARK: Final = b"\x18"
+DIGEST: Final = re.compile(r"[0-9a-f]{32}")
+CONTENT_DIGESTS: Final = re.compile(r"(?:[0-9a-f]{16})*")
+# A run is held in memory, each publication by itself: some GB for so many.
+PUBLICATIONS_MAX: Final = 5_000_000
+
+HISTORY: Final = "history"
+PARQUET: Final = "history.parquet"
+TRUTH: Final = "truth"
+
+
+class Unjudgeable(Exception):
+    """The directory holds nothing that this judge can look at."""
+
+
+class Malformed(Exception):
+    """A line that no recorder writes; the message says why."""
+
+
+@dataclass
+class Intake:
+    """What was read. `holes` of the history, and of the truth; `doubts`: what nothing vouches for.
+
+    `remarks` are no reason for anything. `nodes`: of each whether its disk was read; `missing`:
+    nodes whose disks were to be read.
+    """
+
+    document: Mapping[str, Any]
+    rows: list[Event] = field(default_factory=list)
+    truth: list[Event] = field(default_factory=list)
+    nodes: dict[str, bool] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    holes: list[str] = field(default_factory=list)
+    truth_holes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    lines: int = 0
+    torn: int = 0
+    malformed: int = 0
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, as run.json names it."""
+        return str(self.document["run_id"])
+
+    @property
+    def is_application(self) -> bool:
+        """Whether an application recorded itself: no phases, nobody had to drain."""
+        return self.document.get("recorded_by") == "application"
+
+
+def take_in(directory: Path) -> Intake:
+    """Read a run's directory. Raises Unjudgeable."""
+    intake = Intake(_document(directory / "run.json"))
+    _take_history(intake, directory)
+    _take_truth(intake, directory)
+    return intake
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        document = parsed(path.read_bytes())
+    except OSError as error:
+        raise Unjudgeable(f"unreadable: run.json: {error.strerror}") from error
+    except Malformed as error:
+        raise Unjudgeable(f"unreadable: run.json: {error}") from error
+    if not isinstance(document.get("run_id"), str) or not document["run_id"]:
+        raise Unjudgeable("run.json names no run_id")
+    return document
+
+
+# --- JSON, strictly -------------------------------------------------------------------------------
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """Return a JSON object. Raises Malformed, for what only a lenient parser takes as well."""
+    try:
+        value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refused)
+        if b"\\u" in data:
+            orjson.loads(data)  # half a surrogate is no character
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise Malformed("no JSON object")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a name twice")
+    return value
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+# --- the history's files --------------------------------------------------------------------------
+
+
+def _take_history(intake: Intake, directory: Path) -> None:
+    listed = intake.document.get(HISTORY)
+    folder = directory / HISTORY
+    if (directory / PARQUET).exists():
+        intake.holes.append(f"{PARQUET} is not read by this judge")
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    wanted = _wanted(intake, listed, found)
+    for name in wanted:
+        if name in found and (folder / name).is_file():
+            try:
+                data = (folder / name).read_bytes()
+            except OSError as error:
+                intake.holes.append(f"unreadable: {HISTORY}/{name}: {error.strerror}")
+                continue
+            if isinstance(listed, Mapping):
+                _compare(intake, name, listed[name], data)
+            _take_lines(intake, name, data)
+        else:
+            intake.holes.append(f"{HISTORY}/{name} is gone: run.json names it")
+    for name in found:
+        if name not in wanted:
+            intake.holes.append(f"{HISTORY}/{name} is not read: it is no file of this run")
+
+
+def _wanted(intake: Intake, listed: object, found: list[str]) -> list[str]:
+    """Return the names of the files to read, whether they are there or not."""
+    if isinstance(listed, Mapping):
+        own = [name for name in listed if _is_own(name)]
+        intake.holes += [
+            f"run.json names {name!r}, which is no file of {HISTORY}/"
+            for name in listed
+            if not _is_own(name)
+        ]
+        return sorted(own)
+    intake.doubts.append("run.json does not say what its files hold: a cut one could not be told")
+    names = {name for name in found if _is_own(name)}
+    if isinstance(listed, list):
+        names |= {name for name in listed if isinstance(name, str)}
+    elif listed is not None:
+        intake.holes.append("run.json: history is neither an object nor a list")
+    return sorted(names)
+
+
+def _is_own(name: str) -> bool:
+    return name.endswith(".jsonl") and not name.startswith(("_", ".")) and "/" not in name
+
+
+def _compare(intake: Intake, name: str, said: object, data: bytes) -> None:
+    """Hold a file against what run.json says of it."""
+    if not _is_said(said):
+        intake.holes.append(f"run.json does not say what {HISTORY}/{name} holds: {said!r}")
+        return
+    assert isinstance(said, Mapping)
+    size_bytes: int = said["bytes"]
+    first = data[:size_bytes]
+    path = f"{HISTORY}/{name}"
+    if len(data) < size_bytes:
+        intake.holes.append(f"{path} is cut: {len(data)} bytes of {size_bytes}")
+    elif blake2b(first, digest_size=16).hexdigest() != said["blake2b"]:
+        intake.holes.append(f"{path} is not the file that run.json names: another digest")
+    elif first.count(b"\n") != said["lines"]:
+        intake.holes.append(f"{path} has not the {said['lines']} lines that run.json names")
+    elif said["closed"] and len(data) > size_bytes:
+        intake.holes.append(f"{path} is longer than it was when it was closed")
+    if not said["closed"]:
+        intake.remarks.append(f"{path} was not closed: {size_bytes} bytes of it are vouched for")
+
+
+def _is_said(said: object) -> bool:
+    return (
+        isinstance(said, Mapping)
+        and all(_is_number(said.get(name)) for name in ("bytes", "lines"))
+        and isinstance(said.get("blake2b"), str)
+        and DIGEST.fullmatch(said["blake2b"]) is not None
+        and isinstance(said.get("closed"), bool)
+    )
+
+
+def _take_lines(intake: Intake, name: str, data: bytes) -> None:
+    """Take the lines of one file; each is counted, and is a row, torn or a hole."""
+    process = name.removesuffix(".jsonl")
+    torn_session: int | None = None  # of a torn line: what follows has to be of a later one
+    session = 0
+    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+        intake.lines += 1
+        where = f"{HISTORY}/{name}:{number}"
+        is_ended = line.endswith(b"\n")
+        text = line.removesuffix(b"\n")
+        if text.endswith(TORN_MARK):
+            intake.torn += 1
+            torn_session = session
+            continue
+        try:
+            row = checked(parsed(text))
+        except Malformed as error:
+            if is_ended:
+                intake.malformed += 1
+                intake.holes.append(f"malformed: {where}: {error}")
+            else:
+                intake.torn += 1
+            continue
+        if row["run_id"] != intake.run_id:
+            intake.holes.append(f"{where} is of another run")
+            continue
+        if row["process"] != process:
+            intake.holes.append(f"{where} is of another process: {row['process']!r}")
+            continue
+        session = row.get("session") or 0
+        if torn_session is not None and session <= torn_session:
+            intake.holes.append(f"{where} goes on in the session of a torn line")
+        torn_session = None
+        intake.rows.append(row)
+
+
+# --- rows of the history --------------------------------------------------------------------------
+
+Test = Callable[[Any], bool]
+
+
+def _is_number(value: object, most: int = NUMBER_MAX) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def _is_count(value: object) -> bool:
+    return _is_number(value, COUNT_MAX)
+
+
+def _is_time(value: object) -> bool:
+    return _is_number(value, TIME_NS_MAX)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_item(value: object) -> bool:
+    if not isinstance(value, list) or len(value) != 4:
+        return False
+    first_id, producer, counter, count = value
+    is_run = _is_number(first_id) and _is_number(counter) and _is_count(count) and count >= 1
+    return is_run and isinstance(producer, str) and bool(producer)
+
+
+def _is_corrupt(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and _is_number(value[0])
+        and isinstance(value[1], str)
+    )
+
+
+def _is_list(of: Test) -> Test:
+    return lambda value: isinstance(value, list) and all(of(one) for one in value)
+
+
+def _is_digests(value: object) -> bool:
+    return isinstance(value, str) and CONTENT_DIGESTS.fullmatch(value) is not None
+
+
+_NUMBERS: Final = (
+    *("op_id", "session", "counter", "asked", "epoch", "cursor", "first_id", "last_id"),
+    *("attempt", "term", "max_count", "max_bytes", "bytes", "redelivered"),
+)
+_TEXTS: Final = (
+    *("run_id", "process", "client_id", "type", "f", "topic", "host", "node", "error", "phase"),
+)
+_FIELDS: Final[Mapping[str, Test]] = {
+    **dict.fromkeys(_NUMBERS, _is_number),
+    **dict.fromkeys(_TEXTS, _is_text),
+    **dict.fromkeys(("t_ns", "wall_ns", "invoke_ns"), _is_time),
+    **dict.fromkeys(("duplicate", "resumed", "handed_apart"), _is_flag),
+    "count": _is_count,
+    "items": _is_list(_is_item),
+    "corrupt": _is_list(_is_corrupt),
+    "digests": _is_digests,
+}
+_DUE: Final = ("run_id", "process", "op_id", "type", "f", "t_ns")
+_DUE_OF_CLIENTS: Final = (*_DUE, "client_id", "session", "topic")
+_TYPES: Final = frozenset({"invoke", "ok", "fail", "info"})
+_SINGLES: Final = HANDLINGS | {"phase", "fault"}
+
+
+def checked(row: dict[str, Any]) -> Event:
+    """Return a row as docs/history.md has them; a null is a field that was left out.
+
+    Raises Malformed.
+    """
+    row = {name: value for name, value in row.items() if value is not None}
+    for name, value in row.items():
+        test = _FIELDS.get(name)
+        if test is not None and not test(value):
+            raise Malformed(f"{name} is {value!r}")
+    f, kind = row.get("f"), row.get("type")
+    if f not in FUNCTIONS | _SINGLES:
+        raise Malformed(f"no function: {f!r}")
+    due = _DUE_OF_CLIENTS if f in FUNCTIONS | HANDLINGS else _DUE
+    if lacking := [name for name in due if name not in row]:
+        raise Malformed(f"no {', '.join(lacking)}")
+    if kind not in (_TYPES if f in FUNCTIONS else {"info"}):
+        raise Malformed(f"type is {kind!r}")
+    if f == "put":
+        _check_put(row)
+    elif f == "get" and kind == "ok":
+        _check_answer(row)
+    elif f in HANDLINGS and "last_id" not in row:
+        raise Malformed("no last_id")
+    return row
+
+
+def _check_put(put: Event) -> None:
+    count = put.get("count")
+    if put["type"] == "invoke":
+        if "counter" not in put or not count:
+            raise Malformed("a PUT without counter and count")
+        if "digests" in put and len(put["digests"]) != 16 * count:
+            raise Malformed("digests are not as many as count")
+    first_id, last_id = put.get("first_id"), put.get("last_id")
+    if put["type"] == "ok" and first_id and None not in (last_id, count):
+        told = put["last_id"] - first_id + 1
+        if told != count:
+            raise Malformed(f"ids {first_id} to {last_id} are not {count}")
+
+
+def _check_answer(get: Event) -> None:
+    """Raise Malformed if an answer says another count than it brings."""
+    count = get.get("count", 0)
+    named = sum(item[3] for item in get.get("items", ()))
+    if "digests" in get:
+        brought = len(get["digests"]) // 16
+        first_id, last_id = get.get("first_id"), get.get("last_id")
+        if first_id is None or last_id is None or last_id - first_id + 1 != brought:
+            raise Malformed("ids are not as many as digests")
+    else:
+        brought = named + len(get.get("corrupt", ()))
+    if count != brought:
+        raise Malformed(f"count is {count}, it brings {brought}")
+
+
+# --- the truth ------------------------------------------------------------------------------------
+
+_TRUTH_FIELDS: Final[Mapping[str, Mapping[str, Test]]] = {
+    "entry": {"index": _is_number, "term": _is_number, "digest": _is_text},
+    "state": {"index": _is_number, "digest": _is_text},
+    "held": {
+        "topic": _is_text,
+        "first_id": lambda value: value is None or _is_number(value),
+        "producer": _is_text,
+        "first_counter": _is_number,
+        "count": lambda value: _is_count(value) and value >= 1,
+    },
+    "topic": {"topic": _is_text, "last_id": _is_number, "floor_id": _is_number},
+    "counter": {"producer": _is_text, "topic": _is_text, "counter": _is_number},
+    "leadership": {"term": _is_number},
+}
+
+
+def _take_truth(intake: Intake, directory: Path) -> None:
+    expected = _expected(intake)
+    folder = directory / TRUTH
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    names = intake.document.get("nodes")
+    every = {*expected, *(names if isinstance(names, list) else ())}
+    intake.nodes = {str(node): False for node in sorted(map(str, every))}
+    for node in expected:
+        name = f"{node}.jsonl"
+        if name not in found:
+            intake.missing.append(node)
+            continue
+        try:
+            data = (folder / name).read_bytes()
+        except OSError as error:
+            intake.truth_holes.append(f"unreadable: {TRUTH}/{name}: {error.strerror}")
+            continue
+        intake.nodes[node] = True
+        rows = list(_truth_rows(intake, node, data))
+        if not any(row["kind"] == "state" for row in rows):
+            intake.truth_holes.append(f"{TRUTH}/{name} has no state")
+        intake.truth += rows
+    for name in found:
+        if name not in {f"{node}.jsonl" for node in expected}:
+            intake.truth_holes.append(f"{TRUTH}/{name} is not read: no disk of that name was due")
+
+
+def _expected(intake: Intake) -> list[str]:
+    truth = intake.document.get(TRUTH)
+    if truth is None:
+        return []
+    nodes = truth.get("nodes") if isinstance(truth, Mapping) else None
+    if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
+        intake.truth_holes.append("run.json does not say whose disks were to be read")
+        return []
+    return sorted(set(nodes))
+
+
+def _truth_rows(intake: Intake, node: str, data: bytes) -> Iterator[Event]:
+    for number, line in enumerate(data.splitlines(), start=1):
+        where = f"{TRUTH}/{node}.jsonl:{number}"
+        try:
+            row = parsed(line)
+            _check_truth(row)
+        except Malformed as error:
+            intake.truth_holes.append(f"malformed: {where}: {error}")
+            continue
+        if row["run_id"] != intake.run_id:
+            intake.truth_holes.append(f"{where} is of another run")
+        elif row["node"] != node:
+            intake.truth_holes.append(f"{where} is of another node: {row['node']!r}")
+        else:
+            yield row
+
+
+def _check_truth(row: Mapping[str, Any]) -> None:
+    fields = _TRUTH_FIELDS.get(row.get("kind", ""))
+    if fields is None:
+        raise Malformed(f"no kind: {row.get('kind')!r}")
+    for name, test in {"run_id": _is_text, "node": _is_text, **fields}.items():
+        if not test(row.get(name)):
+            raise Malformed(f"{name} is {row.get(name)!r}")
+
+
+def size_of(rows: list[Event]) -> int:
+    """Return how many publications rows are about, each time anew."""
+    put: int = sum(row.get("count", 0) for row in rows if row["type"] == "invoke")
+    given: int = sum(row.get("count", 0) for row in rows if row["f"] == "get")
+    return put + given

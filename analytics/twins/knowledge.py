@@ -1,0 +1,226 @@
+"""What is known of publications and ids, and since when: the section "Words" of docs/checks.md.
+
+What lives here: tries, places, ids that are known, how far topics are known to reach, counters that
+the broker has taken. What must not: subscriptions (standing.py), evidence.
+
+"Since when" is always a time on one host: `host` is part of every key.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from analytics.twins.record import NEVER, Event, Operation, Publication, Record, Time
+
+
+class Moment(NamedTuple):
+    """A time on a host."""
+
+    host: str | None
+    time: Time
+
+
+class Mark(NamedTuple):
+    """An id, and the operation from whose end on it was known."""
+
+    id: int
+    operation: Operation
+
+
+class Marks:
+    """The highest id that was known at any time, of one topic on one host."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Time, int, Operation]] = []
+        self._ends: list[Time] = []
+        self._highest: list[Mark] = []
+
+    def add(self, id_: int, operation: Operation) -> None:
+        """Let `id_` be known from the operation's end on."""
+        self._all.append((operation.end, id_, operation))
+
+    def seal(self) -> None:
+        """All were added."""
+        self._all.sort(key=lambda one: one[0])
+        for end, id_, operation in self._all:
+            if not self._highest or id_ > self._highest[-1].id:
+                self._ends.append(end)
+                self._highest.append(Mark(id_, operation))
+
+    def before(self, time: Time) -> Mark | None:
+        """Return the highest that was known before `time`."""
+        place = bisect_left(self._ends, time)
+        return self._highest[place - 1] if place else None
+
+
+class Knowledge:
+    """All of it, of one record."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self.tries: dict[Publication, list[Operation]] = defaultdict(list)
+        # (topic, id) -> the publications that stand there -> who says so: None is a node's disk
+        self.at: dict[tuple[str, int], dict[Publication, Operation | None]] = defaultdict(dict)
+        self.places: dict[Publication, set[int]] = defaultdict(set)
+        self.ids: dict[str, set[int]] = defaultdict(set)  # topic -> ids at which something stands
+        # The same ids: since when on a host they are known, or known to have been given to anybody.
+        self.known: dict[tuple[str, int, str | None], Time] = {}
+        self.knew: dict[tuple[str, str | None], Marks] = defaultdict(Marks)
+        self.reached: dict[tuple[str, str | None], Marks] = defaultdict(Marks)
+        self._shown: dict[tuple[str, str], dict[int, dict[str | None, Operation]]] = {}
+        for put in record.of("put"):
+            self._try(put)
+            if put.is_ok:
+                self._acknowledged(put)
+        for get in record.answers:
+            self._answered(get)
+        for sub in record.of("sub"):
+            if sub.is_ok and sub.last_id is not None:
+                self.reached[sub.topic, sub.host].add(sub.last_id, sub)
+        for row in record.truth:
+            if row.get("kind") == "held" and row.get("first_id"):
+                self._held(row)
+        for marks in (*self.knew.values(), *self.reached.values()):
+            marks.seal()
+        self._taken = {whose: _suffixes(shown) for whose, shown in self._shown.items()}
+
+    # --- publications -----------------------------------------------------------------------------
+
+    def may_have_stored(self, publication: Publication) -> list[Operation]:
+        """Return the tries of a publication that may have succeeded."""
+        return [put for put in self.tries.get(publication, ()) if put.may_have_happened]
+
+    def first_try(self, publication: Publication) -> Moment | None:
+        """Return when a publication was first tried, of the tries that may have succeeded.
+
+        None: there is none, or clocks of two hosts would have to say which was first.
+        """
+        tries = self.may_have_stored(publication)
+        if len({put.host for put in tries}) != 1:
+            return None
+        return Moment(tries[0].host, min(put.invoke for put in tries))
+
+    def taken(self, publication: Publication, host: str | None) -> Operation | None:
+        """Return the earliest operation on `host` from whose end the broker has taken the counter.
+
+        None: no operation shows it, or nobody tried the publication with a chance.
+        """
+        producer, topic, counter = publication
+        counters, earliest = self._taken.get((producer, topic), ([], []))
+        place = bisect_left(counters, counter)
+        if place == len(counters) or not self.may_have_stored(publication):
+            return None
+        return earliest[place].get(host)
+
+    def later_place(self, publication: Publication) -> int | None:
+        """Return the lowest place of any later counter of the same producer; None: none has one."""
+        producer, topic, counter = publication
+        counters, lowest = self._lowest.get((producer, topic), ([], []))
+        place = bisect_left(counters, counter + 1)
+        return lowest[place] if place < len(counters) else None
+
+    @cached_property
+    def _lowest(self) -> dict[tuple[str, str], tuple[list[int], list[int]]]:
+        by_producer: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+        for (producer, topic, counter), ids in self.places.items():
+            by_producer[producer, topic][counter] = min(ids)
+        found: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+        for whose, lowest in by_producer.items():
+            counters, below = sorted(lowest), list[int]()
+            for counter in reversed(counters):
+                below.append(min(lowest[counter], below[-1] if below else lowest[counter]))
+            found[whose] = (counters, below[::-1])
+        return found
+
+    # --- ids --------------------------------------------------------------------------------------
+
+    def known_since(self, topic: str, id_: int, host: str | None) -> Time:
+        """Return from when on an id is known on a host; NEVER: it is not, by any operation."""
+        return self.known.get((topic, id_, host), NEVER)
+
+    def known_before(self, topic: str, host: str | None, time: Time) -> Mark | None:
+        """Return the highest id of a topic that was known on a host before `time`."""
+        marks = self.knew.get((topic, host))
+        return marks.before(time) if marks else None
+
+    def reached_before(self, topic: str, host: str | None, time: Time) -> Mark | None:
+        """Return how far a topic was known on a host, before `time`, to have reached."""
+        marks = self.reached.get((topic, host))
+        return marks.before(time) if marks else None
+
+    def standing_at(self) -> Iterator[tuple[int, Publication, Operation | None]]:
+        """Yield every (id, publication that stands there, who says so)."""
+        for (_, id_), publications in self.at.items():
+            for publication, witness in publications.items():
+                yield id_, publication, witness
+
+    # --- how it is made ---------------------------------------------------------------------------
+
+    def _try(self, put: Operation) -> None:
+        for counter in put.counters:
+            self.tries[put.client, put.topic, counter].append(put)
+
+    def _acknowledged(self, put: Operation) -> None:
+        for place, counter in enumerate(put.counters):
+            publication = (put.client, put.topic, counter)
+            self._show(publication, put)
+            if put.first_id:
+                self._place(publication, put.first_id + place, put)
+                self._know(put.topic, put.first_id + place, put)
+        if put.first_id:
+            self.reached[put.topic, put.host].add(put.first_id + put.count - 1, put)
+
+    def _answered(self, get: Operation) -> None:
+        for id_, producer, counter in get.given:
+            if producer is not None and counter is not None:
+                publication = (producer, get.named, counter)
+                self._place(publication, id_, get)
+                self._show(publication, get)
+        highest = get.asked if get.topic in ("", get.named) and get.named else None
+        for id_ in get.ids():
+            self._know(get.named, id_, get)
+            highest = id_ if highest is None else max(highest, id_)
+        if highest is not None:
+            self.reached[get.named, get.host].add(highest, get)
+
+    def _held(self, row: Event) -> None:
+        for place in range(row.get("count") or 1):
+            counter = row["first_counter"] + place
+            self._place((row["producer"], row["topic"], counter), row["first_id"] + place, None)
+
+    def _place(self, publication: Publication, id_: int, witness: Operation | None) -> None:
+        self.at[publication[1], id_].setdefault(publication, witness)
+        self.places[publication].add(id_)
+        self.ids[publication[1]].add(id_)
+
+    def _know(self, topic: str, id_: int, operation: Operation) -> None:
+        key = (topic, id_, operation.host)
+        if operation.end < self.known.get(key, NEVER):
+            self.known[key] = operation.end
+        self.knew[topic, operation.host].add(id_, operation)
+
+    def _show(self, publication: Publication, operation: Operation) -> None:
+        producer, topic, counter = publication
+        shown = self._shown.setdefault((producer, topic), {}).setdefault(counter, {})
+        first = shown.get(operation.host)
+        if first is None or operation.end < first.end:
+            shown[operation.host] = operation
+
+
+def _suffixes(
+    shown: dict[int, dict[str | None, Operation]],
+) -> tuple[list[int], list[dict[str | None, Operation]]]:
+    """Return the counters in order, and of each what showed it, or a later one, first on a host."""
+    counters = sorted(shown)
+    earliest: list[dict[str | None, Operation]] = []
+    for counter in reversed(counters):
+        here = dict(earliest[-1]) if earliest else {}
+        for host, operation in shown[counter].items():
+            if host not in here or operation.end < here[host].end:
+                here[host] = operation
+        earliest.append(here)
+    return counters, earliest[::-1]

@@ -1,0 +1,456 @@
+"""What a record says: its lines put together to operations, and what of it contradicts itself.
+
+What lives here: `Operation`, `Record`, `Evidence`, and what makes a record of rows. What must not:
+files (intake.py), anything that is concluded from a record.
+
+Words are those of docs/checks.md. Times are monotonic and of one host each; what has no time of its
+own lies before or after everything, whichever proves less: an operation whose invoke is not known
+was sent before all others, one without an end never ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+Event = Mapping[str, Any]
+Publication = tuple[str, str, int]  # producer, topic, counter
+Time = float  # nanoseconds: an int, or an infinity
+BEFORE_ALL: Final = -math.inf
+NEVER: Final = math.inf
+
+FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
+HANDLINGS: Final = frozenset({"hand", "ack", "release"})
+DIGEST_DIGITS: Final = 16
+
+
+class Evidence(NamedTuple):
+    """A row that proves a violation; what does not apply is None.
+
+    `operations`: (process, op_id) of what it can be seen in.
+    """
+
+    run_id: str
+    topic: str | None = None
+    client_id: str | None = None
+    id: int | None = None
+    other_id: int | None = None
+    producer: str | None = None
+    counter: int | None = None
+    detail: str | None = None
+    operations: tuple[tuple[str, int], ...] = ()
+
+
+class Given(NamedTuple):
+    """What a GET brought under one id. Without a producer: it is not known whose it is."""
+
+    id: int
+    producer: str | None
+    counter: int | None
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """An operation: its invoke and its end, or what of the two there is.
+
+    `topic`: of its question, "" for any. GET: `answered`: the topic that the answer said; `named`:
+    the one that it is about, which is the question's if it brought nothing; `asked`: the cursor of
+    that one that it asked with; `given`: what it brought, in order, `corrupt` apart.
+    """
+
+    process: str
+    op_id: int
+    f: str
+    client: str
+    session: int
+    topic: str
+    host: str | None
+    epoch: int | None
+    invoke: Time
+    end: Time
+    outcome: str  # "ok", "fail", "info"
+    error: str = ""
+    node: str | None = None
+    term: int | None = None
+    counter: int | None = None
+    count: int = 1
+    first_id: int | None = None
+    last_id: int | None = None
+    is_duplicate: bool = False
+    digests: str | None = None
+    answered: str = ""
+    named: str = ""
+    asked: int | None = None
+    cursor: int | None = None
+    resumed: bool | None = None
+    max_count: int | None = None
+    is_handed_apart: bool = False
+    given: list[Given] = field(default_factory=list)
+    corrupt: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """How evidence names it."""
+        return self.process, self.op_id
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it was answered."""
+        return self.outcome == "ok"
+
+    @property
+    def may_have_happened(self) -> bool:
+        """Whether it did not definitely fail."""
+        return self.outcome != "fail"
+
+    @property
+    def brought(self) -> bool:
+        """Whether an answer brought anything."""
+        return bool(self.given or self.corrupt)
+
+    @property
+    def counters(self) -> range:
+        """The counters of a PUT."""
+        return range(0) if self.counter is None else range(self.counter, self.counter + self.count)
+
+    @property
+    def placed(self) -> bool:
+        """Whether a PUT was told where it stands."""
+        return self.is_ok and self.counter is not None and bool(self.first_id)
+
+    def ids(self) -> Iterator[int]:
+        """Yield the ids that a GET gave, corrupt ones included."""
+        for each in self.given:
+            yield each.id
+        for id_, _ in self.corrupt:
+            yield id_
+
+    def contents(self) -> Iterator[tuple[int, str]]:
+        """Yield (id, digest) of what an application's PUT or GET says of contents."""
+        if self.digests and self.first_id:
+            for place in range(len(self.digests) // DIGEST_DIGITS):
+                begin = place * DIGEST_DIGITS
+                yield self.first_id + place, self.digests[begin : begin + DIGEST_DIGITS]
+
+
+@dataclass(slots=True, eq=False)
+class Handling:
+    """A `hand`, an `ack` or a `release` row."""
+
+    process: str
+    op_id: int
+    f: str
+    client: str
+    session: int
+    topic: str
+    host: str | None
+    time: Time
+    first_id: int | None
+    last_id: int
+    cursor: int | None
+
+    @property
+    def ids(self) -> range:
+        """The ids that the row names; none of an acknowledgment up to some id."""
+        return range(0) if self.first_id is None else range(self.first_id, self.last_id + 1)
+
+
+class Drained(NamedTuple):
+    """A subscriber's row that it has read a topic to its tombstone."""
+
+    client: str
+    topic: str
+    host: str | None
+    time: Time
+    last_id: int
+
+
+class Phase(NamedTuple):
+    """A row that a phase of the run begins."""
+
+    name: str
+    host: str | None
+    time: Time
+
+
+@dataclass(eq=False)
+class Record:
+    """All that is recorded of a run. `holes`: what of the record contradicts itself or is missing.
+
+    `nodes`: of each whether its disk was read.
+    """
+
+    run_id: str
+    operations: list[Operation] = field(default_factory=list)
+    handlings: list[Handling] = field(default_factory=list)
+    drained: list[Drained] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    faults: list[Event] = field(default_factory=list)
+    truth: list[Event] = field(default_factory=list)
+    nodes: dict[str, bool] = field(default_factory=dict)
+    is_application: bool = False
+    holes: list[str] = field(default_factory=list)
+
+    def of(self, f: str) -> list[Operation]:
+        """Return the operations of one function."""
+        return self._by_function[f]
+
+    @cached_property
+    def _by_function(self) -> dict[str, list[Operation]]:
+        found: dict[str, list[Operation]] = {f: [] for f in FUNCTIONS}
+        for operation in self.operations:
+            found[operation.f].append(operation)
+        return found
+
+    @cached_property
+    def handlings_of(self) -> dict[tuple[str, str], list[Handling]]:
+        """The rows of what was handed over, by client and topic, in the order of time."""
+        found: dict[tuple[str, str], list[Handling]] = defaultdict(list)
+        for row in sorted(self.handlings, key=lambda one: one.time):
+            found[row.client, row.topic].append(row)
+        return found
+
+    def gets_of(self, client: str, topic: str) -> list[Operation]:
+        """Return a client's GETs of a topic, answered or not; of any topic, those that named it."""
+        return self._gets_of[client, topic]
+
+    @cached_property
+    def _gets_of(self) -> dict[tuple[str, str], list[Operation]]:
+        found: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+        for get in self.of("get"):
+            if topic := get.named or get.topic:
+                found[get.client, topic].append(get)
+        return found
+
+    def silences(self, client: str, topic: str) -> dict[tuple[str, int], list[Time]]:
+        """Return when GETs were sent that got no answer, by process and session, in order.
+
+        A GET of any topic may have been about this one.
+        """
+        found: dict[tuple[str, int], list[Time]] = defaultdict(list)
+        for name in {topic, ""}:
+            for get in self._silent_gets.get((client, name), ()):
+                found[get.process, get.session].append(get.invoke)
+        for times in found.values():
+            times.sort()
+        return found
+
+    @cached_property
+    def _silent_gets(self) -> dict[tuple[str, str], list[Operation]]:
+        found: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+        for get in self.of("get"):
+            if not get.is_ok:
+                found[get.client, get.topic].append(get)
+        return found
+
+    @cached_property
+    def answers(self) -> list[Operation]:
+        """The GETs that were answered."""
+        return [get for get in self.of("get") if get.is_ok]
+
+    def tombstone(self, topic: str, host: str | None) -> Time | None:
+        """Return when the topic's first PUT of the phase `tombstone` was sent; None: none was."""
+        return self._tombstones.get((topic, host))
+
+    @cached_property
+    def _tombstones(self) -> dict[tuple[str, str | None], Time]:
+        begun: dict[str | None, Time] = {}
+        for phase in self.phases:
+            if phase.name == "tombstone":
+                begun[phase.host] = min(phase.time, begun.get(phase.host, NEVER))
+        found: dict[tuple[str, str | None], Time] = {}
+        for put in self.of("put"):
+            if put.host in begun and put.invoke > begun[put.host]:
+                key = (put.topic, put.host)
+                found[key] = min(put.invoke, found.get(key, NEVER))
+        return found
+
+    def row(self, *operations: Operation | Handling | None, **fields: Any) -> Evidence:
+        """Return a row of evidence."""
+        keys = tuple((each.process, each.op_id) for each in operations if each is not None)
+        return Evidence(self.run_id, **fields, operations=keys)
+
+
+def fill(run: Record, rows: list[Event]) -> None:
+    """Put rows together; those of a process are in the order of its lines."""
+    run.is_application = any(row.get("digests") is not None for row in rows)
+    groups: dict[tuple[str, int], list[Event]] = {}
+    for row in rows:
+        if row.get("op_id") is not None:
+            groups.setdefault((row["process"], row["op_id"]), []).append(row)
+        else:
+            _take_single(run, row)
+    for (process, op_id), group in groups.items():
+        if complaint := contradiction(group):
+            run.holes.append(f"{process} {op_id}: {complaint}")
+        if complaint not in _LEFT_OUT_NOT:
+            continue
+        if group[0]["f"] in FUNCTIONS:
+            run.operations.append(_operation(group))
+        else:
+            _take_single(run, group[0])
+    run.holes += _misnumbered(rows)
+
+
+NO_INVOKE: Final = "an end without an invoke"
+_LEFT_OUT_NOT: Final = frozenset({"", NO_INVOKE})  # a lone end is judged as far as it goes
+
+# What an end repeats of its invoke: its own name for it, the invoke's, and of which functions.
+_REPEATED: Final = (
+    ("f", "f", FUNCTIONS),
+    ("client_id", "client_id", FUNCTIONS),
+    ("session", "session", FUNCTIONS),
+    ("topic", "topic", FUNCTIONS - {"get"}),  # a GET's answer names a topic of its own
+    ("counter", "counter", {"put"}),
+    ("count", "count", {"put"}),
+    ("epoch", "epoch", FUNCTIONS),
+    ("invoke_ns", "t_ns", FUNCTIONS),
+    ("asked", "last_id", FUNCTIONS),
+    ("max_count", "max_count", FUNCTIONS),
+)
+
+
+def contradiction(group: list[Event]) -> str:
+    """Return what is wrong with the rows under one op_id of a process, "" if nothing is."""
+    if any(row["f"] not in FUNCTIONS for row in group):
+        return "" if len(group) == 1 else "an op_id twice"
+    invokes = [row for row in group if row["type"] == "invoke"]
+    ends = [row for row in group if row["type"] != "invoke"]
+    if len(invokes) > 1:
+        return "two invokes"
+    if len(ends) > 1:
+        return "two ends"
+    if not invokes:
+        return NO_INVOKE
+    if not ends:
+        return ""
+    [invoke], [end] = invokes, ends
+    if group[0] is not invoke or end["t_ns"] < invoke["t_ns"]:
+        return "an end before its invoke"
+    for own, its, functions in _REPEATED:
+        if invoke["f"] in functions and end.get(own) is not None and end[own] != invoke.get(its):
+            return f"an end that says another {own} than its invoke"
+    return ""
+
+
+def _misnumbered(rows: Iterable[Event]) -> list[str]:
+    """Return the processes whose op_ids do not go 1, 2, 3 and on, by what begins something."""
+    last: dict[str, int] = defaultdict(int)
+    found: dict[str, str] = {}
+    for row in rows:
+        op_id, process = row.get("op_id"), row["process"]
+        if op_id is None or (row["f"] in FUNCTIONS and row["type"] != "invoke"):
+            continue
+        if op_id != last[process] + 1:
+            found.setdefault(process, f"{process}: op_id {op_id} behind {last[process]}")
+        last[process] = op_id
+    return list(found.values())
+
+
+def _take_single(run: Record, row: Event) -> None:
+    f = row["f"]
+    if f in HANDLINGS:
+        run.handlings.append(
+            Handling(
+                process=row["process"],
+                op_id=row.get("op_id") or 0,
+                f=f,
+                client=row.get("client_id") or "",
+                session=row.get("session") or 0,
+                topic=row.get("topic") or "",
+                host=row.get("host"),
+                time=row["t_ns"],
+                first_id=row.get("first_id"),
+                last_id=row.get("last_id") or 0,
+                cursor=row.get("cursor"),
+            )
+        )
+    elif f == "phase" and row.get("phase") == "drained":
+        who = (row.get("client_id") or "", row.get("topic") or "", row.get("host"))
+        run.drained.append(Drained(*who, row["t_ns"], row.get("last_id") or 0))
+    elif f == "phase":
+        run.phases.append(Phase(row.get("phase") or "", row.get("host"), row["t_ns"]))
+    elif f == "fault":
+        run.faults.append(row)
+
+
+def _operation(group: list[Event]) -> Operation:
+    """Return the operation of an invoke and its end, or of one of them."""
+    begun: Event = next((row for row in group if row["type"] == "invoke"), {})
+    ended: Event = next((row for row in group if row["type"] != "invoke"), {})
+    row = begun or ended
+
+    def either(name: str) -> Any:
+        own = begun.get(name)
+        return ended.get(name) if own is None else own
+
+    operation = Operation(
+        process=row["process"],
+        op_id=row["op_id"],
+        f=row["f"],
+        client=either("client_id") or "",
+        session=either("session") or 0,
+        topic=row.get("topic") or "",
+        host=either("host"),
+        epoch=either("epoch"),
+        invoke=_first_known(begun.get("t_ns"), ended.get("invoke_ns"), BEFORE_ALL),
+        end=_first_known(ended.get("t_ns"), NEVER),
+        outcome=ended.get("type", "info"),
+        error=ended.get("error") or "",
+        node=ended.get("node"),
+        term=ended.get("term"),
+        digests=either("digests"),
+    )
+    _FILLED[operation.f](operation, begun, ended)
+    return operation
+
+
+def _first_known(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
+
+
+def _fill_put(put: Operation, begun: Event, ended: Event) -> None:
+    put.counter = _known_or_none(begun.get("counter"), ended.get("counter"))
+    put.count = begun.get("count") or ended.get("count") or 1
+    put.is_duplicate = bool(ended.get("duplicate"))
+    put.first_id = ended.get("first_id")
+
+
+def _fill_get(get: Operation, begun: Event, ended: Event) -> None:
+    get.first_id, get.last_id = ended.get("first_id"), ended.get("last_id")
+    get.max_count = _known_or_none(begun.get("max_count"), ended.get("max_count"))
+    get.is_handed_apart = bool(ended.get("handed_apart"))
+    for first_id, producer, counter, count in ended.get("items") or ():
+        for place in range(count):
+            get.given.append(Given(first_id + place, producer, counter + place))
+    if ended.get("digests") is not None:
+        get.given += [Given(id_, None, None) for id_, _ in get.contents()]
+    get.corrupt = [(id_, reason) for id_, reason in ended.get("corrupt") or ()]
+    if not begun:  # its topic is the answer's
+        get.topic = ended.get("topic") or ""
+    get.answered = ended.get("topic") or get.topic
+    get.named = get.answered if get.brought else get.topic
+    asked = _known_or_none(begun.get("last_id"), ended.get("asked"), ended.get("cursor"))
+    # What a client has of one topic says nothing of another one's answer.
+    get.asked = asked if get.topic in ("", get.named) else None
+
+
+def _known_or_none(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _fill_control(control: Operation, begun: Event, ended: Event) -> None:
+    control.last_id, control.cursor = ended.get("last_id"), ended.get("cursor")
+    control.resumed = ended.get("resumed")
+
+
+_FILLED: Final = {
+    "put": _fill_put,
+    "get": _fill_get,
+    "sub": _fill_control,
+    "unsub": _fill_control,
+}

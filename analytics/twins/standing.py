@@ -1,0 +1,280 @@
+"""Who stood subscribed to what, and when: the section "Standing" of docs/checks.md.
+
+What lives here: how long a SUB or an UNSUB may act, spans, lives, starts, what was passed, who has
+drained. What must not: publications (knowledge.py), evidence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from analytics.twins.record import BEFORE_ALL, NEVER, Drained, Operation, Record, Time
+
+Whose = tuple[str, str]  # client, topic
+
+
+@dataclass(eq=False)
+class Life:
+    """A time in which a client's subscription to a topic surely stood: from `begin` to `end`.
+
+    `span_begin`: since then no UNSUB may have acted. `proof`: the first one; all times are of its
+    host. `start`: only later ids are owed; None: not known. `given`: ids that GETs in the span
+    gave. `passed`: the greatest id that it has passed, 0 if none. `cut`: whoever drained here has
+    all that was known before; None: nobody drained.
+    """
+
+    client: str
+    topic: str
+    host: str | None
+    span_begin: Time
+    begin: Time
+    end: Time
+    proof: Operation
+    gets: list[Operation] = field(default_factory=list)
+    subs: list[Operation] = field(default_factory=list)
+    given: set[int] = field(default_factory=set)
+    passed: int = 0
+    start: int | None = None
+    cut: Time | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing ends it."""
+        return self.end == NEVER
+
+    def covers(self, operation: Operation) -> bool:
+        """Whether the subscription stood from before an operation's invoke until after its end."""
+        is_comparable = operation.host == self.host
+        return is_comparable and self.begin < operation.invoke and operation.end < self.end
+
+
+class Subscription:
+    """All that is recorded of one client and one topic. Rows in the order of their ends."""
+
+    def __init__(self, record: Record, client: str, topic: str) -> None:
+        self._record = record
+        self.client, self.topic = client, topic
+        self.subs: list[Operation] = []  # but those that failed
+        self.unsubs: list[Operation] = []  # the same
+        self.answers: list[Operation] = []  # GETs that name the topic
+        self.drained: list[Drained] = []
+
+    # --- controls ---------------------------------------------------------------------------------
+
+    @cached_property
+    def latests(self) -> dict[Operation, Time]:
+        """Of each control when it acted at the latest."""
+        controls = self.subs + self.unsubs
+        ok = sorted((one for one in controls if one.is_ok), key=lambda one: one.end)
+        return {one: one.end if one.is_ok else _refused_from(one, ok) for one in controls}
+
+    def latest(self, control: Operation) -> Time:
+        """Return when a control acted at the latest."""
+        return self.latests[control]
+
+    def is_surely_away(self, operation: Operation) -> bool:
+        """Whether the client was surely not subscribed during an operation."""
+        host = operation.host
+        left = BEFORE_ALL  # the latest invoke of an UNSUB that was answered before the operation
+        for unsub in self.unsubs:
+            if unsub.is_ok and unsub.host == host and unsub.end < operation.invoke:
+                left = max(left, unsub.invoke)
+        return all(
+            sub.host == host and (sub.invoke > operation.end or self.latest(sub) < left)
+            for sub in self.subs
+        )
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def got_before(self, get: Operation) -> int | None:
+        """Return the highest id that the session of a GET was given before it; None: nothing.
+
+        What was given before the client left does not count: it may have come back further on.
+        """
+        return self._got.get(get)
+
+    @cached_property
+    def _got(self) -> dict[Operation, int]:
+        before: dict[Operation, int] = {}
+        got: dict[tuple[str, int], list[tuple[Time, int]]] = defaultdict(list)
+        for get in self.answers:
+            session = (get.process, get.session)
+            left = max((u.invoke for u in self.unsubs if u.invoke < get.end), default=BEFORE_ALL)
+            rows = [row for row in got[session] if row[0] > left]
+            if rows:
+                before[get] = max(id_ for _, id_ in rows)
+            if get.brought:
+                highest = max(get.ids())
+                while rows and rows[-1][1] <= highest and rows[-1][0] <= get.invoke:
+                    rows.pop()  # what this one says of everything that follows
+                rows.append((get.invoke, highest))
+            got[session] = rows
+        return before
+
+    def has_answer_between(self, time: Time, get: Operation) -> bool:
+        """Whether an earlier GET brought something, that was sent after `time`."""
+        return any(
+            other.brought and other.invoke > time and other.end < get.invoke
+            for other in self.answers
+            if other.host == get.host
+        )
+
+    # --- lives ------------------------------------------------------------------------------------
+
+    @cached_property
+    def lives(self) -> list[Life]:
+        """Return the lives, on each host that has a proof."""
+        hosts = {one.host for one in self._proofs()}
+        return [life for host in hosts for life in self._lives_on(host)]
+
+    def _proofs(self) -> Iterator[Operation]:
+        yield from (sub for sub in self.subs if sub.is_ok)
+        yield from self.answers
+
+    def _lives_on(self, host: str | None) -> Iterator[Life]:
+        if any(unsub.host != host for unsub in self.unsubs):
+            return  # when that one acted can't be told here
+        begins, ends = self._spans()
+        lives: dict[int, Life] = {}
+        proofs = [one for one in self._proofs() if one.host == host]
+        for proof in sorted(proofs, key=lambda one: one.end):
+            place = bisect_right(begins, proof.invoke) - 1
+            if place < 0 or proof.end > ends[place]:
+                continue  # not wholly in a span
+            life = lives.get(place)
+            if life is None:
+                times = (begins[place], proof.end, ends[place])
+                life = lives[place] = Life(self.client, self.topic, host, *times, proof)
+            (life.gets if proof.f == "get" else life.subs).append(proof)
+        for life in lives.values():
+            self._fill(life)
+            yield life
+
+    def _spans(self) -> tuple[list[Time], list[Time]]:
+        """Return the begins and the ends of the times in which no UNSUB may act."""
+        begins: list[Time] = [BEFORE_ALL]
+        ends: list[Time] = []
+        for unsub in sorted(self.unsubs, key=lambda one: one.invoke):
+            latest = self.latest(unsub)
+            if ends and unsub.invoke <= begins[-1]:  # they overlap
+                begins[-1] = max(begins[-1], latest)
+            else:
+                ends.append(unsub.invoke)
+                begins.append(latest)
+        return begins, [*ends, NEVER]
+
+    def _fill(self, life: Life) -> None:
+        asked = [get.asked for get in life.gets if get.asked is not None]
+        for get in life.gets:
+            life.given.update(get.ids())
+        starts = [sub.last_id for sub in life.subs if sub.last_id is not None]
+        if starts:
+            life.start = min(starts)
+        elif life.given:
+            life.start = min(life.given) - 1
+        rows = [
+            row
+            for row in self.drained
+            if row.host == life.host and life.begin <= row.time <= life.end
+        ]
+        life.passed = max((*life.given, *asked, *(row.last_id for row in rows)), default=0)
+        cuts = [self._cut(row) for row in rows]
+        life.cut = max(cuts) if cuts else None
+
+    def _cut(self, row: Drained) -> Time:
+        """Return before what all that was known is had by who wrote this row."""
+        tombstone = self._record.tombstone(self.topic, row.host)
+        if tombstone is not None:
+            return min(tombstone, row.time)
+        gets = [get.invoke for get in self.answers if get.host == row.host and get.end <= row.time]
+        return max(gets, default=row.time)
+
+
+def _refused_from(control: Operation, answered: list[Operation]) -> Time:
+    """Return from when on the broker refuses a control that got no answer.
+
+    `answered`: those that got one, in the order of their ends.
+    """
+    for other in answered:
+        is_later = other.host == control.host and other.invoke > control.invoke
+        is_newer = (
+            other.epoch is not None and control.epoch is not None and other.epoch > control.epoch
+        )
+        if is_later and (other.process == control.process or is_newer):
+            return other.end
+    return NEVER
+
+
+class Standing:
+    """All subscriptions of a record."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self.subscriptions: dict[Whose, Subscription] = {}
+        for sub in record.of("sub"):
+            if sub.may_have_happened:
+                self.of(sub.client, sub.topic).subs.append(sub)
+        for unsub in record.of("unsub"):
+            if unsub.may_have_happened:
+                self.of(unsub.client, unsub.topic).unsubs.append(unsub)
+        for get in record.answers:
+            if get.named:
+                self.of(get.client, get.named).answers.append(get)
+        for row in record.drained:
+            self.of(row.client, row.topic).drained.append(row)
+        for one in self.subscriptions.values():
+            for operations in (one.subs, one.unsubs, one.answers):
+                operations.sort(key=lambda each: each.end)
+
+    def of(self, client: str, topic: str) -> Subscription:
+        """Return what is recorded of one client and one topic."""
+        if (client, topic) not in self.subscriptions:
+            self.subscriptions[client, topic] = Subscription(self._record, client, topic)
+        return self.subscriptions[client, topic]
+
+    @cached_property
+    def lives(self) -> list[Life]:
+        """Every life."""
+        return [life for one in self.subscriptions.values() for life in one.lives]
+
+    @cached_property
+    def lives_of_topic(self) -> dict[str, list[Life]]:
+        """Every life, by its topic."""
+        found: dict[str, list[Life]] = defaultdict(list)
+        for life in self.lives:
+            found[life.topic].append(life)
+        return found
+
+    @cached_property
+    def given(self) -> dict[Whose, set[int]]:
+        """Of each client and topic the ids that any GET gave it."""
+        return {
+            whose: {id_ for get in one.answers for id_ in get.ids()}
+            for whose, one in self.subscriptions.items()
+        }
+
+    @cached_property
+    def given_publications(self) -> dict[Whose, set[tuple[str, int]]]:
+        """The same: the (producer, counter) of what it was given by name."""
+        return {
+            whose: {
+                (each.producer, each.counter)
+                for get in one.answers
+                for each in get.given
+                if each.producer is not None and each.counter is not None
+            }
+            for whose, one in self.subscriptions.items()
+        }
+
+    @cached_property
+    def nameless(self) -> dict[Whose, set[int]]:
+        """The same: ids under which it was given something that does not say whose it is."""
+        return {
+            whose: {each.id for get in one.answers for each in get.given if each.producer is None}
+            | {id_ for get in one.answers for id_, _ in get.corrupt}
+            for whose, one in self.subscriptions.items()
+        }

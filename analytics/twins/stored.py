@@ -1,0 +1,217 @@
+"""Checks of what stands where: one place a publication, one publication a place, whole batches.
+
+What lives here: what follows from places and tries alone, and `torn_batch`. What must not: what a
+subscriber is owed (owed.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from analytics.twins.record import Evidence, Operation, Publication
+from analytics.twins.run import Run
+from analytics.twins.standing import Life
+
+
+def duplicate_stored(run: Run) -> Iterable[Evidence]:
+    """Find publications that have two places."""
+    at = run.knowledge.at
+    for publication, ids in run.knowledge.places.items():
+        if len(ids) > 1:
+            producer, topic, counter = publication
+            first, second = sorted(ids)[:2]
+            witnesses = (at[topic, first][publication], at[topic, second][publication])
+            fields = {"topic": topic, "producer": producer, "counter": counter}
+            yield run.row(*witnesses, **fields, id=first, other_id=second)
+
+
+def inconsistent_id(run: Run) -> Iterable[Evidence]:
+    """Find places of two publications: by who put them, or by their contents."""
+    found: set[tuple[str, int]] = set()
+    for (topic, id_), publications in run.knowledge.at.items():
+        if len(publications) > 1:
+            found.add((topic, id_))
+            ((producer, _, counter), one), ((other, _, its), two), *_ = publications.items()
+            fields = {"topic": topic, "id": id_, "producer": producer, "counter": counter}
+            yield run.row(one, two, **fields, detail=f"{other} {its}")
+    contents: dict[tuple[str, int], dict[str, Operation]] = defaultdict(dict)
+    for operation in (*run.of("put"), *run.answers):
+        if operation.is_ok:
+            for id_, digest in operation.contents():
+                topic = operation.named or operation.topic
+                contents[topic, id_].setdefault(digest, operation)
+    for (topic, id_), digests in contents.items():
+        if len(digests) > 1 and (topic, id_) not in found:
+            (digest, own), (another, its_own), *_ = digests.items()
+            yield run.row(own, its_own, topic=topic, id=id_, detail=f"{digest} {another}")
+
+
+def overtaken(run: Run) -> Iterable[Evidence]:
+    """Find publications that stand above a later one of their producer (`reordered`).
+
+    A second copy stands above many and is no violation of order: the first one counts.
+    """
+    by_producer: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for producer, topic, counter in run.knowledge.places:
+        by_producer[producer, topic].append(counter)
+    for (producer, topic), counters in by_producer.items():
+        lowest: tuple[int, int] | None = None  # the lowest place of a later counter, and whose
+        for counter in sorted(counters, reverse=True):
+            publication = (producer, topic, counter)
+            id_ = min(run.knowledge.places[publication])
+            if lowest is not None and lowest[0] < id_:
+                other_id, its = lowest
+                one = run.knowledge.at[topic, id_][publication]
+                two = run.knowledge.at[topic, other_id][producer, topic, its]
+                fields = {"topic": topic, "producer": producer, "counter": counter}
+                ids = {"id": id_, "other_id": other_id}
+                yield run.row(one, two, **fields, **ids, detail="producer")
+            if lowest is None or id_ < lowest[0]:
+                lowest = (id_, counter)
+
+
+# --- what nobody put ------------------------------------------------------------------------------
+
+
+def _seen(run: Run) -> Iterator[tuple[Publication, int | None, Operation | None]]:
+    """Yield what was given to somebody or is held by a node: (publication, id, GET), each once."""
+    found: set[tuple[Publication, int | None]] = set()
+    for get in run.answers:
+        for id_, producer, counter in get.given:
+            if producer is not None and counter is not None:
+                sight = ((producer, get.named, counter), id_)
+                if sight not in found:
+                    found.add(sight)
+                    yield *sight, get
+    for row in run.truth:
+        if row.get("kind") == "held":
+            for place in range(row.get("count") or 1):
+                publication = (row["producer"], row["topic"], row["first_counter"] + place)
+                first_id = row.get("first_id")
+                held = (publication, first_id + place if first_id else None)
+                if held not in found:
+                    found.add(held)
+                    yield *held, None
+
+
+def phantom(run: Run) -> Iterable[Evidence]:
+    """Find publications that nobody ever tried to put."""
+    for publication, id_, get in _seen(run):
+        if publication not in run.knowledge.tries:
+            yield _sight(run, publication, id_, get)
+
+
+def aborted_read(run: Run) -> Iterable[Evidence]:
+    """Find publications all of whose tries failed."""
+    for publication, id_, get in _seen(run):
+        tries = run.knowledge.tries.get(publication)
+        if tries and not any(put.may_have_happened for put in tries):
+            yield _sight(run, publication, id_, tries[0], get)
+
+
+def future_read(run: Run) -> Iterable[Evidence]:
+    """Find publications that were given before their first try."""
+    found: set[tuple[Publication, int]] = set()
+    for get in run.answers:
+        for id_, producer, counter in get.given:
+            if producer is None or counter is None:
+                continue
+            publication = (producer, get.named, counter)
+            first = run.knowledge.first_try(publication)
+            is_later = first is not None and first.host == get.host and first.time > get.end
+            if is_later and (publication, id_) not in found:
+                found.add((publication, id_))
+                tries = run.knowledge.may_have_stored(publication)
+                yield _sight(run, publication, id_, get, min(tries, key=lambda put: put.invoke))
+
+
+def _sight(
+    run: Run, publication: Publication, id_: int | None, *operations: Operation | None
+) -> Evidence:
+    producer, topic, counter = publication
+    fields = {"topic": topic, "id": id_, "producer": producer, "counter": counter}
+    return run.row(*operations, **fields)
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def torn_batch(run: Run) -> Iterable[Evidence]:
+    """Find batches that were not stored as one."""
+    batches = Batches(run)
+    if not batches.are_any:
+        return
+    yield from _split(run, batches)
+    yield from _halves(run, batches)
+
+
+class Batches:
+    """Which neighbouring counters every try held together."""
+
+    def __init__(self, run: Run) -> None:
+        self._firsts: set[Publication] = set()
+        self._lasts: set[Publication] = set()
+        self._inside: set[Publication] = set()  # not the last one of some try
+        for put in run.of("put"):
+            if put.may_have_happened and put.counters:
+                counters, whose = put.counters, (put.client, put.topic)
+                self._firsts.add((*whose, counters[0]))
+                self._lasts.add((*whose, counters[-1]))
+                self._inside.update((*whose, counter) for counter in counters[:-1])
+        self.are_any = bool(self._inside)
+
+    def are_bound(self, one: Publication, other: Publication) -> bool:
+        """Whether `other` follows `one`, and every try of either held both."""
+        assert other[2] == one[2] + 1, (one, other)
+        is_together = one in self._inside
+        return is_together and one not in self._lasts and other not in self._firsts
+
+
+def _split(run: Run, batches: Batches) -> Iterator[Evidence]:
+    places, at = run.knowledge.places, run.knowledge.at
+    for publication, ids in places.items():
+        producer, topic, counter = publication
+        after = (producer, topic, counter + 1)
+        its = places.get(after)
+        if not its or not batches.are_bound(publication, after):
+            continue
+        if not any(id_ + 1 in its for id_ in ids):
+            id_, other_id = min(ids), min(its)
+            operations = (at[topic, id_][publication], at[topic, other_id][after])
+            fields = {"topic": topic, "producer": producer, "counter": counter}
+            yield run.row(*operations, **fields, id=id_, other_id=other_id, detail="split")
+
+
+def _halves(run: Run, batches: Batches) -> Iterator[Evidence]:
+    for life in run.standing.lives:
+        for id_ in sorted(life.given):
+            for publication in run.knowledge.at.get((life.topic, id_), {}):
+                producer, topic, counter = publication
+                before, after = (producer, topic, counter - 1), (producer, topic, counter + 1)
+                if batches.are_bound(publication, after):
+                    yield from _half(run, life, publication, id_, after, id_ + 1)
+                if batches.are_bound(before, publication):
+                    yield from _half(run, life, publication, id_, before, id_ - 1)
+
+
+def _half(
+    run: Run, life: Life, given: Publication, id_: int, missing: Publication, place: int
+) -> Iterator[Evidence]:
+    """Yield a row if `missing`, due at `place` beside what stands at `id_`, was never given."""
+    if life.start is None or place <= life.start:
+        return
+    whose = (life.client, life.topic)
+    producer, topic, counter = missing
+    named = run.standing.given_publications[whose]
+    if (given[0], given[2]) not in named and not run.is_application:
+        return  # something else was given there
+    if (producer, counter) in named or place in run.standing.nameless[whose]:
+        return
+    since = run.knowledge.known_since(topic, id_, life.host)
+    has_drained = life.cut is not None and since < life.cut
+    if life.passed >= place or has_drained:
+        fields = {"topic": topic, "producer": producer, "counter": counter}
+        witness = run.knowledge.at[topic, id_][given]
+        detail = f"half {life.client}"
+        yield run.row(witness, life.proof, **fields, other_id=id_, detail=detail)
