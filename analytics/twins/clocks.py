@@ -119,13 +119,14 @@ def _gone_back(
 
 
 def _gone_ahead(run: Run, one: Subscription, sub: Operation) -> Iterator[Evidence]:
-    """Yield a row if a SUB resumes above all that its subscriber can have had."""
-    if not sub.resumed or sub.cursor is None:
+    """Yield a row if a SUB resumes above all that its subscriber can have had.
+
+    Only where the subscription stood before: a SUB that needed two attempts resumes its own first.
+    """
+    life = next((life for life in one.lives if life.covers(sub)), None)
+    if not sub.resumed or sub.cursor is None or life is None or life.start is None:
         return
-    others = [other for other in one.subs if other is not sub and _may_precede(other, sub)]
-    if not others or any(not other.is_ok for other in others):
-        return  # where the subscription began is not known
-    had = max(other.last_id or 0 for other in others)
+    had = life.start
     for get in run.gets_of(one.client, one.topic):
         if _may_precede(get, sub):
             had = max(had, get.asked or 0, *get.ids())

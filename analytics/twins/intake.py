@@ -245,6 +245,10 @@ def _is_number(value: object, most: int = NUMBER_MAX) -> bool:
     return type(value) is int and 0 <= value <= most
 
 
+def _is_id(value: object) -> bool:
+    return _is_number(value) and value != 0
+
+
 def _is_count(value: object) -> bool:
     return _is_number(value, COUNT_MAX)
 
@@ -265,7 +269,7 @@ def _is_item(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 4:
         return False
     first_id, producer, counter, count = value
-    is_run = _is_number(first_id) and _is_number(counter) and _is_count(count) and count >= 1
+    is_run = _is_id(first_id) and _is_number(counter) and _is_count(count) and count >= 1
     return is_run and isinstance(producer, str) and bool(producer)
 
 
@@ -273,7 +277,7 @@ def _is_corrupt(value: object) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 2
-        and _is_number(value[0])
+        and _is_id(value[0])
         and isinstance(value[1], str)
     )
 

@@ -162,7 +162,7 @@ def _undrained(run: Run) -> list[tuple[str, str]]:
         {
             (life.client, life.topic)
             for life in run.standing.lives
-            if life.is_last and life.cut is None
+            if life.is_last and not life.has_drained
         }
     )
 

@@ -253,8 +253,16 @@ class Record:
         return [get for get in self.of("get") if get.is_ok]
 
     def tombstone(self, topic: str, host: str | None) -> Time | None:
-        """Return when the topic's first PUT of the phase `tombstone` was sent; None: none was."""
+        """Return when the topic's first PUT of the phase `tombstone` was sent.
+
+        None: that is not known on `host`; then nothing is known of what was put before.
+        """
         return self._tombstones.get((topic, host))
+
+    @property
+    def has_tombstones(self) -> bool:
+        """Whether the run has a phase in which tombstones are put."""
+        return any(phase.name == "tombstone" for phase in self.phases)
 
     @cached_property
     def _tombstones(self) -> dict[tuple[str, str | None], Time]:
@@ -264,7 +272,7 @@ class Record:
                 begun[phase.host] = min(phase.time, begun.get(phase.host, NEVER))
         found: dict[tuple[str, str | None], Time] = {}
         for put in self.of("put"):
-            if put.host in begun and put.invoke > begun[put.host]:
+            if put.host in begun and put.invoke >= begun[put.host]:
                 key = (put.topic, put.host)
                 found[key] = min(put.invoke, found.get(key, NEVER))
         return found

@@ -24,7 +24,7 @@ class Life:
     `span_begin`: since then no UNSUB may have acted. `proof`: the first one; all times are of its
     host. `start`: only later ids are owed; None: not known. `given`: ids that GETs in the span
     gave. `passed`: the greatest id that it has passed, 0 if none. `cut`: whoever drained here has
-    all that was known before; None: nobody drained.
+    all that was known before; None: nobody drained, or it can't be told.
     """
 
     client: str
@@ -39,6 +39,7 @@ class Life:
     given: set[int] = field(default_factory=set)
     passed: int = 0
     start: int | None = None
+    has_drained: bool = False
     cut: Time | None = None
 
     @property
@@ -182,14 +183,15 @@ class Subscription:
             if row.host == life.host and life.begin <= row.time <= life.end
         ]
         life.passed = max((*life.given, *asked, *(row.last_id for row in rows)), default=0)
-        cuts = [self._cut(row) for row in rows]
-        life.cut = max(cuts) if cuts else None
+        life.has_drained = bool(rows)
+        cuts = [cut for row in rows if (cut := self._cut(row)) is not None]
+        life.cut = max(cuts, default=None)
 
-    def _cut(self, row: Drained) -> Time:
+    def _cut(self, row: Drained) -> Time | None:
         """Return before what all that was known is had by who wrote this row."""
-        tombstone = self._record.tombstone(self.topic, row.host)
-        if tombstone is not None:
-            return min(tombstone, row.time)
+        if self._record.has_tombstones:
+            tombstone = self._record.tombstone(self.topic, row.host)
+            return None if tombstone is None else min(tombstone, row.time)
         gets = [get.invoke for get in self.answers if get.host == row.host and get.end <= row.time]
         return max(gets, default=row.time)
 
