@@ -24,7 +24,7 @@ from analytics.storage import Place, files_in, is_url
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-LAYOUT: Final = 13  # of the cache; raise it with a table's columns, or what is a short history
+LAYOUT: Final = 14  # of the cache; raise it with a table's columns, or what is a short history
 DIRECTORY: Final = "parquet"  # in a run's directory
 MANIFEST: Final = "manifest.json"
 LOCK: Final = ".check.lock"  # stays: to remove it would take it from one that just opened it
@@ -40,17 +40,22 @@ class HistoryError(Exception):
 
 
 def inputs_of(paths: Iterable[Place]) -> list[list[Any]]:
-    """Return name, size in bytes and modification time in ns of each file that is there.
+    """Return name, size in bytes and modification time in ns of each; only the name of one that
+    is not there.
 
     On this machine also the time of its inode's last change, in ns, and the inode's number: whoever
     writes a file can set its modification time back, but not these.
     """
-    stats = [(path.name, path.stat()) for path in paths if path.exists()]
-    return [
-        [name, stat.st_size, stat.st_mtime_ns]
-        + ([stat.st_ctime_ns, stat.st_ino] if isinstance(stat, os.stat_result) else [])
-        for name, stat in stats
-    ]
+    return [[path.name, *_stamps(path)] for path in paths]
+
+
+def _stamps(path: Place) -> list[int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return []
+    of_inode = [stat.st_ctime_ns, stat.st_ino] if isinstance(stat, os.stat_result) else []
+    return [stat.st_size, stat.st_mtime_ns, *of_inode]
 
 
 def write_manifest(cache: Place, inputs: list[list[Any]], intake: "DataclassInstance") -> None:

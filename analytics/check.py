@@ -10,23 +10,21 @@ from pyspark.sql import DataFrame
 from analytics import session
 from analytics.anomalies import CHECKS, Check
 from analytics.cache import held, remedy_named, remedy_of
-from analytics.load import History, Intake, is_short, load
+from analytics.load import History, is_short, load
 from analytics.observations import observe
 from analytics.outcome import reasons_of
-from analytics.pairs import orphans_of
 from analytics.passages import with_passages
 from analytics.progress import OnProgress, step, unheard
 from analytics.room import fullness_named, is_full
 from analytics.schema import EVIDENCE
 from analytics.storage import Place, place_of
 from analytics.verdict import NAMELESS, WITNESS_COUNT_MAX, CheckResult, Operation, Report, Witness
-from analytics.wholeness import Orphans, Wholeness, unproven, wholeness_of
+from analytics.wholeness import Wholeness, unproven, wholeness_of
 from analytics.witnesses import located
 
 # Called at the end, while the history can still be read; returns the report that is final.
 Finish = Callable[[History, Report], Report]
 READING, OBSERVING, REPORTING = "reading", "observing", "reporting"
-RUN_FILE = "run.json: "  # of a reason that has to do with that file
 
 
 def check(
@@ -53,9 +51,8 @@ def check(
         tell(READING, None)
         place = place_of(spark, str(directory))
         history = load(spark, place, tell)
-        orphans = orphans_of(history.tables.puts, history.tables.gets, history.tables.controls)
         truth_damage = history.truth.damage()
-        whole = wholeness_of(damage_of(history.intake, orphans), truth_damage)
+        whole = wholeness_of(history.intake.damage(), truth_damage)
         results = [_told(history, one, whole, tell) for one in CHECKS]
         with step(OBSERVING, tell):
             observations = observe(history)
@@ -69,7 +66,7 @@ def check(
             checks=checks,
             observations=observations,
             reasons=(
-                *(*intake.reasons(), *orphans.reasons(), *doubts),
+                *(*intake.reasons(), *doubts),
                 *(*observations.reasons(), *crashes, *unproven(checks)),
             ),
             lines=intake.lines,
@@ -81,16 +78,6 @@ def check(
             return report
         with step(REPORTING, tell):
             return finish(history, report)
-
-
-def damage_of(intake: Intake, orphans: Orphans) -> Sequence[object]:
-    """Return what is missing of the history, or stands there and is not of this run.
-
-    Without a run.json all lines may have been read that there are, so it does not count.
-    """
-    files = [one for one in intake.unreadable if not one.startswith(RUN_FILE)]
-    wrong = (intake.malformed_lines, intake.foreign_lines, orphans.count)
-    return (*files, *filter(None, wrong))
 
 
 def _told(history: History, one: Check, whole: Wholeness, tell: OnProgress) -> CheckResult:

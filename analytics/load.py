@@ -4,9 +4,8 @@ When what was kept of an earlier reading is believed is said in cache.py.
 """
 
 import json
-import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -16,28 +15,39 @@ from pyspark.sql import functions as F
 
 from analytics import schema
 from analytics.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, write_manifest
+from analytics.files import LINES, PARQUET, Survey, entries_of, survey_of
 from analytics.keeping import InDriver, Keeper, OnDisk, remove_tree
 from analytics.progress import OnProgress, step, telling, unheard
+from analytics.sequence import ROW, examined, leave_out
 from analytics.session import LINES_SHORT_MAX, fit
-from analytics.storage import Place, files_in, for_spark
+from analytics.storage import AS_NAMED, Place, for_spark
+from analytics.strict import BLOCK, STRICTLY, is_one_object, lines_of
 from analytics.tables import Tables, build
 from analytics.truth import Truth, files_of, truth_of
 from analytics.wholeness import TORN_MARK
 
-PARQUET: Final = "history.parquet"  # in a run's directory, instead of history/*.jsonl
-TAIL_BYTES_MAX: Final = 8 * 1024 * 1024  # a GET's answer with 100,000 runs of one is under 6 MB
+EVENTS: Final = "events"  # in the cache: what was read of lines
+BROKEN: Final = "broken"  # in the cache: operations that are left out; there if there are any
+LINES_ENDING: Final = ".jsonl"
 EXAMPLE_CHARACTERS_MAX: Final = 120
 LINE_BYTES: Final = 300  # of a history's line, about: a guess at their number before any is read
 ROW_BYTES: Final = 10  # of the same line in Parquet, about
 APPLICATION: Final = "application"  # `recorded_by` in run.json
+# `items` and `corrupt` as texts, to see which of what is in them are numbers.
+FORM: Final = "items ARRAY<STRING>, corrupt ARRAY<STRING>"
+ITEM_FORM: Final = r'(?s)^\[\d{1,16},".*",\d{1,16},\d{1,16}\]$'
+BAD_ITEM_FORM: Final = r'(?s)^\[\d{1,16},".*"\]$'
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
     """What was read, and what is wrong with it.
 
-    `unreadable` names files with the reason. `example` is the smallest malformed line, with its
-    file. `foreign_lines` carry another run's id than run.json.
+    `holes`: what is missing of the record, or can't be believed, beside lines: what rests on
+    something's absence is then no proof. `unvouched`: why nothing says that all of it is there.
+    `remarks` are no reasons. `example` is the smallest malformed line, with its file.
+    `foreign_lines` carry another run's id than run.json, or another process than their file.
+    `parts`: the files that were read. `has_broken`: some operations are left out.
     """
 
     run_id: str
@@ -46,16 +56,33 @@ class Intake:
     malformed_lines: int = 0
     foreign_lines: int = 0
     example: str = ""
-    unreadable: tuple[str, ...] = ()
+    foreign_example: str = ""
+    holes: tuple[str, ...] = ()
+    unvouched: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    has_broken: bool = False
 
-    def reasons(self) -> tuple[str, ...]:
-        """Return why a history like this can't be called valid; empty if nothing speaks against."""
-        found = [f"unreadable: {one}" for one in self.unreadable]
+    @property
+    def is_of_lines(self) -> bool:
+        """Whether the history is kept as lines, not as Parquet."""
+        return not any(part.startswith(f"{PARQUET}/") for part in self.parts)
+
+    def damage(self) -> tuple[str, ...]:
+        """Return what is missing of the history; empty if it is whole."""
+        found = list(self.holes)
         if self.malformed_lines:
             found.append(f"{self.malformed_lines} malformed lines, such as {self.example}")
         if self.foreign_lines:
-            found.append(f"{self.foreign_lines} lines are of another run than {self.run_id}")
+            found.append(
+                f"{self.foreign_lines} lines are of another run than {self.run_id}, or of another"
+                f" process than their file, such as {self.foreign_example}"
+            )
         return tuple(found)
+
+    def reasons(self) -> tuple[str, ...]:
+        """Return why a history like this can't be called valid; empty if nothing speaks against."""
+        return (*self.damage(), *self.unvouched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,41 +100,23 @@ class History:
     is_application: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Survey:
-    """The input files as they stand on disk, before any line is parsed."""
-
-    run_id: str
-    readable: tuple[Place, ...]
-    unreadable: tuple[str, ...]
-    torn_lines: int
-    is_parquet: bool
-
-
 def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> History:
     """Return the history of the run in `directory`, from its cache if that is still true.
 
     `tell` hears of each table that is made. Raises HistoryError when there is no history to read.
     """
-    survey = _survey(directory)
     cache = directory / DIRECTORY
-    inputs = inputs_of((directory / "run.json", *survey.readable, *files_of(directory)))
-    size_bytes = sum(size for _name, size, *_times in inputs)
+    inputs = inputs_of((directory / "run.json", *entries_of(directory), *files_of(directory)))
+    size_bytes = sum(size for _name, size, *_times in filter(_has_size, inputs))
     intake = kept_intake(cache, inputs, Intake)
     is_fresh = intake is None
     if intake is None:
         remove_tree(cache)
-        if not survey.is_parquet:
-            fit(spark, size_bytes // LINE_BYTES, size_bytes)
-        take = _count if survey.is_parquet else _convert
-        with step("events", tell):
-            intake = take(spark, survey, cache / "events")
+        intake = _taken_in(spark, directory, size_bytes, tell)
     is_short = fit(spark, intake.lines, size_bytes)
-    events = _rows(spark, survey) if survey.is_parquet else _events(spark, cache / "events")
-    if survey.is_parquet and intake.malformed_lines:
-        events = events.where(~_is_malformed_row())
-    if intake.foreign_lines:  # what happened in another run proves nothing of this one
-        events = events.where(F.col("run_id") == intake.run_id)
+    events = _events(spark, directory, intake)
+    if intake.has_broken:
+        events = leave_out(events, _read(spark, cache / BROKEN, schema.BROKEN))
     keeper = InDriver(spark, cache) if is_short else OnDisk(spark, cache, is_fresh)
     if is_short:
         events = keeper.table("events_in_driver", events)
@@ -119,6 +128,33 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     return History(intake, events, tables, keeper, truth, is_application)
 
 
+def _has_size(stamps: list[Any]) -> bool:
+    return len(stamps) > 1  # what is not there has none
+
+
+def _taken_in(spark: SparkSession, directory: Place, size_bytes: int, tell: OnProgress) -> Intake:
+    """Read the history, keep its events, and look for what is missing of it."""
+    cache = directory / DIRECTORY
+    with step("files", tell):
+        survey = survey_of(directory)
+    if not survey.readable:
+        found = "; ".join(survey.holes) or "no *.jsonl files"
+        raise HistoryError(f"no history to read in {directory / LINES}: {found}")
+    if not survey.is_parquet:
+        fit(spark, size_bytes // LINE_BYTES, size_bytes)
+    take = _count if survey.is_parquet else _convert
+    with step("events", tell):
+        intake = take(spark, survey, cache / EVENTS)
+    fit(spark, intake.lines, size_bytes)
+    with step("sequences", tell):
+        events = _events(spark, directory, intake, is_ordered=True)
+        wrong = examined(events, intake.is_of_lines)
+        if wrong.broken is not None:
+            wrong.broken.write.parquet(for_spark(cache / BROKEN))
+    holes = (*intake.holes, *wrong.holes)
+    return replace(intake, holes=holes, has_broken=wrong.broken is not None)
+
+
 def is_short(directory: Path | str) -> bool:
     """Return whether a run's history looks short, before there is a session to read it with."""
     sizes = [
@@ -128,39 +164,70 @@ def is_short(directory: Path | str) -> bool:
     return 0 < sum(map(sum, sizes)) <= LINES_SHORT_MAX
 
 
-def _rows(spark: SparkSession, survey: _Survey) -> DataFrame:
-    """Return the rows of a history that is kept as Parquet; columns that it lacks are null."""
-    paths = [for_spark(path) for path in survey.readable]
-    return spark.read.schema(schema.EVENT).parquet(*paths)
+def _events(
+    spark: SparkSession, directory: Place, intake: Intake, is_ordered: bool = False
+) -> DataFrame:
+    """Return the events of the run, without what is malformed or of another run or process.
+
+    `is_ordered`: those of lines have `block` and `row`, the order in which they stand.
+    """
+    if intake.is_of_lines:
+        kept = directory / DIRECTORY / EVENTS
+        if not is_ordered:
+            return _read(spark, kept, schema.EVENT)
+        ordered = _read(spark, kept, f"{schema.EVENT}, {BLOCK} BIGINT")
+        return ordered.select("*", F.col("_metadata.row_index").alias(ROW))
+    rows = _read(spark, [directory / name for name in intake.parts], schema.EVENT)
+    if intake.malformed_lines:
+        rows = rows.where(~_is_malformed())
+    # What happened in another run proves nothing of this one.
+    return rows.where(F.col("run_id") == intake.run_id) if intake.foreign_lines else rows
 
 
-def _events(spark: SparkSession, path: Place) -> DataFrame:
-    return spark.read.schema(schema.EVENT).parquet(str(path))
+def _read(spark: SparkSession, places: Place | Sequence[Place], columns: str) -> DataFrame:
+    """Return a table of Parquet; columns that it lacks are null."""
+    paths = [for_spark(one) for one in (places if isinstance(places, Sequence) else [places])]
+    return spark.read.options(**AS_NAMED).schema(columns).parquet(*paths)
 
 
 def parse(lines: DataFrame) -> DataFrame:
     """Return `lines` (`value`: a line's text) as events, with `malformed` and `value` kept.
 
-    A line is malformed when it is no JSON object, a field has the wrong type, or one that the
-    checks rely on is missing: they may then not be believed, so the verdict becomes unknown.
+    A line is malformed when it is no JSON object, or only to a lenient parser, a field has the
+    wrong type, one that the checks rely on is missing, or is one that no recorder writes: they may
+    then not be believed, so the verdict becomes unknown.
     """
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "unparsed"}
-    line = F.from_json("value", f"{schema.LINE}, unparsed STRING", options)
+    line = F.from_json("value", f"{schema.LINE}, unparsed STRING", STRICTLY)
     fields = lines.where(F.trim("value") != "").withColumn("line", line)
-    events = fields.select(*lines.columns, "line.*")
-    # Whatever follows the first object of a line (a write after a torn one), the parser ignores.
-    alone = F.size(
-        F.from_json(F.concat(F.lit("["), "value", F.lit("]")), "ARRAY<STRUCT<f: STRING>>")
-    )
-    is_text = F.is_valid_utf8("value") & F.coalesce(alone == 1, F.lit(False))
-    lacks = F.coalesce(_lacks() | _is_beyond() | _has_bad_arrays(), F.lit(True))
-    malformed = F.col("unparsed").isNotNull() | ~is_text | lacks
-    return (
-        events.withColumn("malformed", malformed)
+    form = F.from_json("value", FORM, STRICTLY)
+    events = fields.withColumn("form", form).select(*lines.columns, "form", "line.*")
+    is_strict = is_one_object(schema.texts(schema.LINE))
+    is_sound = F.col("unparsed").isNull() & is_strict & ~_has_bad_arrays()
+    typed = (
+        events.withColumn("is_sound", F.coalesce(is_sound, F.lit(False)))
         .withColumn("items", F.transform("items", _item))
         .withColumn("corrupt", F.transform("corrupt", _bad_item))
-        .drop("unparsed")
     )
+    return typed.withColumn("malformed", ~F.col("is_sound") | _is_malformed()).drop(
+        "unparsed", "form", "is_sound"
+    )
+
+
+def _has_bad_arrays() -> Column:
+    """Return whether a line's `items` or `corrupt` are not as the history's format has them."""
+
+    def any_of(array: str, form: str, size: int) -> Column:
+        texts = F.col("form")[array]
+        wrong = F.exists(texts, lambda text: ~F.coalesce(text.rlike(form), F.lit(False)))
+        sizes = F.exists(array, lambda one: ~F.coalesce(F.size(one) == size, F.lit(False)))
+        return F.coalesce(wrong | sizes, F.lit(False))
+
+    return any_of("items", ITEM_FORM, 4) | any_of("corrupt", BAD_ITEM_FORM, 2)
+
+
+def _is_malformed() -> Column:
+    """Return whether an event lacks something, or has what no recorder writes."""
+    return F.coalesce(_lacks() | _is_beyond() | _has_wrong_runs(), F.lit(True))
 
 
 def _lacks() -> Column:
@@ -172,7 +239,8 @@ def _lacks() -> Column:
         F.col("run_id").isNull() | F.col("process").isNull() | F.col("t_ns").isNull(),
         ~F.coalesce(F.col("type").isin(*schema.TYPES), F.lit(False)),
         ~F.coalesce(F.col("f").isin(*schema.FUNCTIONS), F.lit(False)),
-        operation & F.col("op_id").isNull(),
+        ~F.coalesce(F.col("op_id").between(1, schema.NUMBER_MAX), F.lit(False)),
+        ~operation & (F.col("type") != "info"),
         operation & invoke & F.col("client_id").isNull(),
         operation & invoke & ~get & F.col("topic").isNull(),
         put & invoke & F.col("counter").isNull(),
@@ -214,9 +282,12 @@ def _has_number_beyond() -> Column:
 
     Plain comparisons: Parquet's statistics answer them without a look at the rows.
     """
-    numbers = ("counter", "count", "first_id", "last_id", "cursor", "asked", "epoch", "redelivered")
+    numbers = ("first_id", "last_id", "cursor", "asked", "epoch", "redelivered", "bytes")
+    from_one = ("counter", "max_count", "max_bytes")
     beyond = [(F.col(one) < 0) | (F.col(one) > schema.NUMBER_MAX) for one in numbers]
-    return reduce(lambda left, right: left | right, beyond, F.col("count") > schema.COUNT_MAX)
+    beyond += [(F.col(one) < 1) | (F.col(one) > schema.NUMBER_MAX) for one in from_one]
+    beyond += [(F.col("count") < 0) | (F.col("count") > schema.COUNT_MAX)]
+    return reduce(lambda left, right: left | right, beyond)
 
 
 def _has_all_digests() -> Column:
@@ -225,44 +296,51 @@ def _has_all_digests() -> Column:
     return digits & ((F.col("f") == "put") | (ids == F.col("count")))
 
 
-def _has_bad_arrays() -> Column:
-    """Return whether a line's `items` or `corrupt` are not as the history's format has them."""
-    item_bounds = {0: schema.NUMBER_MAX, 2: schema.NUMBER_MAX, 3: schema.COUNT_MAX}
-    items = F.exists("items", lambda item: ~_whole(item, item_bounds, 4))
-    corrupt = F.exists("corrupt", lambda bad: ~_whole(bad, {0: schema.NUMBER_MAX}, 2))
-    return F.coalesce(items, F.lit(False)) | F.coalesce(corrupt, F.lit(False))
+def _has_wrong_runs() -> Column:
+    """Return whether an operation's runs of ids or counters are not what its count says."""
+    put, ok = F.col("f") == "put", F.col("type") == "ok"
+    ids = F.col("last_id") - F.col("first_id") + 1
+    wrong = put & ((F.col("count") < 1) | (ok & (F.col("first_id") > 0) & (ids != F.col("count"))))
+    brings = (F.col("f") == "get") & ok & F.col("digests").isNull()
+    brought = _brought()
+    is_other = F.when(brings, ~F.coalesce(F.col("count"), F.lit(0)).eqNullSafe(brought))
+    holds = _has_holes() | F.coalesce(is_other, F.lit(False))
+    return F.coalesce(wrong, F.lit(False)) | holds
 
 
-def _is_malformed_row() -> Column:
-    """Return whether a row of a history in Parquet lacks something: the types are the file's."""
-    return F.coalesce(_lacks() | _is_beyond() | _has_holes(), F.lit(True))
+def _brought() -> Column:
+    """Return how many publications an answer's runs have together, null if one says nothing."""
+    zero = F.lit(0).cast("bigint")
+    items = F.coalesce("items", F.array())
+    # Most have one run, and a look at it is cheaper than a loop.
+    single = F.get("items", F.lit(0))["count"]
+    many = F.aggregate(items, zero, lambda total, item: total + item["count"])
+    of_items = F.when(F.size(items) == 1, single).otherwise(many)
+    return of_items + F.coalesce(F.size("corrupt"), F.lit(0))
 
 
 def _has_holes() -> Column:
-    """Return whether a number is missing in a row's arrays, or one that no recorder writes."""
+    """Return whether something is missing in a row's arrays, or is one that no recorder writes."""
 
-    def lacks(array: str, *names: str) -> Column:
+    def lacks(array: str, bounds: Mapping[str, tuple[int, int]], text: str) -> Column:
         def any_of(one: Column) -> Column:
-            bounds = {"count": schema.COUNT_MAX}
-            numbers = (one[name].between(0, bounds.get(name, schema.NUMBER_MAX)) for name in names)
+            numbers = (one[name].between(*within) for name, within in bounds.items())
             whole = reduce(lambda left, right: left & right, numbers)
-            return ~F.coalesce(whole, F.lit(False))
+            return ~F.coalesce(whole & one[text].isNotNull(), F.lit(False))
 
-        # Most have one run, and a look at it is cheaper than a loop.
         single = any_of(F.get(array, F.lit(0)))
         return F.when(F.size(array) == 1, single).otherwise(F.exists(array, any_of))
 
-    items = lacks("items", "first_id", "counter", "count")
-    return F.coalesce(items, F.lit(False)) | F.coalesce(lacks("corrupt", "id"), F.lit(False))
-
-
-def _whole(array: Column, bounds: Mapping[int, int], size: int) -> Column:
-    """Return whether an array has `size` places, and numbers up to `bounds` in these of them."""
-    numbers = (
-        F.get(array, place).try_cast("bigint").between(0, most) for place, most in bounds.items()
+    item = {
+        "first_id": (0, schema.NUMBER_MAX),  # an id 0 is what a broker may do wrong (`reordered`)
+        "counter": (1, schema.NUMBER_MAX),
+        "count": (1, schema.COUNT_MAX),
+    }
+    items, bad = (
+        lacks("items", item, "producer"),
+        lacks("corrupt", {"id": item["first_id"]}, "reason"),
     )
-    whole = reduce(lambda left, right: left & right, numbers, F.size(array) == size)
-    return F.coalesce(whole, F.lit(False))
+    return F.coalesce(items, F.lit(False)) | F.coalesce(bad, F.lit(False))
 
 
 def _item(item: Column) -> Column:
@@ -282,66 +360,6 @@ def _bad_item(bad: Column) -> Column:
     )
 
 
-def _survey(directory: Place) -> _Survey:
-    unreadable: list[str] = []
-    readable: list[Place] = []
-    torn_lines = 0
-    parquet = files_in(directory / PARQUET, "*.parquet")
-    if parquet:
-        run_id = _run_id(directory / "run.json", unreadable)
-        return _Survey(run_id, parquet, tuple(unreadable), 0, is_parquet=True)
-    for path in files_in(directory / "history", "*.jsonl"):
-        try:
-            torn_lines += _is_torn(path)
-            readable.append(path)
-        except OSError as error:
-            unreadable.append(f"{path.name}: {error.strerror}")
-    if not readable:
-        found = "; ".join(unreadable) or "no *.jsonl files"
-        raise HistoryError(f"no history to read in {directory / 'history'}: {found}")
-    run_id = _run_id(directory / "run.json", unreadable)
-    unreadable += _absent(directory / "run.json", readable)
-    return _Survey(run_id, tuple(readable), tuple(unreadable), torn_lines, is_parquet=False)
-
-
-def _is_torn(path: Place) -> bool:
-    """Return whether the file's last line was cut off while it was written."""
-    with path.open("rb") as file:
-        size_bytes = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size_bytes - TAIL_BYTES_MAX))
-        tail = file.read()
-    last_line = tail[tail.rfind(b"\n") + 1 :]
-    if not last_line.strip() or last_line.endswith(TORN_MARK.encode()):
-        return False  # a marked line is counted where lines are read
-    try:
-        json.loads(last_line)
-    except (ValueError, RecursionError):
-        return True
-    return False
-
-
-def _run_id(path: Place, unreadable: list[str]) -> str:
-    try:
-        return str(json.loads(path.read_bytes())["run_id"])
-    except OSError as error:
-        unreadable.append(f"{path.name}: {error.strerror}")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        unreadable.append(f"{path.name}: no `run_id`: {error!r}")
-    return ""
-
-
-def _absent(run_file: Place, readable: Iterable[Place]) -> list[str]:
-    """Return what is wrong with the files: one that run.json names, and that is not there."""
-    try:
-        named = json.loads(run_file.read_bytes()).get("history", [])
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return []  # `_run_id` has said so
-    if not isinstance(named, list):
-        return [f"{run_file.name}: `history` is no list of names"]
-    gone = {str(name) for name in named} - {path.name for path in readable}
-    return [f"{name}: run.json names it, and it is not there" for name in sorted(gone)]
-
-
 def _is_application(path: Place) -> bool:
     """Return whether `path` (run.json) says so; one that can't be read has been reported."""
     try:
@@ -350,14 +368,14 @@ def _is_application(path: Place) -> bool:
         return False
 
 
-def _count(spark: SparkSession, survey: _Survey, _target: Place) -> Intake:
+def _count(spark: SparkSession, survey: Survey, _target: Place) -> Intake:
     """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
-    rows = _rows(spark, survey)
+    rows = _read(spark, survey.readable, schema.EVENT)
     # One expression of all rules is dear for every row. Nearly every history is whole in its
     # numbers and arrays, which two short questions prove: that is 19 processor seconds for 10
     # million operations, not 25.
-    is_whole = not any(rows.where(one).count() for one in (_has_number_beyond(), _has_holes()))
-    malformed = F.coalesce(_lacks(), F.lit(True)) if is_whole else _is_malformed_row()
+    is_whole = not any(rows.where(one).count() for one in (_has_number_beyond(), _has_wrong_runs()))
+    malformed = F.coalesce(_lacks(), F.lit(True)) if is_whole else _is_malformed()
     rows = rows.withColumn("malformed", malformed)
     where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))
     foreign = ~F.col("malformed") & (F.col("run_id") != survey.run_id)
@@ -365,42 +383,67 @@ def _count(spark: SparkSession, survey: _Survey, _target: Place) -> Intake:
         F.count(F.lit(1)).alias("lines"),
         F.count_if("malformed").alias("malformed"),
         F.count_if(foreign).alias("foreign"),
+        F.min(F.when(F.col("malformed"), where)).alias("example"),
+        F.min(F.when(foreign, where)).alias("foreign_example"),
     ).first()
     assert counts is not None, "an aggregate without groups has one row"
-    bad = rows.where("malformed").select(where.alias("example")).first() if counts[1] else None
-    return _intake(survey, counts.asDict() | {"torn": 0, "example": bad and bad.example})
+    intake = _intake(survey, counts.asDict() | {"marked": 0, "cut": 0})
+    if survey.lines in (None, intake.lines):
+        return intake
+    said = f"{PARQUET} has {intake.lines} rows, and run.json says {survey.lines}"
+    return replace(intake, holes=(*intake.holes, said))
 
 
-def _convert(spark: SparkSession, survey: _Survey, target: Place) -> Intake:
+def _convert(spark: SparkSession, survey: Survey, target: Place) -> Intake:
     """Write the readable lines to `target` as events; count all lines on the way."""
-    paths = [for_spark(path) for path in survey.readable]
-    text = spark.read.text(paths).select("value", F.col("_metadata.file_name").alias("file"))
-    shown = F.substring("value", 1, EXAMPLE_CHARACTERS_MAX)
-    torn = F.col("malformed") & F.col("value").endswith(TORN_MARK)
-    example = F.when(F.col("malformed") & ~torn, F.concat_ws(": ", "file", shown))
-    foreign = ~F.col("malformed") & (F.col("run_id") != survey.run_id)
+    parsed = parse(lines_of(spark, survey.readable))
+    marked = F.col("malformed") & F.col("value").endswith(TORN_MARK)
+    cut = F.col("malformed") & ~marked & _is_tail(survey)
+    shown = F.concat_ws(": ", "file", F.substring("value", 1, EXAMPLE_CHARACTERS_MAX))
+    is_other = F.concat("process", F.lit(LINES_ENDING)) != F.col("file")
+    if survey.run_id:
+        is_other = is_other | (F.col("run_id") != survey.run_id)
+    foreign = ~F.col("malformed") & is_other
     counted = Observation("intake")
-    events = parse(text).observe(
+    events = parsed.withColumn("foreign", foreign).observe(
         counted,
         F.count(F.lit(1)).alias("lines"),
         F.count_if("malformed").alias("malformed"),
-        F.count_if(torn).alias("torn"),
-        F.count_if(foreign).alias("foreign"),
-        F.min(example).alias("example"),
+        F.count_if(marked).alias("marked"),
+        F.count_if(cut).alias("cut"),
+        F.count_if("foreign").alias("foreign"),
+        F.min(F.when(F.col("malformed") & ~marked & ~cut, shown)).alias("example"),
+        F.min(F.when(F.col("foreign"), shown)).alias("foreign_example"),
     )
-    kept = events.where(~F.col("malformed")).drop("malformed", "value", "file")
-    kept.write.options(**schema.PLAIN).parquet(str(target))
+    kept = events.where(~F.col("malformed") & ~F.col("foreign"))
+    columns = kept.drop("malformed", "foreign", "value", "file")
+    columns.write.options(**schema.PLAIN).parquet(for_spark(target))
     return _intake(survey, counted.get)
 
 
-def _intake(survey: _Survey, counts: Mapping[str, Any]) -> Intake:
-    torn_lines = survey.torn_lines + counts["torn"]
+def _is_tail(survey: Survey) -> Column:
+    """Return whether a line is the one that a killed process was writing last."""
+    if not survey.tails:
+        return F.lit(False)
+    tails = [f"{digest} {name}" for name, digest in survey.tails]
+    digest = F.md5(F.col("value").cast("binary"))
+    # Of a malformed line alone: to digest all of them would take as long as to read them.
+    return F.when(F.col("malformed"), F.concat_ws(" ", digest, F.col("file")).isin(tails))
+
+
+def _intake(survey: Survey, counts: Mapping[str, Any]) -> Intake:
+    cut = min(counts["cut"], len(survey.tails))  # more of them are copies that have an end
+    prefix = f"{PARQUET}/" if survey.is_parquet else f"{LINES}/"
     return Intake(
         run_id=survey.run_id,
         lines=counts["lines"],
-        torn_lines=torn_lines,
-        malformed_lines=counts["malformed"] - torn_lines,
-        foreign_lines=counts["foreign"] if survey.run_id else 0,
+        torn_lines=counts["marked"] + cut,
+        malformed_lines=counts["malformed"] - counts["marked"] - cut,
+        foreign_lines=counts["foreign"],
         example=counts["example"] or "",
-        unreadable=survey.unreadable,
+        foreign_example=counts["foreign_example"] or "",
+        holes=survey.holes,
+        unvouched=survey.unvouched,
+        remarks=survey.remarks,
+        parts=tuple(f"{prefix}{place.name}" for place in survey.readable),
     )

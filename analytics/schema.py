@@ -17,7 +17,7 @@ LINE: Final = (
     " items ARRAY<ARRAY<STRING>>, corrupt ARRAY<ARRAY<STRING>>, error STRING, attempt BIGINT,"
     " duplicate BOOLEAN, phase STRING, epoch BIGINT, resumed BOOLEAN, cursor BIGINT,"
     " digests STRING, invoke_ns BIGINT, asked BIGINT,"
-    " handed_apart BOOLEAN, redelivered BIGINT"
+    " handed_apart BOOLEAN, redelivered BIGINT, max_count BIGINT, max_bytes BIGINT, bytes BIGINT"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"
@@ -37,6 +37,8 @@ PLAIN: Final = {
         *(f"pieces.list.element.{name}" for name in ("first", "last", "shift")),
     )
 }
+
+BROKEN: Final = "process STRING, op_id BIGINT"  # operations that are left out
 
 # A line of a node's truth; which fields a row has depends on its `kind`.
 TRUTH: Final = (
@@ -72,6 +74,12 @@ EVIDENCE: Final = (
     ("detail", "STRING"),
     ("operations", f"ARRAY<{OPERATION}>"),  # the operations that prove it
 )
+
+
+def texts(columns: str) -> list[str]:
+    """Return the names of those of `columns` (`LINE`, `TRUTH`) that are texts."""
+    fields = (field.strip().split(" ") for field in columns.split(","))
+    return [name for name, kind in fields if kind == "STRING"]
 
 
 def evidence(**columns: Column) -> list[Column]:

@@ -7,7 +7,7 @@ What must not: what the files mean.
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -72,6 +72,14 @@ class RemotePath:
     def exists(self) -> bool:
         """Return whether there is something under this path."""
         return bool(self._asked(lambda files, path: files.exists(path)))
+
+    def is_file(self) -> bool:
+        """Return whether it is there and no directory."""
+        return bool(
+            self._asked(
+                lambda files, path: files.exists(path) and files.getFileStatus(path).isFile()
+            )
+        )
 
     def stat(self) -> Stat:
         """Return size and modification time."""
@@ -165,9 +173,26 @@ class _Stream(io.RawIOBase):
 Place = Path | RemotePath
 
 
+# For a reader's `options`: paths are names, whatever they have in them (`[a]`, `*`), no patterns.
+AS_NAMED: Final = {"__globPaths__": "false"}
+
+
 def for_spark(place: Place) -> str:
-    """Return how Spark is told of a file: with what a URI would escape (a space) as it is."""
-    return str(place) if isinstance(place, RemotePath) else f"file:{place.resolve()}"
+    """Return how Spark is told of a file: with what a URI would escape (a space) as it is.
+
+    Who reads it needs `AS_NAMED` besides.
+    """
+    return str(place) if isinstance(place, RemotePath) else f"file:{place.absolute()}"
+
+
+def escaped_names(spark: SparkSession, places: Iterable[Place]) -> dict[str, str]:
+    """Return the names that Spark's `_metadata.file_name` has otherwise: as a URI has them."""
+    jvm = spark._jvm
+    assert jvm is not None, "Spark has been stopped"
+    path_of = jvm.org.apache.hadoop.fs.Path
+    escaped = {path_of(for_spark(one)).toUri().getRawPath(): one.name for one in places}
+    names = {path.rpartition("/")[2]: name for path, name in escaped.items()}
+    return {spelt: name for spelt, name in names.items() if spelt != name}
 
 
 def files_in(directory: Place, pattern: str) -> tuple[Place, ...]:

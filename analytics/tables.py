@@ -51,7 +51,7 @@ from analytics.runs import (
     one_host,
 )
 from analytics.schema import DIGEST_DIGITS, HANDLINGS, KEY, operation
-from analytics.truth import Truth
+from analytics.truth import Truth, sound
 
 TICK_NS: Final = 1_000_000
 
@@ -111,7 +111,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
         places=places,
         controls=controls,
         leaders=keep("leaders", leaders_of(tallies)),
-        truth=keep("truth", truth.rows.where(~F.col("malformed")).drop("malformed")),
+        truth=keep("truth", sound(truth.rows)),
         nodes=keep("nodes", truth.nodes),
         unclear_gets=keep("unclear_gets", with_had_id(only(answers, doubts.sessions, SESSION))),
         unclear_places=unclear,

@@ -4,7 +4,8 @@ What lives here: reading those files, and saying what is missing of them. What m
 nodes, or holding acknowledgments against them (anomalies/).
 
 `run.json` says which nodes there were (`nodes`) and whose disks were to be read (`truth.nodes`). A
-run that was never to collect any is judged without; one that was, and has not, is in doubt.
+run that was never to collect any is judged without; one that was, and has not, is in doubt. What
+else stands in `truth/` is not read.
 """
 
 import json
@@ -17,7 +18,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from analytics import schema
-from analytics.storage import Place, for_spark
+from analytics.files import strictly
+from analytics.storage import Place, files_in
+from analytics.strict import BLOCK, FILE, STRICTLY, VALUE, is_one_object, lines_of, no_lines
 from analytics.verdict import NOT_COLLECTED
 
 # kind -> the fields without which a row of it says nothing.
@@ -29,6 +32,18 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "counter": ("topic", "producer", "counter"),
     "leadership": ("term",),
 }
+# The least that each of the numbers can be.
+NUMBERS: Final[Mapping[str, int]] = {
+    "index": 0,
+    "term": 0,
+    "first_id": 1,
+    "first_counter": 1,
+    "count": 1,
+    "last_id": 0,
+    "floor_id": 0,
+    "counter": 1,
+}
+ENDING: Final = ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +51,8 @@ class Truth:
     """The truth of a run: `rows` as in `schema.TRUTH`, `nodes` as in `schema.NODES`.
 
     `members`: all nodes by name, as far as run.json says. `missing`: nodes whose disks were to be
-    read and have no file. `is_there`: any has one.
+    read and have no file. `is_there`: any has one. `unread`: what else stands there. `files`: the
+    names of those that were read.
     """
 
     rows: DataFrame
@@ -44,6 +60,8 @@ class Truth:
     members: tuple[str, ...] = ()
     is_there: bool = False
     missing: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
     @property
     def not_judged(self) -> str | None:
@@ -60,43 +78,100 @@ class Truth:
         )
 
     def damage(self) -> tuple[str, ...]:
-        """Return what can't be read of what is there; empty if all of it could be."""
-        malformed = self.rows.where("malformed").count() if self.is_there else 0
-        return (f"{malformed} malformed lines in truth",) if malformed else ()
+        """Return what is missing, or is not to be believed, of what is there; empty if nothing."""
+        counts = self.rows.groupBy("file").agg(
+            F.count_if("malformed").alias("malformed"),
+            F.count_if("foreign").alias("foreign"),
+            F.count_if(~F.col("malformed") & ~F.col("foreign")).alias("sound"),
+            F.count_if((F.col("kind") == "state") & ~F.col("malformed")).alias("states"),
+        )
+        of_file = {row["file"]: row for row in counts.collect()} if self.files else {}
+        why = "it is of no node whose disk was to be read"
+        found = [f"truth/{name} is not read: {why}" for name in self.unread]
+        for name in self.files:
+            row = of_file.get(name)
+            said = f"truth/{name}"
+            if row is None:
+                found.append(f"{said} has no row")
+                continue
+            if row.malformed:
+                found.append(f"{said}: {row.malformed} malformed lines")
+            if row.foreign:
+                found.append(f"{said}: {row.foreign} rows are of another run or node")
+            if not row.states:
+                found.append(f"{said} has no state")
+        return tuple(found)
 
 
 def none(spark: SparkSession, members: Iterable[str] = ()) -> Truth:
     """Return the truth of a run that has none."""
-    return Truth(parsed(_no_lines(spark)), _nodes(spark, []), tuple(sorted(members)))
+    return Truth(parsed(no_lines(spark)), _nodes(spark, []), tuple(sorted(members)))
 
 
 def truth_of(spark: SparkSession, directory: Place) -> Truth:
     """Return the truth of the run in `directory`."""
-    files = files_of(directory)
     run_id, members, expected = _announced(directory / "run.json")
-    collected = {file.stem for file in files}
-    if not collected and not expected:
-        return none(spark, members)
-    uris = [for_spark(file) for file in files]
-    lines = spark.read.text(uris) if uris else _no_lines(spark)
-    names = tuple(sorted(members | collected | expected))
+    entries = files_of(directory)
+    files = [one for one in entries if _node_of(one.name) in expected and one.is_file()]
+    unread = tuple(one.name for one in entries if one not in files)
+    collected = {_node_of(one.name) for one in files}
+    lines = lines_of(spark, files) if files else no_lines(spark)
+    rows = parsed(lines)
+    if run_id:
+        is_foreign = F.col("run_id") != run_id
+        rows = rows.withColumn("foreign", ~F.col("malformed") & (is_foreign | F.col("foreign")))
+    names = tuple(sorted(members | expected))
     nodes = [(run_id, node, node in collected) for node in names]
     missing = tuple(sorted(expected - collected))
-    return Truth(parsed(lines), _nodes(spark, nodes), names, bool(collected), missing)
+    kept = tuple(one.name for one in files)
+    return Truth(rows, _nodes(spark, nodes), names, bool(collected), missing, unread, kept)
 
 
 def files_of(directory: Place) -> tuple[Place, ...]:
-    """Return the files of a run's truth, one a node."""
-    return tuple(sorted((directory / "truth").glob("*.jsonl")))
+    """Return all that stands where a run's truth is: a file a node, and what does not belong."""
+    return files_in(directory / "truth", "*")
+
+
+def _node_of(name: str) -> str:
+    """Return whose truth a file of this name is, "" if nobody's."""
+    return name.removesuffix(ENDING) if name.endswith(ENDING) else ""
 
 
 def parsed(lines: DataFrame) -> DataFrame:
-    """Return `lines` (`value`: a line's text) as rows of `schema.TRUTH`, with `malformed`."""
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "unparsed"}
-    line = F.from_json("value", f"{schema.TRUTH}, unparsed STRING", options)
-    rows = lines.where(F.trim("value") != "").select(line.alias("line")).select("line.*")
+    """Return `lines` (`value`: a line's text) as rows of `schema.TRUTH`, with `malformed`.
+
+    `foreign`: of another node than its file, if `lines` have the name of that.
+    """
+    line = F.from_json("value", f"{schema.TRUTH}, unparsed STRING", STRICTLY)
+    strict = is_one_object(schema.texts(schema.TRUTH))
+    rows = (
+        lines.where(F.trim("value") != "")
+        .select(*lines.columns, line.alias("line"), strict.alias("strict"))
+        .select(*lines.columns, "strict", "line.*")
+    )
     bad = F.col("unparsed").isNotNull() | F.col("run_id").isNull() | F.col("node").isNull()
-    return rows.withColumn("malformed", bad | ~_is_whole()).drop("unparsed")
+    bad = bad | ~F.coalesce("strict", F.lit(False)) | ~_is_whole() | _is_beyond()
+    is_foreign = F.lit(False)
+    if FILE in lines.columns:
+        is_foreign = F.concat("node", F.lit(ENDING)) != F.col(FILE)
+    return (
+        rows.withColumn("malformed", F.coalesce(bad, F.lit(True)))
+        .withColumn("foreign", ~F.col("malformed") & is_foreign)
+        .drop("unparsed", "strict", VALUE, BLOCK)
+    )
+
+
+def sound(rows: DataFrame) -> DataFrame:
+    """Return the rows that are to be believed, with the columns of `schema.TRUTH`."""
+    kept = rows.where(~F.col("malformed") & ~F.col("foreign"))
+    return kept.drop("malformed", "foreign", FILE)
+
+
+def _is_beyond() -> Column:
+    beyond = (~F.col(name).between(least, schema.NUMBER_MAX) for name, least in NUMBERS.items())
+    return reduce(
+        lambda left, right: left | right, (F.coalesce(one, F.lit(False)) for one in beyond)
+    )
 
 
 def _is_whole() -> Column:
@@ -117,17 +192,13 @@ def _nodes(spark: SparkSession, nodes: list[tuple[str, str, bool]]) -> DataFrame
     return spark.range(1).select(F.inline(F.from_json(text, f"ARRAY<STRUCT<{schema.NODES}>>")))
 
 
-def _no_lines(spark: SparkSession) -> DataFrame:
-    return spark.range(0).select(F.lit("").alias("value"))
-
-
 def _announced(run_file: Place) -> tuple[str, set[str], set[str]]:
     """Return run id, members, and nodes whose truth was to be collected, as run.json has them.
 
     Nothing of a file that can't be read: load.py says so, and that is a reason for doubt already.
     """
     try:
-        document: dict[str, Any] = json.loads(run_file.read_bytes())
+        document: dict[str, Any] = strictly(run_file.read_bytes())
         members = {str(node) for node in document.get("nodes") or ()}
         truth = document.get("truth") or {}
         return str(document["run_id"]), members, {str(node) for node in truth.get("nodes") or ()}

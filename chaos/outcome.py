@@ -7,6 +7,7 @@ What lives here: the outcome, its expectations, and `run.json`. What must not: t
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ import orjson
 from chaos.experiment import Experiment, as_document
 from chaos.history import longest_gap_ns, read
 from chaos.plan import RunPlan
+from flotilla_client.recording import described
 from flotilla_client.version import VERSION
 
 VERSIONED: Final = ("pysyncobj", "pyzmq", "orjson")
@@ -155,11 +157,12 @@ def write_run_file(
     start_time: str,
     outcome: Outcome,
     truth_of: Sequence[str] = (),
+    is_over: bool = True,
 ) -> None:
     """Write what is run on which target, and what it has come to, to the run's `run.json`.
 
-    `truth_of`: the nodes whose disks are read at the end; a missing one is a reason for doubt, and
-    so is a file of those in `history`.
+    `truth_of`: the nodes whose disks are read at the end; a missing one is a reason for doubt.
+    `is_over`: no process records any more. Only then it is said what each file of the history is.
     """
     document = {
         "run_id": plan.run_id,
@@ -170,14 +173,19 @@ def write_run_file(
         "nodes": list(nodes),
         "versions": versions(),
         "start": start_time,
-        "history": sorted(path.name for path in (plan.directory / "history").glob("*.jsonl")),
         "outcome": asdict(outcome),
     }
+    if is_over:
+        files = sorted((plan.directory / "history").glob("*.jsonl"))
+        document["history"] = {path.name: described(path) for path in files}
     if truth_of:
         document["truth"] = {"nodes": list(truth_of)}
     encoded = orjson.dumps(document, option=orjson.OPT_INDENT_2)
     temporary = plan.directory / "run.json.new"
-    temporary.write_bytes(encoded + b"\n")
+    with temporary.open("wb") as file:
+        file.write(encoded + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(plan.directory / "run.json")
 
 

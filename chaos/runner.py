@@ -111,7 +111,7 @@ class Runner:
         Operating errors end the run and become a problem of the outcome. An interrupt goes on to
         the caller after everything was healed and taken down.
         """
-        self._write_run_file()
+        self._write_run_file(is_over=False)
         try:
             with ExitStack() as stack:
                 stack.callback(self._recorder.close)
@@ -122,7 +122,7 @@ class Runner:
             self._outcome.problems.append(f"{type(error).__name__}: {error}")
         finally:
             self._measure()
-            self._write_run_file()
+            self._write_run_file(is_over=True)
         return self._outcome
 
     def _phases(self, stack: ExitStack) -> None:
@@ -340,6 +340,6 @@ class Runner:
         history = self._plan.directory / "history"
         measure(self._outcome, self._plan.experiment, history, span_ns)
 
-    def _write_run_file(self) -> None:
-        nodes = self._target.nodes
-        write_run_file(self._plan, self._target.name, nodes, self._start_time, self._outcome, nodes)
+    def _write_run_file(self, is_over: bool) -> None:
+        plan, outcome, nodes = self._plan, self._outcome, self._target.nodes
+        write_run_file(plan, self._target.name, nodes, self._start_time, outcome, nodes, is_over)

@@ -14,10 +14,10 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from analytics.files import PARQUET
 from analytics.generate import operations as ops
 from analytics.generate.plants import PLANTS, TOPICLESS, Operation, Scene, victims_of
 from analytics.generate.shape import BadShape, Shape
-from analytics.load import PARQUET
 from analytics.schema import EVENT, PLAIN
 
 PUBLICATIONS_A_TASK: Final = 250_000  # half a million events of a GET and a PUT: tens of MB

@@ -15,7 +15,8 @@ class Operation:
     """An operation as its observer hears of it before it is asked.
 
     `number`: counts this client's operations. `f`: "put", "get", "sub", "unsub". `topic` "": any.
-    PUT: first `counter` and `count`. GET: `last_id`, what the subscriber has (None: unknown).
+    PUT: first `counter` and `count`. GET: `last_id`, what the subscriber has (None: unknown), and
+    `max_count`, how many publications it asks for at most.
     `epoch`: the process's, that its requests carry (0: none, the broker lets everybody pass).
     PUT: `lengths`, `data`: the publications, packed as in a request.
     """
@@ -30,6 +31,7 @@ class Operation:
     epoch: int = 0
     lengths: bytes = field(default=b"", repr=False)
     data: bytes = field(default=b"", repr=False)
+    max_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ class Outcome:
     """How an operation ended: ok, or `error` (a code) with `definite`.
 
     `node` answered, `leader` led in `term` ("" and 0: nobody answered). PUT ok: `first_id`,
-    `count`, `duplicate`. GET ok: `topic`, `first_id`, `count`, `publications` (count 0: nothing
-    new; with a `first_id`: from there on, but the client has it all by now). SUB ok: `last_id`,
+    `count`, `duplicate`. GET ok: `topic` (as the reply names it, whichever was asked for),
+    `first_id`, `count`, `publications` (count 0: nothing new; with a `first_id`: from there on, but
+    the client has it all by now). SUB ok: `last_id`,
     `resumed`, `cursor` (the broker's, which may be behind the client's). GET ok of any topic:
     `cursor`, what the subscriber had of this one when it asked.
     """

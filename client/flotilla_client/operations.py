@@ -395,13 +395,17 @@ class Operations:
         body, told = self._position(topic)
         body |= {"max_count": max_count, "wait_ms": wait_ms}
         had = self.state.cursors() if topic is None else {}
-        operation = self.invoke("get", topic or "", last_id=body.get("last_id"))
+        operation = self.invoke(
+            "get", topic or "", last_id=body.get("last_id"), max_count=max_count
+        )
         ask = Ask(self.request(protocol.GET, topic or "", body), wait_ms)
         done = yield from self.observed(operation, ask)
         self._told |= told
         delivery = self._news(done.reply)
         if delivery is None:
-            self.complete(operation, done, count=0, first_id=done.reply.body.get("id") or None)
+            named = done.reply.body.get("topic") or operation.topic
+            first_id = done.reply.body.get("id") or None
+            self.complete(operation, done, topic=named, count=0, first_id=first_id)
             return None
         self.complete(
             operation,
@@ -515,6 +519,7 @@ class Operations:
         topic: str,
         last_id: int | None = None,
         entry: Entry | None = None,
+        max_count: int | None = None,
     ) -> Operation:
         """Record that an operation begins; `entry`: what a PUT is about to send."""
         sent: dict[str, Any] = {}
@@ -527,7 +532,14 @@ class Operations:
             }
         number, state = next(self._numbers), self.state
         operation = Operation(
-            number, state.client_id, f, topic, last_id=last_id, epoch=state.epoch, **sent
+            number,
+            state.client_id,
+            f,
+            topic,
+            last_id=last_id,
+            max_count=max_count,
+            epoch=state.epoch,
+            **sent,
         )
         self._observer.on_invoke(operation)
         return operation

@@ -1,8 +1,9 @@
 """Records what clients do, as the history that `flotilla-check` judges (docs/recording.md).
 
 What lives here: the writer of rows, the observer that turns a client's operations into rows, and
-the directory in which an application's processes record. What must not: judging a history
-(analytics shares nothing but the format with this file), requests, retries.
+the directory in which an application's processes record, with what its `run.json` says of each
+file. What must not: judging a history (analytics shares nothing but the format with this file),
+requests, retries.
 
 The order is the contract: an `invoke` is in the kernel's hands before its request leaves, and an
 outcome before the outbox or the cursor changes. So a process that is killed, or a disk that is
@@ -11,7 +12,7 @@ full, leaves at most operations without an end, never an effect without its oper
 
 from __future__ import annotations
 
-import itertools
+import fcntl
 import os
 import platform
 import re
@@ -36,7 +37,11 @@ HANDLINGS: Final = frozenset({"hand", "ack", "release"})  # single events
 OUTCOMES: Final = frozenset({"ok", "fail", "info"})
 OPEN_OPERATIONS_MAX: Final = 65_536  # far above what is in flight: older ones were cancelled
 DIGEST_BYTES: Final = 8  # two contents share one by chance once in 2^64 comparisons
-RUN_FILE_BYTES_MAX: Final = 64 * 1024  # an application's is a few lines
+RUN_FILE_BYTES_MAX: Final = 16 * 1024 * 1024  # about 100,000 clients: each start writes it anew
+LOCK_S_MAX: Final = 10.0  # for others' turns to write it: milliseconds each
+LOCK_POLL_S: Final = 0.005
+FILE_DIGEST_BYTES: Final = 16
+PIECE_BYTES: Final = 1024 * 1024
 APPLICATION: Final = "application"  # who recorded, in run.json: no phases, payloads of its own
 RECOVERY_NAME: Final = "recovery"  # the cluster's last one when the run began; empty: none
 TORN_END: Final = b"\x18\n"  # CAN: what stands before it was cut off, and is to be disregarded
@@ -68,8 +73,7 @@ class Recorder:
         self._clocks = (monotonic_ns, wall_ns)
         self._lock = threading.Lock()
         self._open: dict[int, dict[str, Any]] = {}
-        last_op_id, last_session, missing_end = _tail(self.path)
-        self._op_ids = itertools.count(last_op_id + 1)
+        self._last_op_id, last_session, missing_end = _tail(self.path)
         self._common = {
             "run_id": run_id,
             "process": process,
@@ -84,9 +88,10 @@ class Recorder:
         """Record that an operation is about to be sent; return its op_id."""
         assert f in FUNCTIONS, f
         with self._lock:
-            op_id = next(self._op_ids)
-            operation = {"op_id": op_id, "f": f, "topic": topic}
+            op_id = self._last_op_id + 1
+            operation = {"op_id": op_id, "client_id": self.client_id, "f": f, "topic": topic}
             now_ns = self._write({**operation, "type": "invoke", **fields})
+            self._last_op_id = op_id  # not before: a line that can't be written leaves no hole
             self._open[op_id] = {**operation, "invoke_ns": now_ns, **_repeated(fields)}
             if len(self._open) > OPEN_OPERATIONS_MAX:
                 del self._open[next(iter(self._open))]  # stays without an end
@@ -103,7 +108,10 @@ class Recorder:
     def single(self, f: str, **fields: Any) -> int:
         """Record an event that has no end of its own; return its t_ns."""
         with self._lock:
-            return self._write({"op_id": next(self._op_ids), "f": f, "type": "info", **fields})
+            op_id = self._last_op_id + 1
+            now_ns = self._write({"op_id": op_id, "f": f, "type": "info", **fields})
+            self._last_op_id = op_id
+            return now_ns
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +122,11 @@ class Recorder:
     def close(self) -> None:
         """Close the file. Operations still open stay without an end, as after a crash."""
         self._file.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be recorded any more."""
+        return self._file.closed
 
     def labels(self) -> dict[str, Any]:
         """Return what joins every event; what is None stays out."""
@@ -144,7 +157,8 @@ def _repeated(invoke: dict[str, Any]) -> dict[str, Any]:
 
     Not the digests, which are long.
     """
-    repeated = {name: invoke.get(name) for name in ("counter", "count", "epoch")}
+    names = ("counter", "count", "epoch", "max_count")
+    repeated = {name: invoke.get(name) for name in names}
     return {**repeated, "asked": invoke.get("last_id")}
 
 
@@ -190,6 +204,7 @@ class ClientObserver:
             counter=operation.counter,
             count=operation.count,
             last_id=operation.last_id,
+            max_count=operation.max_count,
             epoch=operation.epoch or None,
             **(self.published(operation) if operation.f == "put" else {}),
         )
@@ -226,7 +241,8 @@ class Recording(ClientObserver):
     """An application's record: `directory` is its run, each client in it has a file of its own.
 
     Use: `Client(…, record=directory)`. The first process that comes makes `run.json`, which names
-    the run; all others join it. Publications are recorded as digests, 16 hex digits each.
+    the run and what each file is; all others join it. Publications are recorded as digests, 16 hex
+    digits each.
 
     Raises RecordError, with the file's name, when the directory can't be used; from `on_invoke`
     (then the operation is not sent) and from `on_complete` (then outbox and cursor stay as they
@@ -235,13 +251,20 @@ class Recording(ClientObserver):
 
     def __init__(self, directory: str | Path) -> None:
         directory = Path(directory)
+        self._run_file, self._recovery = directory / "run.json", directory / RECOVERY_NAME
         with _as_record_error(directory):
             _check_ours(directory)
             (directory / "history").mkdir(parents=True, exist_ok=True)
-            self.run_id = _joined_run(directory / "run.json")
-            super().__init__(Recorder(directory / "history", _unique(), self.run_id))
-        self.path = self._recorder.path
-        self._recovery = directory / RECOVERY_NAME
+            self.run_id = _joined_run(self._run_file)
+            recorder = Recorder(directory / "history", _unique(), self.run_id)
+            self.path = recorder.path
+            try:
+                # The file first: one that is not named yet is empty, one that is named is there.
+                _vouch(self._run_file, self.path, closed=False)
+            except BaseException:
+                recorder.close()
+                raise
+        super().__init__(recorder)
 
     def on_taken_up(self, recovery: str) -> None:
         """Refuse to go on with a record that was begun before a recovery. Raises RecordError."""
@@ -285,8 +308,14 @@ class Recording(ClientObserver):
             super().on_handling(handling)
 
     def close(self) -> None:
-        """Close the file. Operations still open stay without an end, as after a crash."""
-        self._recorder.close()
+        """Close the file, and let run.json say what it is. What is still open stays without an end.
+
+        Raises RecordError where that can't be written: the file is whole, and nothing says so.
+        """
+        if not self._recorder.is_closed:
+            self._recorder.close()
+            with _as_record_error(self._run_file):
+                _vouch(self._run_file, self.path, closed=True)
 
 
 def _check_ours(directory: Path) -> None:
@@ -345,7 +374,8 @@ def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:
 
 def _brought(outcome: Outcome) -> dict[str, Any]:
     if not outcome.publications:
-        return {"count": 0, "first_id": outcome.first_id}
+        named = {"topic": outcome.topic} if outcome.topic else {}
+        return {"count": 0, "first_id": outcome.first_id, **named}
     assert outcome.first_id is not None, outcome
     count = len(outcome.publications)
     return {
@@ -353,6 +383,7 @@ def _brought(outcome: Outcome) -> dict[str, Any]:
         "count": count,
         "first_id": outcome.first_id,
         "last_id": outcome.first_id + count - 1,
+        "bytes": sum(map(len, outcome.publications)),
         "cursor": outcome.cursor,
         "handed_apart": True,
     }
@@ -389,21 +420,89 @@ def _joined_run(path: Path) -> str:
         "run_id": str(uuid.uuid4()),
         "recorded_by": APPLICATION,
         "start": datetime.now(UTC).isoformat(timespec="seconds"),
+        "history": {},
     }
     if not path.exists():
         mine = path.with_name(f"run.json.{_unique()}")
-        mine.write_bytes(orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
+        mine.write_bytes(_encoded(about))
         try:
             os.link(mine, path)  # whole at once, and only if no other process was first
         except FileExistsError:
             return _joined_run(path)
         finally:
             mine.unlink()
+    return str(_about(path)["run_id"])
+
+
+def described(path: Path, closed: bool = True) -> dict[str, Any]:
+    """Return what `history` in run.json says of a file of lines.
+
+    `closed`: nothing will be written any more. The digest is BLAKE2b of the `bytes`.
+    """
+    digest, lines, size = blake2b(digest_size=FILE_DIGEST_BYTES), 0, 0
     with path.open("rb") as file:
-        return _run_id(path, file.read(RUN_FILE_BYTES_MAX))
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+            lines += piece.count(b"\n")
+            size += len(piece)
+    return {"lines": lines, "bytes": size, "blake2b": digest.hexdigest(), "closed": closed}
 
 
-def _run_id(path: Path, data: bytes) -> str:
+def _vouch(run_file: Path, file: Path, closed: bool) -> None:
+    """Let run.json say what `file` is by now, durably; what others wrote there stays.
+
+    A run.json that a client of version 0.2 began says nothing of files, and stays so: to name some
+    of them would make strangers of the others.
+    """
+    member = described(file, closed)
+    with _held(run_file.with_name(f"{run_file.name}.lock")):
+        about = _about(run_file)
+        if not isinstance(about.get("history"), dict):
+            return
+        about["history"][file.name] = member
+        new = run_file.with_name(f"{run_file.name}.new")  # one at a time: a dead one's is replaced
+        with new.open("wb") as written:
+            written.write(_encoded(about))
+            written.flush()
+            os.fsync(written.fileno())
+        new.replace(run_file)
+
+
+@contextmanager
+def _held(lock: Path) -> Iterator[None]:
+    """Keep other processes from writing run.json. Raises RecordError if its turn does not come."""
+    deadline_s = time.monotonic() + LOCK_S_MAX
+    descriptor = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        while not _taken(descriptor):
+            if time.monotonic() >= deadline_s:
+                message = f"another process has held {lock} for {LOCK_S_MAX:g} s"
+                raise RecordError(message, details={"file": str(lock)})
+            time.sleep(LOCK_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _encoded(about: dict[str, Any]) -> bytes:
+    return orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """Return what `path` (run.json) says of an application's run. Raises RecordError."""
+    with path.open("rb") as file:
+        data = file.read(RUN_FILE_BYTES_MAX + 1)
+    if len(data) > RUN_FILE_BYTES_MAX:
+        message = f"{path} names too many clients ({RUN_FILE_BYTES_MAX} bytes): begin a new record"
+        raise RecordError(message, details={"file": str(path)})
     try:
         about = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -414,7 +513,7 @@ def _run_id(path: Path, data: bytes) -> str:
     run_id = about.get("run_id")
     if not isinstance(run_id, str) or not run_id:
         raise RecordError(f"{path} has no run_id", details={"file": str(path)})
-    return run_id
+    return about
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Histories for the tests: a realistic clean run from a seed, and violations planted in it.
 
-Rows are dictionaries as docs/history.md has them. Nothing here knows how a check works.
+Rows are dictionaries as docs/history.md has them, and runs are sealed: run.json says what each file
+is. Nothing here knows how a check works.
 """
 
 import itertools
@@ -9,6 +10,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from analytics.seal import seal
 
 Row = dict[str, Any]
 
@@ -27,16 +30,14 @@ class Run:
 
     def invoke(self, client_id: str, f: str, topic: str, **fields: Any) -> Row:
         """Record an invoke, return it; `session` 0 unless given. The process is the client's."""
-        process = fields.get("process", client_id)
-        op_ids = self._op_ids.setdefault(process, itertools.count(1))
-        row = {"client_id": client_id, "op_id": next(op_ids), "session": 0, "f": f, "topic": topic}
+        row = {"client_id": client_id, "session": 0, "f": f, "topic": topic}
         return self._add({**row, "process": client_id, **fields}, "invoke")
 
     def complete(self, invoke: Row, outcome: str, **fields: Any) -> Row:
         """Record the completion of `invoke`, which repeats it as the recorder lets it."""
         kept = ("process", "client_id", "op_id", "session", "f", "topic")
         own = {name: invoke[name] for name in kept}
-        repeated = {name: invoke.get(name) for name in ("counter", "count", "epoch")}
+        repeated = {name: invoke.get(name) for name in ("counter", "count", "epoch", "max_count")}
         repeated |= {"invoke_ns": invoke["t_ns"], "asked": invoke.get("last_id")}
         return self._add({**own, **repeated, **fields}, outcome)
 
@@ -61,12 +62,12 @@ class Run:
     ) -> Row:
         """Record a GET that was answered with `items`. Returns the completion."""
         own = {"epoch": fields.pop("epoch", None), "process": fields.pop("process", client_id)}
+        own["max_count"] = fields.pop("max_count", None)
         if asked is not None:
             own["last_id"] = asked
         invoke = self.invoke(client_id, "get", topic, session=session, **own)
-        return self.complete(
-            invoke, "ok", items=items, count=sum(item[3] for item in items), **fields
-        )
+        count = sum(item[3] for item in items) + len(fields.get("corrupt") or ())
+        return self.complete(invoke, "ok", **{"items": items, "count": count, **fields})
 
     def sub(
         self, client_id: str, topic: str, start_id: int = 0, session: int = 0, **fields: Any
@@ -81,8 +82,7 @@ class Run:
     ) -> Row:
         """Record a step between a client and its application: `hand`, `ack`, `release`."""
         process = fields.pop("process", client_id)
-        op_ids = self._op_ids.setdefault(process, itertools.count(1))
-        row = {"client_id": client_id, "op_id": next(op_ids), "session": 0, "f": f, "topic": topic}
+        row = {"client_id": client_id, "session": 0, "f": f, "topic": topic}
         ids = (
             {"last_id": last_id} if first_id is None else {"first_id": first_id, "last_id": last_id}
         )
@@ -123,6 +123,8 @@ class Run:
 
     def _add(self, row: Row, kind: str) -> Row:
         t_ns = next(self._clock_ms) * 1_000_000
+        if "op_id" not in row:  # no end of an operation
+            row["op_id"] = next(self._op_ids.setdefault(row["process"], itertools.count(1)))
         host = self.hosts.get(row["process"], "h")
         stamp = {"run_id": self.run_id, "type": kind, "t_ns": t_ns, "wall_ns": t_ns, "host": host}
         self.rows.append({**stamp, **row})
@@ -266,11 +268,16 @@ def runs_of(first_id: int, contents: list[tuple[str, int]]) -> list[list[Any]]:
     return runs
 
 
-def write(directory: Path, rows: list[Row]) -> None:
-    """Write `rows` as a run's directory, one file a process."""
+def write(directory: Path, rows: list[Row], **about: Any) -> None:
+    """Write `rows` as a run's directory, one file a process; `about` joins its run.json.
+
+    What is changed afterwards has to be sealed again, or it is a hole.
+    """
     (directory / "history").mkdir(parents=True, exist_ok=True)
-    (directory / "run.json").write_text(json.dumps({"run_id": rows[0]["run_id"], "seed": 1}))
+    document = {"run_id": rows[0]["run_id"], "seed": 1, **about}
+    (directory / "run.json").write_text(json.dumps(document))
     for process in {row["process"] for row in rows}:
         own = [row for row in rows if row["process"] == process]
         text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in own)
         (directory / "history" / f"{process}.jsonl").write_text(text)
+    seal(directory)

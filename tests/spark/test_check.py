@@ -18,6 +18,7 @@ from analytics.cache import HistoryError, held
 from analytics.check import check
 from analytics.cli import main
 from analytics.load import load
+from analytics.seal import seal
 from analytics.tables import Tables
 from analytics.verdict import Verdict
 from tests.spark.histories import Run, write
@@ -83,15 +84,18 @@ def test_bad_lines_make_it_unknown_but_a_torn_tail_does_not(
     path = tmp_path / "history" / "p.jsonl"
     good = path.read_text()
     path.write_text(good + good.splitlines()[0][:40])
+    seal(tmp_path)
     torn = load(spark, tmp_path).intake
     assert (torn.torn_lines, torn.malformed_lines, torn.reasons()) == (1, 0, ())
     first, second = good.splitlines()[:2]
     no_items = second.replace('"f":"put"', '"f":"get","items":[["x","p",1,1]]')
     bad = [first + second, first.replace('"counter":1,', ""), no_items, "[]", "null", "{"]
     path.write_text("\n".join([*bad, good]))
+    seal(tmp_path)
     intake = load(spark, tmp_path).intake
     assert intake.malformed_lines == len(bad), intake
-    assert "malformed lines, such as p.jsonl: " in intake.reasons()[0]
+    [reason] = intake.reasons()
+    assert "malformed lines, such as p.jsonl: " in reason
 
 
 @pytest.mark.slow
@@ -139,7 +143,11 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, spark: SparkSession
     (tmp_path / "history" / "gone.jsonl").symlink_to(tmp_path / "nowhere")
     (tmp_path / "run.json").write_text("{}")
     intake = load(spark, tmp_path).intake
-    assert [reason.split(": ")[1] for reason in intake.reasons()] == ["gone.jsonl", "run.json"]
+    assert intake.damage() == ("history/gone.jsonl is not read: it is no file",)
+    assert [reason.split(":")[0] for reason in intake.unvouched] == [
+        "run.json",
+        "run.json has no `history`",
+    ]
 
 
 @pytest.mark.parametrize(

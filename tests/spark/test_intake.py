@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analytics.load import Intake, load, parse
+from analytics.seal import seal
 from tests.spark.histories import Row, Run, write
 
 pytestmark = pytest.mark.slow
@@ -30,6 +31,7 @@ def run() -> Run:
 def taken_in(spark: SparkSession, directory: Path, last_line: bytes) -> Intake:
     with (directory / "history" / "s.jsonl").open("ab") as file:
         file.write(last_line)
+    seal(directory)
     return load(spark, directory).intake
 
 
@@ -81,20 +83,6 @@ def test_a_torn_end_is_torn_however_deep_it_is(
     write(tmp_path, run.rows)
     intake = taken_in(spark, tmp_path, b'{"items":' + b"[" * 100_000)
     assert (intake.torn_lines, intake.malformed_lines) == (1, 0)
-
-
-def test_a_file_that_the_run_names_and_that_is_gone_is_a_reason_for_doubt(
-    tmp_path: Path, spark: SparkSession, run: Run
-) -> None:
-    write(tmp_path, run.rows)
-    document = json.loads((tmp_path / "run.json").read_text())
-    names = sorted(path.name for path in (tmp_path / "history").glob("*.jsonl"))
-    (tmp_path / "run.json").write_text(json.dumps({**document, "history": names}))
-    assert load(spark, tmp_path).intake.reasons() == ()
-    (tmp_path / "history" / "p.jsonl").unlink()
-    assert load(spark, tmp_path).intake.reasons() == (
-        "unreadable: p.jsonl: run.json names it, and it is not there",
-    )
 
 
 def test_a_directory_may_have_a_space_and_an_umlaut_in_its_name(

@@ -38,10 +38,11 @@ def write_run(directory: Path, run: Run, nodes: str, expected: str | None) -> No
         rows = [row for row in run.truth if row["node"] == node]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (directory / "truth" / f"{node}.jsonl").write_text(text)
-    document = {"run_id": run.run_id, "nodes": ["a", "b", "c"]}
+    file = directory / "run.json"
+    document = json.loads(file.read_text()) | {"nodes": ["a", "b", "c"]}
     if expected is not None:
         document["truth"] = {"nodes": list(expected)}
-    (directory / "run.json").write_text(json.dumps(document))
+    file.write_text(json.dumps(document))
 
 
 @pytest.fixture

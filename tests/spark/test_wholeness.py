@@ -1,8 +1,7 @@
-"""Which findings count in a run of which something could not be read, by Spark and the twins."""
+"""Which findings count in a run of which something could not be read."""
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from analytics import check as checking
 from analytics.anomalies import CHECKS
 from analytics.check import check
 from analytics.load import Intake
-from analytics.verdict import CheckResult, Operation, Report, Verdict
-from analytics.wholeness import TORN_MARK, Orphans, wholeness_of
-from chaos import twins
+from analytics.seal import seal
+from analytics.verdict import Operation, Report, Verdict
+from analytics.wholeness import TORN_MARK, wholeness_of
 from tests.spark.histories import Run, write
 
 # One that rests on what is not there, one that does not, one that applications aren't judged by.
@@ -31,7 +30,6 @@ def recorded() -> Run:
     run.get("s", "t", 0, [[1, "p", 1, 2]])
     run.get("s", "t", 2, [[3, "p", 3, 1]])
     run.drained("s", "t", 3)
-    run.rows[-1]["op_id"] = 9
     return run
 
 
@@ -46,7 +44,9 @@ def answer_lost(history: Path) -> None:
     """Let the broker have left out the first publication, and the last one."""
     lines = (history / "s.jsonl").read_text().splitlines()
     lines[3] = lines[3].replace("[[1,", "[[2,").replace('"p",1,2]', '"p",2,1]')
+    lines[3] = lines[3].replace('"count":2', '"count":1')
     del lines[4:6]
+    lines[4] = lines[4].replace('"op_id":4', '"op_id":3')
     (history / "s.jsonl").write_text("\n".join(lines) + "\n")
 
 
@@ -64,16 +64,25 @@ def both_gone(history: Path) -> None:
 def torn(history: Path) -> None:
     """Kill a recording process twice while it writes; it has come back once."""
     answer_lost(history)
-    first, *others = (history / "s.jsonl").read_text().split("\n")
+    sub, subscribed, *others = (history / "s.jsonl").read_text().split("\n")
+    later = [line.replace('"session":0', '"session":1') for line in others]
     half = '{"run_id":"run","proc'
-    (history / "s.jsonl").write_text("\n".join([first, half + TORN_MARK, *others]) + half)
+    lines = [sub, subscribed, half + TORN_MARK, *later]
+    (history / "s.jsonl").write_text("\n".join(lines) + half)
+
+
+def torn_amid_a_session(history: Path) -> None:
+    """Let a mark stand where no process has ended: whatever was there, somebody relied on it."""
+    torn(history)
+    text = (history / "s.jsonl").read_text()
+    (history / "s.jsonl").write_text(text.replace('"session":1', '"session":0'))
 
 
 def corrupt_too(history: Path) -> None:
     answer_malformed(history)
     text = (history / "s.jsonl").read_text()
     (history / "s.jsonl").write_text(
-        text.replace('"count":1,', '"corrupt":[[4,"checksum"]],"count":1,')
+        text.replace('"count":1,', '"corrupt":[[4,"checksum"]],"count":2,')
     )
 
 
@@ -85,8 +94,9 @@ def of_another_run(history: Path) -> None:
 
 def unfinished(history: Path) -> None:
     """Leave the run's file as a runner that is killed leaves it: nothing speaks against the run."""
-    document = {"run_id": "run", "outcome": {**OUTCOME, "finished": False}}
-    (history.parent / "run.json").write_text(json.dumps(document))
+    file = history.parent / "run.json"
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps(document | {"outcome": {**OUTCOME, "finished": False}}))
 
 
 def nothing(_: Path) -> None:
@@ -98,25 +108,29 @@ def found(report: Report) -> dict[str, int]:
 
 
 Case = tuple[Callable[[Path], None], Verdict, dict[str, int], tuple[str, ...]]
-OF_BOTH: tuple[Case, ...] = (
+CASES: tuple[Case, ...] = (
+    (nothing, Verdict.VALID, {}, ()),
+    (unfinished, Verdict.UNKNOWN, {}, ("the run did not finish",)),
+    (answer_lost, Verdict.INVALID, {"lost": 2}, ()),
+    (torn, Verdict.INVALID, {"lost": 2}, ()),
+    (torn_amid_a_session, Verdict.UNKNOWN, {"lost": 2}, ("s.jsonl:3 was cut off", ABSENCE)),
+    (answer_malformed, Verdict.UNKNOWN, {"lost": 2}, ("1 malformed lines", ABSENCE)),
+    (
+        invoke_gone,
+        Verdict.UNKNOWN,
+        {},
+        ("p: op 1 is missing", "1 ends without an invoke, such as p op 1"),
+    ),
     (corrupt_too, Verdict.INVALID, {"lost": 2, "corrupt": 1}, ("1 malformed lines", ABSENCE)),
     (of_another_run, Verdict.UNKNOWN, {"lost": 2}, ("2 lines are of another run", ABSENCE)),
     (both_gone, Verdict.UNKNOWN, {"lost": 2}, ("such as p op 1", "1 malformed", ABSENCE)),
 )
-OF_TWINS: tuple[Case, ...] = (
-    (nothing, Verdict.VALID, {}, ()),
-    (unfinished, Verdict.UNKNOWN, {}, ("the run did not finish",)),
-    (answer_lost, Verdict.INVALID, {"lost": 2, "gap": 1}, ()),
-    (torn, Verdict.INVALID, {"lost": 2, "gap": 1}, ()),
-    (answer_malformed, Verdict.UNKNOWN, {"lost": 2}, ("1 malformed lines", ABSENCE)),
-    (invoke_gone, Verdict.UNKNOWN, {}, ("1 completion has no invoke, such as p op 1",)),
-)
 
 
 def write_damaged(directory: Path, damage: Callable[[Path], None]) -> None:
-    write(directory, recorded().rows)
-    (directory / "run.json").write_text(json.dumps({"run_id": "run", "outcome": OUTCOME}))
+    write(directory, recorded().rows, outcome=OUTCOME)
     damage(directory / "history")
+    seal(directory)
 
 
 @pytest.fixture
@@ -124,79 +138,48 @@ def few(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     monkeypatch.setattr(checking, "CHECKS", FEW)
 
 
-def is_as(report: Report, case: Case) -> None:
-    _, verdict, evidence, said = case
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].__name__)
+def test_what_rests_on_absence_is_no_proof_where_a_line_is_missing(
+    tmp_path: Path, few: None, case: Case
+) -> None:
+    damage, verdict, evidence, said = case
+    write_damaged(tmp_path, damage)
+    report = check(tmp_path)
     assert (report.verdict, found(report)) == (verdict, evidence)
     reasons = "; ".join(report.reasons)
     assert [one for one in said if one not in reasons] == []
     assert bool(reasons) == bool(said)
 
 
-@pytest.mark.parametrize("case", [*OF_TWINS, *OF_BOTH], ids=lambda case: case[0].__name__)
-def test_what_rests_on_absence_is_no_proof_where_a_line_is_missing(
-    tmp_path: Path, case: Case
-) -> None:
-    write_damaged(tmp_path, case[0])
-    is_as(twins.report_of(tmp_path), case)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("case", OF_BOTH, ids=lambda case: case[0].__name__)
-def test_spark_says_the_same_of_a_run_with_a_missing_line(
-    tmp_path: Path, few: None, case: Case
-) -> None:
-    write_damaged(tmp_path, case[0])
-    report = check(tmp_path)
-    is_as(report, case)
-    told = {one.name: one for one in twins.report_of(tmp_path).checks}
-    for one in report.checks:
-        same = told[one.name]
-        assert (one.count, one.verdict, one.no_proof) == (same.count, same.verdict, same.no_proof)
-
-
-@pytest.mark.slow
-def test_torn_end_weakens_nothing_and_twins_and_spark_report_in_one_form(
+def test_torn_ends_are_counted_and_witnesses_stand_where_they_stood(
     tmp_path: Path, few: None
 ) -> None:
     write_damaged(tmp_path, torn)
-    by_spark, by_twins = check(tmp_path), twins.report_of(tmp_path)
-    assert (by_spark.verdict, by_spark.torn_lines) == (Verdict.INVALID, 2)
-    expected, told = by_spark.as_dict(), by_twins.as_dict()
-    assert told.keys() == expected.keys()
-    for name in ("verdict", "lines", "torn_lines", "malformed_lines", "reasons"):
-        assert told[name] == expected[name]
-    seen, own = told["observations"], expected["observations"]
-    counts = ("acknowledged", "delivered", "recovered", "undrained_count", "unplaced_answers")
-    assert [seen[name] for name in counts] == [own[name] for name in counts] == [3, 1, 0, 0, 0]
-    lost, same = told["checks"][0], expected["checks"][0]
-    assert lost.keys() == same.keys() == {one.name for one in fields(CheckResult)} | {"verdict"}
-    for proof, other in zip(lost["witnesses"], same["witnesses"], strict=True):
-        # The twins don't look up what went past.
-        assert {**proof, "operations": 0} == {**other, "operations": 0}
-        assert proof["operations"] == other["operations"][:2]
-    truth = next(one for one in told["checks"] if one["name"] == "ack_not_durable")
-    assert (truth["verdict"], truth["not_judged"]) == (None, "no truth collected")
-    prefix, tail = by_spark.checks[0].witnesses
+    report = check(tmp_path)
+    assert (report.verdict, report.torn_lines) == (Verdict.INVALID, 2)
+    prefix, tail = report.checks[0].witnesses
     assert (prefix.detail, tail.detail) == ("prefix", "tail")
     assert prefix.operations[-1] == Operation("s", 2, ("history/s.jsonl:4", "history/s.jsonl:5"))
-    assert tail.operations[-1] == Operation("s", 9, ("history/s.jsonl:6",))
+    assert tail.operations[-1] == Operation("s", 3, ("history/s.jsonl:6",))
 
 
 @pytest.mark.parametrize(
-    ("intake", "orphans", "is_damaged"),
+    ("intake", "is_damaged"),
     [
-        (Intake("run", torn_lines=3), Orphans(), False),
-        (Intake("run", unreadable=("run.json: No such file or directory",)), Orphans(), False),
-        (Intake("run", unreadable=("p.jsonl: Permission denied",)), Orphans(), True),
-        (Intake("run", malformed_lines=1), Orphans(), True),
-        (Intake("run", foreign_lines=1), Orphans(), True),
-        (Intake("run"), Orphans(1, ("p", 1)), True),
+        (Intake("run", torn_lines=3), False),
+        (Intake("run", unvouched=("run.json can't be read: No such file",)), False),
+        (Intake("run", remarks=("history/p.jsonl was not closed",)), False),
+        (Intake("run", holes=("history/p.jsonl can't be read: Permission denied",)), True),
+        (Intake("run", malformed_lines=1), True),
+        (Intake("run", foreign_lines=1), True),
     ],
 )
 def test_history_is_damaged_where_a_line_is_missing_that_somebody_relied_on(
-    intake: Intake, orphans: Orphans, is_damaged: bool
+    intake: Intake, is_damaged: bool
 ) -> None:
-    whole = wholeness_of(checking.damage_of(intake, orphans), ())
+    whole = wholeness_of(intake.damage(), ())
     assert bool(whole.no_proof("lost")) == is_damaged
     assert (whole.no_proof("corrupt"), whole.no_proof("ack_not_durable")) == (None, None)
     assert wholeness_of((), ("1 malformed",)).no_proof("ack_not_durable")

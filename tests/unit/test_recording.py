@@ -207,11 +207,11 @@ def test_processes_that_begin_together_record_one_run_in_files_of_their_own(
     assert len(files) == 4
     assert {event["topic"] for event in events} == {"t1", "t2", "t3", "t4"}
     assert len({event["run_id"] for event in events}) == 1
-    assert [path.name for path in sorted(directory.iterdir())] == [
-        "history",
-        "recovery",
-        "run.json",
-    ]
+    names = ["history", "recovery", "run.json", "run.json.lock"]
+    assert [path.name for path in sorted(directory.iterdir())] == names
+    vouched = json.loads((directory / "run.json").read_bytes())["history"]
+    assert vouched == {file.name: recording.described(file) for file in files}
+    assert all(file["closed"] and file["lines"] == 2 for file in vouched.values())
 
 
 _PUBLISHER = """
