@@ -1,0 +1,379 @@
+"""docs/history.md, "What a record must show to be whole", and the verdict of docs/checks.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analytics.twins import TWINS, judge
+from tests.spark.histories import Run
+
+OUTCOME = {"finished": True, "reasons": []}
+Lines = list[dict[str, Any]]
+
+
+def recorded(lost: bool = False) -> Run:
+    """Return a run of two publications, of which the first one may be lost."""
+    run = Run()
+    run.sub("s", "t", 0, resumed=False, cursor=0)
+    run.put("p", "t", 1, "ok", first_id=1, last_id=1)
+    run.put("p", "t", 2, "ok", first_id=2, last_id=2)
+    items = [[2, "p", 2, 1]] if lost else [[1, "p", 1, 2]]
+    run.get("s", "t", 1 if lost else 0, items)
+    run.drained("s", "t", 2)
+    run.rows[-1]["op_id"] = 3
+    run.rows[-1]["session"] = 0
+    return run
+
+
+def write(directory: Path, run: Run, **document: Any) -> Path:
+    """Write a run's directory with all that vouches for it; `document` replaces what run.json says.
+
+    A file of the truth for each node whose disk was read.
+    """
+    history = directory / "history"
+    history.mkdir(exist_ok=True)
+    for process in sorted({row["process"] for row in run.rows}):
+        lines = [json.dumps(row) for row in run.rows if row["process"] == process]
+        (history / f"{process}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    if run.nodes:
+        (directory / "truth").mkdir(exist_ok=True)
+        document = {"truth": {"nodes": sorted(run.nodes)}, **document}
+        for node in run.nodes:
+            rows = [json.dumps(row) for row in run.truth if row["node"] == node]
+            text = "".join(f"{row}\n" for row in rows)
+            (directory / "truth" / f"{node}.jsonl").write_text(text)
+    told = {path.name: vouched(path) for path in sorted(history.iterdir())}
+    about = {"run_id": run.run_id, "outcome": OUTCOME, "history": told, **document}
+    known = {name: value for name, value in about.items() if value is not None}
+    (directory / "run.json").write_text(json.dumps(known))
+    return directory
+
+
+def vouched(path: Path, closed: bool = True) -> dict[str, Any]:
+    """Return what run.json says of a file."""
+    data = path.read_bytes()
+    digest = blake2b(data, digest_size=16).hexdigest()
+    return {"lines": data.count(b"\n"), "bytes": len(data), "blake2b": digest, "closed": closed}
+
+
+def test_a_whole_run_without_a_violation_is_valid(tmp_path: Path) -> None:
+    judgement = judge(write(tmp_path, recorded()))
+    assert (judgement.verdict, judgement.exit_code, judgement.reasons) == ("valid", 0, ())
+
+
+def test_a_whole_run_with_a_violation_is_invalid(tmp_path: Path) -> None:
+    judgement = judge(write(tmp_path, recorded(lost=True)))
+    assert (judgement.verdict, judgement.exit_code, judgement.reasons) == ("invalid", 1, ())
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
+    """Return a damage that replaces text of a file once."""
+
+    def damage(directory: Path) -> None:
+        path = directory / "history" / name
+        text = path.read_text()
+        assert old in text, (name, old)
+        path.write_text(text.replace(old, new, 1))
+
+    return damage
+
+
+def gone(name: str) -> Callable[[Path], None]:
+    """Return a damage that takes a file away."""
+    return lambda directory: (directory / "history" / name).unlink()
+
+
+def emptied(directory: Path) -> None:
+    (directory / "history" / "s.jsonl").write_bytes(b"")
+
+
+def cut_at_a_line(directory: Path) -> None:
+    path = directory / "history" / "p.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+
+
+def another_file(name: str) -> Callable[[Path], None]:
+    """Return a damage that puts a file beside those of the run."""
+
+    def damage(directory: Path) -> None:
+        path = directory / "history" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text((directory / "history" / "p.jsonl").read_text())
+
+    return damage
+
+
+def parquet_beside(directory: Path) -> None:
+    (directory / "history.parquet").mkdir()
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "gone": gone("p.jsonl"),
+    "emptied": emptied,
+    "cut at a line": cut_at_a_line,
+    "underscore": another_file("_p.jsonl"),
+    "dot": another_file(".p.jsonl"),
+    "a copy": another_file("p-copy.jsonl"),
+    "a subdirectory": another_file("more/p.jsonl"),
+    "another suffix": another_file("p.jsonl.bak"),
+    "parquet": parquet_beside,
+    "a number": replaced("p.jsonl", '"first_id": 1', '"first_id": 3'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("lost", [False, True], ids=["clean", "lost"])
+def test_a_file_that_is_not_as_run_json_says_leaves_absence_without_proof(
+    tmp_path: Path, damage: Callable[[Path], None], lost: bool
+) -> None:
+    damage(write(tmp_path, recorded(lost)))
+    judgement = judge(tmp_path)
+    proofs = set(judgement.evidence) - set(judgement.no_proof)
+    rows = {name for name in proofs if judgement.evidence[name]}
+    assert judgement.verdict == ("invalid" if rows else "unknown")
+    assert "lost" not in rows
+    assert judgement.reasons
+
+
+def test_a_file_of_a_living_client_vouches_for_what_it_had_and_no_more(tmp_path: Path) -> None:
+    write(tmp_path, recorded(lost=True))
+    told = {path.name: vouched(path, closed=False) for path in (tmp_path / "history").iterdir()}
+    write(tmp_path, recorded(lost=True), history=told)
+    with (tmp_path / "history" / "p.jsonl").open("ab") as file:
+        file.write(b'{"run_id": "run", "proc')
+    judgement = judge(tmp_path)
+    assert (judgement.verdict, judgement.reasons) == ("invalid", ())
+    assert len(judgement.remarks) == 2
+
+
+@pytest.mark.parametrize("history", [None, ["p.jsonl", "s.jsonl"]], ids=["nothing", "names"])
+@pytest.mark.parametrize("lost", [False, True], ids=["clean", "lost"])
+def test_a_run_that_nothing_vouches_for_is_not_valid_and_its_proofs_stand(
+    tmp_path: Path, history: list[str] | None, lost: bool
+) -> None:
+    judgement = judge(write(tmp_path, recorded(lost), history=history))
+    assert judgement.verdict == ("invalid" if lost else "unknown")
+    assert len(judgement.reasons) == 1
+
+
+def test_a_name_with_brackets_is_a_name(tmp_path: Path) -> None:
+    directory = tmp_path / "run [1]*"
+    directory.mkdir()
+    run = recorded()
+    for row in run.rows:
+        row["process"] += "[2]"
+    assert judge(write(directory, run)).verdict == "valid"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"run_id": 3}', "[]", '{"run_id": "a", "run_id": "b"}']
+)
+def test_a_directory_without_a_run_is_unknown(tmp_path: Path, text: str) -> None:
+    assert judge(tmp_path).exit_code == 2
+    (tmp_path / "run.json").write_text(text)
+    assert judge(tmp_path).exit_code == 2
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def resealed(directory: Path, run: Run, change: Callable[[Path], None]) -> Path:
+    """Write a run, change it, and let run.json vouch for what is there now."""
+    change(write(directory, run))
+    told = {path.name: vouched(path) for path in sorted((directory / "history").iterdir())}
+    document = json.loads((directory / "run.json").read_text())
+    (directory / "run.json").write_text(json.dumps({**document, "history": told}))
+    return directory
+
+
+LINES: dict[str, Callable[[Path], None]] = {
+    "no producer": replaced("s.jsonl", '"items": [[1, "p", 1, 2]]', '"items": [[1, null, 1, 2]]'),
+    "count 0": replaced("s.jsonl", '[[1, "p", 1, 2]]', '[[1, "p", 1, 2], [3, "p", 3, 0]]'),
+    "id 0": replaced("s.jsonl", '[[1, "p", 1, 2]]', '[[0, "p", 1, 2]]'),
+    "another count": replaced("s.jsonl", '"count": 2', '"count": 3'),
+    "ids that are no count": replaced("p.jsonl", '"last_id": 1', '"last_id": 5'),
+    "other quotes": replaced("s.jsonl", '"f": "get"', "'f': 'get'"),
+    "a name twice": replaced("s.jsonl", '"f": "get"', '"f": "get", "f": "get"'),
+    "no number": replaced("s.jsonl", '"last_id": 0', '"last_id": NaN'),
+    "a number below 0": replaced("s.jsonl", '"last_id": 0', '"last_id": -1'),
+    "half a surrogate": replaced("s.jsonl", '"f": "get"', '"f": "get", "error": "\\ud800"'),
+    "another run": replaced("s.jsonl", '"run_id": "run"', '"run_id": "rum"'),
+    "another process": replaced("s.jsonl", '"process": "s"', '"process": "r"'),
+    "an op_id twice": replaced("p.jsonl", '"op_id": 2', '"op_id": 1'),
+    "an op_id left out": replaced("s.jsonl", '"op_id": 3', '"op_id": 4'),
+    "another client": replaced("s.jsonl", '"client_id": "s"', '"client_id": "r"'),
+    "another session": replaced("s.jsonl", '"session": 0', '"session": 1'),
+    "another topic": replaced("p.jsonl", '"topic": "t"', '"topic": "u"'),
+    "another counter": replaced("p.jsonl", '"counter": 1', '"counter": 7'),
+    "another cursor": replaced("s.jsonl", '"asked": 0', '"asked": 1'),
+    "another time": replaced("p.jsonl", '"invoke_ns": 3', '"invoke_ns": 2'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", LINES.values(), ids=LINES)
+def test_a_line_that_no_recorder_writes_is_a_hole(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    judgement = judge(resealed(tmp_path, recorded(), change))
+    assert (judgement.verdict, bool(judgement.reasons)) == ("unknown", True)
+
+
+def without(*numbers: int) -> Callable[[Path], None]:
+    """Return a change that leaves lines of the subscriber out."""
+
+    def change(directory: Path) -> None:
+        path = directory / "history" / "s.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for n, line in enumerate(lines) if n not in numbers))
+
+    return change
+
+
+@pytest.mark.parametrize("numbers", [(0,), (2,), (2, 3), (0, 1)])
+def test_a_line_or_an_operation_that_is_gone_is_a_hole(
+    tmp_path: Path, numbers: tuple[int, ...]
+) -> None:
+    assert judge(resealed(tmp_path, recorded(), without(*numbers))).verdict == "unknown"
+
+
+def test_two_ends_make_an_operation_that_proves_nothing(tmp_path: Path) -> None:
+    def twice(directory: Path) -> None:
+        path = directory / "history" / "p.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([*lines, lines[1].replace('"first_id": 1', '"first_id": 9')]))
+
+    assert judge(resealed(tmp_path, recorded(), twice)).verdict == "unknown"
+
+
+def torn(session: int, mark: bytes = b"\x18\n") -> Callable[[Path], None]:
+    """Return a change that tears a line of the subscriber, who goes on in a session."""
+
+    def change(directory: Path) -> None:
+        path = directory / "history" / "s.jsonl"
+        last = json.dumps({**json.loads(path.read_text().splitlines()[-1]), "session": session})
+        lines = path.read_bytes().splitlines(keepends=True)[:-1]
+        path.write_bytes(b"".join([*lines, b'{"run_id": "ru' + mark, last.encode(), b"\n"]))
+
+    return change
+
+
+def test_a_torn_line_ends_a_session(tmp_path: Path) -> None:
+    judgement = judge(resealed(tmp_path, recorded(), torn(session=1)))
+    assert (judgement.verdict, judgement.reasons) == ("valid", ())
+
+
+def test_a_torn_line_in_the_middle_of_a_session_is_a_hole(tmp_path: Path) -> None:
+    assert judge(resealed(tmp_path, recorded(), torn(session=0))).verdict == "unknown"
+
+
+def test_a_broken_line_without_the_mark_is_a_hole(tmp_path: Path) -> None:
+    assert judge(resealed(tmp_path, recorded(), torn(1, b"\n"))).verdict == "unknown"
+
+
+# --- truth ----------------------------------------------------------------------------------------
+
+
+def with_truth(id_: int = 1, run_id: str = "run") -> Run:
+    """Return the run with three nodes that hold both publications from `id_` on."""
+    run = recorded()
+    run.disk("a", "b", "c")
+    common = {"topic": "t", "producer": "p"}
+    run.found_on("abc", "held", first_id=id_, first_counter=1, count=2, **common)
+    run.found_on("abc", "topic", topic="t", last_id=id_ + 1, floor_id=0)
+    run.found_on("abc", "counter", counter=2, **common)
+    run.found_on("abc", "state", index=9, digest="0" * 32)
+    run.truth = [{**row, "run_id": run_id} for row in run.truth]
+    return run
+
+
+def test_a_truth_that_agrees_is_valid(tmp_path: Path) -> None:
+    assert judge(write(tmp_path, with_truth())).verdict == "valid"
+
+
+def test_an_id_other_than_the_acknowledged_one_is_not_durable(tmp_path: Path) -> None:
+    judgement = judge(write(tmp_path, with_truth(id_=5)))
+    assert judgement.verdict == "invalid"
+    assert len(judgement.evidence["ack_not_durable"]) == 2
+
+
+def test_a_truth_of_another_run_is_unknown(tmp_path: Path) -> None:
+    assert judge(write(tmp_path, with_truth(run_id="rum"))).verdict == "unknown"
+
+
+@pytest.mark.parametrize("kinds", [(), ("held", "topic", "counter")], ids=["empty", "no state"])
+def test_a_truth_without_a_state_is_unknown(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    run = with_truth()
+    run.truth = [row for row in run.truth if row["node"] != "a" or row["kind"] in kinds]
+    assert judge(write(tmp_path, run)).verdict == "unknown"
+
+
+def test_a_truth_that_is_gone_or_that_nobody_expects_is_unknown(tmp_path: Path) -> None:
+    write(tmp_path, with_truth())
+    (tmp_path / "truth" / "c.jsonl").rename(tmp_path / "truth" / "d.jsonl")
+    judgement = judge(tmp_path)
+    assert (judgement.verdict, len(judgement.reasons)) == ("unknown", 2)
+
+
+def test_without_a_truth_disks_are_not_judged(tmp_path: Path) -> None:
+    judgement = judge(write(tmp_path, recorded()))
+    assert set(judgement.not_judged) == {"replica_divergence", "ack_not_durable"}
+
+
+# --- reasons --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [{"finished": False, "reasons": []}, {"finished": True, "reasons": ["too few"]}, 3],
+)
+def test_what_the_run_says_of_itself_is_a_reason(tmp_path: Path, outcome: object) -> None:
+    assert judge(write(tmp_path, recorded(), outcome=outcome)).verdict == "unknown"
+
+
+def test_a_subscription_that_stands_and_has_not_drained_is_a_reason(tmp_path: Path) -> None:
+    run = recorded()
+    del run.rows[-1]
+    assert judge(write(tmp_path, run)).reasons == (
+        "drain incomplete: 1 subscriptions, such as s t",
+    )
+
+
+def test_an_application_need_not_drain_and_names_nobody(tmp_path: Path) -> None:
+    run = recorded()
+    del run.rows[-1]
+    judgement = judge(write(tmp_path, run, recorded_by="application", outcome=None))
+    assert judgement.verdict == "valid"
+    assert {"phantom", "aborted_read", "future_read", "corrupt"} <= set(judgement.not_judged)
+
+
+def test_a_run_in_which_nothing_happened_proves_nothing(tmp_path: Path) -> None:
+    run = Run()
+    run.sub("s", "t", 0)
+    assert len(judge(write(tmp_path, run)).reasons) == 3
+
+
+def dict_of_checks() -> dict[str, object]:
+    """Return the checks, to be changed by a test."""
+    assert isinstance(TWINS, dict)
+    return TWINS
+
+
+def test_a_check_that_crashes_is_a_reason_and_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise ZeroDivisionError("by the test")
+
+    monkeypatch.setitem(dict_of_checks(), "gap", crash)
+    judgement = judge(write(tmp_path, recorded()))
+    assert judgement.reasons == ("gap crashed: ZeroDivisionError: by the test",)
+    assert judgement.verdict == "unknown"
