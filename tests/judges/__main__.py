@@ -1,0 +1,109 @@
+"""`python -m tests.judges`: sabotages histories, asks a judge, shows the share found by kind.
+
+Exit code 0: nothing missed, and no alarm in a legal history; 1: something was; 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.judges.detection import Sabotaged, Trial, detect, kinds_named, sabotaged, verdicts
+from tests.judges.judges import JUDGES, Said, judge_of
+from tests.judges.kinds import KINDS
+from tests.judges.world import legal
+
+SHOWN_MAX = 3
+
+
+def main() -> int:
+    """Do what the arguments say."""
+    options = parser().parse_args()
+    if options.list:
+        for kind in KINDS.values():
+            print(f"{kind.name:32} {kind.check or kind.verdict:20} {kind.sentence}")
+        return 0
+    unknown = sorted(set(options.kind) - set(KINDS))
+    if unknown:
+        parser().error(f"no such kind: {', '.join(unknown)} (--list)")
+    with tempfile.TemporaryDirectory(prefix="flotilla-judges-") as scratch:
+        directory = Path(scratch) / "run"
+        trial = Trial(judge_of(options.judge), directory)
+        if options.show is not None:
+            return show(trial, options)
+        begun_s = time.monotonic()
+        print(f"judge {options.judge}, seed {options.seed}")
+        bad = alarms(trial, options) + missed(trial, options)
+        print(f"{time.monotonic() - begun_s:.0f} s")
+    return 1 if bad else 0
+
+
+def alarms(trial: Trial, options: argparse.Namespace) -> int:
+    """Judge legal histories; return how many were called invalid."""
+    if not options.legal:
+        return 0
+    counted, found = verdicts(trial, range(options.seed, options.seed + options.legal))
+    said = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(counted.items()))
+    print(f"{options.legal:,} legal histories: {said}; {len(found)} alarms")
+    for seed, one in found[: 5 * SHOWN_MAX]:
+        print(f"  alarm: seed {seed}: {words(one)}")
+    return len(found)
+
+
+def missed(trial: Trial, options: argparse.Namespace) -> int:
+    """Sabotage; print the table; return how many were not found."""
+    if not options.histories:
+        return 0
+    kinds = kinds_named(tuple(options.kind))
+    made = found = 0
+    print(f"{'kind':32} {'must come to':22} {'made':>6} {'found':>6} {'share':>7}")
+    for kind, tally in detect(trial, options.histories, options.seed, kinds):
+        made, found = made + tally.made, found + tally.found
+        share = f"{tally.found / tally.made:.1%}" if tally.made else "-"
+        due = f"{kind.check} {kind.word}" if kind.check else kind.verdict
+        print(f"{kind.name:32} {due:22} {tally.made:6} {tally.found:6} {share:>7}", flush=True)
+        for seed, said in tally.missed[:SHOWN_MAX]:
+            print(f"  missed: --kind {kind.name} --show {seed}: {words(said)}")
+    print(f"{len(kinds)} kinds, {made:,} histories, {found:,} found ({found / max(1, made):.2%})")
+    return made - found
+
+
+def words(said: Said) -> str:
+    """Return what a judge said, in a line."""
+    rows = ", ".join(f"{name} {sorted(set(rows))}" for name, rows in said.rows.items())
+    return f"{said.verdict}; {rows or 'no rows'}; {'; '.join(said.reasons[:SHOWN_MAX]) or '-'}"
+
+
+def show(trial: Trial, options: argparse.Namespace) -> int:
+    """Write one history to --out, and print what is said of it."""
+    out = options.out or Path(f"history-{options.show}")
+    if options.kind:
+        kind = KINDS[options.kind[0]]
+        made: Sabotaged = sabotaged(kind, options.show, out, trial.is_fit)
+        print(f"{kind.name}: {kind.sentence}; legal seed {made.base_seed}; in {out}")
+    else:
+        legal(options.show).write(out)
+        print(f"legal seed {options.show}; in {out}")
+    print(words(judge_of(options.judge)(out)))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the arguments."""
+    made = argparse.ArgumentParser(prog="python -m tests.judges", description=__doc__)
+    made.add_argument("--histories", type=int, default=0, metavar="N", help="sabotage so many")
+    made.add_argument("--legal", type=int, default=0, metavar="N", help="judge so many legal ones")
+    made.add_argument("--judge", choices=JUDGES, default=JUDGES[0])
+    made.add_argument("--seed", type=int, default=1, help="decides everything (default: 1)")
+    made.add_argument("--kind", action="append", default=[], help="only this kind; repeatable")
+    made.add_argument("--list", action="store_true", help="list the kinds")
+    made.add_argument("--show", type=int, metavar="SEED", help="write one history, and judge it")
+    made.add_argument("--out", type=Path, help="where --show writes it")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,457 @@
+"""Sabotage of files: of the record, of run.json, of what the nodes left.
+
+What lives here: damage of a directory that a legal history was written to, and of the truth. What
+must not: rows (broken_rows.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.judges.broken_rows import acknowledged, one
+from tests.judges.history import History, Row, sealed
+from tests.judges.kinds import breaks, damages, hides
+
+
+def files_of(directory: Path, lines_min: int = 1) -> list[Path]:
+    """Return the record's files that have so many lines."""
+    files = sorted((directory / "history").glob("*.jsonl"))
+    return [file for file in files if file.read_bytes().count(b"\n") >= lines_min]
+
+
+def closed(directory: Path, file: Path) -> bool:
+    """Return whether run.json vouches for all of a file."""
+    return bool(about(directory)["history"][file.name]["closed"])
+
+
+def about(directory: Path) -> Any:
+    """Return run.json."""
+    return json.loads((directory / "run.json").read_bytes())
+
+
+def say(directory: Path, document: object) -> None:
+    """Write run.json."""
+    (directory / "run.json").write_text(json.dumps(document) + "\n")
+
+
+@damages("file-gone", "what run.json names is there")
+def file_gone(directory: Path, history: History, rng: random.Random) -> bool:
+    rng.choice(files_of(directory)).unlink()
+    return True
+
+
+@damages("file-empty", "a file has as many bytes as run.json says")
+def file_empty(directory: Path, history: History, rng: random.Random) -> bool:
+    files = [file for file in files_of(directory) if closed(directory, file)]
+    file = one(rng, files)
+    if file is None:
+        return False
+    file.write_bytes(b"")
+    return True
+
+
+@damages("cut-at-a-line", "a file has as many lines as run.json says")
+def cut_at_a_line(directory: Path, history: History, rng: random.Random) -> bool:
+    """Cut a closed file at the end of any line.
+
+    A file that is not closed vouches for its first bytes only: what is cut behind them is truly
+    unobservable, for its process may have died at any line.
+    """
+    file = one(rng, [file for file in files_of(directory, 2) if closed(directory, file)])
+    if file is None:
+        return False
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[: rng.randint(0, len(lines) - 1)]))
+    return True
+
+
+@damages("cut-in-a-line", "a file has as many bytes as run.json says: cut anywhere")
+def cut_in_a_line(directory: Path, history: History, rng: random.Random) -> bool:
+    file = one(rng, [file for file in files_of(directory) if closed(directory, file)])
+    if file is None:
+        return False
+    data = file.read_bytes()
+    file.write_bytes(data[: rng.randrange(len(data))])
+    return True
+
+
+@damages("grown", "a closed file is not longer than run.json says")
+def grown(directory: Path, history: History, rng: random.Random) -> bool:
+    file = one(rng, [file for file in files_of(directory) if closed(directory, file)])
+    if file is None:
+        return False
+    last = json.loads(file.read_bytes().splitlines()[-1]) if is_whole(file) else None
+    if last is None:
+        return False
+    line = {**last, "op_id": 10**6, "f": "phase", "type": "info", "phase": "done"}
+    file.write_bytes(file.read_bytes() + json.dumps(line).encode() + b"\n")
+    return True
+
+
+def is_whole(file: Path) -> bool:
+    """Return whether the last line is an event."""
+    try:
+        json.loads(file.read_bytes().splitlines()[-1])
+    except ValueError:
+        return False
+    return True
+
+
+@damages("byte-flipped", "the bytes of a file have the digest that run.json says")
+def byte_flipped(directory: Path, history: History, rng: random.Random) -> bool:
+    """One digit of a time becomes another: the line is as good as any."""
+    file = one(rng, [file for file in files_of(directory) if closed(directory, file)])
+    if file is None:
+        return False
+    data = bytearray(file.read_bytes())
+    place = data.index(b'"wall_ns":') + len(b'"wall_ns":')
+    data[place] = data[place] ^ 1
+    file.write_bytes(bytes(data))
+    return True
+
+
+@damages("no-digests", "run.json vouches for each file, or the verdict is not `valid`")
+def no_digests(directory: Path, history: History, rng: random.Random) -> bool:
+    document = about(directory)
+    if rng.random() < 0.5:
+        document["history"] = sorted(document["history"])
+    else:
+        del document["history"]
+    say(directory, document)
+    return True
+
+
+@damages("unnamed-file", "run.json names every file there is")
+def unnamed_file(directory: Path, history: History, rng: random.Random) -> bool:
+    document = about(directory)
+    del document["history"][rng.choice(files_of(directory)).name]
+    say(directory, document)
+    return True
+
+
+@damages("hidden-file", "a file whose name begins with _ or . is one too many")
+def hidden_file(directory: Path, history: History, rng: random.Random) -> bool:
+    file = rng.choice(files_of(directory))
+    file.rename(file.with_name(rng.choice("_.") + file.name))
+    return True
+
+
+@damages("extra-entry", "nothing stands in history/ that run.json does not name")
+def extra_entry(directory: Path, history: History, rng: random.Random) -> bool:
+    file, below = rng.choice(files_of(directory)), directory / "history"
+    kind = rng.randrange(4)
+    if kind == 0:
+        (below / "more").mkdir()
+        file.rename(below / "more" / file.name)
+    elif kind == 1:
+        (below / "notes.txt").write_text("nothing\n")
+    elif kind == 2:
+        shutil.copy(file, below / f"{rng.choice('_.x')}{file.name}")
+    else:
+        (directory / "history.parquet").mkdir()
+    return True
+
+
+@damages("copy-that-contradicts", "a file is of the process that its name says")
+def copy_that_contradicts(directory: Path, history: History, rng: random.Random) -> bool:
+    """A copy of a file under another name, of which run.json knows."""
+    file = rng.choice(files_of(directory))
+    data, document = file.read_bytes(), about(directory)
+    other = file.with_name(f"{file.stem}-2.jsonl")
+    other.write_bytes(data)
+    document["history"][other.name] = sealed(data)
+    say(directory, document)
+    return True
+
+
+@damages("run-json-broken", "run.json is JSON")
+def run_json_broken(directory: Path, history: History, rng: random.Random) -> bool:
+    file = directory / "run.json"
+    kind = rng.randrange(3)
+    if kind == 0:
+        file.unlink()
+    elif kind == 1:
+        file.write_bytes(file.read_bytes()[:-20])
+    else:
+        file.write_text("[]\n")
+    return True
+
+
+@damages("unfinished", "a run that did not finish proves nothing")
+def unfinished(directory: Path, history: History, rng: random.Random) -> bool:
+    if history.is_application:
+        return False
+    document = about(directory)
+    document["outcome"]["finished"] = False
+    say(directory, document)
+    return True
+
+
+@damages("names-in-other-order", "a digest is of a file's own bytes")
+def digests_swapped(directory: Path, history: History, rng: random.Random) -> bool:
+    names = [file.name for file in files_of(directory) if closed(directory, file)]
+    if len(names) < 2:
+        return False
+    first, second = rng.sample(names, 2)
+    document = about(directory)
+    files = document["history"]
+    files[first], files[second] = files[second], files[first]
+    say(directory, document)
+    return True
+
+
+# --- the truth ------------------------------------------------------------------------------------
+
+
+@damages("truth-gone", "each node whose disk was to be read is there")
+def truth_gone(directory: Path, history: History, rng: random.Random) -> bool:
+    files = sorted((directory / "truth").glob("*.jsonl"))
+    if not files:
+        return False
+    rng.choice(files).unlink()
+    return True
+
+
+@damages("truth-empty", "a node's truth has rows")
+def truth_empty(directory: Path, history: History, rng: random.Random) -> bool:
+    files = sorted((directory / "truth").glob("*.jsonl"))
+    if not files:
+        return False
+    rng.choice(files).write_bytes(b"")
+    return True
+
+
+@damages("truth-of-a-stranger", "a file of the truth is of an expected node")
+def truth_of_a_stranger(directory: Path, history: History, rng: random.Random) -> bool:
+    files = sorted((directory / "truth").glob("*.jsonl"))
+    if not files:
+        return False
+    (directory / "truth" / "stranger.jsonl").write_bytes(files[0].read_bytes())
+    return True
+
+
+@damages("truth-malformed", "rows of the truth are what a reader of disks writes")
+def truth_malformed(directory: Path, history: History, rng: random.Random) -> bool:
+    files = sorted((directory / "truth").glob("*.jsonl"))
+    if not files:
+        return False
+    file = rng.choice(files)
+    common = {"run_id": history.run_id, "node": file.stem}
+    bad = rng.choice(
+        (
+            "no JSON",
+            json.dumps({**common, "kind": "held", "topic": "t0"}),
+            json.dumps({**common, "kind": "leadership"}),
+            json.dumps({**common, "kind": "something"}),
+            json.dumps(
+                {**common, "kind": "counter", "topic": "t0", "producer": "p", "counter": -1}
+            ),
+        )
+    )
+    file.write_bytes(file.read_bytes() + bad.encode() + b"\n")
+    return True
+
+
+@hides("truth-without-state", "a node's truth has a state")
+def truth_without_state(history: History, rng: random.Random) -> bool:
+    node = one(rng, sorted(history.truth))
+    if node is None:
+        return False
+    history.truth[node] = [row for row in history.truth[node] if row["kind"] != "state"]
+    return True
+
+
+@hides("truth-of-another-run", "rows of the truth are of this run")
+def truth_of_another_run(history: History, rng: random.Random) -> bool:
+    node = one(rng, sorted(history.truth))
+    if node is None:
+        return False
+    history.truth[node] = [{**row, "run_id": "another"} for row in history.truth[node]]
+    return True
+
+
+def rows_of(history: History, node: str, kind: str) -> list[Row]:
+    """Return a node's rows of a kind."""
+    return [row for row in history.truth[node] if row["kind"] == kind]
+
+
+@breaks("entries-differ", "replica_divergence", "nodes hold the same entry at an index", "entry")
+def entries_differ(history: History, rng: random.Random) -> bool:
+    shared = [
+        row
+        for node in history.truth
+        for row in rows_of(history, node, "entry")
+        for other in history.truth
+        if other != node
+        and any(row["index"] == one["index"] for one in rows_of(history, other, "entry"))
+    ]
+    row = one(rng, shared)
+    if row is None:
+        return False
+    row["digest"] = "0" * 32
+    return True
+
+
+@breaks("states-differ", "replica_divergence", "nodes have the same state at an index", "state")
+def states_differ(history: History, rng: random.Random) -> bool:
+    if len(history.truth) < 2:
+        return False
+    nodes = rng.sample(sorted(history.truth), 2)
+    states = [rows_of(history, node, "state")[0] for node in nodes]
+    states[0] |= {"index": states[1]["index"], "digest": "0" * 32}
+    return True
+
+
+@breaks("two-led-a-term", "leaders_per_term", "a term has one leader: by the nodes' own logs")
+def two_led_a_term(history: History, rng: random.Random) -> bool:
+    if len(history.truth) < 2:
+        return False
+    led = [row for node in history.truth for row in rows_of(history, node, "leadership")]
+    row = one(rng, led)
+    if row is None:
+        return False
+    other = rng.choice([node for node in sorted(history.truth) if node != row["node"]])
+    history.truth[other].append({**row, "node": other})
+    return True
+
+
+def publication(history: History, rng: random.Random) -> tuple[str, str, int, int] | None:
+    """Return (topic, producer, counter, id) of one that was acknowledged and is no garbage.
+
+    Where every subscriber has passed its id, a disk without it is as good as one that has it: to
+    take it away there is truly unobservable, as a node collects it at any time.
+    """
+    fit = []
+    for op in acknowledged(history):
+        topic, first_id = op.invoke["topic"], op.end["first_id"] if op.end else 0
+        floors = [
+            row["floor_id"]
+            for node in history.truth
+            for row in rows_of(history, node, "topic")
+            if row["topic"] == topic
+        ]
+        for place in range(op.invoke["count"]):
+            counter, id_ = op.invoke["counter"] + place, first_id + place
+            if floors and id_ > max(floors):
+                fit.append((topic, op.invoke["client_id"], counter, id_))
+    chosen: tuple[str, str, int, int] | None = one(rng, fit)
+    return chosen
+
+
+def take_off(history: History, node: str, topic: str, producer: str, counter: int) -> None:
+    """Take a publication off a node's disk."""
+    kept = []
+    for row in history.truth[node]:
+        own = (row.get("topic"), row.get("producer")) == (topic, producer)
+        if row["kind"] == "held" and own:
+            for place in range(row["count"]):
+                first_id = None if row["first_id"] is None else row["first_id"] + place
+                single = {**row, "first_counter": row["first_counter"] + place, "count": 1}
+                if single["first_counter"] != counter:
+                    kept.append({**single, "first_id": first_id})
+        else:
+            kept.append(row)
+    history.truth[node] = kept
+
+
+@breaks("not-on-disks", "ack_not_durable", "what is acknowledged is on a majority's disks")
+def not_on_disks(history: History, rng: random.Random) -> bool:
+    if not history.truth:
+        return False
+    chosen = publication(history, rng)
+    if chosen is None:
+        return False
+    topic, producer, counter, _ = chosen
+    nodes = sorted(history.truth)
+    for node in rng.sample(nodes, rng.randint(len(nodes) // 2 + 1, len(nodes))):
+        take_off(history, node, topic, producer, counter)
+    return True
+
+
+@breaks("under-another-id", "inconsistent_id", "disks and acknowledgments agree on an id")
+def under_another_id(history: History, rng: random.Random) -> bool:
+    """Every node holds another publication in the place of an acknowledged one."""
+    if not history.truth:
+        return False
+    chosen = publication(history, rng)
+    if chosen is None:
+        return False
+    topic, producer, counter, id_ = chosen
+    for node in history.truth:
+        take_off(history, node, topic, producer, counter)
+        row = {"run_id": history.run_id, "node": node, "kind": "held", "topic": topic}
+        content = {"first_id": id_, "producer": producer, "first_counter": counter + 50_000}
+        history.truth[node].append({**row, **content, "count": 1})
+    return True
+
+
+@breaks("moved-on-disks", "duplicate_stored", "disks and acknowledgments agree on a place")
+def moved_on_disks(history: History, rng: random.Random) -> bool:
+    """Every node holds an acknowledged publication under another id."""
+    if not history.truth:
+        return False
+    chosen = publication(history, rng)
+    if chosen is None:
+        return False
+    topic, producer, counter, id_ = chosen
+    for node in history.truth:
+        take_off(history, node, topic, producer, counter)
+        row = {"run_id": history.run_id, "node": node, "kind": "held", "topic": topic}
+        content = {"first_id": id_ + 1_000, "producer": producer, "first_counter": counter}
+        history.truth[node].append({**row, **content, "count": 1})
+    return True
+
+
+@breaks("ghost-on-disks", "phantom", "what a node holds was put by somebody")
+def ghost_on_disks(history: History, rng: random.Random) -> bool:
+    topics = [row for node in sorted(history.truth) for row in rows_of(history, node, "topic")]
+    topic = one(rng, [row for row in topics if row["last_id"] > row["floor_id"]])
+    if topic is None:
+        return False
+    for node in rng.sample(sorted(history.truth), rng.randint(1, len(history.truth))):
+        row = {"run_id": history.run_id, "node": node, "kind": "held", "topic": topic["topic"]}
+        content = {"first_id": None, "producer": "nobody", "first_counter": 1, "count": 1}
+        history.truth[node].append({**row, **content})
+    return True
+
+
+@breaks("last-id-below", "ack_not_durable", "a topic's last id covers what was acknowledged")
+def last_id_below(history: History, rng: random.Random) -> bool:
+    """Every node says that the topic has not come as far as an acknowledged publication."""
+    if not history.truth:
+        return False
+    chosen = publication(history, rng)
+    if chosen is None:
+        return False
+    topic, producer, counter, id_ = chosen
+    for node in history.truth:
+        for row in rows_of(history, node, "held"):
+            own = (row["topic"], row["producer"]) == (topic, producer)
+            is_held = row["first_counter"] <= counter < row["first_counter"] + row["count"]
+            if own and is_held and row["first_id"] is None:
+                return False  # in a journal it has no id yet: nothing contradicts the topic's
+    for node in history.truth:
+        for row in rows_of(history, node, "topic"):
+            if row["topic"] == topic:
+                row["last_id"] = id_ - 1
+    return True
+
+
+@breaks("two-in-one-place-on-disk", "inconsistent_id", "a node holds one publication under an id")
+def two_in_one_place(history: History, rng: random.Random) -> bool:
+    held = [
+        row
+        for node in sorted(history.truth)
+        for row in rows_of(history, node, "held")
+        if row["first_id"] is not None
+    ]
+    row = one(rng, held)
+    if row is None:
+        return False
+    others = {**row, "producer": f"{row['producer']}-2"}
+    history.truth[row["node"]].append(others)
+    return True

@@ -1,0 +1,141 @@
+"""How much of sabotage is found: histories of every kind, judged, counted.
+
+What lives here: which history is made of which seed, and what is expected of a judge. What must
+not: kinds, or rules.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.judges import broken_files, broken_rows, broken_scenes
+from tests.judges.history import History
+from tests.judges.judges import Judge, Said
+from tests.judges.kinds import INVALID, KINDS, UNKNOWN, Kind
+from tests.judges.world import legal
+
+BASES_MAX = 400  # legal histories that are tried for one that has room for a kind
+SOURCES = (broken_rows, broken_scenes, broken_files)  # which register their kinds
+
+
+@dataclass(frozen=True)
+class Sabotaged:
+    """A history with one sentence broken. `seed` makes the same again, with `kind`."""
+
+    kind: Kind
+    seed: int
+    base_seed: int
+    history: History
+
+    def write(self, directory: Path) -> None:
+        """Write it, and damage the files, if that is what the kind does."""
+        self.history.write(directory)
+        if self.kind.damage is not None:
+            rng = random.Random(f"damage {self.kind.name} {self.seed}")
+            changed = self.kind.damage(directory, self.history, rng)
+            assert changed, (self.kind.name, self.seed)
+
+
+def sabotaged(kind: Kind, seed: int, directory: Path, is_fit: Callable[[int], bool]) -> Sabotaged:
+    """Return a sabotaged history, from the first legal one that has room for it, and write it.
+
+    `is_fit`: whether a legal history, by its seed, will do as such.
+    """
+    rng = random.Random(f"sabotage {kind.name} {seed}")
+    for _ in range(BASES_MAX):
+        base_seed = rng.randrange(2**32)
+        if kind.verdict == UNKNOWN and not is_fit(base_seed):
+            continue
+        history = legal(base_seed)
+        if kind.change is not None:
+            if not kind.change(history, rng):
+                continue
+            for scene in history.scenes:
+                scene.on_disks()
+        made = Sabotaged(kind, seed, base_seed, history)
+        try:
+            made.write(directory)
+        except AssertionError:
+            if kind.damage is None:
+                raise
+            continue  # no room in these files
+        return made
+    raise LookupError(f"{kind.name}: none of {BASES_MAX} legal histories has room for it")
+
+
+@dataclass
+class Tally:
+    """What became of a kind's histories. `missed`: their seeds, with what was said instead."""
+
+    made: int = 0
+    found: int = 0
+    missed: list[tuple[int, Said]] = field(default_factory=list)
+
+
+def is_found(kind: Kind, said: Said) -> bool:
+    """Return whether a judge said what it had to."""
+    if kind.verdict == INVALID:
+        return said.verdict == INVALID and said.has(kind.check, kind.word)
+    return said.verdict == UNKNOWN
+
+
+class Trial:
+    """Asks a judge, and remembers which legal histories are valid to it."""
+
+    def __init__(self, judge: Judge, directory: Path) -> None:
+        self._judge, self._directory = judge, directory
+        self._fit: dict[int, bool] = {}
+
+    def ask(self, history: History) -> Said:
+        """Return what it says of a history."""
+        history.write(self._directory)
+        return self._judge(self._directory)
+
+    def is_fit(self, seed: int) -> bool:
+        """Whether a legal history is valid: one that is unknown by itself would prove nothing."""
+        if seed not in self._fit:
+            self._fit[seed] = self.ask(legal(seed)).verdict == "valid"
+        return self._fit[seed]
+
+    def try_one(self, kind: Kind, seed: int) -> tuple[Sabotaged, Said]:
+        """Sabotage, and ask."""
+        made = sabotaged(kind, seed, self._directory, self.is_fit)
+        return made, self._judge(self._directory)
+
+
+def detect(
+    trial: Trial, histories: int, seed: int, kinds: list[Kind]
+) -> Iterator[tuple[Kind, Tally]]:
+    """Sabotage so many histories, each kind as often as any other; yield each kind's tally."""
+    share, rest = divmod(histories, len(kinds))
+    for number, kind in enumerate(kinds):
+        tally = Tally()
+        for place in range(share + (number < rest)):
+            made, said = trial.try_one(kind, seed + place)
+            tally.made += 1
+            if is_found(kind, said):
+                tally.found += 1
+            else:
+                tally.missed.append((made.seed, said))
+        yield kind, tally
+
+
+def verdicts(trial: Trial, seeds: range) -> tuple[Counter[str], list[tuple[int, Said]]]:
+    """Judge legal histories; return how many came to what, and the alarms."""
+    counted: Counter[str] = Counter()
+    alarms = []
+    for seed in seeds:
+        said = trial.ask(legal(seed))
+        counted[said.verdict] += 1
+        if said.verdict == INVALID:
+            alarms.append((seed, said))
+    return counted, alarms
+
+
+def kinds_named(names: tuple[str, ...]) -> list[Kind]:
+    """Return the kinds of these names, all for none. Raises KeyError."""
+    return [KINDS[name] for name in names] if names else list(KINDS.values())
