@@ -1,19 +1,32 @@
-"""`flotilla-check DIR`: runs the checks and shows the report. Computes nothing itself."""
+"""`flotilla-check DIR`: runs the checks and shows the report. Computes nothing itself.
+
+`flotilla-check compare` (compare.py) and `flotilla-check seal` are commands of their own.
+"""
 
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from analytics import session
+from analytics import plain, session
 from analytics.cache import HistoryError
 from analytics.check import Finish, check
+from analytics.choice import (
+    AUTO,
+    BYTES_TWINS_MAX,
+    CHOICES,
+    LINES_TWINS_MAX,
+    SPARK,
+    TWINS,
+    chosen,
+)
+from analytics.compare import compare
 from analytics.generate.options import made, with_generation
 from analytics.generate.shape import BadShape
 from analytics.interruption import interruptible
@@ -33,16 +46,61 @@ PIPE_COLUMNS = 2_000  # where there is no terminal a row is a line: rich would b
 SECONDS_SHOWN_MIN = 1.0  # of a step that is no check: a short history has dozens of a moment each
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+HELP: Final = {"help_option_names": ["-h", "--help"]}
+
+
+class WithOthers(click.Command):
+    """A command with others beside it, by the first word: `flotilla-check seal DIR`.
+
+    Not a click.Group: that wants a name for every command, and a run's directory is none.
+    A directory that is called like a command is `./compare`.
+    """
+
+    others: ClassVar[dict[str, click.Command]] = {}
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **more: Any,
+    ) -> click.Context:
+        """Return the context of the command that is named, or of this one."""
+        other = self.others.get(args[0]) if args else None
+        if other is None:
+            return super().make_context(info_name, args, parent, **more)
+        return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that the context is of."""
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the other commands."""
+        with formatter.section("Commands, in the place of DIRECTORY"):
+            formatter.write_dl(
+                [(name, one.get_short_help_str()) for name, one in self.others.items()]
+            )
+
+
+@click.command(cls=WithOthers, context_settings=HELP)
 @click.version_option(package_name="flotilla-broker")
 @click.argument("directory")
+@click.option(
+    "--judge",
+    "judge_name",
+    type=click.Choice(CHOICES),
+    default=AUTO,
+    show_default=True,
+    help="twins: in plain Python, without figures and latencies. spark: on Spark. auto: twins up"
+    f" to {LINES_TWINS_MAX:,} lines and {BYTES_TWINS_MAX // 2**20} MiB, else spark.",
+)
 @click.option("--master", help="Spark master, such as spark://host:7077. Default: local[2].")
 @click.option(
     "--memory",
-    default=session.MEMORY_DEFAULT,
-    show_default=True,
     metavar="SIZE",
-    help="Heap of Spark's driver, and of an executor on a cluster, such as 512m or 4g.",
+    help="Heap of Spark's driver, and of an executor on a cluster, such as 512m or 4g."
+    f" Default: {session.MEMORY_DEFAULT}.",
 )
 @click.option(
     "--json",
@@ -54,8 +112,9 @@ SECONDS_SHOWN_MIN = 1.0  # of a step that is no check: a short history has dozen
 @with_generation
 def main(
     directory: str,
+    judge_name: str,
     master: str | None,
-    memory: str,
+    memory: str | None,
     json_path: Path | None,
     no_report: bool,
     **generation: Any,
@@ -65,20 +124,21 @@ def main(
     Exit code: 0 valid, 1 invalid, 2 unknown (or it could not be checked).
     """
     console = stdout_console()
-    if not session.MEMORY_PATTERN.fullmatch(memory):
-        raise click.BadParameter(f"{memory!r} is no size such as 4g", param_hint="--memory")
-    if json_path is not None and not json_path.parent.is_dir():
-        raise click.BadParameter(f"{json_path.parent} is no directory", param_hint="--json")
-    if generation["violations"] and generation["operations"] is None:
-        raise click.UsageError("--violations are planted by --generate N; real ones are found")
-    if not is_url(directory) and generation["operations"] is None and not Path(directory).is_dir():
-        raise click.BadParameter(f"{directory!r} is no directory", param_hint="DIRECTORY")
+    if judge_name == AUTO and (master or memory):
+        judge_name = SPARK  # these are Spark's
+    if judge_name == TWINS and (master or memory):
+        raise click.UsageError("--master and --memory are Spark's, and --judge twins needs none")
+    memory = memory or session.MEMORY_DEFAULT
+    check_usage(directory, memory, json_path, generation)
     with interruptible() as watch:
         try:
             if generation["operations"] is not None:
                 generate(console, directory, master, memory, generation)
                 return
-            verdict = judge(console, directory, master, memory, json_path, no_report)
+            if is_for_twins(directory, judge_name):
+                verdict = judge_plainly(console, Path(directory), json_path, no_report)
+            else:
+                verdict = judge(console, directory, master, memory, json_path, no_report)
         except click.ClickException:
             raise
         except BaseException as failure:
@@ -93,12 +153,34 @@ def main(
     sys.exit(EXIT_CODES[verdict])
 
 
+def check_usage(
+    directory: str, memory: str, json_path: Path | None, generation: dict[str, Any]
+) -> None:
+    """Raise click.UsageError for what can't be meant."""
+    if not session.MEMORY_PATTERN.fullmatch(memory):
+        raise click.BadParameter(f"{memory!r} is no size such as 4g", param_hint="--memory")
+    if json_path is not None and not json_path.parent.is_dir():
+        raise click.BadParameter(f"{json_path.parent} is no directory", param_hint="--json")
+    if generation["violations"] and generation["operations"] is None:
+        raise click.UsageError("--violations are planted by --generate N; real ones are found")
+    if not is_url(directory) and generation["operations"] is None and not Path(directory).is_dir():
+        raise click.BadParameter(f"{directory!r} is no directory", param_hint="DIRECTORY")
+
+
 def stdout_console() -> Console:
     """Return a console as wide as the terminal, or as COLUMNS says; in a pipe a row is a line."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_COLUMNS
     return console
+
+
+def is_for_twins(directory: str, judge_name: str) -> bool:
+    """Return whether the judge in plain Python is due; say on stderr why, if nobody insisted."""
+    choice = chosen(directory, judge_name)
+    if choice.why:
+        click.echo(f"judge: {choice.judge} ({choice.why})", err=True)
+    return choice.judge == TWINS
 
 
 def judge(
@@ -113,7 +195,7 @@ def judge(
     try:
         finish = None if no_report else write_report
         report = checked(directory, master, memory, finish)
-        show(console, report)
+        show(console, report, report.verdict)
         if not no_report:
             console.print(f"report: {directory}/{PAGE}", markup=False, soft_wrap=True)
         if json_path is not None:
@@ -123,6 +205,25 @@ def judge(
         console.print(f"[yellow]unknown[/]: {escape(str(error))}", soft_wrap=True)
         return Verdict.UNKNOWN
     return report.verdict
+
+
+def judge_plainly(
+    console: Console, directory: Path, json_path: Path | None, no_report: bool
+) -> Verdict:
+    """Do the same by the judge in plain Python."""
+    with fullness_named(directory):
+        said = plain.judged(directory)
+        if said.report is None:
+            console.print(f"[yellow]unknown[/]: {escape('; '.join(said.reasons))}", soft_wrap=True)
+            return said.verdict
+        show(console, said.report, said.verdict)
+        if not no_report:
+            plain.write(said)
+            console.print(f"report: {directory}/{PAGE}", markup=False, soft_wrap=True)
+    if json_path is not None:
+        with fullness_named(json_path.parent):
+            json_path.write_text(json.dumps(plain.document_of(said), indent=2) + "\n")
+    return said.verdict
 
 
 def generate(
@@ -154,7 +255,7 @@ def checked(directory: str, master: str | None, memory: str, finish: Finish | No
         return check(directory, master, on_progress, finish, memory)
 
 
-def show(console: Console, report: Report) -> None:
+def show(console: Console, report: Report, verdict: Verdict) -> None:
     """Print the table of checks, the observations and the verdict."""
     console.print(checks_table(report))
     observations = report.observations
@@ -174,7 +275,7 @@ def show(console: Console, report: Report) -> None:
         console.print(escape(remark), soft_wrap=True)
     for reason in report.reasons:
         console.print(f"[yellow]{escape(reason)}[/]", soft_wrap=True)
-    console.print(f"[{STYLES[report.verdict]}]{report.verdict}[/]")
+    console.print(f"[{STYLES[verdict]}]{verdict}[/]")
 
 
 def checks_table(report: Report) -> Table:
@@ -228,3 +329,6 @@ def sentence(witness: Witness) -> str:
         for place in operation.lines or (f"{operation.process} op {operation.op_id}",)
     ]
     return " ".join([*words, *dict.fromkeys(places)])
+
+
+WithOthers.others = {"compare": compare}

@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from analytics.choice import AUTO, CHOICES
 from chaos import experiment as experiments
 from chaos import launch
 from chaos.bounds import SECONDS_MAX
@@ -25,7 +26,7 @@ from chaos.options import Named, a_number
 from chaos.outcome import Outcome
 from chaos.progress import display
 from chaos.reading import ExperimentError
-from chaos.suite import JUDGES, SPARK, Options, Suite
+from chaos.suite import Options, Suite
 from chaos.targets import TargetError
 from chaos.targets.leftovers import sweep
 from cluster.config import MEMBER_COUNTS
@@ -144,10 +145,11 @@ def run(
 )
 @click.option(
     "--judge",
-    type=Named("judge", JUDGES),
-    default=SPARK,
+    type=Named("judge", CHOICES),
+    default=AUTO,
     show_default=True,
-    help="twins: the same checks in plain Python, for small histories.",
+    help="twins: the same checks in plain Python, for small histories. auto: twins for small ones,"
+    " else spark.",
 )
 @seed_option
 @out_option

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from analytics import session
+from analytics.choice import SPARK
 from analytics.cli import main as check
 from analytics.interruption import EXIT_CODE_BASE
 from analytics.report.index import write_index
@@ -31,7 +32,8 @@ def judged(directory: Path) -> int:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     try:
-        check([str(directory), "--json", str(directory / REPORT)], standalone_mode=False)
+        named = ["--judge", SPARK, "--json", str(directory / REPORT)]
+        check([str(directory), *named], standalone_mode=False)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else EXIT_CRASHED
         if code > EXIT_CODE_BASE:  # told to end, and not only this check

@@ -24,8 +24,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from analytics import plain
+from analytics.choice import AUTO, SPARK, TWINS, chosen
 from chaos import experiment as experiments
-from chaos import launch, twins
+from chaos import launch
 from chaos.crew import child_environment
 from chaos.outcome import Outcome
 from chaos.plan import RunPlan
@@ -37,7 +39,6 @@ JUDGING_S_MAX: Final = 600.0  # of one run: fifty times what it takes; then the 
 JUDGING_S_EXPECTED: Final = 10.0
 READY_S_MAX: Final = 120.0  # a JVM on a busy machine
 STOP_S_MAX: Final = 20.0
-SPARK, TWINS = JUDGES = ("spark", "twins")
 VERDICTS: Final = ("valid", "invalid", "unknown")  # by exit code
 STYLES: Final = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
 INDEX: Final = "index.html"
@@ -56,7 +57,7 @@ class Options:
     seconds_max: float | None
     seed: int
     directory: Path
-    judge: str = SPARK
+    judge: str = AUTO
 
 
 @dataclass
@@ -169,7 +170,32 @@ class Twins:
         """Return the verdict of a run."""
         wait()
         has_begun = (directory / "run.json").exists()
-        return twins.judge(directory) if has_begun else "unknown"
+        return plain.judge(directory) if has_begun else "unknown"
+
+
+class Auto:
+    """Judges small runs in this process, and others on Spark."""
+
+    def __init__(self, on_spark: Judge) -> None:
+        self._plain, self._on_spark = Twins(), on_spark
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._on_spark.__exit__(*error)
+
+    def judge(self, directory: Path, wait: Callable[[], None]) -> str:
+        """Return the verdict of a run."""
+        judge = self._plain if chosen(str(directory), AUTO).judge == TWINS else self._on_spark
+        return judge.judge(directory, wait)
+
+
+def _judge(name: str, log: Path) -> Judge | Twins | Auto:
+    if name == TWINS:
+        return Twins()
+    on_spark = Judge(log, JUDGING)
+    return on_spark if name == SPARK else Auto(on_spark)
 
 
 class Suite:
@@ -196,7 +222,7 @@ class Suite:
         noun = "experiment" if len(self._names) == 1 else "experiments"
         self._say(f"{len(self._names)} {noun} on {options.target}, seed {options.seed}")
         log = options.directory / "judging.log"
-        with Judge(log, JUDGING) if options.judge == SPARK else Twins() as judge:
+        with _judge(options.judge, log) as judge:
             for name in self._names:
                 if self._has_time(began_s):
                     self._add(self._one(name, judge))
@@ -224,7 +250,7 @@ class Suite:
         longest_s = max((row.seconds for row in self._rows), default=0.0)
         return most_s is None or time.monotonic() - began_s + longest_s <= most_s
 
-    def _one(self, name: str, judge: Judge | Twins) -> Row:
+    def _one(self, name: str, judge: Judge | Twins | Auto) -> Row:
         began_s = time.monotonic()
         plan, carry_out = self._prepared(name)
         with display(self._console, plan.expected_s + JUDGING_S_EXPECTED) as shown:

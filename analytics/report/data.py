@@ -16,6 +16,10 @@ SLICES_MAX: Final = 1_000  # more than a screen has pixels to tell apart
 SLICE_MS_MIN: Final = 100  # shorter, and a rate is mostly the luck of where a slice begins
 NICE_STEPS: Final = (1, 2, 5)
 NS_PER_MS: Final = 1_000_000
+FIELDS: Final = (  # of an event, those that its bar on a timeline is made of
+    *("process", "op_id", "type", "f", "topic", "client_id", "session", "t_ns", "node", "term"),
+    *("counter", "count", "first_id", "last_id", "error", "attempt", "duplicate", "phase"),
+)
 
 Values = Sequence[float | None]
 

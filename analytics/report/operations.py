@@ -11,17 +11,12 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics.report.data import Band
+from analytics.report.data import FIELDS, Band
 from analytics.verdict import Operation, Witness
 
 NS_PER_MS: Final = 1_000_000
 MARGIN_SHARE: Final = 0.06  # of a timeline's length, left free on either side
 BAR_PERCENT_MIN: Final = 0.8  # or a short operation could not be seen
-FIELDS: Final = (
-    *("process", "op_id", "type", "f", "topic", "client_id", "session", "t_ns", "node", "term"),
-    *("counter", "count", "first_id", "last_id", "error", "attempt", "duplicate", "phase"),
-)
-
 Key = tuple[str, int]
 Event = Mapping[str, Any]
 Events = Mapping[Key, Sequence[Event]]

@@ -34,6 +34,14 @@ from analytics.verdict import (
 
 PAGE, JSON = "report.html", "report.json"
 FAULTS_SHOWN_MAX: Final = 50  # the longest blackouts; report.json has every fault
+NO_FIGURES_OF_HOSTS: Final = (
+    "Nothing is plotted: the history was recorded on several hosts, whose clocks cannot be"
+    " compared."
+)
+NO_FIGURES_OF_TWINS: Final = (
+    "Nothing is plotted: a small run was judged in plain Python, which draws no figures;"
+    " `flotilla-check --judge spark` does, and measures latencies."
+)
 CHECKED_WITH: Final = ("flotilla-broker", "pyspark", "plotly")
 MARKS: Final = {Verdict.VALID: "✓", Verdict.INVALID: "✗", Verdict.UNKNOWN: "?", None: "–"}
 
@@ -96,8 +104,14 @@ def _page_of(history: History, report: Report, directory: Place) -> str:
     return page(report, facts_of(directory), series, events)
 
 
-def page(report: Report, facts: Facts, series: Series | None, events: operations.Events) -> str:
-    """Return the page as HTML. `series` None: recorded on several hosts, so nothing is plotted."""
+def page(
+    report: Report,
+    facts: Facts,
+    series: Series | None,
+    events: operations.Events,
+    no_figures: str = NO_FIGURES_OF_HOSTS,
+) -> str:
+    """Return the page as HTML. `series` None: nothing is plotted, and `no_figures` says why."""
     shown = plots(series, facts.nodes) if series else ()
     origin_ns = series.axis.origin_ns if series else 0
     return html.rendered(
@@ -109,6 +123,7 @@ def page(report: Report, facts: Facts, series: Series | None, events: operations
         summary=_summary(report),
         tiles=_tiles(report, facts),
         plots=shown,
+        no_figures=no_figures,
         figures=html.data_block(_figures(shown)),
         durations=_durations(report.observations),
         liveness=report.observations.liveness,

@@ -1,7 +1,7 @@
 """The verdict of a run's directory, by this judge's own reading of docs/checks.md.
 
 What lives here: what counts as a proof, the reasons for `unknown`, the exit code. What must not:
-any check, reading (intake.py), reports (chaos/twins.py).
+any check, reading (intake.py), reports (analytics/plain.py).
 """
 
 from __future__ import annotations

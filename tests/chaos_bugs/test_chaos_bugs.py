@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from analytics import session
+from analytics import plain, session
 from analytics.check import check
 from analytics.verdict import Verdict
-from chaos import twins
 from tests.chaos_bugs.cases import CASES, CONTROLS, QUICK
 from tests.chaos_bugs.trial import Case, carry_out
 
@@ -49,7 +48,7 @@ def test_a_planted_bug_is_seen_by_the_twins(case: Case, tmp_path: Path) -> None:
         print("seed", seed)
         directory = tmp_path / str(seed)
         carry_out(case, seed, directory)
-        verdict = twins.judge(directory)
+        verdict = plain.judge(directory)
         report = json.loads((directory / "report.json").read_bytes())
         if {one["name"] for one in report["checks"] if one["count"]} & case.caught_by:
             assert verdict == "invalid"

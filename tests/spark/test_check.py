@@ -67,7 +67,9 @@ def test_violation_is_invalid_exits_1_and_names_file_and_line_whatever_else_cras
     run = clean()
     run.get("s", "t", 4, [], corrupt=[[5, "checksum"]])
     write(tmp_path, run.rows)
-    result = CliRunner().invoke(main, [str(tmp_path), "--json", str(tmp_path / "report.json")])
+    result = CliRunner().invoke(
+        main, ["--judge", "spark", str(tmp_path), "--json", str(tmp_path / "report.json")]
+    )
     report = json.loads((tmp_path / "report.json").read_text())
     assert result.exit_code == 1, result.output
     witness = report["checks"][0]["witnesses"][0]
@@ -118,7 +120,7 @@ def test_too_little_or_undrained_is_unknown_and_exits_2(tmp_path: Path, one_chec
     run.sub("s", "t")
     run.put("p", "t", 1, "info", error="timeout")
     write(tmp_path, run.rows)
-    result = CliRunner().invoke(main, [str(tmp_path)])
+    result = CliRunner().invoke(main, ["--judge", "spark", str(tmp_path)])
     assert result.exit_code == 2, result.output
     for reason in ("0 publications acknowledged", "0 publications delivered", "such as s t"):
         assert reason in result.output
@@ -160,7 +162,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, spark: SparkSession
 def test_what_would_be_in_vain_is_refused_before_spark_starts(
     tmp_path: Path, options: list[str], complaint: str
 ) -> None:
-    done = CliRunner().invoke(main, [str(tmp_path), *options])
+    done = CliRunner().invoke(main, ["--judge", "spark", str(tmp_path), *options])
     assert done.exit_code == 2
     assert complaint in done.output
 
@@ -198,7 +200,7 @@ def test_damaged_cache_is_named_with_its_remedy_and_exits_2(
     load(spark, tmp_path)
     for part in (tmp_path / "parquet" / "events").glob("part-*"):
         part.write_bytes(b"?" * part.stat().st_size)
-    result = CliRunner().invoke(main, [str(tmp_path)])
+    result = CliRunner().invoke(main, ["--judge", "spark", str(tmp_path)])
     remedy = f"the kept tables in {tmp_path}/parquet are damaged: remove that directory"
     assert (result.exit_code, result.output.splitlines()) == (2, [f"unknown: {remedy}"])
 
@@ -209,7 +211,7 @@ def test_check_of_a_run_that_is_being_checked_ends_at_once_and_exits_2(
 ) -> None:
     write(tmp_path, clean().rows)
     with held(tmp_path):
-        result = CliRunner().invoke(main, [str(tmp_path)])
+        result = CliRunner().invoke(main, ["--judge", "spark", str(tmp_path)])
     said = [f"unknown: another check of {tmp_path} is running"]
     assert (result.exit_code, result.output.splitlines()) == (2, said)
     assert not (tmp_path / "parquet").exists()

@@ -97,7 +97,7 @@ def test_full_disk_is_named_with_its_remedy_and_exits_2(
 ) -> None:
     write(small_disk, clean_run(1, 60))
     (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - SPARE_BYTES))
-    result = CliRunner().invoke(main, [str(small_disk)])
+    result = CliRunner().invoke(main, ["--judge", "spark", str(small_disk)])
     *_, last = result.output.splitlines()
     assert result.exit_code == 2
     assert last == (

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from chaos import experiment, launch, suite, twins
+from analytics import plain
+from chaos import experiment, launch, suite
 from chaos.history import Recorder
 from chaos.outcome import Injection, Outcome
 from chaos.plan import RunPlan
@@ -313,7 +314,7 @@ def test_the_twins_judge_as_analytics_does(
     tmp_path: Path, reasons: list[str], delivered: int, truth: list[str], verdict: str
 ) -> None:
     directory = small_run(tmp_path, reasons, delivered, truth)
-    assert twins.judge(directory) == verdict
+    assert plain.judge(directory) == verdict
     report = suite.read_report(directory)
     assert report["verdict"] == verdict
     found = [check["name"] for check in report["checks"] if check["verdict"] == "invalid"]
@@ -326,7 +327,7 @@ def test_a_line_that_cannot_be_read_makes_the_twins_verdict_unknown(tmp_path: Pa
     directory = small_run(tmp_path, [], 3, [])
     with (directory / "history" / "p.jsonl").open("ab") as file:
         file.write(b'{"f": "put", "typ\n')
-    assert twins.judge(directory) == "unknown"
+    assert plain.judge(directory) == "unknown"
     longer, malformed = suite.read_report(directory)["reasons"]
     assert longer == "history/p.jsonl is longer than it was when it was closed"
     assert malformed.startswith("malformed: history/p.jsonl:7: ")

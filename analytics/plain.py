@@ -1,16 +1,17 @@
 """Judges a run by the second judge, in plain Python: seconds for a small history, no Spark.
 
-What lives here: the way from a judgement (analytics/twins) to a report of the same form as
-flotilla-check's, `report.json`, and what a report says beside the verdict. What must not: any
-check, any rule of the verdict; or large histories: all is held in memory.
+What lives here: the way from a judgement (analytics/twins) to a report of the same form as the
+other judge's, `report.json` and `report.html`, and what a report says beside the verdict. What must
+not: any check, any rule of the verdict; or large histories: all is held in memory.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ import orjson
 
 from analytics import twins
 from analytics.liveness import Healing, named, with_healing, with_recovery
+from analytics.report.data import FIELDS
+from analytics.report.facts import facts_of
 from analytics.twins.judging import acknowledged_count, delivered_count
 from analytics.verdict import (
     WITNESS_COUNT_MAX,
@@ -27,11 +30,12 @@ from analytics.verdict import (
     Observations,
     Operation,
     Report,
+    Verdict,
     Witness,
 )
 from analytics.witnesses import located
 
-REPORT: Final = "report.json"
+REPORT, PAGE = "report.json", "report.html"
 MEANINGS: Final[Mapping[str, str]] = {
     "lost": "a publication was owed to a subscriber who will never be given it",
     "duplicate_stored": "a publication stands under two ids",
@@ -57,26 +61,82 @@ MEANINGS: Final[Mapping[str, str]] = {
 
 
 def judge(directory: Path) -> str:
-    """Return the verdict of the run in `directory`, and write its report there.
+    """Return the verdict of the run in `directory`, and write its report and page there.
 
     Where there was nothing to read there is no report.
     """
+    said = judged(directory)
+    if said.report is not None:
+        write(said)
+    return said.verdict.value
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A verdict with its report; None if there was nothing to read, for these `reasons`."""
+
+    verdict: Verdict
+    report: Report | None
+    reasons: tuple[str, ...]
+
+
+def judged(directory: Path) -> Said:
+    """Judge the run in `directory`."""
     begun_s = time.monotonic()
     judgement = twins.judge(directory)
+    report = None
     if judgement.run is not None:
         report = report_on(directory, judgement, time.monotonic() - begun_s)
-        # The verdict is the judge's; that of the report's own dataclasses is the other judge's.
-        told = {**report.as_dict(), "verdict": judgement.verdict.value}
-        document = orjson.dumps(told, option=orjson.OPT_INDENT_2)
-        (directory / REPORT).write_bytes(document + b"\n")
-    return judgement.verdict.value
+    return Said(judgement.verdict, report, judgement.reasons)
 
 
 def report_of(directory: Path) -> Report:
     """Return what is known of a run that can be read."""
-    begun_s = time.monotonic()
-    judgement = twins.judge(directory)
-    return report_on(directory, judgement, time.monotonic() - begun_s)
+    report = judged(directory).report
+    assert report is not None, directory
+    return report
+
+
+def document_of(said: Said) -> dict[str, Any]:
+    """Return what report.json says. The verdict is the judge's, by its own rules."""
+    assert said.report is not None, said
+    return {**said.report.as_dict(), "verdict": said.verdict.value}
+
+
+def write(said: Said) -> None:
+    """Write `report.json` and `report.html` into the run's directory."""
+    from analytics.report.page import NO_FIGURES_OF_TWINS, page  # templates, plotly: half a second
+
+    assert said.report is not None, said
+    directory = Path(said.report.directory)
+    document = json.dumps(document_of(said), indent=2) + "\n"
+    (directory / REPORT).write_text(document, encoding="utf-8")
+    witnesses = [witness for check in said.report.checks for witness in check.witnesses]
+    events = _events(directory, witnesses)
+    text = page(said.report, facts_of(directory), None, events, NO_FIGURES_OF_TWINS)
+    (directory / PAGE).write_text(text, encoding="utf-8")
+
+
+def _events(directory: Path, witnesses: Sequence[Witness]) -> dict[tuple[str, int], list[Any]]:
+    """Return the events of the operations that witnesses name, for their timelines."""
+    wanted = {(one.process, one.op_id) for witness in witnesses for one in witness.operations}
+    found: dict[tuple[str, int], list[Any]] = {}
+    for process in sorted({process for process, _ in wanted}):
+        path = directory / "history" / f"{process}.jsonl"
+        for line in path.read_bytes().splitlines() if path.is_file() else ():
+            event = _event(line)
+            key = process, event.get("op_id", 0)
+            if key in wanted and isinstance(event.get("t_ns"), int):
+                found.setdefault(key, []).append(dict.fromkeys(FIELDS) | event)
+    return found
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}  # told among the reasons
+    return event if isinstance(event, dict) else {}
 
 
 def report_on(directory: Path, judgement: twins.Judgement, seconds: float) -> Report:

@@ -1,0 +1,86 @@
+"""One run, judged for a comparison: by either judge, with all rows, and without a report.
+
+What lives here: what each judge says, in the form of comparing.py. What must not: any rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from analytics.comparing import Found, Judgement, NoJudgement, identity
+
+if TYPE_CHECKING:  # not at run time: the judge in plain Python does without Spark
+    from analytics.load import History
+    from analytics.verdict import Report
+
+ROWS_MAX: Final = 100_000  # of a check: they are compared in memory
+
+
+def by_twins(directory: Path) -> Judgement:
+    """Return what the judge in plain Python says."""
+    from analytics import twins
+
+    said = twins.judge(directory)
+    if said.run is None:
+        raise NoJudgement("; ".join(said.reasons))
+    checks = {}
+    for name in twins.TWINS:
+        rows = [
+            {**row._asdict(), "operations": [_operation(*one) for one in row.operations]}
+            for row in said.evidence.get(name, ())
+        ]
+        standing = "invalid" if rows else "valid"
+        if rows and name in said.no_proof:
+            standing = "unknown"
+        if name in said.not_judged:
+            standing = "not judged"
+        if name in said.crashed:
+            standing = "crashed"
+        identities = frozenset(identity(name, row) for row in rows)
+        checks[name] = Found(standing, len(identities), identities)
+    return Judgement(said.verdict.value, checks)
+
+
+def _operation(process: str, op_id: int) -> Mapping[str, Any]:
+    return {"process": process, "op_id": op_id}
+
+
+def by_spark(directory: Path) -> Judgement:
+    """Return what the judge on Spark says, in the session that is open, if one is."""
+    from analytics.cache import HistoryError
+    from analytics.check import check
+    from analytics.session import JavaMissing
+
+    rows: dict[str, list[dict[str, Any]]] = {}
+
+    def with_rows(history: History, report: Report) -> Report:
+        rows.update(_rows(history, report))
+        return report
+
+    try:
+        report = check(directory, finish=with_rows)
+    except (HistoryError, JavaMissing) as error:
+        raise NoJudgement(str(error)) from error
+    checks = {}
+    for one in report.checks:
+        identities = frozenset(identity(one.name, row) for row in rows.get(one.name, ()))
+        standing = "crashed" if one.error else one.verdict.value if one.verdict else "not judged"
+        count = one.count if one.count > ROWS_MAX else len(identities)
+        checks[one.name] = Found(standing, count, identities)
+    return Judgement(report.verdict.value, checks)
+
+
+def _rows(history: History, report: Report) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows of the checks that found any. A report has the smallest three."""
+    from analytics.anomalies import CHECKS
+
+    counts = {one.name: one.count for one in report.checks}
+    return {
+        one.name: [
+            row.asDict(recursive=True) for row in one.find(history.tables).limit(ROWS_MAX).collect()
+        ]
+        for one in CHECKS
+        if counts.get(one.name)
+    }
