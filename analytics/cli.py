@@ -1,6 +1,6 @@
 """`flotilla-check DIR`: runs the checks and shows the report. Computes nothing itself.
 
-`flotilla-check compare` (compare.py) and `flotilla-check seal` are commands of their own.
+`flotilla-check compare` (compare.py) and `flotilla-check seal` stand beside it.
 """
 
 import json
@@ -32,6 +32,7 @@ from analytics.generate.shape import BadShape
 from analytics.interruption import interruptible
 from analytics.report.page import PAGE, write_report
 from analytics.room import fullness_named
+from analytics.seal import seal
 from analytics.session import JavaMissing
 from analytics.storage import is_url
 from analytics.verdict import EXIT_CODES, CheckResult, Observations, Report, Verdict, Witness
@@ -331,4 +332,31 @@ def sentence(witness: Witness) -> str:
     return " ".join([*words, *dict.fromkeys(places)])
 
 
-WithOthers.others = {"compare": compare}
+@click.command(name="seal", context_settings=HELP)
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def seal_run(directory: Path) -> None:
+    """Write into run.json what each file of a run's history is.
+
+    For a DIRECTORY of which you know that it is whole: recorded by version 0.1 or 0.2, or put
+    together of several machines' files. From then on a file that is cut, changed, gone or added
+    makes the verdict unknown. Nobody may write into it any more.
+
+    Exit code: 0 sealed, 2 there is nothing to seal, or something that would not be read.
+    """
+    try:
+        with fullness_named(directory):
+            lines = seal(directory)
+    except (HistoryError, JavaMissing) as error:
+        raise CannotSeal(str(error)) from error
+    for name, count in sorted(lines.items()):
+        click.echo(f"{name}: {count:,} lines")
+    click.echo(f"sealed: {directory / 'run.json'}")
+
+
+class CannotSeal(click.ClickException):
+    """Nothing was sealed. Click would exit with 1, which here means "invalid"."""
+
+    exit_code = EXIT_CODES[Verdict.UNKNOWN]
+
+
+WithOthers.others = {"compare": compare, "seal": seal_run}

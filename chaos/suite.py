@@ -57,7 +57,7 @@ class Options:
     seconds_max: float | None
     seed: int
     directory: Path
-    judge: str = AUTO
+    judge: str = SPARK
 
 
 @dataclass

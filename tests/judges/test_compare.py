@@ -95,6 +95,30 @@ def test_nothing_to_read_is_unknown(tmp_path: Path) -> None:
     assert "unknown" in result.stdout
 
 
+# --- seal ----------------------------------------------------------------------------------------
+
+
+def test_a_sealed_run_is_valid_and_a_cut_one_is_not(runs: Path) -> None:
+    run = runs / "run-1"
+    document = json.loads((run / "run.json").read_bytes())
+    del document["history"]
+    (run / "run.json").write_text(json.dumps(document))
+    assert check(run).exit_code == 2
+    sealed = check("seal", run)
+    assert sealed.exit_code == 0, sealed.output
+    assert check(run).exit_code == 0
+    file = sorted((run / "history").iterdir())[0]
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
+    assert check(run).exit_code == 2
+
+
+def test_nothing_to_seal_is_said_so(tmp_path: Path) -> None:
+    result = check("seal", tmp_path)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert check("seal", tmp_path / "nowhere").exit_code == 2
+
+
 # --- compare -------------------------------------------------------------------------------------
 
 
@@ -192,6 +216,8 @@ def test_a_run_whose_directory_is_called_like_a_command_can_be_judged(
 def test_help_names_every_command(tmp_path: Path) -> None:
     text = check("--help").output
     assert "compare" in text
+    assert "seal" in text
+    assert "DIRECTORY" in check("seal", "--help").output
     assert "--judges" in check("compare", "--help").output
 
 

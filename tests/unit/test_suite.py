@@ -339,3 +339,11 @@ def test_a_suite_judged_by_the_twins_survives_a_run_that_never_began(
     fake({"none": TargetError("no port is free")}, {})
     code, _, rows = carried_out(options(tmp_path, names=("none",), judge=suite.TWINS))
     assert (code, rows["none"]["verdict"]) == (2, "unknown")
+
+
+def test_a_suite_judged_by_whoever_fits_asks_the_twins_of_a_small_run(
+    tmp_path: Path, fake: Callable[..., None]
+) -> None:
+    fake({}, {"none": "0"})
+    code, _, rows = carried_out(options(tmp_path, names=("none",), judge="auto"))
+    assert (code, rows["none"]["verdict"]) == (2, "unknown")  # no history: Spark's fake says valid
