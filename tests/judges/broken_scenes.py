@@ -419,6 +419,17 @@ def counters_out_of_order(history: History, rng: random.Random) -> bool:
     return True
 
 
+@breaks("batch-goes-back", "reordered", "a batch keeps its order", "producer")
+def batch_goes_back(history: History, rng: random.Random) -> bool:
+    if not names(history):
+        return False
+    scene = opening(history, rng)
+    scene.sub("s", 0)
+    scene.unclear("p", 1, count=2)
+    scene.get("s", 0, 1, ("p", 2), ("p", 1))
+    return True
+
+
 @breaks("answer-at-the-cursor", "reordered", "an answer begins above the cursor", "subscriber")
 def answer_at_the_cursor(history: History, rng: random.Random) -> bool:
     scene = opening(history, rng)
