@@ -285,6 +285,8 @@ def _not_read(entry: Place, ending: str) -> str:
         return "its name is one of those that Spark leaves out"
     if not entry.name.endswith(ending):
         return f"it is no *{ending}"
+    if ":" in entry.name:
+        return "its name has a colon, which Hadoop's paths can't have"
     try:
         return "" if entry.is_file() else "it is no file"
     except OSError as error:

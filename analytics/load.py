@@ -107,13 +107,11 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     """
     cache = directory / DIRECTORY
     inputs = inputs_of((directory / "run.json", *entries_of(directory), *files_of(directory)))
-    size_bytes = sum(size for _name, size, *_times in filter(_has_size, inputs))
     intake = kept_intake(cache, inputs, Intake)
     is_fresh = intake is None
     if intake is None:
-        remove_tree(cache)
-        intake = _taken_in(spark, directory, size_bytes, tell)
-    is_short = fit(spark, intake.lines, size_bytes)
+        intake = taken_in(spark, directory, tell)
+    is_short = fit(spark, intake.lines, _size_bytes(directory))
     events = _events(spark, directory, intake)
     if intake.has_broken:
         events = leave_out(events, _read(spark, cache / BROKEN, schema.BROKEN))
@@ -128,13 +126,13 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     return History(intake, events, tables, keeper, truth, is_application)
 
 
-def _has_size(stamps: list[Any]) -> bool:
-    return len(stamps) > 1  # what is not there has none
+def taken_in(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> Intake:
+    """Read the history, keep its events in the cache, anew, and return what is missing of it.
 
-
-def _taken_in(spark: SparkSession, directory: Place, size_bytes: int, tell: OnProgress) -> Intake:
-    """Read the history, keep its events, and look for what is missing of it."""
-    cache = directory / DIRECTORY
+    Raises HistoryError when there is no history to read.
+    """
+    cache, size_bytes = directory / DIRECTORY, _size_bytes(directory)
+    remove_tree(cache)
     with step("files", tell):
         survey = survey_of(directory)
     if not survey.readable:
@@ -153,6 +151,12 @@ def _taken_in(spark: SparkSession, directory: Place, size_bytes: int, tell: OnPr
             wrong.broken.write.parquet(for_spark(cache / BROKEN))
     holes = (*intake.holes, *wrong.holes)
     return replace(intake, holes=holes, has_broken=wrong.broken is not None)
+
+
+def _size_bytes(directory: Place) -> int:
+    """Return the size of what there is to read."""
+    stamps = inputs_of((*entries_of(directory), *files_of(directory)))
+    return sum(size for _name, size, *_times in (one for one in stamps if len(one) > 1))
 
 
 def is_short(directory: Path | str) -> bool:
@@ -265,9 +269,9 @@ def _lacks_of_handling() -> Column:
     names = ("op_id", "session", "client_id", "topic", "last_id")
     missing = [F.col(name).isNull() for name in names]
     ids = F.col("last_id") - F.coalesce("first_id", "last_id") + 1
-    is_wrong = ((F.col("f") != "ack") & F.col("first_id").isNull()) | ~ids.between(
-        1, schema.COUNT_MAX
-    )
+    is_wrong = (F.col("f") != "ack") & F.col("first_id").isNull()
+    is_wrong = is_wrong | (F.coalesce("first_id", F.lit(1)) < 1)
+    is_wrong = is_wrong | ~ids.between(1, schema.COUNT_MAX)
     return reduce(lambda left, right: left | right, missing, is_wrong)
 
 
@@ -293,7 +297,8 @@ def _has_number_beyond() -> Column:
 def _has_all_digests() -> Column:
     ids = F.col("last_id") - F.col("first_id") + 1
     digits = F.length("digests") == F.col("count") * schema.DIGEST_DIGITS
-    return digits & ((F.col("f") == "put") | (ids == F.col("count")))
+    of_ids = (F.col("first_id") > 0) & (ids == F.col("count"))
+    return digits & ((F.col("f") == "put") | of_ids)
 
 
 def _has_wrong_runs() -> Column:
@@ -332,7 +337,7 @@ def _has_holes() -> Column:
         return F.when(F.size(array) == 1, single).otherwise(F.exists(array, any_of))
 
     item = {
-        "first_id": (0, schema.NUMBER_MAX),  # an id 0 is what a broker may do wrong (`reordered`)
+        "first_id": (1, schema.NUMBER_MAX),
         "counter": (1, schema.NUMBER_MAX),
         "count": (1, schema.COUNT_MAX),
     }

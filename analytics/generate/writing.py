@@ -1,6 +1,6 @@
 """Writes a synthetic history into a run's directory, with the answers. Makes up nothing itself.
 
-`DIR/history.parquet` (or `DIR/history/*.jsonl`), `DIR/run.json`, and `DIR/planted.json`:
+`DIR/history.parquet` (or `DIR/history/*.jsonl`), `DIR/run.json`, sealed, and `DIR/planted.json`:
 `expected` {check: [[topic, id], …]}, and the true counts of what is only observed.
 """
 
@@ -8,6 +8,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +17,11 @@ from pyspark.sql import functions as F
 
 from analytics.files import PARQUET
 from analytics.generate import operations as ops
+from analytics.generate.numbers import Numbers, numbers_of, renumbered
 from analytics.generate.plants import PLANTS, TOPICLESS, Operation, Scene, victims_of
 from analytics.generate.shape import BadShape, Shape
 from analytics.schema import EVENT, PLAIN
+from analytics.seal import seal
 
 PUBLICATIONS_A_TASK: Final = 250_000  # half a million events of a GET and a PUT: tens of MB
 COPY_BYTES: Final = 8 * 1024 * 1024
@@ -38,9 +41,9 @@ def generate(
     if (directory / "run.json").exists():
         raise BadShape(f"there is a run in {directory} already")
     run_id = str(uuid.UUID(int=shape.seed << 64 | shape.operations))
-    scene, expected = _planted(spark, shape, wanted)
-    singles = spark.createDataFrame(list(ops.single_events(shape, run_id)), EVENT)
-    clients = _clients_events(spark, shape, scene, run_id)
+    scene, expected, numbers = _planted(spark, shape, wanted)
+    singles = spark.createDataFrame(_single_events(shape, run_id, numbers), EVENT)
+    clients = _clients_events(spark, shape, scene, run_id, numbers)
     events = singles.unionByName(clients, allowMissingColumns=True)
     directory.mkdir(parents=True, exist_ok=True)
     if as_jsonl:
@@ -52,13 +55,16 @@ def generate(
     about = {"run_id": run_id, "seed": shape.seed, "experiment": "generated"}
     about |= {"nodes": ops.node_names(), "violations": wanted}
     (directory / "run.json").write_text(json.dumps(about, indent=2) + "\n")
+    seal(directory)
     return answers
 
 
 def _planted(
     spark: SparkSession, shape: Shape, wanted: Mapping[str, int]
-) -> tuple[Scene, dict[str, list[list[Any]]]]:
-    """Return the changed operations, and [topic, id] of every evidence by check."""
+) -> tuple[Scene, dict[str, list[list[Any]]], Numbers]:
+    """Return the changed operations, [topic, id] of every evidence by check, and how operations'
+    numbers move.
+    """
     victims = victims_of(shape, wanted)
     touched = frozenset(number for _, victim in victims for number in victim.numbers())
     scene = Scene(shape, touched)
@@ -68,6 +74,7 @@ def _planted(
     for row in ops.gets(near, shape, F.lit(0)).collect():
         get = row.asDict() | {"items": [tuple(item) for item in row["items"]]}
         scene.gets[row.n, _subscriber(get)] = get
+    before = [_key(one) for one in scene.operations()]
     expected: dict[str, list[list[Any]]] = {}
     for kind, victim in victims:
         topic = None if kind in TOPICLESS else ops.topic_of(shape.place_of(victim.n)["topic"])
@@ -75,14 +82,36 @@ def _planted(
     for get in (one for one in scene.operations() if one["f"] == "get"):
         restarts = [n for subscriber, n in scene.restarts if subscriber == _subscriber(get)]
         get["session"] = 1 + sum(get["n"] > n for n in restarts)
-    return scene, {name: sorted(rows) for name, rows in expected.items()}
+    roles = (("producer", shape.producers), ("subscriber", shape.subscribers))
+    clients = (ops.name_of(role, one, shape)[0] for role, many in roles for one in range(many))
+    numbers = numbers_of(before, map(_key, scene.operations()), clients)
+    return scene, {name: sorted(rows) for name, rows in expected.items()}, numbers
+
+
+def _key(operation: Operation) -> tuple[str, int]:
+    return operation["process"], operation["op_id"]
+
+
+def _single_events(shape: Shape, run_id: str, numbers: Numbers) -> list[dict[str, Any]]:
+    """Return the single events; a subscriber's are behind all of its operations."""
+    rows, next_numbers = [], {}
+    for index in range(shape.subscribers):
+        process, _ = ops.name_of("subscriber", index, shape)
+        last = 2 * (shape.topics + shape.publications)
+        next_numbers[process] = count(numbers.of(process, last + 1) + 1)
+    for row in ops.single_events(shape, run_id):
+        own = next_numbers.get(row["process"])
+        rows.append(row if own is None else row | {"op_id": next(own)})
+    return rows
 
 
 def _subscriber(get: Operation) -> int:
     return int(get["process"].rpartition("-")[2])
 
 
-def _clients_events(spark: SparkSession, shape: Shape, scene: Scene, run_id: str) -> DataFrame:
+def _clients_events(
+    spark: SparkSession, shape: Shape, scene: Scene, run_id: str, moved: Numbers
+) -> DataFrame:
     tasks = max(1, shape.publications // PUBLICATIONS_A_TASK)
     numbers = spark.range(0, shape.publications, 1, tasks).withColumnRenamed("id", "n")
     untouched = numbers.where(~F.col("n").isin(*scene.touched)) if scene.touched else numbers
@@ -96,6 +125,11 @@ def _clients_events(spark: SparkSession, shape: Shape, scene: Scene, run_id: str
         .unionByName(ops.gets(untouched, shape, resumed))
         .unionByName(spark.createDataFrame(changed, schema))
     )
+    most = 2 * (shape.topics + shape.publications) + 1
+    if moved.places:
+        operations = renumbered(operations, moved, most)
+    else:
+        operations = operations.withColumn("op_id", F.floor(F.col("op_id") / 2))
     return ops.events(operations, run_id)
 
 
@@ -115,8 +149,11 @@ def _truths(shape: Shape, scene: Scene) -> dict[str, int]:
 def _write_lines(events: DataFrame, directory: Path) -> None:
     """Write one JSON Lines file a process, as the clients would have written them."""
     parts = directory / "lines"
+    # As a recorder would have: by number, and an invoke before its end.
+    order = ("process", "op_id", F.col("type") != "invoke")
+    ordered = events.repartition("process").sortWithinPartitions(*order)
     line = _line(events).alias("value")
-    events.select("process", line).write.partitionBy("process").text(str(parts))
+    ordered.select("process", line).write.partitionBy("process").text(str(parts))
     (directory / "history").mkdir()
     for folder in sorted(parts.glob("process=*")):
         process = folder.name.partition("=")[2]
