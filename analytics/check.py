@@ -73,6 +73,7 @@ def check(
             torn_lines=intake.torn_lines,
             malformed_lines=intake.malformed_lines,
             seconds=time.monotonic() - begun_s,
+            remarks=intake.remarks,
         )
         if finish is None:
             return report

@@ -272,7 +272,7 @@ def show(console: Console, report: Report, verdict: Verdict) -> None:
     liveness = observations.liveness
     findings = "".join(f"; {finding}" for finding in liveness.findings)
     console.print(f"liveness: {liveness.verdict}{escape(findings)}", soft_wrap=True)
-    for remark in observations.remarks():
+    for remark in (*report.remarks, *observations.remarks()):
         console.print(escape(remark), soft_wrap=True)
     for reason in report.reasons:
         console.print(f"[yellow]{escape(reason)}[/]", soft_wrap=True)

@@ -6,7 +6,6 @@ proves it of all operations of a process in a bucket of their numbers. Where it 
 operation without an end, a recorder that repeats nothing, a GET of any topic) they are joined.
 """
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -15,7 +14,6 @@ from pyspark.sql import functions as F
 from analytics import intervals
 from analytics.doubts import halves, only, without
 from analytics.schema import KEY
-from analytics.wholeness import Orphans
 
 BUCKET: Final = ("run_id", "process", "bucket")
 PROVEN: Final = ("put", "get")  # the others are few: they are always joined
@@ -116,22 +114,6 @@ def joined(events: DataFrame, function: str) -> DataFrame:
         F.coalesce("end_type", F.lit("info")).alias("outcome"),
         F.coalesce("asked", "cursor").alias("asked"),
     )
-
-
-def orphans_of(*tables: DataFrame) -> Orphans:
-    """Return the completions without an invoke in tables of operations, which were kept.
-
-    Only where ends are not proven to agree can there be any: an invoke's time is null in no other
-    row, and of the files without such a row Parquet's statistics say so.
-    """
-    lone = [table.where(F.col("invoke_ns").isNull()).select("process", "op_id") for table in tables]
-    counts = (
-        reduce(DataFrame.unionByName, lone)
-        .agg(F.count(F.lit(1)).alias("count"), F.min(F.struct("process", "op_id")).alias("least"))
-        .first()
-    )
-    assert counts is not None, "an aggregate without groups has one row"
-    return Orphans(counts[0], counts.least and tuple(counts.least))
 
 
 def _believed(name: str) -> Column:

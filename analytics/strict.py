@@ -31,7 +31,7 @@ def lines_of(spark: SparkSession, places: Iterable[Place]) -> DataFrame:
     name, escaped = F.col("_metadata.file_name"), escaped_names(spark, files)
     if escaped:
         names = F.create_map(*(F.lit(text) for pair in escaped.items() for text in pair))
-        name = F.coalesce(F.get(names, name), name)
+        name = F.coalesce(F.try_element_at(names, name), name)
     block = F.col("_metadata.file_block_start")
     return read.select(VALUE, name.alias(FILE), block.alias(BLOCK))
 

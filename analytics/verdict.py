@@ -199,7 +199,10 @@ class Observations:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that is known of a run. `reasons`: why it can't be called valid, evidence apart."""
+    """All that is known of a run. `reasons`: why it can't be called valid, evidence apart.
+
+    `remarks`: what was noticed of its files, and is no reason.
+    """
 
     directory: str
     run_id: str
@@ -210,6 +213,7 @@ class Report:
     torn_lines: int
     malformed_lines: int
     seconds: float
+    remarks: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

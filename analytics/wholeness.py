@@ -20,25 +20,6 @@ NO_PROOF: Final[Mapping[Part, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Orphans:
-    """Completions without an invoke, which no recorder writes: a line is gone.
-
-    `example`: process and op_id of the smallest.
-    """
-
-    count: int = 0
-    example: tuple[str, int] | None = None
-
-    def reasons(self) -> tuple[str, ...]:
-        """Return why the history can't be called valid; empty without any."""
-        if self.example is None:
-            return ()
-        process, op_id = self.example
-        said = f"{self.count} completions have" if self.count > 1 else "1 completion has"
-        return (f"{said} no invoke, such as {process} op {op_id}",)
-
-
-@dataclass(frozen=True, slots=True)
 class Wholeness:
     """`damaged`: the parts of a run of which something could not be read."""
 

@@ -321,7 +321,7 @@ HOLES: dict[str, Case] = {
     "long torn end": ("", ending('{"items":' + "[" * LONG_BYTES)),
     "blank lines": ("", ending("\n  \n")),
     "empty and not named": ("", beside("x.jsonl")),
-    "long line": ("", other_text('"f":"sub"', f'"f":"sub","error":"{"x" * LONG_BYTES}"', "s")),
+    "long line": ("1 malformed lines", other_text('"t"', f'"{"t" * LONG_BYTES}"')),
     "NULs at the end": ("", ending("\0" * 4096)),
     "brackets": ("", named_like("p[1]")),
     "space": ("", named_like("p  p+")),

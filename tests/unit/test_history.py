@@ -102,6 +102,35 @@ def test_a_last_line_that_lacks_only_its_end_is_an_event(tmp_path: Path) -> None
     assert [event["f"] for event in lines(path)] == ["get", "phase"]
 
 
+def test_what_begins_is_numbered_without_a_hole_over_torn_lines_and_restarts(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "p.jsonl"
+    with recorder(tmp_path) as first:
+        first.invoke("put", "t")  # stays open
+        first.mark_phase("steady")
+    for torn in (b'{"op_id": 3, "type":"invoke"', b'{"op', b""):  # twice in one session's place
+        with path.open("ab") as file:
+            file.write(torn)
+        recorder(tmp_path).close()
+    with recorder(tmp_path) as last:
+        op_id = last.invoke("get", "t")
+        last.mark_phase("done")
+        last.complete(op_id, "ok")
+    rows = list(history.read(path))
+    assert [row["op_id"] for row in rows] == [1, 2, 3, 4, 3]
+    assert [row["session"] for row in rows] == [1, 1, 2, 2, 2]
+
+
+def test_an_end_has_the_client_of_its_invoke(tmp_path: Path) -> None:
+    with recorder(tmp_path) as made:
+        made.client_id = "c1"
+        op_id = made.invoke("put", "t")
+        made.client_id = "c2"  # the state's client was renewed meanwhile
+        made.complete(op_id, "ok")
+    assert [row["client_id"] for row in lines(tmp_path / "p.jsonl")] == ["c1", "c1"]
+
+
 def test_an_operation_ends_once(tmp_path: Path) -> None:
     with recorder(tmp_path) as made:
         op_id = made.invoke("put", "t")
@@ -116,11 +145,15 @@ def test_a_disk_that_refuses_is_an_error_not_a_hole(tmp_path: Path) -> None:
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
     try:
-        with made, pytest.raises(HistoryError):
+        with pytest.raises(HistoryError):
             made.mark_phase("warmup")
+        with pytest.raises(HistoryError):
+            made.invoke("get", "t")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
+    with made:
+        assert made.invoke("get", "t") == 1  # what is not there has no number either
 
 
 def observed(tmp_path: Path, operation: Operation, outcome: Outcome) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,20 @@ def _file(directory: Path) -> Path:
 def _rows(directory: Path) -> list[Row]:
     """Return all rows; every line has to be whole."""
     return [json.loads(line) for line in _file(directory).read_bytes().splitlines()]
+
+
+def _about(directory: Path) -> Row:
+    about: Row = json.loads((directory / "run.json").read_bytes())
+    return about
+
+
+def _is_counted(rows: list[Row]) -> bool:
+    """Return whether what begins is numbered 1, 2, 3, … in the order of lines."""
+    invokes = {row["op_id"] for row in rows if row["type"] == "invoke"}
+    begins = [
+        row["op_id"] for row in rows if row["type"] == "invoke" or row["op_id"] not in invokes
+    ]
+    return begins == list(range(1, len(begins) + 1))
 
 
 def _kinds(rows: list[Row]) -> list[tuple[str, str]]:
@@ -268,6 +284,113 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert caught.value.definite
 
 
+def test_run_json_says_what_each_file_is_when_its_client_is_closed(
+    client: Client, directory: Path
+) -> None:
+    empty = {"lines": 0, "bytes": 0, "blake2b": recording.described(Path(os.devnull))["blake2b"]}
+    assert _about(directory)["history"] == {_file(directory).name: {**empty, "closed": False}}
+    client.subscribe("t")
+    client.close()
+    data = _file(directory).read_bytes()
+    said = _about(directory)["history"][_file(directory).name]
+    assert (said["lines"], said["bytes"], said["closed"]) == (2, len(data), True)
+    assert said["blake2b"] == blake2b(data, digest_size=16).hexdigest()
+    client.close()
+    assert _about(directory)["history"][_file(directory).name] == said
+
+
+def test_a_client_that_is_killed_leaves_its_file_open_and_the_others_as_they_are(
+    node: FakeNode, directory: Path
+) -> None:
+    with Client(node.endpoint, record=directory) as first:
+        first.open()
+    [before] = _about(directory)["history"].items()
+    node.script(PUT, "deaf")
+    command = [sys.executable, "-c", _PUBLISHER, node.endpoint, directory]
+    with subprocess.Popen(command, env=ENVIRONMENT) as process:
+        node.await_requests(PUT, 1)
+        process.kill()
+    with Client(node.endpoint, record=directory) as last:
+        last.open()
+    history = _about(directory)["history"]
+    assert history.keys() == {path.name for path in (directory / "history").iterdir()}
+    assert history[before[0]] == before[1]
+    assert sorted(one["closed"] for one in history.values()) == [False, True, True]
+
+
+def test_what_is_said_of_files_is_written_anew_where_a_writer_was_killed(
+    node: FakeNode, directory: Path
+) -> None:
+    with Client(node.endpoint, record=directory) as first:
+        first.open()
+    (directory / "run.json.new").write_text('{"run_id": "ha')
+    with Client(node.endpoint, record=directory) as second:
+        second.open()
+    assert len(_about(directory)["history"]) == 2
+    assert not (directory / "run.json.new").exists()
+
+
+def test_a_record_that_version_0_2_began_says_nothing_of_files(
+    node: FakeNode, directory: Path
+) -> None:
+    directory.mkdir()
+    about = {"run_id": "r", "recorded_by": "application", "start": "2026-01-01T00:00:00+00:00"}
+    (directory / "run.json").write_text(json.dumps(about))
+    with Client(node.endpoint, record=directory) as client:
+        client.open()
+    assert _about(directory) == about
+
+
+def test_a_run_json_that_somebody_holds_is_waited_for_and_then_refused(
+    node: FakeNode, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "LOCK_S_MAX", 0.05)
+    directory.mkdir()
+    with (directory / "run.json.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (directory / "history").mkdir()
+        with pytest.raises(RecordError, match=r"another process has held .*run\.json\.lock"):
+            Client(node.endpoint, record=directory)
+    with Client(node.endpoint, record=directory) as client:
+        client.open()
+
+
+def test_a_run_json_that_names_too_many_clients_is_refused(
+    node: FakeNode, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(node.endpoint, record=directory) as client:
+        client.open()
+    monkeypatch.setattr(recording, "RUN_FILE_BYTES_MAX", 100)
+    with pytest.raises(RecordError, match="names too many clients"):
+        Client(node.endpoint, record=directory)
+
+
+def test_a_get_says_what_it_asked_for_and_how_much_came(client: Client, directory: Path) -> None:
+    client.subscribe("t")
+    client.put_many("t", ["a", "bcd", "e"])
+    client.get("t", max_count=2)
+    asked, got = [row for row in _rows(directory) if row["f"] == "get"]
+    assert (asked["max_count"], got["max_count"]) == (2, 2)
+    assert (got["topic"], got["count"], got["bytes"]) == ("t", 2, 4)
+
+
+def test_an_answer_is_recorded_under_the_topic_that_it_names(
+    client: Client, directory: Path, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.subscribe("t")
+    client.subscribe("u")
+    client.put("t", "a")
+    answer = node.cluster._get
+    monkeypatch.setattr(
+        node.cluster, "_get", lambda asked: (answer(asked)[0] | {"topic": "u"}, *answer(asked)[1:])
+    )
+    delivery = client.get("t")
+    assert delivery is not None
+    assert delivery.topic == "u"  # the library believes the reply: the checks don't
+    asked, got = [row for row in _rows(directory) if row["f"] == "get"]
+    assert (asked["topic"], got["topic"]) == ("t", "u")
+
+
 # --- a disk that is full ------------------------------------------------------------------------
 
 
@@ -289,7 +412,8 @@ def test_what_cannot_be_recorded_is_not_sent(
     publisher.put("t", "b")
     assert node.cluster.topics["t"] == [b"a", b"b"]
     ends = [("put", "invoke"), ("put", "ok")] * 2
-    assert _kinds(_rows(directory)) == ends  # no hole, and no half of a line
+    assert _kinds(_rows(directory)) == ends  # no half of a line
+    assert _is_counted(_rows(directory))  # and no hole
 
 
 def test_a_delivery_that_cannot_be_recorded_comes_again(client: Client, directory: Path) -> None:
@@ -342,7 +466,18 @@ def test_a_producer_that_cannot_record_ends_and_leaves_everything_in_the_outbox(
     with publisher.producer("t") as other:
         assert other.send("3").result(10).id == 3
     assert node.cluster.topics["t"] == [b"0", b"1", b"3"]
-    assert all(_rows(directory))
+    assert _is_counted(_rows(directory))
+
+
+def test_a_client_that_cannot_say_what_its_file_is_says_so_and_has_recorded_all(
+    node: FakeNode, directory: Path
+) -> None:
+    client = Client(node.endpoint, record=directory)
+    client.open()
+    (directory / "run.json").write_text("{")
+    with pytest.raises(RecordError, match=r"run\.json is not JSON"):
+        client.close()
+    client.close()
 
 
 # --- the other front doors ----------------------------------------------------------------------

@@ -13,6 +13,7 @@ from chaos.faults import FAULTS
 from chaos.history import Recorder
 from chaos.outcome import Injection, Outcome
 from chaos.targets import TargetError
+from flotilla_client.recording import described
 from tests.unit.fake_run import EXPERIMENT, Stage
 
 
@@ -132,6 +133,27 @@ def test_a_target_that_does_not_come_up_is_taken_down_all_the_same(stage: Stage)
     stage.target.up = refuse  # type: ignore[method-assign]
     assert stage.run().problems == ["TargetError: port taken"]
     assert stage.log == ["close clients", "down"]
+
+
+def test_the_run_file_says_what_each_file_of_the_history_is_once_all_have_ended(
+    stage: Stage,
+) -> None:
+    seen: list[object] = []
+    up = stage.target.up
+
+    def looked_at() -> None:
+        seen.append(json.loads((stage.directory / "run.json").read_bytes()).get("history"))
+        up()
+
+    stage.target.up = looked_at  # type: ignore[method-assign]
+    with Recorder(stage.directory / "history", "publisher-1", "r") as recorder:
+        recorder.invoke("put", "a", counter=1)
+    stage.run()
+    said = json.loads((stage.directory / "run.json").read_bytes())["history"]
+    files = sorted((stage.directory / "history").iterdir())
+    assert seen == [None]
+    assert [file.name for file in files] == ["publisher-1.jsonl", "runner.jsonl"]
+    assert said == {file.name: described(file) for file in files}
 
 
 def test_the_run_file_tells_how_to_run_it_again(stage: Stage) -> None:
