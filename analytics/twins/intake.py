@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,7 +143,7 @@ def _take_history(intake: Intake, directory: Path) -> None:
         else:
             intake.holes.append(f"{HISTORY}/{name} is gone: run.json names it")
     for name in found:
-        if name not in wanted:
+        if name not in wanted and not _is_unnamed_yet(folder / name):
             intake.holes.append(f"{HISTORY}/{name} is not read: it is no file of this run")
 
 
@@ -167,6 +168,11 @@ def _wanted(intake: Intake, listed: object, found: list[str]) -> list[str]:
 
 def _is_own(name: str) -> bool:
     return name.endswith(".jsonl") and not name.startswith(("_", ".")) and "/" not in name
+
+
+def _is_unnamed_yet(path: Path) -> bool:
+    """Whether its client died before it could be named, and so before its first line."""
+    return _is_own(path.name) and path.is_file() and path.stat().st_size == 0
 
 
 def _compare(intake: Intake, name: str, said: object, data: bytes) -> None:
@@ -205,7 +211,7 @@ def _take_lines(intake: Intake, name: str, data: bytes) -> None:
     process = name.removesuffix(".jsonl")
     torn_session: int | None = None  # of a torn line: what follows has to be of a later one
     session = 0
-    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+    for number, line in enumerate(BytesIO(data), start=1):
         intake.lines += 1
         where = f"{HISTORY}/{name}:{number}"
         is_ended = line.endswith(b"\n")
@@ -245,7 +251,7 @@ def _is_number(value: object, most: int = NUMBER_MAX) -> bool:
     return type(value) is int and 0 <= value <= most
 
 
-def _is_id(value: object) -> bool:
+def _is_id(value: object) -> bool:  # a counter as well
     return _is_number(value) and value != 0
 
 
@@ -269,7 +275,7 @@ def _is_item(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 4:
         return False
     first_id, producer, counter, count = value
-    is_run = _is_id(first_id) and _is_number(counter) and _is_count(count) and count >= 1
+    is_run = _is_id(first_id) and _is_id(counter) and _is_count(count) and count >= 1
     return is_run and isinstance(producer, str) and bool(producer)
 
 
@@ -343,7 +349,7 @@ def checked(row: dict[str, Any]) -> Event:
 def _check_put(put: Event) -> None:
     count = put.get("count")
     if put["type"] == "invoke":
-        if "counter" not in put or not count:
+        if not put.get("counter") or not count:
             raise Malformed("a PUT without counter and count")
         if "digests" in put and len(put["digests"]) != 16 * count:
             raise Malformed("digests are not as many as count")
@@ -361,7 +367,7 @@ def _check_answer(get: Event) -> None:
     if "digests" in get:
         brought = len(get["digests"]) // 16
         first_id, last_id = get.get("first_id"), get.get("last_id")
-        if first_id is None or last_id is None or last_id - first_id + 1 != brought:
+        if not first_id or last_id is None or last_id - first_id + 1 != brought:
             raise Malformed("ids are not as many as digests")
     else:
         brought = named + len(get.get("corrupt", ()))
@@ -426,7 +432,7 @@ def _expected(intake: Intake) -> list[str]:
 
 
 def _truth_rows(intake: Intake, node: str, data: bytes) -> Iterator[Event]:
-    for number, line in enumerate(data.splitlines(), start=1):
+    for number, line in enumerate(BytesIO(data), start=1):
         where = f"{TRUTH}/{node}.jsonl:{number}"
         try:
             row = parsed(line)

@@ -288,19 +288,15 @@ def fill(run: Record, rows: list[Event]) -> None:
     run.is_application = any(row.get("digests") is not None for row in rows)
     groups: dict[tuple[str, int], list[Event]] = {}
     for row in rows:
-        if row.get("op_id") is not None:
+        if row["f"] in FUNCTIONS:
             groups.setdefault((row["process"], row["op_id"]), []).append(row)
         else:
             _take_single(run, row)
     for (process, op_id), group in groups.items():
         if complaint := contradiction(group):
             run.holes.append(f"{process} {op_id}: {complaint}")
-        if complaint not in _LEFT_OUT_NOT:
-            continue
-        if group[0]["f"] in FUNCTIONS:
+        if complaint in _LEFT_OUT_NOT:
             run.operations.append(_operation(group))
-        else:
-            _take_single(run, group[0])
     run.holes += _misnumbered(rows)
 
 
@@ -323,9 +319,7 @@ _REPEATED: Final = (
 
 
 def contradiction(group: list[Event]) -> str:
-    """Return what is wrong with the rows under one op_id of a process, "" if nothing is."""
-    if any(row["f"] not in FUNCTIONS for row in group):
-        return "" if len(group) == 1 else "an op_id twice"
+    """Return what is wrong with the rows of an operation, "" if nothing is."""
     invokes = [row for row in group if row["type"] == "invoke"]
     ends = [row for row in group if row["type"] != "invoke"]
     if len(invokes) > 1:
