@@ -33,9 +33,10 @@ class Claim:
 
 CLAIMS: Final[Mapping[str, Claim]] = {
     "lost": Claim(
-        "an acknowledged publication never reached a subscriber that was owed it, though it got"
-        " later ones (middle; prefix: nothing lower came) or drained the topic (tail), or its"
-        " library had it and never handed it over (unhanded)",
+        "a stored publication never reached a subscriber that was owed it, though it got later ones"
+        " (middle; prefix: nothing lower came; unplaced: under an unknown id) or drained the topic"
+        " (tail), or it was stored below the subscription's start, or not at all, while that stood"
+        " (start, unstored), or its library had it and never handed it over (unhanded)",
         needs_whole=Part.HISTORY,  # the answer that brought it, or the UNSUB
     ),
     "duplicate_stored": Claim("one publication stands under two ids"),
@@ -50,26 +51,43 @@ CLAIMS: Final[Mapping[str, Claim]] = {
     ),
     "reordered": Claim("ids go back within a subscriber or along a producer's counters"),
     "phantom": Claim(
-        "a publication was delivered that nobody tried to put",
+        "a publication stands somewhere that nobody tried to put",
         needs_names=True,
         needs_whole=Part.HISTORY,  # the PUT
     ),
     "aborted_read": Claim(
-        "a publication was delivered whose PUT definitely failed",
+        "a publication stands somewhere whose PUT definitely failed",
         needs_names=True,
         needs_whole=Part.HISTORY,  # a later PUT of the same
     ),
-    "corrupt": Claim("a payload's format, checksum or topic does not check out", needs_names=True),
-    "realtime_order": Claim(
-        "a publication stands below one that was acknowledged before it was sent",
+    "future_read": Claim(
+        "a publication was delivered before anybody had tried to put it",
+        needs_names=True,
         needs_whole=Part.HISTORY,  # an earlier PUT of the same
     ),
-    "stale_read": Claim("an answer ignores what was acknowledged before it was asked for"),
+    "torn_batch": Claim(
+        "a batch was not stored as one: its publications do not stand beside each other (split), or"
+        " a subscriber got one without its neighbour (half)",
+        needs_names=True,
+        needs_whole=Part.HISTORY,  # the answer with the neighbour, a PUT of one of them alone
+    ),
+    "corrupt": Claim("a payload's format, checksum or topic does not check out", needs_names=True),
+    "realtime_order": Claim(
+        "a publication stands at or below an id that was known before it was sent",
+        needs_whole=Part.HISTORY,  # an earlier PUT of the same
+    ),
+    "stale_read": Claim("an answer ignores what was known before it was asked for"),
     "cursor_regression": Claim(
         "a cursor went back, or stands above all that was delivered",
         needs_whole=Part.HISTORY,  # what was delivered
     ),
+    "subscription": Claim(
+        "a subscription that stood was forgotten or denied, one that did not stand was answered, or"
+        " an answer is of another topic or longer than was asked for",
+        needs_whole=Part.HISTORY,  # the SUB that made it, or the UNSUB that ended it
+    ),
     "fencing": Claim("an operation succeeded after a newer process had taken over"),
+    "term_order": Claim("a term's leader answered what was sent after an answer of a later term"),
     "leaders_per_term": Claim("two nodes led one term"),
     "replica_divergence": Claim(
         "two nodes hold different entries or states at one index", needs_truth=True

@@ -9,15 +9,19 @@ sessions   (client, topic, process, session) whose GETs are not one chain in the
            operations: every answer begins right after its cursor, has no jump inside, and asks
            with what the session got last. In a chain there is no gap, no repeat, no way back
 owners     (client, topic) whose sessions' cursors may contradict each other in time
-shares     (client, topic, bucket) that was not delivered just as it was acknowledged; `came` false:
-           nothing of it was
-buckets    (topic, bucket) in which ids may stand for more than one publication: not in each of
-           which a chain of GETs got every acknowledged id once, and nobody got anything else
+buckets    (topic, bucket) in which more may be known than what was acknowledged, or something else:
+           not in each of which a chain of GETs got every acknowledged id once, nobody got anything
+           else, and no node holds anything else
+watches    (life, topic, bucket) in which a life may lack something that it was owed: all lives in
+           such a bucket, and those that got nothing of another one which they passed, or drained
 producers  (topic, producer) whose counters do not rise with the ids
-timelines  (topic, host) with a PUT that may have been sent after a higher id's acknowledgment
-delivered  no doubt: what came of each share, as `marks`, from which id to which
+timelines  (topic, host, bucket) with a PUT that may have been sent when the topic was known to have
+           reached its id
+delivered  no doubt: what came of each share on a host, as `marks`, from which id to which
 stored     no doubt: what was acknowledged to a producer on a host of each bucket, as `marks`, from
            which id, counter and moment to which; `fallen`, `late`: not in order within the bucket
+reached    no doubt: when a topic was first known to have reached an id of a bucket, on each host
+claims     no doubt: ids that a topic has reached by what GETs asked with and SUBs were answered
 
 Hashes stand for keys and for sets only here: 64 bits of each edge of a run, added up. No rule about
 right and wrong: those are in anomalies/.
@@ -33,7 +37,7 @@ from pyspark.sql.window import Window as W
 
 from analytics import intervals
 from analytics.keeping import is_never_any, none_of
-from analytics.runs import acknowledged_runs, one_host
+from analytics.runs import PLACE, acknowledged_runs, one_host
 
 SESSION: Final = ("run_id", "client_id", "topic", "process", "session")
 OWNER: Final = ("run_id", "client_id", "topic")
@@ -54,11 +58,13 @@ class Doubts:
 
     sessions: DataFrame
     owners: DataFrame
-    shares: DataFrame
     buckets: DataFrame
+    watches: DataFrame
     timelines: DataFrame
     delivered: DataFrame
     stored: DataFrame
+    reached: DataFrame
+    claims: DataFrame
 
 
 def doubts_of(
@@ -66,25 +72,36 @@ def doubts_of(
     answers: DataFrame,
     deliveries: DataFrame,
     controls: DataFrame,
-    subscriptions: DataFrame,
+    held: DataFrame,
+    spans: DataFrame,
+    lives: DataFrame,
     keep: Keep,
 ) -> Doubts:
-    """Return what is in doubt. Reads PUTs and GETs a few times each, and sorts each once."""
-    spans = keep("spans", _spans(answers))
+    """Return what is in doubt. Reads PUTs and GETs a few times each, and sorts each once.
+
+    `held`: the places on the nodes' disks, split.
+    """
     sessions = keep("doubtful_sessions", _sessions(spans, answers))
-    stored = keep("stored", stored_of(acknowledged_runs(puts)))
-    acknowledged = _together(stored, TOPIC_BUCKET)
+    claims = keep("claims", claims_of(answers, controls))
+    acks = acknowledged_runs(puts)
+    stored = keep("stored", stored_of(acks, extents_of(answers, claims)))
+    acknowledged = together(stored, TOPIC_BUCKET)
     delivered = keep("delivered", _delivered(deliveries))
-    shares = keep("doubtful_shares", _shares(acknowledged, delivered, subscriptions))
+    strange = keep("strange", _strange(acknowledged, delivered, _unacknowledged(held, acks)))
     steady = _steady_owners(spans, sessions)
+    buckets = keep("doubtful_buckets", _buckets(acknowledged, delivered, strange, steady))
+    reached = keep("reached", _reached(stored, delivered, claims))
+    every = _every(acknowledged, delivered, strange)
     return Doubts(
         sessions=sessions,
         owners=keep("doubtful_owners", _owners(spans, sessions, controls)),
-        shares=shares,
-        buckets=keep("doubtful_buckets", _buckets(acknowledged, delivered, shares, steady)),
-        timelines=keep("doubtful_timelines", _timelines(stored)),
+        buckets=buckets,
+        watches=keep("watches", _watches(lives, every, buckets, delivered, reached)),
+        timelines=keep("doubtful_timelines", _timelines(stored, reached)),
         delivered=delivered,
         stored=stored,
+        reached=reached,
+        claims=claims,
     )
 
 
@@ -109,16 +126,17 @@ def _matched(rows: DataFrame, keys: DataFrame, names: Sequence[str], how: str) -
     return rows.join(F.broadcast(few), same, how)
 
 
-def _spans(answers: DataFrame) -> DataFrame:
-    """Return what each session came to in each bucket of its operations."""
+def spans_of(answers: DataFrame) -> DataFrame:
+    """Return what each session came to in each bucket of its operations, on each host."""
     came, answered = F.col("first").isNotNull(), F.col("outcome") == "ok"
-    return answers.groupBy(*SESSION, intervals.bucket_of(F.col("op_id")).alias("bucket")).agg(
+    bucket = intervals.bucket_of(F.col("op_id")).alias("bucket")
+    return answers.groupBy(*SESSION, one_host(), bucket).agg(
         F.max(_is_odd()).alias("is_odd"),
         F.min(F.when(came, F.col("asked"))).alias("low"),
         F.max("last").alias("top"),
         F.min(F.when(answered, F.col("asked"))).alias("low_known"),
         F.max(F.when(answered, F.col("asked"))).alias("high_known"),
-        F.min("invoke_ns").alias("begin_ns"),
+        F.min(F.coalesce("invoke_ns", F.lit(-1))).alias("begin_ns"),
         F.max("invoke_ns").alias("last_invoke_ns"),
         F.max(F.coalesce("end_ns", "invoke_ns")).alias("end_ns"),
     )
@@ -167,7 +185,7 @@ def _broken_links(answers: DataFrame, link: Column) -> DataFrame:
     return narrow.withColumn("broken", broken).where("broken").select("link").distinct()
 
 
-def _lives(spans: DataFrame) -> DataFrame:
+def _reaches(spans: DataFrame) -> DataFrame:
     """Return a row a session: the ids it got, the cursors it asked with, and from when to when."""
     return spans.groupBy(*SESSION).agg(
         F.min("low").alias("low"),
@@ -182,7 +200,7 @@ def _lives(spans: DataFrame) -> DataFrame:
 def _steady_owners(spans: DataFrame, sessions: DataFrame) -> DataFrame:
     """Return the (client, topic) that got every id once at most: chains, one above the other."""
     below = W.partitionBy(*OWNER).orderBy("low", "top").rowsBetween(W.unboundedPreceding, -1)
-    lives = _lives(spans).where(F.col("top").isNotNull())
+    lives = _reaches(spans).where(F.col("top").isNotNull())
     overlapping = lives.withColumn("reach", F.max("top").over(below)).where(
         F.col("low") < F.col("reach")
     )
@@ -202,7 +220,7 @@ def _owners(spans: DataFrame, sessions: DataFrame, controls: DataFrame) -> DataF
         F.col("invoke_ns").alias("begin_ns"),
         "end_ns",
     )
-    lives = _lives(spans).where(F.col("high_known").isNotNull()).select(*subs.columns)
+    lives = _reaches(spans).where(F.col("high_known").isNotNull()).select(*subs.columns)
     before = W.partitionBy(*OWNER).orderBy("begin_ns").rowsBetween(W.unboundedPreceding, -1)
     contradiction = (F.max("high_known").over(before) > F.col("low_known")) | (
         F.max("end_ns").over(before) >= F.col("begin_ns")
@@ -218,12 +236,8 @@ def _delivered(deliveries: DataFrame) -> DataFrame:
     """Return what came of each share."""
     return (
         intervals.split(deliveries)
-        .groupBy(*SHARE)
-        .agg(
-            marks().alias("marks"),
-            F.min("first").alias("lowest"),
-            F.max("last").alias("highest"),
-        )
+        .groupBy(*SHARE, one_host())
+        .agg(marks().alias("marks"), F.min("end_ns").alias("end_ns"))
     )
 
 
@@ -242,7 +256,7 @@ def marks() -> Column:
     return F.struct(*(one.alias(name) for name, one in zip(MARKS, sums, strict=True)))
 
 
-def _together(marked: DataFrame, keys: Sequence[str]) -> DataFrame:
+def together(marked: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return (keys, `marks`) of rows that have `marks` already: those of all of them."""
     sums = (F.sum(F.col("marks")[name]).alias(name) for name in MARKS)
     return marked.groupBy(*keys).agg(F.struct(*sums).alias("marks"))
@@ -253,35 +267,109 @@ def halves(value: Column) -> tuple[Column, Column]:
     return value.bitwiseAND(F.lit(LOW_BITS)), F.shiftrightunsigned(value, 32)
 
 
-def _shares(acknowledged: DataFrame, delivered: DataFrame, subscriptions: DataFrame) -> DataFrame:
+def _unacknowledged(held: DataFrame, acks: DataFrame) -> DataFrame:
+    """Return (topic, bucket) in which a node holds what was not acknowledged to stand there."""
+    own = only(intervals.split(acks.select(*PLACE, "first", "last")), held, TOPIC_BUCKET)
+    return intervals.uncovered(held, own, PLACE).select(*TOPIC_BUCKET).distinct()
+
+
+def _strange(acknowledged: DataFrame, delivered: DataFrame, held: DataFrame) -> DataFrame:
+    """Return (topic, bucket) of which some client got something else than was acknowledged, or of
+    which a node holds something else.
+    """
     due = acknowledged.withColumnRenamed("marks", "due")
     differing = (
-        delivered.join(due, list(TOPIC_BUCKET), "left")
+        together(delivered, SHARE)
+        .join(due, list(TOPIC_BUCKET), "left")
         .where(~F.col("marks").eqNullSafe(F.col("due")))
-        .select(*SHARE, F.lit(True).alias("came"))
     )
-    standing = subscriptions.where(~F.col("ended")).select(*OWNER).distinct()
-    missing = (
-        due.join(F.broadcast(standing), ["run_id", "topic"])
-        .join(delivered, list(SHARE), "leftanti")
-        .select(*SHARE, F.lit(False).alias("came"))
-    )
-    return differing.unionByName(missing)
+    return differing.select(*TOPIC_BUCKET).unionByName(held).distinct()
+
+
+def _every(acknowledged: DataFrame, delivered: DataFrame, strange: DataFrame) -> DataFrame:
+    """Return every (topic, bucket) in which something is known to stand."""
+    named = [table.select(*TOPIC_BUCKET) for table in (acknowledged, delivered, strange)]
+    return named[0].unionByName(named[1]).unionByName(named[2]).distinct()
 
 
 def _buckets(
-    acknowledged: DataFrame, delivered: DataFrame, shares: DataFrame, steady: DataFrame
+    acknowledged: DataFrame, delivered: DataFrame, strange: DataFrame, steady: DataFrame
 ) -> DataFrame:
-    every = (
-        acknowledged.select(*TOPIC_BUCKET).unionByName(delivered.select(*TOPIC_BUCKET)).distinct()
-    )
-    strange = shares.where("came")
-    same = only(without(delivered, strange, SHARE), steady, OWNER)
+    same = only(delivered.select(*SHARE).distinct(), steady, OWNER)
+    every = _every(acknowledged, delivered, strange)
     return every.join(without(same, strange, TOPIC_BUCKET), list(TOPIC_BUCKET), "leftanti")
 
 
-def stored_of(runs: DataFrame) -> DataFrame:
-    """Return `stored` of acknowledged runs. Two readings: names are not carried along to sort."""
+def _watches(
+    lives: DataFrame,
+    every: DataFrame,
+    buckets: DataFrame,
+    delivered: DataFrame,
+    reached: DataFrame,
+) -> DataFrame:
+    """Return each life with the buckets in which it may lack what was known to stand there.
+
+    Above what it has passed only what was known before it drained was owed to it.
+    """
+    known = F.broadcast(reached.select(*TIMELINE, "bucket", "end_ns"))
+    in_reach = intervals.bucket_of(F.col("passed")) >= F.col("bucket")
+    in_time = F.col("end_ns") < F.col("drained_ns")
+    met = (
+        every.join(F.broadcast(lives), list(TOPIC))
+        .where(F.col("bucket") >= intervals.bucket_of(F.col("start_id") + 1))
+        .join(known, [*TIMELINE, "bucket"], "left")
+        .where(in_reach | in_time)
+        .drop("end_ns")
+    )
+    came = delivered.select(*SHARE).distinct()
+    missing = without(met, buckets, TOPIC_BUCKET).join(came, list(SHARE), "leftanti")
+    return only(met, buckets, TOPIC_BUCKET).unionByName(missing)
+
+
+def claims_of(answers: DataFrame, controls: DataFrame) -> DataFrame:
+    """Return who said that a topic has reached an id that nobody was given with it: (run_id, topic,
+    at, value, end_ns, process, op_id) of cursors that GETs asked with, and of SUBs' starts.
+    """
+    beyond = F.col("asked") > F.coalesce("last", F.lit(-1))
+    asked = answers.where((F.col("outcome") == "ok") & F.col("topic").isNotNull() & beyond)
+    begun = controls.where((F.col("f") == "sub") & (F.col("outcome") == "ok"))
+    columns = ("run_id", "topic", one_host())
+    what = ("end_ns", "process", "op_id")
+    return (
+        asked.select(*columns, F.col("asked").alias("value"), *what)
+        .unionByName(begun.select(*columns, F.col("start_id").alias("value"), *what))
+        .where(F.col("value") > 0)
+    )
+
+
+def extents_of(answers: DataFrame, claims: DataFrame) -> DataFrame:
+    """Return (run_id, topic, at, value, end_ns): what topics were known to have reached by GETs and
+    SUBs; what PUTs say of it stands beside.
+    """
+    given = answers.where(F.col("last").isNotNull() & F.col("topic").isNotNull()).select(
+        "run_id", "topic", one_host(), F.col("last").alias("value"), "end_ns"
+    )
+    return given.unionByName(claims.select(*given.columns))
+
+
+def _reached(stored: DataFrame, delivered: DataFrame, claims: DataFrame) -> DataFrame:
+    columns = (*TIMELINE, "bucket", "end_ns")
+    said = claims.withColumn("bucket", intervals.bucket_of(F.col("value")))
+    marks = [table.select(*columns) for table in (stored, delivered, said)]
+    return (
+        marks[0]
+        .unionByName(marks[1])
+        .unionByName(marks[2])
+        .groupBy(*TIMELINE, "bucket")
+        .agg(F.min("end_ns").alias("end_ns"))
+    )
+
+
+def stored_of(runs: DataFrame, extents: DataFrame | None = None) -> DataFrame:
+    """Return `stored` of acknowledged runs. Two readings: names are not carried along to sort.
+
+    `extents`: what else says that a topic has reached an id; none where no time is in question.
+    """
     pieces = intervals.split(
         runs.select(*TOPIC, one_host(), "producer", "shift", "first", "last", "invoke_ns", "end_ns")
     )
@@ -294,18 +382,18 @@ def stored_of(runs: DataFrame) -> DataFrame:
         F.min("end_ns").alias("end_ns"),
         F.max("invoke_ns").alias("invoke_ns"),
     )
-    broken = _broken_places(pieces)
+    broken = _broken_places(pieces, extents)
     marked = F.broadcast(broken.withColumnRenamed("link", "broken_link"))
     same = F.xxhash64(*where) == F.col("broken_link")
     flags = (F.coalesce(F.col(name), F.lit(False)).alias(name) for name in ("fallen", "late"))
     return spans.join(marked, same, "left").select(*spans.columns, *flags)
 
 
-def _broken_places(pieces: DataFrame) -> DataFrame:
+def _broken_places(pieces: DataFrame, extents: DataFrame | None) -> DataFrame:
     """Return (link, fallen, late): the rows of `stored`, hashed, that are not in order inside.
 
     `fallen`: some id is another's, or a counter not above those of lower ids. `late`: a PUT was
-    sent after a higher id was acknowledged on the same host.
+    sent after the topic was known, on the same host, to have reached its id.
     """
     narrow = pieces.select(
         F.xxhash64(*TOPIC_BUCKET).alias("home"),
@@ -315,34 +403,51 @@ def _broken_places(pieces: DataFrame) -> DataFrame:
         *("first", "last", "invoke_ns", "end_ns"),
         (F.col("first") + F.col("shift")).alias("first_counter"),
         (F.col("last") + F.col("shift")).alias("last_counter"),
-    ).repartition("home")  # both windows stay inside it: rows move once
-    above = W.partitionBy("home", "time_line").orderBy(F.col("first").desc())
+    )
+    if extents is not None:
+        at_value = extents.withColumn("bucket", intervals.bucket_of(F.col("value")))
+        narrow = narrow.unionByName(
+            at_value.select(
+                F.xxhash64(*TOPIC_BUCKET).alias("home"),
+                F.xxhash64(*TIMELINE, "bucket").alias("time_line"),
+                F.col("value").alias("first"),
+                "end_ns",
+            ),
+            allowMissingColumns=True,
+        )
+    narrow = narrow.repartition("home")  # both windows stay inside it: rows move once
+    # What was given under an id stands before the PUT that may have taken it too late.
+    above = W.partitionBy("home", "time_line").orderBy(F.col("first").desc(), "invoke_ns")
     earliest_ns = F.min("end_ns").over(above.rowsBetween(W.unboundedPreceding, -1))
     below = W.partitionBy("home", "line").orderBy("first")
     before = below.rowsBetween(W.unboundedPreceding, -1)
     fallen = (F.col("first") <= F.max("last").over(before)) | (
         F.col("first_counter") <= F.max("last_counter").over(before)
     )
-    flags = {"late": earliest_ns < F.col("invoke_ns"), "fallen": fallen}
     return (
-        narrow.withColumns({name: F.coalesce(flag, F.lit(False)) for name, flag in flags.items()})
+        narrow.withColumn("late", F.coalesce(earliest_ns < F.col("invoke_ns"), F.lit(False)))
+        .where(F.col("link").isNotNull())  # of a PUT
+        .withColumn("fallen", F.coalesce(fallen, F.lit(False)))
         .where(F.col("late") | F.col("fallen"))
         .groupBy("link")
-        .agg(*(F.max(name).alias(name) for name in flags))
+        .agg(F.max("late").alias("late"), F.max("fallen").alias("fallen"))
     )
 
 
-def _timelines(stored: DataFrame) -> DataFrame:
-    """Return the time lines on which a PUT was sent after some higher id was acknowledged."""
+def _timelines(stored: DataFrame, reached: DataFrame) -> DataFrame:
+    """Return the buckets of time lines in which a PUT was sent after its id was reached."""
     spans = stored.groupBy(*TIMELINE, "bucket").agg(
-        F.max("late").alias("inside"),
-        F.min("end_ns").alias("end_ns"),
-        F.max("invoke_ns").alias("invoke_ns"),
+        F.max("late").alias("inside"), F.max("invoke_ns").alias("invoke_ns")
     )
+    both = reached.select(*TIMELINE, "bucket", "end_ns").join(spans, [*TIMELINE, "bucket"], "left")
+    late = F.col("inside") | F.coalesce(_later_ns() < F.col("invoke_ns"), F.lit(False))
+    return both.withColumn("late", late).where("late").select(*TIMELINE, "bucket")
+
+
+def _later_ns() -> Column:
+    """Return when the topic was first known to have reached a higher bucket: a row a bucket."""
     beyond = W.partitionBy(*TIMELINE).orderBy(F.col("bucket").desc())
-    later_ns = F.min("end_ns").over(beyond.rowsBetween(W.unboundedPreceding, -1))
-    late = F.col("inside") | F.coalesce(later_ns < F.col("invoke_ns"), F.lit(False))
-    return spans.withColumn("late", late).where("late").select(*TIMELINE).distinct()
+    return F.min("end_ns").over(beyond.rowsBetween(W.unboundedPreceding, -1))
 
 
 def producers_of(stored: DataFrame, places: DataFrame) -> DataFrame:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.doubts import only
+from analytics.keeping import is_never_any, none_of
 
 # A day is 864,000 rows for the window over ticks; a tick of the busiest topic sorts in a task.
 TICK_NS: Final = 100_000_000
@@ -28,7 +29,8 @@ def overtaken(asks: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFra
     """
     columns = asks.columns
     asks = asks.withColumn("tick", _tick())
-    marks = only(marks.select(*keys, "t_ns", "mark"), asks, keys).withColumn("tick", _tick())
+    marks = _before_last(marks.select(*keys, "t_ns", "mark"), asks, keys)
+    marks = marks.withColumn("tick", _tick())
     tops = _tops(asks, marks, keys)
     in_question = asks.join(tops, [*keys, "tick"]).where(
         F.greatest("prior", "top") > F.col("known")
@@ -45,6 +47,15 @@ def overtaken(asks: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFra
         .select(*columns, "value")
     )
     return _with_marks(behind, marks, keys)
+
+
+def _before_last(marks: DataFrame, asks: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the marks made before the last ask of their time line: the others say nothing."""
+    if is_never_any(asks) or is_never_any(marks):
+        return none_of(marks)
+    last = asks.groupBy(*keys).agg(F.max("t_ns").alias("last_ns"))
+    met = marks.join(F.broadcast(last), list(keys)).where(F.col("t_ns") < F.col("last_ns"))
+    return met.select(*marks.columns)
 
 
 def _with_marks(behind: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFrame:

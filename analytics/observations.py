@@ -84,7 +84,7 @@ def _acknowledged(tables: Tables) -> int:
 
 def _recovered(tables: Tables) -> DataFrame:
     """Return what was seen without an acknowledgment: only in buckets in doubt can it be."""
-    seen = counters_of_places(tables.unclear_places)
+    seen = counters_of_places(tables.seen_places)
     unconfirmed = intervals.uncovered(
         intervals.merged(seen, PRODUCER), tables.tried.where(F.col("outcome") == "ok"), PRODUCER
     )

@@ -19,7 +19,7 @@ BUCKET: Final = ("run_id", "process", "bucket")
 PROVEN: Final = ("put", "get")  # the others are few: they are always joined
 # What both ends may say. Where they differ the invoke is believed of what it was about to do, the
 # completion of the rest: a GET of any topic learns only there which one.
-OF_INVOKE: Final = ("counter", "count")
+OF_INVOKE: Final = ("counter", "count", "max_count")
 OF_PUT: Final = ("counter", "count", "digests")
 BOTH: Final = ("client_id", "session", "topic", "host", "digests", *OF_INVOKE)
 TEXTS: Final = ("f", "client_id", "topic", "host", "digests")
@@ -32,24 +32,29 @@ ANSWER: Final = (
     "resumed",
     "cursor",
     "handed_apart",
+    "error",
 )
 
 
 def tallies_of(events: DataFrame) -> DataFrame:
     """Return what all events of a bucket of a process' operations come to: one reading of them all.
 
-    (run_id, process, bucket, node, term, last_ns, answered_by, sums). `answered_by`: the lowest
-    operation that this node acknowledged in this term. `sums` are 0 where each invoke has one end
-    that repeats it: an invoke adds the hash of all that it says, an end takes off that of what it
-    repeats.
+    (run_id, process, bucket, host, node, term, last_ns, answered_by, answered_ns, sent_ns, sums).
+    `answered_by`: the lowest operation that this node acknowledged in this term; `answered_ns`:
+    when the first was, `sent_ns`: when the last was sent, or later. `sums` are 0 where each invoke
+    has one end that repeats it: an invoke adds the hash of all that it says, an end takes off that
+    of what it repeats.
     """
     is_invoke, is_proven = F.col("type") == "invoke", F.col("f").isin(*PROVEN)
     is_answer = (F.col("type") == "ok") & F.col("f").isin(*PROVEN, "sub", "unsub")
     one = F.when(is_proven, F.when(is_invoke, 1).otherwise(-1)).otherwise(0)
     sums = [F.sum(one * part) for part in (F.lit(1), *halves(_said(is_invoke)))]
-    return events.groupBy("run_id", "process", _bucket().alias("bucket"), "node", "term").agg(
+    groups = ("run_id", "process", _bucket().alias("bucket"), "host", "node", "term")
+    return events.groupBy(*groups).agg(
         F.max("t_ns").alias("last_ns"),
         F.min(F.when(is_answer, F.col("op_id"))).alias("answered_by"),
+        F.min(F.when(is_answer, F.col("t_ns"))).alias("answered_ns"),
+        F.max(F.when(is_answer, F.coalesce("invoke_ns", "t_ns"))).alias("sent_ns"),
         F.array(*sums).alias("sums"),
     )
 
@@ -78,6 +83,7 @@ def operations(events: DataFrame, function: str, unpaired: DataFrame) -> DataFra
         F.col("t_ns").alias("end_ns"),
         F.col("type").alias("outcome"),
         F.coalesce("asked", "cursor").alias("asked"),
+        F.lit(None).cast("string").alias("asked_topic"),
     )
     return whole.unionByName(joined(only(rows, unpaired, BUCKET), function))
 
@@ -85,7 +91,8 @@ def operations(events: DataFrame, function: str, unpaired: DataFrame) -> DataFra
 def joined(events: DataFrame, function: str) -> DataFrame:
     """Return each invoke of `function` with its completion; a side that is missing leaves nulls.
 
-    An operation without a completion has the outcome `info`.
+    An operation without a completion has the outcome `info`. `asked_topic`: the one that it asked
+    for, if its answer is of another one: then `asked` is no cursor of that.
     """
     rows = events.where(F.col("f") == function)
     invokes = rows.where(F.col("type") == "invoke").select(
@@ -104,6 +111,8 @@ def joined(events: DataFrame, function: str) -> DataFrame:
     )
     # Hashing a side beats sorting both: partitions are small by design (session.fit).
     pairs = invokes.join(ends.hint("shuffle_hash"), list(KEY), "full")
+    named = F.nullif("invoke_topic", F.lit(""))
+    is_other = F.coalesce(named != F.col("end_topic"), F.lit(False))
     return pairs.select(
         *KEY,
         *(_believed(name).alias(name) for name in BOTH),
@@ -112,7 +121,8 @@ def joined(events: DataFrame, function: str) -> DataFrame:
         "invoke_ns",
         "end_ns",
         F.coalesce("end_type", F.lit("info")).alias("outcome"),
-        F.coalesce("asked", "cursor").alias("asked"),
+        F.coalesce(F.when(~is_other, F.col("asked")), "cursor").alias("asked"),
+        F.when(is_other, named).alias("asked_topic"),
     )
 
 

@@ -29,11 +29,12 @@ def counters_of_puts(puts: DataFrame) -> DataFrame:
     )
 
 
-def counters_of_places(places: DataFrame) -> DataFrame:
-    """Return `places` as runs of counters, split at the counters' buckets."""
+def counters_of_places(places: DataFrame, *others: str) -> DataFrame:
+    """Return `places` as runs of counters, split at the counters' buckets; `others` stay."""
     return intervals.split(
         places.select(
             *PLACE,
+            *others,
             (F.col("first") + F.col("shift")).alias("first"),
             (F.col("last") + F.col("shift")).alias("last"),
         )

@@ -9,17 +9,27 @@ ticks          one row a millisecond in which PUTs were acknowledged: when first
 handlings      one row a step between a client and its application: what is handed over (`hand`),
                acknowledged (`ack`), given back (`release`), as runs of ids
 controls       one row a SUB or UNSUB, with what the broker said of the cursor
+acts           the SUBs and UNSUBs that may have acted, from when to when (lives.py)
+lives          when a client surely was subscribed to a topic (lives.py)
+absences       when a client that got answers of a topic surely was not (lives.py)
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
 drains         one row a subscriber that reached a topic's tombstone
 leaders        one row a (term, node) that answered as the leader of the term, first operation
+late_terms     answers of a term that were sent after an answer of a higher one
 truth, nodes   what the nodes have left on their disks and in their logs, and which there were
+held           the places on the nodes' disks, split at buckets and merged
+journaled      what nodes hold in their journals alone, under no id yet, as runs of counters, split
 places         which publication stands under which id, as anyone saw it, split at buckets:
-               acknowledgments, and in doubtful buckets deliveries too, all merged into runs
+               acknowledgments, and in doubtful buckets deliveries and disks too, merged into runs
 doubts         where the checks have to look closely (doubts.py); most of a history is not in it
 unclear_gets   the GETs of the sessions in doubt, with `had_id`
-unclear_places the places of the buckets in doubt
+seen_places    the places of the buckets in doubt, as operations saw them
+unclear_places the same with what the disks hold
+loose_places   those of them that no acknowledgment names
 tried          the PUTs that can have made those, as runs of counters, split
-due            the acknowledged runs of the buckets of which some subscriber lacks something, split
+late           the publications whose topic had reached their id before they were first tried
+missing, tails, below, unplaced   what may have been lost by lives (owed.py)
+apart, alone   bound parts of batches that stand or came apart (batches.py)
 producers      the producers in doubt, and all their places: `suspects`
 """
 
@@ -32,6 +42,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics import intervals
+from analytics.batches import alone_of, apart_of, bound_of, standing_of
 from analytics.doubts import (
     PRODUCER,
     SESSION,
@@ -40,7 +51,18 @@ from analytics.doubts import (
     doubts_of,
     only,
     producers_of,
+    spans_of,
     without,
+)
+from analytics.lives import absences_of, acts_of, lives_of
+from analytics.order import late_of, late_terms_of
+from analytics.owed import (
+    below_of,
+    missing_of,
+    nowhere_of,
+    tails_of,
+    tried_after_of,
+    with_taken,
 )
 from analytics.pairs import joined, operations, tallies_of, unpaired_of
 from analytics.runs import (
@@ -54,6 +76,7 @@ from analytics.schema import DIGEST_DIGITS, HANDLINGS, KEY, operation
 from analytics.truth import Truth, sound
 
 TICK_NS: Final = 1_000_000
+DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may have lost its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +92,29 @@ class Tables:
     handlings: DataFrame
     subscriptions: DataFrame
     drains: DataFrame
+    acts: DataFrame
+    lives: DataFrame
+    absences: DataFrame
     places: DataFrame
     controls: DataFrame
     leaders: DataFrame
+    late_terms: DataFrame
     truth: DataFrame
     nodes: DataFrame
+    held: DataFrame
+    journaled: DataFrame
     unclear_gets: DataFrame
+    seen_places: DataFrame
     unclear_places: DataFrame
+    loose_places: DataFrame
     tried: DataFrame
-    due: DataFrame
+    late: DataFrame
+    missing: DataFrame
+    tails: DataFrame
+    below: DataFrame
+    unplaced: DataFrame
+    apart: DataFrame
+    alone: DataFrame
     producers: DataFrame
     suspects: DataFrame
     doubts: Doubts
@@ -93,11 +130,28 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
     answers = keep("answers", answers_of(operations(events, "get", unpaired)))
     deliveries = deliveries_of(answers)
     subscriptions = keep("subscriptions", subscriptions_of(controls))
-    doubts = doubts_of(puts, answers, deliveries, controls, subscriptions, keep)
-    unclear = keep("unclear_places", _unclear_places(puts, deliveries, doubts))
-    places = without(_acknowledged_places(puts), doubts.buckets, TOPIC_BUCKET).unionByName(unclear)
+    truth_rows = keep("truth", sound(truth.rows))
+    held = keep("held", held_of(truth_rows))
+    journaled = keep("journaled", journaled_of(truth_rows))
+    acts = keep("acts", acts_of(controls))
+    spans = keep("spans", spans_of(answers))
+    lives = keep("lives", lives_of(acts, answers, spans, _drained_rows(asides)))
+    doubts = doubts_of(puts, answers, deliveries, controls, held, spans, lives, keep)
+    seen = keep("seen_places", _seen_places(puts, deliveries, doubts))
+    on_disks = only(held, doubts.buckets, TOPIC_BUCKET)
+    unclear = keep("unclear_places", intervals.merged(seen.unionByName(on_disks), PLACE))
+    acknowledged = _acknowledged_places(puts)
+    loose = intervals.uncovered(unclear, only(acknowledged, unclear, TOPIC_BUCKET), PLACE)
+    loose = keep("loose_places", loose)
+    places = without(acknowledged, doubts.buckets, TOPIC_BUCKET).unionByName(unclear)
     clear = without(doubts.stored, doubts.buckets, TOPIC_BUCKET)
     producers = keep("unclear_producers", producers_of(clear, unclear))
+    missing = keep("missing", missing_of(doubts.watches, places, deliveries))
+    below = keep("tried_after", tried_after_of(puts, loose, lives, doubts))
+    unplaced = keep("nowhere", nowhere_of(puts, answers, places, lives))
+    standing = keep("standing", standing_of(puts, places, doubts))
+    bound = keep("bound", bound_of(standing, puts))
+    seen_in = (puts, answers, deliveries)
     return Tables(
         puts=puts,
         gets=answers.drop("pieces"),
@@ -108,15 +162,29 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
         handlings=keep("handlings", handlings_of(events)),
         subscriptions=subscriptions,
         drains=keep("drains", drains_of(asides)),
+        acts=acts,
+        lives=lives,
+        absences=keep("absences", absences_of(acts, spans)),
         places=places,
         controls=controls,
         leaders=keep("leaders", leaders_of(tallies)),
-        truth=keep("truth", sound(truth.rows)),
+        late_terms=keep("late_terms", late_terms_of(tallies, events)),
+        truth=truth_rows,
         nodes=keep("nodes", truth.nodes),
+        held=held,
+        journaled=journaled,
         unclear_gets=keep("unclear_gets", with_had_id(only(answers, doubts.sessions, SESSION))),
+        seen_places=seen,
         unclear_places=unclear,
-        tried=keep("tried", _tried(puts, unclear)),
-        due=keep("due", _due(puts, doubts)),
+        loose_places=loose,
+        tried=keep("tried", _tried(puts, unclear, journaled)),
+        late=keep("late", late_of(puts, answers, loose, doubts)),
+        missing=missing,
+        tails=keep("tails", tails_of(missing, asides, *seen_in)),
+        below=keep("below", below_of(below, *seen_in)),
+        unplaced=keep("unplaced", with_taken(unplaced, puts, deliveries)),
+        apart=keep("apart", apart_of(bound, standing, puts)),
+        alone=keep("alone", alone_of(bound, deliveries)),
         producers=producers,
         suspects=keep("suspects", only(places, producers, PRODUCER)),
         doubts=doubts,
@@ -125,7 +193,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
 
 def names() -> tuple[str, ...]:
     """Return the names of the tables that are kept: no views, and none of `doubts`."""
-    derived = ("asides", "ends", "ticks", "deliveries", "places", "tried", "due", "doubts")
+    derived = ("asides", "ends", "ticks", "deliveries", "places", "tried", "doubts")
     return tuple(field.name for field in fields(Tables) if field.name not in derived)
 
 
@@ -173,11 +241,29 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         "end_ns",
         "digests",
         F.coalesce("handed_apart", F.lit(False)).alias("handed_apart"),
+        "asked_topic",
+        F.coalesce(_is_denied(), F.lit(False)).alias("is_denied"),
+        F.coalesce(_brought() > F.col("max_count"), F.lit(False)).alias("is_excessive"),
         "pieces",
         _of_pieces(lambda one: one["first"], F.array_min).alias("first"),
         _of_pieces(lambda one: one["last"], F.array_max).alias("last"),
         _is_plain().alias("is_plain"),
     )
+
+
+def _is_denied() -> Column:
+    return (F.col("outcome") == "fail") & F.col("error").isin(*DENIALS)
+
+
+def _brought() -> Column:
+    """Return how many publications came."""
+    single = F.get("pieces", F.lit(0))
+    total = F.aggregate(
+        "pieces",
+        F.lit(0).cast("bigint"),
+        lambda sum_, piece: sum_ + piece["last"] - piece["first"] + 1,
+    )
+    return F.when(F.col("is_single"), single["last"] - single["first"] + 1).otherwise(total)
 
 
 def _of_pieces(
@@ -290,6 +376,36 @@ def drains_of(events: DataFrame) -> DataFrame:
     return events.where(drained).select("run_id", "client_id", "topic").distinct()
 
 
+def _drained_rows(asides: DataFrame) -> DataFrame:
+    drained = (F.col("f") == "phase") & (F.col("phase") == "drained")
+    columns = ("run_id", "client_id", "topic", "t_ns", "last_id")
+    return asides.where(drained).select(*columns, one_host())
+
+
+def held_of(truth: DataFrame) -> DataFrame:
+    """Return `held`: what nodes hold under an id."""
+    runs = truth.where((F.col("kind") == "held") & (F.col("first_id") > 0)).select(
+        "run_id",
+        "topic",
+        "producer",
+        (F.col("first_counter") - F.col("first_id")).alias("shift"),
+        F.col("first_id").alias("first"),
+        (F.col("first_id") + F.col("count") - 1).alias("last"),
+    )
+    return intervals.merged(intervals.split(runs), PLACE)
+
+
+def journaled_of(truth: DataFrame) -> DataFrame:
+    """Return `journaled`."""
+    no_id = F.coalesce(F.col("first_id"), F.lit(0)) <= 0
+    runs = truth.where((F.col("kind") == "held") & no_id).select(
+        *PRODUCER,
+        F.col("first_counter").alias("first"),
+        (F.col("first_counter") + F.col("count") - 1).alias("last"),
+    )
+    return intervals.merged(intervals.split(runs), PRODUCER)
+
+
 def ends_of(tallies: DataFrame) -> DataFrame:
     """Return `ends`."""
     return tallies.groupBy("run_id").agg(F.max("last_ns").alias("end_ns"))
@@ -326,21 +442,16 @@ def _acknowledged_places(puts: DataFrame) -> DataFrame:
     return intervals.split(runs).select(*PLACE, "bucket", "first", "last")
 
 
-def _unclear_places(puts: DataFrame, deliveries: DataFrame, doubts: Doubts) -> DataFrame:
+def _seen_places(puts: DataFrame, deliveries: DataFrame, doubts: Doubts) -> DataFrame:
     seen = intervals.split(sightings_of(puts, deliveries).select(*PLACE, "first", "last"))
     return intervals.merged(only(seen, doubts.buckets, TOPIC_BUCKET), PLACE)
 
 
-def _tried(puts: DataFrame, unclear: DataFrame) -> DataFrame:
+def _tried(puts: DataFrame, unclear: DataFrame, journaled: DataFrame) -> DataFrame:
     own = counters_of_puts(puts).select(*KEY, *PRODUCER[1:], "bucket", "first", "last", "outcome")
-    return only(own, counters_of_places(unclear), (*PRODUCER, "bucket"))
-
-
-def _due(puts: DataFrame, doubts: Doubts) -> DataFrame:
-    runs = intervals.split(acknowledged_runs(puts)).select(
-        *TOPIC_BUCKET, "first", "last", "shift", "producer", operation().alias("put")
-    )
-    return only(runs, doubts.shares, TOPIC_BUCKET)
+    where = (*PRODUCER, "bucket")
+    seen = counters_of_places(unclear).select(*where).unionByName(journaled.select(*where))
+    return only(own, seen, where)
 
 
 def sightings_of(puts: DataFrame, deliveries: DataFrame) -> DataFrame:
@@ -369,7 +480,8 @@ def contents_of(puts: DataFrame, gets: DataFrame) -> DataFrame:
 
 
 def seen_by(rows: DataFrame, tables: Tables, id_: str, counter: str, name: str) -> DataFrame:
-    """Add `name`: the smallest operation that saw the row's publication under the row's id.
+    """Add `name`: the smallest operation that saw the row's publication under the row's id; null if
+    only a node has it.
 
     `rows` has run_id, topic, producer and the columns called `id_` and `counter`. For evidence:
     few rows, joined back to the operations only now.
@@ -380,11 +492,11 @@ def seen_by(rows: DataFrame, tables: Tables, id_: str, counter: str, name: str) 
     sightings = intervals.split(sightings_of(tables.puts, tables.deliveries)).select(
         *PLACE, "bucket", "first", "last", operation().alias("seen")
     )
+    inside = F.col(id_).between(F.col("first"), F.col("last"))
     return (
-        keyed.join(only(sightings, keyed, TOPIC_BUCKET), [*PLACE, "bucket"])
-        .where(F.col(id_).between(F.col("first"), F.col("last")))
+        keyed.join(only(sightings, keyed, TOPIC_BUCKET), [*PLACE, "bucket"], "left")
         .groupBy(*rows.columns)
-        .agg(F.min("seen").alias(name))
+        .agg(F.min(F.when(inside, F.col("seen"))).alias(name))
     )
 
 

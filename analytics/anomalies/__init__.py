@@ -18,6 +18,7 @@ from analytics.anomalies.cursor_regression import cursor_regression
 from analytics.anomalies.duplicate_delivered import duplicate_delivered
 from analytics.anomalies.duplicate_stored import duplicate_stored
 from analytics.anomalies.fencing import fencing
+from analytics.anomalies.future_read import future_read
 from analytics.anomalies.gap import gap
 from analytics.anomalies.inconsistent_id import inconsistent_id
 from analytics.anomalies.leaders_per_term import leaders_per_term
@@ -27,6 +28,9 @@ from analytics.anomalies.realtime_order import realtime_order
 from analytics.anomalies.reordered import reordered
 from analytics.anomalies.replica_divergence import replica_divergence
 from analytics.anomalies.stale_read import stale_read
+from analytics.anomalies.subscription import subscription
+from analytics.anomalies.term_order import term_order
+from analytics.anomalies.torn_batch import torn_batch
 from analytics.claims import CLAIMS, Claim
 from analytics.tables import Tables
 
@@ -55,11 +59,15 @@ CHECKS: Final = tuple(
         reordered,
         phantom,
         aborted_read,
+        future_read,
+        torn_batch,
         corrupt,
         realtime_order,
         stale_read,
         cursor_regression,
+        subscription,
         fencing,
+        term_order,
         leaders_per_term,
         replica_divergence,
         ack_not_durable,

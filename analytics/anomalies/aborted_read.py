@@ -1,4 +1,4 @@
-"""A publication that was delivered although its PUT definitely failed."""
+"""A publication that stands somewhere although its PUT definitely failed."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -12,9 +12,11 @@ PRODUCER = ("run_id", "topic", "producer")
 
 
 def aborted_read(tables: Tables) -> DataFrame:
-    """Find deliveries of counters whose every PUT, over all sessions, failed definitely."""
+    """Find counters that stand somewhere, and whose every PUT, over all sessions, failed."""
     # What was acknowledged did not fail: only places that rest on deliveries are in question.
-    seen = counters_of_places(tables.unclear_places)
+    seen = counters_of_places(tables.unclear_places).unionByName(
+        tables.journaled, allowMissingColumns=True
+    )
     possible = tables.tried.where(F.col("outcome") != "fail")
     failed = tables.tried.where(F.col("outcome") == "fail").select(
         *PRODUCER, "bucket", "first", "last", operation().alias("put")
@@ -33,6 +35,6 @@ def aborted_read(tables: Tables) -> DataFrame:
             id=F.col("id"),
             producer=F.col("producer"),
             counter=F.col("counter"),
-            operations=F.array("put", "sighting"),
+            operations=F.array_compact(F.array("put", "sighting")),
         )
     )

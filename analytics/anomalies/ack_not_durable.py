@@ -14,11 +14,11 @@ HOLDER = (*PRODUCER, "node")
 def ack_not_durable(tables: Tables) -> DataFrame:
     """Find acknowledged publications that are not on a majority of the disks; `detail`: where not.
 
-    A node has a publication when it holds it, or has taken its counter and has collected its id as
-    garbage. One that was not stored, for nobody subscribed, must still have its counter taken. A
-    node whose disk was not read may have all of them.
+    A node has a publication when it holds it, under the acknowledged id, or has taken its counter
+    and has collected its id as garbage. One that was not stored, for nobody subscribed, must still
+    have its counter taken. A node whose disk was not read may have all of them.
     """
-    lacking = intervals.uncovered(_wanted(tables), _held(tables.truth), HOLDER)
+    lacking = _lacking(tables)
     wide = _by_majorities(lacking, tables, [*PRODUCER, "bucket"])
     id_ = F.when(F.col("first_id") > 0, F.col("counter") - F.col("shift"))
     single = intervals.exploded(lacking.join(wide, [*PRODUCER, "bucket"], "leftsemi"), "counter")
@@ -104,9 +104,42 @@ def _excuses(puts: DataFrame, tables: Tables) -> DataFrame:
     )  # fmt: skip
 
 
+def _lacking(tables: Tables) -> DataFrame:
+    """Return what each node has to hold and does not hold.
+
+    It holds a publication that it has under another id than the acknowledged one as little as one
+    above the last id that it has given. The id of what is only in its journal is not known.
+    """
+    wanted, held = _wanted(tables), _held(tables.truth)
+    anyhow = held.where(F.col("shift").isNull())
+    with_id, without_id = (wanted.where(one) for one in ("first_id > 0", "first_id <= 0"))
+    placed = intervals.uncovered(
+        with_id, held.where(F.col("shift").isNotNull()), (*HOLDER, "shift")
+    )
+    lacked = intervals.uncovered(placed, anyhow, HOLDER)
+    return lacked.unionByName(
+        intervals.uncovered(without_id, held, HOLDER), allowMissingColumns=True
+    )
+
+
 def _held(truth: DataFrame) -> DataFrame:
+    """Return the runs of counters that nodes hold, split; `shift` null: under an unknown id."""
+    given = (
+        truth.where(F.col("kind") == "topic")
+        .groupBy("run_id", "node", "topic")
+        .agg(F.max("last_id").alias("given_id"))
+    )
+    id_ = F.when(F.col("first_id") > 0, F.col("first_id"))
     last = F.col("first_counter") + F.col("count") - 1
-    held = truth.where(F.col("kind") == "held").select(
-        *HOLDER, F.col("first_counter").alias("first"), last.alias("last")
+    held = (
+        truth.where(F.col("kind") == "held")
+        .drop("last_id")
+        .join(given, ["run_id", "node", "topic"], "left")
+        .select(
+            *HOLDER,
+            (F.col("first_counter") - id_).alias("shift"),
+            F.col("first_counter").alias("first"),
+            F.least(last, F.col("given_id") + F.col("first_counter") - id_).alias("last"),
+        )
     )
     return intervals.split(held)

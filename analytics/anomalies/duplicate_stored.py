@@ -12,7 +12,8 @@ PRODUCER = ("run_id", "topic", "producer")
 
 
 def duplicate_stored(tables: Tables) -> DataFrame:
-    """Find a (producer, topic, counter) that acknowledgments or answers show under several ids.
+    """Find a (producer, topic, counter) that acknowledgments, answers or nodes
+    show under several ids.
 
     `id` is the lowest of them, `other_id` the highest.
     """
@@ -35,6 +36,6 @@ def duplicate_stored(tables: Tables) -> DataFrame:
             other_id=F.col("other_id"),
             producer=F.col("producer"),
             counter=F.col("counter"),
-            operations=F.array("sighting", "other_sighting"),
+            operations=F.array_compact(F.array("sighting", "other_sighting")),
         )
     )

@@ -11,7 +11,7 @@ DIGITS = 8  # of a digest that are shown
 
 
 def inconsistent_id(tables: Tables) -> DataFrame:
-    """Find ids that two answers, or an answer and a PUT's acknowledgment, tell apart.
+    """Find ids that acknowledgments, answers or nodes tell apart.
 
     The smaller (producer, counter) is the evidence's, the greatest other one its `detail`. Where
     applications recorded, it is the contents' digests that differ, and `detail` has two of them.
@@ -67,6 +67,6 @@ def _told_apart(tables: Tables) -> DataFrame:
             producer=F.col("lesser.producer"),
             counter=F.col("lesser.counter"),
             detail=F.concat_ws(" ", "producer", F.col("counter").cast("string")),
-            operations=F.array("lesser.sighting", "other_sighting"),
+            operations=F.array_compact(F.array("lesser.sighting", "other_sighting")),
         )
     )

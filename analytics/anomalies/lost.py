@@ -1,54 +1,123 @@
-"""An acknowledged publication that a subscriber was owed and never got."""
+"""A publication that a subscriber was owed and never got."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
-from analytics.doubts import SHARE, TOPIC_BUCKET, only
+from analytics.doubts import TOPIC_BUCKET, only
+from analytics.lives import FOREVER
+from analytics.owed import is_passed, with_cut
+from analytics.runs import one_host
 from analytics.schema import evidence, operation
-from analytics.tables import Tables
+from analytics.tables import Tables, seen_by
 
 OWNER = ("run_id", "topic", "client_id")
+PRODUCER = ("run_id", "topic", "producer")
+TIMELINE = ("run_id", "topic", "at")
 
 
 def lost(tables: Tables) -> DataFrame:
-    """Find what was acknowledged and not delivered, by id, to a subscription that never ended.
+    """Find what was stored while a life stood, and never given to its client.
 
-    Owed are ids above the subscription's start: below the highest one that the subscriber got
-    (`prefix`: nothing came before, `middle`), and, once it has drained, also above it (`tail`).
-    `unstored`: the PUT was answered "nobody subscribes" although this subscription stood.
-    `unhanded`: a GET brought it, its library has never handed it over, and the cursor has passed it
-    (`other_id`).
+    By a place that is known, above the life's start: below what the life has passed (`prefix`:
+    nothing came before, `middle`), or above, once it has drained (`tail`); or at or below the start
+    (`start`). Without a place, but known to be taken: `unplaced`. `unstored`: a PUT was answered
+    "nobody subscribes" although this life stood. `unhanded`: a GET brought it, its library has
+    never handed it over, and the cursor has passed it (`other_id`).
     """
-    return _undelivered(tables).unionByName(_unstored(tables)).unionByName(_unhanded(tables))
+    return (
+        _undelivered(tables)
+        .unionByName(_below_start(tables))
+        .unionByName(_unplaced(tables))
+        .unionByName(_unstored(tables))
+        .unionByName(_unhanded(tables))
+    )
 
 
 def _undelivered(tables: Tables) -> DataFrame:
-    doubtful = tables.doubts.shares
-    cover = only(
-        intervals.split(tables.deliveries.select(*OWNER, "first", "last")), doubtful, SHARE
+    passed = tables.missing.where(is_passed())
+    tails = tables.tails.where(F.col("known_ns") < F.col("cut_ns"))
+    word = F.when(F.col("lowest") < F.col("id"), "middle").otherwise("prefix")
+    columns = (*OWNER, "bucket", "id", "made_by")
+    rows = (
+        _with_lowest(passed, tables)
+        .select(*columns, word.alias("detail"))
+        .unionByName(tails.select(*columns, F.lit("tail").alias("detail")))
     )
-    missing = intervals.exploded(intervals.uncovered(_owed(tables), cover, OWNER), "id")
-    proof = F.min(F.struct("put", "producer", (F.col("id") + F.col("shift")).alias("counter")))
-    tail = F.col("highest").isNull() | (F.col("id") > F.col("highest"))
-    place = F.when(tail, "tail").when(F.col("id") < F.col("lowest"), "prefix").otherwise("middle")
-    return (
-        missing.join(tables.due, ["run_id", "topic", "bucket"])
+    standing = only(tables.places, rows, TOPIC_BUCKET)
+    named = (
+        rows.join(standing, list(TOPIC_BUCKET))
         .where(F.col("id").between(F.col("first"), F.col("last")))
-        .groupBy(*OWNER, "id", "made_by", place.alias("detail"))
-        .agg(proof.alias("proof"))
-        .select(
-            *evidence(
-                run_id=F.col("run_id"),
-                topic=F.col("topic"),
-                client_id=F.col("client_id"),
-                id=F.col("id"),
-                producer=F.col("proof.producer"),
-                counter=F.col("proof.counter"),
-                detail=F.col("detail"),
-                operations=F.array("proof.put", "made_by"),
-            )
+        .groupBy(
+            *OWNER, "id", "detail", "producer", (F.col("id") + F.col("shift")).alias("counter")
         )
+        .agg(F.min("made_by").alias("made_by"))
+    )
+    return seen_by(named, tables, "id", "counter", "put").select(*_evidence("put", "made_by"))
+
+
+def _with_lowest(rows: DataFrame, tables: Tables) -> DataFrame:
+    """Add `lowest`: the lowest id above the life's start that its client was given."""
+    lives = rows.select(*OWNER, "start_id").distinct()
+    above = F.greatest("first", F.col("start_id") + 1)
+    given = only(tables.deliveries, lives, OWNER).select(*OWNER, "first", "last")
+    lowest = (
+        given.join(F.broadcast(lives), list(OWNER))
+        .where(F.col("last") > F.col("start_id"))
+        .groupBy(*OWNER, "start_id")
+        .agg(F.min(above).alias("lowest"))
+    )
+    return rows.join(lowest, [*OWNER, "start_id"], "left")
+
+
+def _below_start(tables: Tables) -> DataFrame:
+    in_time = (F.col("until_ns") == FOREVER) | (F.col("known_ns") < F.col("until_ns"))
+    rows = tables.below.where(in_time).withColumn("detail", F.lit("start"))
+    rows = rows.groupBy(*OWNER, "id", "detail", "producer", "counter").agg(
+        F.min("made_by").alias("made_by")
+    )
+    return seen_by(rows, tables, "id", "counter", "put").select(*_evidence("made_by", "put"))
+
+
+def _unplaced(tables: Tables) -> DataFrame:
+    taken = tables.unplaced.where(F.col("taken_ns") < F.col("until_ns"))
+    later = only(tables.places, taken, PRODUCER).select(*PRODUCER, "shift", "first", "last")
+    following = F.greatest("first", F.col("counter") + 1 - F.col("shift"))
+    passed = (
+        taken.join(later, list(PRODUCER))
+        .where(F.col("last") + F.col("shift") > F.col("counter"))
+        .where(following <= F.col("passed"))
+    )
+    with_drain = taken.where(F.col("drained_ns").isNotNull())
+    drained = with_cut(with_drain, tables.puts, tables.gets, tables.asides).where(
+        F.col("taken_ns") < F.col("cut_ns")
+    )
+    columns = (*OWNER, "producer", "counter", "made_by")
+    rows = passed.select(*columns).unionByName(drained.select(*columns))
+    made = rows.groupBy(*OWNER, "producer", "counter").agg(F.min("made_by").alias("made_by"))
+    tries = tables.puts.where(F.col("outcome") != "fail").select(
+        *PRODUCER, "first_counter", "last_counter", operation().alias("put")
+    )
+    return (
+        made.join(only(tries, made, PRODUCER), list(PRODUCER))
+        .where(F.col("counter").between(F.col("first_counter"), F.col("last_counter")))
+        .groupBy(*made.columns)
+        .agg(F.min("put").alias("put"))
+        .withColumns({"id": F.lit(None), "detail": F.lit("unplaced")})
+        .select(*_evidence("put", "made_by"))
+    )
+
+
+def _evidence(*operations: str) -> list[Column]:
+    return evidence(
+        run_id=F.col("run_id"),
+        topic=F.col("topic"),
+        client_id=F.col("client_id"),
+        id=F.col("id"),
+        producer=F.col("producer"),
+        counter=F.col("counter"),
+        detail=F.col("detail"),
+        operations=F.array_compact(F.array(*operations)),
     )
 
 
@@ -94,61 +163,24 @@ def _unhanded(tables: Tables) -> DataFrame:
     )
 
 
-def _owed(tables: Tables) -> DataFrame:
-    """Return the runs of acknowledged ids that each standing subscription must have got."""
-    doubtful = tables.doubts.shares
-    first = F.greatest("first", F.col("start_id") + 1)
-    last = F.when(F.col("drained"), F.col("last")).otherwise(
-        F.least("last", F.coalesce(F.col("highest"), F.lit(0)))
-    )
-    return (
-        intervals.merged(tables.due, ("run_id", "topic"))
-        .join(doubtful.select(*SHARE), list(TOPIC_BUCKET))
-        .join(_watchers(tables), list(OWNER))
-        .withColumns({"first": first, "last": last})
-        .where(F.col("first") <= F.col("last"))
-    )
-
-
-def _watchers(tables: Tables) -> DataFrame:
-    """Return subscriptions that never ended, with what their owner got and whether it drained."""
-    got = tables.doubts.delivered.groupBy(*OWNER).agg(
-        F.min("lowest").alias("lowest"), F.max("highest").alias("highest")
-    )
-    drained = tables.drains.select(*OWNER, F.lit(True).alias("is_drained"))
-    return (
-        tables.subscriptions.where(~F.col("ended"))
-        .join(got, list(OWNER), "left")
-        .join(drained, list(OWNER), "left")
-        .withColumn("drained", F.coalesce("is_drained", F.lit(False)))
-        .select(*OWNER, "start_id", "made_by", "lowest", "highest", "drained")
-    )
-
-
 def _unstored(tables: Tables) -> DataFrame:
-    """Find PUTs sent after a SUB was acknowledged that found no subscriber.
-
-    Clocks are compared, so only on one host. A duplicate's id may be 0 for being old.
+    """Find PUTs that found no subscriber, though a life stood before they were sent and after they
+    were answered. A duplicate's id may be 0 for being old.
     """
     refused = (F.col("outcome") == "ok") & (F.col("first_id") == 0) & ~F.col("duplicate")
-    standing = tables.subscriptions.where(~F.col("ended")).withColumnRenamed("host", "at")
-    puts = tables.puts.where(refused).withColumn("put", operation())
-    pairs = puts.join(standing, ["run_id", "topic"]).where(
-        F.col("host").eqNullSafe(F.col("at")) & (F.col("invoke_ns") > F.col("begun_ns"))
+    puts = tables.puts.where(refused).select(
+        *(*PRODUCER, "first_counter", "last_counter", "invoke_ns", "end_ns"),
+        one_host(),
+        operation().alias("put"),
     )
-    return pairs.select(
-        *OWNER,
-        "producer",
-        F.explode(F.sequence("first_counter", "last_counter")).alias("counter"),
-        F.array("put", "made_by").alias("operations"),
-    ).select(
-        *evidence(
-            run_id=F.col("run_id"),
-            topic=F.col("topic"),
-            client_id=F.col("client_id"),
-            producer=F.col("producer"),
-            counter=F.col("counter"),
-            detail=F.lit("unstored"),
-            operations=F.col("operations"),
-        )
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    return (
+        puts.join(F.broadcast(tables.lives), list(TIMELINE))
+        .where(stood)
+        .withColumn("counter", F.explode(F.sequence("first_counter", "last_counter")))
+        .groupBy(*OWNER, "producer", "counter")
+        .agg(F.min(F.struct("put", "made_by")).alias("proof"))
+        .select(*OWNER, "producer", "counter", "proof.*")
+        .withColumns({"id": F.lit(None), "detail": F.lit("unstored")})
+        .select(*_evidence("put", "made_by"))
     )

@@ -12,9 +12,11 @@ PRODUCER = ("run_id", "topic", "producer")
 
 
 def phantom(tables: Tables) -> DataFrame:
-    """Find (producer, topic, counter) that was delivered and stands in no PUT's invoke."""
+    """Find (producer, topic, counter) that stands somewhere, and in no PUT's invoke."""
     # What was acknowledged was tried: only places that rest on deliveries are in question.
-    seen = counters_of_places(tables.unclear_places)
+    seen = counters_of_places(tables.unclear_places).unionByName(
+        tables.journaled, allowMissingColumns=True
+    )
     invented = intervals.uncovered(seen, tables.tried, PRODUCER)
     rows = (
         intervals.exploded(invented, "counter")
@@ -28,6 +30,6 @@ def phantom(tables: Tables) -> DataFrame:
             id=F.col("id"),
             producer=F.col("producer"),
             counter=F.col("counter"),
-            operations=F.array("sighting"),
+            operations=F.array_compact(F.array("sighting")),
         )
     )

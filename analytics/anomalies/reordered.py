@@ -15,10 +15,10 @@ PRODUCER = ("run_id", "topic", "producer")
 def reordered(tables: Tables) -> DataFrame:
     """Find order that was broken; `detail` says whose.
 
-    `subscriber`: an answer went below the cursor that it was asked with, or back inside itself
-    (asking again with an older cursor is the client's right). `producer`: a later counter stands
-    under a lower id; the row is the earlier counter at its too high `id`. A second copy of what
-    stands lower already is `duplicate_stored`, not this.
+    `subscriber`: an answer begins at or below the cursor that it was asked with, or goes back
+    inside (asking again with an older cursor is the client's right). `producer`: a later counter
+    stands under a lower id; the row is the earlier counter at its too high `id`. A second copy of
+    what stands lower already is `duplicate_stored`, not this.
     """
     return (
         _below_cursor(tables).unionByName(_back_inside(tables)).unionByName(_along_counters(tables))
@@ -26,7 +26,7 @@ def reordered(tables: Tables) -> DataFrame:
 
 
 def _below_cursor(tables: Tables) -> DataFrame:
-    back = tables.unclear_gets.where(F.col("first") < F.col("asked"))
+    back = tables.unclear_gets.where(F.col("first") <= F.col("asked"))
     return back.withColumn("other_id", F.col("asked")).select(*_subscriber_evidence())
 
 
@@ -66,7 +66,7 @@ def _along_counters(tables: Tables) -> DataFrame:
             producer=F.col("producer"),
             counter=F.col("counter"),
             detail=F.lit("producer"),
-            operations=F.array("sighting", "ahead_seen"),
+            operations=F.array_compact(F.array("sighting", "ahead_seen")),
         )
     )
 

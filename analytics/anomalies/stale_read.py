@@ -12,18 +12,21 @@ TIMELINE = ("run_id", "topic", "at")
 
 
 def stale_read(tables: Tables) -> DataFrame:
-    """Find answers that ignore a PUT which was acknowledged before they were asked for.
+    """Find answers that ignore what was known before they were asked for: acknowledged, or given to
+    anybody.
 
     `nothing`: a GET was told that there is nothing above its cursor. `start`: a new subscription
-    begins below it. `id` is the highest id acknowledged before, `other_id` the cursor or the start.
+    begins below what its topic was known to have reached. `id` is the highest id known before,
+    `other_id` the cursor or the start. A GET need not know of what lies below its subscription.
     Clocks are compared, so only on one host.
     """
-    value = F.struct(F.col("last").alias("value"), "process", "op_id")
-    marks = acknowledged_runs(tables.puts).select(
-        "run_id", "topic", one_host(), F.col("end_ns").alias("t_ns"), value.alias("mark")
+    known = _known(tables)
+    nothing = _above_starts(
+        moments.overtaken(_empty_answers(tables), known, TIMELINE), tables.controls
     )
-    asks = _empty_answers(tables).unionByName(_new_starts(tables))
-    return moments.overtaken(asks, marks, TIMELINE).select(
+    reached = known.unionByName(_claimed(tables.doubts.claims))
+    below = moments.overtaken(_new_starts(tables), reached, TIMELINE)
+    return nothing.unionByName(below).select(
         *evidence(
             run_id=F.col("run_id"),
             topic=F.col("topic"),
@@ -36,11 +39,44 @@ def stale_read(tables: Tables) -> DataFrame:
     )
 
 
+def _known(tables: Tables) -> DataFrame:
+    value = F.struct(F.col("last").alias("value"), "process", "op_id").alias("mark")
+    given = tables.gets.where(F.col("last").isNotNull() & F.col("topic").isNotNull())
+    marks = [
+        table.select("run_id", "topic", one_host(), F.col("end_ns").alias("t_ns"), value)
+        for table in (acknowledged_runs(tables.puts), given)
+    ]
+    return marks[0].unionByName(marks[1])
+
+
+def _claimed(claims: DataFrame) -> DataFrame:
+    mark = F.struct("value", "process", "op_id").alias("mark")
+    return claims.select(*TIMELINE, F.col("end_ns").alias("t_ns"), mark)
+
+
+def _above_starts(behind: DataFrame, controls: DataFrame) -> DataFrame:
+    """Return the answers whose mark is above all that their client had subscribed above by then.
+
+    A SUB on another host may have been sent before. Few rows: none in a clean history.
+    """
+    begun = (F.col("f") == "sub") & (F.col("outcome") == "ok")
+    starts = controls.where(begun).select(
+        *(F.col(name).alias(f"sub_{name}") for name in ("run_id", "client_id", "topic")),
+        F.coalesce("host", F.lit("")).alias("sub_at"),
+        F.coalesce("invoke_ns", F.lit(-1)).alias("sub_ns"),
+        "start_id",
+    )
+    same = [F.col(name) == F.col(f"sub_{name}") for name in ("run_id", "client_id", "topic")]
+    sent = (F.col("sub_at") != F.col("at")) | (F.col("sub_ns") < F.col("end_ns"))
+    excused = [*same, sent, F.col("start_id") >= F.col("mark.value")]
+    return behind.join(starts, excused, "leftanti").drop("end_ns")
+
+
 def _empty_answers(tables: Tables) -> DataFrame:
     nothing = F.col("last").isNull() & F.col("sent_id").isNull()
     return tables.gets.where(
         (F.col("outcome") == "ok") & nothing & F.col("asked").isNotNull()
-    ).select(*_ask("asked", "nothing"))
+    ).select(*_ask("asked", "nothing"), "end_ns")
 
 
 def _new_starts(tables: Tables) -> DataFrame:

@@ -1,13 +1,28 @@
 """The registry of small histories, each with the evidence that it holds, and no other.
 
 A case is a function that fills a `Run` and returns what every check must find in it. test_checks.py
-runs all of them at once, by Spark and by the twins.
+runs all of them at once.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from analytics.twins import Evidence
 from tests.spark.histories import Run
+
+
+class Evidence(NamedTuple):
+    """A row of evidence: the columns of `schema.EVIDENCE`, operations as (process, op_id)."""
+
+    run_id: str
+    topic: str | None = None
+    client_id: str | None = None
+    id: int | None = None
+    other_id: int | None = None
+    producer: str | None = None
+    counter: int | None = None
+    detail: str | None = None
+    operations: tuple[tuple[str, int], ...] = ()
+
 
 Expected = dict[str, list[Evidence]]
 Case = Callable[[Run], Expected]
@@ -19,6 +34,12 @@ def case(build: Case) -> Case:
     assert build.__name__ not in CASES, build.__name__
     CASES[build.__name__] = build
     return build
+
+
+def may_subscribe(run: Run, *client_ids: str) -> None:
+    """Let processes of these clients have sent a SUB to `t`, of which nobody knows what became."""
+    for client_id in client_ids:
+        run.invoke(client_id, "sub", "t", process=f"{client_id}-before")
 
 
 def row(run: Run, **fields: object) -> Evidence:

@@ -1,6 +1,6 @@
 """Histories about what came before what: real time, freshness, cursors, epochs, terms."""
 
-from tests.spark.cases import Expected, case, row
+from tests.spark.cases import Expected, case, may_subscribe, row
 from tests.spark.histories import Row, Run
 
 BORDER = 65_536  # ids from here on are in the next bucket
@@ -87,8 +87,8 @@ def unknown_hosts_are_taken_for_one(run: Run) -> Expected:
 
 @case
 def nothing_above_the_cursor_is_stale_once_more_is_acknowledged(run: Run) -> Expected:
-    run.sub("s", "t", resumed=False, cursor=0)
-    run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
+    run.sub("s", "t", 2, resumed=False, cursor=2)
+    acknowledged(run, 3)
     run.wait(3 * TICK_MS)
     empty(run, 2)
     stale = row(
@@ -99,6 +99,7 @@ def nothing_above_the_cursor_is_stale_once_more_is_acknowledged(run: Run) -> Exp
 
 @case
 def nothing_is_right_for_who_has_all_or_asked_before_or_does_not_say(run: Run) -> Expected:
+    may_subscribe(run, "r", "s")
     asking = run.invoke("r", "get", "t", last_id=0)
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
     run.complete(asking, "ok", items=[], count=0)
@@ -111,6 +112,7 @@ def nothing_is_right_for_who_has_all_or_asked_before_or_does_not_say(run: Run) -
 
 @case
 def answer_that_the_client_had_by_then_is_not_nothing(run: Run) -> Expected:
+    may_subscribe(run, "s")
     acknowledged(run, 1)
     empty(run, 0, first_id=1)
     return {}
@@ -118,6 +120,7 @@ def answer_that_the_client_had_by_then_is_not_nothing(run: Run) -> Expected:
 
 @case
 def stale_within_a_moment_is_found_as_well(run: Run) -> Expected:
+    may_subscribe(run, "s")
     acknowledged(run, 1)
     empty(run, 0)
     acknowledged(run, 2)
@@ -145,6 +148,7 @@ def new_subscription_below_an_acknowledged_id_is_stale(run: Run) -> Expected:
 
 @case
 def cursor_that_an_answer_took_does_not_go_back(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 5, first_id=1, last_id=5)
     run.get("s", "t", 2, [[3, "p", 3, 1]])
     run.wait(2 * TICK_MS)
@@ -157,6 +161,7 @@ def cursor_that_an_answer_took_does_not_go_back(run: Run) -> Expected:
 
 @case
 def cursor_without_an_answer_was_not_taken(run: Run) -> Expected:
+    may_subscribe(run, "r", "s")
     run.put("p", "t", 1, "ok", 5, first_id=1, last_id=5)
     asking = run.invoke("s", "get", "t", last_id=4)
     run.complete(asking, "info", error="timeout")
@@ -167,6 +172,7 @@ def cursor_without_an_answer_was_not_taken(run: Run) -> Expected:
 
 @case
 def cursor_of_any_topic_is_the_one_that_the_answer_names(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 5, first_id=1, last_id=5)
     first = run.invoke("s", "get", "")
     run.complete(first | {"topic": "t"}, "ok", items=[[3, "p", 3, 1]], count=1, cursor=2)
@@ -221,6 +227,7 @@ def subscription_made_anew_by_an_unanswered_sub_resumes_at_its_start(run: Run) -
 
 @case
 def old_epoch_is_over_once_a_newer_one_has_succeeded(run: Run) -> Expected:
+    may_subscribe(run, "p")
     run.sub("s", "t", resumed=False, cursor=0)
     acknowledged(run, 1, epoch=1)
     acknowledged(run, 2, epoch=2, process="twin")

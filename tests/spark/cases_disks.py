@@ -44,7 +44,7 @@ def nodes_in_different_states_at_one_index_diverge(run: Run) -> Expected:
 def acknowledged_on_a_minority_alone_is_not_durable(run: Run) -> Expected:
     run.disk("a", "b", "c")
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
-    run.put("p", "t", 4, "info", error="timeout")
+    run.put("q", "t", 3, "info", error="timeout")
     run.held("abc", "p", "t", 1)
     run.held("ab", "p", "t", 2)
     run.held("b", "p", "t", 3)

@@ -14,7 +14,7 @@ from analytics.load import parse
 from analytics.schema import EVIDENCE, NODES
 from analytics.tables import build
 from analytics.truth import Truth, parsed
-from analytics.twins import Evidence
+from tests.spark.cases import Evidence
 from tests.spark.histories import Row
 
 # run id -> check -> its evidence, sorted

@@ -2,9 +2,8 @@
 
 import pytest
 
-from analytics.twins import find_all
 from tests.spark import cases_clocks, cases_disks, cases_handing
-from tests.spark.cases import CASES, Expected, case, row
+from tests.spark.cases import CASES, Evidence, Expected, case, may_subscribe, row
 from tests.spark.conftest import Find, Found
 from tests.spark.histories import Run
 
@@ -34,10 +33,14 @@ def test_evidence_is_exactly_what_the_history_proves(name: str, found: Found) ->
     expected = CASES[name](run)
     actual = {check: rows for check, rows in found.get(name, {}).items() if rows}
     assert actual == {check: sorted(rows, key=repr) for check, rows in expected.items()}
-    twins = {
-        check: rows for check, rows in find_all(run.rows, run.truth, run.nodes).items() if rows
-    }
-    assert twins == actual
+
+
+def half(run: Run, missing: int, given: int, get: tuple[str, int]) -> Evidence:
+    """Return the evidence that `s` got `given` without its neighbour; ids are counters."""
+    return row(
+        run, id=missing, other_id=given, producer="p", counter=missing, detail="half",
+        operations=(get, ("s", 1)),
+    )  # fmt: skip
 
 
 def delivered(run: Run, *answers: tuple[int, int, int]) -> None:
@@ -57,7 +60,7 @@ def lost_tail_is_found_once_drained(run: Run) -> Expected:
     run.drained("s", "t", 8)
     proof = (("p", 1), ("s", 1))
     lost = row(run, client_id="s", id=9, producer="p", counter=9, detail="tail", operations=proof)
-    return {"lost": [lost]}
+    return {"lost": [lost], "torn_batch": [half(run, 9, 8, ("s", 2))]}
 
 
 @case
@@ -69,8 +72,10 @@ def tail_is_not_lost_before_the_drain(run: Run) -> Expected:
 
 @case
 def nothing_is_owed_below_the_start_or_after_leaving(run: Run) -> Expected:
+    run.put("p", "t", 1, "ok", 5, first_id=1, last_id=5)
     run.sub("s", "t", 5)
-    delivered(run, (5, 6, 4))
+    run.put("p", "t", 6, "ok", 4, first_id=6, last_id=9)
+    run.get("s", "t", 5, [[6, "p", 6, 4]])
     run.drained("s", "t", 9)
     run.sub("quitter", "t", 0)
     run.unsub("quitter", "t", "info")
@@ -123,13 +128,19 @@ def asking_again_may_deliver_again(run: Run) -> Expected:
 
 @case
 def id_at_the_cursor_is_delivered_twice(run: Run) -> Expected:
+    may_subscribe(run, "s")
     delivered(run, (0, 1, 3), (3, 3, 2))
     proof = (("s", 1), ("s", 2))
-    return {"duplicate_delivered": [row(run, client_id="s", id=3, operations=proof)]}
+    back = row(run, client_id="s", id=3, other_id=3, detail="subscriber", operations=(("s", 2),))
+    return {
+        "duplicate_delivered": [row(run, client_id="s", id=3, operations=proof)],
+        "reordered": [back],
+    }
 
 
 @case
 def id_below_the_cursor_goes_back_too(run: Run) -> Expected:
+    may_subscribe(run, "s")
     delivered(run, (0, 1, 3))
     run.get("s", "t", 3, [[2, "p", 2, 1]], session=1)
     proof = (("s", 1), ("s", 2))
@@ -142,6 +153,7 @@ def id_below_the_cursor_goes_back_too(run: Run) -> Expected:
 
 @case
 def cursor_moved_partly_in_one_session_doubles(run: Run) -> Expected:
+    may_subscribe(run, "s")
     delivered(run, (0, 1, 3), (2, 3, 2))
     proof = (("s", 1), ("s", 2))
     return {"duplicate_delivered": [row(run, client_id="s", id=3, operations=proof)]}
@@ -149,6 +161,7 @@ def cursor_moved_partly_in_one_session_doubles(run: Run) -> Expected:
 
 @case
 def one_answer_may_not_repeat_or_go_back(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 4, first_id=1, last_id=4)
     run.get("s", "t", 0, [[3, "p", 3, 2], [1, "p", 1, 3]])
     one = (("s", 1),)
@@ -172,22 +185,36 @@ def ids_jump_after_the_cursor(run: Run) -> Expected:
                 operations=proof,
             )
         ],
+        "torn_batch": [half(run, 1, 2, ("s", 2))],
     }  # fmt: skip
 
 
 @case
 def client_that_skips_ahead_in_a_session_jumps(run: Run) -> Expected:
+    may_subscribe(run, "s")
     delivered(run, (0, 1, 2), (4, 5, 1))
-    return {"gap": [row(run, client_id="s", id=5, other_id=2, operations=(("s", 2),))]}
+    proof = (("p", 1), ("s", 1))
+    lost = {"detail": "middle", "operations": proof}
+    return {
+        "gap": [row(run, client_id="s", id=5, other_id=2, operations=(("s", 2),))],
+        "lost": [row(run, client_id="s", id=i, producer="p", counter=i, **lost) for i in (3, 4)],
+        "torn_batch": [half(run, 3, 2, ("s", 1)), half(run, 4, 5, ("s", 2))],
+    }
 
 
 @case
 def answer_jumps_inside(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 5, first_id=BORDER - 2, last_id=BORDER + 2)
     answer = [[BORDER - 2, "p", 1, 2], [BORDER + 2, "p", 5, 1]]
     run.get("s", "t", BORDER - 3, answer, corrupt=[[BORDER, "checksum"]])
     one = (("s", 1),)
+    missed = {"id": BORDER + 1, "producer": "p", "counter": 4}
+    lost = row(run, client_id="s", detail="middle", operations=(("p", 1), *one), **missed)
+    torn = row(run, other_id=BORDER + 2, detail="half", operations=one * 2, **missed)
     return {
+        "lost": [lost],
+        "torn_batch": [torn],
         "gap": [row(run, client_id="s", id=BORDER + 2, other_id=BORDER, operations=one)],
         "corrupt": [row(run, client_id="s", id=BORDER, detail="checksum", operations=one)],
     }
@@ -221,11 +248,13 @@ def resumed_subscription_is_no_new_start(run: Run) -> Expected:
             )
             for i in ids
         ],
+        "torn_batch": [half(run, 3, 2, ("s", 2)), half(run, 4, 5, ("s", 4))],
     }  # fmt: skip
 
 
 @case
 def answer_without_a_cursor_is_not_judged(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 9, first_id=1, last_id=9)
     run.get("s", "t", None, [[5, "p", 5, 1]])
     run.get("s", "t", None, [[5, "p", 5, 1]])
@@ -246,6 +275,7 @@ def retry_stored_again_has_two_ids(run: Run) -> Expected:
 
 @case
 def retry_answered_with_its_first_id_is_clean(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.put("p", "t", 1, "info", 3, error="timeout")
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3, duplicate=True, session=1)
     run.get("s", "t", 0, [[1, "p", 1, 3]])
@@ -254,12 +284,14 @@ def retry_answered_with_its_first_id_is_clean(run: Run) -> Expected:
 
 @case
 def acknowledged_id_delivered_with_another_content(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
     run.put("q", "t", 7, "info", error="timeout")
     run.get("s", "t", 1, [[2, "q", 7, 1]])
     proof = (("p", 1), ("s", 1))
     torn = row(run, id=2, producer="p", counter=2, detail="q 7", operations=proof)
-    return {"inconsistent_id": [torn]}
+    above = row(run, id=2, other_id=3, producer="q", counter=7, operations=proof)
+    return {"inconsistent_id": [torn], "realtime_order": [above]}
 
 
 @case
@@ -267,9 +299,14 @@ def later_counter_under_a_lower_id(run: Run) -> Expected:
     run.put("p", "t", 1, "ok", 2, first_id=BORDER, last_id=BORDER + 1)
     run.put("p", "t", 3, "ok", 2, first_id=BORDER - 2, last_id=BORDER - 1)
     proof = (("p", 1), ("p", 2))
-    overtaken = row(run, id=BORDER - 2, other_id=BORDER, producer="p", counter=3, operations=proof)
     return {
-        "realtime_order": [overtaken],
+        "realtime_order": [
+            row(
+                run, id=BORDER - 2 + place, other_id=BORDER + 1, producer="p", counter=3 + place,
+                operations=proof,
+            )
+            for place in (0, 1)
+        ],
         "reordered": [
             row(
                 run, id=BORDER + place, other_id=BORDER - 1, producer="p", counter=1 + place,
@@ -282,6 +319,7 @@ def later_counter_under_a_lower_id(run: Run) -> Expected:
 
 @case
 def delivered_but_never_tried_is_a_phantom(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)
     run.put("p", "other", 3, "info")
     run.get("s", "t", 0, [[1, "p", 1, 3]])
@@ -290,6 +328,7 @@ def delivered_but_never_tried_is_a_phantom(run: Run) -> Expected:
 
 @case
 def delivered_but_refused_is_an_aborted_read(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.put("p", "t", 1, "fail", 2, error="electing")
     run.put("p", "t", 1, "info", session=1, error="timeout")
     run.get("s", "t", 0, [[1, "p", 1, 2]])
@@ -299,6 +338,7 @@ def delivered_but_refused_is_an_aborted_read(run: Run) -> Expected:
 
 @case
 def corrupt_payload_is_named_with_its_reason(run: Run) -> Expected:
+    may_subscribe(run, "s")
     run.get("s", "t", 0, [], corrupt=[[1, "topic"], [2, "format"]])
     one = (("s", 1),)
     return {

@@ -1,0 +1,65 @@
+"""A subscription that the broker forgot, or that answered though there was none."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.doubts import only
+from analytics.runs import one_host
+from analytics.schema import KEY, evidence, operation
+from analytics.tables import Tables
+
+HOME = ("run_id", "client_id", "topic", "at")
+
+
+def subscription(tables: Tables) -> DataFrame:
+    """Find answers that contradict what the client had subscribed to, or had asked for.
+
+    `forgotten`: a SUB was answered as a new one though a life stood. `denied`: a GET failed for
+    want of a subscription though one stood. `unsubscribed`: a GET was answered though its client
+    surely had none. `topic`: asked for one topic (the row's), answered with another one. `limit`:
+    an answer brought more than it was asked for.
+    """
+    news = (F.col("f") == "sub") & (F.col("outcome") == "ok") & ~F.col("resumed")
+    forgotten = _during_lives(tables.controls.where(news), tables, "forgotten")
+    denied = _during_lives(tables.gets.where("is_denied"), tables, "denied")
+    others = tables.gets.where(F.col("asked_topic").isNotNull()).drop("topic")
+    other = others.withColumnRenamed("asked_topic", "topic").select(*_evidence("topic"))
+    excessive = tables.gets.where("is_excessive").select(*_evidence("limit"))
+    return (
+        forgotten.unionByName(denied)
+        .unionByName(_unsubscribed(tables))
+        .unionByName(other)
+        .unionByName(excessive)
+    )
+
+
+def _during_lives(operations: DataFrame, tables: Tables, word: str) -> DataFrame:
+    """Return the evidence of operations during all of which a life of their client stood."""
+    own = operations.select(*KEY, "client_id", "topic", one_host(), "invoke_ns", "end_ns")
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    lives = tables.lives.select(*HOME, "begun_ns", "until_ns", "made_by")
+    return own.join(F.broadcast(lives), list(HOME)).where(stood).select(*_evidence(word, "made_by"))
+
+
+def _unsubscribed(tables: Tables) -> DataFrame:
+    """Return the evidence of answers to who was gone: of the clients that may have been, each GET
+    is looked at.
+    """
+    absences = tables.absences
+    answered = F.col("outcome") == "ok"
+    gets = tables.gets.where(answered & F.col("topic").isNotNull()).select(
+        *KEY, "client_id", "topic", one_host(), "invoke_ns", "end_ns"
+    )
+    away = (F.col("after_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("before_ns"))
+    met = only(gets, absences, HOME).join(F.broadcast(absences), list(HOME))
+    return met.where(away).distinct().select(*_evidence("unsubscribed"))
+
+
+def _evidence(word: str, *others: str) -> list[Column]:
+    return evidence(
+        run_id=F.col("run_id"),
+        topic=F.col("topic"),
+        client_id=F.col("client_id"),
+        detail=F.lit(word),
+        operations=F.array(*others, operation()),
+    )

@@ -1,0 +1,69 @@
+"""A batch that was not stored as one."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.batches import PAIR
+from analytics.doubts import OWNER, only
+from analytics.lives import HOME
+from analytics.owed import with_cut, with_known
+from analytics.schema import evidence
+from analytics.tables import Tables, seen_by
+
+
+def torn_batch(tables: Tables) -> DataFrame:
+    """Find neighbouring counters that all tries which may have succeeded hold both of, and that do
+    not stand beside each other (`split`), or of which a life got one alone (`half`).
+    """
+    split = tables.apart
+    half = _half(tables).join(split, list(PAIR), "leftanti")
+    shown = seen_by(split, tables, "id", "counter", "sighting")
+    shown = shown.withColumn("next_counter", F.col("counter") + 1)
+    shown = seen_by(shown, tables, "other_id", "next_counter", "other_sighting")
+    both = F.array_compact(F.array("sighting", "other_sighting"))
+    return shown.select(*_evidence("split", both)).unionByName(
+        half.select(*_evidence("half", F.array("get", "made_by")))
+    )
+
+
+def _evidence(word: str, operations: Column) -> list[Column]:
+    return evidence(
+        run_id=F.col("run_id"),
+        topic=F.col("topic"),
+        id=F.col("id"),
+        other_id=F.col("other_id"),
+        producer=F.col("producer"),
+        counter=F.col("counter"),
+        detail=F.lit(word),
+        operations=operations,
+    )
+
+
+def _half(tables: Tables) -> DataFrame:
+    """Return (PAIR's columns, other_id, id, get, made_by): `counter` is missing to some life that
+    was given its neighbour at `other_id`, and should have been given it at `id`.
+    """
+    inside = (F.col("since_ns") <= F.col("invoke_ns")) & (F.col("end_ns") <= F.col("until_ns"))
+    rows = (
+        tables.alone.join(F.broadcast(tables.lives), list(HOME))
+        .where(inside)
+        .withColumn("near_id", F.col("id") + F.col("counter") - F.col("given_counter"))
+        .where(F.col("near_id") > F.col("start_id"))
+        .drop("invoke_ns", "end_ns", "since_ns")
+    )
+    damaged = tables.deliveries.where(~F.col("is_plain") & F.col("reason").isNotNull())
+    unread = only(damaged, rows, OWNER).select(*OWNER, F.col("first").alias("near_id"))
+    rows = rows.join(unread.distinct(), [*OWNER, "near_id"], "leftanti")
+    is_passed = F.coalesce(F.col("near_id") <= F.col("passed"), F.lit(False))
+    drained = rows.where(~is_passed & F.col("drained_ns").isNotNull())
+    cut = with_cut(drained, tables.puts, tables.gets, tables.asides)
+    known = with_known(cut, tables.puts, tables.deliveries)
+    late = known.where(F.col("known_ns") < F.col("cut_ns")).drop("cut_ns", "known_ns")
+    proof = F.struct(F.col("id").alias("other_id"), F.col("near_id").alias("id"), "get", "made_by")
+    return (
+        rows.where(is_passed)
+        .unionByName(late)
+        .groupBy(*PAIR)
+        .agg(F.min(proof).alias("proof"))
+        .select(*PAIR, "proof.*")
+    )
