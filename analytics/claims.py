@@ -76,7 +76,10 @@ CLAIMS: Final[Mapping[str, Claim]] = {
         "a publication stands at or below an id that was known before it was sent",
         needs_whole=Part.HISTORY,  # an earlier PUT of the same
     ),
-    "stale_read": Claim("an answer ignores what was known before it was asked for"),
+    "stale_read": Claim(
+        "an answer ignores what was known before it was asked for",
+        needs_whole=Part.HISTORY,  # a SUB that began above it
+    ),
     "cursor_regression": Claim(
         "a cursor went back, or stands above all that was delivered",
         needs_whole=Part.HISTORY,  # what was delivered

@@ -107,19 +107,20 @@ def tried_after_of(
     ).drop("life_at", "tried_ns")
 
 
-def nowhere_of(puts: DataFrame, gets: DataFrame, places: DataFrame, lives: DataFrame) -> DataFrame:
+def nowhere_of(
+    puts: DataFrame, applications: DataFrame, places: DataFrame, lives: DataFrame
+) -> DataFrame:
     """Return the publications that were first tried while a life stood, and stand nowhere: the
     columns of a life, producer, counter, tried_ns.
     """
     unsaid = (F.col("outcome") == "info") | ((F.col("outcome") == "ok") & (F.col("first_id") <= 0))
-    nameless = gets.where(F.col("digests").isNotNull()).select("run_id").distinct()
     stood = F.col("invoke_ns").between(F.col("begun_ns") + 1, F.col("until_ns"))
     tries = (
         puts.where(unsaid & F.col("first_counter").isNotNull())
         .withColumn("at", one_host())
         .join(F.broadcast(lives.select(*TIMELINE, "begun_ns", "until_ns")), list(TIMELINE))
         .where(stood)
-        .join(nameless, "run_id", "leftanti")
+        .join(applications, "run_id", "leftanti")
     )
     counters = F.explode(F.sequence("first_counter", "last_counter")).alias("counter")
     rows = tries.where(F.col("first_counter") <= F.col("last_counter")).select(*PRODUCER, counters)
@@ -197,11 +198,13 @@ def with_cut(rows: DataFrame, puts: DataFrame, gets: DataFrame, asides: DataFram
     sent = only(puts.withColumn("at", one_host()), drained, TIMELINE).select(*TIMELINE, "invoke_ns")
     tombstones = (
         sent.join(F.broadcast(phases), ["run_id", "at"])
-        .where(F.col("invoke_ns") > F.col("phase_ns"))
+        .where(F.col("invoke_ns") >= F.col("phase_ns"))
         .groupBy(*TIMELINE)
-        .agg(F.min("invoke_ns").alias("cut_ns"))
+        .agg(F.min("invoke_ns").alias("sent_ns"))
     )
-    by_tombstone = drained.join(tombstones, list(TIMELINE))
+    by_tombstone = drained.join(tombstones, list(TIMELINE)).withColumn(
+        "cut_ns", F.least("sent_ns", "drained_ns")
+    )
     others = drained.join(phases.select("run_id").distinct(), "run_id", "leftanti")
     answered = (F.col("outcome") == "ok") & F.col("topic").isNotNull()
     asked = only(gets.where(answered).withColumn("at", one_host()), others, HOME).select(

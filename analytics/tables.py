@@ -13,6 +13,7 @@ acts           the SUBs and UNSUBs that may have acted, from when to when (lives
 lives          when a client surely was subscribed to a topic (lives.py)
 absences       when a client that got answers of a topic surely was not (lives.py)
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
+applications   the runs that applications recorded themselves: some line of them has digests
 drains         one row a subscriber that reached a topic's tombstone
 leaders        one row a (term, node) that answered as the leader of the term, first operation
 late_terms     answers of a term that were sent after an answer of a higher one
@@ -22,7 +23,7 @@ journaled      what nodes hold in their journals alone, under no id yet, as runs
 places         which publication stands under which id, as anyone saw it, split at buckets:
                acknowledgments, and in doubtful buckets deliveries and disks too, merged into runs
 doubts         where the checks have to look closely (doubts.py); most of a history is not in it
-unclear_gets   the GETs of the sessions in doubt, with `had_id`
+unclear_gets   the GETs of the sessions in doubt, with `had_id` and `due_id`
 seen_places    the places of the buckets in doubt, as operations saw them
 unclear_places the same with what the disks hold
 loose_places   those of them that no acknowledgment names
@@ -33,7 +34,7 @@ apart, alone   bound parts of batches that stand or came apart (batches.py)
 producers      the producers in doubt, and all their places: `suspects`
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -92,6 +93,7 @@ class Tables:
     handlings: DataFrame
     subscriptions: DataFrame
     drains: DataFrame
+    applications: DataFrame
     acts: DataFrame
     lives: DataFrame
     absences: DataFrame
@@ -131,6 +133,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
     deliveries = deliveries_of(answers)
     subscriptions = keep("subscriptions", subscriptions_of(controls))
     truth_rows = keep("truth", sound(truth.rows))
+    applications = keep("applications", applications_of(puts, answers))
     held = keep("held", held_of(truth_rows))
     journaled = keep("journaled", journaled_of(truth_rows))
     acts = keep("acts", acts_of(controls))
@@ -148,7 +151,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
     producers = keep("unclear_producers", producers_of(clear, unclear))
     missing = keep("missing", missing_of(doubts.watches, places, deliveries))
     below = keep("tried_after", tried_after_of(puts, loose, lives, doubts))
-    unplaced = keep("nowhere", nowhere_of(puts, answers, places, lives))
+    unplaced = keep("nowhere", nowhere_of(puts, applications, places, lives))
     standing = keep("standing", standing_of(puts, places, doubts))
     bound = keep("bound", bound_of(standing, puts))
     seen_in = (puts, answers, deliveries)
@@ -162,6 +165,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
         handlings=keep("handlings", handlings_of(events)),
         subscriptions=subscriptions,
         drains=keep("drains", drains_of(asides)),
+        applications=applications,
         acts=acts,
         lives=lives,
         absences=keep("absences", absences_of(acts, spans)),
@@ -173,7 +177,9 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
         nodes=keep("nodes", truth.nodes),
         held=held,
         journaled=journaled,
-        unclear_gets=keep("unclear_gets", with_had_id(only(answers, doubts.sessions, SESSION))),
+        unclear_gets=keep(
+            "unclear_gets", with_had_ids(only(answers, doubts.sessions, SESSION), acts)
+        ),
         seen_places=seen,
         unclear_places=unclear,
         loose_places=loose,
@@ -287,19 +293,39 @@ def _is_plain() -> Column:
     return F.when(F.col("is_single"), single["first"] <= single["last"]).otherwise(whole)
 
 
-def with_had_id(answers: DataFrame) -> DataFrame:
-    """Add `had_id`: the highest id that the same session was given before."""
-    rows = answers.withColumn("bucket", intervals.bucket_of(F.col("op_id")))
-    prior = intervals.highest_in_buckets_before(rows, SESSION, prior=F.col("last"))
-    had_id = F.greatest(intervals.highest_before(SESSION, "op_id", F.col("last")), "prior")
-    keys = (*SESSION, "bucket")
-    renamed = prior.withColumnsRenamed({name: f"prior_{name}" for name in keys})
-    same = [F.col(name).eqNullSafe(F.col(f"prior_{name}")) for name in keys]
-    return (
-        rows.join(renamed, same, "left")
-        .withColumn("had_id", had_id)
-        .select(*answers.columns, "had_id")
+def with_had_ids(answers: DataFrame, acts: DataFrame) -> DataFrame:
+    """Add `had_id`: the highest id that the same session was given before; and `due_id`: the same
+    since its client last left the topic. A GET that was under way when it left has none.
+    """
+    left = (
+        acts.where(F.col("f") == "unsub")
+        .groupBy("run_id", "client_id", "topic", "at")
+        .agg(F.collect_set("from_ns").alias("left_ns"))
     )
+
+    def times_before(moment: str) -> Column:
+        return F.coalesce(F.size(F.filter("left_ns", lambda ns: ns < F.col(moment))), F.lit(0))
+
+    rows = (
+        answers.select(*answers.columns, one_host())
+        .join(F.broadcast(left), ["run_id", "client_id", "topic", "at"], "left")
+        .withColumn("era", times_before("invoke_ns"))
+        .withColumn("last_era", times_before("end_ns"))
+    )
+    with_had = _with_highest_before(rows, SESSION, "had_id")
+    with_due = _with_highest_before(with_had, (*SESSION, "era"), "due_id")
+    due_id = F.when(F.col("era") == F.col("last_era"), F.col("due_id"))
+    return with_due.withColumn("due_id", due_id).select(*answers.columns, "had_id", "due_id")
+
+
+def _with_highest_before(answers: DataFrame, keys: Sequence[str], name: str) -> DataFrame:
+    """Add `name`: the greatest `last` among the rows of the same `keys` with a lower op_id."""
+    rows = answers.withColumn("bucket", intervals.bucket_of(F.col("op_id")))
+    prior = intervals.highest_in_buckets_before(rows, keys, prior=F.col("last"))
+    had_id = F.greatest(intervals.highest_before(keys, "op_id", F.col("last")), "prior")
+    renamed = prior.withColumnsRenamed({key: f"prior_{key}" for key in (*keys, "bucket")})
+    same = [F.col(key).eqNullSafe(F.col(f"prior_{key}")) for key in (*keys, "bucket")]
+    return rows.join(renamed, same, "left").withColumn(name, had_id).select(*answers.columns, name)
 
 
 def deliveries_of(answers: DataFrame) -> DataFrame:
@@ -409,6 +435,18 @@ def journaled_of(truth: DataFrame) -> DataFrame:
 def ends_of(tallies: DataFrame) -> DataFrame:
     """Return `ends`."""
     return tallies.groupBy("run_id").agg(F.max("last_ns").alias("end_ns"))
+
+
+def applications_of(puts: DataFrame, gets: DataFrame) -> DataFrame:
+    """Return `applications`: (run_id, is_application)."""
+    found = [table.where(F.col("digests").isNotNull()).select("run_id") for table in (puts, gets)]
+    return found[0].unionByName(found[1]).distinct().withColumn("is_application", F.lit(True))
+
+
+def with_application(rows: DataFrame, tables: Tables) -> DataFrame:
+    """Add `is_application`: whether the row's run was recorded by an application."""
+    named = rows.join(F.broadcast(tables.applications), "run_id", "left")
+    return named.withColumn("is_application", F.coalesce("is_application", F.lit(False)))
 
 
 def ticks_of(acks: DataFrame) -> DataFrame:

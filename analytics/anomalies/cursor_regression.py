@@ -18,9 +18,9 @@ def cursor_regression(tables: Tables) -> DataFrame:
 
     A cursor is taken when a GET that asks with it is answered, or a SUB is answered with it.
     `asked`: a GET asks, and is answered, with a lower one than was taken before it was sent.
-    `answered`: a SUB is answered with a lower one. `ahead`: a SUB resumes at a higher one than the
-    subscription's start, all that was delivered and all that was asked with. `other_id` is what the
-    cursor is held against.
+    `answered`: a SUB is answered with a lower one. `ahead`: a SUB resumes, during a
+    life, at a higher one than the life's start, and all that was given or asked with by then.
+    `other_id` is what the cursor is held against.
     """
     return _back(tables).unionByName(_ahead(tables))
 
@@ -46,29 +46,25 @@ def _back(tables: Tables) -> DataFrame:
 
 def _ahead(tables: Tables) -> DataFrame:
     resumed = _resumptions(tables).where(F.col("resumed")).select(*_step("cursor"))
-    starts = tables.subscriptions.select(
-        *OWNER, F.col("begun_ns").alias("then_ns"), F.col("start_id").alias("reach")
-    )
-    began = F.when(F.col("then_ns") <= F.col("end_ns"), F.col("reach"))
+    lives = F.broadcast(tables.lives.select(*TIMELINE, "begun_ns", "until_ns", "start_id"))
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") <= F.col("until_ns"))
     above = (
-        resumed.join(starts, list(OWNER))
-        .groupBy(*resumed.columns)
-        .agg(F.max(began).alias("start"))
-        .where(F.col("known") > F.col("start"))
+        resumed.join(lives, list(TIMELINE))
+        .where(stood & (F.col("known") > F.col("start_id")))
+        .drop("begun_ns", "until_ns")
     )
     # Only now the GETs: there are none of these in a clean history, or few.
-    gets = only(tables.gets, above, OWNER)
-    given = gets.where(F.col("last").isNotNull()).select(
-        *OWNER, F.col("end_ns").alias("then_ns"), F.col("last").alias("reach")
+    reach = F.greatest("last", "asked").alias("reach")
+    gets = only(tables.gets, above, OWNER).select(
+        *OWNER, one_host(), F.col("invoke_ns").alias("then_ns"), reach
     )
-    asked = gets.where(F.col("asked").isNotNull()).select(
-        *OWNER, F.col("invoke_ns").alias("then_ns"), F.col("asked").alias("reach")
+    before = F.coalesce(F.col("then_ns") < F.col("end_ns"), F.lit(True)) | (
+        F.col("at") != F.col("then_at")
     )
-    given_before = F.when(F.col("then_ns") < F.col("end_ns"), F.col("reach"))
     return (
-        above.join(given.unionByName(asked), list(OWNER), "left")
+        above.join(gets.withColumnRenamed("at", "then_at"), list(OWNER), "left")
         .groupBy(*above.columns)
-        .agg(F.greatest("start", F.max(given_before)).alias("other_id"))
+        .agg(F.greatest("start_id", F.max(F.when(before, F.col("reach")))).alias("other_id"))
         .where(F.col("known") > F.col("other_id"))
         .select(
             *_evidence(

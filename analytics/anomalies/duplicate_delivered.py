@@ -7,7 +7,7 @@ from pyspark.sql.window import Window as W
 from analytics import intervals
 from analytics.doubts import SHARE, only
 from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables, deliveries_of
+from analytics.tables import Tables, deliveries_of, with_application
 
 OWNER = ("run_id", "client_id", "topic")
 
@@ -44,20 +44,21 @@ def duplicate_delivered(tables: Tables) -> DataFrame:
 
 def _again(tables: Tables) -> DataFrame:
     """Return (owner, id, pair) of two GETs that both delivered an id, the second unasked."""
-    reach = F.when(F.col("is_nameless"), F.col("asked")).otherwise(F.greatest("asked", "had_id"))
+    # Within a session more than the cursor counts, but not where hand-overs are recorded.
+    apart = F.col("handed_apart") | F.col("is_application")
+    reach = F.when(apart, F.col("asked")).otherwise(F.greatest("asked", "had_id"))
     moment = F.struct("invoke_ns", "process", "op_id").alias("moment")
-    columns = (*OWNER, "process", "session", "op_id", "asked", moment, "first", "last")
+    own = ("process", "session", "op_id", "asked", "handed_apart")
+    columns = (*OWNER, *own, moment, "first", "last")
     # In a chain of GETs each begins above all that its session had: only the others can repeat.
     repeats = intervals.split(
-        deliveries_of(tables.unclear_gets)
+        with_application(deliveries_of(tables.unclear_gets), tables)
         .where(F.col("first") <= reach)
         .withColumn("last", F.least("last", reach))
         .select(*columns)
     )
     pieces = only(intervals.split(tables.deliveries.select(*columns)), repeats, SHARE)
-    earlier = pieces.withColumnsRenamed(
-        {name: f"earlier_{name}" for name in ("process", "session", "op_id", "asked", "moment")}
-    )
+    earlier = pieces.withColumnsRenamed({name: f"earlier_{name}" for name in (*own, "moment")})
     ids = intervals.exploded(
         intervals.common(repeats, earlier, OWNER).where(F.col("earlier_moment") < F.col("moment")),
         "id",
@@ -76,13 +77,16 @@ def _moved_partly(ids: DataFrame, tables: Tables) -> DataFrame:
     same_session = (F.col("process") == F.col("earlier_process")) & (
         F.col("session") == F.col("earlier_session")
     )
-    silences = only(tables.gets.where(F.col("outcome") == "info"), ids, OWNER).select(
-        *OWNER, "process", F.col("op_id").alias("silent_op_id")
+    silences = only(tables.gets.where(F.col("outcome") != "ok"), ids, OWNER[:2]).select(
+        *(F.col(name).alias(f"silent_{name}") for name in (*OWNER, "process", "op_id"))
     )
     between = F.col("silent_op_id").between(F.col("earlier_op_id"), F.col("op_id"))
-    pairs = ids.where(same_session & (F.col("earlier_asked") < F.col("asked")))
-    same_client = [pairs[name].eqNullSafe(silences[name]) for name in (*OWNER, "process")]
-    return pairs.join(silences, [*same_client, between], "leftanti")
+    handed = F.col("handed_apart") | F.col("earlier_handed_apart")
+    pairs = ids.where(same_session & (F.col("earlier_asked") < F.col("asked")) & ~handed)
+    same = [F.col(name) == F.col(f"silent_{name}") for name in (*OWNER[:2], "process")]
+    silent_topic = F.coalesce("silent_topic", F.lit(""))  # empty: of any topic
+    of_topic = (silent_topic == "") | silent_topic.eqNullSafe(F.col("topic"))
+    return pairs.join(silences, [*same, of_topic, between], "leftanti")
 
 
 def _handed_again(tables: Tables) -> DataFrame:
@@ -90,13 +94,7 @@ def _handed_again(tables: Tables) -> DataFrame:
     hands = tables.handlings.where(F.col("f") == "hand")
     pieces = intervals.split(hands.select(*columns))
     pairs = _both_ways(intervals.overlapping(pieces, OWNER), pieces)
-    nameless = only(tables.gets.where(F.col("digests").isNotNull()), pairs, OWNER[:2])
-    of_application = nameless.select(*OWNER[:2]).distinct().withColumn("is_nameless", F.lit(True))
-    judged = (
-        pairs.join(F.broadcast(of_application), list(OWNER[:2]), "left")
-        .withColumn("is_nameless", F.coalesce("is_nameless", F.lit(False)))
-        .where(_is_before("earlier_", ""))
-    )
+    judged = with_application(pairs, tables).where(_is_before("earlier_", ""))
     ids = intervals.exploded(judged, "id")
     pair = F.struct(
         operation("earlier_process", "earlier_op_id").alias("earlier"),
@@ -122,7 +120,7 @@ def _is_before(earlier: str, later: str) -> Column:
     in_order = F.col(f"{earlier}op_id") < F.col(f"{later}op_id")
     one_clock = F.col(f"{earlier}at") == F.col(f"{later}at")
     in_time = F.col(f"{earlier}t_ns") < F.col(f"{later}t_ns")
-    return F.when(same, in_order).otherwise(F.col("is_nameless") & one_clock & in_time)
+    return F.when(same, in_order).otherwise(F.col("is_application") & one_clock & in_time)
 
 
 def _not_given_back(ids: DataFrame, tables: Tables) -> DataFrame:

@@ -4,37 +4,92 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
+from analytics.doubts import OWNER, only
+from analytics.lives import HOME
+from analytics.runs import one_host
 from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables
+from analytics.tables import Tables, with_application
 
 
 def gap(tables: Tables) -> DataFrame:
     """Find answers that begin too high, or jump inside.
 
-    An answer is due to begin after the cursor that the GET asked with; within a session not
-    above what the session got already either (a client that skips ahead loses what is between; an
-    application may, so what it recorded is judged from the higher of the two on).
-    A new subscription's start may be higher than both: nothing below it is owed. `other_id` is the
-    id after which it should have gone on.
+    An answer is due to begin after the cursor that the GET asked with; within a session not above
+    what it got since its client last left either (a client that skips ahead loses what is between;
+    an application may, so in its record it is the higher of the two). A new subscription's start
+    may be higher: nothing below it is owed, and anything may be its start if its SUB was not
+    answered. `other_id` is the id after which the answer should have gone on.
     """
     return _between_answers(tables).unionByName(_inside_answers(tables))
 
 
 def _between_answers(tables: Tables) -> DataFrame:
-    lower, higher = F.least("asked", "had_id"), F.greatest("asked", "had_id")
-    base = F.when(F.col("digests").isNotNull(), higher).otherwise(lower)
-    jumps = tables.unclear_gets.withColumn("base", base).where(F.col("first") > F.col("base") + 1)
-    starts = tables.subscriptions.select("run_id", "client_id", "topic", "start_id", "begun_ns")
-    owner = ["run_id", "client_id", "topic"]
-    begun = F.when(F.col("begun_ns") <= F.col("invoke_ns"), F.col("start_id"))
+    lower, higher = F.least("asked", "due_id"), F.greatest("asked", "due_id")
+    base = F.when(F.col("is_application"), higher).otherwise(lower)
+    asked = with_application(tables.unclear_gets.where(F.col("asked").isNotNull()), tables)
+    jumps = (
+        asked.withColumn("base", base)
+        .where(F.col("first") > F.col("base") + 1)
+        .select(*KEY, "client_id", "topic", one_host(), "first", "base", "invoke_ns", "end_ns")
+    )
+    starts = _starts(tables.acts).withColumnsRenamed({name: f"sub_{name}" for name in HOME})
+    same = [F.col(name) == F.col(f"sub_{name}") for name in OWNER]
+    elsewhere = F.col("at") != F.col("sub_at")
+    begun = jumps.join(
+        F.broadcast(starts), [*same, elsewhere | (F.col("sub_ns") <= F.col("end_ns"))]
+    )
+    known = begun.where(F.col("start_id").isNotNull())
+    excused = _unsettled(begun.where(F.col("start_id").isNull()), tables)
     return (
-        jumps.join(starts, owner, "left")
-        .groupBy(*KEY, *owner[1:], "first", "base")
-        .agg(F.max(begun).alias("start"))
+        jumps.join(excused, list(KEY), "leftanti")
+        .join(known.select(*KEY, "start_id"), list(KEY), "left")
+        .groupBy(*KEY, "client_id", "topic", "first", "base")
+        .agg(F.max("start_id").alias("start"))
         .withColumn("after", F.greatest("base", "start"))
         .where(F.col("first") > F.col("after") + 1)
         .select(*_evidence())
     )
+
+
+def _starts(acts: DataFrame) -> DataFrame:
+    """Return the SUBs that may have begun a subscription anew: sent after an UNSUB, or before any
+    was answered. `start_id` null: where is not known.
+    """
+    subs, unsubs = acts.where(F.col("f") == "sub"), acts.where(F.col("f") == "unsub")
+    first_left = unsubs.groupBy(*HOME).agg(F.min("from_ns").alias("left_ns"))
+    first_ok = (
+        subs.where(F.col("outcome") == "ok").groupBy(*HOME).agg(F.min("end_ns").alias("ok_ns"))
+    )
+    anew = (F.col("from_ns") > F.col("left_ns")) | F.coalesce(
+        F.col("from_ns") < F.col("ok_ns"), F.lit(True)
+    )
+    return (
+        subs.join(first_left, list(HOME), "left")
+        .join(first_ok, list(HOME), "left")
+        .where(anew)
+        .select(
+            *HOME,
+            F.col("from_ns").alias("sub_ns"),
+            "latest_ns",
+            F.when(F.col("outcome") == "ok", F.col("start_id")).alias("start_id"),
+        )
+    )
+
+
+def _unsettled(begun: DataFrame, tables: Tables) -> DataFrame:
+    """Return the answers after a SUB of unknown outcome, of whose subscription nothing had come."""
+    given = only(tables.gets.where(F.col("last").isNotNull()), begun, OWNER).select(
+        *(F.col(name).alias(f"got_{name}") for name in OWNER),
+        F.coalesce("host", F.lit("")).alias("got_at"),
+        F.col("invoke_ns").alias("got_invoke_ns"),
+        F.col("end_ns").alias("got_end_ns"),
+    )
+    same = [F.col(name) == F.col(f"got_{name}") for name in HOME]
+    settled = (F.col("got_invoke_ns") > F.col("latest_ns")) & (
+        F.col("got_end_ns") < F.col("invoke_ns")
+    )
+    here = F.col("at") == F.col("sub_at")
+    return begun.join(given, [*same, here, settled], "leftanti").select(*KEY).distinct()
 
 
 def _inside_answers(tables: Tables) -> DataFrame:

@@ -2,10 +2,11 @@
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
 
 from analytics import intervals
 from analytics.doubts import TOPIC_BUCKET, only
-from analytics.lives import FOREVER
+from analytics.lives import EVER, FOREVER
 from analytics.owed import is_passed, with_cut
 from analytics.runs import one_host
 from analytics.schema import evidence, operation
@@ -23,7 +24,7 @@ def lost(tables: Tables) -> DataFrame:
     nothing came before, `middle`), or above, once it has drained (`tail`); or at or below the start
     (`start`). Without a place, but known to be taken: `unplaced`. `unstored`: a PUT was answered
     "nobody subscribes" although this life stood. `unhanded`: a GET brought it, its library has
-    never handed it over, and the cursor has passed it (`other_id`).
+    never handed it over, and the cursor has passed it: a run of ids, up to `other_id`.
     """
     return (
         _undelivered(tables)
@@ -57,17 +58,23 @@ def _undelivered(tables: Tables) -> DataFrame:
 
 
 def _with_lowest(rows: DataFrame, tables: Tables) -> DataFrame:
-    """Add `lowest`: the lowest id above the life's start that its client was given."""
-    lives = rows.select(*OWNER, "start_id").distinct()
+    """Add `lowest`: the lowest id above the life's start that was given to it."""
+    which = [*OWNER, "at", "begun_ns"]
+    lives = only(tables.lives, rows, which).select(*which, "since_ns", "until_ns", "start_id")
     above = F.greatest("first", F.col("start_id") + 1)
-    given = only(tables.deliveries, lives, OWNER).select(*OWNER, "first", "last")
+    given = only(tables.deliveries, lives, OWNER).select(
+        *OWNER, one_host(), "first", "last", "invoke_ns", "end_ns"
+    )
+    inside = (F.col("since_ns") <= F.coalesce("invoke_ns", F.lit(EVER))) & (
+        F.col("end_ns") <= F.col("until_ns")
+    )
     lowest = (
-        given.join(F.broadcast(lives), list(OWNER))
-        .where(F.col("last") > F.col("start_id"))
-        .groupBy(*OWNER, "start_id")
+        given.join(F.broadcast(lives), [*OWNER, "at"])
+        .where(inside & (F.col("last") > F.col("start_id")))
+        .groupBy(*which)
         .agg(F.min(above).alias("lowest"))
     )
-    return rows.join(lowest, [*OWNER, "start_id"], "left")
+    return rows.join(lowest, which, "left")
 
 
 def _below_start(tables: Tables) -> DataFrame:
@@ -145,9 +152,14 @@ def _unhanded(tables: Tables) -> DataFrame:
     handed = hands.unionByName(ahead).select(*OWNER, "first", "last").unionByName(others)
     cover = only(intervals.split(handed), wanted, (*OWNER, "bucket"))
     missing = intervals.uncovered(wanted, cover, OWNER)
+    answer = W.partitionBy(*OWNER, "get").orderBy("first")
+    begins = F.coalesce(F.lag("last").over(answer) + 1 != F.col("first"), F.lit(True))
+    run = F.sum(begins.cast("int")).over(answer.rowsBetween(W.unboundedPreceding, 0))
     return (
-        intervals.exploded(missing, "id")
-        .groupBy(*OWNER, "id", "passed")
+        missing.withColumn("run", run)
+        .groupBy(*OWNER, "get", "run")
+        .agg(F.min("first").alias("id"), F.max("last").alias("until_id"))
+        .groupBy(*OWNER, "id", "until_id")
         .agg(F.min("get").alias("get"))
         .select(
             *evidence(
@@ -155,7 +167,7 @@ def _unhanded(tables: Tables) -> DataFrame:
                 topic=F.col("topic"),
                 client_id=F.col("client_id"),
                 id=F.col("id"),
-                other_id=F.col("passed"),
+                other_id=F.col("until_id"),
                 detail=F.lit("unhanded"),
                 operations=F.array("get"),
             )

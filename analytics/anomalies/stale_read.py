@@ -21,9 +21,7 @@ def stale_read(tables: Tables) -> DataFrame:
     Clocks are compared, so only on one host.
     """
     known = _known(tables)
-    nothing = _above_starts(
-        moments.overtaken(_empty_answers(tables), known, TIMELINE), tables.controls
-    )
+    nothing = _above_starts(moments.overtaken(_empty_answers(tables), known, TIMELINE), tables.acts)
     reached = known.unionByName(_claimed(tables.doubts.claims))
     below = moments.overtaken(_new_starts(tables), reached, TIMELINE)
     return nothing.unionByName(below).select(
@@ -54,21 +52,24 @@ def _claimed(claims: DataFrame) -> DataFrame:
     return claims.select(*TIMELINE, F.col("end_ns").alias("t_ns"), mark)
 
 
-def _above_starts(behind: DataFrame, controls: DataFrame) -> DataFrame:
+def _above_starts(behind: DataFrame, acts: DataFrame) -> DataFrame:
     """Return the answers whose mark is above all that their client had subscribed above by then.
 
-    A SUB on another host may have been sent before. Few rows: none in a clean history.
+    A SUB on another host may have been sent before. One of unknown outcome may have begun anywhere,
+    as long as it may act. Few rows: none in a clean history.
     """
-    begun = (F.col("f") == "sub") & (F.col("outcome") == "ok")
-    starts = controls.where(begun).select(
+    starts = acts.where(F.col("f") == "sub").select(
         *(F.col(name).alias(f"sub_{name}") for name in ("run_id", "client_id", "topic")),
-        F.coalesce("host", F.lit("")).alias("sub_at"),
-        F.coalesce("invoke_ns", F.lit(-1)).alias("sub_ns"),
-        "start_id",
+        F.col("at").alias("sub_at"),
+        F.col("from_ns").alias("sub_ns"),
+        "latest_ns",
+        F.when(F.col("outcome") == "ok", F.col("start_id")).alias("start_id"),
     )
     same = [F.col(name) == F.col(f"sub_{name}") for name in ("run_id", "client_id", "topic")]
-    sent = (F.col("sub_at") != F.col("at")) | (F.col("sub_ns") < F.col("end_ns"))
-    excused = [*same, sent, F.col("start_id") >= F.col("mark.value")]
+    elsewhere = F.col("sub_at") != F.col("at")
+    above = F.col("start_id") >= F.col("mark.value")
+    unknown = F.col("start_id").isNull() & (elsewhere | (F.col("latest_ns") >= F.col("t_ns")))
+    excused = [*same, elsewhere | (F.col("sub_ns") < F.col("end_ns")), unknown | above]
     return behind.join(starts, excused, "leftanti").drop("end_ns")
 
 

@@ -51,9 +51,13 @@ def _half(tables: Tables) -> DataFrame:
         .where(F.col("near_id") > F.col("start_id"))
         .drop("invoke_ns", "end_ns", "since_ns")
     )
-    damaged = tables.deliveries.where(~F.col("is_plain") & F.col("reason").isNotNull())
-    unread = only(damaged, rows, OWNER).select(*OWNER, F.col("first").alias("near_id"))
-    rows = rows.join(unread.distinct(), [*OWNER, "near_id"], "leftanti")
+    nameless = only(tables.deliveries.where(F.col("producer").isNull()), rows, OWNER).select(
+        *(F.col(name).alias(f"unread_{name}") for name in OWNER), "first", "last"
+    )
+    same = [F.col(name) == F.col(f"unread_{name}") for name in OWNER]
+    rows = rows.join(
+        nameless, [*same, F.col("near_id").between(F.col("first"), F.col("last"))], "leftanti"
+    )
     is_passed = F.coalesce(F.col("near_id") <= F.col("passed"), F.lit(False))
     drained = rows.where(~is_passed & F.col("drained_ns").isNotNull())
     cut = with_cut(drained, tables.puts, tables.gets, tables.asides)
