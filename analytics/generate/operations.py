@@ -22,12 +22,13 @@ WALL_NS: Final = 1_767_225_600_000_000_000  # wall clock at monotonic 0: 1 Janua
 HOST: Final = "generated"
 NODES: Final = 3
 FAULTS: Final = 4
+TERM_FIRST: Final = 1_000  # of a history: plants have lower ones
 PUBLICATIONS_A_FAULT_MIN: Final = 200  # of each producer; shorter histories have no fault
 
 OPERATION: Final = (
     *((name, "STRING") for name in ("process", "client_id", "f", "topic", "outcome", "node")),
     *((name, "BIGINT") for name in ("op_id", "session", "invoke_ns", "end_ns", "term", "n")),
-    *((name, "BIGINT") for name in ("counter", "first_id", "asked")),
+    *((name, "BIGINT") for name in ("counter", "count", "first_id", "asked")),
     ("items", f"ARRAY<{ITEM}>"),
     ("corrupt", f"ARRAY<{BAD_ITEM}>"),
     ("error", "STRING"),
@@ -168,8 +169,8 @@ def subs(spark: SparkSession, shape: Shape) -> DataFrame:
         "invoke_ns": begun_ns,
         "end_ns": begun_ns + 500,
         "outcome": F.lit("ok"),
-        "node": F.lit(leader(1)),
-        "term": F.lit(1),
+        "node": F.lit(leader(TERM_FIRST)),
+        "term": F.lit(TERM_FIRST),
     }
     client = _client("subscriber", subscriber, shape.subscribers, shape)
     return typed(pairs.select(*client, *(value.alias(name) for name, value in known.items())))
@@ -208,7 +209,10 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.when(ok, F.col("node")).alias("node"),
         F.when(ok, F.col("term")).alias("term"),
         F.when(put, F.col("counter")).alias("counter"),
-        F.when(put, 1).when(delivered, came).cast("bigint").alias("count"),
+        F.when(put, F.coalesce("count", F.lit(1)))
+        .when(delivered, came)
+        .cast("bigint")
+        .alias("count"),
         F.when(ok & put | some, F.col("first_id")).alias("first_id"),
         last_id.alias("last_id"),
         *(
@@ -221,6 +225,7 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.lit("steady").alias("phase"),
         F.when(is_end, F.col("invoke_ns")).alias("invoke_ns"),
         F.when(is_end, F.col("asked")).alias("asked"),
+        F.when(f == "get", 1).cast("bigint").alias("max_count"),
     )
 
 
@@ -230,7 +235,7 @@ def single_events(shape: Shape, run_id: str) -> Iterator[dict[str, Any]]:
     common = {"run_id": run_id, "host": HOST, "type": "info", "session": 1}
     begin = {**common, "process": "runner", "f": "phase"}
     marks: list[tuple[int, dict[str, Any]]] = [(1, {**begin, "phase": "steady"})]
-    for term, number in enumerate(fault_numbers(shape), start=1):
+    for term, number in enumerate(fault_numbers(shape), start=TERM_FIRST):
         detail = {"name": "kill-leader", "targets": [leader(term)]}
         healed = number + unknown_count(shape)
         for action, at in (("inject", number), ("heal", healed)):
@@ -278,7 +283,8 @@ def _names(role: str, count: int, shape: Shape, which: int) -> Column:
 
 def _leader(n: Column, shape: Shape) -> list[Column]:
     faults: Sequence[int] = fault_numbers(shape)
-    term = sum(((n >= fault).cast("bigint") for fault in faults), start=F.lit(1).cast("bigint"))
+    first = F.lit(TERM_FIRST).cast("bigint")
+    term = sum(((n >= fault).cast("bigint") for fault in faults), start=first)
     return [leader(term).alias("node"), term.alias("term")]
 
 

@@ -1,8 +1,9 @@
 """The violations that can be planted, each as a change of the operations around one publication.
 
-A plant is found by the check of the same name and by no other: what else would give it away is
-changed too (a publication that is skipped was of unknown outcome, so it is not lost). Works on
-plain dictionaries, a few a violation; Spark and files are not here.
+A plant is found by the check of the same name. What else would give it away is changed too; where
+one violation is the other as well (what was given before it was sent stands below what was known
+before it was sent), the plant says so. Works on plain dictionaries, a few a violation; Spark and
+files are not here.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,6 @@ from analytics.generate.shape import BadShape, Shape
 Operation = dict[str, Any]
 ROUNDS_APART: Final = 4  # of two violations: each touches publications of two rounds
 ROUNDS_A_VIOLATION: Final = 4 * ROUNDS_APART  # room to go round the faults
-TERM_FIRST: Final = 1_000  # of the terms in which two nodes lead: above all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Scene:
 
     `touched` are the publications, `puts` by publication, `gets` by publication and subscriber.
     `extra` are operations beside them. `restarts`: (subscriber, n), a session begins after n.
+    `besides`: (check, topic, id) that a plant gives away beside its own.
     """
 
     shape: Shape
@@ -61,6 +62,11 @@ class Scene:
     gets: dict[tuple[int, int], Operation] = field(default_factory=dict)
     extra: list[Operation] = field(default_factory=list)
     restarts: list[tuple[int, int]] = field(default_factory=list)
+    besides: list[tuple[str, str, int | None]] = field(default_factory=list)
+
+    def also(self, check: str, operation: Operation, id_: int | None) -> None:
+        """Let `check` find something in the operation's topic as well."""
+        self.besides.append((check, operation["topic"], id_))
 
     def everyone_s(self, n: int) -> list[Operation]:
         """Return all subscribers' GETs of publication `n`."""
@@ -71,8 +77,9 @@ class Scene:
         return [*self.puts.values(), *self.gets.values(), *self.extra]
 
 
-TOPICLESS: Final = frozenset({"leaders_per_term"})  # evidence of no topic; its id is a term
-Plant = Callable[[Scene, Victim], int]
+# Evidence of no topic; its id is a term.
+TOPICLESS: Final = frozenset({"leaders_per_term", "term_order"})
+Plant = Callable[[Scene, Victim], int | None]
 PLANTS: Final[dict[str, Plant]] = {}
 
 
@@ -120,6 +127,13 @@ def _make_unknown(put: Operation) -> None:
     put.update(outcome="info", first_id=None, error="timeout")
 
 
+def _beside(scene: Scene, get: Operation, step: int, after_ns: int, **fields: Any) -> Operation:
+    """Add a GET like `get`, a position and some time before or after it."""
+    moved = {name: get[name] + after_ns for name in ("invoke_ns", "end_ns")}
+    scene.extra.append({**get, "op_id": get["op_id"] + step, **moved, **fields})
+    return scene.extra[-1]
+
+
 def _deliver(get: Operation, producer: str, counter: int) -> None:
     get["items"] = [(get["first_id"], producer, counter, 1)]
 
@@ -134,9 +148,15 @@ def lost(scene: Scene, victim: Victim) -> int:
 
 @plant
 def gap(scene: Scene, victim: Victim) -> int:
-    """A subscriber's answers jump over a publication of unknown outcome."""
-    _make_unknown(scene.puts[victim.n])
-    return int(scene.gets.pop((victim.n, victim.subscriber))["first_id"]) + 1
+    """A subscriber's answers jump over a publication of unknown outcome, which it loses by that.
+
+    Where nobody else was given it, its place is not known.
+    """
+    put = scene.puts[victim.n]
+    _make_unknown(put)
+    jumped = int(scene.gets.pop((victim.n, victim.subscriber))["first_id"])
+    scene.also("lost", put, jumped if scene.shape.subscribers > 1 else None)
+    return jumped + 1
 
 
 @plant
@@ -153,14 +173,8 @@ def duplicate_stored(scene: Scene, victim: Victim) -> int:
 def duplicate_delivered(scene: Scene, victim: Victim) -> int:
     """A subscriber asks for what follows a publication and gets that publication again."""
     get = scene.gets[victim.n, victim.subscriber]
-    again = {
-        **get,
-        "op_id": get["op_id"] + 1,
-        "asked": get["first_id"],
-        "invoke_ns": get["invoke_ns"] + STEP_NS // 2,
-        "end_ns": get["end_ns"] + STEP_NS // 2,
-    }
-    scene.extra.append(again)
+    _beside(scene, get, 1, STEP_NS // 2, asked=get["first_id"])
+    scene.also("reordered", get, get["first_id"])
     return int(get["first_id"])
 
 
@@ -181,6 +195,7 @@ def reordered(scene: Scene, victim: Victim) -> int:
     """Two publications of a producer, of unknown outcome, stand the wrong way round."""
     first, second = scene.puts[victim.n], scene.puts[victim.later]
     too_high = int(second["first_id"])
+    second.update(invoke_ns=first["invoke_ns"] + 1, end_ns=first["end_ns"])  # before it is given
     for put in (first, second):
         _make_unknown(put)
     for number, put in ((victim.n, second), (victim.later, first)):
@@ -229,14 +244,7 @@ def realtime_order(scene: Scene, victim: Victim) -> int:
 def stale_read(scene: Scene, victim: Victim) -> int:
     """A subscriber asks for a publication after its acknowledgment and is told there is none."""
     get = scene.gets[victim.n, victim.subscriber]
-    empty = {
-        **get,
-        "op_id": get["op_id"] - 1,
-        "items": [],
-        "invoke_ns": get["invoke_ns"] - STEP_NS // 2,
-        "end_ns": get["end_ns"] - STEP_NS // 2,
-    }
-    scene.extra.append(empty)
+    empty = _beside(scene, get, -1, -STEP_NS // 2, items=[])
     shape, n = scene.shape, victim.n
     known = [get["first_id"]]  # and what followed in its topic and was acknowledged by then
     for number in range(n + 1, n + 1 + shape.producers):
@@ -248,9 +256,44 @@ def stale_read(scene: Scene, victim: Victim) -> int:
 
 
 @plant
+def future_read(scene: Scene, victim: Victim) -> int:
+    """A publication is given to everyone before it is sent."""
+    put = scene.puts[victim.n]
+    given_ns = max(get["end_ns"] for get in scene.everyone_s(victim.n))
+    put.update(invoke_ns=given_ns + 1, end_ns=given_ns + 2)
+    scene.also("realtime_order", put, put["first_id"])
+    return int(put["first_id"])
+
+
+@plant
+def torn_batch(scene: Scene, victim: Victim) -> int:
+    """Two publications of a producer, one batch of unknown outcome, do not stand side by side."""
+    put = scene.puts[victim.n]
+    id_ = int(put["first_id"])
+    _make_unknown(put)
+    put["count"] = 2
+    del scene.puts[victim.later]
+    return id_
+
+
+@plant
+def subscription(scene: Scene, victim: Victim) -> None:
+    """A subscriber is told that it has not subscribed."""
+    get = scene.gets[victim.n, victim.subscriber]
+    denied = {"outcome": "fail", "items": None, "error": "not_subscribed"}
+    _beside(scene, get, -1, -STEP_NS // 2, **denied, node=None, term=None)
+
+
+@plant
+def term_order(scene: Scene, victim: Victim) -> int:
+    """A leader of long ago answers."""
+    scene.puts[victim.n].update(term=victim.place, node=leader(victim.place))
+    return victim.place
+
+
+@plant
 def leaders_per_term(scene: Scene, victim: Victim) -> int:
-    """Two nodes answer as leaders of one term."""
-    term = TERM_FIRST + victim.place
-    for number, node in ((victim.before, leader(1)), (victim.n, leader(2))):
-        scene.puts[number].update(term=term, node=node)
-    return term
+    """Another node than the leader answers in its term: found once a term."""
+    put = scene.puts[victim.n]
+    put.update(node=leader(put["term"] + 1))
+    return int(put["term"])

@@ -75,17 +75,20 @@ def _planted(
         get = row.asDict() | {"items": [tuple(item) for item in row["items"]]}
         scene.gets[row.n, _subscriber(get)] = get
     before = [_key(one) for one in scene.operations()]
-    expected: dict[str, list[list[Any]]] = {}
+    found: set[tuple[str, str | None, int | None]] = set()
     for kind, victim in victims:
         topic = None if kind in TOPICLESS else ops.topic_of(shape.place_of(victim.n)["topic"])
-        expected.setdefault(kind, []).append([topic, PLANTS[kind](scene, victim)])
+        found.add((kind, topic, PLANTS[kind](scene, victim)))
     for get in (one for one in scene.operations() if one["f"] == "get"):
         restarts = [n for subscriber, n in scene.restarts if subscriber == _subscriber(get)]
         get["session"] = 1 + sum(get["n"] > n for n in restarts)
     roles = (("producer", shape.producers), ("subscriber", shape.subscribers))
     clients = (ops.name_of(role, one, shape)[0] for role, many in roles for one in range(many))
     numbers = numbers_of(before, map(_key, scene.operations()), clients)
-    return scene, {name: sorted(rows) for name, rows in expected.items()}, numbers
+    expected: dict[str, list[list[Any]]] = {}
+    for check, *evidence in sorted(found.union(scene.besides), key=repr):
+        expected.setdefault(check, []).append(evidence)
+    return scene, expected, numbers
 
 
 def _key(operation: Operation) -> tuple[str, int]:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from analytics.twins import find_all
 from tests.spark.conftest import Find, Found
 from tests.spark.histories import Broker, clean_run
 
@@ -40,18 +39,18 @@ def delivered_twice(broker: Broker) -> Iterable[tuple[str, int]]:
     producer, counter = broker.stored[-1]
     again = [[broker.last_id, producer, counter, 1]]
     broker.run.get("s1", broker.TOPIC, broker.last_id, again, broker.sessions["s1"])
-    return [("duplicate_delivered", 1)]
+    return [("duplicate_delivered", 1), ("reordered", 1)]
 
 
 @plant
 def seen_differently(broker: Broker) -> Iterable[tuple[str, int]]:
     """The same id is one publication for s1 and another, of unknown outcome, for s2."""
-    broker.run.put("p3", broker.TOPIC, 1, "info", error="timeout")
+    for counter in (1, 2):
+        broker.run.put("p3", broker.TOPIC, counter, "info", error="timeout")
     for client_id in broker.cursors:
         broker.answer(client_id, 500)
     broker.stored.append(("p3", 1))
     broker.answer("s1", 1)
-    broker.run.put("p3", broker.TOPIC, 2, "info", error="timeout")
     broker.stored[-1] = ("p3", 2)
     broker.answer("s2", 1)
     return [("inconsistent_id", 1)]
@@ -59,14 +58,56 @@ def seen_differently(broker: Broker) -> Iterable[tuple[str, int]]:
 
 @plant
 def skipped(broker: Broker) -> Iterable[tuple[str, int]]:
-    """s1's cursor jumps over three publications of unknown outcome, so nothing is lost by it."""
+    """s1's cursor jumps over three publications of unknown outcome, which s2 is given."""
     broker.answer("s1", 500)
     broker.run.put("p3", broker.TOPIC, 1, "info", 3, error="timeout")
     broker.store("p3", 1, 3)
     broker.cursors["s1"] += 3
     broker.run.put("p3", broker.TOPIC, 4, "info", error="timeout")
     broker.store("p3", 4, 1)
-    return [("gap", 1)]
+    return [("gap", 1), ("lost", 3)]
+
+
+@plant
+def given_before_it_was_sent(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.answer("s1", 500)
+    id_ = broker.store("p3", 1, 1)
+    broker.answer("s1", 1)
+    broker.run.put("p3", broker.TOPIC, 1, "ok", first_id=id_, last_id=id_)
+    return [("future_read", 1), ("realtime_order", 1)]
+
+
+@plant
+def torn_by_another_one(broker: Broker) -> Iterable[tuple[str, int]]:
+    broker.run.put("p3", broker.TOPIC, 1, "info", 2, error="timeout")
+    broker.run.put("p4", broker.TOPIC, 1, "info", error="timeout")
+    broker.stored += [("p3", 1), ("p4", 1), ("p3", 2)]
+    return [("torn_batch", 1)]
+
+
+@plant
+def stored_by_half(broker: Broker) -> Iterable[tuple[str, int]]:
+    """The other half is lost to both subscribers, without a place."""
+    broker.run.put("p3", broker.TOPIC, 1, "info", 2, error="timeout")
+    broker.stored.append(("p3", 2))
+    return [("torn_batch", 1), ("lost", 2)]
+
+
+@plant
+def forgotten(broker: Broker) -> Iterable[tuple[str, int]]:
+    last_id = broker.last_id
+    begun = {"resumed": False, "cursor": last_id}
+    broker.answer("s1", 500)
+    broker.run.sub("s1", broker.TOPIC, last_id, broker.sessions["s1"], **begun)
+    return [("subscription", 1)]
+
+
+@plant
+def answered_by_a_leader_of_long_ago(broker: Broker) -> Iterable[tuple[str, int]]:
+    id_ = broker.store("p3", 1, 1)
+    late = {"node": "n9", "term": 0}
+    broker.run.put("p3", broker.TOPIC, 1, "ok", first_id=id_, last_id=id_, **late)
+    return [("term_order", 1)]
 
 
 @plant
@@ -165,18 +206,12 @@ def found(find: Find) -> Found:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", PLANTS)
 def test_planted_violation_is_found_and_nothing_else(name: str, seed: int, found: Found) -> None:
-    broker, expected = planted(name, seed)
+    _, expected = planted(name, seed)
     actual = found[f"{name}-{seed}"]
     assert {check: len(rows) for check, rows in actual.items() if rows} == expected
-    assert dict(actual) == find_all(broker.run.rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_clean_run_raises_no_alarm(seed: int, found: Found) -> None:
     assert not any(found.get(f"clean-{seed}", {}).values())
-
-
-def test_twins_raise_no_alarm_on_a_hundred_clean_runs() -> None:
-    alarms = {seed: find_all(clean_run(seed)) for seed in range(100)}
-    assert not [seed for seed, checks in alarms.items() if any(checks.values())]
