@@ -120,7 +120,7 @@ def answer_that_the_client_had_by_then_is_not_nothing(run: Run) -> Expected:
 
 @case
 def stale_within_a_moment_is_found_as_well(run: Run) -> Expected:
-    may_subscribe(run, "s")
+    run.sub("s", "t", process="s-before")
     acknowledged(run, 1)
     empty(run, 0)
     acknowledged(run, 2)

@@ -97,6 +97,10 @@ class Run:
         row = {"process": client_id, "client_id": client_id, "f": "phase", "phase": "drained"}
         self._add({**row, "topic": topic, "last_id": last_id}, "info")
 
+    def phase(self, name: str) -> None:
+        """Record that a phase of the run begins."""
+        self._add({"process": "runner", "f": "phase", "phase": name}, "info")
+
     def fault(self, name: str, action: str) -> None:
         """Record a fault's injection or its healing."""
         error = json.dumps({"name": name, "action": action, "targets": ["node-1"]})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.spark import cases_clocks, cases_disks, cases_handing
+from tests.spark import cases_clocks, cases_disks, cases_handing, cases_owed
 from tests.spark.cases import CASES, Evidence, Expected, case, may_subscribe, row
 from tests.spark.conftest import Find, Found
 from tests.spark.histories import Run
@@ -12,6 +12,7 @@ BORDER = 65_536  # of a bucket: runs are cut there, and no check may notice
 assert cases_clocks
 assert cases_disks
 assert cases_handing
+assert cases_owed
 
 
 @pytest.fixture(scope="module")
@@ -191,14 +192,14 @@ def ids_jump_after_the_cursor(run: Run) -> Expected:
 
 @case
 def client_that_skips_ahead_in_a_session_jumps(run: Run) -> Expected:
-    may_subscribe(run, "s")
+    run.sub("s", "t")
     delivered(run, (0, 1, 2), (4, 5, 1))
     proof = (("p", 1), ("s", 1))
     lost = {"detail": "middle", "operations": proof}
     return {
-        "gap": [row(run, client_id="s", id=5, other_id=2, operations=(("s", 2),))],
+        "gap": [row(run, client_id="s", id=5, other_id=2, operations=(("s", 3),))],
         "lost": [row(run, client_id="s", id=i, producer="p", counter=i, **lost) for i in (3, 4)],
-        "torn_batch": [half(run, 3, 2, ("s", 1)), half(run, 4, 5, ("s", 2))],
+        "torn_batch": [half(run, 3, 2, ("s", 2)), half(run, 4, 5, ("s", 3))],
     }
 
 
