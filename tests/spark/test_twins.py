@@ -1,7 +1,7 @@
-"""Spark and plain Python find the same in histories that nobody thought of."""
+"""Both judges find the same in histories that nobody thought of: by what identifies a row."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from analytics.anomalies import CHECKS
+from analytics.comparing import Difference, differences
+from analytics.judging import by_spark, by_twins
 from analytics.twins import TWINS, find_all
+from tests.judges.agreement import compared, judgement
+from tests.judges.detection import sabotaged
+from tests.judges.kinds import KINDS, UNKNOWN, Kind
+from tests.judges.world import legal
 from tests.spark.conftest import Find
 from tests.spark.histories import Row, Run
 
@@ -190,8 +196,60 @@ def compare(find: Find, seeds: Iterable[int]) -> None:
     rows = [row for run in runs.values() for row in run.rows]
     found = find(rows, [row for run in runs.values() for row in run.truth], nodes)
     for seed, run in runs.items():
-        expected = find_all(run.rows, run.truth, run.nodes)
-        assert dict(found[str(seed)]) == expected, f"RandomRun({seed})"
+        expected = judgement(find_all(run.rows, run.truth, run.nodes))
+        differing = list(differences(f"RandomRun({seed})", judgement(found[str(seed)]), expected))
+        assert differing == []
+
+
+# --- legal and sabotaged histories ----------------------------------------------------------------
+
+AGREEMENT_QUICK, AGREEMENT_MANY = range(6), range(400)
+AGREEMENT_BATCH = 50  # of up to 900 rows each: what a driver holds as literals
+
+
+def test_judges_agree_on_a_few_legal_and_sabotaged_histories(find: Find) -> None:
+    assert list(compared(find, AGREEMENT_QUICK)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_judges_agree_on_legal_and_sabotaged_histories(find_as_if_long: Find) -> None:
+    found: list[Difference] = []
+    for begin in range(0, len(AGREEMENT_MANY), AGREEMENT_BATCH):
+        found += compared(find_as_if_long, AGREEMENT_MANY[begin : begin + AGREEMENT_BATCH])
+    assert found == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(5))
+def test_judges_agree_on_the_directory_of_a_legal_history(
+    tmp_path: Path, find: Find, seed: int
+) -> None:
+    legal(seed).write(tmp_path / "run")
+    agree(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "kind", [one for one in KINDS.values() if one.verdict == UNKNOWN], ids=lambda kind: kind.name
+)
+def test_judges_agree_on_lines_and_files_that_no_recorder_writes(
+    tmp_path: Path, find: Find, kind: Kind
+) -> None:
+    """Second ends, ends that contradict, nulls, cut files: what is left of them, and the verdict.
+
+    `find` is asked for so that one session is open for all.
+    """
+    is_fit: Callable[[int], bool] = lambda seed: True  # noqa: E731
+    sabotaged(kind, 1, tmp_path / "run", is_fit)
+    agree(tmp_path / "run")
+
+
+def agree(directory: Path) -> None:
+    found = differences(directory.name, by_spark(directory), by_twins(directory))
+    assert list(found) == []
 
 
 def test_every_check_has_a_twin_and_is_explained() -> None:
