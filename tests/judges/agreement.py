@@ -20,6 +20,7 @@ from tests.judges.kinds import KINDS
 from tests.judges.world import legal
 
 CHANGES_MAX = 3
+ROWS_MAX = 120  # of a legal history: Spark's plans grow with what a batch holds in the driver
 LEGAL_SHARE = 0.25
 assert SOURCES  # they register their kinds
 
@@ -55,6 +56,8 @@ def case_of(seed: int) -> Case:
     """Return a legal history, or one that breaks up to three sentences at once."""
     rng = random.Random(f"agreement {seed}")
     history = legal(rng.randrange(2**32))
+    while len(history.rows) > ROWS_MAX:
+        history = legal(rng.randrange(2**32))
     done: list[str] = []
     if rng.random() >= LEGAL_SHARE:
         fit = [kind for kind in KINDS.values() if kind.check and kind.change]

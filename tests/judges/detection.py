@@ -19,6 +19,7 @@ from tests.judges.kinds import INVALID, KINDS, UNKNOWN, Kind
 from tests.judges.world import legal
 
 BASES_MAX = 400  # legal histories that are tried for one that has room for a kind
+BASES = 1_000  # legal histories that are sabotaged: whether each is valid is asked once
 SOURCES = (broken_rows, broken_scenes, broken_files)  # which register their kinds
 
 
@@ -47,7 +48,7 @@ def sabotaged(kind: Kind, seed: int, directory: Path, is_fit: Callable[[int], bo
     """
     rng = random.Random(f"sabotage {kind.name} {seed}")
     for _ in range(BASES_MAX):
-        base_seed = rng.randrange(2**32)
+        base_seed = rng.randrange(BASES)
         if kind.verdict == UNKNOWN and not is_fit(base_seed):
             continue
         history = legal(base_seed)
