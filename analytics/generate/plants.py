@@ -287,8 +287,9 @@ def subscription(scene: Scene, victim: Victim) -> None:
 @plant
 def term_order(scene: Scene, victim: Victim) -> int:
     """A leader of long ago answers."""
-    scene.puts[victim.n].update(term=victim.place, node=leader(victim.place))
-    return victim.place
+    term = victim.place + 1
+    scene.puts[victim.n].update(term=term, node=leader(term))
+    return term
 
 
 @plant

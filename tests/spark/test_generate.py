@@ -54,7 +54,7 @@ def test_each_planted_violation_is_found_and_no_other(
 
 @pytest.mark.slow
 def test_lines_and_parquet_hold_the_same(spark: SparkSession, tmp_path: Path) -> None:
-    shape = Shape(operations=6_000, topics=2, producers=2, subscribers=2, seed=3)
+    shape = Shape(operations=8_000, topics=2, producers=2, subscribers=2, seed=3)
     answers = generate(spark, tmp_path / "lines", shape, EVERY_KIND, as_jsonl=True)
     generate(spark, tmp_path / "parquet", shape, EVERY_KIND)
     lines = spark.read.text(str(tmp_path / "lines" / "history"))

@@ -104,9 +104,11 @@ def forgotten(broker: Broker) -> Iterable[tuple[str, int]]:
 
 @plant
 def answered_by_a_leader_of_long_ago(broker: Broker) -> Iterable[tuple[str, int]]:
+    deposed = broker.leader
+    broker.term += 1
+    broker.answer("s1", 1)
     id_ = broker.store("p3", 1, 1)
-    late = {"node": "n9", "term": 0}
-    broker.run.put("p3", broker.TOPIC, 1, "ok", first_id=id_, last_id=id_, **late)
+    broker.run.put("p3", broker.TOPIC, 1, "ok", first_id=id_, last_id=id_, **deposed)
     return [("term_order", 1)]
 
 
