@@ -24,7 +24,7 @@ SHAPE = Shape(operations=8_000, topics=2, producers=2, subscribers=2)
 
 def doubtful(tables: Tables) -> dict[str, int]:
     """Return how many rows each table of doubts has, those without any left out."""
-    names = ("sessions", "owners", "shares", "buckets", "timelines")
+    names = ("sessions", "owners", "buckets", "watches", "timelines")
     counts = {name: getattr(tables.doubts, name).count() for name in names}
     counts["producers"] = tables.producers.count()
     return {name: count for name, count in counts.items() if count}
@@ -37,7 +37,7 @@ def test_orderly_history_leaves_doubt_only_where_a_leader_died(
     generate(spark, tmp_path, SHAPE, {})
     tables = load(spark, tmp_path).tables
     # All ids are in one bucket a topic, and in it stand PUTs of unknown outcome.
-    assert doubtful(tables) == {"shares": 4, "buckets": 2}
+    assert doubtful(tables) == {"buckets": 2, "watches": 4}
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_history_without_any_fault_leaves_nothing_in_doubt(
 def test_violations_are_in_doubt(spark: SparkSession, tmp_path: Path) -> None:
     generate(spark, tmp_path, SHAPE, dict.fromkeys(PLANTS, 1))
     found = doubtful(load(spark, tmp_path).tables)
-    assert found.keys() == {"sessions", "owners", "shares", "buckets", "timelines", "producers"}
+    assert found.keys() == {"sessions", "owners", "buckets", "watches", "timelines", "producers"}
 
 
 @pytest.mark.slow

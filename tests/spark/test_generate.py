@@ -19,7 +19,7 @@ from analytics.load import PARQUET, load, parse
 
 pytestmark = pytest.mark.spark
 
-SMALL = Shape(operations=20_000, topics=4, producers=4, hot_percent=40, seed=7)
+SMALL = Shape(operations=24_000, topics=4, producers=4, hot_percent=40, seed=7)
 EVERY_KIND = dict.fromkeys(PLANTS, 2)
 
 
