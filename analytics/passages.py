@@ -17,6 +17,7 @@ from analytics.tables import Tables
 from analytics.verdict import CheckResult, Operation, Witness
 
 LOST: Final = "lost"
+BELOW_START: Final = "start"
 OWNER: Final = ("run_id", "topic", "client_id")
 
 
@@ -39,7 +40,8 @@ def _passers(tables: Tables, witnesses: Sequence[Witness]) -> Mapping[int, Opera
     passed = [
         F.when(_goes_past(one), F.lit(place))
         for place, one in enumerate(witnesses)
-        if one.id is not None  # `unstored` has none, and is owed without a GET
+        # What has no id, or stands below a start, is owed whatever went past it.
+        if one.id is not None and one.detail != BELOW_START
     ]
     if not passed:
         return {}
