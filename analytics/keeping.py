@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics.schema import PLAIN
-from analytics.storage import AS_NAMED, Place, RemotePath, for_spark
+from analytics.storage import Place, RemotePath, for_spark, to_read
 
 OVERFLOW: Final = (
     "overflow"  # in a short history's cache: tables that it has too long for the driver
@@ -48,16 +48,16 @@ class OnDisk:
 
     def table(self, name: str, table: DataFrame) -> DataFrame:
         """Return `table` as it is kept."""
-        path = for_spark(self.cache / name)
+        place = self.cache / name
         if self.is_fresh:
-            table.write.options(**PLAIN).parquet(path)
-        return self.spark.read.options(**AS_NAMED).schema(table.schema).parquet(path)
+            table.write.options(**PLAIN).parquet(for_spark(place))
+        return self.spark.read.schema(table.schema).parquet(to_read(place))
 
     def evidence(self, name: str, rows: DataFrame) -> DataFrame:
         """Return `rows` as they are kept; without any, there are files all the same."""
-        path = for_spark(self.cache / "evidence" / name)
-        rows.write.mode("overwrite").parquet(path)
-        return self.spark.read.options(**AS_NAMED).schema(rows.schema).parquet(path)
+        place = self.cache / "evidence" / name
+        rows.write.mode("overwrite").parquet(for_spark(place))
+        return self.spark.read.schema(rows.schema).parquet(to_read(place))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from analytics.keeping import InDriver, Keeper, OnDisk, remove_tree
 from analytics.progress import OnProgress, step, telling, unheard
 from analytics.sequence import ROW, examined, leave_out
 from analytics.session import LINES_SHORT_MAX, fit
-from analytics.storage import AS_NAMED, Place, for_spark
+from analytics.storage import Place, for_spark, to_read
 from analytics.strict import BLOCK, STRICTLY, is_one_object, lines_of
 from analytics.tables import Tables, build
 from analytics.truth import Truth, files_of, truth_of
@@ -190,8 +190,8 @@ def _events(
 
 def _read(spark: SparkSession, places: Place | Sequence[Place], columns: str) -> DataFrame:
     """Return a table of Parquet; columns that it lacks are null."""
-    paths = [for_spark(one) for one in (places if isinstance(places, Sequence) else [places])]
-    return spark.read.options(**AS_NAMED).schema(columns).parquet(*paths)
+    paths = [to_read(one) for one in (places if isinstance(places, Sequence) else [places])]
+    return spark.read.schema(columns).parquet(*paths)
 
 
 def parse(lines: DataFrame) -> DataFrame:

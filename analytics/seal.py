@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from analytics.cache import HistoryError
 from analytics.files import HIDDEN, LINES, PARQUET, PARQUET_ASIDE, contents_of, strictly
 from analytics.session import opened
-from analytics.storage import files_in, for_spark
+from analytics.storage import files_in, to_read
 
 RUN_FILE: Final = "run.json"
 LOCK: Final = "run.json.lock"  # that of clients which record themselves into the same directory
@@ -64,7 +64,7 @@ def _files(directory: Path) -> dict[str, Path]:
 def _rows_of(parts: Iterable[str]) -> dict[str, int]:
     """Return the rows of each part of a history that is kept as Parquet."""
     with opened() as spark:
-        read = spark.read.parquet(*(for_spark(Path(part)) for part in parts))
+        read = spark.read.parquet(*(to_read(Path(part)) for part in parts))
         counts = read.groupBy(F.col("_metadata.file_name").alias("name")).count().collect()
     return {row["name"]: row["count"] for row in counts}
 

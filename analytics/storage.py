@@ -7,6 +7,7 @@ What must not: what the files mean.
 
 import io
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -17,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 BUFFER_BYTES: Final = 1024 * 1024  # a call into the JVM costs as much as copying this
+PATTERN_CHARACTERS: Final = re.compile(r"[\\*?\[\]{}]")  # of Hadoop's paths
 NOT_FOUND: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
 
@@ -173,16 +175,14 @@ class _Stream(io.RawIOBase):
 Place = Path | RemotePath
 
 
-# For a reader's `options`: paths are names, whatever they have in them (`[a]`, `*`), no patterns.
-AS_NAMED: Final = {"__globPaths__": "false"}
-
-
 def for_spark(place: Place) -> str:
-    """Return how Spark is told of a file: with what a URI would escape (a space) as it is.
-
-    Who reads it needs `AS_NAMED` besides.
-    """
+    """Return how Spark is told where to write: with what a URI would escape (a space) as it is."""
     return str(place) if isinstance(place, RemotePath) else f"file:{place.absolute()}"
+
+
+def to_read(place: Place) -> str:
+    """Return how Spark is told what to read: a character that is not escaped may be a pattern."""
+    return PATTERN_CHARACTERS.sub(r"\\\g<0>", for_spark(place))
 
 
 def escaped_names(spark: SparkSession, places: Iterable[Place]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from analytics.storage import AS_NAMED, Place, escaped_names, for_spark
+from analytics.storage import Place, escaped_names, to_read
 
 # For `from_json`; what can't be parsed stands in the column `unparsed` then.
 STRICTLY: Final[Mapping[str, str]] = {
@@ -27,7 +27,7 @@ def lines_of(spark: SparkSession, places: Iterable[Place]) -> DataFrame:
     """Return the lines of files: `value`, `file` (its name), `block` (where its split begins)."""
     files = tuple(places)
     # With the default, a lone CR would end a line as well.
-    read = spark.read.options(**AS_NAMED).text([for_spark(one) for one in files], lineSep="\n")
+    read = spark.read.text([to_read(one) for one in files], lineSep="\n")
     name, escaped = F.col("_metadata.file_name"), escaped_names(spark, files)
     if escaped:
         names = F.create_map(*(F.lit(text) for pair in escaped.items() for text in pair))
