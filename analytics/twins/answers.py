@@ -70,10 +70,10 @@ def _begins_anew(subscription: Subscription, get: Operation, last_skipped: int) 
         if is_comparable and sub.invoke > get.end:
             continue
         is_new = not is_comparable or sub.invoke > left or sub.invoke < begun
-        is_far_enough = sub.last_id is None or sub.last_id >= last_skipped
-        is_first = sub.is_ok or not subscription.has_answer_between(subscription.latest(sub), get)
-        if is_new and is_far_enough and is_first:
+        if is_new and sub.is_ok and (sub.last_id is None or sub.last_id >= last_skipped):
             return True
+        if is_new and not sub.is_ok and not subscription.has_read_on(get):
+            return True  # nobody knows where it begins
     return False
 
 

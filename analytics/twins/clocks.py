@@ -83,12 +83,13 @@ def cursor_regression(run: Run) -> Iterable[Evidence]:
         told = [sub for sub in one.subs if sub.is_ok and sub.cursor is not None]
         asked = [get for get in one.answers if get.asked is not None]
         taken = [(get.end, get.asked or 0, get) for get in asked]
-        taken += [(sub.end, sub.cursor or 0, sub) for sub in told]
-        history = _History(taken)
+        begun = [(sub.end, sub.cursor or 0, sub) for sub in told if not sub.resumed]
+        taken += [(sub.end, sub.cursor or 0, sub) for sub in told if sub.resumed]
+        history, longer = _History(taken), _History([*taken, *begun])
         for get in asked:
             yield from _gone_back(run, one, history, get, get.asked or 0, "asked")
         for sub in told:
-            yield from _gone_back(run, one, history, sub, sub.cursor or 0, "answered")
+            yield from _gone_back(run, one, longer, sub, sub.cursor or 0, "answered")
             yield from _gone_ahead(run, one, sub)
 
 

@@ -116,10 +116,18 @@ class Subscription:
             got[session] = rows
         return before
 
-    def has_answer_between(self, time: Time, get: Operation) -> bool:
-        """Whether an earlier GET brought something, that was sent after `time`."""
+    def has_read_on(self, get: Operation) -> bool:
+        """Whether an earlier GET brought something of what is surely the same subscription."""
+        acted = max(
+            (
+                self.latest(unsub) if unsub.host == get.host else NEVER
+                for unsub in self.unsubs
+                if unsub.host != get.host or unsub.invoke <= get.end
+            ),
+            default=BEFORE_ALL,
+        )
         return any(
-            other.brought and other.invoke > time and other.end < get.invoke
+            other.brought and other.invoke > acted and other.end < get.invoke
             for other in self.answers
             if other.host == get.host
         )
