@@ -369,12 +369,14 @@ def ids_unlike_count(history: History, rng: random.Random) -> bool:
     return True
 
 
-@hides("number-below-0", "no recorder writes a number below 0, or above 2^53")
+@hides("number-below-0", "no recorder writes a number below 0, or an id above 2^53")
 def number_below_0(history: History, rng: random.Random) -> bool:
+    """A time above 2^53 is none: that of a machine which is up for 105 days."""
     end = one(rng, ends_of(history, "put", "t_ns"))
     if end is None:
         return False
-    end[rng.choice(("first_id", "t_ns", "term"))] = rng.choice((-1, 2**53 + 1))
+    field = rng.choice(("first_id", "t_ns", "term"))
+    end[field] = -1 if field == "t_ns" else rng.choice((-1, 2**53 + 1))
     return True
 
 

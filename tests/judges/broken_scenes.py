@@ -126,7 +126,12 @@ def lost_counter_between(history: History, rng: random.Random) -> bool:
 
 @breaks("lost-seen-by-another", "lost", "what anybody was given is stored, so owed", "middle")
 def lost_seen_by_another(history: History, rng: random.Random) -> bool:
-    """Of unknown outcome, delivered to one subscriber and not to another who went past it."""
+    """Of unknown outcome, delivered to one subscriber and not to another who went past it.
+
+    An application's answers place nothing, as they name no publication: there it is a `gap` alone.
+    """
+    if not names(history):
+        return False
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.sub("r", 0)
