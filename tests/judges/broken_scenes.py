@@ -746,15 +746,17 @@ def handed_twice(history: History, rng: random.Random) -> bool:
 
 @breaks("handed-after-ack", "duplicate_delivered", "what is acknowledged is not handed over again")
 def handed_after_ack(history: History, rng: random.Random) -> bool:
+    """The acknowledgment is stored: the hand-over of the next one says so, by its cursor."""
     scene = opening(history, rng)
     scene.sub("s", 0)
-    scene.put("p", 1, 1)
-    scene.brought(scene.begin_get("s", 0), 1, ("p", 1), handed_apart=True)
-    ids = {"first_id": scene.id(1), "last_id": scene.id(1)}
-    scene.single("s", "hand", cursor=scene.id(0), **ids)
+    scene.put("p", 1, 1, count=2)
+    scene.brought(scene.begin_get("s", 0), 1, ("p", 1), ("p", 2), handed_apart=True)
+    first, second = ({"first_id": scene.id(one), "last_id": scene.id(one)} for one in (1, 2))
+    scene.single("s", "hand", cursor=scene.id(0), **first)
     scene.single("s", "ack", last_id=scene.id(1), cursor=scene.id(0))
+    scene.single("s", "hand", cursor=scene.id(1), **second)
     session = rng.randint(1, 2) if history.is_application else 1  # a copy of a state may go on
-    scene.single("s", "hand", cursor=scene.id(1), session=session, **ids)
+    scene.single("s", "hand", cursor=scene.id(1), session=session, **first)
     return True
 
 
