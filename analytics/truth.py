@@ -79,11 +79,11 @@ class Truth:
 
     def damage(self) -> tuple[str, ...]:
         """Return what is missing, or is not to be believed, of what is there; empty if nothing."""
+        is_sound = ~F.col("malformed") & ~F.col("foreign")
         counts = self.rows.groupBy("file").agg(
             F.count_if("malformed").alias("malformed"),
             F.count_if("foreign").alias("foreign"),
-            F.count_if(~F.col("malformed") & ~F.col("foreign")).alias("sound"),
-            F.count_if((F.col("kind") == "state") & ~F.col("malformed")).alias("states"),
+            F.count_if(is_sound & (F.col("kind") == "state")).alias("states"),
         )
         of_file = {row["file"]: row for row in counts.collect()} if self.files else {}
         why = "it is of no node whose disk was to be read"

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from analytics.cli import main
 from analytics.load import load
+from analytics.seal import seal
 from analytics.storage import RemotePath, files_in, is_url, place_of
 from tests.spark.histories import clean_run, write
 
@@ -64,6 +65,7 @@ def test_run_behind_a_url_is_the_same_run(spark: SparkSession, tmp_path: Path) -
     write(tmp_path, clean_run(1, publications=20))
     with (tmp_path / "history" / "p1.jsonl").open("a") as file:
         file.write('{"run_id":"to')
+    seal(tmp_path)
     remote = load(spark, place_of(spark, tmp_path.as_uri())).intake
     made_ns = (tmp_path / "parquet" / "manifest.json").stat().st_mtime_ns
     again = load(spark, place_of(spark, tmp_path.as_uri())).intake

@@ -10,7 +10,7 @@ from analytics import anomalies
 from analytics import check as checking
 from analytics.check import check
 from analytics.cli import sentence
-from analytics.truth import files_of, truth_of
+from analytics.truth import files_of, sound, truth_of
 from analytics.verdict import Verdict
 from tests.spark.histories import Run, write
 
@@ -86,6 +86,12 @@ def test_missing_truth_makes_it_unknown_unless_it_was_never_to_be_collected(
     assert report.reasons == ("truth of c is missing: its disk was to be read",)
 
 
+def changed(run: Run, node: str, **fields: object) -> Run:
+    """Let all rows of a node say otherwise."""
+    run.truth = [row | fields if row["node"] == node else row for row in run.truth]
+    return run
+
+
 @pytest.mark.slow
 def test_malformed_truth_is_counted_and_all_of_it_may_be_missing(
     tmp_path: Path, spark: SparkSession
@@ -94,11 +100,40 @@ def test_malformed_truth_is_counted_and_all_of_it_may_be_missing(
     write_run(tmp_path, run, "a", "a")
     bad = ["{", '{"run_id": "run", "node": "a", "kind": "held", "topic": "t"}', "[]"]
     bad.append('{"run_id": "run", "node": "a", "kind": "rumour"}')
+    bad.append("{'run_id': 'run', 'node': 'a', 'kind': 'leadership', 'term': 1}")
+    bad.append('{"run_id": "run", "node": "a", "kind": "leadership", "term": "1"}')
     with files_of(tmp_path)[0].open("a") as file:
         file.write("\n".join(bad))
     truth = truth_of(spark, tmp_path)
-    assert truth.damage() == (f"{len(bad)} malformed lines in truth",)
-    assert truth.rows.where("not malformed").count() == 4
+    assert truth.damage() == (f"truth/a.jsonl: {len(bad)} malformed lines",)
+    assert sound(truth.rows).count() == 4
     write_run(tmp_path / "none", run, "", "abc")
     nothing = truth_of(spark, tmp_path / "none")
     assert (len(nothing.reasons()), nothing.not_judged) == (3, "no truth collected")
+
+
+@pytest.mark.slow
+def test_truth_that_is_empty_or_stateless_or_of_another_run_or_node_is_damaged(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    run = changed(changed(run_with_truth(), "b", run_id="rum"), "c", kind="state")
+    run.truth += [{**row, "node": "d"} for row in run.truth if row["node"] == "a"]
+    write_run(tmp_path, run, "abcd", "abcef")
+    folder = tmp_path / "truth"
+    (folder / "e.jsonl").write_text("")
+    (folder / "f.jsonl").write_bytes((folder / "a.jsonl").read_bytes())
+    lines = (folder / "a.jsonl").read_text().splitlines(keepends=True)
+    (folder / "a.jsonl").write_text("".join(one for one in lines if "state" not in one))
+    (folder / ".a.jsonl").write_text("".join(lines))
+    truth = truth_of(spark, tmp_path)
+    assert set(truth.damage()) == {
+        "truth/.a.jsonl is not read: it is of no node whose disk was to be read",
+        "truth/d.jsonl is not read: it is of no node whose disk was to be read",
+        "truth/a.jsonl has no state",
+        "truth/b.jsonl: 4 rows are of another run or node",
+        "truth/b.jsonl has no state",
+        "truth/c.jsonl: 2 malformed lines",
+        "truth/e.jsonl has no row",
+        "truth/f.jsonl: 4 rows are of another run or node",
+        "truth/f.jsonl has no state",
+    }
