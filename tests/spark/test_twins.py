@@ -207,6 +207,8 @@ AGREEMENT_QUICK, AGREEMENT_MANY = range(6), range(400)
 AGREEMENT_BATCH = 50  # of up to 900 rows each: what a driver holds as literals
 
 
+@pytest.mark.slow  # a minute and more where others work: a dozen histories make large plans
+@pytest.mark.timeout(900)
 def test_judges_agree_on_a_few_legal_and_sabotaged_histories(find: Find) -> None:
     assert list(compared(find, AGREEMENT_QUICK)) == []
 
