@@ -47,7 +47,8 @@ def _unsubscribed(tables: Tables) -> DataFrame:
     """
     absences = tables.absences
     answered = F.col("outcome") == "ok"
-    gets = tables.gets.where(answered & F.col("topic").isNotNull()).select(
+    names_it = F.col("topic") != ""  # one of any topic that brought nothing names none
+    gets = tables.gets.where(answered & names_it).select(
         *KEY, "client_id", "topic", one_host(), "invoke_ns", "end_ns"
     )
     away = (F.col("after_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("before_ns"))
