@@ -267,10 +267,18 @@ def future_read(scene: Scene, victim: Victim) -> int:
 
 @plant
 def torn_batch(scene: Scene, victim: Victim) -> int:
-    """Two publications of a producer, one batch of unknown outcome, do not stand side by side."""
-    put = scene.puts[victim.n]
-    id_ = int(put["first_id"])
-    _make_unknown(put)
+    """Two publications of a producer, one batch of unknown outcome, do not stand side by side.
+
+    Another producer's, of unknown outcome too, stands behind the first of them: it changes places
+    with it, for the second may come next.
+    """
+    put, other = scene.puts[victim.n], scene.puts[victim.before]
+    id_ = int(other["first_id"])
+    for one in (put, other):
+        _make_unknown(one)
+    for number, one in ((victim.before, put), (victim.n, other)):
+        for get in scene.everyone_s(number):
+            _deliver(get, one["client_id"], one["counter"])
     put["count"] = 2
     del scene.puts[victim.later]
     return id_
