@@ -128,7 +128,7 @@ def test_history_looks_short_by_the_size_of_its_files(tmp_path: Path) -> None:
     assert not is_short(tmp_path)
 
 
-INTAKE = Intake("run", lines=3, example="p.jsonl: {", unreadable=("one", "two"))
+INTAKE = Intake("run", lines=3, example="p.jsonl: {", holes=("one", "two"))
 
 
 @pytest.fixture
