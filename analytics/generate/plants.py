@@ -183,7 +183,7 @@ def inconsistent_id(scene: Scene, victim: Victim) -> int:
     """A subscriber sees, under an acknowledged id, the PUT of unknown outcome of a stranger."""
     put = scene.puts[victim.n]
     process, client_id = name_of("stranger", victim.place, scene.shape)
-    stranger = {**put, "process": process, "client_id": client_id, "op_id": 2, "counter": 1}
+    stranger = {**put, "process": process, "client_id": client_id, "op_id": 1, "counter": 1}
     _make_unknown(stranger)
     scene.extra.append(stranger)
     _deliver(scene.gets[victim.n, victim.subscriber], client_id, 1)
