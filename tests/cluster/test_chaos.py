@@ -150,6 +150,7 @@ def test_of_two_processes_of_one_client_the_older_is_fenced_and_nothing_is_doubl
     assert found(directory) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(2 * RUN_S_MAX)
 def test_what_a_killed_runner_leaves_is_cleared_away(tmp_path: Path) -> None:
     directory = tmp_path / "run"

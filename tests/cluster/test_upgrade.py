@@ -202,6 +202,7 @@ def test_version_0_1_is_upgraded_node_by_node_and_back_until_the_level_is_raised
     assert nodes.lost_or_doubled() == []
 
 
+@pytest.mark.slow  # the simulator goes through the same rules: test_rules_levels.py
 def test_nothing_newer_is_written_until_all_understand_it_and_who_does_not_is_kept_out(
     fleet: Callable[[Program], Fleet],
 ) -> None:

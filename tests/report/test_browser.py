@@ -34,7 +34,8 @@ DRAWN: Final = (
     ("roles", ".barlayer .point path", 5),
 )
 
-pytestmark = pytest.mark.needs("chromium")
+# A browser starts for each of them: a minute and a half in all, on two processors.
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.slow]
 
 
 @dataclass

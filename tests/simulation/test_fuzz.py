@@ -14,7 +14,7 @@ from tests.simulation.clients import Client, Ledger, check
 from tests.simulation.lab import STEP_S, Lab
 from tests.simulation.network import Weather
 
-SEEDS_QUICK = 8
+SEEDS_QUICK = 3
 SEEDS = 30  # `flotilla-simulate` runs thousands, of more kinds
 CLIENTS = 4
 STORM_S = 12.0  # virtual seconds of faults
