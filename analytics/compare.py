@@ -1,7 +1,7 @@
 """`flotilla-check compare`: two judges, or two versions, over the same runs. Shows what differs.
 
 What lives here: the command, and how a run comes to a judgement. What must not: what a difference
-is (comparing.py).
+is (differences.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from analytics.choice import AUTO, CHOICES, SPARK, TWINS, chosen
-from analytics.comparing import (
+from analytics.differences import (
     REPORT,
     Difference,
     Judgement,

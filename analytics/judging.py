@@ -1,6 +1,6 @@
 """One run, judged for a comparison: by either judge, with all rows, and without a report.
 
-What lives here: what each judge says, in the form of comparing.py. What must not: any rule.
+What lives here: what each judge says, in the form of differences.py. What must not: any rule.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.comparing import Found, Judgement, NoJudgement, identity
+from analytics.differences import Found, Judgement, NoJudgement, identity
 
 if TYPE_CHECKING:  # not at run time: the judge in plain Python does without Spark
     from analytics.load import History

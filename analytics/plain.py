@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from analytics import twins
+from analytics.claims import CLAIMS
 from analytics.liveness import Healing, named, with_healing, with_recovery
 from analytics.report.data import FIELDS
 from analytics.report.facts import facts_of
@@ -36,28 +37,6 @@ from analytics.verdict import (
 from analytics.witnesses import located
 
 REPORT, PAGE = "report.json", "report.html"
-MEANINGS: Final[Mapping[str, str]] = {
-    "lost": "a publication was owed to a subscriber who will never be given it",
-    "duplicate_stored": "a publication stands under two ids",
-    "duplicate_delivered": "a subscriber was handed an id again without having asked for it",
-    "inconsistent_id": "two publications stand under one id",
-    "gap": "an answer begins too high, or jumps",
-    "reordered": "an answer or a producer's publications are out of order",
-    "phantom": "a publication that nobody tried to put",
-    "aborted_read": "a publication all of whose tries failed",
-    "future_read": "a publication was given before anybody put it",
-    "torn_batch": "a batch was not stored as one",
-    "corrupt": "a payload does not check out",
-    "realtime_order": "a publication stands below what was known before it was sent",
-    "stale_read": "an answer is older than what was known before it was asked for",
-    "cursor_regression": "a cursor went back, or skipped",
-    "subscription": "an answer contradicts who was subscribed, or what was asked for",
-    "fencing": "an old epoch succeeded after a newer one had",
-    "term_order": "a term answered after a higher one had",
-    "leaders_per_term": "two nodes led one term",
-    "replica_divergence": "two nodes hold different entries or states",
-    "ack_not_durable": "an acknowledged publication is not on a majority of the disks",
-}
 
 
 def judge(directory: Path) -> str:
@@ -161,7 +140,7 @@ def _result(judgement: twins.Judgement, name: str) -> CheckResult:
     evidence = sorted(judgement.evidence.get(name, ()), key=_order)
     return CheckResult(
         name=name,
-        meaning=MEANINGS[name],
+        meaning=CLAIMS[name].meaning,
         count=len(evidence),
         witnesses=tuple(map(_witness, evidence[:WITNESS_COUNT_MAX])),
         seconds=0.0,  # too short to be worth a number

@@ -52,7 +52,7 @@ def evidence_of(name: str, run: Run) -> list[Evidence]:
 
 
 # What identifies a row, by the column "row" of the table of checks; the rest says how to see it.
-_IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
+IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     "lost": ("topic", "client_id", "id", "producer", "counter", "word"),
     "duplicate_stored": ("topic", "producer", "counter"),
     "duplicate_delivered": ("topic", "client_id", "id"),
@@ -83,7 +83,7 @@ def identity(name: str, row: Evidence) -> tuple[object, ...]:
         "word": (row.detail or "").partition(" ")[0].rstrip(":"),
         "operation": row.operations[-1] if row.operations else None,
     }
-    return tuple(values[column] for column in _IDENTITY[name])
+    return tuple(values[column] for column in IDENTITY[name])
 
 
 def find_all(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analytics.comparing import Difference, Found, Judgement, differences, identity
+from analytics.differences import Difference, Found, Judgement, differences, identity
 from analytics.twins import Evidence, find_all
 from tests.judges.detection import SOURCES
 from tests.judges.history import RAW, History, Row

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from analytics import choice, plain
 from analytics.choice import AUTO, SPARK, TWINS, chosen
 from analytics.cli import main
-from analytics.comparing import ROW
+from analytics.twins.checks import IDENTITY
 from tests.judges.broken_scenes import lost_acknowledged
 from tests.judges.world import legal
 
@@ -226,10 +226,10 @@ def test_every_check_has_what_identifies_its_rows_as_documented() -> None:
     for line in DOCS.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         name = cells[1].split("`")[1] if len(cells) > 3 and "`" in cells[1] else ""
-        if name in ROW:
+        if name in IDENTITY:
             said.setdefault(name, cells[2])
-    assert set(said) == set(ROW)
+    assert set(said) == set(IDENTITY)
     words = {"client_id": "client", "word": "first word of `detail`"}
-    for name, fields in ROW.items():
+    for name, fields in IDENTITY.items():
         for field in fields:
             assert words.get(field, field) in said[name], (name, field)

@@ -205,6 +205,31 @@ def unsub_of_another_host_leaves_no_life(run: Run) -> Expected:
 
 
 @case
+def newer_epoch_on_another_host_does_not_tell_when_an_old_unsub_acted(run: Run) -> Expected:
+    run.hosts = {"twin": "elsewhere"}
+    run.sub("s", "t", epoch=1)
+    run.invoke("s", "unsub", "t", epoch=1)
+    run.sub("s", "t", epoch=2, process="twin")
+    run.get("s", "t", 0, [], epoch=1)
+    run.put("p", "t", 1, "ok", first_id=0, last_id=0)
+    return {}
+
+
+@case
+def what_another_host_saw_taken_was_not_taken_before_a_drain_here(run: Run) -> Expected:
+    run.hosts = {"r": "elsewhere"}
+    run.sub("s", "t")
+    for counter in (1, 2):
+        unknown(run, "p", counter)
+    run.sub("r", "t")
+    run.get("r", "t", 0, [[1, "p", 2, 1]])
+    run.get("s", "t", 0, [])
+    run.drained("s", "t", 0)
+    run.unsub("s", "t")
+    return {}
+
+
+@case
 def tombstone_of_its_topic_is_what_a_drain_is_held_against(run: Run) -> Expected:
     sub = run.sub("s", "t")
     early = put(run, "p", 1, 1)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from analytics.anomalies import CHECKS
-from analytics.comparing import Difference, differences
+from analytics.differences import Difference, differences
 from analytics.judging import by_spark, by_twins
 from analytics.twins import TWINS, find_all
 from tests.judges.agreement import compared, judgement

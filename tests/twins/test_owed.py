@@ -308,3 +308,28 @@ def test_an_unsub_on_another_host_leaves_nothing_sure() -> None:
     run.complete(run.invoke("s", "unsub", "t", process="twin"), "ok")
     put(run, 1, 0)
     assert found(run) == {}
+
+
+def test_a_newer_epoch_on_another_host_does_not_tell_when_an_old_unsub_acted_at_the_latest() -> (
+    None
+):
+    run = Run()
+    run.hosts = {"twin": "elsewhere"}
+    run.sub("s", "t", 0, epoch=1)
+    run.invoke("s", "unsub", "t", epoch=1)
+    run.sub("s", "t", 0, epoch=2, process="twin")
+    run.get("s", "t", 0, [], epoch=1)
+    put(run, 1, 0)
+    assert found(run) == {}
+
+
+def test_what_another_host_saw_taken_was_not_taken_before_a_drain_here(run: Run) -> None:
+    run.hosts = {"r": "elsewhere"}
+    put(run, 1, None)
+    put(run, 2, None)
+    run.sub("r", "t", 0, resumed=False, cursor=0)
+    get(run, 0, [1, "p", 2, 1], client="r")
+    get(run, 0)
+    run.drained("s", "t", 0)
+    run.unsub("s", "t")
+    assert found(run) == {}

@@ -1,7 +1,7 @@
 """Two judgements of the same runs, held against one another: the rows that only one has.
 
-What lives here: what identifies a row (docs/checks.md, the column "row"), runs by their names, and
-the differences. What must not: a judge, or printing (compare.py).
+What lives here: a row's identity as text, runs by their names, and the differences. What must not:
+a judge, or printing (compare.py).
 """
 
 from __future__ import annotations
@@ -13,33 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from analytics.twins.checks import IDENTITY
+
 RUN, REPORT, HISTORY, PARQUET = "run.json", "report.json", "history", "history.parquet"
 WORD, OPERATION = "word", "operation"  # of `detail` the first one, of `operations` the last one
 NOTHING: Final = "-"
 RUNS_MAX: Final = 100_000  # of a directory: more are hardly one experiment's
 
-ROW: Final[Mapping[str, tuple[str, ...]]] = {
-    "lost": ("topic", "client_id", "id", "producer", "counter", WORD),
-    "duplicate_stored": ("topic", "producer", "counter"),
-    "duplicate_delivered": ("topic", "client_id", "id"),
-    "inconsistent_id": ("topic", "id"),
-    "gap": ("topic", "client_id", "id"),
-    "reordered": ("topic", "client_id", "producer", "id"),
-    "phantom": ("topic", "id", "producer", "counter"),
-    "aborted_read": ("topic", "id", "producer", "counter"),
-    "future_read": ("topic", "id", "producer", "counter"),
-    "torn_batch": ("topic", "producer", "counter"),
-    "corrupt": ("topic", "client_id", "id"),
-    "realtime_order": ("topic", "id", "producer", "counter"),
-    "stale_read": ("topic", "client_id", "id", OPERATION),
-    "cursor_regression": ("topic", "client_id", "id", OPERATION),
-    "subscription": ("topic", "client_id", WORD, OPERATION),
-    "fencing": ("topic", "client_id", OPERATION),
-    "term_order": ("id",),
-    "leaders_per_term": ("id",),
-    "replica_divergence": ("id", WORD),
-    "ack_not_durable": ("topic", "producer", "counter"),
-}
 EVERY: Final = ("topic", "client_id", "id", "producer", "counter", WORD, OPERATION)  # of an unknown
 
 Identity = tuple[tuple[str, str], ...]
@@ -88,7 +68,7 @@ def identity(check: str, row: Mapping[str, Any]) -> Identity:
     if operations:
         last = operations[-1]
         values[OPERATION] = f"{last['process']} op {last['op_id']}"
-    named = ((name, values.get(name)) for name in ROW.get(check, EVERY))
+    named = ((name, values.get(name)) for name in IDENTITY.get(check, EVERY))
     return tuple((name, str(value)) for name, value in named if value not in (None, ""))
 
 
