@@ -358,6 +358,15 @@ def take_off(history: History, node: str, topic: str, producer: str, counter: in
     history.truth[node] = kept
 
 
+def hold(
+    history: History, node: str, topic: str, producer: str, counter: int, first_id: int | None
+) -> None:
+    """Put a publication on a node's disk; `first_id` None: in its journal alone."""
+    row = {"run_id": history.run_id, "node": node, "kind": "held", "topic": topic}
+    content = {"first_id": first_id, "producer": producer, "first_counter": counter, "count": 1}
+    history.truth[node].append({**row, **content})
+
+
 @breaks("not-on-disks", "ack_not_durable", "what is acknowledged is on a majority's disks")
 def not_on_disks(history: History, rng: random.Random) -> bool:
     if not history.truth:
@@ -383,9 +392,7 @@ def under_another_id(history: History, rng: random.Random) -> bool:
     topic, producer, counter, id_ = chosen
     for node in history.truth:
         take_off(history, node, topic, producer, counter)
-        row = {"run_id": history.run_id, "node": node, "kind": "held", "topic": topic}
-        content = {"first_id": id_, "producer": producer, "first_counter": counter + 50_000}
-        history.truth[node].append({**row, **content, "count": 1})
+        hold(history, node, topic, producer, counter + 50_000, id_)
     return True
 
 
@@ -400,9 +407,7 @@ def moved_on_disks(history: History, rng: random.Random) -> bool:
     topic, producer, counter, id_ = chosen
     for node in history.truth:
         take_off(history, node, topic, producer, counter)
-        row = {"run_id": history.run_id, "node": node, "kind": "held", "topic": topic}
-        content = {"first_id": id_ + 1_000, "producer": producer, "first_counter": counter}
-        history.truth[node].append({**row, **content, "count": 1})
+        hold(history, node, topic, producer, counter, id_ + 1_000)
     return True
 
 
@@ -413,9 +418,7 @@ def ghost_on_disks(history: History, rng: random.Random) -> bool:
     if topic is None:
         return False
     for node in rng.sample(sorted(history.truth), rng.randint(1, len(history.truth))):
-        row = {"run_id": history.run_id, "node": node, "kind": "held", "topic": topic["topic"]}
-        content = {"first_id": None, "producer": "nobody", "first_counter": 1, "count": 1}
-        history.truth[node].append({**row, **content})
+        hold(history, node, topic["topic"], "nobody", 1, None)
     return True
 
 
