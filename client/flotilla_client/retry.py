@@ -212,7 +212,7 @@ class Exchange:
         self._setbacks = 0
         self._until_ms = 0.0
         self._last_nak: Reply | None = None
-        self._causes: dict[int, str] = {}  # what each endpoint did last
+        self._causes: dict[int, str] = {}  # what each endpoint did last, in the time that it had
 
     def started(self, now_ms: float) -> list[Action]:
         """Begin: the first attempt goes where the leader is believed to be."""
@@ -236,7 +236,10 @@ class Exchange:
 
     def silent(self, now_ms: float, cause: str = "no answer") -> list[Action]:
         """No reply in time, or another cause of the like: the attempt may have happened."""
-        self._causes[self._endpoint] = cause
+        if now_ms < self._deadline_ms:
+            self._causes[self._endpoint] = cause
+        else:  # what the deadline cut off says nothing of an endpoint that has said something
+            self._causes.setdefault(self._endpoint, cause)
         return self._elsewhere(now_ms)
 
     def unsent(self, now_ms: float, cause: str = "no connection") -> list[Action]:

@@ -21,6 +21,7 @@ from tests.cluster.raw_client import Raw, long_frame, memory_mb, request
 from tests.conftest import ClusterFactory
 
 MIB = 1024 * 1024
+PATIENT_MS = 60_000  # for what waits in line on a busy machine
 SHARED_MB = 128  # limits.unfinished_bytes_max
 SLACK_MB = 64  # what the allocator keeps, and what a turn holds
 ANSWERED_BYTES = 100_000  # a reply is on its way, and not the handshake alone
@@ -72,7 +73,9 @@ def test_unfinished_messages_hold_a_bounded_share(victim: Victim) -> None:
         raws = [stack.enter_context(Raw(victim.endpoint)) for _ in range(400)]
         sent = sum(raw.offer(unfinished) for raw in raws)
         victim.serves_others()
-        with Client([victim.endpoint.removeprefix("tcp://")]) as client:
+        # Behind 400 in line, each of which may take half a second of a share (there are 32).
+        endpoint = victim.endpoint.removeprefix("tcp://")
+        with Client([endpoint], deadline_ms=PATIENT_MS) as client:
             assert client.put("t", bytes(MIB)).stored, "large ones have their turn"
         print(sent // MIB, "MiB sent, grown by", victim.grown_mb())
     assert victim.grown_mb() < SHARED_MB + 400 * READ_BYTES // MIB + SLACK_MB
