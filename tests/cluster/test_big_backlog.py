@@ -24,7 +24,9 @@ BACKLOG_MIB = int(os.environ.get("FLOTILLA_TEST_BACKLOG_MIB", "1024"))
 RESIDENT_MIB_MAX = 300
 READY_S_MAX = 5.0
 REJOIN_S_MAX = 180.0
-P99_MS_MAX = 100.0
+PUTS_BEFORE = 500  # measured with all nodes in step: what the copy is compared with
+P99_MS_FREE = 100.0  # that much is always fine: beside other work, both figures are the machine's
+P99_RATIO_MAX = 5.0
 RETRYABLE = {"electing", "uncertain", "not_leader", "overloaded"}
 
 
@@ -92,30 +94,41 @@ def test_a_large_backlog_costs_disk_and_not_memory(local_cluster: ClusterFactory
     print(f"restart to ready {ready_s:.2f} s")
     assert ready_s < READY_S_MAX
 
-    cluster.kill(follower)
-    cluster.wipe(follower)
     latencies: list[float] = []
-    in_step = threading.Event()
+    enough, in_step = threading.Event(), threading.Event()
     writer = threading.Thread(
-        target=put_and_measure, args=(cluster.endpoints()[leader], me, latencies, in_step)
+        target=put_and_measure, args=(cluster.endpoints()[leader], me, latencies, enough, in_step)
     )
     writer.start()
     try:
+        assert enough.wait(60), f"{len(latencies)} PUTs in a minute"
+        cluster.kill(follower)
+        cluster.wipe(follower)
+        before = len(latencies)
         cluster.start(follower)
         rejoin_s = wait_until_in_step(cluster, follower, index, REJOIN_S_MAX)
     finally:
         in_step.set()
         writer.join()
-    p99_ms = statistics.quantiles(latencies, n=100)[98]
-    print(f"wiped and back in {rejoin_s:.1f} s; {len(latencies)} PUTs, p99 {p99_ms:.1f} ms")
-    assert len(latencies) > 100
-    assert p99_ms < P99_MS_MAX
+    usual_ms, p99_ms = p99(latencies[:before]), p99(latencies[before:])
+    print(f"wiped and back in {rejoin_s:.1f} s; {len(latencies) - before} PUTs meanwhile")
+    print(f"p99 {p99_ms:.1f} ms, and {usual_ms:.1f} ms before")
+    assert len(latencies) - before > 100
+    assert p99_ms < max(P99_MS_FREE, P99_RATIO_MAX * usual_ms)
+
+
+def p99(latencies_ms: list[float]) -> float:
+    return statistics.quantiles(latencies_ms, n=100)[98]
 
 
 def put_and_measure(
-    endpoint: str, client_id: str, latencies_ms: list[float], end: threading.Event
+    endpoint: str,
+    client_id: str,
+    latencies_ms: list[float],
+    enough: threading.Event,
+    end: threading.Event,
 ) -> None:
-    """PUT one by one until told to end; only what is acknowledged at once is measured."""
+    """PUT one by one until told to end, and say when there are PUTS_BEFORE; an error costs time."""
     counter = 1
     with ByHand(endpoint) as hand:
         while not end.is_set():
@@ -124,3 +137,5 @@ def put_and_measure(
             if reply["type"] == "ACK":
                 counter += 1
             latencies_ms.append((time.monotonic() - began) * 1000)
+            if len(latencies_ms) == PUTS_BEFORE:
+                enough.set()
