@@ -16,11 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final
 
+from chaos.simulation.lines import Lines, Tracer, merged
 from chaos.simulation.plan import Mode, Plan
 from chaos.simulation.result import LOST, Failure, Result
 from chaos.simulation.run import run
@@ -39,32 +41,48 @@ Work = Callable[[Plan], Result]
 class Recipe:
     """How seeds become runs; picklable, so that workers can have it. None: as the seed says.
 
-    `bug`: the name of the planted bug that is in the code, None for the code as it is.
+    `bug`: the name of the planted bug that is in the code, None for the code as it is. `traces`:
+    whether the product's lines that run are noted.
     """
 
     mode: Mode | None = None
     nodes: int | None = None
     bug: str | None = None
+    traces: bool = False
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of the seed."""
         mode = self.mode or ("live" if seed % LIVE_EVERY == 0 else "safety")
         return plan_for(seed, mode, self.nodes)
 
+    def takes(self, plan: Plan) -> bool:
+        """Return whether a plan of elsewhere is one that this recipe could have made."""
+        return self.mode in (None, plan.mode) and self.nodes in (None, plan.nodes)
+
     def __call__(self, plan: Plan) -> Result:
         """Run the plan."""
-        return run(plan, self.bug)
+        return run(plan, self.bug, tracer=_tracer() if self.traces else None)
+
+
+@cache
+def _tracer() -> Tracer:
+    return Tracer()
 
 
 @dataclass(slots=True)
 class Statistics:
-    """What a campaign has come to so far. `reached`: in how many runs each state was reached."""
+    """What a campaign has come to so far. `reached`: in how many runs each state was reached.
+
+    `features`: in how many runs each was. `lines`: of the product that any run went through.
+    """
 
     runs: int = 0
     simulated_s: float = 0.0
     busy_s: float = 0.0
     events: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
+    features: Counter[str] = field(default_factory=Counter)
+    lines: Lines = field(default_factory=dict)
     failures: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
@@ -74,6 +92,8 @@ class Statistics:
         self.busy_s += result.real_s
         self.events.update(result.events)
         self.reached.update(state for state, count in result.coverage.items() if count)
+        self.features.update(result.features)
+        self.lines = merged(self.lines, result.lines)
         if result.failures:
             self.failures.append(result)
 
@@ -89,6 +109,7 @@ class Statistics:
             "simulated_s_per_busy_s": round(self.simulated_s / (self.busy_s or elapsed_s), 3),
             "events": dict(sorted(self.events.items())),
             "reached": dict(sorted(self.reached.items())),
+            "features": len(self.features),
         }
 
 

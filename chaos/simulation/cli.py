@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -21,6 +24,8 @@ from chaos.console import stdout_console
 from chaos.simulation import determinism, report
 from chaos.simulation.bugs import Bug
 from chaos.simulation.campaign import FAILURES_MAX, JOBS_MAX, Recipe, Statistics, results
+from chaos.simulation.guided import GuidedSearch, Search, load
+from chaos.simulation.lines import modules, ranges
 from chaos.simulation.plan import NODES_MAX, Mode, Plan
 from chaos.simulation.result import LOST, Quarry, Result
 from chaos.simulation.run import PLANTABLE, run
@@ -77,6 +82,13 @@ def _seed_range(context: click.Context, option: click.Parameter, text: str | Non
 @click.option("--without", metavar="RULE", help="The same, by the rule that it breaks.")
 @click.option("--bugs", is_flag=True, help="List the bugs that can be planted.")
 @click.option("--hunt", metavar="NAME", help="Look for this planted bug, or for all of them.")
+@click.option("--guided", is_flag=True, help="Vary the plans whose runs had something new.")
+@click.option(
+    "--corpus",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --guided: run the plans in this file first, and keep there which are worth it.",
+)
+@click.option("--lines", is_flag=True, help="Note which of the product's lines run; slower.")
 @click.option("--check-determinism", is_flag=True, help="Run each seed twice and compare.")
 @click.option("--shrink/--no-shrink", "shrinks", default=True, help="Make failing plans small.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON a run, and one at the end.")
@@ -93,6 +105,9 @@ def command(
     without: str | None,
     bugs: bool,
     hunt: str | None,
+    guided: bool,
+    corpus: Path | None,
+    lines: bool,
     check_determinism: bool,
     shrinks: bool,
     as_json: bool,
@@ -105,8 +120,14 @@ def command(
     asked = [seed is not None, seeds is not None, plan_file is not None, bugs, hunt is not None]
     if sum(asked) != 1:
         raise click.UsageError("one of --seed, --seeds, --plan, --bugs and --hunt is asked for")
-    recipe = Recipe(mode, nodes, _bug_name(bug, without))
-    invocation = Invocation(recipe, shrinks, as_json)
+    if corpus is not None and not guided:
+        raise click.UsageError("--corpus goes with --guided")
+    if (guided or lines) and seeds is None and hunt is None:
+        raise click.UsageError("--guided and --lines go with --seeds or --hunt")
+    if lines and find_spec("coverage") is None:
+        raise click.UsageError("--lines needs the package `coverage`: pip install '.[dev]'")
+    recipe = Recipe(mode, nodes, _bug_name(bug, without), lines)
+    invocation = Invocation(recipe, shrinks, as_json, guided, corpus)
     if bugs:
         code = invocation.list_bugs()
     elif hunt is not None:
@@ -156,8 +177,16 @@ def _plan(recipe: Recipe, seed: int | None, plan_file: Path | None) -> Plan:
 class Invocation:
     """One call of the command. Results go to stdout, progress to stderr."""
 
-    def __init__(self, recipe: Recipe, shrinks: bool, as_json: bool) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        shrinks: bool,
+        as_json: bool,
+        is_guided: bool = False,
+        corpus_file: Path | None = None,
+    ) -> None:
         self._recipe, self._shrinks, self._as_json = recipe, shrinks, as_json
+        self._is_guided, self._corpus_file = is_guided, corpus_file
         self._console = stdout_console()
         self._progress = Console(stderr=True)
 
@@ -178,20 +207,23 @@ class Invocation:
             report.say(self._progress, f"seeds {seeds[0]}..{seeds[-1]}, {jobs} jobs")
         began_s = time.monotonic()
         end_s = None if minutes is None else began_s + 60 * minutes
-        statistics = Statistics()
-        plans = map(self._recipe.plan, _until(iter(seeds), end_s))
+        statistics, search = Statistics(), self._search_of(self._recipe)
+        plans = search.plans(map(self._recipe.plan, iter(seeds)), end_s)
         with (
             closing(results(plans, jobs, self._recipe)) as found,
-            report.progress(self._progress, len(seeds)) as shown,
+            report.progress(self._progress, len(seeds) + len(search.first)) as shown,
         ):
             for result in found:
                 statistics.add(result)
+                search.add(result)
                 shown.took(statistics)
                 if result.failures or self._as_json:
                     self._tell(result, None)
                 if len(statistics.failures) == FAILURES_MAX:
                     break
         self._conclude(statistics, time.monotonic() - began_s)
+        if self._corpus_file is not None and isinstance(search, GuidedSearch):
+            search.corpus.save(self._corpus_file)
         for result in statistics.failures[:SHRUNK_MAX]:
             self._shrink(result)
         return exit_code(statistics.failures) if statistics.runs else EXIT_BROKEN
@@ -250,17 +282,32 @@ class Invocation:
 
     def _search(self, bug: Bug, jobs: int, end_s: float | None) -> Quarry:
         """Run seeds from 1 on until a check that is meant to see the bug does."""
-        recipe = Recipe(bug.mode, self._recipe.nodes or bug.nodes, bug.name)
-        plans = map(recipe.plan, _until(iter(range(1, bug.seeds_max + 1)), end_s))
+        recipe = replace(
+            self._recipe, mode=bug.mode, nodes=self._recipe.nodes or bug.nodes, bug=bug.name
+        )
+        search = self._search_of(recipe)
+        plans = search.plans(map(recipe.plan, range(1, bug.seeds_max + 1)), end_s)
         began_s, others, runs = time.monotonic(), set[str](), 0
-        with closing(results(plans, jobs, recipe)) as found:
+        with closing(results(islice(plans, bug.seeds_max), jobs, recipe)) as found:
             for runs, result in enumerate(found, 1):
+                search.add(result)
                 if checks := tuple(sorted(result.checks & bug.caught_by)):
                     elapsed_s = time.monotonic() - began_s
                     return Quarry(bug.name, result.seed, checks, runs, elapsed_s, frozenset(others))
                 others |= result.checks
         elapsed_s = time.monotonic() - began_s
         return Quarry(bug.name, None, (), runs, elapsed_s, frozenset(others))
+
+    def _search_of(self, recipe: Recipe) -> Search:
+        if not self._is_guided:
+            return Search()
+        try:
+            kept = [] if self._corpus_file is None else load(self._corpus_file)
+        except FileNotFoundError:
+            kept = []
+        except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+            raise click.UsageError(f"{self._corpus_file} holds no plans: {error}") from None
+        return GuidedSearch([plan for plan in kept if recipe.takes(plan)])
 
     def list_bugs(self) -> int:
         """Print the bugs that can be planted; return the exit code."""
@@ -284,15 +331,24 @@ class Invocation:
             report.show_failures(self._console, result, self._again(result.plan, plan_file))
 
     def _again(self, plan: Plan, plan_file: Path | None) -> str:
-        if plan_file is None:
+        if plan_file is None and plan == self._recipe.plan(plan.seed):
             return report.again_by_seed(plan, self._recipe)
+        if plan_file is None:  # no seed leads to it
+            plan_file = _keep(plan, "varied")
         return report.again_by_file(plan_file, self._recipe)
 
     def _conclude(self, statistics: Statistics, elapsed_s: float) -> None:
         if self._as_json:
-            click.echo(json.dumps(statistics.as_dict(elapsed_s)))
+            told = statistics.as_dict(elapsed_s)
+            if self._recipe.traces:
+                told["lines"] = {
+                    m.file: [m.lines, ranges(m.missing)] for m in modules(statistics.lines)
+                }
+            click.echo(json.dumps(told))
         else:
             report.show_statistics(self._console, statistics, elapsed_s)
+            if self._recipe.traces:
+                report.show_lines(self._console, modules(statistics.lines))
 
     def _shrink(self, result: Result) -> None:
         """Make a failing plan small and keep it in PLANS. A run without an end is left alone."""
@@ -306,21 +362,18 @@ class Invocation:
             lambda plan: bool(run(plan, bug).checks & result.checks),
             lambda: time.monotonic() < end_s,
         )
-        PLANS.mkdir(parents=True, exist_ok=True)
-        file = PLANS / f"seed-{result.seed}-{result.plan.mode}.json"
-        file.write_text(shrunk.plan.to_json() + "\n", encoding="utf-8")
+        file = _keep(shrunk.plan, "seed")
         if self._as_json:
             click.echo(json.dumps({"shrunk": json.loads(shrunk.plan.to_json())}))
         else:
             report.show_shrunk(self._console, shrunk, file, self._recipe)
 
 
-def _until(seeds: Iterator[int], end_s: float | None) -> Iterator[int]:
-    """Yield the seeds as long as it is not later than `end_s` on the monotonic clock."""
-    for seed in seeds:
-        if end_s is not None and time.monotonic() >= end_s:
-            return
-        yield seed
+def _keep(plan: Plan, kind: str) -> Path:
+    PLANS.mkdir(parents=True, exist_ok=True)
+    file = PLANS / f"{kind}-{plan.seed}-{plan.mode}.json"
+    file.write_text(plan.to_json() + "\n", encoding="utf-8")
+    return file
 
 
 def exit_code(failures: list[Result]) -> int:

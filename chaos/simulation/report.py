@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
@@ -18,6 +18,7 @@ from rich.table import Table
 
 from chaos.simulation.bugs import Bug
 from chaos.simulation.campaign import Recipe, Statistics
+from chaos.simulation.lines import Module, ranges, total
 from chaos.simulation.plan import Plan
 from chaos.simulation.result import Quarry, Result
 from chaos.simulation.shrink import Shrunk
@@ -102,6 +103,8 @@ def show_statistics(console: Console, statistics: Statistics, elapsed_s: float) 
     if statistics.runs:
         show_counts(console, "events", statistics.events)
         console.print(_reached(statistics))
+        rare = sum(count == 1 for count in statistics.features.values())
+        say(console, f"{len(statistics.features):,} features, {rare:,} of them in one run alone")
 
 
 def show_counts(console: Console, title: str, counts: Mapping[str, int]) -> None:
@@ -115,6 +118,22 @@ def _reached(statistics: Statistics) -> Table:
     for state, count in sorted(statistics.reached.items()):
         table.add_row(state, f"{count:,}", f"{count / statistics.runs:.0%}")
     return table
+
+
+def show_lines(console: Console, found: Sequence[Module]) -> None:
+    """Print how much of each module ran, and which lines never did."""
+    table = Table(box=None, header_style="bold")
+    table.add_column("module", no_wrap=True)
+    table.add_column("lines", justify="right")
+    table.add_column("ran", justify="right")
+    table.add_column("never ran", overflow="fold")
+    for module in found:
+        table.add_row(
+            module.file, f"{module.lines:,}", f"{module.share:.0%}", ranges(module.missing)
+        )
+    every = total(found)
+    table.add_row("all", f"{every.lines:,}", f"{every.share:.0%}", "")
+    console.print(table)
 
 
 def show_run(console: Console, result: Result) -> None:

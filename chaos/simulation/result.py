@@ -32,7 +32,8 @@ class Result:
     """A run's outcome, the same whenever the plan and the code are, but for `real_s`.
 
     `hash`: over all that happened. `events`: how many events of each kind. `coverage`: how often
-    each interesting state was reached. `real_s`: what the run took on this machine.
+    each interesting state was reached. `features`: see features.py. `lines`: of the product that
+    ran, by module, where that was asked for. `real_s`: what the run took on this machine.
     """
 
     plan: Plan
@@ -42,6 +43,8 @@ class Result:
     coverage: Mapping[str, int] = field(default_factory=dict)
     simulated_s: float = 0.0
     real_s: float = 0.0
+    features: frozenset[str] = frozenset()
+    lines: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -61,8 +64,12 @@ class Result:
         return frozenset(failure.check for failure in self.failures)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as JSON types; the plan only when something failed."""
+        """Return the result as JSON types, without features and lines, which are many.
+
+        The plan is there only when something failed.
+        """
         fields = asdict(self) | {"seed": self.seed, "verdict": self.verdict}
+        del fields["features"], fields["lines"]
         if not self.failures:
             del fields["plan"]
         return fields

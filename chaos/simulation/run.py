@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from chaos.simulation.bugs import BUGS, Bug
+from chaos.simulation.features import Features
+from chaos.simulation.lines import Tracer
 from chaos.simulation.plan import Plan
 from chaos.simulation.result import BROKEN, Failure, Result
 from chaos.simulation.stock import CONTROL
@@ -31,20 +33,26 @@ Write = Callable[[str], None]
 
 
 def run(
-    plan: Plan, bug: str | None = None, write: Write | None = None, is_full: bool = False
+    plan: Plan,
+    bug: str | None = None,
+    write: Write | None = None,
+    is_full: bool = False,
+    tracer: Tracer | None = None,
 ) -> Result:
     """Run the plan and return what it came to; at the first failure it is over.
 
-    `bug`: one of PLANTABLE to have in the code. `write`: called with each line of the
-    trace, all of them if `is_full`. An exception of the simulator's own becomes a failure BROKEN.
+    `bug`: one of PLANTABLE to have in the code. `write`: called with each line of the trace, all of
+    them if `is_full`. `tracer`: has the product's lines noted. An exception of the simulator's own
+    becomes a failure BROKEN.
     """
     began_s = time.monotonic()
     with _planted(bug), _without_pauses(), World(plan) as world:
-        counts = Counts()
+        counts, features = Counts(), Features(world)
         world.observers.append(counts)
         if write is not None:
             world.observers.append(Printer(write, lambda: world.now, is_full))
-        failures, coverage = _judged(world)
+        with nullcontext() if tracer is None else tracer.on():
+            failures, coverage = _judged(world)
         return Result(
             plan,
             tuple(failures),
@@ -53,6 +61,8 @@ def run(
             coverage,
             world.now,
             time.monotonic() - began_s,
+            frozenset(features.seen),
+            {} if tracer is None else tracer.lines,
         )
 
 
