@@ -63,7 +63,7 @@ class Claims:
             text = f"{node.name} takes part as {own}, its copy of the store knows it as {admitted}"
             self._invariants.fail("admitted", text)
 
-    def _hear(self, source: str, message: Message) -> None:
+    def _hear(self, source: str, target: str, message: Message) -> None:
         judge = _JUDGES.get(type(message))
         if judge is not None and (source in self._world.nodes or source in self._world.doubles):
             judge(self, self._world.machine(source), message)

@@ -9,7 +9,7 @@ A failure's `check` is one of the names in `CHECKS`, or of analytics.twins.TWINS
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from chaos.simulation.builds import NEXT
@@ -46,6 +46,17 @@ CHECKS: Final[Mapping[str, str]] = {
     "majority": "a member is replaced only while a majority without it holds the log",
     "evicted": "a process that was replaced ends, and no other one says that it was",
     "replaced": "who has the entry that replaces a member hears its old incarnation no more",
+    "answered": "a reply answers a request that came by its way, once, as the log says",
+    "asked": "an entry holds only what somebody asked for",
+    "vote": "who votes, or leads by votes, does so as Raft demands",
+    "append": "who appends leads its term, and says nothing of its log but what is true",
+    "commit": "what is called committed is durable on a majority",
+    "acknowledged": "what is acknowledged was shown, is durable, and is the leader's",
+    "barrier": "a read is served by who leads, as a majority has said since it came",
+    "handover": "who is handed the leadership has all of the log",
+    "snapshot": "a copy is of what was applied",
+    "waits": "who waits for a publication is given it at once",
+    "limit": "no limit is passed",
     "progress": "after the last fault there is a leader, and everybody comes to the end",
 }
 FAILURES_MAX: Final = 20  # one defect breaks many claims; the first few tell
@@ -79,6 +90,8 @@ class Invariants:
         self.majority = world.plan.nodes // 2 + 1
         self.puts: dict[tuple[str, str, int], tuple[int, int]] = {}  # -> index, term
         self.handed: dict[tuple[str, str], int] = {}  # (client_id, topic) -> highest delivered
+        # Hear (index, term, operations) of each entry when it is first applied anywhere, in order.
+        self.on_entry: list[Callable[[int, int, Sequence[Operation]], None]] = []
         self._world = world
         self._leaders: dict[int, str] = {}
         self._entries: dict[int, tuple[int, int]] = {}  # index -> (term, checksum)
@@ -102,6 +115,11 @@ class Invariants:
         told = any((seen.check, seen.text) == (check, text) for seen in self.failures)
         if not told and len(self.failures) < FAILURES_MAX:
             self.failures.append(Failure(check, text, self._world.now))
+
+    def term_of(self, index: int) -> int | None:
+        """Return the term of the entry at `index`, None if nobody was seen to apply it."""
+        known = self._entries.get(index)
+        return None if known is None else known[0]
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -222,9 +240,11 @@ class Invariants:
                 self.fail("prefix", text)
 
     def _first_applied(self, index: int, term: int, payload: bytes) -> None:
+        operations = commands.decode(payload, NEXT.level_max)[1] if payload else ()
+        for hear in self.on_entry:
+            hear(index, term, operations)
         if not payload:
             return
-        operations = commands.decode(payload, NEXT.level_max)[1]
         self._in_order_of_levels(index, payload, operations)
         for operation in operations:
             if isinstance(operation, Put):

@@ -136,7 +136,9 @@ class SimNet:
         self.cut: set[Link] = set()
         self.clogged: dict[Link, float] = {}  # until when
         self.ports: dict[str, Port] = {}
-        self.taps: list[Callable[[str, Message], None]] = []  # hear who says what, on arrival
+        # Hear (from, to, message): on arrival, and when it is sent (to a member).
+        self.taps: list[Callable[[str, str, Message], None]] = []
+        self.send_taps: list[Callable[[str, str, Message], None]] = []
         self.delivered = 0
         self.doubled = 0
         # (who, member, incarnation) -> when it was last heard: for who watches.
@@ -145,6 +147,7 @@ class SimNet:
         self._world = world
         self._doubles: set[str] = set()
         self._connections: dict[Link, Connection] = {}
+        self._closed_s: dict[Link, float] = {}
         self._streams: dict[Link, random.Random] = {}
         self._last_arrival_s: dict[Link, float] = {}
         self._pairs = [(one, other) for one in names for other in names if one < other]
@@ -208,6 +211,11 @@ class SimNet:
         """Return whether both ends believe that they are connected."""
         connection = self._connections.get(_pair(one, other))
         return connection is not None and len(connection.open) == 2
+
+    def closed_s(self, observer: str, name: str) -> float:
+        """Return when a connection of a node's with a member was closed last."""
+        pair = _pair(observer, self._end_of(observer, name))
+        return self._closed_s.get(pair, float("-inf"))
 
     def hello_of(self, observer: str, name: str) -> Hello | None:
         """Return what `observer` was told of `name` on their connection."""
@@ -379,6 +387,7 @@ class SimNet:
         if self._connections.get(connection.pair) is not connection:
             return
         del self._connections[connection.pair]
+        self._closed_s[connection.pair] = self._world.now
         ends, connection.open = sorted(connection.open), set()
         for end in ends:
             port = self.ports.get(end)
@@ -419,6 +428,8 @@ class SimNet:
 
     def send(self, source: str, target: str, message: Message, leaves_s: float) -> None:
         """Take a node's message to a member, which leaves at a time; it may get lost."""
+        for tap in self.send_taps:
+            tap(source, target, message)
         target = self._end_of(source, target)
         connection = self._connections.get(_pair(source, target))
         if connection is not None and source in connection.open:
@@ -475,7 +486,7 @@ class SimNet:
         kind = type(message)
         self._world.note(source, target, kind.__name__, _NUMBERS[kind](message))
         for tap in self.taps:
-            tap(source, message)
+            tap(source, target, message)
         port = self.ports[target]
         port.inbox.append((member_of(source), message))
         port.wake()

@@ -33,7 +33,7 @@ class Reads:
         """Take note that a request leaves its client now."""
         self._floors[request_id] = self._acknowledged_index
 
-    def _answered(self, node: str, frames: Sequence[bytes]) -> None:
+    def _answered(self, node: str, route: str, frames: Sequence[bytes]) -> None:
         """Judge the leader's own answers; of one that it relays, a follower knows nothing.
 
         The client reads the whole of it when it comes; here the header is enough.

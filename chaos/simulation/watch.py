@@ -23,11 +23,15 @@ from chaos.simulation.crowd import Crowd
 from chaos.simulation.invariants import Invariants
 from chaos.simulation.operator import Operator
 from chaos.simulation.promises import Promises
+from chaos.simulation.raft_rules import RaftRules
 from chaos.simulation.reads import Reads
+from chaos.simulation.reference import Reference
+from chaos.simulation.replies import Replies
 from chaos.simulation.result import Failure
 from chaos.simulation.scripts import Role
 from chaos.simulation.sockets import Sockets
 from chaos.simulation.world import World
+from cluster.store import Limits
 from flotilla_client import FlotillaError, Operation, Outcome
 from flotilla_client.protocol import Reply, Request
 from flotilla_client.reading import Delivery
@@ -54,6 +58,9 @@ class Attached:
         self._invariants = Invariants(world)
         self._claims = Claims(world, self._invariants)
         self._reads = Reads(world, self._invariants)
+        self._reference = Reference(Limits())
+        self._rules = RaftRules(world, self._invariants)
+        self._replies = Replies(world, self._invariants, self._reference, self._rules.served)
         self._promises = Promises(
             self._invariants, self._reads, leavers, lambda: world.net.doubled > 0
         )

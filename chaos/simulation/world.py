@@ -68,7 +68,8 @@ class World:
     """One run. Use as a context: the nodes' files are removed at its end.
 
     `now`: virtual seconds since the start. `observers` hear of every event, as (kind, fields);
-    `watchers` of every turn's end, `reply_taps` of every answer when a node gives it. `actions`:
+    `watchers` of every turn's end, `request_taps` of what reaches a node, `reply_taps` of every
+    answer when a node gives it. `actions`:
     what a plan may name; whoever adds clients adds theirs. `clients`: route -> where replies to it
     go. `failures`: processes that ended by themselves, with why.
     """
@@ -79,7 +80,9 @@ class World:
         self.observers: list[Observer] = []
         self.watchers: list[Callable[[SimNode], None]] = []
         self.failures: list[tuple[str, Exception]] = []
-        self.reply_taps: list[Callable[[str, list[bytes]], None]] = []
+        # Hear (node, way, frames) of each request that reaches a process, and of each answer.
+        self.request_taps: list[Callable[[SimNode, str, list[bytes]], None]] = []
+        self.reply_taps: list[Callable[[str, str, list[bytes]], None]] = []
         self.clients: dict[str, Callable[[str, list[bytes]], None]] = {}
         self.events = 0
         self.active: SimNode | None = None  # whose code runs, or ran last
@@ -197,13 +200,20 @@ class World:
         """
         target = self.nodes[node]
         source = route.partition("/")[0]
-        self.net.carry(source, node, self.now, lambda: target.take_request(route.encode(), frames))
+
+        def arrive() -> None:
+            if target.up:
+                for tap in self.request_taps:
+                    tap(target, route, frames)
+            target.take_request(route.encode(), frames)
+
+        self.net.carry(source, node, self.now, arrive)
 
     def reply(self, node: str, route: bytes, frames: list[bytes], leaves_s: float) -> None:
         """Carry a node's reply to a client, if its socket is still open (in `clients`)."""
-        for tap in self.reply_taps:
-            tap(node, frames)
         name = route.decode()
+        for tap in self.reply_taps:
+            tap(node, name, frames)
 
         def arrive() -> None:
             take = self.clients.get(name)
@@ -218,6 +228,11 @@ class World:
     def machine(self, name: str) -> SimNode:
         """Return a machine by its name, a member's own or its double's."""
         return self.nodes.get(name) or self.doubles[name]
+
+    def machine_is_up(self, name: str) -> bool:
+        """Return whether a process runs on a machine, which may be gone."""
+        found = self.nodes.get(name) or self.doubles.get(name)
+        return found is not None and found.up
 
     def machines(self) -> list[SimNode]:
         """Return all machines, those of doubles last."""

@@ -51,7 +51,7 @@ class Scene:
     def answer(self, request_id: str, by: str = "a", kind: str = ACK, node: str = "a") -> None:
         body = {"error": "electing"} if kind == NAK else {}
         for tap in self.world.reply_taps:
-            tap(node, encode_reply(Reply(kind, request_id, by, by, 1, body)))
+            tap(node, "way", encode_reply(Reply(kind, request_id, by, by, 1, body)))
 
     def deny(self, code: str, sequence: int = 7, **body: Any) -> None:
         request = Request(SUB, "one.1", "t", "me", 1, {"sequence": sequence})
