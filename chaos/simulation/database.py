@@ -1,68 +1,72 @@
-"""What a simulated disk does to a node's real SQLite: no room, a checkpoint that is cut short.
+"""What a simulated disk does to a node's real SQLite and to the files beside it.
 
-What lives here: the seams in sqlite3, cluster.tables and cluster.snapshots while a world runs. What
-must not: what of the files is durable (disk.py), when a disk is full or a process ends (world.py).
-
-SQLite itself is on a memory filesystem that never fills, so where it would be told ENOSPC the
-product is told what SQLite makes of it.
+What lives here: the seams in sqlite3, os, cluster.tables and cluster.snapshots while a world runs.
+What must not: what of the files is durable (stored.py), how SQLite is heard (vfs.py), when a disk
+is full or a process ends (world.py).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
-from urllib.parse import quote
 
-from cluster import snapshots, tables, upkeep
+from chaos.simulation import vfs
+from cluster import snapshots, upkeep
 from cluster.files import DISK
 
 if TYPE_CHECKING:
     from chaos.simulation.node import SimNode
+    from chaos.simulation.stored import StoredFiles
 
 SPARE_BYTES: Final = 8 * 1024  # a simulated store is so small that it would never shrink
-GROWS_SHARE: Final = 0.5  # of checkpoints need room: the others write over old pages alone
 
 Active = Callable[[], "SimNode | None"]
+Find = Callable[[str], "StoredFiles | None"]
 
-_connect: Final[Callable[..., sqlite3.Connection]] = sqlite3.connect
-_commit: Final = tables.Database.commit
-_checkpoint: Final = tables.checkpoint
+_rename: Final = os.rename
+_unlink: Final = os.unlink
 _make_copy: Final = snapshots.make_copy
 _write: Final = snapshots.Download.write
 _verify: Final = snapshots.Download.verify
 
 
 @contextmanager
-def seated(active: Active, rng: random.Random) -> Iterator[None]:
-    """Have the stores' files, of all nodes, on the disk of whoever is `active` at the time.
+def seated(active: Active, find: Find) -> Iterator[None]:
+    """Have real files on simulated disks: `find(directory)` says whose a directory's are.
 
-    Pauses between the steps of a copy are left out: virtual time does not pass in them.
+    `active`: whose code runs. Pauses between the steps of a copy are the world's.
     """
-    assert "fsync_directory" not in vars(DISK), "one world at a time"
-    seats = _Seats(active, rng)
+    assert "free_bytes" not in vars(DISK), "one world at a time"
+    seats = _Seats(active, find)
     with (
-        patch.object(sqlite3, "connect", _connect_alone),
-        patch.object(DISK, "fsync_directory", seats.sync_directory),
-        patch.object(tables.Database, "commit", lambda database: seats.commit(database)),
-        patch.object(tables, "checkpoint", seats.checkpoint),
+        patch.object(sqlite3, "connect", vfs.connect),
+        patch.object(vfs.LAYER, "find", seats.owner),
+        patch.object(vfs.LAYER, "current", seats.current),
+        patch.object(os, "fsync", seats.sync),
+        patch.object(os, "fdatasync", seats.sync),
+        patch.object(os, "rename", seats.rename),
+        patch.object(os, "replace", seats.rename),
+        patch.object(os, "unlink", seats.unlink),
+        patch.object(os, "remove", seats.unlink),
+        patch.object(os, "posix_fadvise", seats.forget),
+        patch.object(DISK, "free_bytes", seats.free_bytes),
         patch.object(upkeep, "SPARE_BYTES", SPARE_BYTES),
         patch.object(snapshots, "make_copy", seats.make_copy),
         patch.object(snapshots.Download, "write", lambda copy, chunk: seats.write(copy, chunk)),
-        patch.object(snapshots.Download, "verify", lambda copy: _verify(copy, _no_pause)),
+        patch.object(snapshots.Download, "verify", lambda copy: _verify(copy, seats.pause)),
     ):
         yield
 
 
 class _Seats:
-    def __init__(self, active: Active, rng: random.Random) -> None:
-        self._active, self._rng = active, rng
+    def __init__(self, active: Active, find: Find) -> None:
+        self._active, self._find = active, find
 
     @property
     def _node(self) -> SimNode:
@@ -70,52 +74,65 @@ class _Seats:
         assert node is not None, "no node's code runs"
         return node
 
-    def sync_directory(self, directory: Path) -> None:
-        """A process may end before the store's directory is synced."""
-        self._node.disk.operate("store")
+    def owner(self, path: str) -> StoredFiles | None:
+        """Return what knows the file, None if it is on no simulated disk."""
+        return self._find(os.path.dirname(path))
 
-    def commit(self, database: tables.Database) -> None:
-        """Commit, which makes the WAL longer."""
-        if self._node.disk.full:
-            raise _full()
-        _commit(database)
+    def current(self) -> StoredFiles | None:
+        """Return the files of whose code runs."""
+        node = self._active()
+        return None if node is None else node.image
 
-    def checkpoint(self, path: Path) -> int:
-        """Move the WAL into the database, which may make that longer."""
-        node = self._node
-        if node.disk.full and self._rng.random() < GROWS_SHARE:
-            raise _full()
-        node.image.checkpointing = True
-        return _checkpoint(path)
+    def sync(self, descriptor: int) -> None:
+        """Take the place of `os.fsync`, of a file or a directory."""
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        files, own = self.owner(path), self._find(path)
+        if files is not None:
+            files.syncing(path)
+        elif own is not None:
+            own.sync_names()
+        else:
+            node = self._active()
+            if node is not None and path == str(node.image.directory.parent):
+                node.image.sync_own_name()
+
+    def forget(self, descriptor: int, offset: int, size: int, advice: int) -> None:
+        """Take the place of `os.posix_fadvise`, which is only asked to forget."""
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        files = self.owner(path)
+        assert files is not None and advice == os.POSIX_FADV_DONTNEED, (path, advice)
+        files.forget_cached(path)
+
+    def rename(self, old: str | Path, new: str | Path) -> None:
+        """Take the place of `os.rename` and `os.replace`."""
+        files = self.owner(str(old))
+        if files is None:
+            _rename(old, new)
+        else:
+            files.rename(str(old), str(new))
+
+    def unlink(self, path: str | Path, *, dir_fd: int | None = None) -> None:
+        """Take the place of `os.unlink`."""
+        files = self.owner(str(path)) if dir_fd is None else None
+        if files is None or not os.path.lexists(path):
+            _unlink(path, dir_fd=dir_fd)
+        else:
+            files.unlink(str(path))
+
+    def free_bytes(self, directory: Path) -> int:
+        """Take the place of `DISK.free_bytes`."""
+        return self._node.disk.free_bytes(directory)
+
+    def pause(self, seconds: float) -> None:
+        """Let turns run between the steps of a copy."""
+        self._node.image.operate("store_pause")
 
     def make_copy(self, database: Path, path: Path) -> snapshots.SnapshotInfo:
-        """Make a copy, which takes as much room as the database."""
-        if self._node.disk.full:
-            raise _full()
-        return _make_copy(database, path, _no_pause)
+        """Make a copy, with pauses."""
+        return _make_copy(database, path, self.pause)
 
     def write(self, copy: snapshots.Download, chunk: Any) -> None:
-        """Store a piece of a copy."""
+        """Store a piece of a copy, if it has room."""
         if self._node.disk.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "injected into a copy")
         _write(copy, chunk)
-
-
-def _connect_alone(database: str | Path, uri: bool = False, **options: Any) -> sqlite3.Connection:
-    """Open a database that no other process has: the WAL's index is in memory, locks are kept.
-
-    The files and what is written to them are the same; a third of the system calls are left.
-    """
-    if uri or database == ":memory:":
-        return _connect(database, uri=uri, **options)
-    return _connect(f"file:{quote(str(database))}?vfs=unix-excl", uri=True, **options)
-
-
-def _full() -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError("database or disk is full")
-    error.sqlite_errorcode = sqlite3.SQLITE_FULL
-    return error
-
-
-def _no_pause(seconds: float) -> None:
-    """Go on at once."""

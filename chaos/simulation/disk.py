@@ -1,8 +1,9 @@
 """A node's disk in memory: it forgets what was not synced, and fails when told to.
 
-What lives here: the files under the journal's and the identity's seam (cluster/files.py), and what
-of the store's database survives a power loss. What must not: when faults happen (world.py), and any
-knowledge of what is in the files. docs/decisions/0005-simulated-disk.md has the reasoning.
+What lives here: the files under the journal's and the identity's seam (cluster/files.py), and when
+an operation fails or is the process's last. What must not: when faults happen (world.py), the
+store's files (stored.py), and any knowledge of what is in files.
+docs/decisions/0005-simulated-disk.md has the reasoning.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,9 @@ from cluster.files import Files
 
 PAGE_BYTES: Final = 512  # what a disk writes as a whole
 CAPACITY_BYTES: Final = 1 << 40  # no run fills it but by `fill`
+# What a sync is of: a file of the journal or the identity, a directory of theirs, a file of the
+# store, its directory.
+SYNCS: Final = ("fdatasync", "fsync_directory", "store_sync", "store")
 KEEPS: Final = ("lost", "torn", "pages", "all")  # what may become of unsynced bytes
 
 
@@ -38,6 +41,8 @@ class Inode:
     `before`: the content before a truncation that is not durable yet, which a power loss may undo.
     `intact`: of a damaged file, what it would be without the damage; `is_readable`: False once the
     disk can't read it back. Both are for `synced`: what was promised does not shrink by a fault.
+    `dropped`: from where to where a failed sync has lost the bytes: they are read from the cache
+    until that forgets them, and no later sync writes them.
     """
 
     data: bytearray
@@ -46,13 +51,41 @@ class Inode:
     intact: bytearray | None = None
     intact_durable_bytes: int = 0
     is_readable: bool = True
+    dropped: tuple[int, int] | None = None
 
     @property
     def synced(self) -> bytes:
-        """What the process was told is durable, whatever a fault has made of it since."""
+        """What the process was told is durable, whatever a fault has made of it since.
+
+        But for what a failed sync has dropped: that it was told of.
+        """
         if self.intact is not None:
-            return bytes(self.intact[: self.intact_durable_bytes])
-        return bytes(self.data[: self.durable_bytes])
+            return self._without_dropped(self.intact[: self.intact_durable_bytes])
+        return self._without_dropped(self.data[: self.durable_bytes])
+
+    def _without_dropped(self, data: bytearray) -> bytes:
+        if self.dropped is None:
+            return bytes(data)
+        begin, end = self.dropped
+        if end >= len(data):
+            return bytes(data[:begin])
+        return bytes(data[:begin]) + bytes(end - begin) + bytes(data[end:])
+
+    def fail(self) -> None:
+        """Drop what a sync should have written; the cache calls it clean."""
+        begin = self.durable_bytes if self.dropped is None else self.dropped[0]
+        if len(self.data) > begin:
+            self.dropped = (begin, len(self.data))
+        self.sync()
+
+    def forget(self) -> None:
+        """Read from now on what is on the platter, and no more from the cache."""
+        self.data = bytearray(self._without_dropped(self.data))
+        self.durable_bytes = min(self.durable_bytes, len(self.data))
+        if self.intact is not None:
+            self.intact = bytearray(self._without_dropped(self.intact))
+            self.intact_durable_bytes = min(self.intact_durable_bytes, len(self.intact))
+        self.dropped = None
 
     def spare(self) -> None:
         """Remember the content before a damage."""
@@ -77,12 +110,16 @@ class Inode:
             self.before = bytes(self.data[: self.durable_bytes])
         del self.data[size:]
         self.durable_bytes = min(size, self.durable_bytes)
+        if self.dropped is not None:
+            begin, end = self.dropped
+            self.dropped = (begin, min(end, size)) if size > begin else None
         if self.intact is not None:
             del self.intact[size:]
             self.intact_durable_bytes = min(size, self.intact_durable_bytes)
 
     def lose_unsynced(self, keep: str, rng: random.Random) -> None:
         """Have the power go; what is left is durable."""
+        self.forget()
         self.data = bytearray(self.survives(keep, rng))
         self.durable_bytes, self.before = len(self.data), None
         if self.intact is not None:
@@ -117,13 +154,21 @@ class SimDisk(Files):
 
     `on_sync()` is called for each fdatasync and fsync of a directory (it takes time); it is the
     machine's. Names are durable once their directory is synced; until then each change of them may
-    be lost alone.
+    be lost alone. `on_full` is called when it becomes full, and when it has room again. `rng`
+    decides how much of a process's last write is done.
     """
 
-    def __init__(self, on_sync: Callable[[], None]) -> None:
-        self.full = self.low = False  # nothing fits any more; little does
-        self.syncs_fail_in: int | None = None  # fdatasyncs until one reports EIO
-        self.on_sync = on_sync
+    def __init__(
+        self,
+        on_sync: Callable[[], None],
+        on_full: Callable[[bool], None] = lambda full: None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.low = False  # little fits any more
+        self.on_sync, self.on_full = on_sync, on_full
+        self._full = self._has_ended = False
+        self._fails_kind, self._fails_in = "", 0
+        self._rng = rng or random.Random(0)
         self.lost_power = False
         self.failure: DiskFailed | None = None
         self._crash_kind, self._crash_in = "", 0
@@ -145,6 +190,22 @@ class SimDisk(Files):
 
     # --- faults -------------------------------------------------------------------------------
 
+    @property
+    def full(self) -> bool:
+        """True while nothing fits any more."""
+        return self._full
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        if full != self._full:
+            self._full = full
+            self.on_full(full)
+
+    def fail_sync(self, kind: str, count: int) -> None:
+        """Have the `count`-th sync of a kind from now report EIO, once (SYNCS; "any": all)."""
+        assert count >= 1 and kind in (*SYNCS, "any"), (kind, count)
+        self._fails_kind, self._fails_in = kind, count
+
     def crash_in(self, kind: str, count: int) -> None:
         """Have the process end before the `count`-th operation of a kind from now ("any": all)."""
         assert count >= 1, count
@@ -163,21 +224,31 @@ class SimDisk(Files):
         raise self.failure from error
 
     def operate(self, kind: str) -> None:
-        """Take note that an operation begins: it may be the one before which the process ends."""
-        if self._crash_in and self._crash_kind in (kind, "any"):
+        """Take note that an operation begins: it may be the one before which the process ends.
+
+        Raises OSError if it fails.
+        """
+        group = kind.partition("_")[0] if kind.startswith("store_") else kind
+        if self._crash_in and self._crash_kind in (kind, group, "any"):
             self._crash_in -= 1
             self.lost_power = self.lost_power or not self._crash_in
         self.check()
+        if self._full and kind in ("write", "store_grow"):
+            raise OSError(errno.ENOSPC, "injected into a write")
+        if self._fails_in and kind in SYNCS and self._fails_kind in (kind, "any"):
+            self._fails_in -= 1
+            if not self._fails_in:
+                raise OSError(errno.EIO, f"injected into {kind}")
 
     def restart(self) -> None:
         """Forget what the ended process had open; the disk works again."""
         self._open.clear()
-        self.lost_power, self.failure = False, None
+        self.lost_power, self.failure, self._has_ended = False, None, False
         self.calm()
 
     def calm(self) -> None:
         """Call off what was to happen."""
-        self._crash_in, self.syncs_fail_in = 0, None
+        self._crash_in = self._fails_in = 0
 
     def lose_unsynced(self, keep: str, rng: random.Random) -> None:
         """Have the power go: `keep` says what may be left of unsynced bytes and names."""
@@ -191,6 +262,7 @@ class SimDisk(Files):
             if inode in self._dirty:
                 inode.lose_unsynced(keep, rng)
             else:
+                inode.forget()
                 inode.sync()  # its name alone was not
         self._dirty.clear()
 
@@ -238,13 +310,20 @@ class SimDisk(Files):
         return self._fd
 
     def write(self, fd: int, data: bytearray) -> int:  # type: ignore[override]
-        self.operate("write")
-        if self.full:
-            raise OSError(errno.ENOSPC, "injected into write")
+        try:
+            self.operate("write")
+        except PowerLoss:
+            if not self._has_ended:  # a write that is cut short leaves some of its records
+                self._has_ended = True
+                self._grow(fd, data[: self._rng.randint(0, len(data))])
+            raise
+        self._grow(fd, data)
+        return len(data)
+
+    def _grow(self, fd: int, data: bytes | bytearray) -> None:
         inode = self._open[fd][1]
         inode.grow(data)
         self._dirty.add(inode)
-        return len(data)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         self.check()
@@ -252,15 +331,20 @@ class SimDisk(Files):
         return self._readable(path, inode)[offset : offset + size]
 
     def fdatasync(self, fd: int) -> None:  # type: ignore[override]
-        self.operate("fdatasync")
         inode = self._open[fd][1]
-        if self.syncs_fail_in is not None:
-            self.syncs_fail_in -= 1
-            if self.syncs_fail_in <= 0:
-                raise OSError(errno.EIO, "injected into fdatasync")
+        try:
+            self.operate("fdatasync")
+        except OSError:
+            inode.fail()
+            self._dirty.discard(inode)
+            raise
         self.on_sync()
         inode.sync()
         self._dirty.discard(inode)
+
+    def forget_cached(self, fd: int) -> None:
+        self.fdatasync(fd)
+        self._open[fd][1].forget()
 
     def truncate(self, fd: int, size: int) -> None:
         self.operate("truncate")
@@ -323,107 +407,3 @@ def _change(
         inode = names.pop(path, None) or written.get(new)
         if inode is not None:
             names[new] = inode
-
-
-class StoreImage:
-    """What of a node's SQLite database is on the platter: the file as last synced, and a WAL.
-
-    The database file changes only in a checkpoint, which ends in its fsync; so a copy of it taken
-    after each is what is durable. Of the WAL everything may be, down to what the last checkpoint
-    had synced of it: SQLite's own checksums decide how much of a cut one counts.
-    """
-
-    def __init__(self, database: Path) -> None:
-        self._database = database
-        self._wal = database.with_name(f"{database.name}-wal")
-        self._data: bytes | None = None
-        self._wal_head, self._wal_bytes = b"", 0
-        self.checkpointing = False  # from its beginning until what it has done is durable
-
-    def wipe(self) -> None:
-        """Remove everything."""
-        shutil.rmtree(self._database.parent, ignore_errors=True)
-        self._data, self._wal_head, self._wal_bytes = None, b"", 0
-        self.checkpointing = False
-
-    def take(self) -> None:
-        """Take note that the database as it stands is durable."""
-        self.checkpointing = False
-        if self._database.exists():
-            self._data = self._database.read_bytes()
-            self._wal_head, self._wal_bytes = self._read_wal_head(), _size(self._wal)
-
-    def take_after_job(self) -> None:
-        """Take note of what a worker's job has made durable: nothing unless it was a checkpoint."""
-        if self.checkpointing:
-            self.take()
-
-    def keep_through(self, close: Callable[[], None]) -> None:
-        """Close the database as a killed process does: without the checkpoint of a real close."""
-        if not self._database.exists():
-            close()
-            return
-        data, kept = self._database.read_bytes(), self._wal.with_name("kept-wal")
-        if self._wal.exists():
-            os.link(self._wal, kept)  # the checkpoint reads it, and removes the name alone
-        close()
-        self._restore(data)
-        if kept.exists():
-            kept.rename(self._wal)
-
-    def lose_unsynced(self, keep: str, rng: random.Random) -> None:
-        """Put the database back to what a power loss leaves; no process may have it open."""
-        checkpointing, self.checkpointing = self.checkpointing, False
-        if checkpointing and rng.random() < 0.5:
-            self._tear(rng)
-            return
-        written = _size(self._wal)
-        same = self._read_wal_head() == self._wal_head
-        durable = min(self._wal_bytes, written) if same else 0
-        sizes = {"lost": durable, "all": written}
-        self._restore(self._data)
-        if written:
-            os.truncate(self._wal, sizes[keep] if keep in sizes else rng.randint(durable, written))
-
-    def _tear(self, rng: random.Random) -> None:
-        """Have the power go while a checkpoint writes to the database: any of its pages is new.
-
-        It has synced the WAL before, all of it.
-        """
-        old, new = self._data or b"", self._database.read_bytes()
-        torn = bytearray()
-        for at in range(0, len(new), PAGE_BYTES):
-            page = (old if rng.random() < 0.5 else new)[at : at + PAGE_BYTES]
-            torn += page.ljust(min(PAGE_BYTES, len(new) - at), b"\0")
-        self._restore(bytes(torn))
-
-    def damage(self, rng: random.Random) -> str:
-        """Flip a bit of the database's file, durably; return what was done."""
-        if self._data is None or not self._database.exists():
-            return ""
-        at = rng.randrange(min(len(self._data), _size(self._database)))
-        bit = 1 << rng.randrange(8)
-        self._data = self._data[:at] + bytes([self._data[at] ^ bit]) + self._data[at + 1 :]
-        with self._database.open("r+b") as file:
-            byte = os.pread(file.fileno(), 1, at)[0]
-            os.pwrite(file.fileno(), bytes([byte ^ bit]), at)
-        return f"{self._database.name} flipped at {at}"
-
-    def _read_wal_head(self) -> bytes:
-        if not self._wal.exists():
-            return b""
-        with self._wal.open("rb") as file:
-            return file.read(_WAL_HEAD_BYTES)
-
-    def _restore(self, data: bytes | None) -> None:
-        self._database.with_name(f"{self._database.name}-shm").unlink(missing_ok=True)
-        self._database.unlink(missing_ok=True)
-        if data is not None:
-            self._database.write_bytes(data)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-_WAL_HEAD_BYTES: Final = 32  # with the salts, which change when a WAL is begun anew

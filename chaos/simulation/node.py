@@ -9,10 +9,7 @@ Turns are driven by events: one when something has come, one when the node would
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +17,10 @@ from uuid import UUID
 from zlib import crc32
 
 from chaos.simulation.builds import as_written_by
-from chaos.simulation.disk import SimDisk, StoreImage
+from chaos.simulation.disk import SimDisk
+from chaos.simulation.jobs import SimWorker
 from chaos.simulation.network import Port, SimPeers, member_of
+from chaos.simulation.stored import StoredFiles
 from cluster import commands, tables
 from cluster.broker import BrokerLimits
 from cluster.core import Timing
@@ -43,72 +42,7 @@ STOPPING_S_MAX: Final = 5.0  # as the product's loop, which imports sockets
 SHARE_S_MAX: Final = 10.0  # no share of a turn is longer
 DUE_S: Final = 1e-4  # behind a deadline: the core acts strictly after it
 DUE_S_MIN: Final = 0.02  # as often as the real loop: who asks for votes is always due
-_MADE_DURABLE: Final = ("founded", "readmitted", "snapshot_installed")
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """A worker's job and where its outcome goes."""
-
-    run: Callable[[], Any]
-    done: Callable[[Any], None]
-    failed: Callable[[Exception], None]
-
-
-class SimWorker:
-    """Does one job after the other, each in some virtual time; results come between turns."""
-
-    def __init__(self, node: SimNode) -> None:
-        self._node = node
-        self._jobs: deque[Job] = deque()
-        self._results: deque[Callable[[], None]] = deque()  # of the job under way
-        self._finished: deque[Callable[[], None]] = deque()
-
-    def submit(
-        self,
-        job: Callable[[], Any],
-        done: Callable[[Any], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        """Queue a job; see catchup.Worker."""
-        self._jobs.append(Job(job, done, failed))
-        if len(self._jobs) == 1:
-            self._begin()
-
-    def _begin(self) -> None:
-        node, life, rng = self._node, self._node.life, self._node.world.stream("jobs")
-        duration_s = node.world.knob("job_ms") * rng.uniform(0.1, 2) / 1000
-        # What it does, it does at one moment of its time; a crash may come before or after.
-        node.world.after(duration_s * rng.random(), lambda: node.during(life, self._work))
-        node.world.after(duration_s, lambda: node.during(life, self._finish))
-
-    def _work(self) -> None:
-        job = self._jobs[0]
-        try:
-            result = job.run()
-        except (OSError, sqlite3.Error) as error:
-            expected = error
-            self._results.append(lambda: job.failed(expected))
-        else:
-            self._results.append(lambda: job.done(result))
-        self._node.image.take_after_job()
-
-    def _finish(self) -> None:
-        self._finished.append(self._results.popleft())
-        self._jobs.popleft()
-        if self._jobs:
-            self._begin()
-        self._node.wake()
-
-    def deliver(self) -> None:
-        """Call back for every finished job."""
-        while self._finished:
-            self._finished.popleft()()
-
-    @property
-    def idle(self) -> bool:
-        """True when no job is under way."""
-        return not self._jobs and not self._finished
+WAIT_S: Final = 0.001  # for a lock that a job has
 
 
 class WitnessedReplica(Replica):
@@ -164,8 +98,9 @@ class SimNode:
         self.life = 0
         self.slow_sync_ms = 0.0
         self.directory = directory
-        self.disk = SimDisk(self._on_sync)
-        self.image = StoreImage(directory / "store" / "store.db")
+        self.image = StoredFiles(directory / "store", self._store_operates)
+        self.disk = SimDisk(self._on_sync, self.image.fill, world.stream(f"disk {name}"))
+        world.files[str(self.image.directory)] = self.image
         self.clock_rate = 1.0
         self._clock_base = (0.0, CLOCK_START_S * (1 + world.stream(f"clock {name}").random()))
         self._requests: list[tuple[bytes, list[bytes]]] = []
@@ -215,6 +150,23 @@ class SimNode:
     def _on_sync(self) -> None:
         self._elapsed_s += (self.world.knob("fsync_ms") + self.slow_sync_ms) / 1000
 
+    def _store_operates(self, kind: str) -> None:
+        """See `StoredFiles`: by the loop, which it takes time, or by a job, which turns overtake.
+
+        A loop that waits for a lock lets the job go on that may have it.
+        """
+        worker = self._worker
+        if worker.is_stepping:
+            worker.pause(kind)
+        elif kind == "store_wait":
+            self._elapsed_s += WAIT_S
+            if worker.is_under_way:
+                worker.step()
+        elif kind in ("store", "store_sync"):
+            self._on_sync()
+        if kind not in ("store_synced", "store_pause", "store_wait"):
+            self.disk.operate(kind)
+
     # --- the life of a process ----------------------------------------------------------------
 
     @property
@@ -262,7 +214,6 @@ class SimNode:
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event
         )
         peers.update_hello(replica.hello())
-        self.image.take()
         self.wake()
 
     def _room_bytes(self) -> int:
@@ -326,7 +277,7 @@ class SimNode:
             "node_failed",
             node=self.name,
             error=type(error).__name__,
-            reason=str(error).replace(str(self.directory), self.name),
+            reason=self._without_place(str(error)),
             level_max=self.build.level_max,
             disk_faults=list(self.disk_faults),
         )
@@ -351,8 +302,11 @@ class SimNode:
         if replica is not None:
             replica._fetch.abandon()
             store = getattr(replica, "store", None)
+            self.world.active, self.image.sealed = self, True
+            self._worker.abandon()
             if store is not None:
-                self.image.keep_through(store.close)
+                store.close()
+            self.image.sealed = False
 
     def lose_power(self, keep: str) -> None:
         """End the machine: what was written and not synced may be lost; its clock begins anew."""
@@ -376,7 +330,7 @@ class SimNode:
         assert not self.up, f"{self.name} is running"
         assert not other.up, f"{other.name} is running"
         self.directory, self.disk, self.image = other.directory, other.disk, other.image
-        self.disk.on_sync = self._on_sync
+        self.disk.on_sync, self.image.operate = self._on_sync, self._store_operates
         self.durable_index = other.durable_index
         self.disk_faults.clear()
 
@@ -384,7 +338,7 @@ class SimNode:
         """Take a copy of all files of another machine, whose process runs on."""
         self.disk.hold_copy(other.disk, other.directory, self.directory)
         shutil.copytree(other.directory / "store", self.directory / "store")
-        self.image.take()
+        self.image.settle()
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """Ask the process to end, as SIGTERM does; `on_stopped` is called when it has."""
@@ -396,8 +350,6 @@ class SimNode:
     def _stop(self, replica: Replica) -> None:
         """End in order, as the product's loop does: everything it wrote is durable."""
         replica.close()
-        self.image.take()
-        self.replica = None
         self.close(noticed=True)
         self.world.emit("ended", node=self.name, how="stop")
         self._on_stopped()
@@ -468,11 +420,15 @@ class SimNode:
         return rest_s / self.clock_rate
 
     def _on_event(self, event: str, level: str = "info", **fields: Any) -> None:
-        if event in _MADE_DURABLE:
-            self.image.take()
         if "node" in fields:
             fields["about"] = fields.pop("node")
+        if "reason" in fields:
+            fields["reason"] = self._without_place(fields["reason"])
         self.world.emit(event, node=self.name, **fields)
+
+    def _without_place(self, text: str) -> str:
+        """Return a text that is the same wherever the run's files lie."""
+        return text.replace(str(self.world.directory), "")
 
     # --- what actions do ------------------------------------------------------------------------
 

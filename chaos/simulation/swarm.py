@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from chaos.simulation.disk import KEEPS, SYNCS
 from chaos.simulation.network import double_of
 from chaos.simulation.operator import BROKEN_HOWS
 from chaos.simulation.plan import Action, Mode, Plan
@@ -34,8 +35,8 @@ PERIOD_S: Final = (1.0, 12.0)  # mean time between two faults of a kind
 HOLD_S: Final = (0.05, 4.0)  # how long a fault lasts
 DISK_OPERATIONS: Final = (
     "write", "fdatasync", "rename", "unlink", "truncate", "fsync_directory", "store", "any",
+    "store_sync", "store_open", "store_rename", "store_unlink", "store_write",
 )  # fmt: skip
-KEEPS: Final = ("lost", "torn", "pages", "all")
 DAMAGES_DRAWN: Final = ("cut", "flip", "flip", "unreadable")  # a flip alone is for the checksums
 BACKLOG_PUTS_MIN: Final = 3  # of a seed's largest: so none of them waits for ever
 PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, with its length
@@ -189,8 +190,17 @@ def _successions(draw: Draw) -> Schedule:
 
 
 def _failing_disks(draw: Draw) -> Schedule:
-    yield 0.0, "fsync_error", {"node": draw.node(), "count": draw.rng.randint(1, 10)}
-    yield draw.hold_s(), "restart_all", {}
+    """Let a sync fail; the process that comes after it may lose its machine's power."""
+    kind, node = draw.rng.choice(("fdatasync", *SYNCS, "any")), draw.node()
+    yield 0.0, "fsync_error", {"node": node, "count": draw.rng.randint(1, 10), "kind": kind}
+    if kind.startswith("store"):
+        yield 0.05, "compact", {"node": node}
+    restarted_s = draw.hold_s()
+    yield restarted_s, "restart_all", {}
+    if draw.rng.random() < 0.5:
+        later_s = restarted_s + draw.hold_s()
+        yield later_s, "power_loss", {"node": node, "keep": draw.rng.choice(KEEPS)}
+        yield later_s + draw.hold_s(), "restart_all", {}
 
 
 def _wiped_disks(draw: Draw) -> Schedule:

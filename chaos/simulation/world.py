@@ -25,6 +25,7 @@ from chaos.simulation.memory import memory_directory
 from chaos.simulation.network import SimNet, Weather, double_of, member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.plan import Action, Plan
+from chaos.simulation.stored import StoredFiles
 from cluster.client_port import UNREAD_BYTES_SERVED
 
 START_S: Final = 0.2  # the nodes of a run start within this time
@@ -84,6 +85,7 @@ class World:
         self.request_taps: list[Callable[[SimNode, str, list[bytes]], None]] = []
         self.reply_taps: list[Callable[[str, str, list[bytes]], None]] = []
         self.clients: dict[str, Callable[[str, list[bytes]], None]] = {}
+        self.files: dict[str, StoredFiles] = {}  # by directory: those on simulated disks
         self.events = 0
         self.active: SimNode | None = None  # whose code runs, or ran last
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -111,7 +113,7 @@ class World:
             self.at(action.at_s, partial(self.perform, action))
 
     def __enter__(self) -> Self:
-        self._seats.enter_context(seated(lambda: self.active, self.stream("database")))
+        self._seats.enter_context(seated(lambda: self.active, self._files_in))
         return self
 
     def __exit__(
@@ -259,6 +261,10 @@ class World:
             double.end("kill")
         self.net.remove_double(double.name)
         return self.doubles.pop(double.name)
+
+    def _files_in(self, directory: str) -> StoredFiles | None:
+        """Return what knows the files in a directory."""
+        return self.files.get(directory)
 
     # --- what is asked ------------------------------------------------------------------------
 
@@ -458,11 +464,9 @@ class World:
         if found is not None:
             found.slow_sync_ms = ms
 
-    def fsync_error(self, node: str, count: int = 1) -> None:
-        """Let the `count`-th fdatasync from now report EIO."""
-        self._disk_fault(
-            node, "fsync_error", lambda found: setattr(found.disk, "syncs_fail_in", count)
-        )
+    def fsync_error(self, node: str, count: int = 1, kind: str = "fdatasync") -> None:
+        """Let the `count`-th sync of a kind (disk.SYNCS) from now report EIO and lose its bytes."""
+        self._disk_fault(node, "fsync_error", lambda found: found.disk.fail_sync(kind, count))
 
     def bit_flip(self, node: str, file: str = ".log") -> None:
         """Flip a bit in a node's file whose name ends so: .log (journal), .json (identity), .db."""
@@ -474,7 +478,11 @@ class World:
 
     def _damage(self, node: SimNode, file: str, cut: bool) -> None:
         rng = self.stream(f"damage {node.name}")
-        what = node.image.damage(rng) if file == ".db" else node.disk.damage(file, rng, cut)
+        what = (
+            node.image.damage("store.db", rng)
+            if file == ".db"
+            else node.disk.damage(file, rng, cut)
+        )
         self.emit("damaged", node=node.name, what=what)
 
     def _disk_fault(self, name: str, what: str, do: Callable[[SimNode], None]) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from chaos.simulation.database import seated
-from chaos.simulation.disk import PAGE_BYTES, DiskFailed, PowerLoss, SimDisk, StoreImage
+from chaos.simulation.disk import PAGE_BYTES, DiskFailed, PowerLoss, SimDisk
+from chaos.simulation.jobs import Stepped
 from chaos.simulation.memory import remove_leftovers
 from chaos.simulation.node import SimNode
+from chaos.simulation.stored import StoredFiles
 from cluster import commands, snapshots, tables
 from cluster.commands import Register
 from cluster.journal import Journal
@@ -160,7 +162,7 @@ def test_the_process_ends_before_the_operation_that_was_named() -> None:
     with pytest.raises(PowerLoss):
         disk.read(FILE)
     disk.restart()
-    assert disk.read(FILE) == b"old1"
+    assert disk.read(FILE) in (b"old1", b"old12")  # of the last write any first part is done
 
 
 def test_a_failed_journal_stays_failed_until_the_restart() -> None:
@@ -176,14 +178,43 @@ def test_a_failed_journal_stays_failed_until_the_restart() -> None:
 def test_errors_come_where_they_were_put() -> None:
     disk = with_unsynced(b"old", b"")
     fd = disk.open_append(FILE)
-    disk.syncs_fail_in = 2
+    disk.fail_sync("fdatasync", 2)
     disk.fdatasync(fd)
     with pytest.raises(OSError, match="fdatasync"):
         disk.fdatasync(fd)
+    disk.fail_sync("fsync_directory", 1)
+    disk.fdatasync(fd)
+    with pytest.raises(OSError, match="fsync_directory"):
+        disk.fsync_directory(ROOT)
     disk.full = True
     with pytest.raises(OSError, match="write"):
         disk.write(fd, bytearray(b"more"))
     assert disk.free_bytes(ROOT) == 0
+
+
+def test_what_a_failed_sync_has_lost_is_read_until_the_cache_forgets_it() -> None:
+    disk = with_unsynced(b"old", b"lost")
+    fd = disk.open_append(FILE)
+    disk.fail_sync("fdatasync", 1)
+    with pytest.raises(OSError, match="injected"):
+        disk.fdatasync(fd)
+    disk.write(fd, bytearray(b"new"))
+    disk.fdatasync(fd)  # it succeeds, and proves nothing of what came before
+    assert disk.read(FILE) == b"oldlostnew"
+    [inode] = disk._names.values()
+    assert inode.synced == b"old\0\0\0\0new"
+    disk.forget_cached(fd)
+    assert disk.read(FILE) == b"old\0\0\0\0new"
+
+
+def test_a_power_loss_takes_what_a_failed_sync_has_lost() -> None:
+    disk = with_unsynced(b"old", b"lost")
+    fd = disk.open_append(FILE)
+    disk.fail_sync("fdatasync", 1)
+    with pytest.raises(OSError, match="injected"):
+        disk.fdatasync(fd)
+    disk.fdatasync(fd)
+    assert after_power_loss(disk, "all").read(FILE) == b"old"
 
 
 def test_damage_is_one_bit_or_a_cut_end() -> None:
@@ -226,11 +257,49 @@ def test_a_journal_keeps_what_it_synced_whenever_the_power_goes(keep: str) -> No
 # --- databases ------------------------------------------------------------------------------------
 
 
+class Machine:
+    """A machine with a store; `operations`: what the store has done."""
+
+    def __init__(self, directory: Path) -> None:
+        self.image = StoredFiles(directory, self._operate)
+        self.disk = SimDisk(lambda: None, self.image.fill)
+        self.operations: list[str] = []
+
+    def _operate(self, kind: str) -> None:
+        self.operations.append(kind)
+        self.disk.operate(kind)
+
+    @property
+    def database(self) -> Path:
+        return self.image.directory / "store.db"
+
+    def kill(self, store: Store) -> None:
+        self.image.sealed = True
+        store.close()
+        self.image.sealed = False
+        self.disk.restart()
+
+    def lose_power(self, keep: str, seed: int) -> int:
+        """Return how far the store is behind it."""
+        self.image.lose_unsynced(keep, random.Random(seed))
+        found = Store.open(self.database, {})
+        index = found.applied_index
+        self.kill(found)
+        return index
+
+
+@contextmanager
+def running(*machines: Machine) -> Iterator[None]:
+    files = {str(machine.image.directory): machine.image for machine in machines}
+    with seated(lambda: cast(SimNode, machines[0]), files.get):
+        yield
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(tmp_path / "store" / "store.db", MEMBERS)
-    yield store
-    store.close()
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    found = Machine(tmp_path / "store")
+    with running(found):
+        yield found
 
 
 def advance(store: Store, count: int) -> None:
@@ -239,82 +308,126 @@ def advance(store: Store, count: int) -> None:
         store.commit()
 
 
-def position_after_power_loss(path: Path, image: StoreImage, keep: str, seed: int) -> int:
-    image.lose_unsynced(keep, random.Random(seed))
-    found = Store.open(path, {})
-    try:
-        return found.applied_index
-    finally:
-        image.keep_through(found.close)
+def founded(machine: Machine) -> Store:
+    return Store.open(machine.database, MEMBERS)
 
 
-def test_a_killed_process_leaves_its_wal(store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "store" / "store.db"
+def test_a_killed_process_leaves_its_wal(machine: Machine) -> None:
+    store = founded(machine)
     advance(store, 5)
-    StoreImage(path).keep_through(store.close)
-    assert tables.side_file(path, "-wal").stat().st_size > 0
-    found = Store.open(path, {})
+    machine.kill(store)
+    assert tables.side_file(machine.database, "-wal").stat().st_size > 0
+    found = Store.open(machine.database, {})
     assert found.applied_index == 5
     found.close()
+    assert not tables.side_file(machine.database, "-wal").exists()
 
 
 @pytest.mark.parametrize("before", [0, 7])
 def test_a_power_loss_leaves_a_database_between_its_checkpoint_and_its_end(
-    store: Store, tmp_path: Path, before: int
+    tmp_path: Path, before: int
 ) -> None:
-    path = tmp_path / "store" / "store.db"
-    image = StoreImage(path)
-    advance(store, before)
-    tables.checkpoint(path)
-    image.take()
-    advance(store, 9)
-    image.keep_through(store.close)
-    wal = tables.side_file(path, "-wal").read_bytes()
     found = set()
-    for seed in range(40):
-        tables.side_file(path, "-wal").write_bytes(wal)
-        found.add(position_after_power_loss(path, image, "torn", seed))
+    for seed in range(30):
+        machine = Machine(tmp_path / str(seed))
+        with running(machine):
+            store = founded(machine)
+            advance(store, before)
+            assert tables.checkpoint(machine.database) == before
+            advance(store, 9)
+            machine.kill(store)
+            found.add(machine.lose_power("lost" if seed == 0 else "torn", seed))
+            assert seed > 0 or found == {before}
     assert found <= set(range(before, before + 10))
     assert len(found) > 3
-    assert position_after_power_loss(path, image, "lost", 1) == before
 
 
-def test_a_job_that_is_no_checkpoint_makes_nothing_durable(store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "store" / "store.db"
-    image = StoreImage(path)
+def test_nothing_is_durable_that_was_not_synced(machine: Machine) -> None:
+    store = founded(machine)
     advance(store, 3)
-    tables.checkpoint(path)
-    image.take()
+    assert tables.checkpoint(machine.database) == 3
     advance(store, 6)
-    image.take_after_job()
-    image.keep_through(store.close)
-    assert position_after_power_loss(path, image, "lost", 1) == 3
+    with tables.connect(machine.database, 0) as connection:
+        assert tables.read_position(machine.database, connection)[0] == 9
+    connection.close()
+    machine.kill(store)
+    assert machine.lose_power("lost", 1) == 3
 
 
-def test_the_wal_that_a_checkpoint_synced_is_never_cut(store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "store" / "store.db"
-    image = StoreImage(path)
-    advance(store, 6)
-    tables.checkpoint(path)
-    image.take()  # and nothing is written after: the WAL is still of the same generation
-    image.keep_through(store.close)
-    for seed in range(20):
-        assert position_after_power_loss(path, image, "torn", seed) == 6
+def test_the_wal_that_a_checkpoint_synced_is_never_lost(tmp_path: Path) -> None:
+    for seed, keep in enumerate(["lost", "torn", "pages", "all"] * 3):
+        machine = Machine(tmp_path / str(seed))
+        with running(machine):
+            store = founded(machine)
+            advance(store, 6)
+            tables.checkpoint(machine.database)
+            machine.kill(store)
+            assert machine.lose_power(keep, seed) == 6, (seed, keep)
 
 
-def test_a_flipped_bit_in_the_database_is_there_after_a_power_loss(
-    store: Store, tmp_path: Path
-) -> None:
-    path = tmp_path / "store" / "store.db"
-    image = StoreImage(path)
-    image.take()
-    before = path.read_bytes()
-    image.keep_through(store.close)
-    assert image.damage(random.Random(1))
-    after = path.read_bytes()
-    image.lose_unsynced("lost", random.Random(1))
-    assert path.read_bytes() == after
+def test_a_database_whose_directory_was_not_synced_may_be_gone(machine: Machine) -> None:
+    store = founded(machine)
+    names = sorted(path.name for path in machine.image.directory.iterdir())
+    assert "store.db" in names
+    machine.image.rename(str(machine.database), str(machine.database) + ".moved")
+    machine.kill(store)
+    machine.image.lose_unsynced("lost", random.Random(1))
+    assert machine.database.exists()
+
+
+def test_a_flipped_bit_in_the_database_is_there_after_a_power_loss(machine: Machine) -> None:
+    machine.kill(founded(machine))
+    before = machine.database.read_bytes()
+    assert machine.image.damage("store.db", random.Random(1))
+    after = machine.database.read_bytes()
+    machine.image.lose_unsynced("lost", random.Random(1))
+    assert machine.database.read_bytes() == after
     assert sum((one ^ other).bit_count() for one, other in zip(before, after, strict=True)) == 1
+
+
+@pytest.mark.parametrize("kind", ["store_sync", "store"])
+def test_a_sync_of_a_checkpoint_that_fails_is_reported(machine: Machine, kind: str) -> None:
+    store = founded(machine)
+    advance(store, 3)
+    machine.disk.fail_sync(kind, 1)
+    with pytest.raises((OSError, sqlite3.OperationalError)) as caught:
+        tables.checkpoint(machine.database)
+    if isinstance(caught.value, sqlite3.OperationalError):
+        assert caught.value.sqlite_errorcode == sqlite3.SQLITE_IOERR_FSYNC
+    store.close()
+
+
+def test_a_sync_behind_one_that_failed_writes_nothing_of_what_that_lost(machine: Machine) -> None:
+    store = founded(machine)
+    advance(store, 2)
+    tables.checkpoint(machine.database)
+    advance(store, 4)
+    wal = tables.side_file(machine.database, "-wal")
+    machine.disk.fail_sync("store_sync", 1)
+    with open(wal, "rb") as file:
+        with pytest.raises(OSError, match="injected"):
+            os.fsync(file.fileno())
+        os.fsync(file.fileno())
+    machine.kill(store)
+    assert machine.lose_power("all", 1) == 2
+
+
+def test_steps_of_a_call_run_while_its_caller_waits_and_only_then() -> None:
+    said: list[str] = []
+
+    def call() -> None:
+        said.append("one")
+        stepped.pause()
+        said.append("two")
+
+    stepped = Stepped(call)
+    assert said == []
+    stepped.step()
+    said.append("between")
+    assert not stepped.is_over
+    stepped.step()
+    assert stepped.is_over
+    assert said == ["one", "between", "two"]
 
 
 # --- faults that leave what was promised as it was ------------------------------------------------
@@ -373,50 +486,34 @@ def test_a_checkpoint_that_is_cut_short_leaves_pages_of_both_and_loses_nothing(
     tmp_path: Path,
 ) -> None:
     states = set()
-    for seed in range(12):
-        path = tmp_path / str(seed) / "store.db"
-        store, image = Store.open(path, MEMBERS), StoreImage(path)
-        image.take()
-        old = path.read_bytes()
-        for index in range(1, CLIENTS + 1):
-            register = Register(f"client {index} {'x' * 100}", True, None, "")
-            store.apply(index, 1, commands.encode(0, [register]))
-            store.commit()
-        image.checkpointing = True
-        tables.checkpoint(path)
-        new = path.read_bytes()
-        image.keep_through(store.close)
-        image.lose_unsynced("lost", random.Random(seed))
-        torn = path.read_bytes()
-        states.add("old" if torn == old else "new" if torn == new else "both")
-        found = Store.open(path, {})
-        # As it was: it had not synced the WAL yet, which is lost then.
-        assert found.applied_index == (0 if torn == old else CLIENTS), seed
-        assert found.statistics()["clients"] == found.applied_index
-        found.close()
-    assert states == {"old", "both"}
+    for seed in range(24):
+        machine = Machine(tmp_path / str(seed))
+        with running(machine):
+            store = founded(machine)
+            path = machine.database
+            for index in range(1, CLIENTS + 1):
+                register = Register(f"client {index} {'x' * 100}", True, None, "")
+                store.apply(index, 1, commands.encode(0, [register]))
+                store.commit()
+            old = path.read_bytes()
+            machine.disk.crash_in("store_write", 1 + seed % 5)
+            with pytest.raises(sqlite3.OperationalError, match="disk I/O"):
+                tables.checkpoint(path)
+            written = path.read_bytes()
+            machine.kill(store)
+            machine.image.lose_unsynced("pages", random.Random(seed))
+            torn = path.read_bytes()
+            states.add("old" if torn == old else "new" if torn == written else "both")
+            found = Store.open(path, {})
+            # A checkpoint syncs the WAL before it writes to the database.
+            assert found.applied_index == CLIENTS, seed
+            assert found.statistics()["clients"] == found.applied_index
+            found.close()
+    assert {"old", "both"} <= states
 
 
-class Machine:
-    """Whose disk a store's calls are on."""
-
-    def __init__(self) -> None:
-        self.disk = new_disk()
-        self.image = SimpleNamespace(checkpointing=False)
-
-
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    found = Machine()
-    with seated(lambda: cast(SimNode, found), random.Random(1)):
-        yield found
-
-
-def test_a_commit_without_room_fails_as_sqlite_does_and_changes_nothing(
-    machine: Machine, tmp_path: Path
-) -> None:
-    path = tmp_path / "store" / "store.db"
-    store = Store.open(path, MEMBERS)
+def test_a_commit_without_room_fails_as_sqlite_does_and_changes_nothing(machine: Machine) -> None:
+    store = founded(machine)
     advance(store, 3)
     machine.disk.full = True
     store.apply(4, 1, b"")
@@ -425,39 +522,31 @@ def test_a_commit_without_room_fails_as_sqlite_does_and_changes_nothing(
     assert caught.value.sqlite_errorcode == sqlite3.SQLITE_FULL
     store.close()
     machine.disk.full = False
-    again = Store.open(path, {})
+    again = Store.open(machine.database, {})
     assert again.applied_index == 3
     again.close()
 
 
-def test_checkpoints_and_copies_fail_for_want_of_room_and_succeed_later(
-    machine: Machine, tmp_path: Path
-) -> None:
-    path = tmp_path / "store" / "store.db"
-    store = Store.open(path, MEMBERS)
+def test_copies_fail_for_want_of_room_and_succeed_later(machine: Machine) -> None:
+    store = founded(machine)
     advance(store, 3)
     machine.disk.full = True
-    outcomes = Counter(_outcome(lambda: tables.checkpoint(path)) for _ in range(20))
-    assert set(outcomes) == {3, sqlite3.SQLITE_FULL}
-    copy = tmp_path / "copy.db"
-    assert _outcome(lambda: snapshots.make_copy(path, copy).index) == sqlite3.SQLITE_FULL
+    copy = machine.image.directory / "copy-1.db"
+    with pytest.raises(OSError, match="has no room in 0"):
+        snapshots.make_copy(machine.database, copy)
     machine.disk.full = False
-    assert snapshots.make_copy(path, copy).index == 3
+    assert snapshots.make_copy(machine.database, copy).index == 3
     store.close()
 
 
-def _outcome(call: Callable[[], int]) -> int:
-    try:
-        return call()
-    except sqlite3.OperationalError as error:
-        return error.sqlite_errorcode
-
-
 def test_the_seams_are_gone_behind_a_run() -> None:
-    before = (tables.checkpoint, tables.Database.commit, snapshots.make_copy)
-    with seated(lambda: None, random.Random(1)):
-        assert tables.checkpoint is not before[0]
-    assert (tables.checkpoint, tables.Database.commit, snapshots.make_copy) == before
+    def seams() -> list[Callable[..., object]]:
+        return [os.fsync, os.replace, os.unlink, sqlite3.connect, snapshots.make_copy]
+
+    before = seams()
+    with seated(lambda: None, lambda directory: None):
+        assert not set(before) & set(seams())
+    assert seams() == before
 
 
 # --- where files lie ------------------------------------------------------------------------------
