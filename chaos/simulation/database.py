@@ -100,7 +100,8 @@ class _Seats:
         """Take the place of `os.posix_fadvise`, which is only asked to forget."""
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         files = self.owner(path)
-        assert files is not None and advice == os.POSIX_FADV_DONTNEED, (path, advice)
+        assert files is not None, path
+        assert advice == os.POSIX_FADV_DONTNEED, advice
         files.forget_cached(path)
 
     def rename(self, old: str | Path, new: str | Path) -> None:

@@ -203,7 +203,8 @@ class SimDisk(Files):
 
     def fail_sync(self, kind: str, count: int) -> None:
         """Have the `count`-th sync of a kind from now report EIO, once (SYNCS; "any": all)."""
-        assert count >= 1 and kind in (*SYNCS, "any"), (kind, count)
+        assert count >= 1, count
+        assert kind in (*SYNCS, "any"), kind
         self._fails_kind, self._fails_in = kind, count
 
     def crash_in(self, kind: str, count: int) -> None:
