@@ -11,6 +11,7 @@ SHORT_NAMESPACES := isolate-leader bad-network
 # Python keeps what it compiles: a node starts in two thirds of the time, the tests are read in half.
 export PYTHONDONTWRITEBYTECODE :=
 TESTS ?=
+ARGS ?=
 # Tests mostly wait for processes, so two processors are busy with five of them. Which of them share
 # a worker, and which come first, tests/conftest.py says.
 PARALLEL := -n 5 --dist loadgroup --no-loadscope-reorder
@@ -19,7 +20,7 @@ PARALLEL := -n 5 --dist loadgroup --no-loadscope-reorder
 READ := .venv/.tests-read
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-system test-deep check fmt docs bench scale simulate simulate-long chaos chaos-short chaos-long chaos-bugs test-deploy clean
+.PHONY: help setup demo test test-system test-deep check fmt docs bench scale simulate simulate-long mutants chaos chaos-short chaos-long chaos-bugs test-deploy clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +75,9 @@ simulate-long: setup  ## 2,000 safety and 500 live seeds, determinism, every pla
 	@$(SIMULATE) --hunt all --minutes 90
 	@$(SIMULATE) --seeds 1..2000 --mode safety
 	@$(SIMULATE) --seeds 1..500 --mode live
+
+mutants: setup  ## break the product in small ways, one at a time, and see who notices (ARGS=--help)
+	@nice $(PYTHON) -m chaos.mutation $(ARGS)
 
 chaos: setup  ## run experiments on local nodes, each judged by Spark, ten minutes at most
 	@$(CHAOS) suite --minutes 10 --seed $$(date -u +%Y%m%d)
