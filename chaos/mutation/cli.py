@@ -6,6 +6,7 @@ What lives here: options, exit codes, what a person sees. What must not: how mut
 from __future__ import annotations
 
 import random
+import signal
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -113,6 +114,7 @@ def main(
     said (the tree as it is fails, a file is wrong, a usage error); 130: interrupted.
     """
     console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs in copies must end
     try:
         project = projects.load(root.resolve())
         by_hand = project.by_hand() if origin != "operators" else []

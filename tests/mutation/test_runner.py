@@ -180,7 +180,10 @@ def test_half_a_line_of_a_run_that_was_killed_is_cut_off(tmp_path: Path) -> None
     assert state.read_text() == whole
 
 
-def test_ctrl_c_leaves_a_state_that_the_next_run_goes_on_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_state_that_the_next_run_goes_on_with(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     root = fake_project.make(tmp_path, [ORDER, HANGING, LIMIT], silence_s_max=60)
     state = root / "runs/mutants.jsonl"
     command = [sys.executable, "-m", "chaos.mutation", "--root", str(root), "--no-baseline"]
@@ -189,7 +192,7 @@ def test_ctrl_c_leaves_a_state_that_the_next_run_goes_on_with(tmp_path: Path) ->
     deadline_s = time.monotonic() + 60
     while not state.exists() and time.monotonic() < deadline_s:
         time.sleep(0.05)  # the first result; the second mutant hangs
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
 
     assert process.returncode == 130, errors
