@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 from pyspark.sql.window import WindowSpec
 
+from analytics.keeping import is_never_any, none_of
+
 # Ids, counters or operation numbers a bucket. Small enough to sort in a task's memory even when
 # every number is a row of its own, large enough that a bucket's overhead does not show.
 BUCKET_SIZE: Final = 65_536
@@ -25,6 +27,8 @@ def bucket_of(position: Column) -> Column:
 
 def split(runs: DataFrame) -> DataFrame:
     """Cut `runs` at the buckets' borders and add `bucket`. Empty and null runs go."""
+    if is_never_any(runs):  # of what is exploded a plan does not know it
+        return runs.withColumn("bucket", F.lit(0).cast("bigint"))
     start = F.col("bucket") * BUCKET_SIZE
     buckets = F.sequence(bucket_of(F.col("first")), bucket_of(F.col("last")))
     return (
@@ -37,6 +41,8 @@ def split(runs: DataFrame) -> DataFrame:
 
 def merged(pieces: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return (keys, bucket, first, last): overlapping and adjacent `pieces` made one."""
+    if is_never_any(pieces):
+        return none_of(pieces.select(*keys, "bucket", "first", "last"))
     order = _order(keys)
     begins = F.coalesce(F.col("first") > F.col("reach") + 1, F.lit(True)).cast("int")
     return (
@@ -53,6 +59,10 @@ def uncovered(wanted: DataFrame, cover: DataFrame, keys: Sequence[str]) -> DataF
 
     Both are split pieces. Columns of `wanted` stay; one piece may come back as several.
     """
+    if is_never_any(wanted):
+        return wanted
+    if is_never_any(cover):
+        return wanted.dropna(subset=list(keys))  # as a join leaves them out
     edges = wanted.select(*keys, "bucket").distinct()
     below, above = F.col("bucket") * BUCKET_SIZE - 1, (F.col("bucket") + 1) * BUCKET_SIZE
     # A mark on either side of the bucket makes the holes at its ends like those between runs.
@@ -80,11 +90,14 @@ def common(pieces: DataFrame, others: DataFrame, keys: Sequence[str]) -> DataFra
     Both are split. One row a pair; the columns of both stay.
     """
     renamed = others.withColumnsRenamed({"first": "other_first", "last": "other_last"})
-    return _clipped(pieces.join(renamed, [*keys, "bucket"]))
+    pairs = _clipped(pieces.join(renamed, [*keys, "bucket"]))
+    return none_of(pairs) if is_never_any(pieces) or is_never_any(others) else pairs
 
 
 def crowded(pieces: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return the (keys, bucket) in which two of the split `pieces` overlap: few, mostly none."""
+    if is_never_any(pieces):
+        return none_of(pieces.select(*keys, "bucket"))
     return (
         pieces.withColumn("reach", _reach(_order(keys)))
         .where(F.col("first") <= F.col("reach"))
@@ -107,7 +120,8 @@ def overlapping(pieces: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 def exploded(runs: DataFrame, name: str) -> DataFrame:
     """Return one row a position of `runs`, called `name`, instead of `first` and `last`."""
-    positions = F.explode(F.sequence("first", "last"))
+    is_none = is_never_any(runs)  # of what is exploded a plan does not know it
+    positions = F.col("first") if is_none else F.explode(F.sequence("first", "last"))
     return runs.withColumn(name, positions).drop("first", "last")
 
 

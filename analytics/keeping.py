@@ -8,14 +8,18 @@ Spark, literals. It prunes what joins an empty one, and goes through a whole pla
 their hundred tables, most of them empty, each file would cost more than the rows in it.
 """
 
+import json
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from analytics.schema import PLAIN
+from analytics.session import is_set_for_short
 from analytics.storage import Place, RemotePath, for_spark, to_read
 
 OVERFLOW: Final = (
@@ -69,14 +73,13 @@ class InDriver:
 
     def table(self, name: str, table: DataFrame) -> DataFrame:
         """Return `table` as it is kept: in one partition."""
-        jvm_rows = table.limit(ROWS_MAX + 1)._jdf.collectAsList()
-        if jvm_rows.size() > ROWS_MAX:
+        literal = _literal(table)
+        if literal is None:
             # Apart from what is kept from check to check, and from the evidence that it may become.
             overflow = self.cache / OVERFLOW
             remove_tree(overflow / name)
             return OnDisk(self.spark, overflow, is_fresh=True).table(name, table).coalesce(1)
-        literal = self.spark._jsparkSession.createDataFrame(jvm_rows, table._jdf.schema())
-        return DataFrame(literal, self.spark).coalesce(1)
+        return literal
 
     def evidence(self, name: str, rows: DataFrame) -> DataFrame:
         """Return `rows` as they are kept; without any, there is no directory."""
@@ -88,6 +91,46 @@ class InDriver:
         return kept
 
 
+def settled(table: DataFrame) -> DataFrame:
+    """Return `table`; of a short history with its rows computed.
+
+    For what is used more than once, or is mostly empty: each step of a plan is analyzed with all
+    that it rests on, and what is known to be empty needs no steps. Of a long history that is what
+    the kept tables are for.
+    """
+    if not is_set_for_short(table.sparkSession):
+        return table
+    literal = _literal(table)
+    return table if literal is None else literal
+
+
+def _literal(table: DataFrame) -> DataFrame | None:
+    """Return `table` as rows in the driver, in one partition; None if there are too many."""
+    if is_never_any(table):
+        return none_of(table)
+    jvm_rows = table.limit(ROWS_MAX + 1)._jdf.collectAsList()
+    if jvm_rows.size() > ROWS_MAX:
+        return None
+    spark = table.sparkSession
+    literal = spark._jsparkSession.createDataFrame(jvm_rows, table._jdf.schema())
+    return DataFrame(literal, spark).coalesce(1)
+
+
+def kept_length(table: DataFrame) -> int | None:
+    """Return how many rows a table has that is kept in the driver; None for any other."""
+    plan = table._jdf.queryExecution().analyzed()
+    while plan.getClass().getSimpleName() in ("Project", "Repartition"):
+        plan = plan.child()
+    is_literal = plan.getClass().getSimpleName() == "LocalRelation"
+    return int(plan.data().size()) if is_literal else None
+
+
+def made_of(spark: SparkSession, rows: Sequence[Mapping[str, object]], columns: str) -> DataFrame:
+    """Return a few rows as a table, made in the JVM: a worker in Python takes seconds to start."""
+    text = F.lit(json.dumps(rows))
+    return spark.range(1).select(F.inline(F.from_json(text, f"ARRAY<STRUCT<{columns}>>")))
+
+
 def is_never_any(table: DataFrame) -> bool:
     """Return whether a table's plan alone says that it has no rows: kept in the driver, they do."""
     rows_max = table._jdf.queryExecution().analyzed().maxRows()
@@ -97,8 +140,8 @@ def is_never_any(table: DataFrame) -> bool:
 def none_of(table: DataFrame) -> DataFrame:
     """Return a table with the columns of `table` and no rows, whose plan knows that."""
     spark = table.sparkSession
-    literal = spark._jsparkSession.createDataFrame([], table._jdf.schema())
-    return DataFrame(literal, spark)
+    nothing = spark._jsparkSession.createDataFrame([], table._jdf.schema())
+    return DataFrame(nothing, spark)
 
 
 def make_tree(directory: Place) -> None:

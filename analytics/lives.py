@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.doubts import OWNER, only, without
+from analytics.keeping import is_never_any, settled
 from analytics.runs import one_host
 from analytics.schema import KEY, operation
 
@@ -59,10 +60,10 @@ def acts_of(controls: DataFrame) -> DataFrame:
 def lives_of(acts: DataFrame, gets: DataFrame, spans: DataFrame, drained: DataFrame) -> DataFrame:
     """Return `lives`. `drained`: (run, client, topic, at, t_ns, last_id), the rows of that name."""
     subs = acts.where((F.col("f") == "sub") & (F.col("outcome") == "ok"))
-    unsubs = acts.where(F.col("f") == "unsub")
+    unsubs = settled(acts.where(F.col("f") == "unsub"))
     first = F.min(F.struct(*PROOF)).alias("first")
-    made = subs.groupBy(*HOME).agg(first, F.min("start_id").alias("start_id"))
-    heard = (
+    made = settled(subs.groupBy(*HOME).agg(first, F.min("start_id").alias("start_id")))
+    heard = settled(
         spans.where(F.col("topic").isNotNull())
         .groupBy(*HOME)
         .agg(
@@ -71,9 +72,9 @@ def lives_of(acts: DataFrame, gets: DataFrame, spans: DataFrame, drained: DataFr
         )
     )
     follows = F.col("begin_ns").isNull() | (F.col("begin_ns") >= F.col("first.end_ns"))
-    calm = without(made.join(heard, list(HOME), "left").where(follows), unsubs, OWNER)
+    calm = settled(without(made.join(heard, list(HOME), "left").where(follows), unsubs, OWNER))
     homes = made.select(*HOME).unionByName(heard.select(*HOME)).distinct()
-    restless = homes.join(calm.select(*HOME), list(HOME), "leftanti")
+    restless = settled(homes.join(calm.select(*HOME), list(HOME), "leftanti"))
     lived = calm.select(
         *HOME,
         F.col("first.end_ns").alias("begun_ns"),
@@ -82,7 +83,9 @@ def lives_of(acts: DataFrame, gets: DataFrame, spans: DataFrame, drained: DataFr
         "start_id",
         "passed",
         _made_by(),
-    ).unionByName(_looked_at(restless, subs, unsubs, gets))
+    )
+    if not is_never_any(restless):
+        lived = settled(lived.unionByName(_looked_at(restless, subs, unsubs, gets)))
     return _with_drains(lived, drained)
 
 
@@ -108,7 +111,7 @@ def _looked_at(homes: DataFrame, subs: DataFrame, unsubs: DataFrame, gets: DataF
         only(subs, homes, HOME).select(*KEY, *HOME[1:], "end_ns", "from_ns", "start_id"),
         allowMissingColumns=True,
     )
-    stretches = _stretches(homes, unsubs)
+    stretches = settled(_stretches(homes, unsubs))
     inside = (F.col("from_ns") >= F.col("since_ns")) & (F.col("end_ns") <= F.col("until_ns"))
     return (
         proofs.join(F.broadcast(stretches), list(HOME))

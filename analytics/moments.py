@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.doubts import only
-from analytics.keeping import is_never_any, none_of
+from analytics.keeping import is_never_any, none_of, settled
 
 # A day is 864,000 rows for the window over ticks; a tick of the busiest topic sorts in a task.
 TICK_NS: Final = 100_000_000
@@ -28,19 +28,22 @@ def overtaken(asks: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFra
     value is greater than what it knew.
     """
     columns = asks.columns
-    asks = asks.withColumn("tick", _tick())
-    marks = _before_last(marks.select(*keys, "t_ns", "mark"), asks, keys)
+    asks = settled(asks).withColumn("tick", _tick())
+    marks = settled(_before_last(marks.select(*keys, "t_ns", "mark"), asks, keys))
     marks = marks.withColumn("tick", _tick())
     tops = _tops(asks, marks, keys)
-    in_question = asks.join(tops, [*keys, "tick"]).where(
-        F.greatest("prior", "top") > F.col("known")
+    in_question = settled(
+        asks.join(tops, [*keys, "tick"]).where(F.greatest("prior", "top") > F.col("known"))
     )
+    if is_never_any(in_question):
+        nothing = F.lit(None).cast(marks.schema["mark"].dataType)
+        return in_question.select(*columns, nothing.alias("mark"))
     near = only(marks, in_question, [*keys, "tick"]).select(
         *keys, "tick", "t_ns", F.col("mark.value").alias("value")
     )
     within = W.partitionBy(*keys, "tick").orderBy("t_ns")
     inside = F.max("value").over(within.rangeBetween(W.unboundedPreceding, -1))
-    behind = (
+    behind = settled(
         in_question.unionByName(near, allowMissingColumns=True)
         .withColumn("value", F.greatest(inside, "prior"))
         .where(F.col("value") > F.col("known"))

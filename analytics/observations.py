@@ -10,6 +10,7 @@ from pyspark.sql.window import Window as W
 
 from analytics import intervals, timing
 from analytics.doubts import TOPIC_BUCKET, only, without
+from analytics.keeping import kept_length, settled
 from analytics.liveness import Healing, named, with_healing, with_recovery
 from analytics.load import History
 from analytics.runs import PLACE, acknowledged_runs, counters_of_places, counters_of_puts
@@ -25,7 +26,7 @@ SECOND_NS: Final = 1_000_000_000
 def observe(history: History) -> Observations:
     """Return the observations of a run: about a dozen small Spark jobs."""
     tables = history.tables
-    undrained = _undrained(tables)
+    undrained = settled(_undrained(tables))
     shown = undrained.orderBy("client_id", "topic").limit(UNDRAINED_SHOWN_MAX).collect()
     acknowledged = _acknowledged(tables)
     return Observations(
@@ -45,13 +46,16 @@ def observe(history: History) -> Observations:
 
 
 def _lengths(tables: Mapping[str, DataFrame]) -> dict[str, int]:
-    """Return how many rows each table has: one job."""
+    """Return how many rows each table has: one job, none for those in the driver."""
+    found = {name: kept_length(table) for name, table in tables.items()}
     counts = [
         table.agg(F.count(F.lit(1)).alias("rows")).select(F.lit(name).alias("name"), "rows")
         for name, table in tables.items()
+        if found[name] is None
     ]
-    found = {row.name: row.rows for row in reduce(DataFrame.unionByName, counts).collect()}
-    return {name: found[name] for name in tables}
+    if counts:
+        found |= {row.name: row.rows for row in reduce(DataFrame.unionByName, counts).collect()}
+    return {name: int(found[name] or 0) for name in tables}
 
 
 def _length(runs: DataFrame) -> int:
@@ -68,7 +72,7 @@ def _acknowledged(tables: Tables) -> int:
     """Return how many publications were confirmed. Where nothing is in doubt, each once."""
     puts, buckets = tables.puts.where(F.col("outcome") == "ok"), tables.doubts.buckets
     without_ids = puts.where(F.col("first_id") <= 0)
-    producers = tables.producers.unionByName(without_ids.select(*PRODUCER)).distinct()
+    producers = settled(tables.producers.unionByName(without_ids.select(*PRODUCER)).distinct())
     runs = intervals.split(acknowledged_runs(puts).select(*PLACE, "first", "last"))
     clear = without(tables.doubts.stored, buckets, TOPIC_BUCKET)
     unclear = only(runs, buckets, TOPIC_BUCKET).unionByName(
@@ -79,14 +83,16 @@ def _acknowledged(tables: Tables) -> int:
     doubtful = counters[0].select(*columns).unionByName(counters[1].select(*columns))
     once = without(clear, producers, PRODUCER)
     length = once.agg(F.sum("marks.length"))
-    return _total(length) + _length(intervals.merged(doubtful, PRODUCER))
+    return _total(length) + _length(intervals.merged(settled(doubtful), PRODUCER))
 
 
 def _recovered(tables: Tables) -> DataFrame:
     """Return what was seen without an acknowledgment: only in buckets in doubt can it be."""
     seen = counters_of_places(tables.seen_places)
-    unconfirmed = intervals.uncovered(
-        intervals.merged(seen, PRODUCER), tables.tried.where(F.col("outcome") == "ok"), PRODUCER
+    unconfirmed = settled(
+        intervals.uncovered(
+            intervals.merged(seen, PRODUCER), tables.tried.where(F.col("outcome") == "ok"), PRODUCER
+        )
     )
     unsure = tables.tried.where(F.col("outcome") == "info").select(
         *PRODUCER, "bucket", "first", "last"

@@ -10,10 +10,12 @@ from pyspark.sql.window import Window as W
 
 from analytics import intervals
 from analytics.doubts import PRODUCER, TIMELINE, Doubts, only
+from analytics.keeping import is_never_any, settled
 from analytics.runs import PLACE, acknowledged_runs, counters_of_puts, one_host
 from analytics.schema import KEY, operation
 
 TERM = ("run_id", "at", "term")
+ABOVE = "STRUCT<end_ns: BIGINT, value: BIGINT, process: STRING, op_id: BIGINT>"
 
 
 def with_first_try(rows: DataFrame, puts: DataFrame) -> DataFrame:
@@ -22,6 +24,12 @@ def with_first_try(rows: DataFrame, puts: DataFrame) -> DataFrame:
     `rows` has run_id, topic, producer, counter. Rows whose tries were not all on one host, or that
     have none which may have succeeded, go. A try whose invoke is gone may have been the first.
     """
+    if is_never_any(rows):
+        return rows.select(
+            "*",
+            F.lit(None).cast("bigint").alias("tried_ns"),
+            F.lit(None).cast("string").alias("at"),
+        )
     tries = counters_of_puts(puts.where(F.col("outcome") != "fail")).select(
         *(*PRODUCER, "bucket", "first", "last"),
         one_host(),
@@ -56,6 +64,9 @@ def late_of(puts: DataFrame, answers: DataFrame, loose: DataFrame, doubts: Doubt
         ids.select(*PRODUCER, "id", (F.col("id") + F.col("shift")).alias("counter")).distinct(),
         puts,
     ).withColumn("bucket", intervals.bucket_of(F.col("id")))
+    if is_never_any(rows):
+        nothing = F.lit(None).cast(ABOVE).alias("above")
+        return rows.select(*PRODUCER, "id", "counter", "at", "tried_ns", nothing)
     marks = _marks(acks, answers, doubts.claims)
     near = only(marks, rows, where).select(*where, F.col("value").alias("id"), "end_ns")
     above = W.partitionBy(*where).orderBy(F.col("id").desc())
@@ -107,7 +118,7 @@ def late_terms_of(tallies: DataFrame, events: DataFrame) -> DataFrame:
     # A row a term.
     higher = W.partitionBy("run_id", "at").orderBy(F.col("term").desc())
     first = F.min(F.struct("answered_ns", F.col("term").alias("term")))
-    doubtful = (
+    doubtful = settled(
         terms.withColumn("higher", first.over(higher.rowsBetween(W.unboundedPreceding, -1)))
         .where(F.col("higher.answered_ns") < F.col("sent_ns"))
         .select(
@@ -122,10 +133,10 @@ def late_terms_of(tallies: DataFrame, events: DataFrame) -> DataFrame:
     )
     # Only what was sent later, as far as its end repeats when, is looked up.
     sent_later = F.coalesce("invoke_ns", "t_ns") > F.col("other_ns")
-    late = ends.join(F.broadcast(doubtful), list(TERM)).where(sent_later)
+    late = settled(ends.join(F.broadcast(doubtful), list(TERM)).where(sent_later))
     invokes = events.where((F.col("type") == "invoke") & operations)
     sent = only(invokes.select(*KEY, F.col("t_ns").alias("sent_ns")), late, KEY)
-    proven = (
+    proven = settled(
         late.join(sent, list(KEY))
         .where(F.col("sent_ns") > F.col("other_ns"))
         .groupBy("run_id", "at", "term", "other_term", "other_ns")

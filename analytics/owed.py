@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from analytics import intervals
 from analytics.doubts import OWNER, PRODUCER, SHARE, TIMELINE, TOPIC, TOPIC_BUCKET, Doubts, only
+from analytics.keeping import is_never_any, settled
 from analytics.lives import HOME
 from analytics.order import with_first_try
 from analytics.runs import acknowledged_runs, counters_of_places, one_host
@@ -78,7 +79,7 @@ def tried_after_of(
     """
     started = F.broadcast(lives.where(F.col("start_id") > 0))
     begins = F.col("bucket") * intervals.BUCKET_SIZE
-    spots = (
+    spots = settled(
         doubts.stored.groupBy(*TIMELINE, "bucket")
         .agg(F.max("invoke_ns").alias("invoke_ns"))
         .join(started, list(TIMELINE))
@@ -115,7 +116,7 @@ def nowhere_of(
     """
     unsaid = (F.col("outcome") == "info") | ((F.col("outcome") == "ok") & (F.col("first_id") <= 0))
     stood = F.col("invoke_ns").between(F.col("begun_ns") + 1, F.col("until_ns"))
-    tries = (
+    tries = settled(
         puts.where(unsaid & F.col("first_counter").isNotNull())
         .withColumn("at", one_host())
         .join(F.broadcast(lives.select(*TIMELINE, "begun_ns", "until_ns")), list(TIMELINE))
@@ -138,6 +139,8 @@ def nowhere_of(
 
 def with_known(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataFrame:
     """Add `known_ns`: when each row's `id` was first known on the row's host; null if never."""
+    if is_never_any(rows):
+        return rows.withColumn("known_ns", F.lit(None).cast("bigint"))
     columns = (*TIMELINE, "bucket", "first", "last", "end_ns")
     seen = [
         intervals.split(table.withColumn("at", one_host())).select(*columns)
@@ -155,6 +158,8 @@ def with_known(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataF
 
 def without_given(rows: DataFrame, deliveries: DataFrame) -> DataFrame:
     """Return the `rows` whose `id` their client was never given."""
+    if is_never_any(rows):
+        return rows
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("id")))
     names = {name: f"given_{name}" for name in SHARE}
     given = only(
@@ -188,6 +193,8 @@ def with_cut(rows: DataFrame, puts: DataFrame, gets: DataFrame, asides: DataFram
     """Add `cut_ns` to rows of lives that drained: what was known before it, they have. Rows of a
     life whose cut is not known go.
     """
+    if is_never_any(rows):
+        return rows.withColumn("cut_ns", F.lit(None).cast("bigint"))
     drained = rows.select(*HOME, "drained_ns").distinct()
     is_tombstone = (F.col("f") == "phase") & (F.col("phase") == "tombstone")
     phases = (

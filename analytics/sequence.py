@@ -9,7 +9,6 @@ not proven, be it for an operation without an end, the bucket is looked at numbe
 No file and no verdict: load.py reads, wholeness.py says what a hole means.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.doubts import halves
+from analytics.keeping import made_of
 from analytics.strict import BLOCK
 
 BUCKET_BITS: Final = 16
@@ -118,10 +118,8 @@ def leave_out(events: DataFrame, broken: DataFrame) -> DataFrame:
 
 def only_in(events: DataFrame, targets: Iterable[Target]) -> DataFrame:
     """Return the events of these buckets of processes."""
-    text = json.dumps([{"process": process, "bucket": bucket} for process, bucket in targets])
-    kind = "ARRAY<STRUCT<process: STRING, bucket: BIGINT>>"
-    # Made in the JVM: a worker in Python takes seconds to start.
-    wanted = events.sparkSession.range(1).select(F.inline(F.from_json(F.lit(text), kind)))
+    named = [{"process": process, "bucket": bucket} for process, bucket in targets]
+    wanted = made_of(events.sparkSession, named, "process STRING, bucket BIGINT")
     rows = events.withColumn("bucket", _bucket())
     return rows.join(F.broadcast(wanted), ["process", "bucket"], "left_semi")
 

@@ -165,6 +165,12 @@ def fit(session: SparkSession, lines: int, size_bytes: int) -> bool:
     return is_short
 
 
+def is_set_for_short(session: SparkSession) -> bool:
+    """Return whether plans are run as for a short history (`fit`)."""
+    name = "spark.sql.codegen.factoryMode"
+    return session.conf.get(name, None) == SHORT[name]
+
+
 def java_home(shim_directory: Path) -> Path:
     """Return a JAVA_HOME for Spark: `shim_directory`, with a script in it that runs a fit Java.
 

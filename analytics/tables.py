@@ -55,6 +55,7 @@ from analytics.doubts import (
     spans_of,
     without,
 )
+from analytics.keeping import is_never_any, settled
 from analytics.lives import absences_of, acts_of, lives_of
 from analytics.order import late_of, late_terms_of
 from analytics.owed import (
@@ -73,7 +74,7 @@ from analytics.runs import (
     counters_of_puts,
     one_host,
 )
-from analytics.schema import DIGEST_DIGITS, HANDLINGS, KEY, operation
+from analytics.schema import DIGEST_DIGITS, HANDLINGS, KEY, OPERATION, operation
 from analytics.truth import Truth, sound
 
 TICK_NS: Final = 1_000_000
@@ -130,7 +131,7 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
     asides = keep("asides", events.where(~F.col("f").isin("put", "get", *HANDLINGS)))
     controls = keep("controls", controls_of(asides))
     answers = keep("answers", answers_of(operations(events, "get", unpaired)))
-    deliveries = deliveries_of(answers)
+    deliveries = settled(deliveries_of(answers))
     subscriptions = keep("subscriptions", subscriptions_of(controls))
     truth_rows = keep("truth", sound(truth.rows))
     applications = keep("applications", applications_of(puts, answers))
@@ -143,10 +144,10 @@ def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], Data
     seen = keep("seen_places", _seen_places(puts, deliveries, doubts))
     on_disks = only(held, doubts.buckets, TOPIC_BUCKET)
     unclear = keep("unclear_places", intervals.merged(seen.unionByName(on_disks), PLACE))
-    acknowledged = _acknowledged_places(puts)
+    acknowledged = settled(_acknowledged_places(puts))
     loose = intervals.uncovered(unclear, only(acknowledged, unclear, TOPIC_BUCKET), PLACE)
     loose = keep("loose_places", loose)
-    places = without(acknowledged, doubts.buckets, TOPIC_BUCKET).unionByName(unclear)
+    places = settled(without(acknowledged, doubts.buckets, TOPIC_BUCKET).unionByName(unclear))
     clear = without(doubts.stored, doubts.buckets, TOPIC_BUCKET)
     producers = keep("unclear_producers", producers_of(clear, unclear))
     missing = keep("missing", missing_of(doubts.watches, places, deliveries))
@@ -524,6 +525,8 @@ def seen_by(rows: DataFrame, tables: Tables, id_: str, counter: str, name: str) 
     `rows` has run_id, topic, producer and the columns called `id_` and `counter`. For evidence:
     few rows, joined back to the operations only now.
     """
+    if is_never_any(rows):
+        return rows.withColumn(name, F.lit(None).cast(OPERATION))
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col(id_))).withColumn(
         "shift", F.col(counter) - F.col(id_)
     )

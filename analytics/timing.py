@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
+from analytics.keeping import made_of
 from analytics.runs import acknowledged_runs, one_host
 from analytics.tables import Tables
 from analytics.verdict import Quantiles
@@ -101,10 +102,10 @@ def first_after(acks: DataFrame, ticks: DataFrame, moments_ns: Iterable[int]) ->
 
     `acks`: (end_ns) of the PUTs that were acknowledged.
     """
-    rows = [(moment_ns,) for moment_ns in sorted(set(moments_ns))]
+    rows = [{"moment_ns": moment_ns} for moment_ns in sorted(set(moments_ns))]
     if not rows:
         return {}
-    moments = acks.sparkSession.createDataFrame(rows, "moment_ns BIGINT").withColumn(
+    moments = made_of(acks.sparkSession, rows, "moment_ns BIGINT").withColumn(
         "second", _second_of("moment_ns")
     )
     timed = acks.select("end_ns", _second_of("end_ns").alias("second"))

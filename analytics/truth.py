@@ -8,7 +8,6 @@ run that was never to collect any is judged without; one that was, and has not, 
 else stands in `truth/` is not read.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -19,6 +18,7 @@ from pyspark.sql import functions as F
 
 from analytics import schema
 from analytics.files import strictly
+from analytics.keeping import made_of
 from analytics.storage import Place, files_in
 from analytics.strict import BLOCK, FILE, STRICTLY, VALUE, is_one_object, lines_of, no_lines
 from analytics.verdict import NOT_COLLECTED
@@ -186,10 +186,9 @@ def _is_whole() -> Column:
 
 
 def _nodes(spark: SparkSession, nodes: list[tuple[str, str, bool]]) -> DataFrame:
-    """Return the table `nodes`, made in the JVM: a worker in Python takes seconds to start."""
+    """Return the table `nodes`."""
     rows = [dict(zip(("run_id", "node", "is_collected"), node, strict=True)) for node in nodes]
-    text = F.lit(json.dumps(rows))
-    return spark.range(1).select(F.inline(F.from_json(text, f"ARRAY<STRUCT<{schema.NODES}>>")))
+    return made_of(spark, rows, schema.NODES)
 
 
 def _announced(run_file: Place) -> tuple[str, set[str], set[str]]:

@@ -4,6 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.keeping import settled
 from analytics.runs import counters_of_places
 from analytics.schema import evidence, operation
 from analytics.tables import Tables, seen_by
@@ -22,7 +23,7 @@ def aborted_read(tables: Tables) -> DataFrame:
         *PRODUCER, "bucket", "first", "last", operation().alias("put")
     )
     impossible = intervals.uncovered(seen, possible, PRODUCER)
-    rows = (
+    rows = settled(
         intervals.exploded(intervals.common(impossible, failed, PRODUCER), "counter")
         .withColumn("id", F.col("counter") - F.col("shift"))
         .groupBy(*PRODUCER, "id", "counter")

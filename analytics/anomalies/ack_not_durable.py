@@ -4,6 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.keeping import is_never_any, settled
 from analytics.schema import evidence, operation
 from analytics.tables import Tables
 
@@ -18,8 +19,8 @@ def ack_not_durable(tables: Tables) -> DataFrame:
     and has collected its id as garbage. One that was not stored, for nobody subscribed, must still
     have its counter taken. A node whose disk was not read may have all of them.
     """
-    lacking = _lacking(tables)
-    wide = _by_majorities(lacking, tables, [*PRODUCER, "bucket"])
+    lacking = settled(_lacking(tables))
+    wide = settled(_by_majorities(lacking, tables, [*PRODUCER, "bucket"]))
     id_ = F.when(F.col("first_id") > 0, F.col("counter") - F.col("shift"))
     single = intervals.exploded(lacking.join(wide, [*PRODUCER, "bucket"], "leftsemi"), "counter")
     return _by_majorities(
@@ -54,12 +55,12 @@ def _wanted(tables: Tables) -> DataFrame:
         (F.col("first_counter") - F.col("first_id")).alias("shift"),
         operation().alias("put"),
     )  # fmt: skip
-    excuses = _excuses(puts, tables)
+    excuses = settled(_excuses(puts, tables))
     least = excuses.groupBy(*PRODUCER).agg(
         F.min("floor").alias("floor"), F.min("taken").alias("taken")
     )
     # What every node has passed needs no look at each: in a drained run that is nearly all.
-    doubtful = (
+    doubtful = settled(
         puts.join(least, list(PRODUCER))
         .where(F.col("last_counter") > _excused())
         .drop("floor", "taken")
@@ -110,11 +111,14 @@ def _lacking(tables: Tables) -> DataFrame:
     It holds a publication that it has under another id than the acknowledged one as little as one
     above the last id that it has given. The id of what is only in its journal is not known.
     """
-    wanted, held = _wanted(tables), _held(tables.truth)
+    wanted = settled(_wanted(tables))
+    if is_never_any(wanted):
+        return wanted
+    held = settled(_held(tables.truth))
     anyhow = held.where(F.col("shift").isNull())
     with_id, without_id = (wanted.where(one) for one in ("first_id > 0", "first_id <= 0"))
-    placed = intervals.uncovered(
-        with_id, held.where(F.col("shift").isNotNull()), (*HOLDER, "shift")
+    placed = settled(
+        intervals.uncovered(with_id, held.where(F.col("shift").isNotNull()), (*HOLDER, "shift"))
     )
     lacked = intervals.uncovered(placed, anyhow, HOLDER)
     return lacked.unionByName(

@@ -5,6 +5,7 @@ from pyspark.sql import functions as F
 
 from analytics import moments
 from analytics.doubts import only
+from analytics.keeping import settled
 from analytics.runs import one_host
 from analytics.schema import KEY, evidence, operation
 from analytics.tables import Tables
@@ -48,7 +49,7 @@ def _ahead(tables: Tables) -> DataFrame:
     resumed = _resumptions(tables).where(F.col("resumed")).select(*_step("cursor"))
     lives = F.broadcast(tables.lives.select(*TIMELINE, "begun_ns", "until_ns", "start_id"))
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") <= F.col("until_ns"))
-    above = (
+    above = settled(
         resumed.join(lives, list(TIMELINE))
         .where(stood & (F.col("known") > F.col("start_id")))
         .drop("begun_ns", "until_ns")

@@ -6,6 +6,7 @@ from pyspark.sql.window import Window as W
 
 from analytics import intervals
 from analytics.doubts import SHARE, only
+from analytics.keeping import settled
 from analytics.schema import KEY, evidence, operation
 from analytics.tables import Tables, deliveries_of, with_application
 
@@ -51,18 +52,18 @@ def _again(tables: Tables) -> DataFrame:
     own = ("process", "session", "op_id", "asked", "handed_apart")
     columns = (*OWNER, *own, moment, "first", "last")
     # In a chain of GETs each begins above all that its session had: only the others can repeat.
-    repeats = intervals.split(
-        with_application(deliveries_of(tables.unclear_gets), tables)
-        .where(F.col("first") <= reach)
-        .withColumn("last", F.least("last", reach))
-        .select(*columns)
+    repeats = settled(
+        intervals.split(
+            with_application(deliveries_of(tables.unclear_gets), tables)
+            .where(F.col("first") <= reach)
+            .withColumn("last", F.least("last", reach))
+            .select(*columns)
+        )
     )
     pieces = only(intervals.split(tables.deliveries.select(*columns)), repeats, SHARE)
     earlier = pieces.withColumnsRenamed({name: f"earlier_{name}" for name in (*own, "moment")})
-    ids = intervals.exploded(
-        intervals.common(repeats, earlier, OWNER).where(F.col("earlier_moment") < F.col("moment")),
-        "id",
-    )
+    pairs = intervals.common(repeats, earlier, OWNER)
+    ids = settled(intervals.exploded(pairs.where(F.col("earlier_moment") < F.col("moment")), "id"))
     below = F.col("id") <= F.col("asked")
     pair = F.struct(
         operation("earlier_process", "earlier_op_id").alias("earlier"),
@@ -92,10 +93,10 @@ def _moved_partly(ids: DataFrame, tables: Tables) -> DataFrame:
 def _handed_again(tables: Tables) -> DataFrame:
     columns = (*OWNER, "process", "session", "op_id", "at", "t_ns", "first", "last")
     hands = tables.handlings.where(F.col("f") == "hand")
-    pieces = intervals.split(hands.select(*columns))
-    pairs = _both_ways(intervals.overlapping(pieces, OWNER), pieces)
+    pieces = settled(intervals.split(hands.select(*columns)))
+    pairs = _both_ways(settled(intervals.overlapping(pieces, OWNER)), pieces)
     judged = with_application(pairs, tables).where(_is_before("earlier_", ""))
-    ids = intervals.exploded(judged, "id")
+    ids = settled(intervals.exploded(judged, "id"))
     pair = F.struct(
         operation("earlier_process", "earlier_op_id").alias("earlier"),
         operation().alias("later"),
@@ -155,7 +156,7 @@ def _acknowledged_before(ids: DataFrame, hands: DataFrame) -> DataFrame:
 def _twice_in_one(tables: Tables) -> DataFrame:
     answer = W.partitionBy(*KEY).orderBy("first", "last")
     reach = F.max("last").over(answer.rowsBetween(W.unboundedPreceding, -1))
-    doubled = (
+    doubled = settled(
         tables.deliveries.where(~F.col("is_plain"))
         .withColumn("reach", reach)
         .where(F.col("first") <= F.col("reach"))

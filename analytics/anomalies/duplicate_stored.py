@@ -4,6 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.keeping import settled
 from analytics.runs import counters_of_places
 from analytics.schema import evidence
 from analytics.tables import Tables, seen_by
@@ -20,7 +21,7 @@ def duplicate_stored(tables: Tables) -> DataFrame:
     runs = counters_of_places(tables.suspects)
     # Merged runs of one shift never overlap: where two do, a counter has two ids.
     suspects = runs.join(intervals.crowded(runs, PRODUCER), [*PRODUCER, "bucket"], "leftsemi")
-    twice = (
+    twice = settled(
         intervals.exploded(suspects, "counter")
         .withColumn("stands", F.col("counter") - F.col("shift"))
         .groupBy(*PRODUCER, "counter")

@@ -5,6 +5,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.doubts import only
+from analytics.keeping import settled
 from analytics.runs import one_host
 from analytics.schema import KEY, evidence, operation
 from analytics.tables import Tables
@@ -18,7 +19,7 @@ def fencing(tables: Tables) -> DataFrame:
     Sent, not acknowledged: the answer to one that was done before the takeover may come late.
     Clocks are compared, so only on one host; operations without an epoch are not judged.
     """
-    done = _in_question(_successes(tables))
+    done = settled(_in_question(settled(_successes(tables))))
     epochs = done.groupBy(*CLIENT, "epoch").agg(
         F.min(F.struct("end_ns", operation().alias("by"), "epoch")).alias("first"),
         F.max("invoke_ns").alias("last_ns"),
@@ -47,7 +48,7 @@ def _in_question(done: DataFrame) -> DataFrame:
     """Return the operations of clients that had several epochs: a count, which needs no sort."""
     epochs = done.groupBy(*CLIENT, "epoch").agg(F.count(F.lit(1)).alias("operations"))
     several = epochs.groupBy(*CLIENT).agg(F.count(F.lit(1)).alias("epochs"))
-    return only(done, several.where(F.col("epochs") > 1), CLIENT)
+    return only(done, settled(several.where(F.col("epochs") > 1)), CLIENT)
 
 
 def _successes(tables: Tables) -> DataFrame:

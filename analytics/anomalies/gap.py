@@ -5,6 +5,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.doubts import OWNER, only
+from analytics.keeping import settled
 from analytics.lives import HOME
 from analytics.runs import one_host
 from analytics.schema import KEY, evidence, operation
@@ -27,7 +28,7 @@ def _between_answers(tables: Tables) -> DataFrame:
     lower, higher = F.least("asked", "due_id"), F.greatest("asked", "due_id")
     base = F.when(F.col("is_application"), higher).otherwise(lower)
     asked = with_application(tables.unclear_gets.where(F.col("asked").isNotNull()), tables)
-    jumps = (
+    jumps = settled(
         asked.withColumn("base", base)
         .where(F.col("first") > F.col("base") + 1)
         .select(*KEY, "client_id", "topic", one_host(), "first", "base", "invoke_ns", "end_ns")

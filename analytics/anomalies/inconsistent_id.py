@@ -4,6 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.keeping import settled
 from analytics.schema import evidence, operation
 from analytics.tables import Tables, contents_of, seen_by
 
@@ -44,7 +45,7 @@ def _told_apart(tables: Tables) -> DataFrame:
     places = tables.unclear_places
     suspects = places.join(intervals.crowded(places, topic), [*topic, "bucket"], "leftsemi")
     content = F.struct("producer", (F.col("id") + F.col("shift")).alias("counter"))
-    torn = (
+    torn = settled(
         intervals.exploded(suspects, "id")
         .groupBy(*topic, "id")
         .agg(F.min(content).alias("least"), F.max(content).alias("most"))

@@ -6,6 +6,7 @@ from pyspark.sql.window import Window as W
 
 from analytics import intervals
 from analytics.doubts import TOPIC_BUCKET, only
+from analytics.keeping import is_never_any, settled
 from analytics.lives import EVER, FOREVER
 from analytics.owed import is_passed, with_cut
 from analytics.runs import one_host
@@ -59,6 +60,8 @@ def _undelivered(tables: Tables) -> DataFrame:
 
 def _with_lowest(rows: DataFrame, tables: Tables) -> DataFrame:
     """Add `lowest`: the lowest id above the life's start that was given to it."""
+    if is_never_any(rows):
+        return rows.withColumn("lowest", F.lit(None).cast("bigint"))
     which = [*OWNER, "at", "begun_ns"]
     lives = only(tables.lives, rows, which).select(*which, "since_ns", "until_ns", "start_id")
     above = F.greatest("first", F.col("start_id") + 1)
@@ -130,7 +133,7 @@ def _evidence(*operations: str) -> list[Column]:
 
 def _unhanded(tables: Tables) -> DataFrame:
     hands = tables.handlings.where(F.col("f") == "hand")
-    passed = (
+    passed = settled(
         tables.gets.where((F.col("outcome") == "ok") & F.col("asked").isNotNull())
         .select(*OWNER, F.col("asked").alias("passed"))
         .unionByName(hands.select(*OWNER, F.col("cursor").alias("passed")))
@@ -141,17 +144,19 @@ def _unhanded(tables: Tables) -> DataFrame:
     brought = tables.deliveries.where("handed_apart").select(
         *OWNER, operation().alias("get"), "first", "last"
     )
-    wanted = intervals.split(
-        brought.join(standing, list(OWNER))
-        .join(passed, list(OWNER))
-        .withColumn("first", F.greatest("first", F.col("start_id") + 1))
-        .withColumn("last", F.least("last", "passed"))
+    wanted = settled(
+        intervals.split(
+            brought.join(standing, list(OWNER))
+            .join(passed, list(OWNER))
+            .withColumn("first", F.greatest("first", F.col("start_id") + 1))
+            .withColumn("last", F.least("last", "passed"))
+        )
     )
     others = tables.deliveries.where(~F.col("handed_apart")).select(*OWNER, "first", "last")
     ahead = tables.handlings.where((F.col("f") == "ack") & F.col("first").isNotNull())
     handed = hands.unionByName(ahead).select(*OWNER, "first", "last").unionByName(others)
-    cover = only(intervals.split(handed), wanted, (*OWNER, "bucket"))
-    missing = intervals.uncovered(wanted, cover, OWNER)
+    cover = settled(only(intervals.split(handed), wanted, (*OWNER, "bucket")))
+    missing = settled(intervals.uncovered(wanted, cover, OWNER))
     answer = W.partitionBy(*OWNER, "get").orderBy("first")
     begins = F.coalesce(F.lag("last").over(answer) + 1 != F.col("first"), F.lit(True))
     run = F.sum(begins.cast("int")).over(answer.rowsBetween(W.unboundedPreceding, 0))
@@ -187,7 +192,8 @@ def _unstored(tables: Tables) -> DataFrame:
     )
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
     return (
-        puts.join(F.broadcast(tables.lives), list(TIMELINE))
+        settled(puts)
+        .join(F.broadcast(tables.lives), list(TIMELINE))
         .where(stood)
         .withColumn("counter", F.explode(F.sequence("first_counter", "last_counter")))
         .groupBy(*OWNER, "producer", "counter")

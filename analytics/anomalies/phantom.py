@@ -4,6 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.keeping import settled
 from analytics.runs import counters_of_places
 from analytics.schema import evidence
 from analytics.tables import Tables, seen_by
@@ -18,7 +19,7 @@ def phantom(tables: Tables) -> DataFrame:
         tables.journaled, allowMissingColumns=True
     )
     invented = intervals.uncovered(seen, tables.tried, PRODUCER)
-    rows = (
+    rows = settled(
         intervals.exploded(invented, "counter")
         .withColumn("id", F.col("counter") - F.col("shift"))
         .select(*PRODUCER, "id", "counter")

@@ -5,6 +5,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics import intervals
+from analytics.keeping import settled
 from analytics.runs import counters_of_places
 from analytics.schema import KEY, evidence, operation
 from analytics.tables import Tables, seen_by
@@ -53,7 +54,7 @@ def _subscriber_evidence() -> list[Column]:
 
 
 def _along_counters(tables: Tables) -> DataFrame:
-    back = _first_copies(_late_counters(tables.suspects), tables.suspects)
+    back = settled(_first_copies(settled(_late_counters(tables.suspects)), tables.suspects))
     shown = seen_by(back, tables, "id", "counter", "sighting")
     other = F.col("ahead.counter").alias("ahead_counter"), F.col("ahead.id").alias("other_id")
     shown = seen_by(shown.select("*", *other), tables, "other_id", "ahead_counter", "ahead_seen")

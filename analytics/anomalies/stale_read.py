@@ -4,6 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics import moments
+from analytics.keeping import is_never_any, settled
 from analytics.runs import acknowledged_runs, one_host
 from analytics.schema import evidence, operation
 from analytics.tables import Tables
@@ -20,7 +21,7 @@ def stale_read(tables: Tables) -> DataFrame:
     `other_id` the cursor or the start. A GET need not know of what lies below its subscription.
     Clocks are compared, so only on one host.
     """
-    known = _known(tables)
+    known = settled(_known(tables))
     nothing = _above_starts(moments.overtaken(_empty_answers(tables), known, TIMELINE), tables.acts)
     reached = known.unionByName(_claimed(tables.doubts.claims))
     below = moments.overtaken(_new_starts(tables), reached, TIMELINE)
@@ -58,6 +59,8 @@ def _above_starts(behind: DataFrame, acts: DataFrame) -> DataFrame:
     A SUB on another host may have been sent before. One of unknown outcome may have begun anywhere,
     as long as it may act. Few rows: none in a clean history.
     """
+    if is_never_any(behind):
+        return behind.drop("end_ns")
     starts = acts.where(F.col("f") == "sub").select(
         *(F.col(name).alias(f"sub_{name}") for name in ("run_id", "client_id", "topic")),
         F.col("at").alias("sub_at"),
