@@ -55,6 +55,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "barrier": "a read is served by who leads, as a majority has said since it came",
     "handover": "who is handed the leadership has all of the log",
     "snapshot": "a copy is of what was applied",
+    "torn": "what comes by a connection was sent on it, in that order, once",
     "waits": "who waits for a publication is given it at once",
     "limit": "no limit is passed",
     "progress": "after the last fault there is a leader, and everybody comes to the end",
@@ -134,6 +135,9 @@ class Invariants:
         for observer, displaced in self._world.net.displaced:
             self.fail("doubled", f"{observer} has turned out {displaced}, which it hears")
         self._world.net.displaced.clear()
+        for text in self._world.net.torn:
+            self.fail("torn", text)
+        self._world.net.torn.clear()
         if replica.raft.is_leader:
             self._one_leader(node.name, replica.raft.term)
         self._stand(node, replica)

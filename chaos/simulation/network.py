@@ -44,6 +44,7 @@ from cluster.peers import (
     Disconnected,
     Doubled,
     Event,
+    Peers,
     RefusedBy,
     Unfit,
 )
@@ -117,6 +118,13 @@ class Port:
     silent: bool = False  # paused: it neither reads nor writes
     roll: Roll = field(default_factory=Roll)
 
+    def begin_turn(self, now: float) -> None:
+        """Nothing to do: what has come is in the inbox."""
+
+    def deadline(self) -> float:
+        """Return when a turn is due besides, on the node's clock: never."""
+        return float("inf")
+
 
 class SimNet:
     """All links. `cut` ones lose everything while both ends still believe in the connection.
@@ -143,6 +151,7 @@ class SimNet:
         self.doubled = 0
         # (who, member, incarnation) -> when it was last heard: for who watches.
         self.arrivals: dict[tuple[str, str, str], float] = {}
+        self.torn: list[str] = []  # here nothing is: messages are whole
         self.displaced: list[Link] = []  # (who, whom it has turned out though it heard it)
         self._world = world
         self._doubles: set[str] = set()
@@ -158,6 +167,21 @@ class SimNet:
             self._check_silence_later(pair, SILENCE_CHECK_S + number * TIE_S)
 
     # --- connections --------------------------------------------------------------------------
+
+    def peers(
+        self,
+        name: str,
+        port: Port,
+        clock: Callable[[], float],
+        departure: Callable[[], float],
+        room_bytes: Callable[[], int],
+    ) -> Peers:
+        """Return a running node's way to the others."""
+        return SimPeers(self, name, port, departure, room_bytes)
+
+    def has(self, name: str) -> bool:
+        """Return whether a process runs on a machine, as far as the network knows."""
+        return name in self.ports
 
     def join(self, name: str, hello: Hello, wake: Callable[[], None]) -> Port:
         """Let a node listen and dial."""
@@ -483,8 +507,7 @@ class SimNet:
         if self.delivered % ENCODED_SHARE == 0:
             message = decode(memoryview(encode(message))[FRAME_HEAD.size :])
         source, target = link
-        kind = type(message)
-        self._world.note(source, target, kind.__name__, _NUMBERS[kind](message))
+        self._world.note(source, target, type(message).__name__, numbers_of(message))
         for tap in self.taps:
             tap(source, target, message)
         port = self.ports[target]
@@ -551,6 +574,11 @@ def _numbers(kind: type[Any]) -> Callable[[Any], object]:
 
 
 _NUMBERS: Final = {kind: _numbers(kind) for kind in get_args(Message)}
+
+
+def numbers_of(message: Message) -> object:
+    """Return what the hash knows of a message besides its type."""
+    return _NUMBERS[type(message)](message)
 
 
 class SimPeers:

@@ -19,7 +19,7 @@ from zlib import crc32
 from chaos.simulation.builds import as_written_by
 from chaos.simulation.disk import SimDisk
 from chaos.simulation.jobs import SimWorker
-from chaos.simulation.network import Port, SimPeers, member_of
+from chaos.simulation.network import Port, member_of
 from chaos.simulation.stored import StoredFiles
 from cluster import commands, tables
 from cluster.broker import BrokerLimits
@@ -143,7 +143,8 @@ class SimNode:
         self._clock_base = (self.world.now, self.clock())
         self.clock_rate = rate
 
-    def _departure(self) -> float:
+    def departure(self) -> float:
+        """Return when what is sent now leaves; raises if the process has ended."""
         self.disk.check()  # nothing leaves an ended process
         return self.world.now + self._elapsed_s
 
@@ -195,7 +196,7 @@ class SimNode:
         identity.check(self.directory, CLUSTER_ID, self.member)
         hello = hello_of(identity, world.plan.members, self.build)
         self._port = world.net.join(self.name, hello, self.wake)
-        peers = SimPeers(world.net, self.name, self._port, self._departure, self._room_bytes)
+        peers = world.net.peers(self.name, self._port, self.clock, self.departure, self._room_bytes)
         rng = world.stream(f"node {self.name} {self.life}")
         replica = WitnessedReplica(
             self,
@@ -296,8 +297,8 @@ class SimNode:
         self.paused, self._stop_at_s = False, None
         self._due_s = float("inf")
         self.disk.restart()
-        if self.name in self.world.net.ports:
-            self.world.net.leave(self.name, noticed, self._departure())
+        if self.world.net.has(self.name):
+            self.world.net.leave(self.name, noticed, self.departure())
         self._elapsed_s = 0.0
         if replica is not None:
             replica._fetch.abandon()
@@ -396,11 +397,12 @@ class SimNode:
         self._elapsed_s = self._turn_s
         self._worker.deliver()
         now = self.clock()
+        self._port.begin_turn(now)
         for route, frames in replica.turn(now, requests):
-            world.reply(self.name, route, frames, self._departure())
+            world.reply(self.name, route, frames, self.departure())
         replica.finish_turn()
         self._upkeep.tick(now)
-        self._busy_until_s, self._elapsed_s = self._departure(), 0.0
+        self._busy_until_s, self._elapsed_s = self.departure(), 0.0
         if replica.raft is not None and self.disk.is_synced:
             self.durable_index = replica.journal.last_index
         world.turned(self)
@@ -414,7 +416,8 @@ class SimNode:
 
         The product's loop ticks more often, to find nothing to do.
         """
-        raft, rest_s = replica.raft, self._tick_s
+        raft = replica.raft
+        rest_s = min(self._tick_s, max(0.0, self._port.deadline() - now))
         if raft is not None:
             rest_s = min(rest_s, max(raft.deadline_s - now + DUE_S, DUE_S_MIN))
         return rest_s / self.clock_rate

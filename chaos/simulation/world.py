@@ -26,6 +26,7 @@ from chaos.simulation.network import SimNet, Weather, double_of, member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.plan import Action, Plan
 from chaos.simulation.stored import StoredFiles
+from chaos.simulation.wire import Wire, wired
 from cluster.client_port import UNREAD_BYTES_SERVED
 
 START_S: Final = 0.2  # the nodes of a run start within this time
@@ -59,6 +60,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "full_share": 0.0,  # of the looks for room that find none: replies that are taken late
     "segment_bytes": 64 * 1024,
     "keep_bytes": 64 * 1024,
+    "wire": 0,  # 1: nodes talk in bytes, by the product's own connections
     "disk_free_min_bytes": 1 << 20,
 }
 
@@ -99,7 +101,7 @@ class World:
         self._home = tempfile.TemporaryDirectory(dir=memory_directory())
         self.directory = Path(self._home.name)
         weather = Weather(self.knob("delay_ms"), self.knob("jitter_ms"))
-        self.net = SimNet(self, plan.members, weather, self.knob("takeover_s"))
+        self.net = self._make_net(weather)
         self.nodes = {name: SimNode(self, name, self.directory / name) for name in plan.members}
         self.doubles: dict[str, SimNode] = {}  # by their machines' names
         self._doubles_made = 0
@@ -112,8 +114,20 @@ class World:
         for action in plan.schedule:
             self.at(action.at_s, partial(self.perform, action))
 
+    def _make_net(self, weather: Weather) -> SimNet:
+        names, takeover_s = self.plan.members, self.knob("takeover_s")
+        if not self.knob("wire"):
+            return SimNet(self, names, weather, takeover_s)
+        return Wire(self, names, weather, takeover_s, self.machine, lambda: self._active().name)
+
+    def _active(self) -> SimNode:
+        assert self.active is not None
+        return self.active
+
     def __enter__(self) -> Self:
         self._seats.enter_context(seated(lambda: self.active, self._files_in))
+        if isinstance(self.net, Wire):
+            self._seats.enter_context(wired(self.net))
         return self
 
     def __exit__(
