@@ -28,6 +28,7 @@ CROWD_PAUSES: Final = 2  # as long in a crowd: it is to meet, not to weigh
 PUT_BYTES: Final = 40_000  # filler of the largest PUT: more of it only makes a run slower
 LISTER_SHARE: Final = 0.5  # of the seeds have a client that only lists, the others a leaver
 SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
+WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
 START_S: Final = 1.0  # the cluster may form before the first fault, or not
 KIND_SHARE: Final = (0.08, 0.5)  # of the kinds of faults that a seed has: few leave time to work
@@ -388,6 +389,10 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     schedule = tuple(_schedule(draw, empty.duration_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
     knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
+    # Version 0.1 says its Hello by the product of today there, which looks at what 0.1 would not.
+    has_old = any(action.args.get("build") == "0.1" for action in schedule)
+    if draw("wire").rng.random() < WIRE_SHARE and not has_old:
+        knobs["wire"] = 1
     if any(action.name == "client_copy" for action in schedule):
         knobs.pop("backlog_bytes_max", None)  # a client that was fenced for good reads no more
     knobs["load"] = {**load, "broken": _broken(draw("broken"), mode)}

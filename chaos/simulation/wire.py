@@ -80,6 +80,7 @@ class Wire(SimNet):
         self.machine_of, self.active = machine_of, active
         self.sides: dict[str, WirePort] = {}
         self.sockets: dict[int, SimSocket] = {}
+        self.ends_s: dict[Link, float] = {}  # (machine, member) -> when it noticed an end last
         self._unplugged: set[str] = set()
         self._descriptors = self._lives = 0
         self._strange_later()
@@ -160,6 +161,10 @@ class Wire(SimNet):
         """Return what `observer` was told of `name` on their connection."""
         side = self.sides.get(observer)
         return None if side is None else side.port.hello_of(name)
+
+    def closed_s(self, observer: str, name: str) -> float:
+        """Return when a connection of a node's with a member was closed last."""
+        return self.ends_s.get((observer, name), float("-inf"))
 
     def break_link(self, one: str, other: str, reason: Reason = Reason.CLOSED) -> None:
         """Reset the connections between two machines."""
@@ -302,6 +307,8 @@ class WirePeers:
     def send(self, name: str, message: Message) -> None:
         """Queue a message, and note that it is to arrive next."""
         port = self._port
+        for tap in self._wire.send_taps:
+            tap(self._name, name, message)
         dropped = port.dropped[name]
         port.send(name, message)
         connection = port._live.get(name)
@@ -319,19 +326,26 @@ class WirePeers:
             assert other is not None, source.remote
             said = other.said[kind in BULK]
             if not said or said.popleft() != message:
-                wire.torn.append(f"{name} was given a {kind.__name__} that {source.remote} has not sent next")
+                wire.torn.append(
+                    f"{name} was given a {kind.__name__} that {source.remote} has not sent next"
+                )
             wire.delivered += 1
             wire.world.note(source.remote, name, kind.__name__, numbers_of(message))
             for tap in wire.taps:
-                tap(source.remote, message)
+                tap(source.remote, name, message)
         return received
 
     def events(self) -> list[Event]:
         """Return what happened to connections, and note who lost its place though it was heard."""
         events = self._port.events()
         for event in events:
-            if isinstance(event, Disconnected) and event.reason is Reason.REPLACED:
-                self._displaced(event.name)
+            if isinstance(event, Disconnected):
+                self._wire.ends_s[self._name, event.name] = self._wire.world.now
+                if event.reason is Reason.REPLACED:
+                    self._displaced(event.name)
+                if event.reason is Reason.BAD_FRAME:  # strangers never get that far
+                    text = f"{self._name} can't read what {event.name} says: {event.detail}"
+                    self._wire.torn.append(text)
         live = self._port._live.items()
         self._heard = {
             peer: (self._wire.sockets[one.fd], one.hello)

@@ -4,7 +4,7 @@ What lives here: one module a seam, and `BUGS`, the list of all. What must not: 
 (invariants.py), the campaign over the bugs (campaign.py).
 """
 
-from chaos.simulation.bugs import client, journal, levels, members, messages, store, turns
+from chaos.simulation.bugs import client, journal, levels, members, messages, store, turns, wire
 from chaos.simulation.bugs.registry import BUGS, SEEDS_MAX, Bug
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "messages",
     "store",
     "turns",
+    "wire",
 ]
