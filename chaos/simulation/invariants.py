@@ -56,6 +56,8 @@ CHECKS: Final[Mapping[str, str]] = {
     "handover": "who is handed the leadership has all of the log",
     "snapshot": "a copy is of what was applied",
     "torn": "what comes by a connection was sent on it, in that order, once",
+    "books": "what nodes have on their books adds up, and is nothing when all is quiet",
+    "rebuilt": "every store is what its log makes of an empty one",
     "waits": "who waits for a publication is given it at once",
     "limit": "no limit is passed",
     "progress": "after the last fault there is a leader, and everybody comes to the end",
@@ -93,6 +95,7 @@ class Invariants:
         self.handed: dict[tuple[str, str], int] = {}  # (client_id, topic) -> highest delivered
         # Hear (index, term, operations) of each entry when it is first applied anywhere, in order.
         self.on_entry: list[Callable[[int, int, Sequence[Operation]], None]] = []
+        self.payloads: dict[int, tuple[int, bytes]] = {}  # index -> term, payload
         self._world = world
         self._leaders: dict[int, str] = {}
         self._entries: dict[int, tuple[int, int]] = {}  # index -> (term, checksum)
@@ -245,6 +248,7 @@ class Invariants:
 
     def _first_applied(self, index: int, term: int, payload: bytes) -> None:
         operations = commands.decode(payload, NEXT.level_max)[1] if payload else ()
+        self.payloads[index] = term, payload
         for hear in self.on_entry:
             hear(index, term, operations)
         if not payload:

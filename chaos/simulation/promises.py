@@ -29,7 +29,8 @@ Counted = tuple[str, str, int]  # (client_id, topic, counter)
 class Promises:
     """Watches the clients; implements `crowd.Witness`.
 
-    `leavers`: the clients that unsubscribe. `is_doubling`: see `Subscriptions`.
+    `leavers`: the clients that unsubscribe. `is_doubling`: see `Subscriptions`. `of_limits`: the
+    errors that the plan's limits explain.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class Promises:
         reads: Reads,
         leavers: frozenset[str],
         is_doubling: Callable[[], bool],
+        of_limits: frozenset[str] = frozenset(),
     ) -> None:
         self._invariants, self._reads = invariants, reads
-        self._leavers = leavers
+        self._leavers, self._of_limits = leavers, of_limits
         self._copied: set[str] = set()
         self._made: dict[tuple[str, Counted], bytes] = {}  # by whose state directory it is in
         self._acknowledged: dict[Counted, bytes] = {}
@@ -159,7 +161,7 @@ class Promises:
 
     def refused(self, client: str, error: FlotillaError) -> None:
         """Judge an error."""
-        explained = EXPLAINED
+        explained = EXPLAINED | self._of_limits
         if client in self._copied:
             explained |= OF_COPIES
         if client in self._leavers:

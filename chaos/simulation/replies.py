@@ -535,10 +535,10 @@ class Replies:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def unanswered(self, since_s: float, until_s: float) -> list[str]:
-        """Return what came to living nodes in that time, and got no answer."""
+    def unanswered(self, since_s: float, until_s: float) -> list[tuple[str, str]]:
+        """Return (node, what) came to living nodes in that time, and got no answer."""
         return [
-            asked.what
+            (node, asked.what)
             for node, ways in self._open.items()
             for waiting in ways.values()
             for asked in waiting

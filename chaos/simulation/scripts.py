@@ -21,7 +21,7 @@ from chaos import payload
 from chaos.history import DRAINED
 from chaos.simulation.clients import Process, Script, Wire
 from chaos.simulation.pipes import QUEUED_MAX, Pipe
-from flotilla_client import Fenced, FlotillaError, NotSubscribed, TooLarge, UnknownTopic
+from flotilla_client import Fenced, FlotillaError, NotSubscribed, TooLarge, TooMany, UnknownTopic
 from flotilla_client.operations import PutResult, Steps
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
 from flotilla_client.reading import Delivery, Owner, Reader
@@ -241,7 +241,10 @@ class ClientScript:
         for topic in self._role.topics:
 
             def subscribe(topic: str = topic) -> Script:
-                yield self._operations.subscribe(topic)
+                try:
+                    yield self._operations.subscribe(topic)
+                except TooMany as error:
+                    self._course.refused(self._name, error)
 
             yield from self._until_done(subscribe)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.simulation.disk import KEEPS, SYNCS
+from chaos.simulation.limits import CONSTANTS, OF_PUTS, OF_THE_STORE
 from chaos.simulation.network import double_of
 from chaos.simulation.operator import BROKEN_HOWS
 from chaos.simulation.plan import Action, Mode, Plan
@@ -30,6 +31,9 @@ LISTER_SHARE: Final = 0.5  # of the seeds have a client that only lists, the oth
 SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
+BOUNDED_SHARE: Final = 0.5  # of the seeds have constants of the product that are met
+BOUND_SHARES: Final = (0.1, 0.3, 0.6)  # of these constants
+STORE_SHARE: Final = 0.06  # for each limit of the state machine: who is refused a topic does less
 START_S: Final = 1.0  # the cluster may form before the first fault, or not
 KIND_SHARE: Final = (0.08, 0.5)  # of the kinds of faults that a seed has: few leave time to work
 PERIOD_S: Final = (1.0, 12.0)  # mean time between two faults of a kind
@@ -388,6 +392,7 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     load = _load(draw("load"))
     schedule = tuple(_schedule(draw, empty.duration_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
+    knobs |= _bounds(draw("bounds"), _largest(load["roles"]))
     knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
     # Version 0.1 says its Hello by the product of today there, which looks at what 0.1 would not.
     has_old = any(action.args.get("build") == "0.1" for action in schedule)
@@ -455,9 +460,7 @@ def _limits(draw: Draw, roles: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     rng = draw.rng
     if rng.random() >= TIGHT_SHARE:
         return {}
-    largest = max(role["batch_count"] for role in roles) * (
-        max(role["size_bytes"] for role in roles) + PUBLICATION_OVERHEAD_BYTES
-    )
+    largest = _largest(roles)
     tight = {
         "in_flight_max": 3,
         "parked_gets_max": 2,
@@ -470,6 +473,29 @@ def _limits(draw: Draw, roles: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if "relays_max" in limits:  # the same kind: what waits on the way to clients
         limits["room_bytes"] = 1  # one GET a turn and way; the others are put off
     return limits
+
+
+def _bounds(draw: Draw, largest: int) -> dict[str, int]:
+    """Return small values of the product's constants, in half of all seeds: so they are met."""
+    rng = draw.rng
+    if rng.random() >= BOUNDED_SHARE:
+        return {}
+    share, bounds = rng.choice(BOUND_SHARES), {}
+    for knob, (_, _, values) in CONSTANTS.items():
+        chosen = rng.choice(values or [largest * times + 1_000 for times in OF_PUTS[knob]])
+        if rng.random() < share:
+            bounds[knob] = chosen
+    for knob, values in OF_THE_STORE.items():
+        if rng.random() < STORE_SHARE:
+            bounds[knob] = rng.choice(values)
+    return bounds
+
+
+def _largest(roles: Sequence[Mapping[str, Any]]) -> int:
+    """Return the bytes of the largest PUT that these roles make."""
+    size_bytes = max(role["size_bytes"] for role in roles)
+    count = max(role["batch_count"] for role in roles)
+    return int(count * (size_bytes + PUBLICATION_OVERHEAD_BYTES))
 
 
 def _load(draw: Draw) -> dict[str, Any]:

@@ -16,22 +16,24 @@ from uuid import UUID
 
 from analytics import twins
 from chaos import history
+from chaos.simulation.books import QUIET_S, Books
 from chaos.simulation.claims import Claims
 from chaos.simulation.clients import Process
 from chaos.simulation.coverage import Coverage
 from chaos.simulation.crowd import Crowd
 from chaos.simulation.invariants import Invariants
+from chaos.simulation.limits import of_limits, store_limits
 from chaos.simulation.operator import Operator
 from chaos.simulation.promises import Promises
 from chaos.simulation.raft_rules import RaftRules
 from chaos.simulation.reads import Reads
+from chaos.simulation.rebuilt import Rebuilt
 from chaos.simulation.reference import Reference
 from chaos.simulation.replies import Replies
 from chaos.simulation.result import Failure
 from chaos.simulation.scripts import Role
 from chaos.simulation.sockets import Sockets
 from chaos.simulation.world import World
-from cluster.store import Limits
 from flotilla_client import FlotillaError, Operation, Outcome
 from flotilla_client.protocol import Reply, Request
 from flotilla_client.reading import Delivery
@@ -58,11 +60,17 @@ class Attached:
         self._invariants = Invariants(world)
         self._claims = Claims(world, self._invariants)
         self._reads = Reads(world, self._invariants)
-        self._reference = Reference(Limits())
+        self._reference = Reference(store_limits(world.plan.knobs))
         self._rules = RaftRules(world, self._invariants)
         self._replies = Replies(world, self._invariants, self._reference, self._rules.served)
+        self._books = Books(world, self._invariants)
+        self._rebuilt = Rebuilt(world, self._invariants, self._reference)
         self._promises = Promises(
-            self._invariants, self._reads, leavers, lambda: world.net.doubled > 0
+            self._invariants,
+            self._reads,
+            leavers,
+            lambda: world.net.doubled > 0,
+            of_limits(world.plan.knobs),
         )
         self._coverage = Coverage(world)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
@@ -108,13 +116,30 @@ class Attached:
         if self._world.now >= self._deadline_s:
             self._no_progress()
         self.crowd.close()
+        if not self.failures:
+            self._be_quiet()
         self._invariants.finish()
+        if not self.failures:
+            self._rebuilt.compare(self._operator.healthy)
         return self.failures + self._evidence()
 
     def events(self) -> list[dict[str, Any]]:
         """Return the run's history, all files of it."""
         files = sorted((self.directory / "history").glob("*.jsonl"))
         return [event for file in files for event in history.read(file)]
+
+    def _be_quiet(self) -> None:
+        """Let what is under way come to its end; nobody asks for anything any more."""
+        world = self._world
+        since_s, until_s = world.plan.duration_s + QUIET_S, world.now
+        world.run_until(until_s + QUIET_S)
+        for node in self._operator.healthy:
+            self._books.check_quiet(node, since_s)
+        left = self._replies.unanswered(since_s, until_s)
+        healthy = {node.name for node in self._operator.healthy}
+        forgotten = [what for node, what in left if node in healthy]
+        if forgotten:
+            self._invariants.fail("answered", f"all is quiet, and nobody answers {forgotten}")
 
     def _is_settled(self) -> bool:
         """Return whether every node that may is a member and has applied all there is."""

@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 
 from chaos.simulation.database import seated
 from chaos.simulation.disk import KEEPS
+from chaos.simulation.limits import limited
 from chaos.simulation.memory import memory_directory
 from chaos.simulation.network import SimNet, Weather, double_of, member_of
 from chaos.simulation.node import SimNode
@@ -125,6 +126,7 @@ class World:
         return self.active
 
     def __enter__(self) -> Self:
+        self._seats.enter_context(limited(self.plan.knobs))
         self._seats.enter_context(seated(lambda: self.active, self._files_in))
         if isinstance(self.net, Wire):
             self._seats.enter_context(wired(self.net))

@@ -1,0 +1,150 @@
+"""What nodes have on their books: that it adds up, keeps its limits, and is nothing in the end.
+
+What lives here: looks into brokers, relays, caches and windows, now and then in a run and once when
+all is quiet. What must not: what was answered (replies.py).
+
+A count that is not given back refuses everybody some day; what nobody waits for any more must not
+be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from chaos.simulation.invariants import Invariants
+from chaos.simulation.node import SimNode
+from chaos.simulation.world import World
+from cluster import broker, intake, publications, relays, transport
+from cluster.replica import Replica
+
+TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
+QUIET_S: Final = 3.0  # until what the last clients have asked for is over: GETs wait for 2 s
+
+
+class Books:
+    """Looks into the nodes of a world; tells `invariants` of what does not add up."""
+
+    def __init__(self, world: World, invariants: Invariants) -> None:
+        self._world, self._invariants = world, invariants
+        self._turns = 0
+        world.watchers.append(self._turned)
+
+    def _turned(self, node: SimNode) -> None:
+        self._turns += 1
+        replica = node.replica
+        if self._turns % TURNS_PER_LOOK or replica is None or replica.raft is None:
+            return
+        for check, text in (*self._sums(replica), *self._limits(replica)):
+            self._invariants.fail(check, f"{node.name}: {text}")
+
+    # --- at any time ------------------------------------------------------------------------------
+
+    def _sums(self, replica: Replica) -> Iterator[tuple[str, str]]:
+        """Yield what is counted in two ways and differs."""
+        led, rows, store = replica.broker, replica.store._publications, replica.store
+        waiting = [each for _, authors in led._entries.values() for each in authors]
+        parked = [*led._parked.values(), *led._parked_any.values()]
+        queue = replica.intake._nodes
+        subscriptions = sum(len(topic.subscribers) for topic in store._topics.active.values())
+        pairs: dict[str, tuple[Any, Any]] = {
+            "requests in entries": (led._entries_waiting, len(waiting)),
+            "bytes of PUTs": (
+                led._put_bytes,
+                sum(each.put_bytes for each in (*waiting, *led._authors)),
+            ),
+            "parked GETs": (led._parked_count, sum(map(len, parked))),
+            "bytes in the rows' cache": (
+                rows._cache_bytes,
+                sum(len(row.data) for row in rows._cache.values()),
+            ),
+            "bytes of relays in the intake": (
+                replica.intake._nodes_bytes,
+                sum(len(frame) for _, relay in queue for frame in relay.frames),
+            ),
+            "subscriptions": (store._topics.subscriptions_count, subscriptions),
+            "names of topics": (store._topics._names, sorted(store._topics.active)),
+        }
+        for name, window in replica._transport._in_flight.items():
+            total = sum(size for _, size in window)
+            pairs[f"bytes in flight to {name}"] = replica._transport._in_flight_bytes[name], total
+        for what, (counted, found) in pairs.items():
+            if counted != found:
+                yield "books", f"{counted} {what} on the books, and there are {found}"
+        for topic in led._parked:
+            found_topic = store._topics.active.get(topic)
+            for each in led._parked[topic].values():
+                last_id = each.request.body["last_id"]
+                if found_topic and last_id is not None and last_id < found_topic.last_id:
+                    yield "waits", f"a GET of {topic} is parked behind {last_id}, and there is more"
+
+    def _limits(self, replica: Replica) -> Iterator[tuple[str, str]]:
+        """Yield what is over its limit."""
+        led, rows, knob = replica.broker, replica.store._publications, self._world.knob
+        under_way = led._entries_waiting + len(led._operations) + len(led._reads) + len(led._due)
+        most = {
+            "bytes of PUTs": (led._put_bytes, broker.PUT_BYTES_MAX),
+            # A read that was admitted may come back to be answered in steps.
+            "requests under way": (under_way, knob("in_flight_max")),
+            "parked GETs": (led._parked_count + len(led._woken), knob("parked_gets_max")),
+            "relays": (len(replica.frontend._relays), knob("relays_max")),
+            "rows in the cache": (len(rows._cache), publications.ROWS_CACHED_MAX),
+            "relays in the intake": (len(replica.intake._nodes), intake.RELAYS_WAITING_MAX),
+            "bytes of relays there": (
+                replica.intake._nodes_bytes,
+                intake.RELAYS_WAITING_BYTES_MAX,
+            ),
+        }
+        if len(rows._cache) > 1:
+            most["bytes in the rows' cache"] = rows._cache_bytes, publications.ROWS_CACHED_BYTES_MAX
+        for name, window in replica._transport._in_flight.items():
+            last = window[-1][1] if window else 0
+            before_last = replica._transport._in_flight_bytes[name] - last
+            most[f"bytes in flight to {name}"] = before_last, transport.IN_FLIGHT_BYTES_MAX
+        for what, (found, limit) in most.items():
+            if found > limit:
+                yield "limit", f"{found} {what}, {limit:.0f} may be"
+
+    # --- in the end -------------------------------------------------------------------------------
+
+    def check_quiet(self, node: SimNode, recovered_s: float) -> None:
+        """Check that a node has nothing on its books any more: no client asks for anything."""
+        replica = node.replica
+        if replica is None or replica.raft is None:
+            return
+        led, front = replica.broker, replica.frontend
+        left: dict[str, Any] = {
+            "entries somebody waits for": led._entries,
+            "operations": led._operations,
+            "authors": led._authors,
+            "reads": led._reads,
+            "answers to be made": led._due,
+            "woken GETs": led._woken,
+            "parked GETs": led._parked or led._parked_any,
+            "answers": led._answers or front._answers or front._relayed,
+            "requests": replica.intake,
+            "bytes of PUTs": led._put_bytes,
+            "requests in entries": led._entries_waiting,
+            "messages": replica._transport.held or replica._transport.appends,
+            "bytes of publications that are not written": (
+                replica.store._publications.buffered_bytes
+            ),
+            "dead rows": replica.store._publications.garbage,
+            "who waits for a copy": replica._server._waiting,
+        }
+        if replica.raft.is_leader:
+            flying = replica._transport._in_flight_bytes
+            left["bytes in flight"] = {
+                name: size for name, size in flying.items() if size and name in replica._linked
+            }
+            left["entries not committed"] = replica.raft.uncommitted_entries
+        now_ms = node.clock() * 1000
+        ago_ms = (self._world.now - recovered_s) * 1000
+        left["relays"] = [
+            each.request_id
+            for each in front._relays._under_way.values()
+            if now_ms - (each.deadline_ms - relays.RELAY_MS_MAX) < ago_ms
+        ]
+        for what, found in left.items():
+            if found:
+                self._invariants.fail("books", f"{node.name}: all is quiet, and {what}: {found}")
