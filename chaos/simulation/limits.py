@@ -31,33 +31,35 @@ from cluster import (
 )
 from cluster import store as stores
 from cluster.store import Limits, Store
-from flotilla_client import operations
+from flotilla_client import operations, protocol, window
 
-# By the knob: the module, its constant, and the small values of it that the swarm draws from.
-CONSTANTS: Final[Mapping[str, tuple[ModuleType, str, tuple[int, ...]]]] = {
-    "put_bytes_max": (broker, "PUT_BYTES_MAX", ()),
-    "read_bytes_per_turn_max": (broker, "READ_BYTES_PER_TURN_MAX", (1, 300, 5_000)),
-    "stale_deadlines_min": (broker, "STALE_DEADLINES_MIN", (0, 3)),
-    "counters_per_step": (broker, "COUNTERS_PER_STEP", (1, 2)),
-    "topics_count_max": (broker, "TOPICS_COUNT_MAX", (1, 2)),
-    "entry_bytes_max": (commands, "ENTRY_BYTES_MAX", ()),
-    "slice_entries_max": (journal, "SLICE_ENTRIES_MAX", (2, 3, 8)),
-    "slice_bytes_max": (journal, "SLICE_BYTES_MAX", (100, 2_000)),
-    "journal_buffer_bytes_max": (journal, "BUFFER_BYTES_MAX", (100, 2_000)),
-    "in_flight_bytes_max": (transport, "IN_FLIGHT_BYTES_MAX", (200, 3_000, 30_000)),
-    "collect_bytes_max": (publications, "COLLECT_BYTES_MAX", (1, 500)),
-    "rows_cached_bytes_max": (publications, "ROWS_CACHED_BYTES_MAX", (1, 500, 5_000)),
-    "rows_cached_max": (publications, "ROWS_CACHED_MAX", (1, 2, 5)),
-    "read_rows_max": (publications, "READ_ROWS_MAX", (1, 2, 4)),
-    "clients_cached_max": (clients, "CLIENTS_CACHED_MAX", (1, 2)),
-    "producers_cached_max": (clients, "PRODUCERS_CACHED_MAX", (1, 2)),
-    "store_buffer_bytes_max": (stores, "BUFFER_BYTES_MAX", (1, 2_000)),
-    "garbage_rows_per_step": (replica, "GARBAGE_ROWS_PER_STEP", (1, 2)),
-    "copy_chunk_bytes": (catchup, "CHUNK_BYTES", (8_192, 32_768)),
-    "relays_waiting_max": (intake, "RELAYS_WAITING_MAX", (1, 3)),
-    "relays_waiting_bytes_max": (intake, "RELAYS_WAITING_BYTES_MAX", ()),
-    "stale_cursors_min": (topics, "STALE_CURSORS_MIN", (0, 2)),
-    "last_ids_bytes_max": (operations, "LAST_IDS_BYTES_MAX", (8, 20)),
+# By the knob: the modules that have it, the constant, and the small values that the swarm draws.
+CONSTANTS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]]]] = {
+    "put_bytes_max": ((broker,), "PUT_BYTES_MAX", ()),
+    "read_bytes_per_turn_max": ((broker,), "READ_BYTES_PER_TURN_MAX", (1, 300, 5_000)),
+    "stale_deadlines_min": ((broker,), "STALE_DEADLINES_MIN", (0, 3)),
+    "counters_per_step": ((broker,), "COUNTERS_PER_STEP", (1, 2)),
+    "topics_count_max": ((broker,), "TOPICS_COUNT_MAX", (1, 2)),
+    "entry_bytes_max": ((commands,), "ENTRY_BYTES_MAX", ()),
+    "slice_entries_max": ((journal,), "SLICE_ENTRIES_MAX", (2, 3, 8)),
+    "slice_bytes_max": ((journal,), "SLICE_BYTES_MAX", (100, 2_000)),
+    "journal_buffer_bytes_max": ((journal,), "BUFFER_BYTES_MAX", (100, 2_000)),
+    "in_flight_bytes_max": ((transport,), "IN_FLIGHT_BYTES_MAX", (200, 3_000, 30_000)),
+    "collect_bytes_max": ((publications,), "COLLECT_BYTES_MAX", (1, 500)),
+    "rows_cached_bytes_max": ((publications,), "ROWS_CACHED_BYTES_MAX", (1, 500, 5_000)),
+    "rows_cached_max": ((publications,), "ROWS_CACHED_MAX", (1, 2, 5)),
+    "read_rows_max": ((publications,), "READ_ROWS_MAX", (1, 2, 4)),
+    "clients_cached_max": ((clients,), "CLIENTS_CACHED_MAX", (1, 2)),
+    "producers_cached_max": ((clients,), "PRODUCERS_CACHED_MAX", (1, 2)),
+    "store_buffer_bytes_max": ((stores,), "BUFFER_BYTES_MAX", (1, 2_000)),
+    "garbage_rows_per_step": ((replica,), "GARBAGE_ROWS_PER_STEP", (1, 2)),
+    "copy_chunk_bytes": ((catchup,), "CHUNK_BYTES", (8_192, 32_768)),
+    "relays_waiting_max": ((intake,), "RELAYS_WAITING_MAX", (1, 3)),
+    "relays_waiting_bytes_max": ((intake,), "RELAYS_WAITING_BYTES_MAX", ()),
+    "stale_cursors_min": ((topics,), "STALE_CURSORS_MIN", (0, 2)),
+    "batch_count_max": ((protocol, window), "BATCH_COUNT_MAX", (1, 2, 5)),
+    "batch_bytes_max": ((protocol,), "BATCH_BYTES_MAX", ()),
+    "last_ids_bytes_max": ((operations,), "LAST_IDS_BYTES_MAX", (8, 20)),
 }
 # Fields of store.Limits: part of the state machine.
 OF_THE_STORE: Final[Mapping[str, tuple[int, ...]]] = {
@@ -70,6 +72,7 @@ OF_PUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "put_bytes_max": (1, 2),
     "relays_waiting_bytes_max": (2, 4),
     "entry_bytes_max": (1, 2),
+    "batch_bytes_max": (1,),
 }
 
 
@@ -77,6 +80,12 @@ def store_limits(knobs: Mapping[str, Any]) -> Limits:
     """Return the limits of a run's state machine."""
     own = {name: int(knobs[name]) for name in OF_THE_STORE if name in knobs}
     return replace(Limits(), **own)
+
+
+def value_of(knob: str) -> int:
+    """Return what one of CONSTANTS is at present."""
+    modules, name, _ = CONSTANTS[knob]
+    return int(vars(modules[0])[name])
 
 
 def of_limits(knobs: Mapping[str, Any]) -> frozenset[str]:
@@ -88,8 +97,9 @@ def of_limits(knobs: Mapping[str, Any]) -> frozenset[str]:
 def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
     """Let the product have a plan's limits while the context lasts."""
     with ExitStack() as stack:
-        for knob, (module, name, _) in CONSTANTS.items():
-            if knob in knobs:
+        for knob in CONSTANTS.keys() & knobs.keys():
+            modules, name, _ = CONSTANTS[knob]
+            for module in modules:
                 stack.enter_context(patch.object(module, name, int(knobs[knob])))
         if not OF_THE_STORE.keys().isdisjoint(knobs):
             _default(stack, Store.open.__func__, "limits", store_limits(knobs))  # type: ignore[attr-defined]

@@ -22,17 +22,16 @@ from zlib import crc32
 import orjson
 
 from chaos.simulation.invariants import Invariants
+from chaos.simulation.limits import value_of
 from chaos.simulation.network import member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.reference import Reference, Result
 from chaos.simulation.world import World
-from cluster import broker, publications
+from cluster import broker
 from cluster.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
 from cluster.messages import Message, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
-    BATCH_BYTES_MAX,
-    BATCH_COUNT_MAX,
     GET,
     GET_WAIT_MS_MAX,
     PUT,
@@ -40,7 +39,6 @@ from flotilla_client.protocol import (
     STATUS,
     SUB,
     TOPICS,
-    TOPICS_COUNT_MAX,
     UNSUB,
     UPGRADE,
 )
@@ -400,7 +398,7 @@ class Replies:
             return False
         known = self._reference.topics[topic].publications
         rows = {known[each][0] for each in range(first_id, last_id + 2)}
-        if len(rows) > publications.READ_ROWS_MAX:
+        if len(rows) > value_of("read_rows_max"):
             return False
         return size_bytes + len(known[last_id + 1][1]) <= max_bytes
 
@@ -465,7 +463,7 @@ class Replies:
     ) -> str:
         if "topics" not in body:
             return ""
-        limit, after = TOPICS_COUNT_MAX, str(asked.body.get("after") or "")
+        limit, after = value_of("topics_count_max"), str(asked.body.get("after") or "")
         client_id = "" if asked.body.get("all") else asked.client_id
         found: list[dict[str, Any]] = []
         for index in _indexes(asked.low, high):
@@ -593,8 +591,9 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
 
 def _bounds(asked: Asked) -> tuple[int, int]:
     body = asked.body
-    max_count = min(body.get("max_count") or 1, BATCH_COUNT_MAX)
-    return max_count, min(body.get("max_bytes") or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
+    most, most_bytes = value_of("batch_count_max"), value_of("batch_bytes_max")
+    max_count = min(body.get("max_count") or 1, most)
+    return max_count, min(body.get("max_bytes") or most_bytes, most_bytes)
 
 
 def _indexes(low: int, high: int) -> Iterable[int]:

@@ -43,7 +43,8 @@ class Role:
     `pause_s`: mean time between two operations; `batch_count`, `size_bytes`: the most publications
     of a PUT, the largest filler; `reads_any`: one GET over all topics; `is_manual`: what was handed
     over is acknowledged at once or not at all, else with the next GET; `in_flight`: batches of a
-    background producer that are under way at once, 0 for one PUT after the other.
+    background producer that are under way at once, 0 for one PUT after the other; `is_hasty`: it
+    publishes before anything else, and goes back on an UNSUB at once.
     """
 
     topics: tuple[str, ...]
@@ -60,6 +61,7 @@ class Role:
     in_flight: int = 0
     reads_any: bool = False
     is_manual: bool = False
+    is_hasty: bool = False
 
     @classmethod
     def of(cls, knobs: Mapping[str, Any]) -> Role:
@@ -128,6 +130,8 @@ class ClientScript:
     def run(self) -> Script:
         """Take part in the run from here to its end; stop early only when fenced."""
         try:
+            if self._role.is_hasty and self._role.puts:
+                yield from self._tried(self._publish)
             if self._role.gets:
                 yield from self._subscribe_all()
             yield from self._steady()
@@ -284,6 +288,8 @@ class ClientScript:
             yield self._operations.subscribe(topic)
         else:
             yield self._operations.unsubscribe(topic)
+            if self._role.is_hasty:
+                yield self._operations.subscribe(topic)
 
     def _list(self) -> Script:
         if self._rng.random() < 0.5:

@@ -61,7 +61,7 @@ CONTROL: Final = Bug(
     "stock-pysyncobj",
     "all of docs/raft.md",
     "Take the guards off pysyncobj.",
-    frozenset({"lost", "durable", "prefix"}),
+    frozenset({"acknowledged", "append", "commit", "durable", "lost", "prefix", "vote"}),
     SEEDS_MAX,
     "safety",
     3,

@@ -225,7 +225,12 @@ def _stops(draw: Draw) -> Schedule:
 
 
 def _transfers(draw: Draw) -> Schedule:
-    yield 0.0, "transfer", {}
+    """Hand the leadership over, often while what one member says comes late."""
+    if draw.rng.random() < 0.4:
+        source, target = draw.pair()
+        clog = {"source": source, "target": target, "seconds": draw.between(0.05, 3.0)}
+        yield 0.0, "clog", clog
+    yield 0.001, "transfer", {}
 
 
 def _compactions(draw: Draw) -> Schedule:
@@ -503,7 +508,8 @@ def _load(draw: Draw) -> dict[str, Any]:
     rng = draw.rng
     topics = ["x", "y", "z"][: rng.randint(1, 3)]
     size_bytes = rng.choice((20, 200, 2000, 20_000))
-    roles = [_role(draw, topics, size_bytes) for _ in draw.clients]
+    sizes = [size_bytes] if rng.random() < 0.7 else [20, 200, 2000, size_bytes]
+    roles = [_role(draw, topics, rng.choice(sizes)) for _ in draw.clients]
     roles[0] |= {"puts": 1.0, "churns": 0.0}
     # One that only reads: it never waits for an answer to a PUT that a deposed leader can't give.
     roles[-1] |= {"puts": 0.0, "gets": 1.0, "churns": 0.0, "reads_any": False}
@@ -543,6 +549,7 @@ def _role(draw: Draw, topics: Sequence[str], size_bytes: int) -> dict[str, Any]:
         "get_wait_ms": rng.choice((0, 0, 50, 500, 2000)),
         "reads_any": rng.random() < 0.3,
         "is_manual": rng.random() < 0.2,
+        "is_hasty": rng.random() < 0.3,
         "in_flight": rng.choice((0, 0, 0, 0, 3, 16)),
     }
     return role

@@ -4,13 +4,24 @@ What lives here: one module a seam, and `BUGS`, the list of all. What must not: 
 (invariants.py), the campaign over the bugs (campaign.py).
 """
 
-from chaos.simulation.bugs import client, journal, levels, members, messages, store, turns, wire
+from chaos.simulation.bugs import (
+    answers,
+    client,
+    journal,
+    levels,
+    members,
+    messages,
+    store,
+    turns,
+    wire,
+)
 from chaos.simulation.bugs.registry import BUGS, SEEDS_MAX, Bug
 
 __all__ = [
     "BUGS",
     "SEEDS_MAX",
     "Bug",
+    "answers",
     "client",
     "journal",
     "levels",

@@ -20,7 +20,10 @@ _open: Final = Journal.open
 _sync: Final = Journal.sync
 
 
-@bug("1: add replaces only what conflicts", {"applied", "durable", "lost", "prefix", "ended"})
+@bug(
+    "1: add replaces only what conflicts",
+    {"acknowledged", "applied", "commit", "durable", "ended", "lost", "prefix", "vote"},
+)
 def truncates_like_stock(patches: Patches) -> None:
     """Drop all entries behind the previous one of an append, as pysyncobj asks."""
 
@@ -31,7 +34,10 @@ def truncates_like_stock(patches: Patches) -> None:
     patches.attribute(Journal, "deleteEntriesFrom", delete_entries_from)
 
 
-@bug("2: clear() is decided by the adds that follow", {"durable", "lost", "ended"})
+@bug(
+    "2: clear() is decided by the adds that follow",
+    {"acknowledged", "commit", "durable", "ended", "lost", "vote"},
+)
 def restart_wipes_the_log(patches: Patches) -> None:
     """Begin the log anew at the store's position whenever the core loads it."""
 
@@ -44,7 +50,10 @@ def restart_wipes_the_log(patches: Patches) -> None:
     patches.attribute(Journal, "_decide_clear", decide)
 
 
-@bug("3: nothing is dropped that the database does not hold durably", {"ended", "durable"})
+@bug(
+    "3: nothing is dropped that the database does not hold durably",
+    {"acknowledged", "commit", "durable", "ended", "vote"},
+)
 def compacts_without_a_checkpoint(patches: Patches) -> None:
     """Drop segments up to the applied index, whatever of the database is on the disk."""
 
@@ -55,7 +64,10 @@ def compacts_without_a_checkpoint(patches: Patches) -> None:
     patches.attribute(Upkeep, "_checkpoint_if_due", compact)
 
 
-@bug("5: term and vote are in the log's stream", {"hard_state", "leaders"})
+@bug(
+    "5: term and vote are in the log's stream",
+    {"acknowledged", "commit", "hard_state", "leaders", "vote"},
+)
 def term_and_vote_stay_in_memory(patches: Patches) -> None:
     """Take a new term or vote without writing it down."""
 
@@ -65,7 +77,10 @@ def term_and_vote_stay_in_memory(patches: Patches) -> None:
     patches.attribute(Journal, "setCurrentTerm", set_term)
 
 
-@bug("5: every record has a checksum", {"digest", "prefix", "ended", "corrupt"})
+@bug(
+    "5: every record has a checksum",
+    {"acknowledged", "commit", "corrupt", "digest", "ended", "prefix", "vote"},
+)
 def checksums_are_not_compared(patches: Patches) -> None:
     """Believe each record that looks like one."""
 
@@ -82,7 +97,7 @@ def checksums_are_not_compared(patches: Patches) -> None:
 
 @bug(
     "7: what a killed process left is synced before anything rests on it",
-    {"hard_state", "lost", "durable"},
+    {"acknowledged", "commit", "durable", "hard_state", "lost", "vote"},
 )
 def inherited_names_stay_unsynced(patches: Patches) -> None:
     """Open a journal whose newest file's name may be in no directory on the disk."""
@@ -94,7 +109,10 @@ def inherited_names_stay_unsynced(patches: Patches) -> None:
     patches.attribute(Journal, "open", open_journal)
 
 
-@bug("5: a torn tail is cut off", {"hard_state", "durable", "lost", "ended"})
+@bug(
+    "5: a torn tail is cut off",
+    {"acknowledged", "commit", "durable", "ended", "hard_state", "lost", "vote"},
+)
 def torn_tail_stays(patches: Patches) -> None:
     """Write on behind a torn record instead of cutting it off first."""
 
@@ -105,19 +123,28 @@ def torn_tail_stays(patches: Patches) -> None:
     patches.attribute(Journal, "_load", load)
 
 
-@bug("5: a bad record before good ones is corruption", {"durable", "lost", "hard_state"})
+@bug(
+    "5: a bad record before good ones is corruption",
+    {"acknowledged", "commit", "durable", "hard_state", "lost", "vote"},
+)
 def damage_counts_as_a_torn_tail(patches: Patches) -> None:
     """Cut off everything behind a bad record, however good it is."""
     patches.attribute(Segment, "check_torn", lambda segment, data: None)
 
 
-@bug("6: an error of the disk is the end", {"durable", "lost", "hard_state"})
+@bug(
+    "6: an error of the disk is the end",
+    {"acknowledged", "commit", "durable", "hard_state", "lost", "vote"},
+)
 def failed_fsync_is_tried_again(patches: Patches) -> None:
     """Go on after an error of the disk and let the next sync make up for it."""
     patches.attribute(FailStop, "__exit__", lambda *arguments: True)
 
 
-@bug("7: acknowledged means on the disk", {"durable", "lost", "hard_state"})
+@bug(
+    "7: acknowledged means on the disk",
+    {"acknowledged", "commit", "durable", "hard_state", "lost", "vote"},
+)
 def sync_without_the_disk(patches: Patches) -> None:
     """Write, but call it durable without an fdatasync."""
 

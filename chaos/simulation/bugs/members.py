@@ -22,13 +22,16 @@ _obstacle: Final = membership.obstacle
 _rejoin: Final = Replica._rejoin
 
 
-@bug("24: an offer is accepted once the copy is installed", {"progress"})
+@bug("24: an offer is accepted once the copy is installed", {"acknowledged", "append", "progress"})
 def offers_are_accepted_at_once(patches: Patches) -> None:
     """Tell the core that a snapshot was installed when it was only offered."""
     patches.attribute(Replica, "install", lambda node, name: True)
 
 
-@bug("26: a wiped node is a new member", {"durable", "lost", "leaders", "digest", "prefix"})
+@bug(
+    "26: a wiped node is a new member",
+    {"acknowledged", "commit", "digest", "durable", "leaders", "lost", "prefix", "vote"},
+)
 def wiped_nodes_count_at_once(patches: Patches) -> None:
     """Let an empty node in by the founding set of the others, and hear it whatever it is."""
 
@@ -45,7 +48,21 @@ def wiped_nodes_count_at_once(patches: Patches) -> None:
     patches.attribute(replica, "is_linked", is_linked)
 
 
-@bug("26: empty never means new", {"digest", "durable", "leaders", "lost", "prefix", "progress"})
+@bug(
+    "26: empty never means new",
+    {
+        "acknowledged",
+        "append",
+        "commit",
+        "digest",
+        "durable",
+        "leaders",
+        "lost",
+        "prefix",
+        "progress",
+        "vote",
+    },
+)
 def an_empty_founder_founds_again(patches: Patches) -> None:
     """Found a cluster although other members are no longer fresh."""
 
@@ -72,7 +89,7 @@ def nobody_is_readmitted(patches: Patches) -> None:
 
 @bug(
     "26: an admitted node has what it was admitted with",
-    {"admitted", "durable", "ended", "lost", "prefix", "progress"},
+    {"acknowledged", "admitted", "commit", "durable", "ended", "lost", "prefix", "progress"},
 )
 def admitted_before_it_has_caught_up(patches: Patches) -> None:
     """Take part with any copy of the store, even one from before the admission."""
@@ -90,7 +107,17 @@ def admitted_before_it_has_caught_up(patches: Patches) -> None:
 
 @bug(
     "26: of two processes with one name the one that is heard stays",
-    {"doubled", "durable", "hard_state", "leaders", "lost", "prefix"},
+    {
+        "acknowledged",
+        "commit",
+        "doubled",
+        "durable",
+        "hard_state",
+        "leaders",
+        "lost",
+        "prefix",
+        "vote",
+    },
 )
 def a_second_process_takes_the_place(patches: Patches) -> None:
     """Let the newest connection in a name have its place, whoever has it."""
@@ -120,7 +147,7 @@ def a_majority_need_not_remain(patches: Patches) -> None:
     patches.attribute(replica, "obstacle", of_silence)
 
 
-@bug("26: an admission counts from its entry on", {"replaced"})
+@bug("26: an admission counts from its entry on", {"commit", "replaced", "vote"})
 def an_admission_counts_once_it_is_applied(patches: Patches) -> None:
     """Hear the old incarnation of a member until the entry that replaces it is applied."""
     patches.attribute(PendingAdmissions, "newest", lambda *_arguments: None)

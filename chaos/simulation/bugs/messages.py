@@ -22,7 +22,7 @@ def _shorten_messages(patches: Patches) -> None:
     patches.attribute(journal, "SLICE_ENTRIES_MAX", 1)
 
 
-@bug("16: an append commits no more than it proves", {"prefix", "ended"})
+@bug("16: an append commits no more than it proves", {"commit", "ended", "prefix"})
 def commit_index_is_believed(patches: Patches) -> None:
     """Commit up to the leader's index, whatever stands there."""
 
@@ -38,7 +38,7 @@ def commit_index_is_believed(patches: Patches) -> None:
     _shorten_messages(patches)
 
 
-@bug("17: an offer commits nothing", {"prefix", "ended"})
+@bug("17: an offer commits nothing", {"commit", "ended", "prefix"})
 def offer_commits_the_whole_log(patches: Patches) -> None:
     """Commit what is in the log when a snapshot is offered."""
 
@@ -50,7 +50,10 @@ def offer_commits_the_whole_log(patches: Patches) -> None:
     patches.entry(_RECEIVE, SnapshotOffer, receive)
 
 
-@bug("a message of an older term counts no more", {"durable", "lost", "prefix", "ended", "applied"})
+@bug(
+    "a message of an older term counts no more",
+    {"acknowledged", "append", "applied", "commit", "durable", "ended", "lost", "prefix"},
+)
 def deposed_leaders_are_obeyed(patches: Patches) -> None:
     """Take a deposed leader's entries for the new leader's."""
 
@@ -61,7 +64,7 @@ def deposed_leaders_are_obeyed(patches: Patches) -> None:
     patches.entry(_RECEIVE, AppendEntries, receive)
 
 
-@bug("20: a vote is counted once", {"leaders", "prefix", "ended"}, nodes=5)
+@bug("20: a vote is counted once", {"ended", "leaders", "prefix", "vote"}, nodes=5)
 def votes_are_counted_twice(patches: Patches) -> None:
     """Count each voter's answer twice, as if it had come twice."""
 

@@ -36,7 +36,7 @@ def _stored_again(store: Store, operation: Put, count: int) -> Done:
     return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
 
 
-@bug("a PUT is stored once, however often it is sent", {"duplicate_stored"})
+@bug("a PUT is stored once, however often it is sent", {"answered", "duplicate_stored", "rebuilt"})
 def repeated_puts_are_stored_again(patches: Patches) -> None:
     """Store a PUT whose counter was taken before."""
 
@@ -47,7 +47,7 @@ def repeated_puts_are_stored_again(patches: Patches) -> None:
     patches.attribute(Store, "_put_again", put_again)
 
 
-@bug("counters have no holes", {"lost", "reordered", "inconsistent_id"})
+@bug("counters have no holes", {"answered", "inconsistent_id", "lost", "reordered"})
 def counter_gaps_are_accepted(patches: Patches) -> None:
     """Store a PUT although publications before it have not come."""
 
@@ -60,7 +60,7 @@ def counter_gaps_are_accepted(patches: Patches) -> None:
     patches.attribute(Store, "_put_again", put_again)
 
 
-@bug("counters outlive a restart", {"digest", "duplicate_stored", "ended"})
+@bug("counters outlive a restart", {"answered", "digest", "duplicate_stored", "ended", "rebuilt"})
 def producers_live_in_memory(patches: Patches) -> None:
     """Never write down which counters a producer has used."""
 
@@ -71,7 +71,7 @@ def producers_live_in_memory(patches: Patches) -> None:
     patches.attribute(Clients, "flush", flush)
 
 
-@bug("an older process of a client is fenced", {"fenced"})
+@bug("an older process of a client is fenced", {"answered", "fenced"})
 def epochs_are_not_compared(patches: Patches) -> None:
     """Treat every request as one without an epoch."""
 
@@ -85,7 +85,7 @@ def epochs_are_not_compared(patches: Patches) -> None:
 # It is carried out in one seed of ten, and contradicted by a later answer in far fewer.
 @bug(
     "a late control request is refused",
-    {"lost", "unexpected", "subscription"},
+    {"answered", "lost", "subscription", "unexpected"},
     seeds_max=SEEDS_RARE_MAX,
 )
 def sequences_are_not_compared(patches: Patches) -> None:
@@ -100,7 +100,7 @@ def sequences_are_not_compared(patches: Patches) -> None:
     patches.attribute(Store, "_controlling", controlling)
 
 
-@bug("nothing is there only for who has looked", {"stale_read"})
+@bug("nothing is there only for who has looked", {"answered", "stale_read"})
 def nothing_is_said_without_a_look(patches: Patches) -> None:
     """Say that nothing is behind a cursor when there is no room for what may be there."""
 
@@ -113,7 +113,7 @@ def nothing_is_said_without_a_look(patches: Patches) -> None:
     patches.attribute(Broker, "_serve_get", serve_get)
 
 
-@bug("a cursor never moves back", {"cursor", "ended"})
+@bug("a cursor never moves back", {"answered", "cursor", "ended"})
 def cursors_move_back(patches: Patches) -> None:
     """Set a cursor to what a GET says, even if it is lower."""
 
@@ -139,7 +139,7 @@ def cursors_move_back(patches: Patches) -> None:
     patches.attribute(Store, "_advance", advance)
 
 
-@bug("what a subscriber still wants is kept", {"lost", "gap", "unexpected", "ended"})
+@bug("what a subscriber still wants is kept", {"answered", "ended", "gap", "lost", "unexpected"})
 def floor_is_the_fastest_cursor(patches: Patches) -> None:
     """Collect what any subscriber of a topic has read."""
 
@@ -155,7 +155,10 @@ def floor_is_the_fastest_cursor(patches: Patches) -> None:
     patches.attribute(Topic, "advance", advance)
 
 
-@bug("ids never restart", {"inconsistent_id", "gap", "reordered", "stale_read", "ended", "cursor"})
+@bug(
+    "ids never restart",
+    {"answered", "cursor", "ended", "gap", "inconsistent_id", "reordered", "stale_read"},
+)
 def ids_restart_with_the_topic(patches: Patches) -> None:
     """Begin at 1 again when a topic without subscribers gets one."""
 
@@ -168,7 +171,7 @@ def ids_restart_with_the_topic(patches: Patches) -> None:
     patches.attribute(Topics, "inactive", inactive)
 
 
-@bug("apply does the same on every node", {"digest", "inconsistent_id"})
+@bug("apply does the same on every node", {"answered", "digest", "inconsistent_id", "rebuilt"})
 def one_node_applies_backwards(patches: Patches) -> None:
     """Carry out an entry's operations in the opposite order on one node."""
 

@@ -25,7 +25,10 @@ _broker_put: Final = Broker._put
 _apply_entries: Final = Core._SyncObj__applyLogEntries
 
 
-@bug("7: nothing leaves before what it says is durable", {"durable", "lost", "hard_state"})
+@bug(
+    "7: nothing leaves before what it says is durable",
+    {"acknowledged", "commit", "durable", "hard_state", "lost", "vote"},
+)
 def everything_leaves_before_the_sync(patches: Patches) -> None:
     """Send votes and acknowledgments together with the appends, ahead of the fdatasync."""
 
@@ -36,7 +39,7 @@ def everything_leaves_before_the_sync(patches: Patches) -> None:
     patches.attribute(RaftTransport, "__init__", make)
 
 
-@bug("a commit takes a majority", {"durable", "lost", "prefix", "ended"})
+@bug("a commit takes a majority", {"commit", "durable", "ended", "lost", "prefix"})
 def leader_commits_alone(patches: Patches) -> None:
     """Commit on the leader whatever is in its own log."""
 
@@ -48,7 +51,7 @@ def leader_commits_alone(patches: Patches) -> None:
     patches.attribute(Raft, "tick", tick)
 
 
-@bug("9: pre-votes come before votes", {"progress"}, mode="live")
+@bug("9: pre-votes come before votes", {"progress", "vote"}, mode="live")
 def followers_stick_to_their_leader(patches: Patches) -> None:
     """Ignore requests for votes while a leader is heard, in the place of pre-votes."""
 
@@ -62,7 +65,7 @@ def followers_stick_to_their_leader(patches: Patches) -> None:
     patches.entry(_RECEIVE, RequestVote, receive)
 
 
-@bug("10: the applied index is committed with the effects", {"digest", "ended"})
+@bug("10: the applied index is committed with the effects", {"digest", "ended", "rebuilt"})
 def applied_index_stays_behind(patches: Patches) -> None:
     """Commit the effects of entries without the position that says so."""
 
@@ -77,26 +80,29 @@ def applied_index_stays_behind(patches: Patches) -> None:
 
 @bug(
     "11: a deposed leader says that it does not know",
-    {"aborted_read", "content", "definite", "subscription"},
+    {"aborted_read", "answered", "content", "definite", "subscription"},
 )
 def uncertain_counts_as_refused(patches: Patches) -> None:
     """Call an operation that was under way when leadership changed definitely not done."""
     patches.entry(ERRORS, "uncertain", replace(ERRORS["uncertain"], definite=True))
 
 
-@bug("12: a leader serves after the no-op of its own term", {"stale_read"})
+@bug("12: a leader serves after the no-op of its own term", {"barrier", "stale_read"})
 def serves_before_its_no_op(patches: Patches) -> None:
     """Serve as soon as a majority has voted."""
     patches.attribute(Raft, "serving", property(lambda raft: raft.is_leader))
 
 
-@bug("28: reads wait for answers from a majority", {"stale_read"})
+@bug("28: reads wait for answers from a majority", {"barrier", "stale_read"})
 def barrier_always_passes(patches: Patches) -> None:
     """Answer reads without asking anybody."""
     patches.attribute(Raft, "barrier_passed", lambda raft: raft._barrier_sequence)
 
 
-@bug("a GET shows what is committed", {"phantom", "inconsistent_id", "aborted_read", "cursor"})
+@bug(
+    "a GET shows what is committed",
+    {"aborted_read", "answered", "barrier", "cursor", "inconsistent_id", "phantom"},
+)
 def parked_gets_hear_too_early(patches: Patches) -> None:
     """Deliver a publication to whoever waits for its topic before it is committed."""
 
@@ -116,7 +122,10 @@ def parked_gets_hear_too_early(patches: Patches) -> None:
     patches.entry(_OPERATIONS, PUT, put)
 
 
-@bug("what a turn has no time for is done later", {"ended", "digest", "prefix", "applied"})
+@bug(
+    "what a turn has no time for is done later",
+    {"answered", "applied", "books", "digest", "ended", "prefix", "rebuilt"},
+)
 def entries_without_time_are_skipped(patches: Patches) -> None:
     """Count all committed entries as applied when a turn's time for them is over."""
 
