@@ -385,11 +385,9 @@ class Broker:
 
     def _serve_get(self, waiting: Waiting, now_ms: float) -> None:
         if not self._has_room(waiting.route):
-            # Of one whose acknowledgment is carried out no definite NAK would be true; nor would be
-            # the answer that nothing is there, before it was looked.
-            code = "uncertain" if waiting.carried_out else "overloaded"
+            # That nothing is there would not be true before it was looked.
             message = "publications wait on the way to this client"
-            self.refuse(waiting, code, message, retry_after_ms=RETRY_AFTER_MS)
+            self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
             return
         result = self._read(waiting.request)
         if isinstance(result, Refused):
@@ -522,8 +520,7 @@ class Broker:
         for table in (self._parked, self._parked_any):
             rest += [waiting for parked in table.values() for waiting in parked.values()]
         for waiting in rest:
-            code = "uncertain" if waiting.carried_out else "not_leader"
-            self.refuse(waiting, code, "leadership changed", leader=leader)
+            self.refuse(waiting, "not_leader", "leadership changed", leader=leader)
         for queue in (self._reads, self._due, self._woken):
             queue.clear()
         self._operations, self._authors = [], []
@@ -540,7 +537,9 @@ class Broker:
     # --- answers ------------------------------------------------------------------------------
 
     def refuse(self, waiting: Waiting, code: str, message: str, **details: Any) -> None:
-        """Answer with a NAK."""
+        """Answer with a NAK; of what is carried out in part none that is definite would be true."""
+        if waiting.carried_out:
+            code, message = "uncertain", f"the acknowledgment is carried out, and {message}"
         body = nak_body(code, message, **details)
         self._answer(waiting, NAK, body)
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from cluster.core import NEVER_S, NO_OP, REGULAR, Core, CoreClock, Timing
 from cluster.journal import Journal
 from cluster.messages import (
+    AppendEntries,
     Barrier,
     BarrierAck,
     Message,
@@ -84,6 +85,7 @@ class Raft:
         self._pre_vote_started_s = -NEVER_S
         self._pre_votes: set[str] = set()
         self._sending_term = 0
+        self._asked_s: dict[str, float] = {}  # when a member with a full window had a heartbeat
         self._barrier_sequence = 0
         self._barrier_sent = 0
         self._barrier_acks: dict[str, int] = {}
@@ -272,9 +274,28 @@ class Raft:
                 transport.forget(name)  # rule 15: nobody acknowledges what an earlier term sent
             if node in connected and transport.window_is_full(name):
                 transport.pause(name)
+                self._ask_behind_window(name)
         self._sending_term = self.term
         self._core.send_appends()
         transport.resume_paused()
+
+    def _ask_behind_window(self, name: str) -> None:
+        """Send a member whose window is full its heartbeat, behind all that is in flight to it.
+
+        Where that was lost, or dropped by one that did not hear its leader yet, nothing would ever
+        be acknowledged, and so nothing be said any more: the answer to this is a refusal, and
+        empties the window.
+        """
+        if self._now - self._asked_s.get(name, -NEVER_S) < self._timing.heartbeat_s:
+            return
+        self._asked_s[name] = self._now
+        next_index = self.next_index(name)
+        assert next_index is not None, name
+        previous = next_index - 1
+        term = self.journal.term_at(previous)
+        if term is not None:
+            heartbeat = AppendEntries(self.term, self.commit_index, previous, term, [])
+            self._transport.appends.append((name, heartbeat))
 
     # --- elections ----------------------------------------------------------------------------
 

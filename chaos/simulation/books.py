@@ -9,7 +9,7 @@ be kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from chaos.simulation.invariants import Invariants
@@ -107,7 +107,7 @@ class Books:
 
     # --- in the end -------------------------------------------------------------------------------
 
-    def check_quiet(self, node: SimNode, recovered_s: float) -> None:
+    def check_quiet(self, node: SimNode, recovered_s: float, healthy: Collection[str]) -> None:
         """Check that a node has nothing on its books any more: no client asks for anything."""
         replica = node.replica
         if replica is None or replica.raft is None:
@@ -135,7 +135,7 @@ class Books:
         if replica.raft.is_leader:
             flying = replica._transport._in_flight_bytes
             left["bytes in flight"] = {
-                name: size for name, size in flying.items() if size and name in replica._linked
+                name: size for name, size in flying.items() if size and name in healthy
             }
             left["entries not committed"] = replica.raft.uncommitted_entries
         now_ms = node.clock() * 1000

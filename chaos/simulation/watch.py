@@ -133,11 +133,12 @@ class Attached:
         world = self._world
         since_s, until_s = world.plan.duration_s + QUIET_S, world.now
         world.run_until(until_s + QUIET_S)
-        for node in self._operator.healthy:
-            self._books.check_quiet(node, since_s)
+        healthy = self._operator.healthy
+        for node in healthy:
+            self._books.check_quiet(node, since_s, {each.name for each in healthy})
         left = self._replies.unanswered(since_s, until_s)
-        healthy = {node.name for node in self._operator.healthy}
-        forgotten = [what for node, what in left if node in healthy]
+        names = {node.name for node in healthy}
+        forgotten = [what for node, what in left if node in names]
         if forgotten:
             self._invariants.fail("answered", f"all is quiet, and nobody answers {forgotten}")
 

@@ -18,9 +18,14 @@ CHEAP = (
     "floor-is-the-fastest-cursor",
     "ids-restart-with-the-topic",
     "leader-commits-alone",
+    "max-count-is-ignored",
     "nobody-is-readmitted",
+    "parked-gets-are-not-woken",
+    "reads-join-an-earlier-barrier",
+    "room-is-not-given-back",
     "stock-pysyncobj",
     "sync-without-the-disk",
+    "unsubscribed-clients-go-on",
     "whoever-is-empty-is-admitted-at-once",
 )
 

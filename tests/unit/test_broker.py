@@ -43,8 +43,15 @@ class Bench:
         self.ask(SUB, "t")
         self.turn()
 
-    def ask(self, kind: str, topic: str = "", client_id: str = ME, **body: Any) -> None:
-        made = Request(kind, "r", topic, client_id, None, body)
+    def ask(
+        self,
+        kind: str,
+        topic: str = "",
+        client_id: str = ME,
+        epoch: int | None = None,
+        **body: Any,
+    ) -> None:
+        made = Request(kind, "r", topic, client_id, epoch, body)
         request = decode_request(encode_request(made))
         waiting = self.broker.request(b"me", request, self.now_ms)
         if waiting is not None:
@@ -313,6 +320,24 @@ def test_a_get_without_room_whose_acknowledgment_was_carried_out_does_not_say_th
     bench.ask(GET, "t", last_id=1)
     [answer] = bench.turn()
     assert answer.body["id"] == 2, "the same again brings it"
+
+
+def test_a_fenced_get_whose_acknowledgment_was_carried_out_is_not_refused_for_certain(
+    bench: Bench,
+) -> None:
+    bench.put(1)
+    bench.put(2)
+    bench.turn()
+    bench.ask(GET, "t", epoch=1, last_id=1)
+    bench.ask(REQUEST_ID)  # a newer process, in the same entry
+    got, _ = bench.turn()
+    assert (code_of(got), got.body["definite"]) == ("uncertain", False)
+    assert bench.store.cursor(ME, "t") == 1
+    bench.ask(GET, "t", epoch=1, last_id=1)
+    [got] = bench.turn()
+    assert (code_of(got), got.body["definite"]) == ("fenced", True), (
+        "the same again changes nothing"
+    )
 
 
 def test_one_turn_reads_so_much_and_the_others_wait(

@@ -1,0 +1,108 @@
+"""The second store, the mirrors of the disks and the drawn limits are themselves right."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from chaos.simulation.disk import SimDisk
+from chaos.simulation.limits import CONSTANTS, OF_THE_STORE, limited, store_limits, value_of
+from chaos.simulation.mirror import Mirror
+from chaos.simulation.node import SimNode
+from chaos.simulation.reference import Past, Reference
+from chaos.simulation.swarm import plan_for
+from cluster import broker, commands
+from cluster.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
+from cluster.core import FIRST_INDEX
+from cluster.journal import Journal
+from cluster.store import Done, Limits, Store
+from flotilla_client.protocol import pack
+
+ENTRIES = 400
+
+
+def _operation(rng: random.Random) -> Operation:
+    client = rng.choice("ab")
+    epoch = rng.choice((None, 1, 1, 1, 2))
+    topic = rng.choice("xyz")
+    lengths, data = pack([b"#" * rng.randint(0, 9) for _ in range(rng.randint(1, 3))])
+    return rng.choice(
+        (
+            Register(client, rng.random() < 0.5, rng.choice((None, rng.randint(1, 9))), "n"),
+            Subscribe(client, epoch, topic, rng.choice((None, rng.randint(1, 30)))),
+            Unsubscribe(client, epoch, topic, rng.choice((None, rng.randint(1, 30)))),
+            Put(client, epoch, topic, rng.randint(0, 12), lengths, data),
+            Advance(client, epoch, {topic: rng.randint(0, 12)}),
+        )
+    )
+
+
+def test_the_reference_comes_to_what_the_store_comes_to(tmp_path: Path) -> None:
+    limits = Limits(topics_max=2, subscriptions_max=4, subscriptions_per_client_max=2)
+    store = Store.open(tmp_path / "store.db", {"n": "i"}, limits)
+    store.apply(FIRST_INDEX, 0, b"")
+    reference, rng = Reference(limits), random.Random(7)
+    for index in range(FIRST_INDEX + 1, ENTRIES):
+        operations = [_operation(rng) for _ in range(rng.randint(1, 3))]
+        outcomes = store.apply(index, 1, commands.encode(0, operations))
+        results = reference.apply(index, operations)
+        for outcome, result, operation in zip(outcomes, results, operations, strict=True):
+            assert result is not None
+            code, said = result
+            body = outcome.body if isinstance(outcome, Done) else outcome.details
+            assert ("" if isinstance(outcome, Done) else outcome.code) == code, operation
+            assert all(body[name] == value for name, value in said.items()), (operation, said)
+    assert store.topic_ends() == {
+        row["topic"]: row["last_id"] for row in reference.listing_at("", reference.applied_index)
+    }
+    store.close()
+
+
+def test_the_past_is_what_it_was_behind_each_entry() -> None:
+    past: Past[int] = Past(0)
+    past.put(3, 30)
+    past.put(3, 31)
+    past.put(7, 70)
+    assert [past.at(index) for index in (2, 3, 6, 7, 9)] == [0, 31, 31, 70, 70]
+    assert [*past.during(4, 7)] == [31, 70]
+
+
+def test_a_mirror_has_what_the_journal_has_synced_and_no_more() -> None:
+    disk = SimDisk(lambda: None)
+    node: Any = SimpleNamespace(disk=disk, life=1)
+    directory = Path("/journal")
+    Journal.create(directory, disk)
+    journal = Journal.open(directory, 300, 300, files=disk, on_failure=disk.stop)
+    journal.setCurrentTerm(4, "b")
+    mirror = Mirror(cast(SimNode, node))
+    first = journal.last_index + 1
+    for index in range(first, first + 20):
+        journal.add(b"\0command", index, 4)
+    before = mirror.look().last_index
+    assert before < first + 19, "nothing is synced yet"
+    journal.sync()
+    mirror.look()
+    assert (mirror.term, mirror.vote, mirror.last_index) == (4, "b", first + 19)
+    journal.setCurrentTerm(5, None)
+    journal.add(b"\0other", first + 10, 5)
+    journal.sync()
+    mirror.look()
+    assert (mirror.last_index, mirror.last_term, mirror.vote) == (first + 10, 5, None)
+    assert not mirror.holds(first + 11, 4)
+
+
+def test_limits_are_a_runs_own_and_are_put_back() -> None:
+    before, limits = broker.PUT_BYTES_MAX, Store.open.__func__.__defaults__  # type: ignore[attr-defined]
+    with limited({"put_bytes_max": 5, "topics_max": 2, "batch_count_max": 3}):
+        assert (value_of("put_bytes_max"), value_of("batch_count_max")) == (5, 3)
+        assert Store.open.__func__.__defaults__[0].topics_max == 2  # type: ignore[attr-defined]
+    assert before == broker.PUT_BYTES_MAX
+    assert Store.open.__func__.__defaults__ == limits  # type: ignore[attr-defined]
+    assert store_limits({}) == Limits()
+
+
+def test_every_limit_is_drawn_small_by_some_seed() -> None:
+    drawn = {knob for seed in range(1, 121) for knob in plan_for(seed, "safety").knobs}
+    assert not {*CONSTANTS, *OF_THE_STORE} - drawn
