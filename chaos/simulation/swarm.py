@@ -225,11 +225,14 @@ def _stops(draw: Draw) -> Schedule:
 
 
 def _transfers(draw: Draw) -> Schedule:
-    """Hand the leadership over, often while what one member says comes late."""
-    if draw.rng.random() < 0.4:
-        source, target = draw.pair()
-        clog = {"source": source, "target": target, "seconds": draw.between(0.05, 3.0)}
-        yield 0.0, "clog", clog
+    yield 0.0, "transfer", {}
+
+
+def _late_transfers(draw: Draw) -> Schedule:
+    """Hand the leadership over while what one member says comes late."""
+    source, target = draw.pair()
+    clog = {"source": source, "target": target, "seconds": draw.between(0.05, 3.0)}
+    yield 0.0, "clog", clog
     yield 0.001, "transfer", {}
 
 
@@ -346,6 +349,7 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "damaged_disks": _damaged_disks,
     "stops": _stops,
     "transfers": _transfers,
+    "late_transfers": _late_transfers,
     "compactions": _compactions,
     "upgrades": _upgrades,
     "way_back_meanwhile": _way_back_meanwhile,

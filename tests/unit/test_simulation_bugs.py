@@ -12,11 +12,14 @@ import pytest
 
 import cluster.broker
 import cluster.files
+import cluster.frontend
 import cluster.handshake
 import cluster.journal
 import cluster.membership
 import cluster.neighbours
+import cluster.publications
 import cluster.raft
+import cluster.relays
 import cluster.replica
 import cluster.segments
 import cluster.snapshots
@@ -41,11 +44,14 @@ HUNT = Path(__file__).parents[1] / "simulation/planted.jsonl"
 MODULES: tuple[ModuleType, ...] = (
     cluster.broker,
     cluster.files,
+    cluster.frontend,
     cluster.handshake,
     cluster.journal,
     cluster.membership,
     cluster.neighbours,
+    cluster.publications,
     cluster.raft,
+    cluster.relays,
     cluster.replica,
     cluster.segments,
     cluster.snapshots,

@@ -10,6 +10,7 @@ import pytest
 
 from chaos.simulation import swarm
 from chaos.simulation.clients import CRASH_POINTS
+from chaos.simulation.limits import CONSTANTS, OF_THE_STORE
 from chaos.simulation.operator import BROKEN_HOWS, Operator
 from chaos.simulation.plan import Plan
 from chaos.simulation.scripts import Role
@@ -51,11 +52,11 @@ def test_every_kind_of_fault_is_in_many_plans_and_in_no_way_in_all() -> None:
 def test_one_kind_of_fault_more_leaves_the_rest_of_every_plan_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kinds = {name: kind for name, kind in KINDS.items() if name != "transfers"}
+    kinds = {name: kind for name, kind in KINDS.items() if name != "stops"}
     monkeypatch.setattr(swarm, "KINDS", kinds)
     for seed in range(50):
         plan, before = plan_for(seed, "safety"), PLANS[seed]
-        rest = [action for action in before.schedule if action.name != "transfer"]
+        rest = [action for action in before.schedule if action.name != "stop"]
         assert list(plan.schedule) == rest
         assert plan.knobs == before.knobs
 
@@ -69,7 +70,8 @@ def test_who_only_lists_and_who_comes_and_goes_are_in_about_half_of_the_plans_ea
 
 
 def test_tight_limits_come_together_and_not_in_most_plans() -> None:
-    tight = [sum(name.endswith("_max") for name in plan.knobs) for plan in PLANS]
+    names = {name for name in KNOBS if name.endswith("_max")}
+    tight = [len(names & plan.knobs.keys()) for plan in PLANS]
     assert 0.2 < sum(count > 0 for count in tight) / len(PLANS) < 0.5
     assert sum(count > 1 for count in tight) > 20
 
@@ -100,7 +102,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take() -> None:
         assert len(roles) == plan.clients
         assert any(role.puts for role in roles)
         assert any(role.gets for role in roles)
-        assert plan.knobs.keys() - {"load"} <= KNOBS.keys()
+        assert plan.knobs.keys() - {"load"} <= {*KNOBS, *CONSTANTS, *OF_THE_STORE}
 
 
 def test_only_a_minority_stays_broken_and_only_where_progress_is_the_point() -> None:
