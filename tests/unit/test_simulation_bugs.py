@@ -12,11 +12,14 @@ import pytest
 
 import cluster.broker
 import cluster.files
+import cluster.frames
 import cluster.frontend
 import cluster.handshake
 import cluster.journal
+import cluster.links
 import cluster.membership
 import cluster.neighbours
+import cluster.peers
 import cluster.publications
 import cluster.raft
 import cluster.relays
@@ -44,11 +47,14 @@ HUNT = Path(__file__).parents[1] / "simulation/planted.jsonl"
 MODULES: tuple[ModuleType, ...] = (
     cluster.broker,
     cluster.files,
+    cluster.frames,
     cluster.frontend,
     cluster.handshake,
     cluster.journal,
+    cluster.links,
     cluster.membership,
     cluster.neighbours,
+    cluster.peers,
     cluster.publications,
     cluster.raft,
     cluster.relays,
