@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # not at run time: the judge in plain Python does without Spa
     from analytics.verdict import Report
 
 ROWS_MAX: Final = 100_000  # of a check: they are compared in memory
+Row = dict[str, Any]  # of evidence, as a witness stands in a report
 
 
 def by_twins(directory: Path) -> Judgement:
@@ -49,20 +50,12 @@ def _operation(process: str, op_id: int) -> Mapping[str, Any]:
 
 def by_spark(directory: Path) -> Judgement:
     """Return what the judge on Spark says, in the session that is open, if one is."""
-    from analytics.cache import HistoryError
-    from analytics.check import check
-    from analytics.session import JavaMissing
+    report, rows = rows_by_spark(directory)
+    return judgement_on(report, rows)
 
-    rows: dict[str, list[dict[str, Any]]] = {}
 
-    def with_rows(history: History, report: Report) -> Report:
-        rows.update(_rows(history, report))
-        return report
-
-    try:
-        report = check(directory, finish=with_rows)
-    except (HistoryError, JavaMissing) as error:
-        raise NoJudgement(str(error)) from error
+def judgement_on(report: Report, rows: Mapping[str, list[Row]]) -> Judgement:
+    """Return a report of the judge on Spark, with all rows, in the form that is compared."""
     checks = {}
     for one in report.checks:
         identities = frozenset(identity(one.name, row) for row in rows.get(one.name, ()))
@@ -72,15 +65,32 @@ def by_spark(directory: Path) -> Judgement:
     return Judgement(report.verdict.value, checks)
 
 
-def _rows(history: History, report: Report) -> dict[str, list[dict[str, Any]]]:
-    """Return all rows of the checks that found any. A report has the smallest three."""
-    from analytics.anomalies import CHECKS
+def rows_by_spark(directory: Path) -> tuple[Report, dict[str, list[Row]]]:
+    """Return its report, and of each check that found any all rows: a report has three."""
+    from analytics.cache import HistoryError
+    from analytics.check import check
+    from analytics.session import JavaMissing
 
-    counts = {one.name: one.count for one in report.checks}
-    return {
-        one.name: [
-            row.asDict(recursive=True) for row in one.find(history.tables).limit(ROWS_MAX).collect()
-        ]
-        for one in CHECKS
-        if counts.get(one.name)
+    rows: dict[str, list[Row]] = {}
+
+    def with_rows(history: History, report: Report) -> Report:
+        rows.update(_rows(history, report))
+        return report
+
+    try:
+        return check(directory, finish=with_rows), rows
+    except (HistoryError, JavaMissing) as error:
+        raise NoJudgement(str(error)) from error
+
+
+def _rows(history: History, report: Report) -> dict[str, list[Row]]:
+    from analytics.storage import to_read
+
+    read = history.tables.puts.sparkSession.read
+    kept = history.keeper.cache / "evidence"
+    found = {
+        one.name: read.parquet(to_read(kept / one.name)).limit(ROWS_MAX).collect()
+        for one in report.checks
+        if one.count
     }
+    return {name: [row.asDict(recursive=True) for row in rows] for name, rows in found.items()}

@@ -107,8 +107,9 @@ def _looked_at(homes: DataFrame, subs: DataFrame, unsubs: DataFrame, gets: DataF
         homes,
         HOME,
     )
+    controls = _acting_last(only(subs, homes, HOME), unsubs)
     proofs = visits.unionByName(
-        only(subs, homes, HOME).select(*KEY, *HOME[1:], "end_ns", "from_ns", "start_id"),
+        controls.select(*KEY, *HOME[1:], "end_ns", "from_ns", "start_id"),
         allowMissingColumns=True,
     )
     stretches = settled(_stretches(homes, unsubs))
@@ -132,6 +133,31 @@ def _looked_at(homes: DataFrame, subs: DataFrame, unsubs: DataFrame, gets: DataF
             _made_by(),
         )
     )
+
+
+def _acting_last(subs: DataFrame, unsubs: DataFrame) -> DataFrame:
+    """Return `subs`; of one that supersedes each UNSUB that may act during it, `from_ns` is its
+    end: they act before it, so none may act since.
+    """
+    names = (*HOME, "process", "epoch", "outcome", "from_ns", "latest_ns")
+    left = only(unsubs, subs, HOME).select(*(F.col(name).alias(f"left_{name}") for name in names))
+    same = [F.col(name) == F.col(f"left_{name}") for name in HOME]
+    during = (F.col("left_from_ns") < F.col("end_ns")) & (
+        F.col("left_latest_ns") > F.col("from_ns")
+    )
+    superseded = (
+        (F.col("left_outcome") != "ok")
+        & (F.col("left_latest_ns") == F.col("end_ns"))
+        & (F.col("left_from_ns") < F.col("from_ns"))
+        & ((F.col("left_process") == F.col("process")) | (F.col("left_epoch") < F.col("epoch")))
+    )
+    last = (
+        subs.join(left, [*same, during])
+        .groupBy(*KEY)
+        .agg(F.bool_and(F.coalesce(superseded, F.lit(False))).alias("is_last"))
+    )
+    from_ns = F.when(F.col("is_last"), F.col("end_ns")).otherwise(F.col("from_ns"))
+    return subs.join(last, list(KEY), "left").withColumn("from_ns", from_ns)
 
 
 def _stretches(homes: DataFrame, unsubs: DataFrame) -> DataFrame:

@@ -231,13 +231,15 @@ def _has_bad_arrays() -> Column:
 
 def _is_malformed() -> Column:
     """Return whether an event lacks something, or has what no recorder writes."""
-    return F.coalesce(_lacks() | _is_beyond() | _has_wrong_runs(), F.lit(True))
+    return F.coalesce(
+        _lacks() | F.coalesce(_has_number_beyond(), F.lit(False)) | _has_wrong_runs(), F.lit(True)
+    )
 
 
 def _lacks() -> Column:
     """Return whether a row lacks something that the checks rely on."""
     invoke, ok = F.col("type") == "invoke", F.col("type") == "ok"
-    put, get, sub = (F.col("f") == name for name in ("put", "get", "sub"))
+    put, sub = (F.col("f") == name for name in ("put", "sub"))
     operation = _is_operation()
     rules = [
         F.col("run_id").isNull() | F.col("process").isNull() | F.col("t_ns").isNull(),
@@ -245,9 +247,9 @@ def _lacks() -> Column:
         ~F.coalesce(F.col("f").isin(*schema.FUNCTIONS), F.lit(False)),
         ~F.coalesce(F.col("op_id").between(1, schema.NUMBER_MAX), F.lit(False)),
         ~operation & (F.col("type") != "info"),
-        operation & invoke & F.col("client_id").isNull(),
-        operation & invoke & ~get & F.col("topic").isNull(),
-        put & invoke & F.col("counter").isNull(),
+        operation & (F.col("client_id").isNull() | F.col("session").isNull()),
+        operation & F.col("topic").isNull(),
+        put & invoke & (F.col("counter").isNull() | F.col("count").isNull()),
         put & ok & F.col("first_id").isNull(),
         sub & ok & F.col("last_id").isNull(),
         _is_handling() & _lacks_of_handling(),
@@ -268,17 +270,16 @@ def _lacks_of_handling() -> Column:
     """Return whether it isn't said whose it is, or of which ids."""
     names = ("op_id", "session", "client_id", "topic", "last_id")
     missing = [F.col(name).isNull() for name in names]
-    ids = F.col("last_id") - F.coalesce("first_id", "last_id") + 1
+    ids = _count_of(F.coalesce("first_id", "last_id"))
     is_wrong = (F.col("f") != "ack") & F.col("first_id").isNull()
     is_wrong = is_wrong | (F.coalesce("first_id", F.lit(1)) < 1)
-    is_wrong = is_wrong | ~ids.between(1, schema.COUNT_MAX)
+    is_wrong = is_wrong | ~F.coalesce(ids.between(1, schema.COUNT_MAX), F.lit(False))
     return reduce(lambda left, right: left | right, missing, is_wrong)
 
 
-def _is_beyond() -> Column:
-    """Return whether an operation or handling has a number that no recorder writes."""
-    is_either = _is_operation() | _is_handling()
-    return is_either & F.coalesce(_has_number_beyond(), F.lit(False))
+def _count_of(first_id: Column) -> Column:
+    """Return how many ids a row names up to its `last_id`; null if no number can say it."""
+    return F.try_add(F.try_subtract(F.col("last_id"), first_id), F.lit(1))
 
 
 def _has_number_beyond() -> Column:
@@ -286,25 +287,30 @@ def _has_number_beyond() -> Column:
 
     Plain comparisons: Parquet's statistics answer them without a look at the rows.
     """
-    numbers = ("first_id", "last_id", "cursor", "asked", "epoch", "redelivered", "bytes")
+    numbers = (
+        *("first_id", "last_id", "cursor", "asked", "epoch", "redelivered", "bytes"),
+        *("session", "term", "attempt"),
+    )
     from_one = ("counter", "max_count", "max_bytes")
     beyond = [(F.col(one) < 0) | (F.col(one) > schema.NUMBER_MAX) for one in numbers]
     beyond += [(F.col(one) < 1) | (F.col(one) > schema.NUMBER_MAX) for one in from_one]
     beyond += [(F.col("count") < 0) | (F.col("count") > schema.COUNT_MAX)]
+    beyond += [F.col(one) < 0 for one in ("t_ns", "wall_ns", "invoke_ns")]
     return reduce(lambda left, right: left | right, beyond)
 
 
 def _has_all_digests() -> Column:
-    ids = F.col("last_id") - F.col("first_id") + 1
-    digits = F.length("digests") == F.col("count") * schema.DIGEST_DIGITS
+    ids = _count_of(F.col("first_id"))
+    digits = F.length("digests") == F.try_multiply("count", F.lit(schema.DIGEST_DIGITS))
     of_ids = (F.col("first_id") > 0) & (ids == F.col("count"))
-    return digits & ((F.col("f") == "put") | of_ids)
+    is_hex = F.col("digests").rlike("^[0-9a-f]*$")
+    return digits & is_hex & ((F.col("f") == "put") | of_ids)
 
 
 def _has_wrong_runs() -> Column:
     """Return whether an operation's runs of ids or counters are not what its count says."""
     put, ok = F.col("f") == "put", F.col("type") == "ok"
-    ids = F.col("last_id") - F.col("first_id") + 1
+    ids = _count_of(F.col("first_id"))
     wrong = put & ((F.col("count") < 1) | (ok & (F.col("first_id") > 0) & (ids != F.col("count"))))
     brings = (F.col("f") == "get") & ok & F.col("digests").isNull()
     brought = _brought()
@@ -319,9 +325,9 @@ def _brought() -> Column:
     items = F.coalesce("items", F.array())
     # Most have one run, and a look at it is cheaper than a loop.
     single = F.get("items", F.lit(0))["count"]
-    many = F.aggregate(items, zero, lambda total, item: total + item["count"])
+    many = F.aggregate(items, zero, lambda total, item: F.try_add(total, item["count"]))
     of_items = F.when(F.size(items) == 1, single).otherwise(many)
-    return of_items + F.coalesce(F.size("corrupt"), F.lit(0))
+    return F.try_add(of_items, F.coalesce(F.size("corrupt"), F.lit(0)))
 
 
 def _has_holes() -> Column:

@@ -17,7 +17,8 @@ TIMELINE = (*OWNER, "at")
 def cursor_regression(tables: Tables) -> DataFrame:
     """Find cursors that went back, or are ahead of all that the subscriber was ever given.
 
-    A cursor is taken when a GET that asks with it is answered, or a SUB is answered with it.
+    A cursor is taken when a GET that asks with it is answered, or a SUB that resumes; that of a new
+    subscription only for the SUBs after it.
     `asked`: a GET asks, and is answered, with a lower one than was taken before it was sent.
     `answered`: a SUB is answered with a lower one. `ahead`: a SUB resumes, during a
     life, at a higher one than the life's start, and all that was given or asked with by then.
@@ -29,14 +30,19 @@ def cursor_regression(tables: Tables) -> DataFrame:
 def _back(tables: Tables) -> DataFrame:
     answered = tables.gets.where((F.col("outcome") == "ok") & F.col("asked").isNotNull())
     doubtful = tables.doubts.owners
-    taken = answered.select(*_step("asked"), F.lit("asked").alias("detail")).unionByName(
-        _resumptions(tables).select(*_step("cursor"), F.lit("answered").alias("detail"))
-    )
-    taken = only(taken, doubtful, OWNER)
+    gets = only(answered.select(*_step("asked")), doubtful, OWNER)
+    subs = only(_resumptions(tables).select(*_step("cursor"), "resumed"), doubtful, OWNER)
+    asked, told = F.lit("asked").alias("detail"), F.lit("answered").alias("detail")
+    own = gets.columns
+    steps = gets.select(*own, asked).unionByName(subs.select(*own, told))
+    # Nobody asked yet with the cursor of a new subscription, and by hand one may ask with less.
+    resumed = subs.where("resumed").select(*own, asked)
+    marks = steps.unionByName(resumed).unionByName(gets.select(*own, told))
     value = F.struct(F.col("known").alias("value"), "process", "op_id")
-    marks = taken.select(*TIMELINE, F.col("end_ns").alias("t_ns"), value.alias("mark"))
-    asks = taken.withColumn("t_ns", F.col("invoke_ns"))
-    return moments.overtaken(asks, marks, TIMELINE).select(
+    keys = (*TIMELINE, "detail")
+    marks = marks.select(*keys, F.col("end_ns").alias("t_ns"), value.alias("mark"))
+    asks = steps.withColumn("t_ns", F.col("invoke_ns"))
+    return moments.overtaken(asks, marks, keys).select(
         *_evidence(
             other_id=F.col("mark.value"),
             detail=F.col("detail"),

@@ -48,22 +48,25 @@ def _again(tables: Tables) -> DataFrame:
     # Within a session more than the cursor counts, but not where hand-overs are recorded.
     apart = F.col("handed_apart") | F.col("is_application")
     reach = F.when(apart, F.col("asked")).otherwise(F.greatest("asked", "had_id"))
-    moment = F.struct("invoke_ns", "process", "op_id").alias("moment")
-    own = ("process", "session", "op_id", "asked", "handed_apart")
-    columns = (*OWNER, *own, moment, "first", "last")
+    here = F.coalesce("host", F.lit(""))
+    own = ("process", "session", "op_id", "asked", "handed_apart", "at", "end_ns")
+    columns = (*OWNER, *own, "invoke_ns", "first", "last")
     # In a chain of GETs each begins above all that its session had: only the others can repeat.
     repeats = settled(
         intervals.split(
             with_application(deliveries_of(tables.unclear_gets), tables)
+            .withColumn("at", here)
             .where(F.col("first") <= reach)
             .withColumn("last", F.least("last", reach))
             .select(*columns)
         )
     )
-    pieces = only(intervals.split(tables.deliveries.select(*columns)), repeats, SHARE)
-    earlier = pieces.withColumnsRenamed({name: f"earlier_{name}" for name in (*own, "moment")})
+    every = tables.deliveries.withColumn("at", here).select(*columns)
+    pieces = only(intervals.split(every), repeats, SHARE).drop("invoke_ns")
+    earlier = pieces.withColumnsRenamed({name: f"earlier_{name}" for name in own})
+    before = (F.col("earlier_at") == F.col("at")) & (F.col("earlier_end_ns") < F.col("invoke_ns"))
     pairs = intervals.common(repeats, earlier, OWNER)
-    ids = settled(intervals.exploded(pairs.where(F.col("earlier_moment") < F.col("moment")), "id"))
+    ids = settled(intervals.exploded(pairs.where(before), "id"))
     below = F.col("id") <= F.col("asked")
     pair = F.struct(
         operation("earlier_process", "earlier_op_id").alias("earlier"),
@@ -91,7 +94,7 @@ def _moved_partly(ids: DataFrame, tables: Tables) -> DataFrame:
 
 
 def _handed_again(tables: Tables) -> DataFrame:
-    columns = (*OWNER, "process", "session", "op_id", "at", "t_ns", "first", "last")
+    columns = (*OWNER, "process", "session", "op_id", "at", "t_ns", "cursor", "first", "last")
     hands = tables.handlings.where(F.col("f") == "hand")
     pieces = settled(intervals.split(hands.select(*columns)))
     pairs = _both_ways(settled(intervals.overlapping(pieces, OWNER)), pieces)
@@ -101,13 +104,13 @@ def _handed_again(tables: Tables) -> DataFrame:
         operation("earlier_process", "earlier_op_id").alias("earlier"),
         operation().alias("later"),
     ).alias("pair")
-    found = _not_given_back(ids, tables).unionByName(_acknowledged_before(ids, hands))
+    found = _not_given_back(ids, tables).unionByName(_acknowledged_before(ids, tables))
     return found.select(*OWNER, "id", pair)
 
 
 def _both_ways(some: DataFrame, pieces: DataFrame) -> DataFrame:
     """Return the parts that two hand-overs have in common, either of them as the `earlier_` one."""
-    own = ("process", "session", "op_id", "at", "t_ns")
+    own = ("process", "session", "op_id", "at", "t_ns", "cursor")
     names = {name: f"earlier_{name}" for name in own}
     few = only(pieces, some, SHARE)
     one = intervals.common(some, few.withColumnsRenamed(names), OWNER)
@@ -142,15 +145,30 @@ def _not_given_back(ids: DataFrame, tables: Tables) -> DataFrame:
     return ids.where(same_session).join(releases, [*same, between, inside], "leftanti")
 
 
-def _acknowledged_before(ids: DataFrame, hands: DataFrame) -> DataFrame:
-    known = only(hands.where(F.col("cursor").isNotNull()), ids, OWNER).select(
+def _acknowledged_before(ids: DataFrame, tables: Tables) -> DataFrame:
+    """Return the pairs whose later one hands over what was stored as acknowledged by then: as an
+    earlier row says, or itself. It may say so of what it was to hand over at most once.
+    """
+    steps = tables.handlings
+    known = only(steps.where(F.col("cursor").isNotNull()), ids, OWNER).select(
         *(F.col(name).alias(f"known_{name}") for name in OWNER),
         *(F.col(name).alias(f"known_{name}") for name in ("process", "op_id", "at", "t_ns")),
         F.col("cursor").alias("known_cursor"),
     )
     same = [F.col(name) == F.col(f"known_{name}") for name in OWNER]
     above = F.col("known_cursor") >= F.col("id")
-    return ids.join(known, [*same, above, _is_before("known_", "")], "leftsemi")
+    before = ids.join(known, [*same, above, _is_before("known_", "")], "leftsemi")
+    ahead = only(steps.where((F.col("f") == "ack") & F.col("first").isNotNull()), ids, OWNER)
+    names = (*OWNER, "process", "session", "op_id", "first", "last")
+    ahead = ahead.select(*(F.col(name).alias(f"ahead_{name}") for name in names))
+    same = [F.col(name) == F.col(f"ahead_{name}") for name in (*OWNER, "process", "session")]
+    inside = F.col("id").between(F.col("ahead_first"), F.col("ahead_last"))
+    between = (F.col("ahead_op_id") < F.col("op_id")) & (
+        (F.col("earlier_process") != F.col("process"))
+        | (F.col("ahead_op_id") > F.col("earlier_op_id"))
+    )
+    itself = ids.where(F.col("cursor") >= F.col("id"))
+    return before.unionByName(itself.join(ahead, [*same, inside, between], "leftanti"))
 
 
 def _twice_in_one(tables: Tables) -> DataFrame:

@@ -6,7 +6,7 @@ from pyspark.sql.window import Window as W
 
 from analytics.doubts import OWNER, only
 from analytics.keeping import settled
-from analytics.lives import HOME
+from analytics.lives import EVER, FOREVER, HOME
 from analytics.runs import one_host
 from analytics.schema import KEY, evidence, operation
 from analytics.tables import Tables, with_application
@@ -53,44 +53,62 @@ def _between_answers(tables: Tables) -> DataFrame:
 
 
 def _starts(acts: DataFrame) -> DataFrame:
-    """Return the SUBs that may have begun a subscription anew: sent after an UNSUB, or before any
-    was answered. `start_id` null: where is not known.
+    """Return the SUBs that may have begun a subscription anew: an UNSUB was sent before it, or on
+    another host, or none was answered before it was sent. `start_id` null: where is not known.
     """
     subs, unsubs = acts.where(F.col("f") == "sub"), acts.where(F.col("f") == "unsub")
     first_left = unsubs.groupBy(*HOME).agg(F.min("from_ns").alias("left_ns"))
     first_ok = (
         subs.where(F.col("outcome") == "ok").groupBy(*HOME).agg(F.min("end_ns").alias("ok_ns"))
     )
-    anew = (F.col("from_ns") > F.col("left_ns")) | F.coalesce(
-        F.col("from_ns") < F.col("ok_ns"), F.lit(True)
+    elsewhere = unsubs.groupBy(*OWNER).agg(
+        F.min("at").alias("left_at"), F.max("at").alias("left_other_at")
+    )
+    anew = (
+        (F.col("from_ns") >= F.col("left_ns"))
+        | (F.col("left_at") != F.col("at"))
+        | (F.col("left_other_at") != F.col("at"))
+        | F.coalesce(F.col("from_ns") <= F.col("ok_ns"), F.lit(True))
     )
     return (
         subs.join(first_left, list(HOME), "left")
         .join(first_ok, list(HOME), "left")
+        .join(elsewhere, list(OWNER), "left")
         .where(anew)
         .select(
             *HOME,
             F.col("from_ns").alias("sub_ns"),
-            "latest_ns",
             F.when(F.col("outcome") == "ok", F.col("start_id")).alias("start_id"),
         )
     )
 
 
 def _unsettled(begun: DataFrame, tables: Tables) -> DataFrame:
-    """Return the answers after a SUB of unknown outcome, of whose subscription nothing had come."""
-    given = only(tables.gets.where(F.col("last").isNotNull()), begun, OWNER).select(
-        *(F.col(name).alias(f"got_{name}") for name in OWNER),
-        F.coalesce("host", F.lit("")).alias("got_at"),
-        F.col("invoke_ns").alias("got_invoke_ns"),
-        F.col("end_ns").alias("got_end_ns"),
+    """Return the answers after a SUB of unknown outcome that may be of another subscription than
+    all that was given before: no GET before it gave something, or an UNSUB may have acted since.
+    """
+    begun = begun.select(*KEY, *HOME[1:], "invoke_ns", "end_ns").distinct()
+    left = (
+        tables.acts.where(F.col("f") == "unsub")
+        .select(*HOME, "from_ns", "latest_ns")
+        .withColumnsRenamed({name: f"left_{name}" for name in HOME})
+    )
+    elsewhere = F.col("left_at") != F.col("at")
+    acted_ns = F.max(F.when(elsewhere, FOREVER).otherwise(F.col("latest_ns")))
+    same = [F.col(name) == F.col(f"left_{name}") for name in OWNER]
+    acted = (
+        begun.join(left, [*same, elsewhere | (F.col("from_ns") <= F.col("end_ns"))], "left")
+        .groupBy(*begun.columns)
+        .agg(F.coalesce(acted_ns, F.lit(EVER)).alias("acted_ns"))
+    )
+    given = (
+        only(tables.gets.where(F.col("last").isNotNull()), begun, OWNER)
+        .select(*OWNER, one_host(), F.col("invoke_ns").alias("sent_ns"), "end_ns")
+        .withColumnsRenamed({name: f"got_{name}" for name in (*HOME, "end_ns")})
     )
     same = [F.col(name) == F.col(f"got_{name}") for name in HOME]
-    settled = (F.col("got_invoke_ns") > F.col("latest_ns")) & (
-        F.col("got_end_ns") < F.col("invoke_ns")
-    )
-    here = F.col("at") == F.col("sub_at")
-    return begun.join(given, [*same, here, settled], "leftanti").select(*KEY).distinct()
+    settled = (F.col("sent_ns") > F.col("acted_ns")) & (F.col("got_end_ns") < F.col("invoke_ns"))
+    return acted.join(given, [*same, settled], "leftanti").select(*KEY)
 
 
 def _inside_answers(tables: Tables) -> DataFrame:

@@ -132,40 +132,40 @@ def _evidence(*operations: str) -> list[Column]:
 
 
 def _unhanded(tables: Tables) -> DataFrame:
+    """Find what libraries got and never handed over, and what the cursor passed later. A GET whose
+    library records no hand-overs hands over what it brings.
+    """
     hands = tables.handlings.where(F.col("f") == "hand")
-    passed = settled(
-        tables.gets.where((F.col("outcome") == "ok") & F.col("asked").isNotNull())
-        .select(*OWNER, F.col("asked").alias("passed"))
-        .unionByName(hands.select(*OWNER, F.col("cursor").alias("passed")))
-        .groupBy(*OWNER)
-        .agg(F.max("passed").alias("passed"))
-    )
-    standing = tables.subscriptions.where(~F.col("ended")).select(*OWNER, "start_id")
-    brought = tables.deliveries.where("handed_apart").select(
-        *OWNER, operation().alias("get"), "first", "last"
+    ahead = tables.handlings.where((F.col("f") == "ack") & F.col("first").isNotNull())
+    intact = tables.deliveries.where(F.col("reason").isNull())
+    passings = _passings(tables)
+    furthest = settled(passings.groupBy(*OWNER).agg(F.max("passed").alias("passed")))
+    get = F.struct("invoke_ns", "process", "op_id").alias("get")
+    brought = intact.where("handed_apart").select(
+        *OWNER, one_host(), get, "end_ns", "first", "last"
     )
     wanted = settled(
         intervals.split(
-            brought.join(standing, list(OWNER))
-            .join(passed, list(OWNER))
-            .withColumn("first", F.greatest("first", F.col("start_id") + 1))
+            brought.join(furthest, list(OWNER))
             .withColumn("last", F.least("last", "passed"))
+            .drop("passed")
+            .where(F.col("first") <= F.col("last"))
         )
     )
-    others = tables.deliveries.where(~F.col("handed_apart")).select(*OWNER, "first", "last")
-    ahead = tables.handlings.where((F.col("f") == "ack") & F.col("first").isNotNull())
+    others = intact.where(~F.col("handed_apart")).select(*OWNER, "first", "last")
     handed = hands.unionByName(ahead).select(*OWNER, "first", "last").unionByName(others)
     cover = settled(only(intervals.split(handed), wanted, (*OWNER, "bucket")))
-    missing = settled(intervals.uncovered(wanted, cover, OWNER))
-    answer = W.partitionBy(*OWNER, "get").orderBy("first")
-    begins = F.coalesce(F.lag("last").over(answer) + 1 != F.col("first"), F.lit(True))
-    run = F.sum(begins.cast("int")).over(answer.rowsBetween(W.unboundedPreceding, 0))
-    return (
-        missing.withColumn("run", run)
-        .groupBy(*OWNER, "get", "run")
-        .agg(F.min("first").alias("id"), F.max("last").alias("until_id"))
-        .groupBy(*OWNER, "id", "until_id")
+    missing = settled(intervals.exploded(intervals.uncovered(wanted, cover, OWNER), "id"))
+    first = (
+        _passed_later(missing, passings, tables)
+        .groupBy(*OWNER, "id")
         .agg(F.min("get").alias("get"))
+    )
+    place = F.row_number().over(W.partitionBy(*OWNER, "get").orderBy("id"))
+    return (
+        first.withColumn("run", F.col("id") - place)
+        .groupBy(*OWNER, "get", "run")
+        .agg(F.min("id").alias("id"), F.max("id").alias("until_id"))
         .select(
             *evidence(
                 run_id=F.col("run_id"),
@@ -174,10 +174,49 @@ def _unhanded(tables: Tables) -> DataFrame:
                 id=F.col("id"),
                 other_id=F.col("until_id"),
                 detail=F.lit("unhanded"),
-                operations=F.array("get"),
+                operations=F.array(operation("get.process", "get.op_id")),
             )
         )
     )
+
+
+def _passings(tables: Tables) -> DataFrame:
+    """Return (owner, at, t_ns, passed): when a client's cursor was seen at an id."""
+    asked = tables.gets.where((F.col("outcome") == "ok") & F.col("asked").isNotNull()).select(
+        *OWNER, one_host(), F.col("invoke_ns").alias("t_ns"), F.col("asked").alias("passed")
+    )
+    steps = tables.handlings
+    done = steps.where((F.col("f") == "ack") & F.col("first").isNull())
+    stored = steps.where(F.col("cursor").isNotNull())
+    own = (*OWNER, "at", "t_ns")
+    return asked.unionByName(done.select(*own, F.col("last").alias("passed"))).unionByName(
+        stored.select(*own, F.col("cursor").alias("passed"))
+    )
+
+
+def _passed_later(missing: DataFrame, passings: DataFrame, tables: Tables) -> DataFrame:
+    """Return the rows of `missing` whose id the cursor passed after it was brought, while the same
+    subscription lasted.
+    """
+    marks = only(passings, missing, OWNER)
+    later = (F.col("passed") >= F.col("id")) & (F.col("t_ns") > F.col("end_ns"))
+    passed = (
+        missing.join(marks, [*OWNER, "at"])
+        .where(later)
+        .groupBy(*missing.columns)
+        .agg(F.min("t_ns").alias("passed_ns"))
+    )
+    left = (
+        tables.acts.where(F.col("f") == "unsub")
+        .select(*OWNER, "at", "from_ns", "latest_ns")
+        .withColumnsRenamed({name: f"left_{name}" for name in (*OWNER, "at")})
+    )
+    same = [F.col(name) == F.col(f"left_{name}") for name in OWNER]
+    between = (F.col("from_ns") < F.col("passed_ns")) & (
+        F.col("latest_ns") > F.coalesce("get.invoke_ns", F.lit(EVER))
+    )
+    may_have_left = (F.col("left_at") != F.col("at")) | between
+    return passed.join(left, [*same, may_have_left], "leftanti")
 
 
 def _unstored(tables: Tables) -> DataFrame:

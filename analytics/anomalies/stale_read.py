@@ -85,8 +85,7 @@ def _empty_answers(tables: Tables) -> DataFrame:
 
 def _new_starts(tables: Tables) -> DataFrame:
     begun = (F.col("f") == "sub") & (F.col("outcome") == "ok") & ~F.col("resumed")
-    subs = tables.controls.where(begun).withColumn("start", F.coalesce("cursor", "start_id"))
-    return subs.select(*_ask("start", "start"))
+    return tables.controls.where(begun).select(*_ask("start_id", "start"))
 
 
 def _ask(known: str, detail: str) -> list[Column]:

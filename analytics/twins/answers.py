@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from analytics.twins.record import NEVER, Evidence, Handling, Operation
+from analytics.twins.record import Evidence, Handling, Operation, Time
 from analytics.twins.run import Run
 from analytics.twins.standing import Subscription
 
@@ -61,20 +61,30 @@ def _due(run: Run, subscription: Subscription, get: Operation) -> int | None:
 def _begins_anew(subscription: Subscription, get: Operation, last_skipped: int) -> bool:
     """Whether a subscription that was made anew excuses that ids up to `last_skipped` are left out.
 
-    The first SUB of all makes one, and each that was sent after an UNSUB.
+    A SUB may have made one if none had been answered before it, or if an UNSUB may have acted
+    before it.
     """
-    left = min((unsub.invoke for unsub in subscription.unsubs), default=NEVER)
-    begun = min((sub.end for sub in subscription.subs if sub.is_ok), default=NEVER)
     for sub in subscription.subs:
-        is_comparable = sub.host == get.host
-        if is_comparable and sub.invoke > get.end:
+        if sub.host == get.host and sub.invoke > get.end:
             continue
-        is_new = not is_comparable or sub.invoke > left or sub.invoke < begun
-        if is_new and sub.is_ok and (sub.last_id is None or sub.last_id >= last_skipped):
+        if not _may_be_new(subscription, sub):
+            continue
+        if sub.is_ok and (sub.last_id is None or sub.last_id >= last_skipped):
             return True
-        if is_new and not sub.is_ok and not subscription.has_read_on(get):
+        if not sub.is_ok and not subscription.has_read_on(get):
             return True  # nobody knows where it begins
     return False
+
+
+def _may_be_new(subscription: Subscription, sub: Operation) -> bool:
+    has_left = any(
+        unsub.host != sub.host or unsub.invoke <= sub.invoke for unsub in subscription.unsubs
+    )
+    has_come = any(
+        other.is_ok and other.host == sub.host and other.end < sub.invoke
+        for other in subscription.subs
+    )
+    return has_left or not has_come
 
 
 # --- reordered ------------------------------------------------------------------------------------
@@ -105,36 +115,46 @@ def duplicate_delivered(run: Run) -> Iterable[Evidence]:
 
 
 def _delivered_again(run: Run, subscription: Subscription) -> Iterator[Evidence]:
-    first: dict[int, Operation] = {}  # the first answer that brought an id
-    # Within a session since the last GET without an answer: the lowest cursor that brought an id.
-    cursors: dict[Session, dict[int, tuple[int, Operation]]] = defaultdict(dict)
+    """Yield what an answer brought that had been given before it was asked for, and was not asked
+    for again.
+    """
+    given: dict[int, list[Operation]] = defaultdict(list)  # by which answers, in order of ends
     silences = run.silences(subscription.client, subscription.topic)
     for get in subscription.answers:
-        session, asked = (get.process, get.session), get.asked
-        while silences.get(session) and silences[session][0] < get.invoke:
-            silences[session].pop(0)
-            cursors[session].clear()
+        silent = [
+            time for time in silences.get((get.process, get.session), ()) if time < get.invoke
+        ]
         here: set[int] = set()
         for id_ in get.ids():
-            earlier: Operation | None = None
-            if id_ in here:
-                earlier = get
-            elif asked is None:
-                earlier = None
-            elif id_ in first and id_ <= asked and first[id_].host == get.host:
-                earlier = first[id_]
-            elif id_ in cursors[session] and not (get.is_handed_apart or run.is_application):
-                cursor, which = cursors[session][id_]
-                earlier = which if cursor < asked else None
+            earlier = get if id_ in here else None
+            if earlier is None and get.asked is not None:
+                before = (one for one in given[id_] if _is_unasked(run, one, get, id_, silent))
+                earlier = next(before, None)
             if earlier is not None:
                 yield run.row(earlier, get, topic=get.named, client_id=get.client, id=id_)
             here.add(id_)
         for id_ in here:
-            first.setdefault(id_, get)
-            if asked is not None and (
-                id_ not in cursors[session] or asked < cursors[session][id_][0]
-            ):
-                cursors[session][id_] = (asked, get)
+            given[id_].append(get)
+
+
+def _is_unasked(run: Run, earlier: Operation, get: Operation, id_: int, silent: list[Time]) -> bool:
+    """Whether an id that an earlier answer gave was given again without being asked for.
+
+    `silent`: when GETs were sent, in the session of `get` and before it, that got no answer.
+    """
+    if earlier.host != get.host or earlier.end >= get.invoke or get.asked is None:
+        return False
+    if id_ <= get.asked:
+        return True
+    is_judged_by_hands = get.is_handed_apart or earlier.is_handed_apart or run.is_application
+    is_one_session = (earlier.process, earlier.session) == (get.process, get.session)
+    return (
+        is_one_session
+        and not is_judged_by_hands
+        and earlier.asked is not None
+        and earlier.asked < get.asked
+        and not any(time > earlier.invoke for time in silent)
+    )
 
 
 def _handed_again(run: Run, rows: list[Handling], across: bool) -> Iterator[Evidence]:
@@ -145,22 +165,27 @@ def _handed_again(run: Run, rows: list[Handling], across: bool) -> Iterator[Evid
     for group in groups.values():
         first: dict[int, Handling] = {}
         in_hand: dict[tuple[Session, int], Handling] = {}
+        ahead: set[tuple[Session, int]] = set()  # acknowledged before they are handed over
         stored = 0  # as acknowledged
         for row in group:
             session = (row.process, row.session)
             if row.f == "release":
                 for id_ in row.ids:
                     in_hand.pop((session, id_), None)
+            if row.f == "ack":
+                ahead.update((session, id_) for id_ in row.ids)
             if row.f == "hand":
                 for id_ in row.ids:
                     earlier = in_hand.get((session, id_))
-                    if earlier is None and id_ <= stored:
+                    own = 0 if (session, id_) in ahead else row.cursor or 0
+                    if earlier is None and id_ <= max(stored, own):
                         earlier = first.get(id_)
                     if earlier is not None:
                         fields = {"topic": row.topic, "client_id": row.client, "id": id_}
                         yield run.row(earlier, row, **fields)
                     first.setdefault(id_, row)
                     in_hand[session, id_] = row
+                    ahead.discard((session, id_))
             if row.cursor is not None:
                 stored = max(stored, row.cursor)
 

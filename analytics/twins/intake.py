@@ -297,14 +297,16 @@ def _is_digests(value: object) -> bool:
 
 
 _NUMBERS: Final = (
-    *("op_id", "session", "counter", "asked", "epoch", "cursor", "first_id", "last_id"),
-    *("attempt", "term", "max_count", "max_bytes", "bytes", "redelivered"),
+    *("session", "asked", "epoch", "cursor", "first_id", "last_id"),
+    *("attempt", "term", "bytes", "redelivered"),
 )
+_NUMBERS_FROM_1: Final = ("op_id", "counter", "max_count", "max_bytes")
 _TEXTS: Final = (
     *("run_id", "process", "client_id", "type", "f", "topic", "host", "node", "error", "phase"),
 )
 _FIELDS: Final[Mapping[str, Test]] = {
     **dict.fromkeys(_NUMBERS, _is_number),
+    **dict.fromkeys(_NUMBERS_FROM_1, _is_id),
     **dict.fromkeys(_TEXTS, _is_text),
     **dict.fromkeys(("t_ns", "wall_ns", "invoke_ns"), _is_time),
     **dict.fromkeys(("duplicate", "resumed", "handed_apart"), _is_flag),
@@ -341,8 +343,12 @@ def checked(row: dict[str, Any]) -> Event:
         _check_put(row)
     elif f == "get" and kind == "ok":
         _check_answer(row)
-    elif f in HANDLINGS and "last_id" not in row:
+    elif f == "sub" and kind == "ok" and "last_id" not in row:
         raise Malformed("no last_id")
+    elif f in HANDLINGS:
+        _check_handling(row)
+    if "digests" in row:
+        _check_digests(row)
     return row
 
 
@@ -351,8 +357,10 @@ def _check_put(put: Event) -> None:
     if put["type"] == "invoke":
         if not put.get("counter") or not count:
             raise Malformed("a PUT without counter and count")
-        if "digests" in put and len(put["digests"]) != 16 * count:
-            raise Malformed("digests are not as many as count")
+    elif count == 0:
+        raise Malformed("a PUT of none")
+    elif put["type"] == "ok" and "first_id" not in put:
+        raise Malformed("no first_id")
     first_id, last_id = put.get("first_id"), put.get("last_id")
     if put["type"] == "ok" and first_id and None not in (last_id, count):
         told = put["last_id"] - first_id + 1
@@ -364,15 +372,28 @@ def _check_answer(get: Event) -> None:
     """Raise Malformed if an answer says another count than it brings."""
     count = get.get("count", 0)
     named = sum(item[3] for item in get.get("items", ()))
-    if "digests" in get:
-        brought = len(get["digests"]) // 16
-        first_id, last_id = get.get("first_id"), get.get("last_id")
-        if not first_id or last_id is None or last_id - first_id + 1 != brought:
-            raise Malformed("ids are not as many as digests")
-    else:
-        brought = named + len(get.get("corrupt", ()))
-    if count != brought:
+    brought = named + len(get.get("corrupt", ()))
+    if "digests" not in get and count != brought:
         raise Malformed(f"count is {count}, it brings {brought}")
+
+
+def _check_digests(row: Event) -> None:
+    """Raise Malformed if a digest is missing: of each of `count`, and of each id of an answer."""
+    count, digits = row.get("count"), len(row["digests"])
+    if count is None or digits != 16 * count:
+        raise Malformed("digests are not as many as count")
+    first_id, last_id = row.get("first_id"), row.get("last_id")
+    if row["f"] != "put" and (not first_id or last_id is None or last_id - first_id + 1 != count):
+        raise Malformed("ids are not as many as digests")
+
+
+def _check_handling(row: Event) -> None:
+    """Raise Malformed if a row does not say of which ids it is."""
+    if "last_id" not in row or (row["f"] != "ack" and "first_id" not in row):
+        raise Malformed("it names no ids")
+    first_id = row.get("first_id", row["last_id"])
+    if row.get("first_id") == 0 or not 1 <= row["last_id"] - first_id + 1 <= COUNT_MAX:
+        raise Malformed(f"ids {first_id} to {row['last_id']}")
 
 
 # --- the truth ------------------------------------------------------------------------------------
@@ -382,13 +403,13 @@ _TRUTH_FIELDS: Final[Mapping[str, Mapping[str, Test]]] = {
     "state": {"index": _is_number, "digest": _is_text},
     "held": {
         "topic": _is_text,
-        "first_id": lambda value: value is None or _is_number(value),
+        "first_id": lambda value: value is None or _is_id(value),
         "producer": _is_text,
-        "first_counter": _is_number,
+        "first_counter": _is_id,
         "count": lambda value: _is_count(value) and value >= 1,
     },
     "topic": {"topic": _is_text, "last_id": _is_number, "floor_id": _is_number},
-    "counter": {"producer": _is_text, "topic": _is_text, "counter": _is_number},
+    "counter": {"producer": _is_text, "topic": _is_text, "counter": _is_id},
     "leadership": {"term": _is_number},
 }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 from analytics.twins.record import Evidence, Handling, Operation, Publication, Time
 from analytics.twins.run import Run
@@ -152,45 +151,46 @@ def _unhanded(run: Run, subscription: Subscription) -> Iterator[Evidence]:
     """Find what the library got and its cursor passed, and the application was never handed."""
     client, topic = subscription.client, subscription.topic
     rows = run.handlings_of.get((client, topic), [])
-    gets = [get for get in subscription.answers if get.is_handed_apart]
     # What was acknowledged ahead of its hand-over may be lost to a crash: that was asked for.
     handed = {id_ for row in rows if row.f in ("hand", "ack") for id_ in row.ids}
+    for get in subscription.answers:
+        if not get.is_handed_apart:  # to be given is to be handed over
+            handed.update(each.id for each in get.given)
     got: dict[int, Operation] = {}
-    for get in gets:
+    passed = sorted([*_cursors(rows), *_asked(subscription)])
+    for get in sorted(subscription.answers, key=lambda one: (one.invoke, one.key)):
         for each in get.given:
-            if each.id not in handed:
+            if each.id not in handed and _is_passed(subscription, passed, each.id, get):
                 got.setdefault(each.id, get)
-    if not got:
-        return
-    passed = sorted([*_cursors(rows), *_asked(subscription)], key=lambda one: one[0])
-    is_lost = partial(_is_passed, subscription, passed)
-    missing = sorted(id_ for id_, get in got.items() if is_lost(id_, get))
-    for first_id, last_id in _runs(missing, got):
+    for first_id, last_id in _runs(sorted(got), got):
         ids = {"id": first_id, "other_id": last_id}
         yield run.row(got[first_id], topic=topic, client_id=client, detail="unhanded", **ids)
 
 
-def _cursors(rows: list[Handling]) -> Iterator[tuple[Time, int]]:
+Passing = tuple[Time, int, str]  # when, up to which id, the host or ""
+
+
+def _cursors(rows: list[Handling]) -> Iterator[Passing]:
     for row in rows:
         if row.f == "ack" and row.first_id is None:
-            yield row.time, row.last_id
+            yield row.time, row.last_id, row.host or ""
         if row.cursor is not None:
-            yield row.time, row.cursor
+            yield row.time, row.cursor, row.host or ""
 
 
-def _asked(subscription: Subscription) -> Iterator[tuple[Time, int]]:
+def _asked(subscription: Subscription) -> Iterator[Passing]:
     for get in subscription.answers:
         if get.asked is not None:
-            yield get.invoke, get.asked
+            yield get.invoke, get.asked, get.host or ""
 
 
-def _is_passed(
-    subscription: Subscription, passed: list[tuple[Time, int]], id_: int, get: Operation
-) -> bool:
+def _is_passed(subscription: Subscription, passed: list[Passing], id_: int, get: Operation) -> bool:
     """Whether the cursor passed an id while the subscription lasted in which it was fetched."""
-    time = next((time for time, cursor in passed if cursor >= id_ and time > get.end), None)
+    host = get.host or ""
+    times = (time for time, cursor, at in passed if at == host and cursor >= id_ and time > get.end)
+    time = next(times, None)
     return time is not None and not any(
-        unsub.invoke < time and subscription.latest(unsub) > get.invoke
+        unsub.host != get.host or (unsub.invoke < time and subscription.latest(unsub) > get.invoke)
         for unsub in subscription.unsubs
     )
 

@@ -67,15 +67,27 @@ class Subscription:
     # --- controls ---------------------------------------------------------------------------------
 
     @cached_property
-    def latests(self) -> dict[Operation, Time]:
-        """Of each control when it acted at the latest."""
+    def _superseding(self) -> dict[Operation, Operation | None]:
+        """Of each control without an answer the one since whose answer the broker refuses it."""
         controls = self.subs + self.unsubs
         ok = sorted((one for one in controls if one.is_ok), key=lambda one: one.end)
-        return {one: one.end if one.is_ok else _refused_from(one, ok) for one in controls}
+        return {one: _superseding(one, ok) for one in controls if not one.is_ok}
 
     def latest(self, control: Operation) -> Time:
         """Return when a control acted at the latest."""
-        return self.latests[control]
+        if control.is_ok:
+            return control.end
+        other = self._superseding[control]
+        return NEVER if other is None else other.end
+
+    def acts_last(self, sub: Operation) -> bool:
+        """Whether a SUB supersedes every UNSUB that may act during it, so that they act before."""
+        during = [
+            unsub
+            for unsub in self.unsubs
+            if unsub.invoke < sub.end and self.latest(unsub) > sub.invoke
+        ]
+        return bool(during) and all(self._superseding.get(unsub) is sub for unsub in during)
 
     def is_surely_away(self, operation: Operation) -> bool:
         """Whether the client was surely not subscribed during an operation."""
@@ -151,7 +163,8 @@ class Subscription:
         lives: dict[int, Life] = {}
         proofs = [one for one in self._proofs() if one.host == host]
         for proof in sorted(proofs, key=lambda one: one.end):
-            place = bisect_right(begins, proof.invoke) - 1
+            is_last = proof.f == "sub" and self.acts_last(proof)
+            place = bisect_right(begins, proof.end if is_last else proof.invoke) - 1
             if place < 0 or proof.end > ends[place]:
                 continue  # not wholly in a span
             life = lives.get(place)
@@ -204,10 +217,10 @@ class Subscription:
         return max(gets, default=row.time)
 
 
-def _refused_from(control: Operation, answered: list[Operation]) -> Time:
-    """Return from when on the broker refuses a control that got no answer.
+def _superseding(control: Operation, answered: list[Operation]) -> Operation | None:
+    """Return the first that was answered, of those since which the broker refuses a control.
 
-    `answered`: those that got one, in the order of their ends.
+    `answered`: in the order of their ends.
     """
     for other in answered:
         is_later = other.host == control.host and other.invoke > control.invoke
@@ -215,8 +228,8 @@ def _refused_from(control: Operation, answered: list[Operation]) -> Time:
             other.epoch is not None and control.epoch is not None and other.epoch > control.epoch
         )
         if is_later and (other.process == control.process or is_newer):
-            return other.end
-    return NEVER
+            return other
+    return None
 
 
 class Standing:

@@ -9,14 +9,27 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.judges.detection import Sabotaged, Trial, detect, kinds_named, sabotaged, verdicts
-from tests.judges.judges import JUDGES, Said, judge_of
-from tests.judges.kinds import KINDS
+from analytics.differences import Difference
+from tests.judges.detection import (
+    Sabotaged,
+    Tally,
+    Trial,
+    detect,
+    kinds_named,
+    sabotaged,
+    shares,
+    verdicts,
+)
+from tests.judges.judges import JUDGES, SPARK, TWINS, Said, judge_of
+from tests.judges.kinds import KINDS, UNKNOWN
 from tests.judges.world import legal
 
 SHOWN_MAX = 3
+DIFFERENCES_SHOWN_MAX = 20  # of one merged record
+MERGED = 1_000  # of one shape, some 200,000 lines: judged as a long history is
 
 
 def main() -> int:
@@ -36,7 +49,10 @@ def main() -> int:
             return show(trial, options)
         begun_s = time.monotonic()
         print(f"judge {options.judge}, seed {options.seed}")
-        bad = alarms(trial, options) + missed(trial, options)
+        if options.judge == SPARK:
+            bad = compared(directory, options)
+        else:
+            bad = alarms(trial, options) + missed(trial, options)
         print(f"{time.monotonic() - begun_s:.0f} s")
     return 1 if bad else 0
 
@@ -62,13 +78,58 @@ def missed(trial: Trial, options: argparse.Namespace) -> int:
     print(f"{'kind':32} {'must come to':22} {'made':>6} {'found':>6} {'share':>7}")
     for kind, tally in detect(trial, options.histories, options.seed, kinds):
         made, found = made + tally.made, found + tally.found
-        share = f"{tally.found / tally.made:.1%}" if tally.made else "-"
-        due = f"{kind.check} {kind.word}" if kind.check else kind.verdict
-        print(f"{kind.name:32} {due:22} {tally.made:6} {tally.found:6} {share:>7}", flush=True)
-        for seed, said in tally.missed[:SHOWN_MAX]:
-            print(f"  missed: --kind {kind.name} --show {seed}: {words(said)}")
+        tell(kind.name, f"{kind.check} {kind.word}" if kind.check else kind.verdict, tally)
     print(f"{len(kinds)} kinds, {made:,} histories, {found:,} found ({found / max(1, made):.2%})")
     return made - found
+
+
+def compared(directory: Path, options: argparse.Namespace) -> int:
+    """Let Spark judge many at once, beside the other judge; return how much is wrong."""
+    from analytics import session
+    from tests.judges.together import LEGAL, Comparison
+
+    kinds = list(shares(options.histories, options.seed, kinds_named(tuple(options.kind))))
+    seeds = range(options.seed, options.seed + options.legal)
+    comparison = Comparison(directory, options.merge)
+    is_fit = Trial(judge_of(TWINS), directory).is_fit
+    begun_s = time.monotonic()
+    with session.opened():
+        for told in comparison.take(seeds, [one for one in kinds if one[0].check]):
+            seconds = time.monotonic() - begun_s
+            print(f"  {len(told.parts)} histories, {told.lines:,} lines judged, {seconds:.0f} s")
+            show_differences(told.differing)
+        for kind, own in kinds:
+            if not kind.check:
+                before = len(comparison.differing)
+                comparison.take_alone(kind, own[: options.alone], is_fit)
+                show_differences(comparison.differing[before:])
+    print(f"{'kind':32} {'must come to':22} {'made':>6} {'found':>6} {'share':>7}")
+    for name, tally in comparison.tallies.items():
+        kind = KINDS.get(name)
+        due = "no row" if kind is None else f"{kind.check} {kind.word}" if kind.check else UNKNOWN
+        tell(name, due, tally)
+    wrong = sum(tally.made - tally.found for tally in comparison.tallies.values())
+    made = sum(tally.made for tally in comparison.tallies.values())
+    alarms_ = len(comparison.tallies[LEGAL].missed)
+    print(
+        f"{comparison.runs} merged runs, {comparison.lines:,} lines, {made:,} histories: ", end=""
+    )
+    print(f"{alarms_} alarms, {wrong - alarms_} missed, {len(comparison.differing)} differences")
+    return wrong + len(comparison.differing)
+
+
+def show_differences(differing: Sequence[tuple[str, Difference]]) -> None:
+    """Print the first ones."""
+    for which, one in differing[:DIFFERENCES_SHOWN_MAX]:
+        print(f"  {which}: {one.run}: {one.what}: {one.first} | {one.second}", flush=True)
+
+
+def tell(name: str, due: str, tally: Tally) -> None:
+    """Print a line of the table, and what was missed."""
+    share = f"{tally.found / tally.made:.1%}" if tally.made else "-"
+    print(f"{name:32} {due:22} {tally.made:6} {tally.found:6} {share:>7}", flush=True)
+    for seed, said in tally.missed[:SHOWN_MAX]:
+        print(f"  missed: --kind {name} --show {seed}: {words(said)}")
 
 
 def words(said: Said) -> str:
@@ -97,6 +158,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--histories", type=int, default=0, metavar="N", help="sabotage so many")
     made.add_argument("--legal", type=int, default=0, metavar="N", help="judge so many legal ones")
     made.add_argument("--judge", choices=JUDGES, default=JUDGES[0])
+    made.add_argument(
+        "--merge",
+        type=int,
+        default=MERGED,
+        help="of Spark: histories in one run (default: %(default)s)",
+    )
+    made.add_argument(
+        "--alone",
+        type=int,
+        default=1,
+        help="of Spark: histories of a kind that can't be merged (default: %(default)s)",
+    )
     made.add_argument("--seed", type=int, default=1, help="decides everything (default: 1)")
     made.add_argument("--kind", action="append", default=[], help="only this kind; repeatable")
     made.add_argument("--list", action="store_true", help="list the kinds")

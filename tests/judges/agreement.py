@@ -1,55 +1,36 @@
-"""Both judges over the same rows: of legal histories, and of those sabotaged several times over.
+"""Histories for both judges: legal ones, and such with up to three sentences broken at once.
 
-What lives here: which histories are compared, many runs at once, and by what rows are told apart.
-What must not: a rule. Spark looks at all runs of a batch in one job a check, as every row says of
-which run it is; so a comparison begins behind the intake, with rows that are whole.
+What lives here: which histories are compared, and how scenes of one history are kept apart. What
+must not: a rule, or a judge's run (together.py).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analytics.differences import Difference, Found, Judgement, differences, identity
-from analytics.twins import Evidence, find_all
+from analytics.differences import Found, Judgement, identity
+from analytics.twins import Evidence
 from tests.judges.detection import SOURCES
-from tests.judges.history import RAW, History, Row
+from tests.judges.history import RAW, History
 from tests.judges.kinds import KINDS
+from tests.judges.merging import Part
 from tests.judges.world import legal
 
 CHANGES_MAX = 3
-ROWS_MAX = 120  # of a legal history: Spark's plans grow with what a batch holds in the driver
+ROWS_MAX = 120  # of a legal history: more of the same says little
 LEGAL_SHARE = 0.25
 assert SOURCES  # they register their kinds
-
-# rows, truth, (run id, node, whether its disk was read) -> run id -> check -> evidence
-Find = Callable[..., Mapping[str, Mapping[str, list[Evidence]]]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A history with what was done to it."""
+    """A history; `name` says what was done to it."""
 
     name: str
     history: History
-
-    @property
-    def rows(self) -> list[Row]:
-        """Return its events, without torn lines."""
-        return [row for row in self.history.rows if RAW not in row]
-
-    @property
-    def truth(self) -> list[Row]:
-        """Return what its nodes left."""
-        return [row for rows in self.history.truth.values() for row in rows]
-
-    @property
-    def nodes(self) -> dict[str, bool]:
-        """Return of each node whether its disk was read."""
-        named = self.history.document.get("nodes", ())
-        return {node: node in self.history.truth for node in named}
 
 
 def case_of(seed: int) -> Case:
@@ -68,11 +49,7 @@ def case_of(seed: int) -> Case:
             for number, scene in enumerate(history.scenes[before:], before):
                 scene.on_disks()
                 apart(history, scene, number)
-    name = f"{seed}"
-    for row in (*history.rows, *(row for rows in history.truth.values() for row in rows)):
-        if RAW not in row:
-            row["run_id"] = name
-    return Case(f"{name} {'+'.join(done) or 'legal'}", history)
+    return Case(f"{seed} {'+'.join(done) or 'legal'}", history)
 
 
 def apart(history: History, scene: Any, number: int) -> None:
@@ -97,24 +74,11 @@ def apart(history: History, scene: Any, number: int) -> None:
                     row["producer"] = f"scene{number}-{row['producer']}"
 
 
-def compared(find: Find, seeds: Iterable[int]) -> Iterator[Difference]:
-    """Yield where the judges differ, over one batch. `second` is the judge in plain Python."""
-    cases = [case_of(seed) for seed in seeds]
-    rows = [row for case in cases for row in case.rows]
-    truth = [row for case in cases for row in case.truth]
-    nodes = [
-        (run_id(case), node, is_read) for case in cases for node, is_read in case.nodes.items()
-    ]
-    by_spark = find(rows, truth, nodes)
-    for case in cases:
-        first = judgement(by_spark[run_id(case)])
-        second = judgement(find_all(case.rows, case.truth, case.nodes))
-        yield from differences(case.name, first, second)
-
-
-def run_id(case: Case) -> str:
-    """Return the id that its rows have."""
-    return case.name.partition(" ")[0]
+def parts(seeds: Iterable[int]) -> Iterator[Part]:
+    """Yield the histories of these seeds, to be merged."""
+    for seed in seeds:
+        case = case_of(seed)
+        yield Part.of(seed, case.name, case.history)
 
 
 def judgement(found: Mapping[str, list[Evidence]]) -> Judgement:

@@ -8,6 +8,7 @@ files (broken_files.py).
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -358,6 +359,20 @@ def _(end: Row, rng: random.Random) -> None:
 @of_answer("null-in-an-item", "no field of an item is null")
 def _(end: Row, rng: random.Random) -> None:
     end["items"][0][rng.choice((0, 2, 3))] = None
+
+
+@hides("null-where-it-is-due", "what the checks rely on is not null")
+def null_where_it_is_due(history: History, rng: random.Random) -> bool:
+    """A null anywhere else is a field that was left out, as older recorders did: that is legal."""
+    op = one(rng, operations(history))
+    if op is None:
+        return False
+    due = ("op_id", "t_ns", "type", "f", "client_id", "session", "topic", "run_id", "process")
+    row = rng.choice([row for row in (op.invoke, op.end) if row is not None])
+    place = next(n for n, other in enumerate(history.rows) if other is row)
+    line = json.dumps({**row, rng.choice(due): None}).encode() + b"\n"
+    history.rows[place] = {"process": row["process"], RAW: line}
+    return True
 
 
 @hides("ids-unlike-count", "a PUT's ids are as many as its count")

@@ -76,6 +76,13 @@ class Tally:
     found: int = 0
     missed: list[tuple[int, Said]] = field(default_factory=list)
 
+    def add(self, seed: int, said: Said, is_found: bool) -> None:
+        """Count a history."""
+        self.made += 1
+        self.found += is_found
+        if not is_found:
+            self.missed.append((seed, said))
+
 
 def is_found(kind: Kind, said: Said) -> bool:
     """Return whether a judge said what it had to."""
@@ -112,17 +119,19 @@ def detect(
     trial: Trial, histories: int, seed: int, kinds: list[Kind]
 ) -> Iterator[tuple[Kind, Tally]]:
     """Sabotage so many histories, each kind as often as any other; yield each kind's tally."""
+    for kind, seeds in shares(histories, seed, kinds):
+        tally = Tally()
+        for own in seeds:
+            made, said = trial.try_one(kind, own)
+            tally.add(made.seed, said, is_found(kind, said))
+        yield kind, tally
+
+
+def shares(histories: int, seed: int, kinds: list[Kind]) -> Iterator[tuple[Kind, range]]:
+    """Yield of each kind the seeds of its histories."""
     share, rest = divmod(histories, len(kinds))
     for number, kind in enumerate(kinds):
-        tally = Tally()
-        for place in range(share + (number < rest)):
-            made, said = trial.try_one(kind, seed + place)
-            tally.made += 1
-            if is_found(kind, said):
-                tally.found += 1
-            else:
-                tally.missed.append((made.seed, said))
-        yield kind, tally
+        yield kind, range(seed, seed + share + (number < rest))
 
 
 def verdicts(trial: Trial, seeds: range) -> tuple[Counter[str], list[tuple[int, Said]]]:

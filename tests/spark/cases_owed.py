@@ -154,9 +154,10 @@ def subscription_of_unknown_outcome_stands_as_soon_as_it_is_answered(run: Run) -
     first = got(run, "s", 0, "o")
     missed = put(run, "p", 1, 2)
     put(run, "q", 1, 3)
-    # No gap: nobody knows whether the SUB has begun a subscription anew meanwhile.
-    run.get("s", "t", 1, [[3, "q", 1, 1]])
-    return {"lost": [lost(run, "middle", 2, "p", missed, first)]}
+    past = run.get("s", "t", 1, [[3, "q", 1, 1]])
+    # The SUB can't have begun anew meanwhile: nobody has left since it was answered.
+    gap = row(run, client_id="s", id=3, other_id=1, operations=proof_of(past))
+    return {"lost": [lost(run, "middle", 2, "p", missed, first)], "gap": [gap]}
 
 
 @case

@@ -2,19 +2,27 @@
 
 import random
 from collections.abc import Callable, Iterable
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
+from analytics import session
 from analytics.anomalies import CHECKS
-from analytics.differences import Difference, differences
+from analytics.differences import differences
 from analytics.judging import by_spark, by_twins
+from analytics.load import parse
 from analytics.twins import TWINS, find_all
-from tests.judges.agreement import compared, judgement
+from analytics.twins.intake import Malformed, checked, parsed
+from tests.judges.agreement import judgement, parts
 from tests.judges.detection import sabotaged
 from tests.judges.kinds import KINDS, UNKNOWN, Kind
+from tests.judges.lines import changed_lines
+from tests.judges.merging import shape
+from tests.judges.together import judged_together
 from tests.judges.world import legal
 from tests.spark.conftest import Find
 from tests.spark.histories import Row, Run
@@ -203,23 +211,31 @@ def compare(find: Find, seeds: Iterable[int]) -> None:
 
 # --- legal and sabotaged histories ----------------------------------------------------------------
 
-AGREEMENT_QUICK, AGREEMENT_MANY = range(6), range(400)
-AGREEMENT_BATCH = 50  # of up to 900 rows each: what a driver holds as literals
+SEED, AGREEMENT_QUICK, AGREEMENT_MANY = 1, 24, 400
 
 
-@pytest.mark.slow  # a minute and more where others work: a dozen histories make large plans
-@pytest.mark.timeout(900)
-def test_judges_agree_on_a_few_legal_and_sabotaged_histories(find: Find) -> None:
-    assert list(compared(find, AGREEMENT_QUICK)) == []
+def test_judges_agree_on_a_few_legal_and_sabotaged_histories(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Of one shape, so that Spark runs once: with truth of three nodes, and tombstones."""
+    print(f"from seed {SEED}")
+    fit = (part for part in parts(count(SEED)) if shape(part.history) == SHAPE_QUICK)
+    few = list(islice(fit, AGREEMENT_QUICK))
+    [told] = judged_together(few, AGREEMENT_QUICK, tmp_path / "run")
+    assert told.differing == []
+    assert len({check for rows in told.rows.values() for check in rows}) >= CHECKS_QUICK_MIN
+
+
+SHAPE_QUICK = (False, True, True, (True, True, True))
+CHECKS_QUICK_MIN = 8  # that found something: else little was compared
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-def test_judges_agree_on_legal_and_sabotaged_histories(find_as_if_long: Find) -> None:
-    found: list[Difference] = []
-    for begin in range(0, len(AGREEMENT_MANY), AGREEMENT_BATCH):
-        found += compared(find_as_if_long, AGREEMENT_MANY[begin : begin + AGREEMENT_BATCH])
-    assert found == []
+def test_judges_agree_on_legal_and_sabotaged_histories(tmp_path: Path, spark: SparkSession) -> None:
+    made = parts(range(SEED, SEED + AGREEMENT_MANY))
+    found = [told.differing for told in judged_together(made, AGREEMENT_MANY, tmp_path / "run")]
+    assert [one for differing in found for one in differing] == []
 
 
 @pytest.mark.slow
@@ -252,6 +268,25 @@ def test_judges_agree_on_lines_and_files_that_no_recorder_writes(
 def agree(directory: Path) -> None:
     found = differences(directory.name, by_spark(directory), by_twins(directory))
     assert list(found) == []
+
+
+def test_both_intakes_call_the_same_lines_malformed(tmp_path: Path, spark: SparkSession) -> None:
+    """Each kind of line with one field changed."""
+    lines = dict((line, what) for what, line in changed_lines())
+    (tmp_path / "lines").write_bytes(b"\n".join(lines))
+    session.fit(spark, 1, 1)
+    read = spark.read.text(str(tmp_path / "lines"), lineSep="\n").coalesce(1)
+    by_spark_ = [row.malformed for row in parse(read).select("malformed").collect()]
+    pairs = zip(lines.items(), by_spark_, strict=True)
+    assert [(what, said) for (line, what), said in pairs if said != is_malformed(line)] == []
+
+
+def is_malformed(line: bytes) -> bool:
+    try:
+        checked(parsed(line))
+    except Malformed:
+        return True
+    return False
 
 
 def test_every_check_has_a_twin_and_is_explained() -> None:

@@ -1,0 +1,437 @@
+"""Histories that deceive: at edges, in combinations of which one part hides the other."""
+
+from tests.judges.small import got, small, stored, three, unclear
+from tests.spark.histories import Run
+
+ALL = ((1, "p", 1), (2, "p", 2), (3, "p", 3))
+
+# --- what was owed --------------------------------------------------------------------------------
+
+
+@small
+def who_says_that_it_drained_to_the_tombstone_was_not_given_it(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1)
+    run.phase("tombstone")
+    stored(run, "tomb", 1, 2)
+    got(run, "s", 0, (1, "p", 1))
+    run.drained("s", "t", 2)
+    return {"lost middle 2"}
+
+
+@small
+def first_publication_of_a_topic_is_skipped_by_the_first_cursor(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 1, *ALL[1:])
+    return {"lost prefix 1"}
+
+
+@small
+def last_publication_is_denied_to_who_leaves_then(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL[:2])
+    got(run, "s", 2)
+    run.unsub("s", "t")
+    return {"stale_read nothing 3"}
+
+
+@small
+def retry_with_another_id_does_not_excuse_the_first_one(run: Run) -> set[str]:
+    three(run)
+    stored(run, "p", 2, 4, duplicate=True, session=1)
+    got(run, "s", 0, ALL[0])
+    got(run, "s", 1, ALL[2], (4, "p", 2))
+    return {"lost middle 2", "gap 3", "duplicate_stored 2"}
+
+
+@small
+def corrupt_payload_is_that_and_no_loss(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, ALL[0], ALL[2], corrupt=[[2, "checksum"]])
+    return {"corrupt 2"}
+
+
+@small
+def another_process_of_the_client_says_that_it_drained(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL[:2])
+    run.drained("s", "t", 2)
+    run.rows[-1] |= {"process": "twin", "op_id": 1}
+    return {"lost tail 3"}
+
+
+@small
+def unsub_that_did_not_happen_hides_no_loss_behind_the_resumed_sub(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, ALL[0])
+    run.unsub("s", "t", "info")
+    run.sub("s", "t", 1, resumed=True, cursor=1)
+    got(run, "s", 1, ALL[2])
+    return {"lost prefix 2", "gap 3"}
+
+
+@small
+def what_an_unsub_without_an_answer_did_not_end_goes_on_with_a_loss_alone(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, ALL[0])
+    run.unsub("s", "t", "info")
+    run.sub("s", "t", 1, resumed=True, cursor=1)
+    got(run, "s", 2, ALL[2], session=1)
+    return {"lost prefix 2"}
+
+
+@small
+def session_that_begins_anew_skips_what_the_last_one_was_not_given(run: Run) -> set[str]:
+    three(run)
+    stored(run, "p", 4, 4)
+    got(run, "s", 0, ALL[0])
+    got(run, "s", 3, (4, "p", 4), session=1)
+    return {"lost middle 2", "lost middle 3"}
+
+
+@small
+def nobody_subscribes_is_said_to_who_leaves_afterwards(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 0)
+    run.unsub("s", "t")
+    return {"lost unstored 1"}
+
+
+@small
+def whole_batch_is_told_that_nobody_subscribes(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 0, count=2)
+    return {"lost unstored 1", "lost unstored 2"}
+
+
+@small
+def duplicate_without_an_id_is_missing_when_a_later_get_was_told_nothing(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1)
+    unclear(run, "p", 2)
+    stored(run, "p", 2, 0, duplicate=True, session=1)
+    got(run, "s", 0, (1, "p", 1))
+    got(run, "s", 1)
+    run.drained("s", "t", 1)
+    return {"lost unplaced 2"}
+
+
+@small
+def first_counter_of_all_is_nowhere_and_the_second_is_stored(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    stored(run, "p", 2, 1)
+    got(run, "s", 0, (1, "p", 2))
+    return {"lost unplaced 1"}
+
+
+@small
+def what_only_a_disk_knows_was_passed(run: Run) -> set[str]:
+    run.disk("a", "b", "c")
+    run.sub("s", "t", 0)
+    unclear(run, "u", 1)
+    stored(run, "p", 1, 2)
+    got(run, "s", 1, (2, "p", 1))
+    run.found_on("abc", "topic", topic="t", last_id=2, floor_id=0)
+    run.held("abc", "u", "t", 1)
+    run.held("abc", "p", "t", 1)
+    for row in run.truth:
+        if row["kind"] == "held":
+            row["first_id"] = 1 if row["producer"] == "u" else 2
+    return {"lost prefix 1"}
+
+
+@small
+def second_life_is_not_given_its_first_publication(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL)
+    run.unsub("s", "t")
+    run.sub("s", "t", 3, resumed=False, cursor=3)
+    stored(run, "p", 4, 4)
+    stored(run, "p", 5, 5)
+    got(run, "s", 4, (5, "p", 5))
+    return {"lost prefix 4"}
+
+
+@small
+def one_client_alone_publishes_to_itself_and_loses_it(run: Run) -> set[str]:
+    run.sub("p", "t", 0)
+    stored(run, "p", 1, 1)
+    stored(run, "p", 2, 2)
+    got(run, "p", 0, (2, "p", 2))
+    return {"lost prefix 1", "gap 2"}
+
+
+# --- what was handed over -------------------------------------------------------------------------
+
+
+@small
+def what_was_acknowledged_is_handed_again_by_its_own_rows_cursor(run: Run) -> set[str]:
+    run.handle("s", "hand", "t", 1, 2, cursor=0)
+    run.handle("s", "hand", "t", 1, 2, cursor=2, session=1, redelivered=2)
+    return {"duplicate_delivered 1", "duplicate_delivered 2"}
+
+
+@small
+def what_a_release_calls_acknowledged_is_handed_again(run: Run) -> set[str]:
+    run.handle("s", "hand", "t", 1, 2, cursor=0)
+    run.handle("s", "release", "t", 1, 2, cursor=2)
+    run.handle("s", "hand", "t", 2, 2, session=1)
+    return {"duplicate_delivered 2"}
+
+
+@small
+def at_most_once_hands_over_twice(run: Run) -> set[str]:
+    run.handle("s", "ack", "t", 1, 2, cursor=0)
+    run.handle("s", "hand", "t", 1, 2, cursor=2)
+    run.handle("s", "hand", "t", 2, 2, cursor=2, session=1)
+    return {"duplicate_delivered 2"}
+
+
+@small
+def what_was_fetched_is_acknowledged_and_never_handed_over_before_it_leaves(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, ALL[0], handed_apart=True)
+    run.handle("s", "ack", "t", None, 1, cursor=0)
+    run.unsub("s", "t")
+    return {"lost unhanded 1"}
+
+
+@small
+def next_session_asks_above_what_was_never_handed_over(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL, handed_apart=True)
+    run.handle("s", "hand", "t", 2, 2, cursor=0)
+    got(run, "s", 3, session=1)
+    return {"lost unhanded 1", "lost unhanded 3"}
+
+
+@small
+def release_says_that_what_was_never_handed_over_is_acknowledged(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL[:2], handed_apart=True)
+    run.handle("s", "hand", "t", 2, 2, cursor=0)
+    run.handle("s", "release", "t", 2, 2, cursor=1)
+    return {"lost unhanded 1"}
+
+
+# --- order and content ----------------------------------------------------------------------------
+
+
+@small
+def middle_of_a_batch_gives_way_to_anothers_publication(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1, count=3)
+    stored(run, "q", 1, 2)
+    got(run, "s", 0, (1, "p", 1), (2, "q", 1), (3, "p", 3))
+    return {"torn_batch 2", "lost unplaced 2"}
+
+
+@small
+def batch_is_torn_over_two_answers(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1, count=2)
+    stored(run, "q", 1, 2)
+    got(run, "s", 0, (1, "p", 1))
+    got(run, "s", 1, (2, "q", 1), (3, "p", 2))
+    return {"torn_batch 1"}
+
+
+@small
+def answer_goes_on_behind_the_end_of_a_batch(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, count=2)
+    got(run, "s", 0, (1, "p", 1), (2, "p", 2), (3, "p", 3))
+    return {"phantom 3"}
+
+
+@small
+def second_counter_is_stored_before_the_first_was_tried(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 2, 1)
+    stored(run, "p", 1, 2, session=1)
+    got(run, "s", 0, (1, "p", 2), (2, "p", 1))
+    return {"reordered 2"}
+
+
+@small
+def another_was_given_it_before_it_was_sent(run: Run) -> set[str]:
+    run.sub("r", "t", 0)
+    got(run, "r", 0, (1, "p", 1))
+    stored(run, "p", 1, 1)
+    return {"future_read 1", "realtime_order 1"}
+
+
+@small
+def who_leaves_was_given_what_had_failed(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    run.put("p", "t", 1, "fail", error="backlog_full")
+    got(run, "s", 0, (1, "p", 1))
+    run.unsub("s", "t")
+    return {"aborted_read 1"}
+
+
+@small
+def two_subscribers_are_given_two_under_one_id(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    run.sub("r", "t", 0)
+    unclear(run, "p", 1)
+    unclear(run, "q", 1)
+    got(run, "s", 0, (1, "p", 1))
+    got(run, "r", 0, (1, "q", 1))
+    return {"inconsistent_id 1"}
+
+
+@small
+def another_process_asks_above_and_is_given_the_same(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL[:2])
+    got(run, "s", 2, *ALL[1:], process="twin")
+    return {"reordered 2", "duplicate_delivered 2"}
+
+
+@small
+def what_is_put_after_a_start_was_told_stands_below_it(run: Run) -> set[str]:
+    run.sub("s", "t", 5)
+    stored(run, "p", 1, 3)
+    return {"realtime_order 3", "lost start 3"}
+
+
+# --- subscriptions, cursors, epochs, terms --------------------------------------------------------
+
+
+@small
+def who_comes_back_at_once_begins_below_what_was_acknowledged(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, ALL[0])
+    run.unsub("s", "t")
+    run.sub("s", "t", 2, resumed=False, cursor=3)
+    return {"stale_read start 3"}
+
+
+@small
+def gets_go_on_in_the_subscription_after_a_repeated_sub_without_an_answer(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, ALL[0])
+    run.invoke("s", "sub", "t")
+    got(run, "s", 1, ALL[2])
+    return {"lost middle 2", "gap 3"}
+
+
+@small
+def cursor_goes_back_over_a_sub(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL)
+    got(run, "s", 3)
+    run.sub("s", "t", 1, resumed=True, cursor=1)
+    return {"cursor_regression answered 1"}
+
+
+@small
+def new_sub_has_a_lower_cursor_than_the_one_before(run: Run) -> set[str]:
+    run.sub("s", "t", 4, resumed=False, cursor=4)
+    run.unsub("s", "t")
+    run.sub("s", "t", 4, resumed=False, cursor=3)
+    return {"cursor_regression answered 3"}
+
+
+@small
+def get_asks_with_less_than_a_sub_resumed_at(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL)
+    run.sub("s", "t", 3, resumed=True, cursor=3)
+    got(run, "s", 1, *ALL[1:], session=1)
+    return {"cursor_regression asked 1"}
+
+
+@small
+def subscription_resumes_above_all_that_was_given(run: Run) -> set[str]:
+    three(run)
+    run.sub("s", "t", 3, resumed=True, cursor=3)
+    return {"cursor_regression ahead 3"}
+
+
+@small
+def subscription_is_forgotten_between_two_subs(run: Run) -> set[str]:
+    run.sub("s", "t", 0, resumed=False, cursor=0)
+    run.sub("s", "t", 0, resumed=False, cursor=0)
+    return {"subscription forgotten"}
+
+
+@small
+def subscriber_is_denied_and_then_given_more(run: Run) -> set[str]:
+    three(run)
+    run.complete(run.invoke("s", "get", "t", last_id=0), "fail", error="unknown_topic")
+    got(run, "s", 0, *ALL)
+    return {"subscription denied"}
+
+
+@small
+def who_has_left_is_told_that_there_is_nothing(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    run.unsub("s", "t")
+    got(run, "s", 0)
+    return {"subscription unsubscribed"}
+
+
+@small
+def answer_is_of_another_topic_that_it_has_subscribed_to_as_well(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    run.sub("s", "u", 0)
+    run.put("p", "u", 1, "ok", first_id=1, last_id=1)
+    run.get("s", "t", 0, [[1, "p", 1, 1]])["topic"] = "u"
+    return {"subscription topic"}
+
+
+@small
+def epochs_begin_anew(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, epoch=3)
+    stored(run, "p", 2, 2, epoch=1)
+    return {"fencing"}
+
+
+@small
+def term_goes_back_from_a_sub_to_a_put(run: Run) -> set[str]:
+    run.sub("s", "t", 0, node="a", term=3)
+    stored(run, "p", 1, 1, node="b", term=2)
+    return {"term_order 2"}
+
+
+@small
+def put_and_get_have_two_leaders_of_one_term(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, node="a", term=2)
+    got(run, "s", 0, (1, "p", 1), node="b", term=2)
+    return {"leaders_per_term 2"}
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+@small
+def majority_lacks_it_and_one_disk_was_not_read(run: Run) -> set[str]:
+    run.disk("a", "b")
+    run.disk("c", is_read=False)
+    stored(run, "p", 1, 1)
+    run.found_on("ab", "topic", topic="t", last_id=1, floor_id=0)
+    run.found_on("ab", "counter", topic="t", producer="p", counter=1)
+    return {"ack_not_durable 1"}
+
+
+@small
+def garbage_without_its_counter_is_none(run: Run) -> set[str]:
+    run.disk("a", "b", "c")
+    stored(run, "p", 1, 1)
+    run.found_on("abc", "topic", topic="t", last_id=1, floor_id=1)
+    run.found_on("a", "counter", topic="t", producer="p", counter=1)
+    return {"ack_not_durable 1"}
+
+
+@small
+def states_differ_though_all_entries_agree(run: Run) -> set[str]:
+    run.disk("a", "b")
+    run.found_on("ab", "entry", index=5, term=1, digest="aa")
+    run.found_on("a", "state", index=5, digest="aa")
+    run.found_on("b", "state", index=5, digest="bb")
+    return {"replica_divergence state 5"}

@@ -1,0 +1,519 @@
+"""Histories that a correct cluster can produce, and that look as if they broke a promise.
+
+Where a broken promise would leave the same record, no judge can tell it: then the docstring says
+why. Of the record itself, what can't be seen is said at the nearest kind (broken_rows.py,
+broken_files.py).
+"""
+
+from tests.judges.deceiving import ALL
+from tests.judges.small import got, small, stored, three, unclear
+from tests.spark.histories import Row, Run
+
+NOTHING: set[str] = set()
+
+# --- what is owed to nobody -----------------------------------------------------------------------
+
+
+@small
+def retry_of_the_first_publication_is_acknowledged_after_the_drain(run: Run) -> set[str]:
+    """A loss would look the same: the retry may have been what stored it, after the drain."""
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    got(run, "s", 0)
+    run.drained("s", "t", 0)
+    stored(run, "p", 1, 1, session=1)
+    return NOTHING
+
+
+@small
+def sub_without_an_answer_began_in_the_middle(run: Run) -> set[str]:
+    """A loss of the first one would look the same: nobody knows at which id the SUB began."""
+    run.sub("r", "t", 0)
+    run.invoke("s", "sub", "t")
+    for number in (1, 2, 3):
+        stored(run, "p", number, number)
+    got(run, "s", 0, *ALL[1:])
+    return NOTHING
+
+
+@small
+def unsub_without_an_answer_never_happened(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, ALL[0])
+    run.unsub("s", "t", "info")
+    got(run, "s", 1, *ALL[1:])
+    got(run, "s", 3)
+    return NOTHING
+
+
+@small
+def unsub_without_an_answer_happened(run: Run) -> set[str]:
+    """A loss of 2 and 3 would look the same: the UNSUB may have acted before they were stored."""
+    three(run)
+    got(run, "s", 0, ALL[0])
+    run.unsub("s", "t", "info")
+    run.sub("s", "t", 3, resumed=False, cursor=3)
+    stored(run, "p", 4, 4)
+    got(run, "s", 3, (4, "p", 4))
+    return NOTHING
+
+
+@small
+def another_process_may_leave_while_a_sub_is_under_way(run: Run) -> set[str]:
+    """The SUB supersedes its own process's UNSUB, and says nothing of the other one's."""
+    three(run)
+    run.unsub("s", "t", "info")
+    coming = run.invoke("s", "sub", "t")
+    leaving = run.invoke("s", "unsub", "t", process="twin")
+    run.complete(coming, "ok", last_id=0, resumed=True, cursor=0)
+    run.complete(leaving, "ok")
+    run.sub("s", "t", 3, resumed=False, cursor=3, process="twin")
+    stored(run, "p", 4, 4)
+    got(run, "s", 3, (4, "p", 4), process="twin")
+    return NOTHING
+
+
+@small
+def who_left_on_another_host_comes_back_further_on(run: Run) -> set[str]:
+    """A gap would look the same: when the UNSUB acted, no clock of this host says."""
+    run.hosts = {"away": "elsewhere"}
+    three(run)
+    got(run, "s", 0, ALL[0])
+    run.complete(run.invoke("s", "unsub", "t", process="away"), "ok")
+    run.sub("s", "t", 3, resumed=False, cursor=3)
+    stored(run, "p", 4, 4)
+    got(run, "s", 1, (4, "p", 4))
+    return NOTHING
+
+
+@small
+def who_leaves_and_comes_back_at_one_moment_of_a_virtual_clock(run: Run) -> set[str]:
+    """A gap would look the same: the SUB without an answer may have come after the UNSUB."""
+    three(run)
+    got(run, "s", 0, ALL[0])
+    leaving = run.invoke("s", "unsub", "t")
+    run.complete(leaving, "ok")
+    coming = run.invoke("s", "sub", "t")
+    run.rows[-2]["t_ns"] = coming["t_ns"] = leaving["t_ns"]
+    stored(run, "p", 4, 4)
+    got(run, "s", 1, (4, "p", 4))
+    return NOTHING
+
+
+@small
+def nobody_subscribes_while_a_sub_is_under_way(run: Run) -> set[str]:
+    """A loss would look the same: the PUT may have come first."""
+    coming = run.invoke("s", "sub", "t")
+    stored(run, "p", 1, 0)
+    run.complete(coming, "ok", last_id=0, resumed=False, cursor=0)
+    return NOTHING
+
+
+@small
+def nobody_subscribes_while_an_unsub_is_under_way(run: Run) -> set[str]:
+    """A loss would look the same: the UNSUB may have come first."""
+    run.sub("s", "t", 0)
+    leaving = run.invoke("s", "unsub", "t")
+    stored(run, "p", 1, 0)
+    run.complete(leaving, "ok")
+    return NOTHING
+
+
+@small
+def duplicate_without_an_id_was_tried_before_anybody_subscribed(run: Run) -> set[str]:
+    """A loss would look the same: what was stored before the SUB is owed to nobody."""
+    unclear(run, "p", 1)
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 0, duplicate=True, session=1)
+    stored(run, "p", 2, 1)
+    got(run, "s", 0, (1, "p", 2))
+    return NOTHING
+
+
+@small
+def tombstone_of_another_host_says_nothing_of_a_tail(run: Run) -> set[str]:
+    """A loss would look the same: no clock says what was known before the tombstone."""
+    run.hosts = {"runner": "elsewhere"}
+    three(run)
+    got(run, "s", 0, ALL[0])
+    run.phase("tombstone")
+    run.drained("s", "t", 1)
+    return NOTHING
+
+
+@small
+def held_at_the_end_may_have_been_stored_after_the_drain(run: Run) -> set[str]:
+    """A loss would look the same: a disk does not say since when it has what it has."""
+    run.disk("a")
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1)
+    unclear(run, "u", 1)
+    got(run, "s", 0, (1, "p", 1))
+    got(run, "s", 1)
+    run.drained("s", "t", 1)
+    run.found_on("a", "topic", topic="t", last_id=2, floor_id=1)
+    run.held("a", "u", "t", 1)
+    run.truth[-2]["first_id"] = 2
+    run.found_on("a", "counter", topic="t", producer="p", counter=1)
+    return NOTHING
+
+
+@small
+def sub_resumes_what_its_first_attempt_began(run: Run) -> set[str]:
+    """A loss of 1 to 3 would look the same: nothing proves a subscription before the SUB."""
+    run.sub("r", "t", 0)
+    for number in (1, 2, 3):
+        stored(run, "p", number, number)
+    run.invoke("s", "sub", "t")
+    run.sub("s", "t", 3, resumed=True, cursor=3)
+    return NOTHING
+
+
+# --- asking and handing over again ----------------------------------------------------------------
+
+
+@small
+def same_cursor_asks_again(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL[:2])
+    got(run, "s", 0, *ALL)
+    return NOTHING
+
+
+@small
+def get_without_an_answer_is_repeated_from_further_on(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL)
+    run.complete(run.invoke("s", "get", "t", last_id=1), "info", error="timeout")
+    got(run, "s", 1, *ALL[1:])
+    return NOTHING
+
+
+@small
+def two_gets_of_a_session_overlap(run: Run) -> set[str]:
+    """A second delivery would look the same: the second GET was sent before the answer."""
+    three(run)
+    first = run.invoke("s", "get", "t", last_id=0)
+    second = run.invoke("s", "get", "t", last_id=2)
+    run.complete(first, "ok", items=[[1, "p", 1, 3]], count=3)
+    run.complete(second, "ok", items=[[3, "p", 3, 1]], count=1)
+    return NOTHING
+
+
+@small
+def part_of_what_was_handed_is_acknowledged_and_the_rest_comes_again(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL, handed_apart=True)
+    run.handle("s", "hand", "t", 1, 3, cursor=0)
+    run.handle("s", "ack", "t", None, 2, cursor=0)
+    run.handle("s", "release", "t", 1, 3, cursor=2)
+    got(run, "s", 2, ALL[2], handed_apart=True)
+    run.handle("s", "hand", "t", 3, 3, cursor=2, redelivered=1)
+    return NOTHING
+
+
+@small
+def at_most_once_acknowledges_ahead_and_hands_over_below_its_cursor(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL, handed_apart=True)
+    run.handle("s", "ack", "t", 1, 3, cursor=0)
+    run.handle("s", "hand", "t", 1, 3, cursor=3)
+    got(run, "s", 3)
+    return NOTHING
+
+
+@small
+def at_most_once_takes_what_another_reader_gave_back(run: Run) -> set[str]:
+    run.handle("s", "hand", "t", 1, 3, cursor=0)
+    run.handle("s", "release", "t", 1, 3, cursor=0)
+    run.handle("s", "ack", "t", 1, 3, cursor=0)
+    run.handle("s", "hand", "t", 1, 3, cursor=3, redelivered=3)
+    return NOTHING
+
+
+@small
+def at_most_once_loses_to_a_crash_what_it_acknowledged_ahead(run: Run) -> set[str]:
+    """A loss by the library would look the same: the crash may have come in between."""
+    three(run)
+    got(run, "s", 0, *ALL, handed_apart=True)
+    run.handle("s", "ack", "t", 1, 3, cursor=0)
+    got(run, "s", 3, session=1)
+    return NOTHING
+
+
+@small
+def what_was_fetched_before_a_crash_is_fetched_again_and_handed_over(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL, handed_apart=True)
+    got(run, "s", 0, *ALL, handed_apart=True, session=1)
+    run.handle("s", "hand", "t", 1, 3, cursor=0, session=1)
+    run.handle("s", "ack", "t", None, 3, cursor=0, session=1)
+    got(run, "s", 3, session=1)
+    return NOTHING
+
+
+@small
+def what_was_fetched_is_handed_over_by_who_took_over_on_another_host(run: Run) -> set[str]:
+    run.hosts = {"heir": "elsewhere"}
+    three(run)
+    got(run, "s", 0, *ALL, handed_apart=True)
+    got(run, "s", 0, *ALL, handed_apart=True, process="heir", epoch=2)
+    run.handle("s", "hand", "t", 1, 3, cursor=0, process="heir")
+    run.handle("s", "ack", "t", None, 3, cursor=0, process="heir")
+    return NOTHING
+
+
+@small
+def library_without_hand_overs_is_followed_by_one_with_them(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL)
+    got(run, "s", 0, *ALL, handed_apart=True, session=1)
+    got(run, "s", 3, handed_apart=True, session=2)
+    return NOTHING
+
+
+@small
+def what_was_fetched_and_not_handed_over_was_of_another_subscription(run: Run) -> set[str]:
+    """A loss by the library would look the same: after the UNSUB nobody waits for it."""
+    three(run)
+    got(run, "s", 0, *ALL, handed_apart=True)
+    run.unsub("s", "t")
+    run.sub("s", "t", 3, resumed=False, cursor=3)
+    got(run, "s", 3, handed_apart=True)
+    return NOTHING
+
+
+@small
+def fetched_and_not_handed_over_when_the_record_ends(run: Run) -> set[str]:
+    """A loss by the library would look the same: it may have been about to hand them over."""
+    three(run)
+    got(run, "s", 0, *ALL, handed_apart=True)
+    run.handle("s", "hand", "t", 1, 1, cursor=0)
+    run.handle("s", "ack", "t", None, 1, cursor=0)
+    return NOTHING
+
+
+@small
+def cursor_of_another_host_says_not_when_it_passed(run: Run) -> set[str]:
+    """A loss by the library would look the same: the cursor may have passed before the GET."""
+    run.hosts = {"heir": "elsewhere"}
+    run.sub("s", "t", 0)
+    for number in (1, 2):
+        stored(run, "p", number, number)
+    got(run, "s", 0, *ALL[:2], handed_apart=True)
+    run.handle("s", "hand", "t", 1, 1, cursor=0)
+    run.handle("s", "ack", "t", None, 2, cursor=0, process="heir")
+    return NOTHING
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+@small
+def get_of_any_topic_brings_nothing_and_names_none(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL)
+    run.get("s", "", None, [])
+    return NOTHING
+
+
+@small
+def get_of_any_topic_is_answered_with_one(run: Run) -> set[str]:
+    three(run)
+    run.get("s", "", None, [[1, "p", 1, 3]], cursor=0)["topic"] = "t"
+    return NOTHING
+
+
+@small
+def all_that_came_was_had_by_then(run: Run) -> set[str]:
+    """Nothing is hidden by it: `first_id` says that there was something, and that it was had."""
+    three(run)
+    got(run, "s", 0, *ALL)
+    got(run, "s", 2, first_id=3)
+    return NOTHING
+
+
+@small
+def answer_is_shorter_than_what_there_is(run: Run) -> set[str]:
+    """Nothing is hidden by it: what is kept back is lost once it is passed, or at the drain."""
+    three(run)
+    got(run, "s", 0, ALL[0], max_count=3)
+    got(run, "s", 1, ALL[1], max_count=1)
+    got(run, "s", 2, ALL[2], max_count=3)
+    return NOTHING
+
+
+@small
+def new_subscription_is_asked_below_its_start_by_hand(run: Run) -> set[str]:
+    run.sub("r", "t", 0)
+    for number in (1, 2, 3):
+        stored(run, "p", number, number)
+    run.sub("s", "t", 3, resumed=False, cursor=3)
+    got(run, "s", 0)
+    return NOTHING
+
+
+@small
+def denied_after_a_sub_without_an_answer(run: Run) -> set[str]:
+    """A lie would look the same: the SUB may not have happened."""
+    run.invoke("s", "sub", "t")
+    run.complete(run.invoke("s", "get", "t", last_id=0), "fail", error="not_subscribed")
+    return NOTHING
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+@small
+def given_on_another_host_before_its_put_by_that_hosts_clock(run: Run) -> set[str]:
+    """A read of the future would look the same: two clocks have nothing in common."""
+    run.hosts = {"p": "elsewhere"}
+    run.sub("s", "t", 0)
+    got(run, "s", 0, (1, "p", 1))
+    got(run, "s", 1)
+    run.wait(500)
+    stored(run, "p", 1, 1)
+    return NOTHING
+
+
+@small
+def old_process_is_answered_after_the_new_one(run: Run) -> set[str]:
+    """A fenced process would look the same: its GET may have been carried out first."""
+    run.sub("s", "t", 0)
+    old = run.invoke("s", "get", "t", last_id=0, epoch=1)
+    got(run, "s", 0, epoch=2, process="heir")
+    run.complete(old, "ok", count=0)
+    return NOTHING
+
+
+@small
+def answer_of_an_older_term_comes_late(run: Run) -> set[str]:
+    """An old leader would look the same: it may have answered before the election."""
+    run.sub("s", "t", 0)
+    asked = run.invoke("s", "get", "t", last_id=0)
+    stored(run, "p", 1, 1, node="b", term=3)
+    run.complete(asked, "ok", count=0, node="a", term=2)
+    return NOTHING
+
+
+@small
+def puts_that_overlap_stand_in_any_order(run: Run) -> set[str]:
+    """A later one in front would look the same: both were under way."""
+    run.sub("s", "t", 0)
+    first = run.invoke("p", "put", "t", counter=1, count=1)
+    second = run.invoke("q", "put", "t", counter=1, count=1)
+    run.complete(second, "ok", first_id=1, last_id=1)
+    run.complete(first, "ok", first_id=2, last_id=2)
+    got(run, "s", 0, (1, "q", 1), (2, "p", 1))
+    return NOTHING
+
+
+@small
+def machine_is_up_for_half_a_year(run: Run) -> set[str]:
+    run.wait(180 * 24 * 3600 * 1000)
+    three(run)
+    got(run, "s", 0, *ALL[:2])
+    got(run, "s", 2, ALL[2])
+    got(run, "s", 3)
+    run.drained("s", "t", 3)
+    return NOTHING
+
+
+# --- batches, retries -----------------------------------------------------------------------------
+
+
+@small
+def batch_is_tried_again_in_other_parts(run: Run) -> set[str]:
+    """A torn batch would look the same: the first try may have stored nothing."""
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1, count=2)
+    stored(run, "p", 1, 1, session=1)
+    stored(run, "q", 1, 2)
+    stored(run, "p", 2, 3, session=1)
+    got(run, "s", 0, (1, "p", 1), (2, "q", 1), (3, "p", 2))
+    return NOTHING
+
+
+@small
+def batch_is_fetched_in_two_halves(run: Run) -> set[str]:
+    """A lost half would look the same: who leaves may never have asked for it."""
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, count=2)
+    got(run, "s", 0, (1, "p", 1))
+    run.unsub("s", "t")
+    return NOTHING
+
+
+@small
+def put_fails_and_succeeds_when_it_is_repeated(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    run.put("p", "t", 1, "fail", error="electing")
+    stored(run, "p", 1, 1)
+    got(run, "s", 0, (1, "p", 1))
+    return NOTHING
+
+
+@small
+def what_nobody_acknowledged_is_given(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1, count=2)
+    got(run, "s", 0, (1, "p", 1), (2, "p", 2))
+    return NOTHING
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def disk_of(run: Run, nodes: str, floor_id: int = 0, taken: int = 1) -> None:
+    """Record what the disks of these nodes say of `t` and of `p`."""
+    run.found_on(nodes, "topic", topic="t", last_id=1, floor_id=floor_id)
+    run.found_on(nodes, "counter", topic="t", producer="p", counter=taken)
+
+
+@small
+def minority_lacks_it(run: Run) -> set[str]:
+    """A node that forgot it would look the same as one that is behind."""
+    run.disk("a", "b", "c")
+    stored(run, "p", 1, 1)
+    disk_of(run, "ab")
+    held_at(run, "ab", 1)
+    return NOTHING
+
+
+@small
+def every_node_has_collected_it(run: Run) -> set[str]:
+    """A loss would look the same on disks; `lost` sees what a subscriber was not given."""
+    run.disk("a", "b", "c")
+    stored(run, "p", 1, 1)
+    disk_of(run, "abc", floor_id=1)
+    return NOTHING
+
+
+@small
+def journals_have_it_under_no_id_yet(run: Run) -> set[str]:
+    """A wrong id would look the same: a journal gives none."""
+    run.disk("a", "b", "c")
+    stored(run, "p", 1, 1)
+    run.held("abc", "p", "t", 1)
+    return NOTHING
+
+
+@small
+def nodes_have_applied_and_compacted_apart(run: Run) -> set[str]:
+    """Other entries would look the same: what is compacted is compared at no index."""
+    run.disk("a", "b", "c")
+    run.found_on("a", "entry", index=1, term=1, digest="aa")
+    run.found_on("b", "entry", index=2, term=2, digest="bb")
+    for index, node in enumerate("abc", 1):
+        run.found_on(node, "state", index=index, digest=node)
+        run.found_on(node, "leadership", term=index)
+    return NOTHING
+
+
+def held_at(run: Run, nodes: str, id_: int) -> Row:
+    """Record that nodes hold the first publication of `p` under an id."""
+    run.held(nodes, "p", "t", 1)
+    for row in run.truth:
+        if row["kind"] == "held":
+            row["first_id"] = id_
+    return run.truth[-1]
