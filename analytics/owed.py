@@ -217,7 +217,7 @@ def with_cut(rows: DataFrame, puts: DataFrame, gets: DataFrame, asides: DataFram
     asked = only(gets.where(answered).withColumn("at", one_host()), others, HOME).select(
         *HOME, "invoke_ns", "end_ns"
     )
-    before = F.when(F.col("end_ns") < F.col("drained_ns"), F.col("invoke_ns"))
+    before = F.when(F.col("end_ns") <= F.col("drained_ns"), F.col("invoke_ns"))
     by_get = (
         others.join(asked, list(HOME), "left")
         .groupBy(*HOME, "drained_ns")

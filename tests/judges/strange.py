@@ -142,6 +142,19 @@ def tombstone_of_another_host_says_nothing_of_a_tail(run: Run) -> set[str]:
 
 
 @small
+def who_drains_at_the_moment_of_its_last_answer_need_not_have_what_came_since_it_asked(
+    run: Run,
+) -> set[str]:
+    run.sub("s", "t", 0)
+    asked = run.invoke("s", "get", "t", last_id=0)
+    stored(run, "p", 1, 1)
+    run.complete(asked, "ok", count=0)
+    run.drained("s", "t", 0)
+    run.rows[-1]["t_ns"] = run.rows[-2]["t_ns"]
+    return NOTHING
+
+
+@small
 def held_at_the_end_may_have_been_stored_after_the_drain(run: Run) -> set[str]:
     """A loss would look the same: a disk does not say since when it has what it has."""
     run.disk("a")
