@@ -1,7 +1,7 @@
 """Small histories written against the specification: some deceive, some are legal and look strange.
 
 What lives here: the register, and how a row is told in a word or two. What must not: a judge. Both
-judges must find exactly what it says (tests/twins/test_small.py, tests/spark/test_small.py).
+judges must find exactly what it says (tests/twins/test_small.py, tests/spark/test_checks.py).
 None of these is a kind of sabotage: they are combinations, edges, what those kinds do not think of.
 """
 
