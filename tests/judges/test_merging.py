@@ -1,4 +1,4 @@
-"""Merged histories: the whole has the rows of its parts and no more; a row's names tell its part."""
+"""Merged histories: the whole has the rows of its parts, and no more."""
 
 from pathlib import Path
 
