@@ -41,6 +41,15 @@ class Files:
             raise
 
     @staticmethod
+    def forget_cached(fd: int) -> None:
+        """Have reads give what is on the disk, not what is in the kernel's cache; `fd` is synced.
+
+        What a failed sync was to write stays in the cache, is called clean, and no later sync
+        writes it: a process that comes after that one would take it for durable.
+        """
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    @staticmethod
     def list(directory: Path, suffix: str = "") -> list[str]:
         """Return the names in `directory` that end in `suffix`, sorted; none if it is missing."""
         names = os.listdir(directory) if directory.exists() else []

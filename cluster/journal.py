@@ -464,6 +464,9 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
     def _load(self, name: str, *, is_last: bool) -> None:
         """Replay the segment `name` and make it the last one."""
         segment = self._open_segment(self._directory / name)
+        if is_last:  # the others were synced before it was begun
+            self._files.fdatasync(segment.fd)  # a killed process may have left it unsynced
+            self._files.forget_cached(segment.fd)
         data = self._files.read(segment.path)
         for kind, offset in segment.scan(data):
             self._replay(segment, data, kind, offset)
@@ -472,8 +475,7 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
                 raise CorruptJournal(segment.path, segment.end, "bad record, others follow")
             segment.check_torn(data)
             self._files.truncate(segment.fd, segment.end)
-        if is_last:
-            self._files.fdatasync(segment.fd)  # a killed process may have left it unsynced
+            self._files.fdatasync(segment.fd)
         self._synced = segment.end
 
     def _open_segment(self, path: Path) -> Segment:

@@ -106,6 +106,7 @@ class Database:
                 raise CorruptStore(path, "the file is missing")
             _create(path, members)
         DISK.fsync_directory(path.parent)  # a killed process may have left the name unsynced
+        _forget_cached(side_file(path, "-wal"))
         self._connection = connect(path, WRITER_BUSY_MS_MAX)
         try:
             check_format(path, self._connection)
@@ -224,6 +225,14 @@ class Database:
     def close(self) -> None:
         """Close the connection; what was not committed is gone."""
         self._connection.close()
+
+
+def _forget_cached(path: Path) -> None:
+    """Read a file anew that a process may have left behind a failed sync; nobody has it open."""
+    if path.exists():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            DISK.forget_cached(file.fileno())
 
 
 def _raise_corrupt(path: Path, error: sqlite3.DatabaseError) -> None:

@@ -207,6 +207,11 @@ class SimDisk(Files):
         assert kind in (*SYNCS, "any"), kind
         self._fails_kind, self._fails_in = kind, count
 
+    @property
+    def is_to_fail(self) -> bool:
+        """True while a sync is going to report an error."""
+        return self._fails_in > 0
+
     def crash_in(self, kind: str, count: int) -> None:
         """Have the process end before the `count`-th operation of a kind from now ("any": all)."""
         assert count >= 1, count
@@ -343,8 +348,8 @@ class SimDisk(Files):
         inode.sync()
         self._dirty.discard(inode)
 
-    def forget_cached(self, fd: int) -> None:
-        self.fdatasync(fd)
+    def forget_cached(self, fd: int) -> None:  # type: ignore[override]
+        self.check()
         self._open[fd][1].forget()
 
     def truncate(self, fd: int, size: int) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PAUSED_S: Final = 0.05  # between looks at whether a stopped process goes on
 STEP_SHARE: Final = 0.25  # of `job_ms`, the longest that a job waits at a pause
+LONG_SHARE: Final = 0.5  # of pauses at a sync are as long as a busy disk's, so that much happens
+LONG_S: Final = 1.0
 # Where a job may be overtaken by turns, and how often it is: between a sync and what follows it
 # things go wrong; a copy's or a checkpoint's pages are many.
 PAUSES: Final = {
@@ -26,6 +28,7 @@ PAUSES: Final = {
     "store_synced": 0.7,
     "store": 0.5,
     "store_open": 0.5,
+    "store_read": 0.2,
     "store_rename": 0.5,
     "store_unlink": 0.5,
     "store_truncate": 0.5,
@@ -33,6 +36,9 @@ PAUSES: Final = {
     "store_pause": 0.3,
     "store_wait": 1.0,
 }
+
+
+SYNCS: Final = ("store_sync", "store_synced", "store")
 
 
 class Stepped:
@@ -94,6 +100,7 @@ class SimWorker:
         self._under_way: Stepped | None = None
         self._finished: deque[Callable[[], None]] = deque()
         self._is_abandoned = False
+        self._is_long = False
 
     def submit(
         self,
@@ -112,7 +119,8 @@ class SimWorker:
         self._later()
 
     def _later(self) -> None:
-        delay_s = PAUSED_S if self._node.paused else self._longest_s * self._rng.random()
+        longest_s = LONG_S if self._is_long else self._longest_s
+        delay_s = PAUSED_S if self._node.paused else longest_s * self._rng.random()
         self._node.world.after(delay_s, lambda: self._node.during(self._life, self._go_on))
 
     def _go_on(self) -> None:
@@ -148,6 +156,7 @@ class SimWorker:
         """Let turns run before an operation of this kind, by chance; called by the job."""
         if not self._is_abandoned and self._rng.random() < PAUSES.get(kind, 0.0):
             assert self._under_way is not None
+            self._is_long = kind in SYNCS and self._rng.random() < LONG_SHARE
             self._under_way.pause()
 
     def abandon(self) -> None:

@@ -83,9 +83,9 @@ class SimNode:
     """One member's machine over the whole run; `replica` is None while no process runs on it.
 
     `member`: who its process says it is; another name than the machine's on that of a double.
-    `disk_faults`: what was done to the disk since it was last emptied: only that excuses a process
-    that ends by itself. `durable_index`: the journal's last index when no byte was unsynced last.
-    `life` grows with every process.
+    `disk_faults`: what was done to the disk since it was last emptied, and is not over: only that
+    excuses a process that ends by itself. `durable_index`: the journal's last index when no byte
+    was unsynced last. `life` grows with every process.
     """
 
     def __init__(self, world: World, name: str, directory: Path) -> None:
@@ -98,7 +98,9 @@ class SimNode:
         self.life = 0
         self.slow_sync_ms = 0.0
         self.directory = directory
-        self.image = StoredFiles(directory / "store", self._store_operates)
+        self.image = StoredFiles(
+            directory / "store", self._store_operates, lambda: self._worker.is_stepping
+        )
         self.disk = SimDisk(self._on_sync, self.image.fill, world.stream(f"disk {name}"))
         world.files[str(self.image.directory)] = self.image
         self.clock_rate = 1.0
@@ -165,7 +167,7 @@ class SimNode:
                 worker.step()
         elif kind in ("store", "store_sync"):
             self._on_sync()
-        if kind not in ("store_synced", "store_pause", "store_wait"):
+        if kind not in ("store_synced", "store_pause", "store_wait", "store_read"):
             self.disk.operate(kind)
 
     # --- the life of a process ----------------------------------------------------------------
@@ -179,10 +181,16 @@ class SimNode:
         """Start a process from whatever is on the disk; that may end in its refusal."""
         assert not self.up, f"{self.name} is running"
         self.life += 1
+        self._forget_faults_that_are_over()
         self._elapsed_s, self._busy_until_s = 0.0, self.world.now
         self._worker = SimWorker(self)
         self.world.emit("started", node=self.name, life=self.life)
         self.during(self.life, self._start)
+
+    def _forget_faults_that_are_over(self) -> None:
+        """A failed sync, and a disk that was full, excuse the process that met them alone."""
+        present = {"fsync_error": self.disk.is_to_fail, "disk_full": self.disk.full}
+        self.disk_faults = [each for each in self.disk_faults if present.get(each, True)]
 
     def _start(self) -> None:
         world = self.world
@@ -332,6 +340,7 @@ class SimNode:
         assert not other.up, f"{other.name} is running"
         self.directory, self.disk, self.image = other.directory, other.disk, other.image
         self.disk.on_sync, self.image.operate = self._on_sync, self._store_operates
+        self.image.is_job = lambda: self._worker.is_stepping
         self.durable_index = other.durable_index
         self.disk_faults.clear()
 

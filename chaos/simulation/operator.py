@@ -23,7 +23,7 @@ from chaos.simulation.node import SimNode
 from chaos.simulation.world import World
 from flotilla_client.protocol import UPGRADE, Request, encode_request
 
-DAMAGES: Final = frozenset({"flip", "cut", "unreadable"})
+DAMAGES: Final = frozenset({"flip", "cut", "unreadable", "flip_store"})
 INSTALL_S: Final = 1.0  # until somebody has installed what a node said that it takes
 EVICTED_S_MAX: Final = 10.0  # to apply the entry, to be refused, and to learn of it
 FLAP_S: Final = 3.0  # a node that flaps runs and is down for so long
@@ -64,7 +64,7 @@ class Operator:
     def damage(self, node: str, how: str) -> None:
         """Flip a bit, or cut a file's end, in what the journal has proved to be durable there.
 
-        `unreadable`: reads of the file report EIO from now on.
+        `unreadable`: reads of the file report EIO from now on. `flip_store`: in the database.
 
         Whoever reads it again has to notice. (Damage to the end of the last file looks as if it
         had never been written; against that only the other nodes' disks help.)
@@ -75,6 +75,11 @@ class Operator:
         if not files or not self._may_lose(node):
             return
         rng = self._world.stream(f"damage {node}")
+        if how == "flip_store":
+            self._note_damage(found, how)
+            what = found.image.damage("store.db", rng)
+            self._world.emit("damaged", node=node, what=what)
+            return
         path, inode, high, is_last = rng.choice(files)
         at = rng.randrange(high)
         inode.spare()
@@ -85,9 +90,12 @@ class Operator:
         else:
             del inode.data[at:]
             inode.durable_bytes = at
-        found.disk_faults.append(how)
-        self._unsound.add(node)
+        self._note_damage(found, how)
         self._world.emit("damaged", node=node, file=path.name, at=at)
+
+    def _note_damage(self, node: SimNode, how: str) -> None:
+        node.disk_faults.append(how)
+        self._unsound.add(node.name)
 
     def _empty(self, node: str) -> None:
         self._world.emit("emptied", node=node)

@@ -122,15 +122,18 @@ class StoredFiles:
     """A directory of real files, over the lives of the processes that use it.
 
     `operate(kind)` is called before each operation: it may let time pass, and raises what ends the
-    process, or what the operation reports. Names are durable once the directory is synced; until
-    then each change of them may be lost alone. `sealed`: the process has ended; what its
-    connections do while they are closed does not happen.
+    process, or what the operation reports. `is_job`: whether that is a worker's. Names are durable
+    once the directory is synced; until then each change of them may be lost alone. `sealed`: the
+    process has ended; what its connections do while they are closed does not happen.
     """
 
-    def __init__(self, directory: Path, operate: Operate) -> None:
+    def __init__(
+        self, directory: Path, operate: Operate, is_job: Callable[[], bool] = lambda: False
+    ) -> None:
         self.directory = directory
         self.sealed = False
         self._is_full = False
+        self.is_job = is_job
         self.operate = operate
         self._place = str(directory)
         self._files: dict[int, Stored] = {}  # by their numbers in the real file system
@@ -141,9 +144,15 @@ class StoredFiles:
 
     # --- what the product does ------------------------------------------------------------------
 
-    def opening(self, path: str) -> None:
-        """See `vfs.Watcher`."""
+    def opening(self, path: str) -> bool:
+        """See `vfs.Watcher`: turns run between a job's transactions."""
         self._begin("store_open")
+        return self.is_job()
+
+    def reading(self, path: str) -> None:
+        """See `vfs.Watcher`."""
+        if not self.sealed:
+            self.operate("store_read")
 
     def is_written_aloud(self, path: str) -> bool:
         """See `vfs.Watcher`: whether they fit counts when the disk is full, which is seldom."""
@@ -226,7 +235,7 @@ class StoredFiles:
 
     def forget_cached(self, path: str) -> None:
         """Read what is on the platter, in place of `posix_fadvise`."""
-        self._begin("store_forget")
+        self._look()
         stored = self._stored(path)
         if stored.dropped:
             Path(path).write_bytes(stored.without_dropped(Path(path).read_bytes()))

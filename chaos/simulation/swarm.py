@@ -34,6 +34,7 @@ TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
 BOUNDED_SHARE: Final = 0.5  # of the seeds have constants of the product that are met
 BOUND_SHARES: Final = (0.1, 0.3, 0.6)  # of these constants
 STORE_SHARE: Final = 0.06  # for each limit of the state machine: who is refused a topic does less
+FOUNDING_SHARE: Final = 0.2  # of the seeds have processes that end while they found the cluster
 START_S: Final = 1.0  # the cluster may form before the first fault, or not
 KIND_SHARE: Final = (0.08, 0.5)  # of the kinds of faults that a seed has: few leave time to work
 PERIOD_S: Final = (1.0, 12.0)  # mean time between two faults of a kind
@@ -42,7 +43,13 @@ DISK_OPERATIONS: Final = (
     "write", "fdatasync", "rename", "unlink", "truncate", "fsync_directory", "store", "any",
     "store_sync", "store_open", "store_rename", "store_unlink", "store_write",
 )  # fmt: skip
-DAMAGES_DRAWN: Final = ("cut", "flip", "flip", "unreadable")  # a flip alone is for the checksums
+DAMAGES_DRAWN: Final = (
+    "cut",
+    "flip",
+    "flip",
+    "unreadable",
+    "flip_store",
+)  # a flip alone is for the checksums
 BACKLOG_PUTS_MIN: Final = 3  # of a seed's largest: so none of them waits for ever
 PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, with its length
 LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and comes back
@@ -241,6 +248,48 @@ def _compactions(draw: Draw) -> Schedule:
         yield 0.0, "compact", {"node": node}
 
 
+def _lost_checkpoints(draw: Draw) -> Schedule:
+    """Have the power go in a checkpoint or behind it: nothing but that has what is dropped.
+
+    Of some, a sync of the store fails before.
+    """
+    for _ in range(draw.rng.randint(1, 3)):
+        node = draw.member()
+        if draw.rng.random() < 0.5:
+            failing = {"count": draw.rng.choice((1, 2, 3, 3)), "kind": "store_sync"}
+            yield 0.0, "fsync_error", {"node": node, **failing}
+        yield 0.0, "compact", {"node": node}
+        later_s = draw.between(0.1, 2.0)
+        keep = draw.rng.choice(("lost", "lost", *KEEPS))
+        yield later_s, "power_loss", {"node": node, "keep": keep}
+        yield later_s + draw.between(0.05, 1.0), "restart_all", {}
+
+
+def _rebirths(draw: Draw) -> Schedule:
+    """End a process that rejoins with an empty disk, at any of its operations, and again."""
+    node = draw.member()
+    yield 0.0, "wipe", {"node": node}
+    yield 0.05, "restart_all", {}
+    at_s = 0.1
+    for _ in range(draw.rng.randint(1, 3)):
+        how = {"at": draw.rng.choice(DISK_OPERATIONS), "count": draw.rng.randint(1, 20)}
+        if draw.rng.random() < 0.5:
+            yield at_s, "kill", {"node": node, **how}
+        else:
+            yield at_s, "power_loss", {"node": node, "keep": draw.rng.choice(KEEPS), **how}
+        at_s += draw.between(1.0, 5.0)
+        yield at_s, "restart_all", {}
+
+
+def _dead_sources(draw: Draw) -> Schedule:
+    """End a member from which an empty one copies the store, in the middle of that."""
+    yield 0.0, "wipe", {"node": draw.member()}
+    yield 0.05, "restart_all", {}
+    for _ in range(draw.rng.randint(1, 2)):
+        yield 0.1, "kill_source", {"seconds": 8.0, "pieces": draw.rng.randint(0, 3)}
+    yield 10.0, "restart_all", {}
+
+
 def _upgrades(draw: Draw) -> Schedule:
     """Install another program on one node after the other; raise the level, too early as well.
 
@@ -351,6 +400,9 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "transfers": _transfers,
     "late_transfers": _late_transfers,
     "compactions": _compactions,
+    "lost_checkpoints": _lost_checkpoints,
+    "rebirths": _rebirths,
+    "dead_sources": _dead_sources,
     "upgrades": _upgrades,
     "way_back_meanwhile": _way_back_meanwhile,
     "lonely_leaders": _lonely_leaders,
@@ -363,6 +415,9 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
 RARE: Final = frozenset(
     {
         "client_copies",
+        "lost_checkpoints",
+        "rebirths",
+        "dead_sources",
         "deposed_leaders",
         "outages",
         "full_disks",
@@ -375,7 +430,7 @@ RARE: Final = frozenset(
     }
 )
 # Half of all seeds: most rules are about a leader that is none any more, or what comes late.
-FREQUENT: Final = frozenset({"deposed_leaders", "clogs"})
+FREQUENT: Final = frozenset({"deposed_leaders", "clogs", "lost_checkpoints"})
 RARE_PERIOD_S: Final = (6.0, 30.0)  # each of these takes the cluster, or a client, out for long
 
 
@@ -419,7 +474,7 @@ def _stream(seed: int, mode: Mode, purpose: str) -> random.Random:
 
 def _schedule(draw: Callable[[str], Draw], duration_s: float) -> list[Action]:
     """Return the faults of all kinds that this seed has, in order."""
-    actions = [Action(0.0, "weather", weather(draw("weather")))]
+    actions = [Action(0.0, "weather", weather(draw("weather"))), *_founding(draw("founding"))]
     share = draw("share").between(*KIND_SHARE)
     for name, kind in KINDS.items():
         own = draw(name)
@@ -434,6 +489,22 @@ def _schedule(draw: Callable[[str], Draw], duration_s: float) -> list[Action]:
             ]
             at_s += own.rng.expovariate(1 / period_s)
     return sorted((one for one in actions if one.at_s < duration_s), key=lambda one: one.at_s)
+
+
+def _founding(draw: Draw) -> Iterator[Action]:
+    """End some processes while they found the cluster; they come back."""
+    if draw.rng.random() >= FOUNDING_SHARE:
+        return
+    for node in draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members))):
+        how = {"at": draw.rng.choice(DISK_OPERATIONS), "count": draw.rng.randint(1, 20)}
+        at_s = draw.between(0.05, 0.25)  # about when the last one starts
+        if draw.rng.random() < 0.5:
+            yield Action(at_s, "kill", {"node": node, **how})
+        else:
+            keep = draw.rng.choice(KEEPS)
+            yield Action(at_s, "power_loss", {"node": node, "keep": keep, **how})
+    for at_s in (0.6, 1.5, 3.0):
+        yield Action(at_s, "restart_all", {})
 
 
 def weather(draw: Draw) -> dict[str, float]:
@@ -455,8 +526,8 @@ def _world(draw: Draw) -> dict[str, float]:
     """Return the nodes' settings: small, so that their limits are met."""
     rng = draw.rng
     knobs: dict[str, float] = {
-        "segment_bytes": rng.choice((1024, 4096, 65536)),
-        "keep_bytes": rng.choice((1024, 8192, 65536)),
+        "segment_bytes": rng.choice((1024, 1024, 4096, 65536)),
+        "keep_bytes": rng.choice((0, 256, 1024, 8192, 65536)),
         "fsync_ms": draw.between(0.1, 8.0),
         "job_ms": draw.between(1.0, 300.0),
     }

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 NAME: Final = "flotilla-simulated"
 UNDER: Final = "unix-excl"  # one process: the WAL's index is in memory, system calls are saved
+SHM_SHARED_LOCK: Final = 2 | 4  # SQLITE_SHM_LOCK | SQLITE_SHM_SHARED
 MAIN_DB: Final = 0x100  # SQLITE_OPEN_MAIN_DB
 READ_ONLY: Final = 0x1  # SQLITE_OPEN_READONLY
 OK: Final = 0
@@ -38,8 +39,11 @@ class Watcher(Protocol):
     An OSError with ENOSPC becomes SQLITE_FULL, all else an error of the operation.
     """
 
-    def opening(self, path: str) -> None:
-        """Hear that a file is about to be opened."""
+    def opening(self, path: str) -> bool:
+        """Hear that a file is about to be opened; True: who reads it is to be told of."""
+
+    def reading(self, path: str) -> None:
+        """Hear that a transaction is about to begin on a file of which that was asked."""
 
     def is_written_aloud(self, path: str) -> bool:
         """Return whether the writes of a file that is no database are to be told."""
@@ -97,6 +101,7 @@ _CLOSE: Final = CFUNCTYPE(c_int, c_void_p)
 _WRITE: Final = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 _TRUNCATE: Final = CFUNCTYPE(c_int, c_void_p, c_int64)
 _SYNC: Final = CFUNCTYPE(c_int, c_void_p, c_int)
+_SHM_LOCK: Final = CFUNCTYPE(c_int, c_void_p, c_int, c_int, c_int)
 
 
 def _library() -> Any:
@@ -114,9 +119,10 @@ class _Layer:
     def __init__(self) -> None:
         self.find: Find = lambda path: None
         self.current: Callable[[], Watcher | None] = lambda: None
-        # By SQLite's address of an open file; the flag: it is a database's main file.
-        self._files: dict[int, tuple[str, Watcher, int, bool]] = {}
-        self._tables: dict[tuple[int, bool], _Methods] = {}
+        # By SQLite's address of an open file, with what is under it. The flags: it is a database's
+        # main file; its transactions are told.
+        self._files: dict[int, tuple[str, Watcher, int, bool, bool]] = {}
+        self._tables: dict[tuple[int, bool, bool], _Methods] = {}
         library = _library()
         under = library.sqlite3_vfs_find(UNDER.encode())
         self._under = ctypes.cast(under, c_void_p)
@@ -126,6 +132,7 @@ class _Layer:
         self._callbacks = (
             _OPEN(self._open), _DELETE(self._delete), _SLEEP(self._sleep), _CLOSE(self._close),
             _WRITE(self._write), _TRUNCATE(self._truncate), _SYNC(self._sync),
+            _SHM_LOCK(self._shm_lock),
         )  # fmt: skip
         opens, deletes, sleeps, *_ = self._callbacks
         self._vfs = _Vfs()
@@ -142,9 +149,10 @@ class _Layer:
     def _open(self, _: Any, name: Any, file: Any, flags: int, out: Any) -> int:
         path = ctypes.string_at(name).decode() if name else ""
         watcher = self.find(path) if path else None
+        is_read_aloud = False
         if watcher is not None:
             try:
-                watcher.opening(path)
+                is_read_aloud = watcher.opening(path)
             except Exception:  # noqa: BLE001  (no exception passes through SQLite)
                 c_void_p.from_address(file).value = None
                 return CANTOPEN
@@ -152,8 +160,9 @@ class _Layer:
         if code == OK and watcher is not None and not flags & READ_ONLY:
             methods = c_void_p.from_address(file)
             under, is_main = methods.value or 0, bool(flags & MAIN_DB)
-            self._files[file] = (path, watcher, under, is_main)
-            table = self._methods(under, is_main or watcher.is_written_aloud(path))
+            self._files[file] = (path, watcher, under, is_main, is_read_aloud)
+            aloud = is_main or watcher.is_written_aloud(path)
+            table = self._methods(under, aloud, is_main and is_read_aloud)
             methods.value = ctypes.addressof(table)
         return code
 
@@ -177,30 +186,33 @@ class _Layer:
 
     # --- of a file ----------------------------------------------------------------------------
 
-    def _methods(self, under: int, aloud: bool) -> _Methods:
-        """Return the methods that stand before these; `aloud`: writes are told too."""
-        table = self._tables.get((under, aloud))
+    def _methods(self, under: int, aloud: bool, read_aloud: bool) -> _Methods:
+        """Return the methods that stand before these, writes and transactions told or not."""
+        table = self._tables.get((under, aloud, read_aloud))
         if table is None:
-            table = self._tables[under, aloud] = _Methods()
+            table = self._tables[under, aloud, read_aloud] = _Methods()
             # The first version has no more than this; what a version lacks is never called.
             ctypes.memmove(ctypes.addressof(table), under, ctypes.sizeof(table))
-            _, _, _, closes, writes, truncates, syncs = self._callbacks
+            _, _, _, closes, writes, truncates, syncs, locks = self._callbacks
             table.xClose = ctypes.cast(closes, c_void_p).value
             table.xTruncate = ctypes.cast(truncates, c_void_p).value
             table.xSync = ctypes.cast(syncs, c_void_p).value
             if aloud:
                 table.xWrite = ctypes.cast(writes, c_void_p).value
+            if read_aloud:
+                table.xShmLock = ctypes.cast(locks, c_void_p).value
         return table
 
     def listen(self, watcher: Watcher) -> None:
         """Ask the watcher anew, for all of its open files, whose writes are to be told."""
-        for file, (path, owner, under, is_main) in self._files.items():
+        for file, (path, owner, under, is_main, is_read_aloud) in self._files.items():
             if owner is watcher:
-                table = self._methods(under, is_main or watcher.is_written_aloud(path))
+                aloud = is_main or watcher.is_written_aloud(path)
+                table = self._methods(under, aloud, is_main and is_read_aloud)
                 c_void_p.from_address(file).value = ctypes.addressof(table)
 
     def _original(self, file: int) -> tuple[str, Watcher, _Methods]:
-        path, watcher, under, _ = self._files[file]
+        path, watcher, under, *_ = self._files[file]
         return path, watcher, _Methods.from_address(under)
 
     def _close(self, file: int) -> int:
@@ -234,6 +246,13 @@ class _Layer:
         except Exception:  # noqa: BLE001  (no exception passes through SQLite)
             return IOERR_FSYNC
         return OK
+
+    def _shm_lock(self, file: int, offset: int, count: int, flags: int) -> int:
+        path, watcher, methods = self._original(file)
+        if flags == SHM_SHARED_LOCK:
+            watcher.reading(path)
+        code: int = _SHM_LOCK(methods.xShmLock)(file, offset, count, flags)
+        return code
 
 
 def _code_of(error: Exception, otherwise: int) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from chaos.simulation.database import seated
+from chaos.simulation.database import CHUNK_BYTES, seated
 from chaos.simulation.disk import KEEPS
 from chaos.simulation.limits import limited
 from chaos.simulation.memory import memory_directory
@@ -31,6 +31,7 @@ from chaos.simulation.wire import Wire, wired
 from cluster.client_port import UNREAD_BYTES_SERVED
 
 START_S: Final = 0.2  # the nodes of a run start within this time
+LOOK_S: Final = 0.005  # between looks at whether a copy is under way
 EVENTS_MAX: Final = 50_000_000  # a run that needs more is stuck in a loop without time passing
 HASHED_AT_ONCE: Final = 1024  # one call of the hash for each note would cost more than the hash
 # A fifth of what repr() takes. Later versions write what is referred to twice in a shorter way,
@@ -347,6 +348,21 @@ class World:
         else:
             node.lose_power(keep)
 
+    def kill_source(self, seconds: float, pieces: int = 0) -> None:
+        """End the next process from which another one copies its store, after so many pieces.
+
+        None if no copy is under way within that time.
+        """
+        if seconds <= 0 or self.now >= self.plan.duration_s:
+            return
+        for node in self.nodes.values():
+            fetch = None if node.replica is None else node.replica._fetch
+            offset = 0 if fetch is None or fetch._download is None else fetch._download.offset
+            if fetch is not None and fetch.source and offset >= pieces * CHUNK_BYTES:
+                self.kill(fetch.source)
+                return
+        self.after(LOOK_S, lambda: self.kill_source(seconds - LOOK_S, pieces))
+
     def restart(self, node: str) -> None:
         """Start a process on a machine where none runs."""
         found = self.nodes[node]
@@ -526,5 +542,5 @@ ACTIONS: Final = (
     "kill", "restart", "power_loss", "wipe", "pause", "resume", "clock_rate", "cut", "cut_one_way",
     "heal", "calm", "clog", "disconnect", "weather", "disk_full", "disk_low", "disk_free",
     "slow_fsync", "fsync_error", "bit_flip", "truncate", "transfer", "compact", "stop", "kill_all",
-    "power_loss_all", "restart_all",
+    "power_loss_all", "restart_all", "kill_source",
 )  # fmt: skip

@@ -64,6 +64,9 @@ class LabDisk(Files):
         self._operate()
         return os.write(fd, data)
 
+    def forget_cached(self, fd: int) -> None:  # type: ignore[override]
+        """Its files are in no cache."""
+
     def fdatasync(self, fd: int) -> None:  # type: ignore[override]
         self._operate()
         path = self._paths[fd]

@@ -70,6 +70,9 @@ class MemoryDisk(Files):
     def pread(self, fd: int, size: int, offset: int) -> bytes:  # type: ignore[override]
         return bytes(self.fds[fd].data[offset : offset + size])
 
+    def forget_cached(self, fd: int) -> None:  # type: ignore[override]
+        """Its files are in no cache."""
+
     def fdatasync(self, fd: int) -> None:  # type: ignore[override]
         self._step("fdatasync")
         self.fds[fd].durable = bytes(self.fds[fd].data)

@@ -254,6 +254,24 @@ def test_a_journal_keeps_what_it_synced_whenever_the_power_goes(keep: str) -> No
         assert synced <= found.last_index <= synced + 1, f"seed {seed}"
 
 
+def test_a_journal_opened_behind_a_failed_sync_has_nothing_that_the_sync_has_lost() -> None:
+    disk = new_disk()
+    Journal.create(ROOT, disk)
+    journal = Journal.open(ROOT, 300, 0, files=disk, on_failure=disk.stop)
+    journal.add(b"\0entry", 1, 1)
+    journal.sync()
+    journal.add(b"\0lost", 2, 1)
+    disk.fail_sync("fdatasync", 1)
+    with pytest.raises(DiskFailed):
+        journal.sync()
+    disk.restart()
+    found = Journal.open(ROOT, 300, 0, files=disk, on_failure=disk.stop)
+    acknowledged = found.last_index
+    found.sync()
+    after_power_loss(disk, "lost")
+    assert Journal.open(ROOT, 300, 0, files=disk, on_failure=disk.stop).last_index == acknowledged
+
+
 # --- databases ------------------------------------------------------------------------------------
 
 
@@ -412,6 +430,37 @@ def test_a_sync_behind_one_that_failed_writes_nothing_of_what_that_lost(machine:
     assert machine.lose_power("all", 1) == 2
 
 
+def test_a_store_opened_behind_a_failed_sync_has_nothing_that_the_sync_has_lost(
+    tmp_path: Path,
+) -> None:
+    for seed in range(10):
+        machine = Machine(tmp_path / str(seed))
+        with running(machine):
+            store = founded(machine)
+            register_clients(store)
+            machine.disk.fail_sync("store_sync", 1)
+            with pytest.raises(sqlite3.OperationalError, match="disk I/O"):
+                tables.checkpoint(machine.database)
+            machine.kill(store)
+            again = Store.open(machine.database, {})
+            register_clients(again)
+            machine.disk.crash_in("store_write", 1 + seed % 5)
+            with pytest.raises(sqlite3.OperationalError, match="disk I/O"):
+                tables.checkpoint(machine.database)
+            machine.kill(again)
+            machine.image.lose_unsynced("pages", random.Random(seed))
+            found = Store.open(machine.database, {})
+            assert found.statistics()["clients"] == found.applied_index == CLIENTS, seed
+            found.close()
+
+
+def register_clients(store: Store) -> None:
+    for index in range(store.applied_index + 1, CLIENTS + 1):
+        register = Register(f"client {index} {'x' * 100}", True, None, "")
+        store.apply(index, 1, commands.encode(0, [register]))
+        store.commit()
+
+
 def test_steps_of_a_call_run_while_its_caller_waits_and_only_then() -> None:
     said: list[str] = []
 
@@ -491,10 +540,7 @@ def test_a_checkpoint_that_is_cut_short_leaves_pages_of_both_and_loses_nothing(
         with running(machine):
             store = founded(machine)
             path = machine.database
-            for index in range(1, CLIENTS + 1):
-                register = Register(f"client {index} {'x' * 100}", True, None, "")
-                store.apply(index, 1, commands.encode(0, [register]))
-                store.commit()
+            register_clients(store)
             old = path.read_bytes()
             machine.disk.crash_in("store_write", 1 + seed % 5)
             with pytest.raises(sqlite3.OperationalError, match="disk I/O"):

@@ -7,6 +7,7 @@ What lives here: one module a seam, and `BUGS`, the list of all. What must not: 
 from chaos.simulation.bugs import (
     answers,
     client,
+    files,
     journal,
     levels,
     members,
@@ -23,6 +24,7 @@ __all__ = [
     "Bug",
     "answers",
     "client",
+    "files",
     "journal",
     "levels",
     "members",
