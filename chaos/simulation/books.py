@@ -130,7 +130,7 @@ class Books:
                 replica.store._publications.buffered_bytes
             ),
             "dead rows": replica.store._publications.garbage,
-            "who waits for a copy": replica._server._waiting,
+            "who waits for a copy": replica._server._waiting if replica._worker.idle else (),
         }
         if replica.raft.is_leader:
             flying = replica._transport._in_flight_bytes

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from chaos.simulation import vfs
-from cluster import catchup, snapshots, upkeep
+from cluster import snapshots, upkeep
 from cluster.files import DISK
 
 if TYPE_CHECKING:
     from chaos.simulation.node import SimNode
     from chaos.simulation.stored import StoredFiles
 
-# A simulated store is so small that it would never shrink, and be copied in one piece.
+# A simulated store is so small that it would never shrink, and be copied in one step.
 SPARE_BYTES: Final = 8 * 1024
-CHUNK_BYTES: Final = 24 * 1024
 STEP_BYTES: Final = 16 * 1024
 SYNC_BYTES: Final = 40 * 1024
 
@@ -61,7 +60,6 @@ def seated(active: Active, find: Find) -> Iterator[None]:
         patch.object(os, "posix_fadvise", seats.forget),
         patch.object(DISK, "free_bytes", seats.free_bytes),
         patch.object(upkeep, "SPARE_BYTES", SPARE_BYTES),
-        patch.object(catchup, "CHUNK_BYTES", CHUNK_BYTES),
         patch.object(snapshots, "STEP_BYTES", STEP_BYTES),
         patch.object(snapshots, "SYNC_BYTES", SYNC_BYTES),
         patch.object(snapshots, "make_copy", seats.make_copy),

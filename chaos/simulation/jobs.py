@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PAUSED_S: Final = 0.05  # between looks at whether a stopped process goes on
 STEP_SHARE: Final = 0.25  # of `job_ms`, the longest that a job waits at a pause
-LONG_SHARE: Final = 0.5  # of pauses at a sync are as long as a busy disk's, so that much happens
+LONG_SHARE: Final = 0.4  # of pauses at a sync are as long as a busy disk's, so that much happens
 LONG_S: Final = 1.0
 # Where a job may be overtaken by turns, and how often it is: between a sync and what follows it
 # things go wrong; a copy's or a checkpoint's pages are many.
@@ -33,7 +33,7 @@ PAUSES: Final = {
     "store_unlink": 0.5,
     "store_truncate": 0.5,
     "store_write": 0.05,
-    "store_pause": 0.3,
+    "store_pause": 0.1,
     "store_wait": 1.0,
 }
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from chaos.simulation.database import CHUNK_BYTES, seated
+from chaos.simulation.database import seated
 from chaos.simulation.disk import KEEPS
 from chaos.simulation.limits import limited
 from chaos.simulation.memory import memory_directory
@@ -31,6 +31,7 @@ from chaos.simulation.wire import Wire, wired
 from cluster.client_port import UNREAD_BYTES_SERVED
 
 START_S: Final = 0.2  # the nodes of a run start within this time
+PIECE_BYTES: Final = 8 * 1024  # of a copy, where pieces are small
 LOOK_S: Final = 0.005  # between looks at whether a copy is under way
 EVENTS_MAX: Final = 50_000_000  # a run that needs more is stuck in a loop without time passing
 HASHED_AT_ONCE: Final = 1024  # one call of the hash for each note would cost more than the hash
@@ -358,7 +359,7 @@ class World:
         for node in self.nodes.values():
             fetch = None if node.replica is None else node.replica._fetch
             offset = 0 if fetch is None or fetch._download is None else fetch._download.offset
-            if fetch is not None and fetch.source and offset >= pieces * CHUNK_BYTES:
+            if fetch is not None and fetch.source and offset >= pieces * PIECE_BYTES:
                 self.kill(fetch.source)
                 return
         self.after(LOOK_S, lambda: self.kill_source(seconds - LOOK_S, pieces))
