@@ -9,6 +9,8 @@ from typing import Any, Final
 from unittest import mock
 
 from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.disk import SimDisk
+from chaos.simulation.stored import StoredFiles
 from cluster import segments
 from cluster.files import FailStop, Files
 from cluster.journal import Journal
@@ -153,3 +155,10 @@ def sync_without_the_disk(patches: Patches) -> None:
             _sync(journal)
 
     patches.attribute(Journal, "sync", sync)
+
+
+@bug("6: an error of the disk is the end", {"durable", "ended", "hard_state", "lost", "prefix"})
+def what_a_failed_fsync_lost_is_read(patches: Patches) -> None:
+    """Take for durable what the kernel's cache has of bytes that a failed fsync has dropped."""
+    patches.attribute(SimDisk, "forget_cached", lambda disk, fd: None)
+    patches.attribute(StoredFiles, "forget_cached", lambda files, path: None)
