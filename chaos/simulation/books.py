@@ -71,12 +71,22 @@ class Books:
         for what, (counted, found) in pairs.items():
             if counted != found:
                 yield "books", f"{counted} {what} on the books, and there are {found}"
-        for topic in led._parked:
-            found_topic = store._topics.active.get(topic)
-            for each in led._parked[topic].values():
+        yield from self._parked_in_vain(replica)
+
+    def _parked_in_vain(self, replica: Replica) -> Iterator[tuple[str, str]]:
+        """Yield the GETs that wait for what is there."""
+        led, topics = replica.broker, replica.store._topics
+        for topic, parked in led._parked.items():
+            end = topics.active[topic].last_id if topic in topics.active else 0
+            for each in parked.values():
                 last_id = each.request.body["last_id"]
-                if found_topic and last_id is not None and last_id < found_topic.last_id:
-                    yield "waits", f"a GET of {topic} is parked behind {last_id}, and there is more"
+                if last_id is not None and last_id < end:
+                    yield "waits", f"a GET of {topic} is parked behind {last_id}, it ends at {end}"
+        for client_id in led._parked_any:
+            for name, found in topics.of(client_id).items():
+                cursor = found.subscribers[client_id].cursor
+                if cursor < found.last_id:
+                    yield "waits", f"{client_id} waits for any topic, {name} is at {cursor}"
 
     def _limits(self, replica: Replica) -> Iterator[tuple[str, str]]:
         """Yield what is over its limit."""
