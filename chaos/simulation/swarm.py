@@ -156,7 +156,8 @@ def _cuts_one_way(draw: Draw) -> Schedule:
 def _clogs(draw: Draw) -> Schedule:
     source, target = draw.pair()
     if draw.rng.random() < 0.5:
-        source = draw.rng.choice(draw.clients)  # its requests arrive when it has long moved on
+        # Its requests arrive when it has long moved on; the second one comes and goes, or lists.
+        source = draw.rng.choice((draw.clients[:2][-1], draw.rng.choice(draw.clients)))
     yield 0.0, "clog", {"source": source, "target": target, "seconds": draw.between(*CLOG_S)}
 
 
