@@ -54,7 +54,7 @@ def _back(tables: Tables) -> DataFrame:
 def _ahead(tables: Tables) -> DataFrame:
     resumed = _resumptions(tables).where(F.col("resumed")).select(*_step("cursor"))
     lives = F.broadcast(tables.lives.select(*TIMELINE, "begun_ns", "until_ns", "start_id"))
-    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") <= F.col("until_ns"))
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
     above = settled(
         resumed.join(lives, list(TIMELINE))
         .where(stood & (F.col("known") > F.col("start_id")))

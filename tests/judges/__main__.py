@@ -29,7 +29,7 @@ from tests.judges.world import legal
 
 SHOWN_MAX = 3
 DIFFERENCES_SHOWN_MAX = 20  # of one merged record
-MERGED = 1_000  # of one shape, some 200,000 lines: judged as a long history is
+MERGED = 250  # some 50,000 lines: the most that is judged as a short history is
 
 
 def main() -> int:
