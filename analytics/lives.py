@@ -64,7 +64,7 @@ def lives_of(acts: DataFrame, gets: DataFrame, spans: DataFrame, drained: DataFr
     first = F.min(F.struct(*PROOF)).alias("first")
     made = settled(subs.groupBy(*HOME).agg(first, F.min("start_id").alias("start_id")))
     heard = settled(
-        spans.where(F.col("topic").isNotNull())
+        spans.where(F.col("topic") != "")  # of any topic: one that brought nothing proves none
         .groupBy(*HOME)
         .agg(
             F.min("begin_ns").alias("begin_ns"),

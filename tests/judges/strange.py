@@ -331,6 +331,16 @@ def get_of_any_topic_brings_nothing_and_names_none(run: Run) -> set[str]:
 
 
 @small
+def get_of_any_topic_is_denied_after_one_was_told_nothing(run: Run) -> set[str]:
+    """A lie would look the same: which topic was to be told of, nobody said."""
+    run.sub("s", "t", 0)
+    run.get("s", "", None, [])
+    run.unsub("s", "t")
+    run.complete(run.invoke("s", "get", ""), "fail", error="not_subscribed")
+    return NOTHING
+
+
+@small
 def get_of_any_topic_is_answered_with_one(run: Run) -> set[str]:
     three(run)
     run.get("s", "", None, [[1, "p", 1, 3]], cursor=0)["topic"] = "t"
