@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from analytics import intervals
 from analytics.doubts import OWNER, PRODUCER, TOPIC, TOPIC_BUCKET, Doubts, only
+from analytics.keeping import is_never_any
 from analytics.lives import EVER
 from analytics.runs import acknowledged_runs, counters_of_places, counters_of_puts, one_host
 from analytics.schema import KEY, operation
@@ -41,6 +42,8 @@ def standing_of(puts: DataFrame, places: DataFrame, doubts: Doubts) -> DataFrame
 
 def bound_of(standing: DataFrame, puts: DataFrame) -> DataFrame:
     """Return `PAIR` of the bound counters of batches that are among `standing`."""
+    if is_never_any(standing):
+        return standing.select(*PRODUCER, F.col("first").alias("counter"))
     where = [*PRODUCER, "bucket"]
     batches = counters_of_puts(_batches(puts).withColumn("end", F.col("last_counter")))
     near = only(batches, counters_of_places(standing), where)
@@ -54,6 +57,9 @@ def bound_of(standing: DataFrame, puts: DataFrame) -> DataFrame:
 
 def apart_of(bound: DataFrame, standing: DataFrame, puts: DataFrame) -> DataFrame:
     """Return the pairs with places of both (`id`, `other_id`), and no two that are neighbours."""
+    if is_never_any(bound):
+        nothing = F.lit(None).cast("bigint")
+        return bound.select(*PAIR, nothing.alias("id"), nothing.alias("other_id"))
     placed = intervals.exploded(
         counters_of_places(only(standing, bound, PRODUCER)), "counter"
     ).select(*PAIR, (F.col("counter") - F.col("shift")).alias("id"))

@@ -26,6 +26,8 @@ LIFE: Final = (*HOME, "begun_ns", "until_ns", "start_id", "passed", "drained_ns"
 
 def missing_of(watches: DataFrame, places: DataFrame, deliveries: DataFrame) -> DataFrame:
     """Return `missing`: the columns of a life, bucket, id."""
+    if is_never_any(watches):
+        return watches.select(*LIFE, "bucket", F.lit(None).cast("bigint").alias("id"))
     known = intervals.merged(
         only(places, watches, TOPIC_BUCKET).select(*TOPIC_BUCKET, "first", "last"), TOPIC
     )

