@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from cluster import tables
 from cluster.replica import Replica
 
@@ -49,7 +49,12 @@ def checkpoints_leave_the_wal_unsynced(patches: Patches) -> None:
     )
 
 
-@bug("6: an error of the disk is the end", {"durable", "ended", "hard_state"})
+# What is lost is only what was committed between two syncs of one checkpoint.
+@bug(
+    "6: an error of the disk is the end",
+    {"durable", "ended", "hard_state"},
+    seeds_max=SEEDS_RARE_MAX,
+)
 def failed_checkpoints_sync_again(patches: Patches) -> None:
     """Sync the WAL once more when that has failed."""
 
@@ -84,7 +89,12 @@ def copies_have_no_read_transaction(patches: Patches) -> None:
     patches.attribute(tables, "copy_used", copy_used)
 
 
-@bug("24: a copy is installed when no job has the database open", {"ended", "digest", "durable"})
+# A job has to begin between the end of a download and the next append of the leader.
+@bug(
+    "24: a copy is installed when no job has the database open",
+    {"ended", "digest", "durable"},
+    seeds_max=SEEDS_RARE_MAX,
+)
 def installs_do_not_wait_for_the_worker(patches: Patches) -> None:
     """Put the copy in the database's place while a checkpoint or a copy is under way."""
 

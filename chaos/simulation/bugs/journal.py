@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 from unittest import mock
 
-from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from chaos.simulation.disk import SimDisk
 from chaos.simulation.stored import StoredFiles
 from cluster import segments
@@ -157,7 +157,11 @@ def sync_without_the_disk(patches: Patches) -> None:
     patches.attribute(Journal, "sync", sync)
 
 
-@bug("6: an error of the disk is the end", {"durable", "ended", "hard_state", "lost", "prefix"})
+@bug(
+    "6: an error of the disk is the end",
+    {"durable", "ended", "hard_state", "lost", "prefix"},
+    seeds_max=SEEDS_RARE_MAX,
+)
 def what_a_failed_fsync_lost_is_read(patches: Patches) -> None:
     """Take for durable what the kernel's cache has of bytes that a failed fsync has dropped."""
     patches.attribute(SimDisk, "forget_cached", lambda disk, fd: None)
