@@ -25,15 +25,13 @@ SMALL: Final = (
     Left(terms=2, copies=1),
     Left(terms=1, writes=1, copies=1, compactions=1),
 )
-# Some minutes each on a quiet machine.
+# Up to 91,000 states and half a minute of processor time each.
 LARGE: Final = (
-    Left(terms=3, writes=1, wipes=1),
-    Left(terms=3, writes=1, crashes=1),
-    Left(terms=2, writes=1, reads=1, crashes=1),
-    Left(terms=2, reads=2),
+    Left(terms=3, writes=1),
+    Left(terms=3, wipes=1),
     Left(terms=2, writes=1, wipes=2),
-    Left(terms=3, wipes=1, copies=1, compactions=1),
-    Left(terms=3, twins=1),
+    Left(terms=2, writes=1, reads=1),
+    Left(terms=2, reads=1, crashes=1),
 )
 
 
@@ -150,7 +148,7 @@ def test_a_bound_of_states_ends_the_search_and_is_told() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # hundreds of thousands of states
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("left", LARGE, ids=str)
 def test_nothing_breaks_by_the_rules_within_large_bounds(left: Left) -> None:
     found = explore(Model(), founded(left))
