@@ -65,6 +65,9 @@ class Books:
             "subscriptions": (store._topics.subscriptions_count, subscriptions),
             "names of topics": (store._topics._names, sorted(store._topics.active)),
         }
+        for topic in store._topics.active.values():
+            least = min(each.cursor for each in topic.subscribers.values())
+            pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, least
         for name, window in replica._transport._in_flight.items():
             total = sum(size for _, size in window)
             pairs[f"bytes in flight to {name}"] = replica._transport._in_flight_bytes[name], total
