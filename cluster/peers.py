@@ -234,7 +234,7 @@ class PeerPort:
         self._troubles: dict[str, str] = {}
         self._members = frozenset(members) - {name}
         now = clock()
-        self._dials = [Dial(peer, members[peer], now) for peer in self._members if peer > name]
+        self._dials = [Dial(peer, members[peer], now) for peer in sorted(members) if peer > name]
         self._connections: dict[int, Connection] = {}
         self._live: dict[str, Connection] = {}
         self._events: list[Event] = []

@@ -20,6 +20,7 @@ from operator import attrgetter
 from typing import Any, Final, Protocol, get_args
 
 from cluster import handshake
+from cluster.client_port import UNREAD_BYTES_SERVED, Replies
 from cluster.handshake import unfit
 from cluster.levels import BUILD_0_1
 from cluster.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, REFUSED_ATTEMPTS, Reason
@@ -120,6 +121,18 @@ class Port:
 
     def begin_turn(self, now: float) -> None:
         """Nothing to do: what has come is in the inbox."""
+
+    def receive_requests(self) -> list[tuple[bytes, list[bytes]]]:
+        """Nothing: the world hands clients' requests to the node itself."""
+        return []
+
+    def send_replies(self, replies: Replies) -> Replies:
+        """Return what is left for the world to carry: all of them."""
+        return replies
+
+    def room_bytes(self, route: bytes) -> int:
+        """Return how many bytes of replies may still be made for a client: ways have no buffers."""
+        return UNREAD_BYTES_SERVED
 
     def deadline(self) -> float:
         """Return when a turn is due besides, on the node's clock: never."""

@@ -217,7 +217,7 @@ class SimNode:
             self._on_event,
             self.clock(),
             self.stopwatch,
-            lambda _: self._room_bytes(),
+            lambda route: min(self._room_bytes(), self._port.room_bytes(route)),
         )
         self._upkeep = Upkeep(
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event
@@ -400,14 +400,15 @@ class SimNode:
     def _turn(self) -> None:
         replica, world = self.replica, self.world
         assert replica is not None
-        requests: list[tuple[bytes, list[bytes]]] = []
-        if replica.intake.wants_clients:
-            requests, self._requests = self._requests, []
         self._elapsed_s = self._turn_s
         self._worker.deliver()
         now = self.clock()
         self._port.begin_turn(now)
-        for route, frames in replica.turn(now, requests):
+        requests: list[tuple[bytes, list[bytes]]] = []
+        if replica.intake.wants_clients:  # otherwise they wait where they are
+            requests, self._requests = self._requests, []
+            requests += self._port.receive_requests()
+        for route, frames in self._port.send_replies(replica.turn(now, requests)):
             world.reply(self.name, route, frames, self.departure())
         replica.finish_turn()
         self._upkeep.tick(now)

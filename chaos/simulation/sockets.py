@@ -31,6 +31,7 @@ class Sockets:
         self._number = 0
         self._off: set[str] = set()
         world.observers.append(self._observe)
+        world.lost_ways.append(self._broke)
 
     @property
     def now(self) -> float:
@@ -61,7 +62,7 @@ class Sockets:
         """Close the caller's connection to the node, if there is one."""
         route = self._routes.pop((caller.name, node), None)
         if route is not None:
-            del self._world.clients[route]
+            self._world.close_way(route)
 
     def _connect(self, caller: Caller, node: str) -> str:
         self._number += 1
@@ -79,6 +80,11 @@ class Sockets:
             self._off.discard(fields["node"])
         elif kind == "ended":
             self._node_ended(fields["node"], fields["how"])
+
+    def _broke(self, route: str) -> None:
+        for (name, node), known in list(self._routes.items()):
+            if known == route:
+                self._callers[name].lost(node)
 
     def _node_ended(self, node: str, how: str) -> None:
         if how == OFF:

@@ -19,7 +19,7 @@ import random
 import socket as real
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, Protocol
 from unittest.mock import patch
@@ -33,13 +33,16 @@ from chaos.simulation.network import (
     member_of,
     numbers_of,
 )
-from cluster import links, peers
+from cluster import client_port, links, peers
+from cluster.client_port import ClientPort, PortLimits, Replies
 from cluster.links import Address, Reason
 from cluster.membership import Roll
 from cluster.messages import Hello, Message
 from cluster.peers import BULK, Disconnected, Event, PeerPort, Peers
+from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
-PORT: Final = 1  # where every process listens on its machine
+PORT: Final = 1  # where every process listens on its machine, for its peers
+CLIENTS_PORT: Final = 2  # and for clients
 SEND_BYTES: Final = 256 * 1024  # that a connection holds: on its way, or not yet received
 WHOLE_SHARE: Final = 0.7  # of the calls take all there is; the others a first part
 CUT_LOOK_S: Final = 0.2  # how soon it shows that a cut has healed: a retransmission
@@ -48,6 +51,21 @@ RESET_SHARE: Final = 0.3  # of the ends of a process throw away what is on its w
 STRANGERS_S: Final = 4.0  # mean time between two connections of nobody that we know
 STRANGER_BYTES: Final = 64
 ACCEPTS_FAIL: Final = 0.02  # of the accepts find no descriptor left
+
+
+REQUESTS_PER_TURN_MAX: Final = 256
+LIMITS: Final = PortLimits(
+    connections_max=64,
+    requests_max=64,
+    unfinished_bytes_max=2 * MESSAGE_BYTES_MAX,
+    unread_bytes_max=8 * 1024 * 1024,
+)  # small, so that they are met: two large messages at a time
+
+Tap = Callable[[str, str, list[bytes]], None]
+
+
+def _unheard(*_: object, **__: object) -> None:
+    """Hear nothing."""
 
 
 class Machine(Protocol):
@@ -78,6 +96,8 @@ class Wire(SimNet):
         super().__init__(world, (), weather, takeover_s)
         self.world, self.members = world, names
         self.machine_of, self.active = machine_of, active
+        self.asked: Tap = _unheard  # hear (machine, way, frames) of each request, and each reply
+        self.answered: Tap = _unheard
         self.sides: dict[str, WirePort] = {}
         self.sockets: dict[int, SimSocket] = {}
         self.ends_s: dict[Link, float] = {}  # (machine, member) -> when it noticed an end last
@@ -95,6 +115,11 @@ class Wire(SimNet):
         """Return the socket on which a machine's process listens, None if none does."""
         side = self.sides.get(machine)
         return None if side is None else side.listener
+
+    def clients_listener_of(self, machine: str) -> SimSocket | None:
+        """Return the socket on which a machine's process waits for clients, None if none does."""
+        side = self.sides.get(machine)
+        return None if side is None else side.clients_listener
 
     def machines_of(self, member: str) -> list[str]:
         """Return where a member's name leads to, in any order: its machine, and its double's."""
@@ -199,11 +224,13 @@ class WirePort:
     def __init__(self, wire: Wire, name: str, hello: Hello, wake: Callable[[], None]) -> None:
         self.silent = False  # paused: its system goes on to take what comes
         self.listener: SimSocket | None = None
+        self.clients_listener: SimSocket | None = None
         self.wake, self.roll = wake, Roll()
         self._wire, self._name, self._hello = wire, name, hello
         self._wishes: dict[int, tuple[bool, bool]] = {}
         self._order = wire.world.stream(f"poll {name}")
         self.port: PeerPort
+        self.clients: ClientPort
 
     def open(self, clock: Callable[[], float], takeover_s: float, rng: random.Random) -> None:
         """Listen and begin to dial."""
@@ -218,6 +245,9 @@ class WirePort:
             watch=self._watch,
             random=rng,
             takeover_ms=int(takeover_s * 1000),
+        )
+        self.clients = ClientPort(
+            (self._name, CLIENTS_PORT), LIMITS, clock, watch=self._watch, report=_unheard
         )
 
     def update_roll(self, roll: Roll) -> None:
@@ -258,8 +288,10 @@ class WirePort:
         ready = [each for each in ready if each[1] or each[2]]
         self._order.shuffle(ready)
         for fd, readable, writable in ready:
-            self.port.on_ready(fd, readable, writable)
+            port = self.clients if fd in self.clients else self.port
+            port.on_ready(fd, readable, writable)
         self.port.tick(now)
+        self.clients.tick(now)
         self._note_who_was_heard(now)
 
     def _note_who_was_heard(self, now: float) -> None:
@@ -269,8 +301,34 @@ class WirePort:
                 key = (self._name, said.node, said.incarnation)
                 self._wire.arrivals[key] = self._wire.world.now
 
+    def receive_requests(self) -> list[tuple[bytes, list[bytes]]]:
+        """Return what clients ask, and tell those who listen in."""
+        requests = self.clients.receive(REQUESTS_PER_TURN_MAX)
+        for route, frames in requests:
+            self._wire.asked(self._name, self._way(route), frames)
+        return requests
+
+    def send_replies(self, replies: Replies) -> Replies:
+        """Send all replies, and tell those who listen in; none are left for others to carry."""
+        for route, frames in replies:
+            if route in self.clients._routes:
+                self._wire.answered(self._name, self._way(route), frames)
+        self.clients.send(replies)
+        return []
+
+    def _way(self, route: bytes) -> str:
+        other = self._wire.sockets[self.clients._routes[route].fd].other
+        assert other is not None, route
+        return other.way
+
+    def room_bytes(self, route: bytes) -> int:
+        """Return how many bytes of replies may still be made for a client."""
+        return self.clients.room_bytes(route)
+
     def deadline(self) -> float:
         """Return when a turn is due, on the node's clock: at once if a descriptor is ready."""
+        if self.clients.has_more:
+            return float("-inf")
         if any(self._ready(fd) != (False, False) for fd in self._wishes):
             return float("-inf")
         return self.port.next_deadline()
@@ -371,13 +429,16 @@ class SimSocket:
     """One end of a connection, or what listens; as much of `socket.socket` as peers.py uses.
 
     `remote`: the machine at the other end, "" as long as there is none. `said`: what a process has
-    sent here and the other one not received, urgent messages and bulk apart.
+    sent here and the other one not received, urgent messages and bulk apart. `way`: which of a
+    client's this is (ways.py), which is called by `on_change` when something has come or gone.
     """
 
     def __init__(self, wire: Wire, machine: str, fd: int) -> None:
         self.machine, self.remote, self.fd = machine, "", fd
         self.has_failed = False
         self.other: SimSocket | None = None
+        self.way = ""
+        self.on_change: Callable[[], None] | None = None
         self.said: tuple[deque[Message], deque[Message]] = (deque(), deque())
         self._wire = wire
         self._backlog: deque[SimSocket] | None = None  # of one that listens
@@ -424,7 +485,7 @@ class SimSocket:
         """Begin to connect; a look-up has put the machine into the address."""
         self._is_connecting, self.remote = True, address[0]
         wire, leaves_s = self._wire, self._leaves_s()
-        wire.world.at(leaves_s + 2 * self._delay_s(), self._connect)
+        wire.world.at(leaves_s + 2 * self.delay_s(), self._connect)
         return errno.EINPROGRESS
 
     def accept(self) -> tuple[SimSocket, Address]:
@@ -452,6 +513,11 @@ class SimSocket:
         if self.other is not None:
             self.other._tell()  # there is room again
         return size
+
+    def recv(self, size: int) -> bytes:
+        """Take some of what has arrived; b"" at the end."""
+        buffer = bytearray(size)
+        return bytes(buffer[: self.recv_into(memoryview(buffer))])
 
     def sendmsg(self, parts: list[bytes | memoryview]) -> int:
         """Let some bytes leave."""
@@ -517,6 +583,21 @@ class SimSocket:
         self._break(errno.ECONNRESET)
         self._break_other()
 
+    def take(self, data: bytes | bytearray) -> int:
+        """Send as much as there is room for, once connected; return how much."""
+        size = max(0, min(len(data), self._room_bytes()))
+        if size:
+            self._post(bytes(data[:size]), self._wire.world.now)
+        return size
+
+    def drain(self) -> bytes:
+        """Take all that has arrived."""
+        data = bytes(self._received)
+        self._received.clear()
+        if self.other is not None:
+            self.other._tell()
+        return data
+
     def end_with_process(self, noticed: bool, resets: bool, ended_s: float) -> None:
         """End with the process that had it; not `noticed`: the machine says nothing any more."""
         self._is_closed = True
@@ -535,7 +616,7 @@ class SimSocket:
         wire = self._wire
         if self._is_closed or not self._is_connecting:
             return
-        if self._is_cut() or wire.is_unplugged(self.remote):
+        if self.is_cut() or wire.is_unplugged(self.remote):
             wire.world.at(wire.world.now + CUT_LOOK_S, self._connect)  # another SYN
             return
         listener = wire.listener_of(self.remote)
@@ -550,7 +631,7 @@ class SimSocket:
         """Let bytes, or the end, be on their way to the other side, behind all others."""
         other = self.other
         assert other is not None
-        arrives_s = leaves_s + self._delay_s()
+        arrives_s = leaves_s + self.delay_s()
         if self._wire.weather.loss and self._rng.random() < self._wire.weather.loss:
             arrives_s += self._rng.uniform(*LOST_S)
         if other._coming:
@@ -596,7 +677,8 @@ class SimSocket:
             return now + CUT_LOOK_S
         return max(now, wire.clogged.get(link, now))
 
-    def _is_cut(self) -> bool:
+    def is_cut(self) -> bool:
+        """Return whether nothing passes in one direction or the other."""
         both: tuple[Link, Link] = ((self.machine, self.remote), (self.remote, self.machine))
         return any(link in self._wire.cut for link in both)
 
@@ -613,7 +695,7 @@ class SimSocket:
         """Break the other side a little later; what is on its way there is lost."""
         other, wire = self.other, self._wire
         if other is not None:
-            wire.world.at(wire.world.now + self._delay_s(), partial(other._break, failure))
+            wire.world.at(wire.world.now + self.delay_s(), partial(other._break, failure))
 
     def _forget(self) -> None:
         """Let go of what is of no use any more; the other side may still send to here."""
@@ -623,9 +705,16 @@ class SimSocket:
                 self._wire.sockets.pop(end.fd, None)
 
     def _tell(self) -> None:
+        if self.on_change is not None:
+            self._wire.world.at(self._wire.world.now, self._change)
+            return
         side = self._wire.sides.get(self.machine)
         if side is not None and not self._is_closed:
             side.changed(self.fd)
+
+    def _change(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def _raise_failure(self) -> None:
         if self.has_failed:
@@ -647,7 +736,8 @@ class SimSocket:
     def _leaves_s(self) -> float:
         return self._wire.machine_of(self.machine).departure()
 
-    def _delay_s(self) -> float:
+    def delay_s(self) -> float:
+        """Return how long something takes to the other end now."""
         weather = self._wire.weather
         return (weather.delay_ms + weather.jitter_ms * self._rng.random()) / 1000
 
@@ -660,6 +750,8 @@ class _Sockets:
     IPPROTO_TCP, SOL_SOCKET = real.IPPROTO_TCP, real.SOL_SOCKET
     TCP_NODELAY, TCP_USER_TIMEOUT = real.TCP_NODELAY, real.TCP_USER_TIMEOUT
     SO_KEEPALIVE, SO_ERROR = real.SO_KEEPALIVE, real.SO_ERROR
+    TCP_KEEPIDLE, TCP_KEEPINTVL = real.TCP_KEEPIDLE, real.TCP_KEEPINTVL
+    TCP_KEEPCNT = real.TCP_KEEPCNT
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -667,11 +759,15 @@ class _Sockets:
     def socket(self, family: int, kind: int, protocol: int) -> SimSocket:
         return self._wire.new_socket(self._wire.active())
 
-    def create_server(self, address: Address, family: int) -> SimSocket:
-        machine, _ = address
+    def create_server(self, address: Address, **options: object) -> SimSocket:
+        machine, port = address
         listener = self._wire.new_socket(machine)
         listener.listen()
-        self._wire.sides[machine].listener = listener
+        side = self._wire.sides[machine]
+        if port == PORT:
+            side.listener = listener
+        else:
+            side.clients_listener = listener
         return listener
 
     def getaddrinfo(self, host: str, port: int, type: int = 0, flags: int = 0) -> list[Any]:
@@ -683,9 +779,8 @@ class _Sockets:
 
 @contextmanager
 def wired(wire: Wire) -> Iterator[None]:
-    """Let the product's connections between nodes be of this wire."""
-    with (
-        patch.object(peers, "socket", _Sockets(wire)),
-        patch.object(links, "socket", _Sockets(wire)),
-    ):
+    """Let the product's connections between nodes, and to clients, be of this wire."""
+    with ExitStack() as stack:
+        for module in (peers, links, client_port):
+            stack.enter_context(patch.object(module, "socket", _Sockets(wire)))
         yield

@@ -27,6 +27,7 @@ from chaos.simulation.network import SimNet, Weather, double_of, member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.plan import Action, Plan
 from chaos.simulation.stored import StoredFiles
+from chaos.simulation.ways import Ways
 from chaos.simulation.wire import Wire, wired
 from cluster.client_port import UNREAD_BYTES_SERVED
 
@@ -104,6 +105,8 @@ class World:
         self._home = tempfile.TemporaryDirectory(dir=memory_directory())
         self.directory = Path(self._home.name)
         weather = Weather(self.knob("delay_ms"), self.knob("jitter_ms"))
+        self.lost_ways: list[Callable[[str], None]] = []  # hear of clients' sockets that broke
+        self.ways: Ways | None = None
         self.net = self._make_net(weather)
         self.nodes = {name: SimNode(self, name, self.directory / name) for name in plan.members}
         self.doubles: dict[str, SimNode] = {}  # by their machines' names
@@ -121,7 +124,14 @@ class World:
         names, takeover_s = self.plan.members, self.knob("takeover_s")
         if not self.knob("wire"):
             return SimNet(self, names, weather, takeover_s)
-        return Wire(self, names, weather, takeover_s, self.machine, lambda: self._active().name)
+        wire = Wire(self, names, weather, takeover_s, self.machine, lambda: self._active().name)
+        wire.asked, wire.answered = self._hear_requests, self._hear_replies
+        self.ways = Ways(wire, self._replied, self._lost)
+        return wire
+
+    def _lost(self, route: str) -> None:
+        for hear in self.lost_ways:
+            hear(route)
 
     def _active(self) -> SimNode:
         assert self.active is not None
@@ -218,6 +228,9 @@ class World:
         `route` names the client's socket, "<client>" or "<client>/<number of its socket>"; links
         between clients and nodes are cut and clogged by "<client>".
         """
+        if self.ways is not None:
+            self.ways.request(route, node, frames)
+            return
         target = self.nodes[node]
         source = route.partition("/")[0]
 
@@ -242,6 +255,26 @@ class World:
                 take(node, frames)
 
         self.net.carry(node, name.partition("/")[0], leaves_s, arrive)
+
+    def close_way(self, route: str) -> None:
+        """Close a client's socket."""
+        del self.clients[route]
+        if self.ways is not None:
+            self.ways.close(route)
+
+    def _replied(self, route: str, node: str, frames: list[bytes]) -> None:
+        take = self.clients.get(route)
+        if take is not None:
+            self.note(node, route, frames[0])
+            take(node, frames)
+
+    def _hear_requests(self, machine: str, route: str, frames: list[bytes]) -> None:
+        for tap in self.request_taps:
+            tap(self.machine(machine), route, frames)
+
+    def _hear_replies(self, machine: str, route: str, frames: list[bytes]) -> None:
+        for tap in self.reply_taps:
+            tap(machine, route, frames)
 
     # --- second processes of a name -----------------------------------------------------------
 

@@ -193,14 +193,40 @@ def test_a_run_in_bytes_is_the_same_twice_and_uses_the_products_connections() ->
         assert isinstance(world.net, Wire)
         assert all(isinstance(side.port, PeerPort) for side in world.net.sides.values())
         assert any(side.port._live for side in world.net.sides.values())
+        assert world.ways is not None
     first, second = run(plan), run(plan)
     assert not first.failures
     assert first.hash == second.hash
 
 
-@pytest.mark.parametrize("name", ["urgent-frames-cut-in", "cut-frames-begin-again"])
+@pytest.mark.parametrize("name", ["cut-frames-begin-again", "a-rest-of-a-frame-is-thrown-away"])
 def test_a_bug_in_frames_is_seen_as_torn(name: str) -> None:
     plan = Recipe("safety").plan(4)
     plan = replace(plan, knobs={**plan.knobs, "wire": 1})
     assert "torn" in run(plan, name).checks
     assert BUGS[name].caught_by == {"torn"}
+
+
+def test_clients_speak_zmtp_with_the_products_port_and_get_their_replies() -> None:
+    plan = replace(Recipe().plan(3), duration_s=8.0)
+    plan = replace(plan, knobs={**plan.knobs, "wire": 1})
+    with World(plan) as world:
+        asked: list[tuple[str, str]] = []
+        answered: list[tuple[str, str]] = []
+        came: list[str] = []
+        world.request_taps.append(lambda node, way, frames: asked.append((node.name, way)))
+        world.reply_taps.append(lambda node, way, frames: answered.append((node, way)))
+        world.run_until(2.0)
+        way = "client-9/1.1"
+        world.clients[way] = lambda node, frames: came.append(bytes(frames[0]).decode())
+        status = b'{"type": "STATUS", "request_id": "r1", "version": 1, "body": {}}'
+        world.request(way, "a", [status])
+        world.run_until(4.0)
+        assert asked == answered == [("a", way)]
+        assert len(came) == 1
+        assert '"r1"' in came[0]
+        lost: list[str] = []
+        world.lost_ways.append(lost.append)
+        world.kill("a")
+        world.run_until(5.0)
+        assert lost == [way], "the client hears that its connection broke"

@@ -1,4 +1,4 @@
-"""Bugs in the connections between nodes: frames, buffers, silence, dials (docs/decisions/0002).
+"""Bugs in connections, between nodes and to clients: frames, buffers, silence, dials, replies.
 
 What must not live here: what finds them. They show in the seeds whose nodes talk in bytes.
 """
@@ -9,9 +9,11 @@ from itertools import islice
 from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
+from cluster.client_port import ClientPort, Replies
 from cluster.frames import FrameReader
 from cluster.links import GATHER_FRAMES_MAX, Connection, Dial
 from cluster.peers import PeerPort
+from cluster.zmtp import Receiver
 
 _end: Final = PeerPort._end
 _feed: Final = FrameReader.feed
@@ -95,3 +97,33 @@ def a_dial_that_failed_is_the_last(patches: Patches) -> None:
             dial.due_at = float("inf")
 
     patches.attribute(Dial, "schedule", give_up)
+
+
+@bug("a reply goes the way that its request came", {"answered", "unexpected"})
+def replies_go_another_way(patches: Patches) -> None:
+    """Send a reply to the client before, one time in sixteen, when both wait for one."""
+    send = ClientPort.send
+    sent = iter(range(1 << 62))
+
+    def misdirect(port: ClientPort, replies: Replies) -> None:
+        given = []
+        for route, frames in replies:
+            others = [r for r, client in port._routes.items() if client.requests and r != route]
+            is_due = others and next(sent) % 16 == 0
+            given.append((others[0] if is_due else route, frames))
+        send(port, given)
+
+    patches.attribute(ClientPort, "send", misdirect)
+
+
+@bug("a request that comes in pieces is one request", {"progress"}, mode="live")
+def pieces_of_a_request_are_dropped(patches: Patches) -> None:
+    """Forget the first piece of a message when the second one comes."""
+    feed = Receiver.feed
+
+    def forget(receiver: Receiver, data: bytes) -> None:
+        if receiver._held and receiver.is_ready:
+            receiver._held = bytearray(len(receiver._held))
+        feed(receiver, data)
+
+    patches.attribute(Receiver, "feed", forget)
