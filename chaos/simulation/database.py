@@ -40,14 +40,16 @@ _verify: Final = snapshots.Download.verify
 
 
 @contextmanager
-def seated(active: Active, find: Find) -> Iterator[None]:
+def seated(active: Active, find: Find, salt: int = 1) -> Iterator[None]:
     """Have real files on simulated disks: `find(directory)` says whose a directory's are.
 
-    `active`: whose code runs. Pauses between the steps of a copy are the world's.
+    `active`: whose code runs. `salt`: what SQLite's random numbers begin with. Pauses between the
+    steps of a copy are the world's.
     """
     assert "free_bytes" not in vars(DISK), "one world at a time"
     seats = _Seats(active, find)
     with (
+        _salted(salt),
         patch.object(sqlite3, "connect", vfs.connect),
         patch.object(vfs.LAYER, "find", seats.owner),
         patch.object(vfs.LAYER, "current", seats.current),
@@ -67,6 +69,15 @@ def seated(active: Active, find: Find) -> Iterator[None]:
         patch.object(snapshots.Download, "verify", lambda copy: _verify(copy, seats.pause)),
     ):
         yield
+
+
+@contextmanager
+def _salted(salt: int) -> Iterator[None]:
+    vfs.LAYER.seed(salt)
+    try:
+        yield
+    finally:
+        vfs.LAYER.seed(0)
 
 
 class _Seats:

@@ -25,6 +25,7 @@ SHM_SHARED_LOCK: Final = 2 | 4  # SQLITE_SHM_LOCK | SQLITE_SHM_SHARED
 MAIN_DB: Final = 0x100  # SQLITE_OPEN_MAIN_DB
 READ_ONLY: Final = 0x1  # SQLITE_OPEN_READONLY
 OK: Final = 0
+PRNG_SEED: Final = 28  # SQLITE_TESTCTRL_PRNG_SEED
 IOERR_WRITE: Final = 10 | 3 << 8
 IOERR_FSYNC: Final = 10 | 4 << 8
 IOERR_TRUNCATE: Final = 10 | 6 << 8
@@ -124,6 +125,7 @@ class _Layer:
         self._files: dict[int, tuple[str, Watcher, int, bool, bool]] = {}
         self._tables: dict[tuple[int, bool, bool], _Methods] = {}
         library = _library()
+        self._test_control = library.sqlite3_test_control
         under = library.sqlite3_vfs_find(UNDER.encode())
         self._under = ctypes.cast(under, c_void_p)
         vfs = under.contents
@@ -202,6 +204,16 @@ class _Layer:
             if read_aloud:
                 table.xShmLock = ctypes.cast(locks, c_void_p).value
         return table
+
+    def seed(self, number: int) -> None:
+        """Let SQLite draw its salts from here on; 0: from the system again.
+
+        What a power loss leaves of a WAL depends on which of its bytes are those of the one before:
+        salts that no seed decides make one run in some hundreds another one.
+        """
+        assert 0 <= number < 1 << 31, number
+        code = self._test_control(PRNG_SEED, c_int(number), c_void_p(None))
+        assert code == OK, code
 
     def listen(self, watcher: Watcher) -> None:
         """Ask the watcher anew, for all of its open files, whose writes are to be told."""

@@ -139,7 +139,8 @@ class World:
 
     def __enter__(self) -> Self:
         self._seats.enter_context(limited(self.plan.knobs))
-        self._seats.enter_context(seated(lambda: self.active, self._files_in))
+        salt = self.stream("database").getrandbits(30) + 1
+        self._seats.enter_context(seated(lambda: self.active, self._files_in, salt))
         if isinstance(self.net, Wire):
             self._seats.enter_context(wired(self.net))
         return self

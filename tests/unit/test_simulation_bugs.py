@@ -10,7 +10,10 @@ from types import ModuleType
 
 import pytest
 
+import chaos.simulation.disk
+import chaos.simulation.stored
 import cluster.broker
+import cluster.client_port
 import cluster.files
 import cluster.frames
 import cluster.frontend
@@ -31,6 +34,7 @@ import cluster.tables
 import cluster.topics
 import cluster.transport
 import cluster.upkeep
+import cluster.zmtp
 import flotilla_client.operations
 import flotilla_client.protocol
 import flotilla_client.retry
@@ -45,7 +49,10 @@ BUGS_MIN = 28
 SEEN_MIN = 25
 HUNT = Path(__file__).parents[1] / "simulation/planted.jsonl"
 MODULES: tuple[ModuleType, ...] = (
+    chaos.simulation.disk,  # where the kernel's cache is what a bug is about
+    chaos.simulation.stored,
     cluster.broker,
+    cluster.client_port,
     cluster.files,
     cluster.frames,
     cluster.frontend,
@@ -66,6 +73,7 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.topics,
     cluster.transport,
     cluster.upkeep,
+    cluster.zmtp,
     flotilla_client.operations,
     flotilla_client.protocol,
     flotilla_client.retry,
