@@ -273,7 +273,6 @@ class Raft:
             if self._sending_term != self.term:
                 transport.forget(name)  # rule 15: nobody acknowledges what an earlier term sent
             if node in connected and transport.window_is_full(name):
-                transport.pause(name)
                 self._ask_behind_window(name)
         self._sending_term = self.term
         self._core.send_appends()
@@ -284,18 +283,22 @@ class Raft:
 
         Where that was lost, or dropped by one that did not hear its leader yet, nothing would ever
         be acknowledged, and so nothing be said any more: the answer to this is a refusal, and
-        empties the window.
+        empties the window. It is emptied at once where the journal holds its end no more: then the
+        member is to be offered a copy, and has the core's next word.
         """
-        if self._now - self._asked_s.get(name, -NEVER_S) < self._timing.heartbeat_s:
-            return
-        self._asked_s[name] = self._now
         next_index = self.next_index(name)
         assert next_index is not None, name
         previous = next_index - 1
         term = self.journal.term_at(previous)
-        if term is not None:
-            heartbeat = AppendEntries(self.term, self.commit_index, previous, term, [])
-            self._transport.appends.append((name, heartbeat))
+        if term is None:
+            self._transport.forget(name)
+            return
+        self._transport.pause(name)
+        if self._now - self._asked_s.get(name, -NEVER_S) < self._timing.heartbeat_s:
+            return
+        self._asked_s[name] = self._now
+        heartbeat = AppendEntries(self.term, self.commit_index, previous, term, [])
+        self._transport.appends.append((name, heartbeat))
 
     # --- elections ----------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ class Life:
     answers_s: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     digests: dict[str, bytes] = field(default_factory=dict)
     led: list[int] = field(default_factory=list)
+    transferred_index: int | None = None  # the last entry when it was told to hand over
 
 
 class RaftRules:
@@ -119,6 +120,8 @@ class RaftRules:
             life.installed_index = max(life.installed_index, fields["index"])
         elif kind == "double_gone":
             self._lives.pop(fields["node"], None)
+        elif kind == "transferring":
+            self._life(fields["node"]).transferred_index = fields["index"]
 
     def _applied(self, index: int, term: int, operations: Sequence[Operation]) -> None:
         self._first_of_term.setdefault(term, index)
@@ -385,10 +388,13 @@ class RaftRules:
 
     def _timeout_now(self, node: SimNode, target: str, message: TimeoutNow) -> None:
         self._by_its_leader(node, message.term, "hands over")
+        life, last_index = self._life(node.name), self._mirror(node.name).last_index
+        if life.transferred_index is not None:
+            last_index = min(last_index, life.transferred_index)
         said = self._counted(node.name, message.term).get(target, 0)
-        if said < self._mirror(node.name).last_index:
+        if said < last_index:
             text = f"{node.name} hands term {message.term} over to {target}, which has {said}"
-            self._fail("handover", f"{text} of {self._mirror(node.name).last_index}")
+            self._fail("handover", f"{text} of {last_index}")
 
     # --- reads ------------------------------------------------------------------------------------
 

@@ -562,6 +562,8 @@ class World:
         """Have the leader hand over."""
         found = self._named("leader")
         if found is not None and found.replica is not None and found.replica.raft is not None:
+            # What is submitted from here on, its successor need not have.
+            self.emit("transferring", node=found.name, index=found.replica.journal.last_index)
             found.replica.raft.transfer_leadership()
             found.wake()
 

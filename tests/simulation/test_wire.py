@@ -11,6 +11,7 @@ import pytest
 from chaos.simulation.bugs import BUGS
 from chaos.simulation.campaign import Recipe
 from chaos.simulation.network import Weather
+from chaos.simulation.plan import Plan
 from chaos.simulation.run import run
 from chaos.simulation.wire import Wire, WirePeers, wired
 from chaos.simulation.world import World
@@ -185,9 +186,14 @@ def test_nothing_is_left_of_connections_that_ended(bench: Any) -> None:
     assert len(two.wire.sockets.keys() - strangers) <= 2 + 4, "two listeners, and one pair or two"
 
 
+def short_plan() -> Plan:
+    plan = Recipe().plan(3)
+    early = tuple(action for action in plan.schedule if action.at_s < 8.0)
+    return replace(plan, duration_s=8.0, schedule=early, knobs={**plan.knobs, "wire": 1})
+
+
 def test_a_run_in_bytes_is_the_same_twice_and_uses_the_products_connections() -> None:
-    plan = replace(Recipe().plan(3), duration_s=8.0)
-    plan = replace(plan, knobs={**plan.knobs, "wire": 1})
+    plan = short_plan()
     with World(plan) as world:
         world.run_until(5.0)
         assert isinstance(world.net, Wire)
@@ -208,8 +214,7 @@ def test_a_bug_in_frames_is_seen_as_torn(name: str) -> None:
 
 
 def test_clients_speak_zmtp_with_the_products_port_and_get_their_replies() -> None:
-    plan = replace(Recipe().plan(3), duration_s=8.0)
-    plan = replace(plan, knobs={**plan.knobs, "wire": 1})
+    plan = short_plan()
     with World(plan) as world:
         asked: list[tuple[str, str]] = []
         answered: list[tuple[str, str]] = []

@@ -66,6 +66,7 @@ class Node:
         self.replica: Any = SimpleNamespace(raft=self.raft, journal=journal, store=store)
         self.up, self.paused = True, False
         self.member = name
+        self.disk_faults: list[str] = []
         self.identity: Any = None
 
 
@@ -82,7 +83,7 @@ class Scene:
             reply_taps=[],
             nodes=self.nodes,
             doubles={},
-            net=SimpleNamespace(displaced=[], arrivals={}),
+            net=SimpleNamespace(displaced=[], torn=[], arrivals={}),
             knob={"takeover_s": 3.0}.__getitem__,
             machine=self.nodes.__getitem__,
             machines=lambda: list(self.nodes.values()),
@@ -477,7 +478,8 @@ def test_the_operator_empties_a_minority_and_the_next_only_after_readmission(
     assert emptied == ["a", "b"]
 
 
-@pytest.mark.parametrize("how", sorted(DAMAGES))
+# A bit of the store may lie where a start does not read: it is found by who comes to it.
+@pytest.mark.parametrize("how", sorted(DAMAGES - {"flip_store"}))
 def test_a_node_that_refuses_its_damaged_disk_is_rebuilt(world: World, how: str) -> None:
     operator = Operator(world)
     world.run_until(5.0)
