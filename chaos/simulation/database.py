@@ -46,7 +46,8 @@ def seated(active: Active, find: Find, salt: int = 1) -> Iterator[None]:
     `active`: whose code runs. `salt`: what SQLite's random numbers begin with. Pauses between the
     steps of a copy are the world's.
     """
-    assert "free_bytes" not in vars(DISK), "one world at a time"
+    occupant = getattr(DISK.free_bytes, "__self__", None)
+    assert not isinstance(occupant, _Seats), "one world at a time"
     seats = _Seats(active, find)
     with (
         _salted(salt),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,8 @@ def test_a_run_measures_the_gap_of_each_of_its_faults_from_its_history(stage: St
     with Recorder(stage.directory / "history", "publisher-1", "r") as recorder:
 
         def acknowledge(polls: int) -> None:
+            # Recorded times are real: a window has to be long beside a moment without a processor.
+            time.sleep(0.002)
             recorder.complete(recorder.invoke("put", "a"), "ok", first_id=polls)
 
         stage.clients.on_poll = acknowledge
