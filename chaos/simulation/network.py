@@ -250,9 +250,12 @@ class SimNet:
         return connection is not None and len(connection.open) == 2
 
     def closed_s(self, observer: str, name: str) -> float:
-        """Return when a connection of a node's with a member was closed last."""
-        pair = _pair(observer, self._end_of(observer, name))
-        return self._closed_s.get(pair, float("-inf"))
+        """Return when a connection of a node's with a member was closed last.
+
+        Whichever process of it that was: its double may be gone by now.
+        """
+        pairs = (_pair(observer, name), _pair(observer, double_of(name)))
+        return max(self._closed_s.get(pair, float("-inf")) for pair in pairs)
 
     def hello_of(self, observer: str, name: str) -> Hello | None:
         """Return what `observer` was told of `name` on their connection."""
