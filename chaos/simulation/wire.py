@@ -228,6 +228,7 @@ class WirePort:
         self.wake, self.roll = wake, Roll()
         self._wire, self._name, self._hello = wire, name, hello
         self._wishes: dict[int, tuple[bool, bool]] = {}
+        self._ways: dict[bytes, str] = {}  # of every route that has asked anything
         self._order = wire.world.stream(f"poll {name}")
         self.port: PeerPort
         self.clients: ClientPort
@@ -305,14 +306,18 @@ class WirePort:
         """Return what clients ask, and tell those who listen in."""
         requests = self.clients.receive(REQUESTS_PER_TURN_MAX)
         for route, frames in requests:
-            self._wire.asked(self._name, self._way(route), frames)
+            if route not in self._ways:
+                self._ways[route] = self._way(route)
+            self._wire.asked(self._name, self._ways[route], frames)
         return requests
 
     def send_replies(self, replies: Replies) -> Replies:
-        """Send all replies, and tell those who listen in; none are left for others to carry."""
+        """Send all replies, and tell those who listen in; none are left for others to carry.
+
+        They hear of those to a client that is gone as well: its request was answered.
+        """
         for route, frames in replies:
-            if route in self.clients._routes:
-                self._wire.answered(self._name, self._way(route), frames)
+            self._wire.answered(self._name, self._ways[route], frames)
         self.clients.send(replies)
         return []
 
