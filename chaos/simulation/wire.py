@@ -291,6 +291,11 @@ class WirePort:
         for fd, readable, writable in ready:
             port = self.clients if fd in self.clients else self.port
             port.on_ready(fd, readable, writable)
+        for client in self.clients._clients.values():  # whoever was accepted, before it is closed
+            if client.route not in self._ways:
+                other = self._wire.sockets[client.fd].other
+                assert other is not None, client.address
+                self._ways[client.route] = other.way
         self.port.tick(now)
         self.clients.tick(now)
         self._note_who_was_heard(now)
@@ -306,8 +311,6 @@ class WirePort:
         """Return what clients ask, and tell those who listen in."""
         requests = self.clients.receive(REQUESTS_PER_TURN_MAX)
         for route, frames in requests:
-            if route not in self._ways:
-                self._ways[route] = self._way(route)
             self._wire.asked(self._name, self._ways[route], frames)
         return requests
 
@@ -320,11 +323,6 @@ class WirePort:
             self._wire.answered(self._name, self._ways[route], frames)
         self.clients.send(replies)
         return []
-
-    def _way(self, route: bytes) -> str:
-        other = self._wire.sockets[self.clients._routes[route].fd].other
-        assert other is not None, route
-        return other.way
 
     def room_bytes(self, route: bytes) -> int:
         """Return how many bytes of replies may still be made for a client."""
