@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from cluster.client_port import ClientPort, Replies
 from cluster.frames import FrameReader
 from cluster.links import GATHER_FRAMES_MAX, Connection, Dial
@@ -64,7 +64,7 @@ def a_rest_of_a_frame_is_thrown_away(patches: Patches) -> None:
     patches.attribute(FrameReader, "feed", feed)
 
 
-@bug("what came before a connection's end is received", {"torn"})
+@bug("what came before a connection's end is received", {"torn"}, SEEDS_RARE_MAX)
 def messages_outlive_their_connection(patches: Patches) -> None:
     """Receive what an ended connection brought as if the next one had."""
     kept: dict[tuple[int, str], bytes] = {}
@@ -99,7 +99,7 @@ def a_dial_that_failed_is_the_last(patches: Patches) -> None:
     patches.attribute(Dial, "schedule", give_up)
 
 
-@bug("a reply goes the way that its request came", {"answered", "unexpected"})
+@bug("a reply goes the way that its request came", {"answered", "ended", "unexpected"})
 def replies_go_another_way(patches: Patches) -> None:
     """Send a reply to the client before, one time in sixteen, when both wait for one."""
     send = ClientPort.send
