@@ -215,6 +215,17 @@ def test_counters_are_contiguous_and_a_duplicate_gets_its_id(bench: Bench) -> No
     assert bench.get("s") == [b"a", b"b", b"c"]
 
 
+def test_what_was_taken_is_known_up_to_the_last_counter_and_not_beyond(bench: Bench) -> None:
+    bench.put(40, b"a", b"b")
+    assert [bench.store.has_taken("p", "t", counter) for counter in (40, 41, 42)] == [
+        True,
+        True,
+        False,
+    ]
+    assert not bench.store.has_taken("p", "another", 40)
+    assert not bench.store.has_taken("nobody", "t", 40)
+
+
 def test_a_put_without_subscriber_is_not_stored_but_counted(bench: Bench) -> None:
     assert bench.put(5, topic="u") == (
         "ok",
