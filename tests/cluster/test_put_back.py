@@ -15,8 +15,7 @@ import pytest
 from cluster.local import LocalCluster
 from flotilla_client import Client, ClusterRecovered, Unavailable
 from tests.conftest import ClusterFactory
-
-IMPATIENT_MS = 300
+from tests.unit.fake_node import impatient
 
 
 @pytest.fixture
@@ -30,9 +29,9 @@ def kept_open() -> Iterator[ExitStack]:
         yield stack
 
 
-def open_(cluster: LocalCluster, directory: Path, deadline_ms: int = 15_000) -> Client:
+def open_(cluster: LocalCluster, directory: Path) -> Client:
     [endpoint] = cluster.endpoints().values()
-    return Client(endpoint, state_dir=directory, deadline_ms=deadline_ms)
+    return Client(endpoint, state_dir=directory, deadline_ms=15_000)
 
 
 def texts(client: Client) -> list[str]:
@@ -63,10 +62,10 @@ def test_what_an_older_state_directory_still_had_to_send_is_stored_once(
 ) -> None:
     with open_(cluster, tmp_path / "reader") as reader:
         reader.subscribe("t")
-    with open_(cluster, tmp_path / "now", IMPATIENT_MS) as client:
+    with open_(cluster, tmp_path / "now") as client:
         client.put("t", "1")
         cluster.kill("n1", "STOP")
-        with pytest.raises(Unavailable):
+        with impatient(client), pytest.raises(Unavailable):
             client.put("t", "2")
     shutil.copytree(tmp_path / "now", tmp_path / "backup")
     cluster.kill("n1", "CONT")

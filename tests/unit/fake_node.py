@@ -16,6 +16,8 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,20 @@ def client_of(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Cli
     """Return a client of the node, with a state of its own, and DEADLINE_MS if not told."""
     state_dir = state_dir or node.new_directory()
     return Client(node.endpoint, state_dir=state_dir, **({"deadline_ms": DEADLINE_MS} | more))
+
+
+@contextmanager
+def impatient(client: Client, deadline_ms: int = IMPATIENT_MS) -> Iterator[None]:
+    """Give the client's calls a short deadline, for those that nobody answers.
+
+    What has to succeed keeps its deadline: a busy machine takes its time.
+    """
+    session = client._session
+    patient_ms, session.deadline_ms = session.deadline_ms, deadline_ms
+    try:
+        yield
+    finally:
+        session.deadline_ms = patient_ms
 
 
 def texts_of(client: Client, topic: str | None = None) -> list[bytes]:

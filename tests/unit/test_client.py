@@ -37,6 +37,7 @@ from tests.unit.fake_node import (
     FakeCluster,
     FakeNode,
     client_of,
+    impatient,
     nak,
     texts_of,
 )
@@ -228,8 +229,8 @@ def test_a_full_backlog_is_retried_until_there_is_room(node: FakeNode) -> None:
 
 def test_a_backlog_that_stays_full_is_said_and_definite(node: FakeNode) -> None:
     node.always(PUT, nak("backlog_full", limit=9))
-    with client_of(node, deadline_ms=IMPATIENT_MS) as client:
-        with pytest.raises(BacklogFull) as caught:
+    with client_of(node) as client:
+        with impatient(client), pytest.raises(BacklogFull) as caught:
             client.put("t", "x")
         assert caught.value.definite
         assert client.next_counter("t") == 1
@@ -281,13 +282,16 @@ def test_a_client_finds_the_leader_and_stays_there() -> None:
 
 
 def test_an_unanswered_put_stays_and_is_sent_before_the_next_one(node: FakeNode) -> None:
-    with client_of(node, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
-        with pytest.raises(Unavailable) as caught:
+        with impatient(client), pytest.raises(Unavailable) as caught:
             client.put("t", "first")
         assert not caught.value.definite
-        with pytest.raises(Unavailable, match="it stays in the outbox") as caught:
+        with (
+            impatient(client),
+            pytest.raises(Unavailable, match="it stays in the outbox") as caught,
+        ):
             client.put("t", "behind it")
         assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
         node.always(PUT, None)
@@ -296,12 +300,12 @@ def test_an_unanswered_put_stays_and_is_sent_before_the_next_one(node: FakeNode)
 
 
 def test_what_stays_is_bounded_by_the_outbox(node: FakeNode) -> None:
-    with client_of(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=12) as client:
+    with client_of(node, outbox_bytes_max=12) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
-        with pytest.raises(Unavailable):
+        with impatient(client), pytest.raises(Unavailable):
             client.put("t", "five5")
-        with pytest.raises(OutboxFull) as caught:
+        with impatient(client), pytest.raises(OutboxFull) as caught:
             client.put("t", "four")
         assert caught.value.definite
         node.always(PUT, None)
@@ -313,13 +317,14 @@ def test_what_stays_is_bounded_by_the_outbox(node: FakeNode) -> None:
 def test_put_many_keeps_all_in_order_also_what_was_not_tried(node: FakeNode, fault: Any) -> None:
     half = BATCH_BYTES_MAX // 2
     texts = [bytes([number]) * half for number in range(6)]
-    # Batches of 1 MB have to come through in time on a busy machine, too.
-    with client_of(node, deadline_ms=5 * IMPATIENT_MS) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         client.put("t", "known")
         node.script(PUT, "twice")
         node.always(PUT, fault)
-        with pytest.raises(Unavailable, match="4 stay in the outbox") as caught:
+        # The first batches of 1 MB have to come through in time on a busy machine, too.
+        impatience = impatient(client, 5 * IMPATIENT_MS)
+        with impatience, pytest.raises(Unavailable, match="4 stay in the outbox") as caught:
             client.put_many("t", texts)
         assert not caught.value.definite
         assert (caught.value.details["stored"], caught.value.details["kept"]) == (2, 4)
@@ -331,11 +336,11 @@ def test_put_many_keeps_all_in_order_also_what_was_not_tried(node: FakeNode, fau
 def test_a_refused_publication_of_the_outbox_takes_none_of_those_behind_it_along(
     node: FakeNode,
 ) -> None:
-    with client_of(node, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         for text in ("a", "too large for the node", "b"):
-            with pytest.raises(Unavailable):
+            with impatient(client), pytest.raises(Unavailable):
                 client.put("t", text)
         node.always(PUT, None)
         node.script(PUT, "twice", nak("too_large", limit=1))
@@ -454,10 +459,10 @@ def test_every_kind_of_bytes_is_a_publication(node: FakeNode, right: Any) -> Non
 
 
 def test_flush_sends_what_stayed(node: FakeNode) -> None:
-    with client_of(node, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
-        with pytest.raises(Unavailable):
+        with impatient(client), pytest.raises(Unavailable):
             client.put("t", "x")
         node.always(PUT, None)
         client.flush()

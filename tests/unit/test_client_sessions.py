@@ -32,7 +32,7 @@ from flotilla_client.protocol import (
     SUB,
     UNSUB,
 )
-from tests.unit.fake_node import IMPATIENT_MS, FakeNode, client_of, nak, texts_of
+from tests.unit.fake_node import FakeNode, client_of, impatient, nak, texts_of
 
 # --- sessions -----------------------------------------------------------------------------------
 
@@ -103,10 +103,10 @@ def test_an_older_process_with_the_same_state_is_fenced(node: FakeNode, tmp_path
 def test_an_unsub_whose_answer_was_lost_with_the_process_is_noticed_at_the_next_open(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         node.always(UNSUB, "silent")
-        with pytest.raises(Unavailable):
+        with impatient(client), pytest.raises(Unavailable):
             client.unsubscribe("t")
     with client_of(node, tmp_path) as client:
         assert client.topics() == []
@@ -115,10 +115,10 @@ def test_an_unsub_whose_answer_was_lost_with_the_process_is_noticed_at_the_next_
 
 
 def test_opening_sends_what_an_earlier_process_left(node: FakeNode, tmp_path: Path) -> None:
-    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
-        with pytest.raises(Unavailable):
+        with impatient(client), pytest.raises(Unavailable):
             client.put("t", "left")
     node.always(PUT, None)
     with client_of(node, tmp_path) as client:
@@ -129,14 +129,14 @@ def test_opening_sends_what_an_earlier_process_left(node: FakeNode, tmp_path: Pa
 def test_a_full_topic_in_the_outbox_does_not_keep_a_client_from_reading_it(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         client.put("t", "a")
         node.always(PUT, "deaf")
-        with pytest.raises(Unavailable):
+        with impatient(client), pytest.raises(Unavailable):
             client.put("t", "b")
     node.always(PUT, nak("backlog_full", limit=1))
-    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, tmp_path) as client:
         assert texts_of(client, "t") == [b"a"]
         node.always(PUT, None)
         client.put("t", "c")
@@ -146,11 +146,11 @@ def test_a_full_topic_in_the_outbox_does_not_keep_a_client_from_reading_it(
 def test_what_is_refused_for_good_in_the_outbox_keeps_no_later_process_from_working(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         for text in "ab":
-            with pytest.raises(Unavailable):
+            with impatient(client), pytest.raises(Unavailable):
                 client.put("u", text)
     node.always(PUT, nak("too_many", limit=10_000))
     with client_of(node, tmp_path) as client, pytest.raises(TooMany) as caught:

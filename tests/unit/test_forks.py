@@ -24,7 +24,7 @@ import pytest
 
 from flotilla_client import AsyncClient, Client, FlotillaError
 from flotilla_client.protocol import PUT, REQUEST_ID
-from tests.unit.fake_node import FakeNode, client_of, texts_of
+from tests.unit.fake_node import FakeNode, client_of, impatient, texts_of
 
 CHILD_S = 20  # no child needs as long; one that hangs is killed and fails its test
 CHILDREN = 4
@@ -208,11 +208,11 @@ def test_without_a_directory_each_child_is_a_client_of_its_own(node: FakeNode) -
 
 
 def test_what_a_parent_has_not_sent_its_child_does_not_send(node: FakeNode) -> None:
-    with client_of(node) as reader, Client(node.endpoint, deadline_ms=300) as client:
+    with client_of(node) as reader, Client(node.endpoint) as client:
         reader.subscribe("t")
         client.open()
         node.always(PUT, "deaf")
-        with pytest.raises(FlotillaError):
+        with impatient(client), pytest.raises(FlotillaError):
             client.put("t", "parent")
         out = client.producer("u", linger_ms=60_000)
         out.send("queued")

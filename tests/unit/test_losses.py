@@ -22,7 +22,14 @@ from flotilla_client import (
 from flotilla_client.losses import Losses, found
 from flotilla_client.protocol import EPOCHS_A_RECOVERY, GET, PUT, REQUEST_ID, SUB, TOPICS, pack
 from flotilla_client.state import State
-from tests.unit.fake_node import IMPATIENT_MS, FakeClient, FakeNode, client_of, nak, texts_of
+from tests.unit.fake_node import (
+    FakeClient,
+    FakeNode,
+    client_of,
+    impatient,
+    nak,
+    texts_of,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::flotilla_client.UnheardWarning")
 BATCH = pack([b"a", b"b"])
@@ -289,11 +296,11 @@ def test_a_directory_of_before_recoveries_were_stored_asks_for_no_trust_it_has_n
 def test_a_client_that_the_cluster_does_not_know_becomes_a_new_one_with_its_outbox(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with client_of(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with client_of(node, tmp_path) as client:
         client.subscribe("t")
         client.put("t", "a")
         node.always(PUT, "deaf")
-        with pytest.raises(Unavailable):
+        with impatient(client), pytest.raises(Unavailable):
             client.put("t", "b")
         was = client.client_id
     node.always(PUT, None)

@@ -24,7 +24,7 @@ from flotilla_client import (
 )
 from flotilla_client.producer import Producer
 from flotilla_client.protocol import GET, PUT
-from tests.unit.fake_node import FakeCluster, FakeNode, nak
+from tests.unit.fake_node import FakeCluster, FakeNode, impatient, nak
 
 IMPATIENT_MS = 300
 MANY_FILES = 1_100  # more than FD_SETSIZE, 1,024
@@ -264,10 +264,10 @@ def test_what_it_could_not_send_is_sent_by_the_next_session(node: FakeNode, tmp_
 
 
 def test_a_producer_first_sends_what_an_earlier_one_left(node: FakeNode) -> None:
-    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+    with _client(node) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
-        with pytest.raises(Unavailable):
+        with impatient(client), pytest.raises(Unavailable):
             client.put("t", "left")
         node.always(PUT, None)
         with client.producer("t") as out:
