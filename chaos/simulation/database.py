@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,25 +30,26 @@ STEP_BYTES: Final = 16 * 1024
 SYNC_BYTES: Final = 40 * 1024
 
 Active = Callable[[], "SimNode | None"]
-Find = Callable[[str], "StoredFiles | None"]
+Disks = Mapping[str, "StoredFiles"]  # by directory
 
 _rename: Final = os.rename
 _unlink: Final = os.unlink
+_pwrite: Final = os.pwrite
 _make_copy: Final = snapshots.make_copy
 _write: Final = snapshots.Download.write
 _verify: Final = snapshots.Download.verify
 
 
 @contextmanager
-def seated(active: Active, find: Find, salt: int = 1) -> Iterator[None]:
-    """Have real files on simulated disks: `find(directory)` says whose a directory's are.
+def seated(active: Active, disks: Disks, salt: int = 1) -> Iterator[None]:
+    """Have the real files in some directories on simulated disks.
 
     `active`: whose code runs. `salt`: what SQLite's random numbers begin with. Pauses between the
     steps of a copy are the world's.
     """
     occupant = getattr(DISK.free_bytes, "__self__", None)
     assert not isinstance(occupant, _Seats), "one world at a time"
-    seats = _Seats(active, find)
+    seats = _Seats(active, disks)
     with (
         _salted(salt),
         patch.object(sqlite3, "connect", vfs.connect),
@@ -60,6 +61,7 @@ def seated(active: Active, find: Find, salt: int = 1) -> Iterator[None]:
         patch.object(os, "replace", seats.rename),
         patch.object(os, "unlink", seats.unlink),
         patch.object(os, "remove", seats.unlink),
+        patch.object(os, "pwrite", seats.pwrite),
         patch.object(os, "posix_fadvise", seats.forget),
         patch.object(DISK, "free_bytes", seats.free_bytes),
         patch.object(upkeep, "SPARE_BYTES", SPARE_BYTES),
@@ -82,8 +84,8 @@ def _salted(salt: int) -> Iterator[None]:
 
 
 class _Seats:
-    def __init__(self, active: Active, find: Find) -> None:
-        self._active, self._find = active, find
+    def __init__(self, active: Active, disks: Disks) -> None:
+        self._active, self._disks = active, disks
 
     @property
     def _node(self) -> SimNode:
@@ -93,7 +95,7 @@ class _Seats:
 
     def owner(self, path: str) -> StoredFiles | None:
         """Return what knows the file, None if it is on no simulated disk."""
-        return self._find(os.path.dirname(path))
+        return self._disks.get(os.path.dirname(path))
 
     def current(self) -> StoredFiles | None:
         """Return the files of whose code runs."""
@@ -103,15 +105,23 @@ class _Seats:
     def sync(self, descriptor: int) -> None:
         """Take the place of `os.fsync`, of a file or a directory."""
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        files, own = self.owner(path), self._find(path)
+        files, own = self.owner(path), self._disks.get(path)
         if files is not None:
             files.syncing(path)
         elif own is not None:
             own.sync_names()
         else:
-            node = self._active()
-            if node is not None and path == str(node.image.directory.parent):
-                node.image.sync_own_name()
+            for place, each in self._disks.items():
+                if os.path.dirname(place) == path:
+                    each.sync_own_name()
+
+    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+        """Take the place of `os.pwrite`."""
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        files = self.owner(path)
+        if files is not None:
+            files.writing(path, offset, len(data))
+        return _pwrite(descriptor, data, offset)
 
     def forget(self, descriptor: int, offset: int, size: int, advice: int) -> None:
         """Take the place of `os.posix_fadvise`, which is only asked to forget."""

@@ -23,6 +23,7 @@ CACHE_PAGE_BYTES: Final = 4096  # what the kernel keeps, writes, and drops when 
 # The simulator's own, whatever a world has put in their places.
 _rename: Final = os.rename
 _unlink: Final = os.unlink
+_pwrite: Final = os.pwrite
 
 Operate = Callable[[str], None]
 
@@ -328,7 +329,7 @@ class StoredFiles:
         at, bit = rng.randrange(path.stat().st_size), 1 << rng.randrange(8)
         with path.open("r+b") as file:
             byte = os.pread(file.fileno(), 1, at)[0]
-            os.pwrite(file.fileno(), bytes([byte ^ bit]), at)
+            _pwrite(file.fileno(), bytes([byte ^ bit]), at)
         if at < len(stored.platter):
             stored.platter[at] ^= bit
         return f"{name} flipped at {at}"

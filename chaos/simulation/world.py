@@ -140,7 +140,7 @@ class World:
     def __enter__(self) -> Self:
         self._seats.enter_context(limited(self.plan.knobs))
         salt = self.stream("database").getrandbits(30) + 1
-        self._seats.enter_context(seated(lambda: self.active, self._files_in, salt))
+        self._seats.enter_context(seated(lambda: self.active, self.files, salt))
         if isinstance(self.net, Wire):
             self._seats.enter_context(wired(self.net))
         return self
@@ -313,10 +313,6 @@ class World:
             double.end("kill")
         self.net.remove_double(double.name)
         return self.doubles.pop(double.name)
-
-    def _files_in(self, directory: str) -> StoredFiles | None:
-        """Return what knows the files in a directory."""
-        return self.files.get(directory)
 
     # --- what is asked ------------------------------------------------------------------------
 

@@ -69,8 +69,26 @@ def make_ours(directory: Path) -> None:
             f"{' and more' if strange[1:] else ''}; name an empty directory or a new one",
             details={"directory": str(directory)},
         )
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise unusable(directory, error.strerror or str(error)) from error
+    for path in missing or [directory]:  # whoever made it may have been killed before the sync
+        with contextlib.suppress(PermissionError):  # who may use it, and not list where it is
+            sync_names(path.parent)
+
+
+def sync_names(directory: Path) -> None:
+    """Have the names in a directory outlive a power loss. Raises PermissionError, StateUnusable."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except PermissionError:
+        raise
     except OSError as error:
         raise unusable(directory, error.strerror or str(error)) from error
 

@@ -265,6 +265,8 @@ class Readers:
                 raise NotDelivered(message, details={"last_id": handed})
             if last_id > cursor:
                 self._acknowledge(topic, last_id, durable=True)
+            else:
+                self._state.raise_cursor(topic, last_id)  # by coming back; nobody waited for that
 
     def come_back(self, owner: Owner, topic: str | None, durable: bool = True) -> None:
         """Acknowledge what the owner's `get` has brought of a topic (None: of any)."""

@@ -146,6 +146,9 @@ class SharedState(State):
         assert self.directory is not None, "what is in memory has nobody to be shared with"
         self._shared = Shared(self.directory, self._patience_s)
 
+    def _is_alone(self) -> bool:
+        return self._shared.is_first
+
     def _release(self) -> None:
         self._shared.release()
 

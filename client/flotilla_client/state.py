@@ -9,6 +9,13 @@ Removing an acknowledged publication alone is not waited for: if power loss undo
 publication is sent once more and answered as a duplicate. Other changes that need not be waited
 for say so (`durable=False`): they outlive the process, and the machine with the next change that
 is waited for. A lock file keeps a second process out.
+
+A sync that fails is reported once. What it was to write stays in the kernel's cache, is called
+clean, and no later sync writes it. So whoever opens a directory first lets the kernel forget what
+it has of the files, and reads them from the disk; and whoever goes on behind a failed sync writes
+the log again before the next change. SQLite says nothing of a checkpoint that has failed: one is
+made only behind a change that was waited for, when its sync of the log has nothing to lose.
+
 What was sent leaves free pages, which are given back in steps, so that the file shrinks again.
 Without a directory everything stands in memory: the same rules, but not crash-proof.
 
@@ -31,8 +38,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from flotilla_client.directory import DATABASE_NAME, Sole, unusable
-from flotilla_client.errors import Closed, FlotillaError, OutboxFull, StateDamaged, StateError
+from flotilla_client.directory import DATABASE_NAME, Sole, sync_names, unusable
+from flotilla_client.errors import (
+    Closed,
+    FlotillaError,
+    OutboxFull,
+    StateDamaged,
+    StateError,
+    StateUnusable,
+)
 
 SCHEMA_VERSION: Final = 1
 OUTBOX_BYTES_MAX: Final = 256 * 1024 * 1024  # a producer's memory of an outage, on the user's disk
@@ -40,6 +54,9 @@ FREE_BYTES_KEPT: Final = 16 * 1024 * 1024  # of free pages while the outbox is u
 FREE_BYTES_KEPT_EMPTY: Final = 4 * 1024 * 1024  # when it is empty: above a producer's window
 SHRINK_BYTES: Final = 16 * 1024 * 1024  # given back at once: tens of milliseconds
 WAL_BYTES_KEPT: Final = 4 * 1024 * 1024  # of the log beside it: about where SQLite empties it
+CHECKPOINT_PAGES: Final = 1_000  # of the log: about WAL_BYTES_KEPT
+UNWAITED_MAX: Final = 200  # changes in a row, some pages each: as long a log as the others'
+COPY_BYTES: Final = 1024 * 1024  # of the log that is written again, at once
 REMADE_BYTES_MAX: Final = 16 * 1024 * 1024  # of an older file, when it is opened: below a second
 FULL_BYTES: Final = 128 * 1024  # less room than that: SQLite's index of the log takes 32 KiB
 _INCREMENTAL: Final = 2  # PRAGMA auto_vacuum: free pages are given back when asked for
@@ -96,6 +113,7 @@ _STRANGE: Final = " UNION ALL ".join(
         for table, number in _NUMBERED
     ]
 )
+_FILES: Final = (DATABASE_NAME, f"{DATABASE_NAME}-wal", f"{DATABASE_NAME}-journal")
 # SQLite's codes that speak of the disk or of rights, not of what stands in the file.
 _UNUSABLE: Final = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
@@ -141,7 +159,8 @@ class State:
 
     Errors: `StateInUse` (another process has the directory), `StateUnusable` (no rights, no space),
     `StateDamaged` (unreadable, or of another schema version), `OutboxFull`, `Closed`. A change that
-    an error or an exception of any kind ends was made wholly or not at all.
+    an error or an exception of any kind ends was made wholly or not at all; which of the two, an
+    error that is not definite leaves open: the disk failed when the change was to become durable.
     """
 
     def __init__(self, directory: Path | None, outbox_bytes_max: int = OUTBOX_BYTES_MAX) -> None:
@@ -152,6 +171,8 @@ class State:
         self._is_closed = False
         self._has_database = False
         self._is_open = False
+        self._has_failed = False  # a sync; what it has dropped of the log is in the cache alone
+        self._unwaited = 0  # changes since the last one that was waited for
         self._claim()
         _states.add(self)
         try:
@@ -168,7 +189,7 @@ class State:
         with self._lock:
             self._is_closed = True
             if self._has_database:
-                self._database.close()
+                self._let_go(self._database)
             self._release()
 
     def check_open(self) -> None:
@@ -355,6 +376,9 @@ class State:
         """Store that everything up to `last_id` is acknowledged. Never lowers a cursor."""
         with self._lock:
             known = self._settled()
+            if durable and known.cursors.get(topic, -1) >= last_id:
+                self._wait_for_changes()
+                return
             self._commit((_RAISE_CURSOR, (topic, last_id)), durable=durable)
             known.cursors[topic] = max(last_id, known.cursors.get(topic, last_id))
             self._known = known
@@ -363,6 +387,10 @@ class State:
         """Store, at once, that up to `last_id` is handed over and up to `cursor` acknowledged."""
         with self._lock:
             known = self._settled()
+            is_known = known.handed.get(topic, 0) >= last_id
+            if durable and is_known and known.cursors.get(topic, 0) >= cursor:
+                self._wait_for_changes()
+                return
             handed: Statement = (_RAISE_HANDED, (topic, last_id))
             acknowledged: Statement = (_RAISE_CURSOR, (topic, cursor))
             self._commit(*((handed, acknowledged) if cursor else (handed,)), durable=durable)
@@ -481,16 +509,37 @@ class State:
 
     def _open(self) -> sqlite3.Connection:
         where = ":memory:" if self.directory is None else str(self.directory / DATABASE_NAME)
+        if self.directory is not None and self._is_alone():
+            _forget_cached(self.directory)
         try:
             database = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare(database)
-            except (sqlite3.Error, StateError):
-                database.close()
+            except (sqlite3.Error, StateError) as error:
+                self._has_failed = _is_of_disk(error)
+                self._let_go(database)
                 raise
         except sqlite3.Error as error:
             raise self._explained(error) from error
+        if self.directory is not None:
+            sync_names(self.directory)  # a killed process may have left them unsynced
         return database
+
+    def _let_go(self, database: sqlite3.Connection) -> None:
+        """Close the database, unless the log on the disk has a hole that can't be mended.
+
+        The last to close it carries the log on into the database. If the power went then, the next
+        process would read the log up to the hole, over pages of what came behind it. Such a
+        database is left open until the process ends, as if it had been killed.
+        """
+        try:
+            if self._has_failed:
+                self._write_log_again()
+        except StateUnusable:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(database))
+            self._has_database = False
+            return
+        database.close()
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         [(version,)] = database.execute("PRAGMA user_version").fetchall()
@@ -547,20 +596,70 @@ class State:
         """
         self.check_open()
         self._known = None
-        database = self._database
+        database, is_committing = self._database, False
         try:
-            # Said before each: a change that was broken off may have left the other setting.
-            database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            database.execute("BEGIN IMMEDIATE")
+            self._begin(durable or self._unwaited >= UNWAITED_MAX)
             for sql, values in statements:
                 database.execute(sql, values)
+            is_committing = True
             database.execute("COMMIT")
         except sqlite3.Error as error:
-            self._roll_back()
-            raise self._explained(error) from error
+            raise self._failed(error, is_committing) from error
         except BaseException:
             self._roll_back()
             raise
+
+    def _begin(self, durable: bool) -> None:
+        """Begin a transaction, of which `durable` says whether its end is waited for."""
+        database = self._database
+        if self._has_failed:
+            self._write_log_again()
+        self._unwaited = 0 if durable else self._unwaited + 1
+        # Said before each: a change that was broken off may have left the other settings.
+        database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if durable else 0}")
+        database.execute("BEGIN IMMEDIATE")
+
+    def _wait_for_changes(self) -> None:
+        """Have all changes so far on the disk: of one that changes nothing SQLite syncs nothing."""
+        self.check_open()
+        if self._has_failed:
+            self._write_log_again()
+        elif self.directory is not None:
+            try:
+                _sync(self.directory / f"{DATABASE_NAME}-wal")
+            except OSError as error:
+                self._has_failed = True
+                raise unusable(self.directory, error.strerror or str(error)) from error
+        self._unwaited = 0
+
+    def _failed(self, error: sqlite3.Error, is_committing: bool) -> FlotillaError:
+        """Undo what an error of SQLite's has ended; return the error for the caller.
+
+        A commit of which the disk says that it failed may stand in the log all the same.
+        """
+        is_of_disk = _is_of_disk(error)
+        self._has_failed = self._has_failed or is_of_disk
+        self._roll_back()
+        explained = self._explained(error)
+        explained.definite = not (is_committing and is_of_disk)
+        return explained
+
+    def _write_log_again(self) -> None:
+        """Have on the disk what the log holds. Raises StateUnusable.
+
+        Nobody else writes to it: who shares the directory waits for this one's turn to end.
+        """
+        if self.directory is not None:
+            try:
+                _write_again(self.directory / f"{DATABASE_NAME}-wal")
+            except OSError as error:
+                raise unusable(self.directory, error.strerror or str(error)) from error
+        self._has_failed = False
+
+    def _is_alone(self) -> bool:
+        """Return whether no other process has the database open."""
+        return True
 
     def _shrink(self, outbox_bytes: int) -> None:
         """Give free pages back, a bounded step; the next checkpoint cuts them off the file.
@@ -576,14 +675,14 @@ class State:
             return
         database = self._database
         try:
-            database.execute("BEGIN IMMEDIATE")
+            self._begin(durable=True)
             for _ in range(pages):  # one page each: Python steps a statement without rows once
                 database.execute("PRAGMA incremental_vacuum(1)")
             database.execute("COMMIT")
         except sqlite3.Error as error:
-            self._roll_back()
+            failure = self._failed(error, is_committing=False)
             if not _is_full(error):
-                raise self._explained(error) from error
+                raise failure from error
         except BaseException:
             self._roll_back()
             raise
@@ -653,9 +752,52 @@ def _made_shrinkable(database: sqlite3.Connection) -> bool:
     return True
 
 
+def _forget_cached(directory: Path) -> None:
+    """Read from the disk, and not from the cache, what an ended process has left.
+
+    It may have left it behind a failed sync. Raises StateUnusable.
+    """
+    try:
+        for path in [directory / name for name in _FILES if (directory / name).exists()]:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+                if hasattr(os, "posix_fadvise"):  # not on macOS
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise unusable(directory, error.strerror or str(error)) from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_again(path: Path) -> None:
+    """Write a file with the bytes that it has, and wait until they are on the disk."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        offset = 0
+        while data := os.pread(descriptor, COPY_BYTES, offset):
+            offset += os.pwrite(descriptor, data, offset)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _pragma(database: sqlite3.Connection, name: str) -> int:
     [(value,)] = database.execute(f"PRAGMA {name}").fetchall()
     return int(value)
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Return whether the disk failed: what a sync was to write may be lost."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
 
 
 def _is_full(error: sqlite3.Error) -> bool:

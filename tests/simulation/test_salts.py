@@ -8,7 +8,7 @@ from chaos.simulation.database import seated
 
 
 def drawn(salt: int) -> bytes:
-    with seated(lambda: None, lambda directory: None, salt):
+    with seated(lambda: None, {}, salt):
         found: bytes = sqlite3.connect(":memory:").execute("SELECT randomblob(16)").fetchone()[0]
     return found
 
