@@ -155,7 +155,8 @@ class SimDisk(Files):
     `on_sync()` is called for each fdatasync and fsync of a directory (it takes time); it is the
     machine's. Names are durable once their directory is synced; until then each change of them may
     be lost alone. `on_full` is called when it becomes full, and when it has room again. `rng`
-    decides how much of a process's last write is done.
+    decides how much of a process's last write is done. `durable_changes` grows with every change of
+    what is durable, so that who follows it need not look in vain.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class SimDisk(Files):
         self._open: dict[int, tuple[Path, Inode]] = {}
         self._fd = 0
         self._dirty: set[Inode] = set()
+        self.durable_changes = 0
 
     def hold_copy(self, other: SimDisk, there: Path, here: Path) -> None:
         """Hold a copy of what lies in a directory of another disk, durably."""
@@ -187,6 +189,7 @@ class SimDisk(Files):
             copy.sync()
             self._names[here / path.relative_to(there)] = copy
         self._durable_names = dict(self._names)
+        self.durable_changes += 1
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -271,11 +274,13 @@ class SimDisk(Files):
                 inode.forget()
                 inode.sync()  # its name alone was not
         self._dirty.clear()
+        self.durable_changes += 1
 
     def wipe(self) -> None:
         """Remove everything."""
         assert not self._open, "a process has files open"
         self._names, self._durable_names = {}, {}
+        self.durable_changes += 1
         self._changes.clear()
         self._dirty.clear()
 
@@ -342,10 +347,12 @@ class SimDisk(Files):
             self.operate("fdatasync")
         except OSError:
             inode.fail()
+            self.durable_changes += 1
             self._dirty.discard(inode)
             raise
         self.on_sync()
         inode.sync()
+        self.durable_changes += 1
         self._dirty.discard(inode)
 
     def forget_cached(self, fd: int) -> None:  # type: ignore[override]
@@ -395,6 +402,7 @@ class SimDisk(Files):
         others = {p: i for p, i in self._durable_names.items() if p.parent != directory}
         here = {p: i for p, i in self._names.items() if p.parent == directory}
         self._durable_names = others | here
+        self.durable_changes += 1
         self._changes = [change for change in self._changes if change[1].parent != directory]
 
     def free_bytes(self, directory: Path) -> int:  # type: ignore[override]

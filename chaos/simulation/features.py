@@ -11,6 +11,7 @@ independent plans reach once in thousands; see docs/simulation.md.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ class Features:
         self._world = world
         self._last: dict[str, str] = {}  # place -> its latest event
         self._states: dict[str, tuple[object, ...]] = {}
+        self._figures: dict[str, Figures] = {}  # of which each was told
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
 
@@ -47,31 +49,55 @@ class Features:
             self.seen.add(f"{event} at {struck}")
 
     def _turned(self, node: SimNode) -> None:
-        state = _state(node, self._world)
-        if self._states.get(node.member) != state:
-            self._states[node.member] = state
-            self.seen.add(f"state {state}")
+        figures = _figures(node, self._world)
+        if self._figures.get(node.member) == figures:
+            return
+        self._figures[node.member] = figures
+        self._states[node.member] = state = _state(figures)
+        self.seen.add(f"state {state}")
 
 
-def _state(node: SimNode, world: World) -> tuple[object, ...]:
-    up = sum(other.up for other in world.nodes.values())
-    around = (up, "doubles" if world.doubles else "", *sorted(node.disk_faults))
+Figures = tuple[Any, ...]
+
+
+def _figures(node: SimNode, world: World) -> Figures:
+    """Return what a state is told from, as it is had: a turn changes it seldom."""
+    up = 0
+    for other in world.nodes.values():
+        up += other.replica is not None
+    around = (up, bool(world.doubles), tuple(node.disk_faults))
     replica = node.replica
     if replica is None or replica.raft is None:
-        return ("down" if replica is None else "joining", *around)
+        return (*around, replica is None)
     raft, journal = replica.raft, replica.journal
+    last, commit = journal.last_index, raft.commit_index
     return (
-        raft.role,
-        "serves" if raft.serving else "",
-        "knows a leader" if raft.leader else "",
-        "low disk" if replica.disk_low else "",
-        "compacted" if journal.first_index > 1 else "",
-        f"{_level(raft.uncommitted_entries)} uncommitted",
-        f"{_level(raft.commit_index - raft.applied_index)} to apply",
-        f"{_level(journal.last_index - node.durable_index)} to sync",
         *around,
+        raft.role,
+        raft.serving,
+        bool(raft.leader),
+        replica.disk_low,
+        journal.first_index > 1,
+        bisect_right(LEVELS, last - commit),
+        bisect_right(LEVELS, commit - raft.applied_index),
+        bisect_right(LEVELS, last - node.durable_index),
     )
 
 
-def _level(amount: int) -> int:
-    return sum(amount >= level for level in LEVELS)
+def _state(figures: Figures) -> tuple[object, ...]:
+    up, doubles, faults, *rest = figures
+    around = (up, "doubles" if doubles else "", *sorted(faults))
+    if len(rest) == 1:
+        return ("down" if rest[0] else "joining", *around)
+    role, serves, knows, low, compacted, uncommitted, to_apply, to_sync = rest
+    return (
+        role,
+        "serves" if serves else "",
+        "knows a leader" if knows else "",
+        "low disk" if low else "",
+        "compacted" if compacted else "",
+        f"{uncommitted} uncommitted",
+        f"{to_apply} to apply",
+        f"{to_sync} to sync",
+        *around,
+    )

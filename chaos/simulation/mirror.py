@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from chaos.simulation.disk import Inode
+from chaos.simulation.disk import Inode, SimDisk
 from chaos.simulation.node import SimNode
 
 HEADER_BYTES: Final = 24  # magic, version, sequence, CRC
@@ -30,6 +30,7 @@ class Mirror:
     def __init__(self, node: SimNode) -> None:
         self.node = node
         self._life = -1
+        self._seen: tuple[int, SimDisk, int] | None = None  # what the last look was at
         self._read: dict[Inode, int] = {}
         self._begin()
 
@@ -51,10 +52,15 @@ class Mirror:
     def look(self) -> Mirror:
         """Read what has become durable since the last look; return itself."""
         node = self.node
+        disk = node.disk
+        seen = (node.life, disk, disk.durable_changes)
+        if seen == self._seen:
+            return self
+        self._seen = seen
         if node.life != self._life:  # what a dead process left may be cut
             self._life = node.life
             self._begin()
-        names = node.disk._durable_names
+        names = disk._durable_names
         for path in sorted(path for path in names if path.suffix == ".log"):
             inode = names[path]
             at = self._read.get(inode, HEADER_BYTES)

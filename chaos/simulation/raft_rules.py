@@ -38,6 +38,7 @@ from cluster.messages import (
     TimeoutNow,
     Vote,
 )
+from cluster.replica import Replica
 
 UNGRANTABLE: Final = -1  # the last term of a vote request that only tells the term
 CLOCK_S: Final = 1e-6
@@ -71,6 +72,7 @@ class Life:
     answers_s: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     digests: dict[str, bytes] = field(default_factory=dict)
     led: list[int] = field(default_factory=list)
+    matches: tuple[int, list[tuple[str, int]]] | None = None  # as a leader: term, who has what
     transferred_index: int | None = None  # the last entry when it was told to hand over
 
 
@@ -133,14 +135,27 @@ class RaftRules:
         raft, mirror, life = replica.raft, self._mirror(node.name), self._life(node.name)
         self._only_committed(node, max(raft.commit_index, raft.applied_index))
         if raft.is_leader:
-            said = self._counted(node.name, raft.term)
-            for name in replica.settings.others:
-                index, most = raft.match_index(name), said.get(name, 0)
-                if index > most:
-                    text = f"{node.name} believes that {name} has {index} in term {raft.term}"
-                    self._fail("commit", f"{text}, it has said {most}")
+            self._counts_rightly(node, replica, life)
         life.last = (mirror.last_term, mirror.last_index)
         life.term, life.settled_index = mirror.term, raft.settled_index
+
+    def _counts_rightly(self, node: SimNode, replica: Replica, life: Life) -> None:
+        """Check what a leader believes that the others have, if it may have changed.
+
+        What they have said only grows; but it counts no more once somebody else is admitted.
+        """
+        raft = replica.raft
+        assert raft is not None
+        matches = [(name, raft.match_index(name)) for name in replica.settings.others]
+        if (raft.term, matches) == life.matches and not self._admitted:
+            return
+        life.matches = (raft.term, matches)
+        said = self._counted(node.name, raft.term)
+        for name, index in matches:
+            most = said.get(name, 0)
+            if index > most:
+                text = f"{node.name} believes that {name} has {index} in term {raft.term}"
+                self._fail("commit", f"{text}, it has said {most}")
 
     # --- delivered --------------------------------------------------------------------------------
 
