@@ -6,9 +6,12 @@ What must not live here: what finds them.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
+from chaos import payload
 from chaos.simulation.bugs.registry import Patches, bug
+from cluster import frontend
 from cluster import store as stores
 from cluster.broker import _OPERATIONS, Answer, Broker, Waiting
 from cluster.commands import Operation, Put, Subscribe, Unsubscribe
@@ -20,7 +23,7 @@ from cluster.relays import Relayed, Relays
 from cluster.store import Delivery, Done, Outcome, Refused, Store
 from cluster.topics import Subscription, Topic
 from cluster.transport import RaftTransport
-from flotilla_client.protocol import GET, Request
+from flotilla_client.protocol import GET, Reply, Request, encode_reply, pack
 
 _read: Final = Broker._read
 _subscribe: Final = Store._subscribe
@@ -156,6 +159,33 @@ def lost_relays_count_as_refused(patches: Patches) -> None:
         front._refuse(relayed.route, relayed.request_id, "electing", "the leader was lost")
 
     patches.attribute(Frontend, "abandon_relays", abandon)
+
+
+@bug("a leader answers in its own term", {"term_order"})
+def terms_go_back(patches: Patches) -> None:
+    """Name in every third reply the term before the leader's own."""
+    replies = count(1)
+
+    def encode(reply: Reply) -> list[bytes]:
+        is_old = reply.term > 1 and next(replies) % 3 == 0
+        return encode_reply(replace(reply, term=reply.term - 1) if is_old else reply)
+
+    patches.attribute(frontend, "encode_reply", encode)
+
+
+@bug("nothing is given before it is put", {"future_read"})
+def what_comes_next_is_given(patches: Patches) -> None:
+    """Deliver a single publication as what its producer will put next."""
+
+    def deliver(broker: Broker, waiting: Waiting, delivery: Delivery) -> None:
+        if delivery.count == 1 and len(fields := delivery.data.split(b" ", 4)) == 5:
+            producer, topic, counter, _, filler = (field.decode() for field in fields)
+            text = payload.make(producer, topic, int(counter) + 1, filler)
+            lengths, data = pack([text.encode()])
+            delivery = replace(delivery, lengths=lengths, data=data)
+        _deliver(broker, waiting, delivery)
+
+    patches.attribute(Broker, "_deliver", deliver)
 
 
 @bug("every request gets one reply", {"answered", "ended"})
