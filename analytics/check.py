@@ -115,7 +115,12 @@ def _not_judged(history: History, one: Check) -> str | None:
     """Return why a check can't judge this history; None if it can."""
     if one.claim.needs_truth and history.truth.not_judged:
         return history.truth.not_judged
-    return NAMELESS if one.claim.needs_names and history.is_application else None
+    return NAMELESS if one.claim.needs_names and _is_nameless(history) else None
+
+
+def _is_nameless(history: History) -> bool:
+    """Return whether an application recorded itself: run.json says so, or a line has digests."""
+    return history.is_application or not history.tables.applications.isEmpty()
 
 
 def _smallest(evidence: DataFrame) -> tuple[int, tuple[Witness, ...]]:

@@ -68,7 +68,6 @@ CLAIMS: Final[Mapping[str, Claim]] = {
     "torn_batch": Claim(
         "a batch was not stored as one: its publications do not stand beside each other (split), or"
         " a subscriber got one without its neighbour (half)",
-        needs_names=True,
         needs_whole=Part.HISTORY,  # the answer with the neighbour, a PUT of one of them alone
     ),
     "corrupt": Claim("a payload's format, checksum or topic does not check out", needs_names=True),

@@ -72,7 +72,14 @@ def late_of(puts: DataFrame, answers: DataFrame, loose: DataFrame, doubts: Doubt
     above = W.partitionBy(*where).orderBy(F.col("id").desc())
     # A row a bucket: 1/65,536 of the ids.
     beyond = W.partitionBy(*TIMELINE).orderBy(F.col("bucket").desc())
-    later = doubts.reached.select(
+    # What only a node holds may stand in a bucket of which nobody knew anything.
+    reached = (
+        doubts.reached.select(*where, "end_ns")
+        .unionByName(rows.select(*where), allowMissingColumns=True)
+        .groupBy(*where)
+        .agg(F.min("end_ns").alias("end_ns"))
+    )
+    later = reached.select(
         *where,
         F.min("end_ns").over(beyond.rowsBetween(W.unboundedPreceding, -1)).alias("later_ns"),
     )
@@ -137,8 +144,8 @@ def late_terms_of(tallies: DataFrame, events: DataFrame) -> DataFrame:
     invokes = events.where((F.col("type") == "invoke") & operations)
     sent = only(invokes.select(*KEY, F.col("t_ns").alias("sent_ns")), late, KEY)
     proven = settled(
-        late.join(sent, list(KEY))
-        .where(F.col("sent_ns") > F.col("other_ns"))
+        late.join(sent, list(KEY), "left")  # where its invoke is gone, the end says when
+        .where(F.coalesce("sent_ns", "invoke_ns") > F.col("other_ns"))
         .groupBy("run_id", "at", "term", "other_term", "other_ns")
         .agg(F.min(operation()).alias("later"))
     )

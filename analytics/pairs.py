@@ -22,6 +22,7 @@ PROVEN: Final = ("put", "get")  # the others are few: they are always joined
 OF_INVOKE: Final = ("counter", "count", "max_count")
 OF_PUT: Final = ("counter", "count", "digests")
 BOTH: Final = ("client_id", "session", "topic", "host", "digests", *OF_INVOKE)
+TOLD: Final = ("epoch", "invoke_ns", "asked")  # by an end, of an invoke that may be gone
 TEXTS: Final = ("f", "client_id", "topic", "host", "digests")
 ANSWER: Final = (
     "first_id",
@@ -91,8 +92,9 @@ def operations(events: DataFrame, function: str, unpaired: DataFrame) -> DataFra
 def joined(events: DataFrame, function: str) -> DataFrame:
     """Return each invoke of `function` with its completion; a side that is missing leaves nulls.
 
-    An operation without a completion has the outcome `info`. `asked_topic`: the one that it asked
-    for, if its answer is of another one: then `asked` is no cursor of that.
+    An operation without a completion has the outcome `info`. An answer that brought something is of
+    the topic that it names, any other one of that which was asked for. `asked_topic`: the one that
+    was asked for, if the answer names another one: then `asked` is no cursor of what came.
     """
     rows = events.where(F.col("f") == function)
     invokes = rows.where(F.col("type") == "invoke").select(
@@ -108,22 +110,34 @@ def joined(events: DataFrame, function: str) -> DataFrame:
         *ANSWER,
         F.col("type").alias("end_type"),
         F.col("t_ns").alias("end_ns"),
+        *(F.col(name).alias(f"told_{name}") for name in TOLD),
     )
     # Hashing a side beats sorting both: partitions are small by design (session.fit).
     pairs = invokes.join(ends.hint("shuffle_hash"), list(KEY), "full")
     named = F.nullif("invoke_topic", F.lit(""))
     is_other = F.coalesce(named != F.col("end_topic"), F.lit(False))
+    has_come, asked = _has_come(), F.coalesce("asked", "told_asked")
+    believed = {name: _believed(name) for name in BOTH}
+    believed["topic"] = F.when(has_come, believed["topic"]).otherwise(
+        F.coalesce("invoke_topic", "end_topic")
+    )
     return pairs.select(
         *KEY,
-        *(_believed(name).alias(name) for name in BOTH),
+        *(column.alias(name) for name, column in believed.items()),
         *ANSWER,
-        "epoch",
-        "invoke_ns",
+        F.coalesce("epoch", "told_epoch").alias("epoch"),
+        F.coalesce("invoke_ns", "told_invoke_ns").alias("invoke_ns"),
         "end_ns",
         F.coalesce("end_type", F.lit("info")).alias("outcome"),
-        F.coalesce(F.when(~is_other, F.col("asked")), "cursor").alias("asked"),
+        F.coalesce(F.when(~(is_other & has_come), asked), "cursor").alias("asked"),
         F.when(is_other, named).alias("asked_topic"),
     )
+
+
+def _has_come() -> Column:
+    """Return whether a GET brought anything."""
+    of_runs = [F.coalesce(F.size(name), F.lit(0)) > 0 for name in ("items", "corrupt")]
+    return of_runs[0] | of_runs[1] | (F.coalesce(F.length("end_digests"), F.lit(0)) > 0)
 
 
 def _believed(name: str) -> Column:

@@ -611,4 +611,4 @@ def _nameless_pieces() -> Column:
         F.lit(0).alias("place"),
         F.lit(None).cast("string").alias("reason"),
     )
-    return F.when(F.col("digests").isNotNull(), F.array(piece)).otherwise(F.array())
+    return F.when(F.length("digests") > 0, F.array(piece)).otherwise(F.array())

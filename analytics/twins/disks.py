@@ -65,9 +65,9 @@ class Disk:
         producer, topic, counter = publication
         is_taken = self._counters.get((producer, topic), 0) >= counter
         for held in self._held.get(publication, ()):
-            if held is None or id_ is None:
+            if held is None:
                 return True
-            if held == id_ and held <= self._last_ids.get(topic, held):
+            if id_ in (held, None) and held <= self._last_ids.get(topic, held):
                 return True
         if id_ is None:
             return is_taken

@@ -92,7 +92,9 @@ def _below_start(run: Run) -> Iterator[Evidence]:
         given = run.standing.given[life.client, life.topic]
         for _, _, publication in rows[place:]:
             for id_ in knowledge.places[publication]:
-                is_known = _known_before(run, life, id_, life.end)
+                # What only a node knows is known when all is over: a life without an end stands
+                # then.
+                is_known = life.is_last or _known_before(run, life, id_, life.end)
                 if id_ <= life.start and id_ not in given and is_known:
                     witness = knowledge.at[life.topic, id_][publication]
                     yield _lost(run, life, publication, "start", witness, id=id_)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analytics.differences import Difference
+from tests.judges.chance import random_parts
 from tests.judges.detection import (
     Sabotaged,
     Tally,
@@ -86,7 +87,7 @@ def missed(trial: Trial, options: argparse.Namespace) -> int:
 def compared(directory: Path, options: argparse.Namespace) -> int:
     """Let Spark judge many at once, beside the other judge; return how much is wrong."""
     from analytics import session
-    from tests.judges.together import LEGAL, Comparison
+    from tests.judges.together import LEGAL, Comparison, judged_together
 
     kinds = list(shares(options.histories, options.seed, kinds_named(tuple(options.kind))))
     seeds = range(options.seed, options.seed + options.legal)
@@ -103,6 +104,11 @@ def compared(directory: Path, options: argparse.Namespace) -> int:
                 before = len(comparison.differing)
                 comparison.take_alone(kind, own[: options.alone], is_fit)
                 show_differences(comparison.differing[before:])
+        random_seeds = range(options.seed, options.seed + options.random)
+        for told in judged_together(random_parts(random_seeds), options.merge, directory):
+            print(f"  {len(told.parts)} random histories, {told.lines:,} lines judged")
+            show_differences(told.differing)
+            comparison.differing += told.differing
     print(f"{'kind':32} {'must come to':22} {'made':>6} {'found':>6} {'share':>7}")
     for name, tally in comparison.tallies.items():
         kind = KINDS.get(name)
@@ -169,6 +175,13 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=1,
         help="of Spark: histories of a kind that can't be merged (default: %(default)s)",
+    )
+    made.add_argument(
+        "--random",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of Spark: compare so many random histories of each form",
     )
     made.add_argument("--seed", type=int, default=1, help="decides everything (default: 1)")
     made.add_argument("--kind", action="append", default=[], help="only this kind; repeatable")

@@ -435,3 +435,209 @@ def states_differ_though_all_entries_agree(run: Run) -> set[str]:
     run.found_on("a", "state", index=5, digest="aa")
     run.found_on("b", "state", index=5, digest="bb")
     return {"replica_divergence state 5"}
+
+
+def held(
+    run: Run, nodes: str, producer: str, counter: int, id_: int | None, count: int = 1
+) -> None:
+    """Record what nodes hold of `t`, and its counters."""
+    whose = {"topic": "t", "producer": producer}
+    run.found_on(nodes, "held", **whose, first_counter=counter, count=1, first_id=id_)
+    run.found_on(nodes, "counter", **whose, counter=counter)
+
+
+@small
+def who_holds_an_old_publication_above_its_last_id_holds_nothing(run: Run) -> set[str]:
+    run.disk("a")
+    stored(run, "p", 1, 0, duplicate=True)
+    run.found_on("a", "topic", topic="t", last_id=3, floor_id=0)
+    run.found_on("a", "held", topic="t", producer="p", first_counter=1, count=1, first_id=4)
+    return {"ack_not_durable 1"}
+
+
+@small
+def only_a_disk_shows_what_stands_below_a_start(run: Run) -> set[str]:
+    run.disk("a")
+    run.sub("s", "t", 5)
+    unclear(run, "p", 1)
+    held(run, "a", "p", 1, 4)
+    return {"lost start 4", "realtime_order 4"}
+
+
+@small
+def only_a_disk_shows_what_stands_in_a_part_of_the_topic_that_nobody_heard_of(
+    run: Run,
+) -> set[str]:
+    """The topic was known to be above 65,536 when it was first tried, and by nobody to be below."""
+    run.disk("a")
+    run.sub("s", "t", 70_000)
+    unclear(run, "p", 1)
+    stored(run, "p", 2, 70_001)
+    held(run, "a", "p", 1, 65_535)
+    got(run, "s", 70_000, (70_001, "p", 2))
+    return {"lost start 65535", "realtime_order 65535", "ack_not_durable 70001"}
+
+
+@small
+def two_logs_say_that_their_nodes_led_one_term(run: Run) -> set[str]:
+    run.disk("a", "b")
+    run.found_on("ab", "leadership", term=3)
+    return {"leaders_per_term 3"}
+
+
+@small
+def one_answers_in_a_term_that_another_ones_log_says_it_led(run: Run) -> set[str]:
+    run.disk("a", "b")
+    run.found_on("b", "leadership", term=3)
+    run.sub("s", "t", 0, node="a", term=3)
+    return {"leaders_per_term 3"}
+
+
+# --- what an answer is about ----------------------------------------------------------------------
+
+
+@small
+def answer_that_names_another_topic_and_brings_nothing_denies_what_is_there(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL[:2])
+    got(run, "s", 2, answered="u")
+    return {"subscription topic", "stale_read nothing 3"}
+
+
+@small
+def answer_of_any_topic_brings_what_its_client_has_left(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    run.unsub("s", "t")
+    stored(run, "p", 1, 1)
+    run.get("s", "", None, [[1, "p", 1, 1]], answered="t", cursor=0)
+    return {"subscription unsubscribed"}
+
+
+@small
+def corrupt_payloads_count_against_the_limit(run: Run) -> set[str]:
+    three(run)
+    run.get("s", "t", 0, [[1, "p", 1, 2]], max_count=2, corrupt=[[3, "checksum"]])
+    return {"subscription limit", "corrupt 3"}
+
+
+@small
+def cursor_of_an_answer_is_knowledge_for_who_begins(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 3)
+    run.sub("r", "t", 2, resumed=False)
+    return {"stale_read start 3", *(f"lost prefix {id_}" for id_ in (1, 2, 3))}
+
+
+@small
+def answer_that_was_given_at_its_own_cursor_comes_again(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL[:2])
+    got(run, "s", 2, ALL[1], ALL[2])
+    return {"reordered 2", "duplicate_delivered 2"}
+
+
+# --- what must have been stored -------------------------------------------------------------------
+
+
+@small
+def batch_without_an_answer_is_nowhere_between_two_stored_ones(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1)
+    unclear(run, "p", 2, 2)
+    stored(run, "p", 4, 2)
+    got(run, "s", 0, ALL[0], (2, "p", 4))
+    return {"lost unplaced 2", "lost unplaced 3"}
+
+
+@small
+def what_is_nowhere_was_owed_to_who_leaves(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    stored(run, "p", 2, 1)
+    got(run, "s", 0, (1, "p", 2))
+    run.unsub("s", "t")
+    return {"lost unplaced 1"}
+
+
+@small
+def nobody_subscribes_is_said_beside_a_sub_that_only_an_answer_proves(run: Run) -> set[str]:
+    run.invoke("s", "sub", "t")
+    got(run, "s", 0)
+    stored(run, "p", 1, 0)
+    return {"lost unstored 1"}
+
+
+@small
+def application_acknowledges_what_was_never_fetched(run: Run) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL[:2], handed_apart=True)
+    run.handle("s", "hand", "t", 1, 2)
+    run.handle("s", "ack", "t", None, 3, cursor=3)
+    got(run, "s", 3, handed_apart=True)
+    return {"lost middle 3"}
+
+
+@small
+def part_of_a_failed_batch_is_given_though_only_the_other_was_repeated(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    run.put("p", "t", 1, "fail", 2, error="backlog_full")
+    stored(run, "p", 1, 1)
+    got(run, "s", 0, ALL[0], ALL[1])
+    return {"aborted_read 2"}
+
+
+@small
+def one_more_than_the_batch_has_is_given(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, 2)
+    got(run, "s", 0, *ALL)
+    return {"phantom 3"}
+
+
+@small
+def what_had_failed_is_given_before_it_is_repeated(run: Run) -> set[str]:
+    run.sub("s", "t", 0)
+    run.put("p", "t", 1, "fail", error="backlog_full")
+    got(run, "s", 0, ALL[0])
+    stored(run, "p", 1, 1, session=1)
+    return {"future_read 1", "realtime_order 1"}
+
+
+@small
+def batch_is_torn_where_a_part_of_the_topic_ends(run: Run) -> set[str]:
+    run.sub("s", "t", 65_534)
+    unclear(run, "p", 1, 2)
+    stored(run, "q", 1, 65_536)
+    first, last = (65_535, "p", 1), (65_537, "p", 2)
+    got(run, "s", 65_534, first, (65_536, "q", 1), last)
+    return {"torn_batch 65535"}
+
+
+@small
+def producers_order_is_broken_over_two_parts_of_a_topic(run: Run) -> set[str]:
+    run.sub("s", "t", 65_530)
+    unclear(run, "p", 1)
+    unclear(run, "p", 2)
+    stored(run, "q", 1, 65_532, 8)
+    items = [[65_531, "p", 2, 1], [65_532, "q", 1, 8], [65_540, "p", 1, 1]]
+    run.get("s", "t", 65_530, items)
+    return {"reordered 65540"}
+
+
+# --- who may do what ------------------------------------------------------------------------------
+
+
+@small
+def old_process_leaves_after_the_new_one_subscribed(run: Run) -> set[str]:
+    run.sub("s", "t", 0, epoch=2)
+    old = run.invoke("s", "unsub", "t", process="old", epoch=1)
+    run.complete(old, "ok")
+    return {"fencing"}
+
+
+@small
+def a_later_term_is_known_by_an_answer_that_brought_nothing(run: Run) -> set[str]:
+    run.sub("s", "t", 0, node="a", term=4)
+    got(run, "s", 0, node="b", term=5)
+    stored(run, "p", 1, 1, node="a", term=4)
+    return {"term_order 4"}

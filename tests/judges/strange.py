@@ -540,3 +540,101 @@ def held_at(run: Run, nodes: str, id_: int) -> Row:
         if row["kind"] == "held":
             row["first_id"] = id_
     return run.truth[-1]
+
+
+# --- what an answer is about ----------------------------------------------------------------------
+
+
+@small
+def answer_names_another_topic_and_brings_nothing(run: Run) -> set[str]:
+    """That it names the wrong topic is all that it proves: of that topic it says nothing."""
+    three(run)
+    stored_elsewhere = run.put("p", "u", 1, "ok", first_id=9, last_id=9)
+    got(run, "s", 3, answered="u")
+    assert stored_elsewhere["topic"] == "u"
+    return {"subscription topic", *(f"lost prefix {id_}" for id_ in (1, 2, 3))}
+
+
+@small
+def answer_of_any_topic_names_one_and_brings_nothing(run: Run) -> set[str]:
+    """It is about no topic: whoever was told nothing of `u` did not subscribe to `u`."""
+    run.sub("s", "t", 0)
+    run.get("s", "", None, [], answered="u", cursor=3)
+    return NOTHING
+
+
+@small
+def corrupt_payload_is_fetched_and_never_handed_over(run: Run) -> set[str]:
+    """Another one would be lost: this one the library can't hand over."""
+    three(run)
+    got(run, "s", 0, ALL[0], ALL[2], handed_apart=True, corrupt=[[2, "format"]])
+    run.handle("s", "hand", "t", 1, 1)
+    run.handle("s", "hand", "t", 3, 3)
+    run.handle("s", "ack", "t", None, 3, cursor=3)
+    return {"corrupt 2"}
+
+
+@small
+def batch_is_repeated_in_two_parts_between_which_another_stands(run: Run) -> set[str]:
+    """One batch that was torn would look the same to who does not see that it was sent in parts."""
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1, 2)
+    stored(run, "p", 1, 1)
+    stored(run, "q", 1, 2)
+    stored(run, "p", 2, 3)
+    got(run, "s", 0, ALL[0], (2, "q", 1), (3, "p", 2))
+    return NOTHING
+
+
+@small
+def nothing_is_told_at_the_moment_of_the_acknowledgment(run: Run) -> set[str]:
+    """A tick later it would deny what was acknowledged."""
+    run.sub("s", "t", 0)
+    put = run.invoke("p", "put", "t", counter=1, count=1)
+    done = run.complete(put, "ok", first_id=1, last_id=1)
+    got(run, "s", 0)
+    invoke, end = run.rows[-2:]
+    invoke["t_ns"] = end["invoke_ns"] = done["t_ns"]
+    return NOTHING
+
+
+@small
+def repeated_put_is_acknowledged_without_an_id_after_it_was_given(run: Run) -> set[str]:
+    """It would be lost, had nobody been given it."""
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    got(run, "s", 0, ALL[0])
+    stored(run, "p", 1, 0, duplicate=True, session=1)
+    run.drained("s", "t", 1)
+    return NOTHING
+
+
+@small
+def cursor_is_ahead_of_all_answers_for_a_get_without_one_asked_with_it(run: Run) -> set[str]:
+    """Without that GET the subscription would resume above all that its client ever said."""
+    three(run)
+    got(run, "s", 0, *ALL[:2])
+    run.invoke("s", "get", "t", last_id=2)
+    run.sub("s", "t", 2, session=1, resumed=True, cursor=2)
+    got(run, "s", 2, ALL[2], session=1)
+    return NOTHING
+
+
+@small
+def second_subscriber_begins_where_the_first_one_has_read_to(run: Run) -> set[str]:
+    """What lies below a start is owed to nobody who begins there."""
+    three(run)
+    got(run, "s", 0, *ALL)
+    run.sub("r", "t", 3, resumed=False, cursor=3)
+    got(run, "r", 3)
+    run.drained("r", "t", 3)
+    return NOTHING
+
+
+@small
+def term_of_another_host_goes_back(run: Run) -> set[str]:
+    """On one host it would be an answer of a deposed leader."""
+    run.hosts["p"] = "other"
+    run.sub("s", "t", 0, node="a", term=4)
+    stored(run, "p", 1, 1, node="b", term=3)
+    return NOTHING

@@ -60,7 +60,11 @@ class Run:
         session: int = 0,
         **fields: Any,
     ) -> Row:
-        """Record a GET that was answered with `items`. Returns the completion."""
+        """Record a GET that was answered with `items`, of the topic `answered` if that is another
+        one. Returns the completion.
+        """
+        if "answered" in fields:
+            fields["topic"] = fields.pop("answered")
         own = {"epoch": fields.pop("epoch", None), "process": fields.pop("process", client_id)}
         own["max_count"] = fields.pop("max_count", None)
         if asked is not None:
@@ -92,10 +96,10 @@ class Run:
         """Record an UNSUB."""
         self.complete(self.invoke(client_id, "unsub", topic), outcome)
 
-    def drained(self, client_id: str, topic: str, last_id: int) -> None:
+    def drained(self, client_id: str, topic: str, last_id: int, process: str | None = None) -> None:
         """Record that the subscriber reached the topic's tombstone."""
-        row = {"process": client_id, "client_id": client_id, "f": "phase", "phase": "drained"}
-        self._add({**row, "topic": topic, "last_id": last_id}, "info")
+        row = {"process": process or client_id, "client_id": client_id, "f": "phase"}
+        self._add({**row, "phase": "drained", "topic": topic, "last_id": last_id}, "info")
 
     def phase(self, name: str) -> None:
         """Record that a phase of the run begins."""
