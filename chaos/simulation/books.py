@@ -19,6 +19,7 @@ from cluster import broker, intake, publications, relays, transport
 from cluster.replica import Replica
 
 TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
+TOLD_MAX: Final = 2  # times that a node says how its disk is, until it heeds what others say
 QUIET_S: Final = 3.0  # until what the last clients have asked for is over: GETs wait for 2 s
 
 
@@ -28,6 +29,7 @@ class Books:
     def __init__(self, world: World, invariants: Invariants) -> None:
         self._world, self._invariants = world, invariants
         self._turns = 0
+        self._short: dict[str, tuple[float, int]] = {}  # by node: see `_is_short_in_vain`
         world.watchers.append(self._turned)
 
     def _turned(self, node: SimNode) -> None:
@@ -35,7 +37,8 @@ class Books:
         replica = node.replica
         if self._turns % TURNS_PER_LOOK or replica is None or replica.raft is None:
             return
-        for check, text in (*self._sums(replica), *self._limits(replica)):
+        found = *self._sums(replica), *self._limits(replica), *self._is_short_in_vain(node, replica)
+        for check, text in found:
             self._invariants.fail(check, f"{node.name}: {text}")
 
     # --- at any time ------------------------------------------------------------------------------
@@ -117,6 +120,24 @@ class Books:
         for what, (found, limit) in most.items():
             if found > limit:
                 yield "limit", f"{found} {what}, {limit:.0f} may be"
+
+    def _is_short_in_vain(self, node: SimNode, replica: Replica) -> Iterator[tuple[str, str]]:
+        """Yield if PUTs are refused for want of room that this node and a majority have.
+
+        What the others say is counted each time that this node says the same of itself: so it is
+        wrong only if it is wrong after two more of these.
+        """
+        said_s = replica._next_health_s
+        there = [name for name in replica._health if replica._peers.hello_of(name) is not None]
+        low = replica.disk_low + sum(replica._health[name].disk_low for name in there)
+        is_short = replica.disk_low or low * 2 > len(replica.settings.members)
+        if not replica.broker.disk_low or is_short:
+            self._short.pop(node.name, None)
+            return
+        last_s, times = self._short.get(node.name, (said_s, 0))
+        self._short[node.name] = said_s, times + (said_s != last_s)
+        if times >= TOLD_MAX:
+            yield "books", f"PUTs are refused for want of room, and {low} are short of it"
 
     # --- in the end -------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ Script = Generator[float | Steps[Any], Any, None]
 
 REFUSED_MS: Final = 1.0  # until a refused connection is known; one that is swallowed takes longer
 INBOX_MAX: Final = 1_000  # late replies on one connection, as many as a socket's queue would hold
-CRASH_POINTS: Final = ("now", "invoke", "complete", "handed")
+CRASH_POINTS: Final = ("now", "invoke", "complete", "handed", "stored")
 NONCE_BITS: Final = 128
 
 
@@ -121,6 +121,8 @@ class CrashingObserver:
         """Record and tell; neither the outbox nor the cursor has changed yet."""
         self._recording.on_complete(operation, outcome)
         self.watcher.completed(self.process, operation, outcome)
+        if operation.f == "put" and not outcome.error:
+            self.pass_point("stored")
         self.pass_point("complete")
 
     def on_handling(self, handling: Handling) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from chaos import payload
 from chaos.simulation.clients import Process, Script, SimClient, Watcher, Wire
-from chaos.simulation.scripts import ClientScript, Role
+from chaos.simulation.scripts import ClientScript, Known, Role
 from flotilla_client import FlotillaError
 from flotilla_client.reading import Delivery
 
@@ -39,12 +39,10 @@ class Witness(Watcher, Protocol):
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Hear what a client's application was given."""
 
-    def known(self) -> Mapping[str, int]:
+    def known(self) -> Known:
         """See `scripts.Course`."""
 
-    def listed(
-        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
-    ) -> None:
+    def listed(self, client: str, rows: Sequence[Mapping[str, Any]], known: Known) -> None:
         """See `scripts.Course`."""
 
 
@@ -112,13 +110,11 @@ class Crowd:
         """See `scripts.Course`."""
         self._witness.handed_over(client, delivery)
 
-    def known(self) -> Mapping[str, int]:
+    def known(self) -> Known:
         """See `scripts.Course`."""
         return self._witness.known()
 
-    def listed(
-        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
-    ) -> None:
+    def listed(self, client: str, rows: Sequence[Mapping[str, Any]], known: Known) -> None:
         """See `scripts.Course`."""
         self._witness.listed(client, rows, known)
 

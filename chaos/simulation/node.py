@@ -177,6 +177,11 @@ class SimNode:
         """True while a process runs (it may be paused)."""
         return self.replica is not None
 
+    @property
+    def has_job(self) -> bool:
+        """True while a job of the worker is under way."""
+        return self._worker.is_under_way
+
     def start(self) -> None:
         """Start a process from whatever is on the disk; that may end in its refusal."""
         assert not self.up, f"{self.name} is running"

@@ -182,7 +182,10 @@ class Promises:
     def listed(
         self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
     ) -> None:
-        """Check that a listing is no older than the question for it."""
+        """Check that a listing is no older than the question for it, and has a topic once."""
+        names = [row["topic"] for row in rows]
+        if names != sorted(set(names)):
+            self._fail("answered", f"{client} is told of {names}: each once, by name, is due")
         for row in rows:
             topic, last_id = row["topic"], row["last_id"]
             if last_id < known.get(topic, 0):

@@ -120,6 +120,9 @@ class RaftRules:
         elif kind == "snapshot_installed":
             life = self._life(fields["node"])
             life.installed_index = max(life.installed_index, fields["index"])
+            if self._world.machine(fields["node"]).has_job:
+                text = f"{fields['node']} installs a copy while a job has the database open"
+                self._fail("snapshot", text)
         elif kind == "double_gone":
             self._lives.pop(fields["node"], None)
         elif kind == "transferring":

@@ -287,6 +287,14 @@ class Reference:
         found = self.topics.get(topic)
         return 0 if found is None else found.last_id.at(index)
 
+    def alive_since(self, index: int) -> set[str]:
+        """Return the topics that have had a subscriber since the entry at `index`."""
+        return {
+            name
+            for name, topic in self.topics.items()
+            if all(topic.subscribers.during(index, self.applied_index))
+        }
+
     def listing_at(self, client_id: str, index: int) -> list[dict[str, Any]]:
         """Return the rows of TOPICS: of a client's topics, or of all of them ("")."""
         if client_id:

@@ -3,8 +3,8 @@
 What lives here: who asked what by which way, what became of it in the log, and the claims that
 follow: a reply answers a request that came by its way, once; it says what the log says at some
 index since; an entry holds only what somebody asked for; what is refused for certain is never
-carried out; nobody waits long for what is there. What must not: how the state comes about
-(reference.py), Raft's own messages (raft_rules.py).
+carried out, nor was before; nobody waits long for what is there. What must not: how the state comes
+about (reference.py), Raft's own messages (raft_rules.py).
 
 A reply is judged where it is made, at the end of that turn: at the leader, also one that goes back
 by way of another node.
@@ -67,6 +67,7 @@ class Asked:
     low: int
     came_s: float
     clock_s: float
+    number: int = 0  # among all that came from clients
     relay: tuple[str, int] | None = None
     relayed_reply: Sequence[bytes] | None = None
 
@@ -116,6 +117,11 @@ class Replies:
         self._contents: dict[Key, set[int]] = defaultdict(set)
         self._denied: Counter[Key] = Counter()
         self._carried_out: Counter[Key] = Counter()
+        self._numbers = 0
+        # Of what was carried out for the first time: how many requests had come for it by then,
+        # the number of the last one, and how many of these were refused for certain.
+        self._firsts: dict[Key, tuple[int, int]] = {}
+        self._first_denied: Counter[Key] = Counter()
         self._results: dict[Key, list[tuple[int, Result]]] = defaultdict(list)
         self._applied_s: dict[int, float] = {}
         self._disturbed_s = 0.0
@@ -134,6 +140,8 @@ class Replies:
         asked = self._take(node, frames)
         if asked is None:
             return
+        self._numbers += 1
+        asked.number = self._numbers
         key = (route, str(asked.header.get("request_id", "")))
         self._open[node.name].setdefault(key, deque()).append(asked)
         for each in asked.keys:
@@ -224,12 +232,18 @@ class Replies:
     def _deny(self, asked: Asked, body: Mapping[str, Any]) -> None:
         for key in asked.keys:
             self._denied[key] += 1
+            if asked.number <= self._firsts.get(key, (0, 0))[1]:
+                self._first_denied[key] += 1
             self._check_denied(key, str(body.get("error")))
 
     def _check_denied(self, key: Key, code: str) -> None:
         if self._world.net.doubled:
             return  # of one request on its way to the leader the network has made two
         left = self._came[key] - self._denied[key]
+        first_came = self._firsts.get(key, (0, 0))[0]
+        if 0 < first_came <= self._first_denied[key]:
+            text = f"{key} is carried out, and all {first_came} requests for it that had come"
+            self._fail("definite", f"{text} by then are refused for certain ({code})")
         if self._carried_out[key] > left:
             text = f"{key} is carried out {self._carried_out[key]} times: it came {self._came[key]}"
             denied = self._denied[key]
@@ -251,6 +265,9 @@ class Replies:
                 self._was_asked(index, key, operation)
                 if not result[0]:
                     self._carried_out[key] += 1
+                    if key not in self._firsts:
+                        self._firsts[key] = self._came[key], self._numbers
+                        self._first_denied[key] = self._denied[key]
                     self._check_denied(key, "before")
             if isinstance(operation, Put) and not result[0]:
                 self._within_backlog(operation.topic)
@@ -487,6 +504,8 @@ class Replies:
         if code in OF_THE_NODE or code in ("too_large", "not_upgraded"):
             return ""
         if code in OF_A_LIMIT:
+            if asked.kind == PUT and _is_of_room(body) and self._was_stored(asked):
+                return f"refused as {code}, and it is stored"
             return "" if body.get("definite") else f"{code} is not said to be for certain"
         for found, details in self._results_of(asked, high):
             if found == code and all(body.get(name) == each for name, each in details.items()):
@@ -498,6 +517,12 @@ class Replies:
         if code == "bad_request" and asked.kind not in (PUT, GET):
             return ""
         return f"refused as {dict(body)}, the log says {self._results_of(asked, high)}"
+
+    def _was_stored(self, asked: Asked) -> bool:
+        """Return whether a PUT's first counter was taken before it came here, by any process."""
+        client = self._reference.clients.get(asked.client_id)
+        producer = None if client is None else client.producers.get(asked.topic)
+        return producer is not None and producer.counter.at(asked.low) >= asked.body["counter"]
 
     def _read_refusal(self, asked: Asked, code: str, index: int) -> bool:
         """Return whether a read is refused so behind the entry at `index`."""
@@ -587,6 +612,12 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
         case Advance(client_id, epoch, cursors):
             for name, last_id in cursors.items():
                 yield GET, client_id, epoch, name, last_id
+
+
+def _is_of_room(body: Mapping[str, Any]) -> bool:
+    """Return whether a PUT is refused for what it takes: what is stored takes nothing more."""
+    of_bytes = "bytes of publications" in str(body.get("message"))
+    return body["error"] in ("backlog_full", "disk_full") or of_bytes
 
 
 def _bounds(asked: Asked) -> tuple[int, int]:

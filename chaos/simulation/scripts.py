@@ -69,6 +69,18 @@ class Role:
         return cls(**{**knobs, "topics": tuple(knobs["topics"])})
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of all topics when somebody asks for a listing.
+
+    `ends`: the highest id of each that was ever acknowledged to anybody; `index`: an entry that is
+    committed.
+    """
+
+    ends: Mapping[str, int]
+    index: int
+
+
 class Course(Protocol):
     """The course of the run, as far as a client has to know it."""
 
@@ -84,12 +96,10 @@ class Course(Protocol):
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Hear what a client's application was given, and whether that may be for another time."""
 
-    def known(self) -> Mapping[str, int]:
-        """Return the highest id of each topic that was ever acknowledged to anybody."""
+    def known(self) -> Known:
+        """Return what is known of all topics."""
 
-    def listed(
-        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
-    ) -> None:
+    def listed(self, client: str, rows: Sequence[Mapping[str, Any]], known: Known) -> None:
         """Hear how all topics stand, as a client was told; `known`: before it asked."""
 
     def flushed(self, client: str, process: Process) -> None:

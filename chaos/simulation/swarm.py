@@ -10,7 +10,7 @@ states that no run with all kinds at once does; so each seed leaves out about ha
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.simulation.disk import KEEPS, SYNCS
@@ -28,6 +28,9 @@ PAUSE_S: Final = (0.04, 0.4)  # mean time between two operations of a client
 CROWD_PAUSES: Final = 2  # as long in a crowd: it is to meet, not to weigh
 PUT_BYTES: Final = 40_000  # filler of the largest PUT: more of it only makes a run slower
 LISTER_SHARE: Final = 0.5  # of the seeds have a client that only lists, the others a leaver
+WAITER_SHARE: Final = 0.25  # of the seeds have a reader that always waits
+FITTING_SHARE: Final = 0.5  # of the seeds have settings that fit their faults
+SLEEPER_SHARE: Final = 0.6  # of those with a bounded backlog have one that seldom reads
 SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
@@ -54,7 +57,7 @@ BACKLOG_PUTS_MIN: Final = 3  # of a seed's largest: so none of them waits for ev
 PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, with its length
 LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and comes back
 CLOG_S: Final = (0.05, 12.0)  # what comes out of one may be older than a client's patience
-CRASH_POINTS: Final = ("now", "invoke", "complete", "handed")
+CRASH_POINTS: Final = ("now", "invoke", "complete", "handed", "stored")
 
 Schedule = Iterator[tuple[float, str, dict[str, Any]]]
 
@@ -342,6 +345,46 @@ def _client_crashes(draw: Draw) -> Schedule:
     yield draw.hold_s(), "client_restart", {"client": client}
 
 
+def _late_retries(draw: Draw) -> Schedule:
+    """Have clients ask again for what is stored when nobody has room any more.
+
+    Each dies behind the record of the answer, and what it has sent stands in its outbox still.
+    """
+    seconds = draw.between(1.0, HOLD_S[1])
+    for client in draw.rng.sample(draw.clients, draw.rng.randint(1, len(draw.clients))):
+        yield 0.0, "client_crash", {"client": client, "at": "stored"}
+        yield draw.between(1.0, 2.0), "client_restart", {"client": client}
+    for node in draw.members:
+        yield 0.5, "disk_low", {"node": node}
+        yield 1.0 + seconds, "disk_free", {"node": node}
+
+
+def _lost_pieces(draw: Draw) -> Schedule:
+    """Lose a piece of a copy of the store, or the question for it, on a connection that goes on."""
+    yield 0.0, "wipe", {"node": draw.member()}
+    yield 0.05, "restart_all", {}
+    for _ in range(draw.rng.randint(1, 3)):
+        piece = {"pieces": draw.rng.randint(0, 3), "hold_s": draw.between(0.02, 0.3)}
+        yield 0.1, "lose_piece", {"seconds": 8.0, **piece}
+
+
+def _returning_leaders(draw: Draw) -> Schedule:
+    """Cut a leader off with entries that it does not know to be committed, for two more terms.
+
+    The others have some of these, and others in place of the rest: the second leader after it finds
+    out entry by entry how far their logs are the same.
+    """
+    ms = draw.between(50.0, 400.0)
+    for node in draw.members:
+        yield 0.0, "slow_fsync", {"node": node, "ms": ms}
+    cut_s, seconds = draw.between(0.2, 1.0), draw.between(3.0, 6.0)
+    yield cut_s, "cut", {"node": "leader", "others": list(draw.members), "seconds": seconds}
+    for node in draw.members:
+        yield cut_s + 0.1, "slow_fsync", {"node": node, "ms": 0.0}
+    for later_s in (1.5, 2.0, 2.5):
+        yield cut_s + later_s, "transfer", {}
+
+
 def _client_copies(draw: Draw) -> Schedule:
     yield 0.0, "client_copy", {"client": draw.rng.choice(draw.clients)}
 
@@ -409,6 +452,9 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "lonely_leaders": _lonely_leaders,
     "client_crashes": _client_crashes,
     "client_copies": _client_copies,
+    "late_retries": _late_retries,
+    "lost_pieces": _lost_pieces,
+    "returning_leaders": _returning_leaders,
     "empty_doubles": _empty_doubles,
     "copied_doubles": _copied_doubles,
     "replaced_unheard": _replaced_unheard,
@@ -419,6 +465,9 @@ RARE: Final = frozenset(
         "lost_checkpoints",
         "rebirths",
         "dead_sources",
+        "lost_pieces",
+        "late_retries",
+        "returning_leaders",
         "deposed_leaders",
         "outages",
         "full_disks",
@@ -457,7 +506,9 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     load = _load(draw("load"))
     schedule = tuple(_schedule(draw, empty.duration_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
+    _slow_down(draw("slow"), load["roles"], "backlog_bytes_max" in knobs)
     knobs |= _bounds(draw("bounds"), _largest(load["roles"]))
+    knobs |= _fitting(draw("fitting"), {action.name for action in schedule}, knobs)
     knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
     # Version 0.1 says its Hello by the product of today there, which looks at what 0.1 would not.
     has_old = any(action.args.get("build") == "0.1" for action in schedule)
@@ -572,6 +623,24 @@ def _bounds(draw: Draw, largest: int) -> dict[str, int]:
     return bounds
 
 
+def _fitting(draw: Draw, actions: Collection[str], knobs: Mapping[str, Any]) -> dict[str, int]:
+    """Return settings that let faults meet what they are for, in half of the seeds.
+
+    A checkpoint that vouches for too much shows where the journal keeps nothing behind it; a lost
+    piece where a copy has several; an acknowledgment of what was not shown where little is at once.
+    """
+    if draw.rng.random() >= FITTING_SHARE:
+        return {}
+    fitting: dict[str, int] = {}
+    if "fsync_error" in actions:
+        fitting |= {"segment_bytes": 1024, "keep_bytes": 0}
+    if not {"lose_piece", "kill_source"}.isdisjoint(actions):
+        fitting["copy_chunk_bytes"] = int(knobs.get("copy_chunk_bytes", 8_192))
+    if "transfer" in actions:
+        fitting["slice_entries_max"] = int(knobs.get("slice_entries_max", 2))
+    return fitting
+
+
 def _largest(roles: Sequence[Mapping[str, Any]]) -> int:
     """Return the bytes of the largest PUT that these roles make."""
     size_bytes = max(role["size_bytes"] for role in roles)
@@ -595,6 +664,15 @@ def _load(draw: Draw) -> dict[str, Any]:
             role |= {"topics": [*role["topics"], LEFT_TOPIC], "puts": role["puts"] or 0.2}
             role["reads_any"] = False  # it may hear of a SUB by its publications, not its answer
     return {"roles": roles, "deadline_ms": rng.choice((1_500, 1_500, 3_000, 15_000))}
+
+
+def _slow_down(draw: Draw, roles: Sequence[dict[str, Any]], is_bounded: bool) -> None:
+    """Let some client wait long for what comes, or leave others' publications lying about."""
+    if draw.rng.random() < WAITER_SHARE:
+        roles[-1] |= {"get_wait_ms": 2_000, "pause_s": draw.between(0.02, 0.1)}
+    if is_bounded and draw.rng.random() < SLEEPER_SHARE:
+        reads_too = {"gets": 1.0, "churns": 0.0, "puts": 0.0, "lists": 0.0}
+        roles[2] |= {**reads_too, "pause_s": draw.between(2.0, 6.0), "reads_any": False}
 
 
 def _lister(draw: Draw) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from chaos.simulation.rebuilt import Rebuilt
 from chaos.simulation.reference import Reference
 from chaos.simulation.replies import Replies
 from chaos.simulation.result import Failure
-from chaos.simulation.scripts import Role
+from chaos.simulation.scripts import Known, Role
 from chaos.simulation.sockets import Sockets
 from chaos.simulation.world import World
 from flotilla_client import FlotillaError, Operation, Outcome
@@ -221,15 +221,17 @@ class Attached:
         """See `scripts.Course`."""
         self._promises.handed_over(client, delivery)
 
-    def known(self) -> Mapping[str, int]:
+    def known(self) -> Known:
         """See `scripts.Course`."""
-        return self._promises.known()
+        return Known(self._promises.known(), self._reference.applied_index)
 
-    def listed(
-        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
-    ) -> None:
+    def listed(self, client: str, rows: Sequence[Mapping[str, Any]], known: Known) -> None:
         """See `scripts.Course`."""
-        self._promises.listed(client, rows, known)
+        self._promises.listed(client, rows, known.ends)
+        left_out = self._reference.alive_since(known.index) - {row["topic"] for row in rows}
+        if left_out:
+            text = f"{client} lists all topics, and is not told of {sorted(left_out)}"
+            self._invariants.fail("answered", f"{text}, which were there all the time")
 
 
 _TOLD: Final = ("attempts", "leader", "term", "error", "first_id", "count", "duplicate", "last_id")

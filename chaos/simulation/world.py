@@ -394,6 +394,22 @@ class World:
                 return
         self.after(LOOK_S, lambda: self.kill_source(seconds - LOOK_S, pieces))
 
+    def lose_piece(self, seconds: float, pieces: int = 0, hold_s: float = 0.1) -> None:
+        """Lose what goes between the next process that copies a store and its source, for a moment.
+
+        After so many pieces; nothing if no copy is under way within that time.
+        """
+        if seconds <= 0 or self.now >= self.plan.duration_s:
+            return
+        for name, node in self.nodes.items():
+            fetch = None if node.replica is None else node.replica._fetch
+            offset = 0 if fetch is None or fetch._download is None else fetch._download.offset
+            if fetch is not None and fetch.source and offset >= pieces * PIECE_BYTES:
+                self.cut_one_way(name, fetch.source, hold_s)
+                self.cut_one_way(fetch.source, name, hold_s)
+                return
+        self.after(LOOK_S, lambda: self.lose_piece(seconds - LOOK_S, pieces, hold_s))
+
     def restart(self, node: str) -> None:
         """Start a process on a machine where none runs."""
         found = self.nodes[node]
@@ -575,5 +591,5 @@ ACTIONS: Final = (
     "kill", "restart", "power_loss", "wipe", "pause", "resume", "clock_rate", "cut", "cut_one_way",
     "heal", "calm", "clog", "disconnect", "weather", "disk_full", "disk_low", "disk_free",
     "slow_fsync", "fsync_error", "bit_flip", "truncate", "transfer", "compact", "stop", "kill_all",
-    "power_loss_all", "restart_all", "kill_source",
+    "power_loss_all", "restart_all", "kill_source", "lose_piece",
 )  # fmt: skip

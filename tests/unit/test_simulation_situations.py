@@ -6,17 +6,19 @@ Each is run with the rule and without it: the check that is meant to see the dif
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import pytest
 
-from chaos.simulation.plan import Action
+from chaos.simulation.plan import Action, Plan
 from chaos.simulation.run import run
 from chaos.simulation.swarm import KINDS, Draw, plan_for
 
 BEGIN_S, END_S = 4.0, 14.0
+Knobs = Mapping[str, Any]
 LONG = {"fallback_s": 6.0}  # a leader that leads on for long, though it hears no majority
 
 
@@ -30,14 +32,110 @@ LONG = {"fallback_s": 6.0}  # a leader that leads on for long, though it hears n
     ],
 )
 def test_a_situation_comes_about_and_is_judged(
-    bug: str, kind: str, seed: int, knobs: Mapping[str, Any], check: str
+    bug: str, kind: str, seed: int, knobs: Knobs, check: str
 ) -> None:
-    base = plan_for(4, "safety", nodes=3)
-    draw = Draw(random.Random(seed), base.members, ["client-1"])
-    faults = KINDS[kind](draw) if kind else ()
-    schedule = tuple(Action(BEGIN_S + later_s, name, args) for later_s, name, args in faults)
-    plan = replace(
-        base, seed=seed, duration_s=END_S, schedule=schedule, knobs={**base.knobs, **knobs}
-    )
+    plan = _plan(seed, [(BEGIN_S, kind)] if kind else [], knobs)
     assert run(plan).failures == ()
     assert check in run(plan, bug).checks
+
+
+ROOMY: Final = {"segment_bytes": 1024, "keep_bytes": 0, "job_ms": 300.0}
+# Of the load's clients, by their places: what they do otherwise.
+WAITS: Final = {-1: {"get_wait_ms": 2_000, "pause_s": 0.05}}
+SLEEPS: Final = {
+    0: {"puts": 1.0, "topics": ["x"], "pause_s": 0.05, "size_bytes": 200, "batch_count": 3},
+    -1: {"pause_s": 5.0, "topics": ["x"]},
+}
+LISTS: Final = {
+    0: {"topics": ["x", "y"], "gets": 1.0},
+    1: {"lists": 1.0, "gets": 0.0, "puts": 0.0, "churns": 0.0, "pause_s": 0.1},
+}
+
+
+@pytest.mark.parametrize(
+    ("bug", "seed", "kinds", "knobs", "roles", "check"),
+    [
+        ("what-is-stored-is-refused", 1, {"late_retries": (4, 8, 11)}, {}, {}, "answered"),
+        ("carried-out-and-denied", 1, {"transfers": range(3, 14)}, {}, WAITS, "definite"),
+        (
+            "backlogs-grow-to-twice-their-limit",
+            1,
+            {},
+            {"backlog_bytes_max": 3_600},
+            SLEEPS,
+            "limit",
+        ),
+        ("one-full-disk-stops-all", 1, {}, {}, {}, "books"),
+        (
+            "lost-pieces-are-not-asked-for-again",
+            1,
+            {"lost_pieces": (4, 9)},
+            {"copy_chunk_bytes": 8_192},
+            {},
+            "progress",
+        ),
+        ("listings-end-with-a-page", 1, {}, {"topics_count_max": 1}, LISTS, "answered"),
+        ("failed-checkpoints-sync-again", 2, {"lost_checkpoints": (4, 7, 10)}, ROOMY, {}, "ended"),
+        ("installs-do-not-wait-for-the-worker", 1, {}, ROOMY, {}, "snapshot"),
+    ],
+)
+def test_what_had_escaped_is_met_and_judged(
+    bug: str,
+    seed: int,
+    kinds: Mapping[str, Sequence[float]],
+    knobs: Knobs,
+    roles: Mapping[int, Mapping[str, Any]],
+    check: str,
+) -> None:
+    actions = {
+        "one-full-disk-stops-all": (Action(4.0, "disk_low", {"node": "follower"}),),
+        "installs-do-not-wait-for-the-worker": tuple(_installs_beside_jobs()),
+    }
+    times = [(at_s, kind) for kind, often in kinds.items() for at_s in often]
+    plan = _plan(seed, times, knobs, roles, actions.get(bug, ()))
+    assert run(plan).failures == ()
+    assert check in run(plan, bug).checks
+
+
+def _plan(
+    seed: int,
+    kinds: Sequence[tuple[float, str]],
+    knobs: Knobs,
+    roles: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+    more: Sequence[Action] = (),
+) -> Plan:
+    """Return a plan of three nodes with faults of these kinds, and this load otherwise."""
+    base = plan_for(4, "safety", nodes=3)
+    clients = [f"client-{number}" for number in range(1, base.clients + 1)]
+    draw = Draw(random.Random(seed), base.members, clients)
+    actions = [
+        Action(round(at_s + later_s, 4), name, args)
+        for at_s, kind in kinds
+        for later_s, name, args in KINDS[kind](draw)
+    ]
+    load = dict(base.knobs["load"])
+    load["roles"] = [dict(role) for role in load["roles"]]
+    for place, role in roles.items():
+        load["roles"][place] |= role
+    if roles:
+        load["deadline_ms"] = 15_000  # a quarter of it is how long a GET waits at most
+    schedule = sorted((*actions, *more), key=lambda one: one.at_s)
+    return replace(
+        base,
+        seed=seed,
+        duration_s=END_S,
+        schedule=tuple(one for one in schedule if one.at_s < END_S),
+        knobs={**base.knobs, **knobs, "load": load},
+    )
+
+
+def _installs_beside_jobs() -> Iterator[Action]:
+    """Have a member fall behind what the others keep, and checkpoint all the time behind that."""
+    for at_s in (3.0, 6.0, 9.0):
+        yield Action(at_s, "pause", {"node": "c"})
+        for later_s in (0.5, 0.9, 1.3):
+            for node in ("a", "b"):
+                yield Action(round(at_s + later_s, 4), "compact", {"node": node})
+        yield Action(round(at_s + 1.6, 4), "resume", {"node": "c"})
+        for step in range(20):
+            yield Action(round(at_s + 1.7 + step * 0.05, 4), "compact", {"node": "c"})

@@ -92,7 +92,7 @@ def copies_have_no_read_transaction(patches: Patches) -> None:
 # A job has to begin between the end of a download and the next append of the leader.
 @bug(
     "24: a copy is installed when no job has the database open",
-    {"ended", "digest", "durable"},
+    {"snapshot", "ended", "digest", "durable"},
     seeds_max=SEEDS_RARE_MAX,
 )
 def installs_do_not_wait_for_the_worker(patches: Patches) -> None:
