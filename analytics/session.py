@@ -143,25 +143,42 @@ def opened(
     if active is not None:
         yield active
         return
-    with tempfile.TemporaryDirectory(prefix="flotilla-java-") as directory:
-        options = JVM_SHORT if is_for_short else JVM_LONG
-        if SUBMITTED not in os.environ:
-            java = found_java()
-            if is_for_short:
-                options = f"{options} {sharing(java, archive_to)}"
-            os.environ["JAVA_HOME"] = str(write_shim(java, Path(directory)))
-            # Rows that the driver makes go through a Python worker: the same one, not any python3.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    options = JVM_SHORT if is_for_short else JVM_LONG
+    if SUBMITTED in os.environ:
         session = _started(master, memory, options)
-        try:
-            yield session
-        except Exception:
-            session.stop()
-            raise
-        except BaseException:
-            _abandon(session)
-            raise
+    else:
+        java = found_java()
+        if is_for_short:
+            options = f"{options} {sharing(java, archive_to)}"
+        # Rows that the driver makes go through a Python worker: the same one, not any python3.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        with _shim_for(java):
+            session = _started(master, memory, options)
+    try:
+        yield session
+    except Exception:
         session.stop()
+        raise
+    except BaseException:
+        _abandon(session)
+        raise
+    session.stop()
+
+
+@contextmanager
+def _shim_for(java: Path) -> Iterator[None]:
+    """Let JAVA_HOME be a directory with the shim while a JVM is started. The JVM does without it
+    from then on: a process that is killed later leaves none.
+    """
+    before = os.environ.get("JAVA_HOME")
+    with tempfile.TemporaryDirectory(prefix="flotilla-java-") as directory:
+        os.environ["JAVA_HOME"] = str(write_shim(java, Path(directory)))
+        try:
+            yield
+        finally:
+            os.environ.pop("JAVA_HOME")
+            if before is not None:
+                os.environ["JAVA_HOME"] = before
 
 
 def fit(session: SparkSession, lines: int, size_bytes: int) -> bool:

@@ -6,8 +6,10 @@ standard library; this runs where nothing else is installed.
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Final, NoReturn
 
 EXIT_USAGE: Final = 2
@@ -18,7 +20,7 @@ OURS: Final = frozenset({"cluster", "chaos", "analytics", "flotilla_commands"})
 def run(command: str, module: str, extra: str) -> Any:
     """Run `main` of a module, which is `command`'s. Exits with 2 if its extra is not installed."""
     try:
-        return import_module(module).main()
+        return _imported(module).main()
     except ModuleNotFoundError as error:
         missing = error.name or ""
         package = missing.partition(".")[0]
@@ -30,6 +32,20 @@ def run(command: str, module: str, extra: str) -> Any:
             f"{command}: needs the extra `{extra}` ({package} is not installed). Run,"
             f" in a checkout:\n    pip install ./client '.[{extra}]'"
         )
+
+
+def _imported(module: str) -> ModuleType:
+    """Import a module. Ctrl-C meanwhile ends the process as it ends any program that catches no
+    signal, without a traceback; what it means later is for `main` to say.
+    """
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else nohup's, say
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return import_module(module)
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _no_client(command: str) -> NoReturn:

@@ -1,5 +1,6 @@
 """Which Java is taken. No session is started here."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -52,3 +53,20 @@ def test_archive_of_classes_is_that_of_one_java_and_taken_if_it_is_there(
     assert f'"-XX:SharedArchiveFile={archive}"' in session.sharing(old)
     assert session.sharing(new) == ""
     assert f'"-XX:ArchiveClassesAtExit={tmp_path}/x"' in session.sharing(old, tmp_path / "x")
+
+
+@pytest.mark.parametrize("before", [None, "/of/the/user"])
+def test_no_file_is_needed_once_the_jvm_runs_and_java_home_is_the_user_s_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    """So a check that is killed leaves nothing in the directory of temporary files."""
+    monkeypatch.setattr(session.tempfile, "tempdir", str(tmp_path))
+    if before is None:
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+    else:
+        monkeypatch.setenv("JAVA_HOME", before)
+    java = fake_java(tmp_path / "real", "21")
+    with session._shim_for(java):
+        assert (Path(os.environ["JAVA_HOME"]) / "bin" / "java").is_file()
+    assert os.environ.get("JAVA_HOME") == before
+    assert list(tmp_path.iterdir()) == [tmp_path / "real"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,38 @@ def test_a_module_of_ours_that_is_missing_is_a_defect_and_not_an_extra() -> None
     ended = without(("cluster.replica",), "import flotilla_commands; flotilla_commands.node()")
     assert ended.returncode == 1
     assert "Traceback" in ended.stderr
+
+
+def interrupted(directory: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a command whose module is `program`, in which ctrl-C is `ctrl_c()`."""
+    ctrl_c = "import os, signal, time\ndef ctrl_c(): os.kill(os.getpid(), signal.SIGINT)\n"
+    (directory / "command.py").write_text(ctrl_c + program)
+    code = "from cluster.extras import run; sys.exit(run('flotilla-node', 'command', 'cluster'))"
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; {code}"],
+        env={"PYTHONPATH": f"{directory}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+def test_an_interrupt_amid_the_imports_of_a_command_ends_it_without_a_word(tmp_path: Path) -> None:
+    ended = interrupted(tmp_path, "ctrl_c()\ntime.sleep(20)")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_an_interrupt_behind_the_imports_is_for_the_command_to_answer(tmp_path: Path) -> None:
+    program = "def main():\n try: ctrl_c(); time.sleep(20)\n except KeyboardInterrupt: return 7"
+    assert interrupted(tmp_path, program).returncode == 7
+
+
+def test_an_interrupt_that_the_caller_ignores_stays_ignored(tmp_path: Path) -> None:
+    """As `nohup` and a shell's `&` have it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ended = interrupted(tmp_path, "ctrl_c()\ndef main(): ctrl_c(); return 7")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.returncode == 7
