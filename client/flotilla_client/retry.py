@@ -236,21 +236,24 @@ class Exchange:
 
     def silent(self, now_ms: float, cause: str = "no answer") -> list[Action]:
         """No reply in time, or another cause of the like: the attempt may have happened."""
-        if now_ms < self._deadline_ms:
-            self._causes[self._endpoint] = cause
-        else:  # what the deadline cut off says nothing of an endpoint that has said something
-            self._causes.setdefault(self._endpoint, cause)
+        self._note(cause, now_ms)
         return self._elsewhere(now_ms)
 
     def unsent(self, now_ms: float, cause: str = "no connection") -> list[Action]:
         """No connection, for that cause: the attempt certainly did not happen."""
-        self._causes[self._endpoint] = cause
+        self._note(cause, now_ms)
         self._unsettled.discard(self._attempts)
         return self._elsewhere(now_ms)
 
     def resumed(self, now_ms: float) -> list[Action]:
         """The pause is over."""
         return self._send(now_ms)
+
+    def _note(self, cause: str, now_ms: float) -> None:
+        if now_ms < self._deadline_ms:
+            self._causes[self._endpoint] = cause
+        else:  # what the deadline cut off says nothing of an endpoint that has said something
+            self._causes.setdefault(self._endpoint, cause)
 
     def _refused(self, reply: Reply, attempt: int, now_ms: float) -> list[Action]:
         if is_definite(reply):

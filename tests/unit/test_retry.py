@@ -158,12 +158,15 @@ def test_an_uncertain_attempt_makes_a_later_definite_refusal_indefinite() -> Non
     assert (error.definite, error.details["attempts"]) == (False, 2)
 
 
-def test_an_attempt_that_the_deadline_cuts_off_does_not_hide_what_the_endpoint_did_before() -> None:
+@pytest.mark.parametrize("cut_off", ["silent", "unsent"])
+def test_an_attempt_that_the_deadline_cuts_off_does_not_hide_what_the_endpoint_did_before(
+    cut_off: str,
+) -> None:
     exchange = Exchange(Routes([0]), "op", 1_000, 500, random.Random(SEED))
     exchange.started(0)
     exchange.silent(100, "answers as no node does")
     exchange.resumed(999)
-    [*_, last] = exchange.silent(1_000)
+    [*_, last] = getattr(exchange, cut_off)(1_000)
     assert isinstance(last, Failed)
     assert last.error.details["causes"] == {0: "answers as no node does"}
 
