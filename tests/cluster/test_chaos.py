@@ -108,6 +108,7 @@ def test_an_interrupt_in_the_middle_of_a_fault_leaves_no_process_behind(tmp_path
 
 
 @pytest.mark.timeout(2 * RUN_S_MAX)
+@pytest.mark.slow  # `make chaos-short` runs the experiment, and judges it
 def test_clients_that_die_while_nodes_do_go_on_where_they_were_and_nothing_is_lost(
     tmp_path: Path,
 ) -> None:

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from chaos.mutation import project
-from chaos.mutation.mutants import MutationError
+from chaos.mutation.mutants import Mutant, MutationError
 from tests.mutation import fake_project
 
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.xdist_group("mutants")  # one worker applies them all, once
+
+
+@cache
+def _ours() -> project.Project:
+    return project.load(ROOT)
+
+
+@cache
+def _by_hand() -> list[Mutant]:
+    return _ours().by_hand()
+
 
 def test_every_mutant_by_hand_applies_exactly_once_and_compiles() -> None:
-    by_hand = project.load(ROOT).by_hand()  # it raises for one that does not
-
-    assert len(by_hand) >= 150
+    assert len(_by_hand()) >= 150  # it raises for one that does not
 
 
 def test_mutants_are_spread_over_the_product() -> None:
-    files = {mutant.file for mutant in project.load(ROOT).by_hand()}
+    files = {mutant.file for mutant in _by_hand()}
 
     assert len(files) >= 30, sorted(files)
 
 
 def test_a_mutant_says_what_it_breaks_and_when_and_is_small() -> None:
-    for mutant in project.load(ROOT).by_hand():
+    for mutant in _by_hand():
         assert mutant.breaks, mutant.name
         assert mutant.when, mutant.name
         old, new = mutant.old.splitlines(), mutant.new.splitlines()
@@ -35,16 +46,14 @@ def test_a_mutant_says_what_it_breaks_and_when_and_is_small() -> None:
 
 
 def test_every_file_of_a_mutant_has_its_nearest_tests() -> None:
-    ours = project.load(ROOT)
-    files = {mutant.file for mutant in ours.by_hand()} | set(ours.modules)
+    ours = _ours()
+    files = {mutant.file for mutant in _by_hand()} | set(ours.modules)
 
     assert files <= ours.nearest.keys(), files - ours.nearest.keys()
 
 
 def test_every_equivalent_is_a_mutant_and_has_a_reason() -> None:
-    ours = project.load(ROOT)
-
-    assert all(ours.equivalents(ours.by_hand()).values())
+    assert all(_ours().equivalents(_by_hand()).values())
 
 
 @pytest.mark.parametrize(
