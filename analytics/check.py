@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from analytics import session
 from analytics.anomalies import CHECKS, Check
@@ -24,6 +26,12 @@ from analytics.witnesses import located
 
 # Called at the end, while the history can still be read; returns the report that is final.
 Finish = Callable[[History, Report], Report]
+DIGESTS_OF_NOBODY: Final = (
+    "lines have digests, and run.json does not say that an application recorded itself"
+)
+NAMED_BY_APPLICATION: Final = (
+    "run.json says that an application recorded itself, and lines name who put what was delivered"
+)
 READING, OBSERVING, REPORTING = "reading", "observing", "reporting"
 
 
@@ -52,7 +60,8 @@ def check(
         place = place_of(spark, str(directory))
         history = load(spark, place, tell)
         truth_damage = history.truth.damage()
-        whole = wholeness_of(history.intake.damage(), truth_damage)
+        mixed = _mixed(history)
+        whole = wholeness_of((*history.intake.damage(), *mixed), truth_damage)
         results = [_told(history, one, whole, tell) for one in CHECKS]
         with step(OBSERVING, tell):
             observations = observe(history)
@@ -66,7 +75,7 @@ def check(
             checks=checks,
             observations=observations,
             reasons=(
-                *(*intake.reasons(), *doubts),
+                *(*intake.reasons(), *mixed, *doubts),
                 *(*observations.reasons(), *crashes, *unproven(checks)),
             ),
             lines=intake.lines,
@@ -116,6 +125,14 @@ def _not_judged(history: History, one: Check) -> str | None:
     if one.claim.needs_truth and history.truth.not_judged:
         return history.truth.not_judged
     return NAMELESS if one.claim.needs_names and _is_nameless(history) else None
+
+
+def _mixed(history: History) -> tuple[str, ...]:
+    """Return how run.json and the lines disagree about who recorded; no client writes both."""
+    if history.is_application:
+        named = history.tables.deliveries.where(F.col("producer").isNotNull())
+        return () if named.limit(1).isEmpty() else (NAMED_BY_APPLICATION,)
+    return () if history.tables.applications.isEmpty() else (DIGESTS_OF_NOBODY,)
 
 
 def _is_nameless(history: History) -> bool:

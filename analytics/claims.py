@@ -56,7 +56,7 @@ CLAIMS: Final[Mapping[str, Claim]] = {
         needs_whole=Part.HISTORY,  # the PUT
     ),
     "aborted_read": Claim(
-        "a publication stands somewhere whose PUT definitely failed",
+        "a publication stands somewhere whose PUT definitely failed, or was told that it does not",
         needs_names=True,
         needs_whole=Part.HISTORY,  # a later PUT of the same
     ),

@@ -392,8 +392,9 @@ def stored_of(runs: DataFrame, extents: DataFrame | None = None) -> DataFrame:
 def _broken_places(pieces: DataFrame, extents: DataFrame | None) -> DataFrame:
     """Return (link, fallen, late): the rows of `stored`, hashed, that are not in order inside.
 
-    `fallen`: some id is another's, or a counter not above those of lower ids. `late`: a PUT was
-    sent after the topic was known, on the same host, to have reached its id.
+    `fallen`: some id is another's, or a counter not above those of lower ids. `late`: a PUT may
+    have been sent after the topic was known, on the same host, to have reached its id: it was sent
+    after what is above it was known, or its ids and another one's overlap.
     """
     narrow = pieces.select(
         F.xxhash64(*TOPIC_BUCKET).alias("home"),
@@ -418,14 +419,17 @@ def _broken_places(pieces: DataFrame, extents: DataFrame | None) -> DataFrame:
     narrow = narrow.repartition("home")  # both windows stay inside it: rows move once
     # What was given under an id stands before the PUT that may have taken it too late.
     above = W.partitionBy("home", "time_line").orderBy(F.col("first").desc(), "invoke_ns")
-    earliest_ns = F.min("end_ns").over(above.rowsBetween(W.unboundedPreceding, -1))
+    earlier = above.rowsBetween(W.unboundedPreceding, -1)
+    earliest_ns = F.min("end_ns").over(earlier)
+    lowest_above = F.min(F.when(F.col("link").isNotNull(), F.col("first"))).over(earlier)
+    late = (earliest_ns < F.col("invoke_ns")) | (F.col("last") >= lowest_above)
     below = W.partitionBy("home", "line").orderBy("first")
     before = below.rowsBetween(W.unboundedPreceding, -1)
     fallen = (F.col("first") <= F.max("last").over(before)) | (
         F.col("first_counter") <= F.max("last_counter").over(before)
     )
     return (
-        narrow.withColumn("late", F.coalesce(earliest_ns < F.col("invoke_ns"), F.lit(False)))
+        narrow.withColumn("late", F.coalesce(late, F.lit(False)))
         .where(F.col("link").isNotNull())  # of a PUT
         .withColumn("fallen", F.coalesce(fallen, F.lit(False)))
         .where(F.col("late") | F.col("fallen"))

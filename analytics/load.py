@@ -296,6 +296,7 @@ def _has_number_beyond() -> Column:
     beyond += [(F.col(one) < 1) | (F.col(one) > schema.NUMBER_MAX) for one in from_one]
     beyond += [(F.col("count") < 0) | (F.col("count") > schema.COUNT_MAX)]
     beyond += [F.col(one) < 0 for one in ("t_ns", "wall_ns", "invoke_ns")]
+    beyond += [F.col("invoke_ns") > F.col("t_ns")]
     return reduce(lambda left, right: left | right, beyond)
 
 

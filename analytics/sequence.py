@@ -283,6 +283,7 @@ def _wrong(events: DataFrame, is_of_lines: bool) -> DataFrame:
         F.max(F.when(is_end, F.struct(*_named(ended)))).alias("end"),
         F.min(F.when(is_invoke, place)).alias("invoked_at"),
         F.min(F.when(is_end, place)).alias("ended_at"),
+        F.min(F.when(is_end, F.col("t_ns"))).alias("ended_ns"),
     )  # fmt: skip
     contradicts = reduce(
         lambda left, right: left | right,
@@ -296,6 +297,7 @@ def _wrong(events: DataFrame, is_of_lines: bool) -> DataFrame:
         .when(F.col("invokes") == 0, ORPHANED)
         .when((F.col("ends") == 1) & contradicts, CONTRADICTING)
         .when(F.col("ended_at") < F.col("invoked_at"), EARLY)
+        .when(F.col("ended_ns") < F.col("invoke.invoke_ns"), EARLY)
     )
     return found.select("process", "op_id", kind.alias("kind")).where(F.col("kind").isNotNull())
 

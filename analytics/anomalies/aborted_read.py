@@ -1,11 +1,12 @@
-"""A publication that stands somewhere although its PUT definitely failed."""
+"""A publication that stands somewhere although its PUT was answered that it is not stored."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics import intervals
+from analytics.doubts import only
 from analytics.keeping import settled
-from analytics.runs import counters_of_places
+from analytics.runs import counters_of_places, counters_of_puts
 from analytics.schema import evidence, operation
 from analytics.tables import Tables, seen_by
 
@@ -13,7 +14,9 @@ PRODUCER = ("run_id", "topic", "producer")
 
 
 def aborted_read(tables: Tables) -> DataFrame:
-    """Find counters that stand somewhere, and whose every PUT, over all sessions, failed."""
+    """Find counters that stand somewhere, and whose every PUT, over all sessions, failed; or of
+    which a PUT was told that nobody subscribes, and where no acknowledgment places them.
+    """
     # What was acknowledged did not fail: only places that rest on deliveries are in question.
     seen = counters_of_places(tables.unclear_places).unionByName(
         tables.journaled, allowMissingColumns=True
@@ -23,8 +26,11 @@ def aborted_read(tables: Tables) -> DataFrame:
         *PRODUCER, "bucket", "first", "last", operation().alias("put")
     )
     impossible = intervals.uncovered(seen, possible, PRODUCER)
+    denied = intervals.common(impossible, failed, PRODUCER).unionByName(
+        intervals.common(counters_of_places(tables.loose_places), _nowhere(tables), PRODUCER)
+    )
     rows = settled(
-        intervals.exploded(intervals.common(impossible, failed, PRODUCER), "counter")
+        intervals.exploded(denied, "counter")
         .withColumn("id", F.col("counter") - F.col("shift"))
         .groupBy(*PRODUCER, "id", "counter")
         .agg(F.min("put").alias("put"))
@@ -39,3 +45,11 @@ def aborted_read(tables: Tables) -> DataFrame:
             operations=F.array_compact(F.array("put", "sighting")),
         )
     )
+
+
+def _nowhere(tables: Tables) -> DataFrame:
+    """Return the counters of which a PUT said, not of a duplicate, that they are stored nowhere."""
+    said = (F.col("outcome") == "ok") & (F.col("first_id") == 0) & ~F.col("duplicate")
+    loose = counters_of_places(tables.loose_places)
+    puts = counters_of_puts(only(tables.puts.where(said), loose, PRODUCER))
+    return puts.select(*PRODUCER, "bucket", "first", "last", operation().alias("put"))

@@ -109,9 +109,8 @@ def duplicate_delivered(run: Run) -> Iterable[Evidence]:
     """Find what a subscriber, or its application, was handed again without having asked for it."""
     for subscription in run.standing.subscriptions.values():
         yield from _delivered_again(run, subscription)
-    recorded = {get.client for get in run.answers if get.digests is not None}
-    for (client, _), rows in run.handlings_of.items():
-        yield from _handed_again(run, rows, across=client in recorded)
+    for rows in run.handlings_of.values():
+        yield from _handed_again(run, rows, across=run.is_application)
 
 
 def _delivered_again(run: Run, subscription: Subscription) -> Iterator[Evidence]:

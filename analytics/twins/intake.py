@@ -337,6 +337,8 @@ def checked(row: dict[str, Any]) -> Event:
     due = _DUE_OF_CLIENTS if f in FUNCTIONS | HANDLINGS else _DUE
     if lacking := [name for name in due if name not in row]:
         raise Malformed(f"no {', '.join(lacking)}")
+    if row.get("invoke_ns", 0) > row["t_ns"]:
+        raise Malformed("it ends before it was sent")
     if kind not in (_TYPES if f in FUNCTIONS else {"info"}):
         raise Malformed(f"type is {kind!r}")
     if f == "put":

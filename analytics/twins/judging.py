@@ -80,7 +80,7 @@ def judge(directory: Path) -> Judgement:
 
 
 def _judged(intake: Intake, run: Run) -> Judgement:
-    holes = [*intake.holes, *run.holes]
+    holes = [*intake.holes, *run.holes, *_mixed(intake, run)]
     evidence: dict[str, list[Evidence]] = {}
     not_judged, no_proof, crashed = {}, {}, {}
     for name in TWINS:
@@ -116,6 +116,16 @@ def _judged(intake: Intake, run: Run) -> Judgement:
     verdict = Verdict.INVALID if is_proven else Verdict.UNKNOWN if reasons else Verdict.VALID
     parts = (evidence, no_proof, not_judged, crashed, undrained, unplaced)
     return Judgement(verdict, reasons, *parts, run, intake)
+
+
+def _mixed(intake: Intake, run: Run) -> list[str]:
+    """Return what lines say that are not of who recorded, as run.json has it."""
+    has_names = any(row.get("items") for row in intake.rows)
+    if intake.is_application and has_names:
+        return ["an answer names producers, and run.json says that an application recorded itself"]
+    if run.is_application and not intake.is_application:
+        return ["there are digests, and by run.json no application recorded itself"]
+    return []
 
 
 def _first(holes: list[str]) -> list[str]:

@@ -103,11 +103,26 @@ def phantom(run: Run) -> Iterable[Evidence]:
 
 
 def aborted_read(run: Run) -> Iterable[Evidence]:
-    """Find publications all of whose tries failed."""
+    """Find publications all of whose tries failed, or one of whose tries was answered that it is
+    stored nowhere.
+    """
+    acknowledged = {
+        ((put.client, put.topic, counter), (put.first_id or 0) + place)
+        for put in run.of("put")
+        if put.placed
+        for place, counter in enumerate(put.counters)
+    }
     for publication, id_, get in _seen(run):
-        tries = run.knowledge.tries.get(publication)
+        tries = run.knowledge.tries.get(publication, ())
+        nowhere = next((put for put in tries if _is_said_to_be_nowhere(put)), None)
         if tries and not any(put.may_have_happened for put in tries):
             yield _sight(run, publication, id_, tries[0], get)
+        elif nowhere and id_ is not None and (publication, id_) not in acknowledged:
+            yield _sight(run, publication, id_, nowhere, get)
+
+
+def _is_said_to_be_nowhere(put: Operation) -> bool:
+    return put.is_ok and put.first_id == 0 and not put.is_duplicate
 
 
 def future_read(run: Run) -> Iterable[Evidence]:
@@ -185,14 +200,24 @@ def _split(run: Run, batches: Batches) -> Iterator[Evidence]:
 
 def _halves(run: Run, batches: Batches) -> Iterator[Evidence]:
     for life in run.standing.lives:
-        for id_ in sorted(life.given):
-            for publication in run.knowledge.at.get((life.topic, id_), {}):
-                producer, topic, counter = publication
-                before, after = (producer, topic, counter - 1), (producer, topic, counter + 1)
-                if batches.are_bound(publication, after):
-                    yield from _half(run, life, publication, id_, after, id_ + 1)
-                if batches.are_bound(before, publication):
-                    yield from _half(run, life, publication, id_, before, id_ - 1)
+        for id_, producer, counter in sorted(_named_in(life)):
+            topic = life.topic
+            publication = (producer, topic, counter)
+            before, after = (producer, topic, counter - 1), (producer, topic, counter + 1)
+            if batches.are_bound(publication, after):
+                yield from _half(run, life, publication, id_, after, id_ + 1)
+            if batches.are_bound(before, publication):
+                yield from _half(run, life, publication, id_, before, id_ - 1)
+
+
+def _named_in(life: Life) -> set[tuple[int, str, int]]:
+    """Return (id, producer, counter) of what GETs in a life's span gave by name."""
+    return {
+        (each.id, each.producer, each.counter)
+        for get in life.gets
+        for each in get.given
+        if each.producer is not None and each.counter is not None
+    }
 
 
 def _half(
@@ -204,8 +229,6 @@ def _half(
     whose = (life.client, life.topic)
     producer, topic, counter = missing
     named = run.standing.given_publications[whose]
-    if (given[0], given[2]) not in named and not run.is_application:
-        return  # something else was given there
     if (producer, counter) in named or place in run.standing.nameless[whose]:
         return
     since = run.knowledge.known_since(topic, id_, life.host)

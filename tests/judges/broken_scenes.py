@@ -507,6 +507,18 @@ def failed_and_given(history: History, rng: random.Random) -> bool:
     return True
 
 
+@breaks("said-to-be-nowhere", "aborted_read", "what is stored nowhere is given to nobody")
+def said_to_be_nowhere(history: History, rng: random.Random) -> bool:
+    """Where it is a duplicate, it may stand: then the answer does not say that it does not."""
+    if not names(history):
+        return False
+    scene = opening(history, rng)
+    scene.put("p", 1, 0)
+    scene.sub("s", 0)
+    scene.get("s", 0, 1, ("p", 1))
+    return True
+
+
 @breaks("payload-is-broken", "corrupt", "a payload is what was put")
 def payload_is_broken(history: History, rng: random.Random) -> bool:
     if not names(history):

@@ -641,3 +641,42 @@ def a_later_term_is_known_by_an_answer_that_brought_nothing(run: Run) -> set[str
     got(run, "s", 0, node="b", term=5)
     stored(run, "p", 1, 1, node="a", term=4)
     return {"term_order 4"}
+
+
+@small
+def acknowledged_batches_overlap(run: Run) -> set[str]:
+    """The second one stands where the topic had got to before it was sent."""
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, 3)
+    stored(run, "q", 2, 2, 3)
+    got(run, "s", 0, *ALL, (4, "q", 4))
+    rows = {f"realtime_order {id_}" for id_ in (2, 3)}
+    return rows | {"inconsistent_id 2", "inconsistent_id 3", "torn_batch 3"}
+
+
+@small
+def what_was_said_to_be_stored_nowhere_is_given_to_who_comes_later(run: Run) -> set[str]:
+    stored(run, "p", 1, 0)
+    run.sub("s", "t", 0)
+    got(run, "s", 0, ALL[0])
+    return {"aborted_read 1"}
+
+
+@small
+def what_was_said_to_be_stored_nowhere_is_held_by_a_node(run: Run) -> set[str]:
+    run.disk("a")
+    stored(run, "p", 1, 0)
+    held(run, "a", "p", 1, 1)
+    return {"aborted_read 1"}
+
+
+@small
+def application_of_which_only_a_put_has_digests_is_handed_again_by_another_reader(
+    run: Run,
+) -> set[str]:
+    put = run.invoke("p", "put", "t", counter=1, count=1, digests="a" * 16)
+    run.complete(put, "ok", first_id=1, last_id=1)
+    run.handle("s", "hand", "t", 1, 1, cursor=0)
+    run.handle("s", "ack", "t", None, 1, cursor=1)
+    run.handle("s", "hand", "t", 1, 1, process="twin", cursor=1)
+    return {"duplicate_delivered 1"}

@@ -638,3 +638,34 @@ def term_of_another_host_goes_back(run: Run) -> set[str]:
     run.sub("s", "t", 0, node="a", term=4)
     stored(run, "p", 1, 1, node="b", term=3)
     return NOTHING
+
+
+@small
+def given_again_elsewhere_and_its_neighbour_is_not_due_there(run: Run) -> set[str]:
+    """Where it was given, its neighbour's place was not passed: it may come yet."""
+    run.sub("s", "t", 0)
+    stored(run, "q", 1, 1)
+    stored(run, "p", 1, 2, 2)
+    run.sub("r", "t", 3)
+    got(run, "r", 3, (4, "p", 1))
+    got(run, "s", 0, (1, "q", 1), (2, "p", 1), (3, "p", 2), (4, "p", 1))
+    return {"duplicate_stored 2"}
+
+
+@small
+def repeated_put_is_told_no_id_for_it_is_old(run: Run) -> set[str]:
+    """It was stored, given and collected since: that is what a duplicate without an id says."""
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    got(run, "s", 0, ALL[0])
+    stored(run, "p", 1, 0, duplicate=True)
+    return NOTHING
+
+
+@small
+def journal_has_an_entry_that_stored_nothing(run: Run) -> set[str]:
+    """Nobody subscribes: a node that has not applied it yet can't know."""
+    run.disk("a")
+    stored(run, "p", 1, 0)
+    run.held("a", "p", "t", 1)
+    return NOTHING

@@ -19,6 +19,7 @@ from analytics.twins.run import read
 from tests.judges.agreement import judgement, parts
 from tests.judges.chance import RandomRun, random_parts
 from tests.judges.detection import sabotaged
+from tests.judges.directories import DIRECTORIES, came_to
 from tests.judges.history import History
 from tests.judges.kinds import KINDS, UNKNOWN, Kind
 from tests.judges.lines import changed_lines
@@ -121,6 +122,18 @@ def test_judges_agree_on_lines_and_files_that_no_recorder_writes(
     is_fit: Callable[[int], bool] = lambda seed: True  # noqa: E731
     sabotaged(kind, 1, tmp_path / "run", is_fit)
     agree(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", DIRECTORIES)
+def test_both_judges_come_to_what_a_directory_is_made_for(
+    tmp_path: Path, find: Find, name: str
+) -> None:
+    made = DIRECTORIES[name]()
+    made.write(tmp_path)
+    assert came_to(by_spark(tmp_path)) == made.expected
+    agree(tmp_path)
 
 
 def agree(directory: Path) -> None:

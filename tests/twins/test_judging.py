@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from analytics.twins import TWINS, judge
+from tests.judges.directories import DIRECTORIES
 from tests.spark.histories import Run
 
 OUTCOME = {"finished": True, "reasons": []}
@@ -348,8 +349,7 @@ def test_a_subscription_that_stands_and_has_not_drained_is_a_reason(tmp_path: Pa
 
 
 def test_an_application_need_not_drain_and_names_nobody(tmp_path: Path) -> None:
-    run = recorded()
-    del run.rows[-1]
+    run = DIRECTORIES["application_names_nobody"]().run
     judgement = judge(write(tmp_path, run, recorded_by="application", outcome=None))
     assert judgement.verdict == "valid"
     assert {"phantom", "aborted_read", "future_read", "corrupt"} <= set(judgement.not_judged)

@@ -1,0 +1,186 @@
+"""Small directories that deceive by what stands around the rows: who recorded, which lines stand.
+
+What lives here: the directories, and what each must come to by any judge. What must not: a judge.
+Kinds of sabotage (broken_files.py) change a legal history; these are made for one sentence each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from analytics.differences import Judgement
+from tests.spark.histories import Row, Run, write
+
+OF_DISKS: Final = {"replica_divergence", "ack_not_durable"}  # no disk is read here
+NAMES: Final = frozenset({"phantom", "aborted_read", "future_read", "corrupt"})
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The verdict; the checks whose rows are proofs; those that could not judge the record, of
+    what is no matter of the disks.
+    """
+
+    verdict: str
+    proven: frozenset[str] = frozenset()
+    not_judged: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run, what its run.json says beside, and what it comes to."""
+
+    run: Run
+    expected: Expected
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, directory: Path) -> None:
+        """Write it, sealed."""
+        write(directory, self.run.rows, **self.document)
+
+
+def came_to(judgement: Judgement) -> Expected:
+    """Return what a judge said, in the same form."""
+
+    def of(standing: str) -> frozenset[str]:
+        found = {name for name, one in judgement.checks.items() if one.standing == standing}
+        return frozenset(found - OF_DISKS)
+
+    return Expected(judgement.verdict, of("invalid"), of("not judged"))
+
+
+Build = Callable[[], Made]
+DIRECTORIES: Final[dict[str, Build]] = {}
+APPLICATION: Final = {"recorded_by": "application"}
+UNKNOWN: Final = Expected("unknown")
+
+
+def directory(build: Build) -> Build:
+    """Register a directory; its name is the claim."""
+    assert build.__name__ not in DIRECTORIES, build.__name__
+    DIRECTORIES[build.__name__] = build
+    return build
+
+
+def put(run: Run, counter: int, digest: str | None = None) -> Row:
+    """Record an acknowledged PUT of one publication, whose id is its counter."""
+    own = {} if digest is None else {"digests": digest * 16}
+    invoke = run.invoke("p", "put", "t", counter=counter, count=1, **own)
+    return run.complete(invoke, "ok", first_id=counter, last_id=counter)
+
+
+def clean() -> Run:
+    """Return two publications, both given, and a drain."""
+    run = Run()
+    run.sub("s", "t", 0, resumed=False, cursor=0)
+    put(run, 1)
+    put(run, 2)
+    run.get("s", "t", 0, [[1, "p", 1, 2]])
+    run.drained("s", "t", 2)
+    return run
+
+
+def haunted() -> Run:
+    """Return the same, with a publication that nobody put."""
+    run = clean()
+    run.get("s", "t", 2, [[3, "ghost", 1, 1]])
+    return run
+
+
+# --- who recorded ---------------------------------------------------------------------------------
+
+
+@directory
+def ghost_is_found() -> Made:
+    return Made(haunted(), Expected("invalid", frozenset({"phantom"})))
+
+
+@directory
+def ghost_hides_behind_one_line_with_digests() -> Made:
+    run = haunted()
+    put(run, 4, "a")
+    return Made(run, Expected("unknown", not_judged=NAMES))
+
+
+@directory
+def ghost_hides_in_what_calls_itself_an_applications_record() -> Made:
+    return Made(haunted(), Expected("unknown", not_judged=NAMES), APPLICATION)
+
+
+@directory
+def application_names_nobody() -> Made:
+    run = Run()
+    run.sub("s", "t", 0, resumed=False, cursor=0)
+    put(run, 1, "a")
+    answer = {"first_id": 1, "last_id": 1, "count": 1, "digests": "a" * 16}
+    run.complete(run.invoke("s", "get", "t", last_id=0), "ok", **answer)
+    return Made(run, Expected("valid", not_judged=NAMES), APPLICATION)
+
+
+@directory
+def application_is_acknowledged_a_batch_in_two_parts() -> Made:
+    """Two tries of one batch have two places each: no neighbour of one is one of the other."""
+    run = Run()
+    run.sub("s", "t", 0, resumed=False, cursor=0)
+    for first_id in (1, 5):
+        batch = run.invoke("p", "put", "t", counter=1, count=2, digests="a" * 32)
+        run.complete(batch, "ok", first_id=first_id, last_id=first_id + 1)
+    ids = {"first_id": 1, "last_id": 6, "count": 6, "digests": "a" * 96}
+    run.complete(run.invoke("s", "get", "t", last_id=0), "ok", **ids)
+    return Made(run, Expected("invalid", frozenset({"duplicate_stored"}), NAMES), APPLICATION)
+
+
+# --- which lines are there ------------------------------------------------------------------------
+
+
+@directory
+def answer_goes_back_and_its_question_is_gone() -> Made:
+    """The answer says itself what it was asked with: that line alone is the proof."""
+    run = clean()
+    run.get("s", "t", 2, [[1, "p", 1, 1]])
+    del run.rows[-2]
+    return Made(run, Expected("invalid", frozenset({"reordered"})))
+
+
+@directory
+def term_goes_back_and_the_question_is_gone() -> Made:
+    run = clean()
+    run.get("s", "t", 2, [], node="a", term=5)
+    run.get("s", "t", 2, [], node="b", term=4)
+    del run.rows[-2]
+    return Made(run, Expected("invalid", frozenset({"term_order"})))
+
+
+@directory
+def loss_hides_behind_an_answer_from_before_its_question() -> Made:
+    run = clean()
+    invoke, end = run.rows[-3], run.rows[-2]
+    assert (invoke["f"], end["f"]) == ("get", "get")
+    end["t_ns"] = invoke["t_ns"] - 500_000
+    return Made(run, UNKNOWN)
+
+
+@directory
+def answer_from_before_its_question_says_not_when_that_was() -> Made:
+    run = clean()
+    invoke, end = run.rows[-3], run.rows[-2]
+    end |= {"t_ns": invoke["t_ns"] - 500_000, "invoke_ns": None}
+    return Made(run, UNKNOWN)
+
+
+@directory
+def answer_repeats_another_limit_than_was_asked_for() -> Made:
+    run = clean()
+    run.rows[-3]["max_count"], run.rows[-2]["max_count"] = 1, 2
+    return Made(run, UNKNOWN)
+
+
+@directory
+def acknowledgment_repeats_another_epoch() -> Made:
+    run = clean()
+    [acknowledged] = [row for row in run.rows if row["type"] == "ok" and row.get("counter") == 2]
+    acknowledged["epoch"] = 7
+    return Made(run, UNKNOWN)
