@@ -15,10 +15,13 @@ import random
 import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from chaos.history import ClientObserver, Recorder
+from chaos.simulation.client_disk import ClientDisk
+from chaos.simulation.disk import PowerLoss
 from flotilla_client import FlotillaError, Handling, Operation, Outcome
 from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed
@@ -78,6 +81,9 @@ class Wire(Protocol):
     def client_close(self, caller: Caller, node: str) -> None:
         """Close the caller's connection to the node: what is in flight on it is gone."""
 
+    def disk(self, directory: Path) -> ClientDisk:
+        """Return the disk under a state directory that nobody has used yet."""
+
 
 class Watcher(Protocol):
     """Hears what the clients do, when they do it. Must change nothing."""
@@ -95,7 +101,13 @@ class Watcher(Protocol):
         """Hear that a node refuses the first attempt of a request, the only one so far."""
 
     def life(self, client: str, what: str) -> None:
-        """Hear that a client's process has `started`, `crashed`, `ended` or was `copied`."""
+        """Hear that a client's process has `started`, `crashed`, `ended` or was `copied`.
+
+        Or of its machine: its disk will have `failed`, its power was `cut`.
+        """
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        """Hear of an error that a client's application got."""
 
 
 class ClientCrash(BaseException):
@@ -113,12 +125,14 @@ class CrashingObserver:
 
     def on_invoke(self, operation: Operation) -> None:
         """Record and tell; the outbox has the publication, nothing has left yet."""
+        self.process.check()
         self._recording.on_invoke(operation)
         self.watcher.invoked(self.process, operation)
         self.pass_point("invoke")
 
     def on_complete(self, operation: Operation, outcome: Outcome) -> None:
         """Record and tell; neither the outbox nor the cursor has changed yet."""
+        self.process.check()
         self._recording.on_complete(operation, outcome)
         self.watcher.completed(self.process, operation, outcome)
         if operation.f == "put" and not outcome.error:
@@ -127,6 +141,7 @@ class CrashingObserver:
 
     def on_handling(self, handling: Handling) -> None:
         """Record; the cursor has not moved yet, or who reads does not have it yet."""
+        self.process.check()
         if handling.f == "hand":
             self.pass_point("handed")  # stored as handed over, and nobody knows
         self._recording.on_handling(handling)
@@ -152,11 +167,12 @@ class Process:
         name: str,
         nodes: Sequence[str],
         session: Session,
+        disk: ClientDisk,
         recorder: Recorder,
         observer: CrashingObserver,
         on_end: Callable[[Process, bool], None],
     ) -> None:
-        self.name = name
+        self.name, self.disk = name, disk
         observer.process = self
         self.session, self.recorder, self.observer = session, recorder, observer
         self.is_alive = True
@@ -192,9 +208,17 @@ class Process:
             pipe.end()
         for endpoint in range(len(self.nodes)):
             self._close(endpoint)
-        self.session.state.close()
+        if crashed:
+            self.disk.kill(self.session.state)
+        else:
+            self.session.state.close()
         self.recorder.close()
         self._on_end(self, crashed)
+
+    def check(self) -> None:
+        """Raise ClientCrash if the process has ended at an operation of its disk."""
+        if self.disk.has_ended:
+            raise ClientCrash
 
     # --- what the world says --------------------------------------------------------------------
 
@@ -227,7 +251,9 @@ class Process:
         """Do something of the process's, in which it may die."""
         try:
             action()
-        except ClientCrash:
+            if self.is_alive:
+                self.check()  # the library takes it for an error of the disk
+        except (ClientCrash, PowerLoss):
             self.end(crashed=True)
 
     def _continue(self, step: Callable[[], float | Steps[Any]]) -> None:
@@ -284,6 +310,7 @@ class Process:
             self._close(endpoint)
         self._ask.request.request_id = action.request_id
         frames = encode_request(self._ask.request)
+        self.check()
         outcome = self._wire.client_send(self, self.nodes[endpoint], frames)
         if outcome == "sent":
             self.observer.watcher.asked(action.request_id)
@@ -365,6 +392,8 @@ class SimClient:
         self._deadline_ms = deadline_ms
         self._make_script = make_script
         self._nodes = self.rng.sample(list(nodes), len(nodes))
+        self._disks: dict[str, ClientDisk] = {}  # by their places
+        self._keeps: dict[str, str] = {}  # what a power loss leaves where the process ends
         self._place = name  # names the state's directory and the history's file
         self._lives = 0
         self._copies = 0
@@ -382,9 +411,15 @@ class SimClient:
         self._lives += 1
         recorder = self._recorder()
         observer = CrashingObserver(recorder, self._watcher)
-        name = f"{self.name}/{self._lives}"
+        name, disk = f"{self.name}/{self._lives}", self._disk(self._place)
+        session = self._session(observer, disk)
+        if session is None:
+            recorder.close()
+            self._watcher.life(self.name, "crashed")
+            self._lose_power_if_due(self._place)
+            return
         process = Process(
-            self._wire, name, self._nodes, self._session(observer), recorder, observer, self._over
+            self._wire, name, self._nodes, session, disk, recorder, observer, self._over
         )
         self.processes.append(process)
         self._watcher.life(self.name, "started")
@@ -401,10 +436,30 @@ class SimClient:
         else:
             process.observer.crash_at = at
 
+    def lose_power(self, keep: str, at: str = "now", count: int = 1) -> None:
+        """End the machine: now, or before the `count`-th operation of a kind on its disk."""
+        process = self.process
+        if process is None:
+            return
+        self._keeps[process.place] = keep
+        if at == "now":
+            process.end(crashed=True)
+        else:
+            self._watcher.life(self.name, "failed")
+            process.disk.crash_in(at, count)
+
+    def fail_sync(self, kind: str, count: int) -> None:
+        """Have the `count`-th sync of its disk from now fail; see `ClientDisk`."""
+        self._watcher.life(self.name, "failed")
+        self._disk(self._place).fail_sync(kind, count)
+
     def recover(self) -> None:
-        """Forget a crash that was ordered and has not come; start if no process lives."""
+        """Forget what was ordered and has not come; start if no process lives."""
         for process in self.processes:
             process.observer.crash_at = ""
+        for disk in self._disks.values():
+            disk.calm()
+        self._keeps.clear()
         self.start()
 
     def take_over(self) -> None:
@@ -414,6 +469,7 @@ class SimClient:
         self._copies += 1
         before, self._place = self._place, f"{self.name}-copy-{self._copies}"
         shutil.copytree(self._state_dir(before), self._state_dir(self._place))
+        self._disk(self._place).image.settle()
         self._watcher.life(self.name, "copied")
         self.start()
 
@@ -428,19 +484,40 @@ class SimClient:
         self.processes.remove(process)
         self.has_ended = self.has_ended or (is_client and not crashed)
         self._watcher.life(self.name, "crashed" if crashed else "ended")
+        self._lose_power_if_due(process.place)
+
+    def _lose_power_if_due(self, place: str) -> None:
+        keep = self._keeps.pop(place, "")
+        if keep:
+            self._disks[place].lose_power(keep, self._wire.stream(f"power {self.name}"))
+            self._watcher.life(self.name, "cut")
+
+    def _disk(self, place: str) -> ClientDisk:
+        disk = self._disks.get(place)
+        if disk is None:
+            disk = self._disks[place] = self._wire.disk(self._state_dir(place))
+        return disk
 
     def _state_dir(self, place: str) -> Path:
         return self._directory / "clients" / place
 
-    def _session(self, observer: CrashingObserver) -> Session:
-        return Session(
-            [f"{node}:1" for node in self._nodes],
-            state_dir=self._state_dir(self._place),
-            deadline_ms=self._deadline_ms,
-            observer=observer,
-            rng=random.Random(self.rng.getrandbits(64)),
-            new_nonce=lambda: f"{self.rng.getrandbits(NONCE_BITS):032x}",
-        )
+    def _session(self, observer: CrashingObserver, disk: ClientDisk) -> Session | None:
+        """Return a new process's session; None: it ends at once, as its disk fails."""
+        rng = random.Random(self.rng.getrandbits(64))
+        try:
+            with suppress(PowerLoss):  # which ends the process, as the crash that it is
+                return Session(
+                    [f"{node}:1" for node in self._nodes],
+                    state_dir=self._state_dir(self._place),
+                    deadline_ms=self._deadline_ms,
+                    observer=observer,
+                    rng=rng,
+                    new_nonce=lambda: f"{self.rng.getrandbits(NONCE_BITS):032x}",
+                )
+        except FlotillaError as error:
+            self._watcher.refused(self.name, error)
+        disk.kill(None)
+        return None
 
     def _recorder(self) -> Recorder:
         history = self._directory / "history"

@@ -30,9 +30,6 @@ RETRY_S: Final = 0.1  # between the runner's attempts at an acknowledged publica
 class Witness(Watcher, Protocol):
     """Hears all that clients do, and what their scripts have to say."""
 
-    def refused(self, client: str, error: FlotillaError) -> None:
-        """Hear of an operation's error."""
-
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
         """Hear what a client will publish."""
 

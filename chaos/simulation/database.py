@@ -19,6 +19,7 @@ from unittest.mock import patch
 from chaos.simulation import vfs
 from cluster import snapshots, upkeep
 from cluster.files import DISK
+from flotilla_client import state
 
 if TYPE_CHECKING:
     from chaos.simulation.node import SimNode
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 SPARE_BYTES: Final = 8 * 1024
 STEP_BYTES: Final = 16 * 1024
 SYNC_BYTES: Final = 40 * 1024
+STATE_PAGES: Final = 16  # of a client's log, so that it is carried on into the database
 
 Active = Callable[[], "SimNode | None"]
 Disks = Mapping[str, "StoredFiles"]  # by directory
@@ -67,6 +69,7 @@ def seated(active: Active, disks: Disks, salt: int = 1) -> Iterator[None]:
         patch.object(upkeep, "SPARE_BYTES", SPARE_BYTES),
         patch.object(snapshots, "STEP_BYTES", STEP_BYTES),
         patch.object(snapshots, "SYNC_BYTES", SYNC_BYTES),
+        patch.object(state, "CHECKPOINT_PAGES", STATE_PAGES),
         patch.object(snapshots, "make_copy", seats.make_copy),
         patch.object(snapshots.Download, "write", lambda copy, chunk: seats.write(copy, chunk)),
         patch.object(snapshots.Download, "verify", lambda copy: _verify(copy, seats.pause)),
@@ -128,7 +131,7 @@ class _Seats:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         files = self.owner(path)
         assert advice == os.POSIX_FADV_DONTNEED, advice
-        if files is not None:  # a client's, whose syncs do not fail here, have nothing to forget
+        if files is not None:  # others have lost nothing
             files.forget_cached(path)
 
     def rename(self, old: str | Path, new: str | Path) -> None:

@@ -102,6 +102,7 @@ class Pipe:
         """See `pipeline.Wire`; no time is spent on a connection that does not come."""
         if endpoint in self._lost:
             self.close(endpoint)
+        self._process.check()
         return self._wire.client_send(self, self._nodes[endpoint], frames) == "sent"
 
     def close(self, endpoint: int) -> None:

@@ -15,6 +15,7 @@ from chaos.simulation.invariants import Invariants
 from chaos.simulation.reads import Reads
 from chaos.simulation.subscriptions import MISSING, Subscriptions
 from flotilla_client import FlotillaError, Operation, Outcome
+from flotilla_client.operations import REFUSED_FOREVER
 from flotilla_client.reading import Delivery
 
 # Errors that faults explain. `fenced` and `stale_request` only for who has, or is, a copy;
@@ -22,6 +23,7 @@ from flotilla_client.reading import Delivery
 EXPLAINED: Final = frozenset({"unavailable", "overloaded", "backlog_full", "disk_full"})
 OF_COPIES: Final = frozenset({"fenced", "stale_request"})
 OF_LEAVERS: Final = MISSING
+OF_FAILING_DISKS: Final = frozenset({"state_unusable"})
 
 Counted = tuple[str, str, int]  # (client_id, topic, counter)
 
@@ -29,8 +31,8 @@ Counted = tuple[str, str, int]  # (client_id, topic, counter)
 class Promises:
     """Watches the clients; implements `crowd.Witness`.
 
-    `leavers`: the clients that unsubscribe. `is_doubling`: see `Subscriptions`. `of_limits`: the
-    errors that the plan's limits explain.
+    `leavers`: the clients that unsubscribe; `manual`: those that acknowledge by hand.
+    `is_doubling`: see `Subscriptions`. `of_limits`: the errors that the plan's limits explain.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class Promises:
         invariants: Invariants,
         reads: Reads,
         leavers: frozenset[str],
+        manual: frozenset[str],
         is_doubling: Callable[[], bool],
         of_limits: frozenset[str] = frozenset(),
     ) -> None:
         self._invariants, self._reads = invariants, reads
-        self._leavers, self._of_limits = leavers, of_limits
+        self._leavers, self._manual, self._of_limits = leavers, manual, of_limits
         self._copied: set[str] = set()
+        self._with_failing_disk: set[str] = set()
         self._made: dict[tuple[str, Counted], bytes] = {}  # by whose state directory it is in
         self._acknowledged: dict[Counted, bytes] = {}
         self._delivered: dict[Counted, bytes] = {}
@@ -53,6 +57,9 @@ class Promises:
         self._late: set[tuple[str, int]] = set()  # operations begun behind a newer epoch
         self._handed_over: dict[tuple[str, str], int] = {}  # by client and topic
         self._asked: dict[tuple[str, str], int] = {}  # the same: highest cursor in a GET
+        self._confirmed: dict[tuple[str, str], int] = {}  # the same: in one that was answered
+        self._ids: dict[str, str] = {}  # by state directory: whose it is
+        self._kept: dict[tuple[str, Counted], bytes] = {}  # by state directory: in the outbox
         self._subscriptions = Subscriptions(
             lambda text: self._fail("subscription", text), is_doubling
         )
@@ -63,6 +70,10 @@ class Promises:
         """Note what is true before the request leaves."""
         key = (process.name, operation.number)
         self._floors[key] = self._last_ids.get(operation.topic, 0)
+        if (
+            known := self._ids.setdefault(process.place, operation.client_id)
+        ) != operation.client_id:
+            self._fail("kept", f"{process.name} was {known}, and is {operation.client_id}")
         epoch = process.session.state.epoch
         newest = max(epoch, self._epochs.get(operation.client_id, 0))
         self._epochs[operation.client_id] = newest
@@ -80,12 +91,34 @@ class Promises:
         floor = self._floors.pop(key)
         if not self._is_copied(process):
             self._subscriptions.completed(process.name, operation, outcome)
+        if operation.f == "put" and outcome.error:
+            self._note_kept(process, operation, outcome)
         if outcome.error:
             return
+        if operation.f == "get" and operation.last_id is not None:
+            asker = (process.name.partition("/")[0], operation.topic)
+            self._confirmed[asker] = max(operation.last_id, self._confirmed.get(asker, 0))
         if key in self._late:
             what = f"{operation.f} of {operation.client_id} by {process.name}"
             self._fail("fenced", f"{what} succeeded although a newer process had taken over")
         _JUDGES[operation.f](self, process, operation, outcome, floor)
+
+    def _note_kept(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        """Note what a client is told that it stands in its outbox, and what is taken out of it."""
+        assert operation.counter is not None, operation
+        assert operation.count is not None, operation
+        own = (operation.client_id, operation.topic)
+        if outcome.error in REFUSED_FOREVER:  # what follows may move up
+            self._kept = {
+                key: text
+                for key, text in self._kept.items()
+                if (key[0], key[1][:2]) != (process.place, own)
+            }
+        elif not outcome.definite:
+            for counter in range(operation.counter, operation.counter + operation.count):
+                key = (process.place, (*own, counter))
+                if key in self._made:
+                    self._kept[key] = self._made[key]
 
     def _stored(self, process: Process, operation: Operation, outcome: Outcome, floor: int) -> None:
         assert operation.counter is not None, operation
@@ -103,6 +136,7 @@ class Promises:
         for counter in range(operation.counter, operation.counter + operation.count):
             counted = (operation.client_id, operation.topic, counter)
             made = self._made.pop((process.place, counted), None)
+            self._kept.pop((process.place, counted), None)
             if made is not None:
                 self._compare(counted, self._acknowledged.setdefault(counted, made))
 
@@ -155,9 +189,18 @@ class Promises:
     # --- what their scripts say -------------------------------------------------------------------
 
     def life(self, client: str, what: str) -> None:
-        """Note which clients have a copy."""
+        """Note which clients have a copy, and what the power may take of what they noted."""
         if what == "copied":
             self._copied.add(client)
+        elif what == "failed":
+            self._with_failing_disk.add(client)
+        elif what == "cut":
+            for owner in [owner for owner in self._asked if owner[0] == client]:
+                # By coming back for more, which nobody waited for, unless a node had it.
+                self._asked[owner] = self._confirmed.get(owner, 0)
+            if client in self._manual:  # what it was handed over, nobody waited for either
+                for owner in [owner for owner in self._handed_over if owner[0] == client]:
+                    self._handed_over[owner] = self._confirmed.get(owner, 0)
 
     def refused(self, client: str, error: FlotillaError) -> None:
         """Judge an error."""
@@ -166,6 +209,8 @@ class Promises:
             explained |= OF_COPIES
         if client in self._leavers:
             explained |= OF_LEAVERS
+        if client in self._with_failing_disk:
+            explained |= OF_FAILING_DISKS
         if error.code not in explained:
             self._fail("unexpected", f"{client} got {error.code}: {error.message}")
 
@@ -173,7 +218,10 @@ class Promises:
         """Note what stands behind a counter: what was made last, until it is acknowledged."""
         client_id = process.session.state.client_id
         for number, text in enumerate(publications, counter):
-            self._made[process.place, (client_id, topic, number)] = text.encode()
+            key = (process.place, (client_id, topic, number))
+            if self._kept.get(key, text.encode()) != text.encode() and not self._is_copied(process):
+                self._fail("kept", f"{key[1]} is given again, and what it was given to is kept")
+            self._made[key] = text.encode()
 
     def known(self) -> Mapping[str, int]:
         """Return the highest id of each topic that was ever acknowledged to anybody."""

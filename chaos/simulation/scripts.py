@@ -145,7 +145,7 @@ class ClientScript:
             if self._role.gets:
                 yield from self._subscribe_all()
             yield from self._steady()
-            yield from self._empty_pipes()
+            yield from self._tried(self._empty_pipes)
             yield from self._until_done(self._flush, meanwhile=self._catch_up)
             self._course.flushed(self._name, self._process)
             while self._course.tombstones is None:
@@ -211,6 +211,8 @@ class ClientScript:
             pipe = Pipe(self._wire, self._process, topic, self._role.in_flight, seeded)
             self._pipes[topic] = pipe
         if pipe.error is not None:
+            del self._pipes[topic]
+            pipe.end()
             raise pipe.error
         room = min(self._role.batch_count, POURED_MAX, QUEUED_MAX - pipe.queued)
         for _ in range(self._rng.randint(min(1, room), room)):
@@ -226,7 +228,8 @@ class ClientScript:
 
     def _empty_pipes(self) -> Script:
         """Wait for the answers of all producers, and end them; raise what has stopped one."""
-        for pipe in self._pipes.values():
+        while self._pipes:
+            _, pipe = self._pipes.popitem()
             while not pipe.is_answered:
                 pipe.hurry()
                 yield IDLE_S

@@ -12,8 +12,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
+from chaos.simulation.client_disk import ClientDisk
 from chaos.simulation.clients import Caller
 from chaos.simulation.network import NOTICE_S
 from chaos.simulation.world import World
@@ -63,6 +65,12 @@ class Sockets:
         route = self._routes.pop((caller.name, node), None)
         if route is not None:
             self._world.close_way(route)
+
+    def disk(self, directory: Path) -> ClientDisk:
+        """Return the disk under a state directory that nobody has used yet."""
+        disk = ClientDisk(directory)
+        self._world.files[str(directory)] = disk.image
+        return disk
 
     def _connect(self, caller: Caller, node: str) -> str:
         self._number += 1

@@ -46,6 +46,8 @@ DISK_OPERATIONS: Final = (
     "write", "fdatasync", "rename", "unlink", "truncate", "fsync_directory", "store", "any",
     "store_sync", "store_open", "store_rename", "store_unlink", "store_write",
 )  # fmt: skip
+STATE_OPERATIONS: Final = ("store_sync", "store_synced", "store_open", "store_write", "any")
+STATE_SYNCS: Final = ("store_sync", "store_sync", "store", "any")
 DAMAGES_DRAWN: Final = (
     "cut",
     "flip",
@@ -389,6 +391,30 @@ def _client_copies(draw: Draw) -> Schedule:
     yield 0.0, "client_copy", {"client": draw.rng.choice(draw.clients)}
 
 
+def _client_power_losses(draw: Draw) -> Schedule:
+    client, keep = draw.rng.choice(draw.clients), draw.rng.choice(KEEPS)
+    moment: dict[str, Any] = {}
+    if draw.rng.random() < 0.5:
+        moment = {"at": draw.rng.choice(STATE_OPERATIONS), "count": draw.rng.randint(1, 12)}
+    yield 0.0, "client_power_loss", {"client": client, "keep": keep, **moment}
+    yield draw.hold_s(), "client_restart", {"client": client}
+
+
+def _client_failing_disks(draw: Draw) -> Schedule:
+    """Let syncs of a client's state fail; it goes on, or another process; then the power goes."""
+    client = draw.rng.choice(draw.clients)
+    for _ in range(draw.rng.randint(1, 3)):
+        failing = {"kind": draw.rng.choice(STATE_SYNCS), "count": draw.rng.randint(1, 6)}
+        yield 0.0, "client_fsync_error", {"client": client, **failing}
+        if draw.rng.random() < 0.5:
+            yield draw.hold_s(), "client_crash", {"client": client, "at": "now"}
+            yield HOLD_S[1], "client_restart", {"client": client}
+    later_s = HOLD_S[1] + draw.hold_s()
+    keep = draw.rng.choice(("lost", *KEEPS))
+    yield later_s, "client_power_loss", {"client": client, "keep": keep}
+    yield later_s + draw.hold_s(), "client_restart", {"client": client}
+
+
 def _empty_doubles(draw: Draw) -> Schedule:
     """Start a member with an empty disk a second time; the first one lives, or falls silent."""
     node = draw.member()
@@ -455,6 +481,8 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
     "late_retries": _late_retries,
     "lost_pieces": _lost_pieces,
     "returning_leaders": _returning_leaders,
+    "client_power_losses": _client_power_losses,
+    "client_failing_disks": _client_failing_disks,
     "empty_doubles": _empty_doubles,
     "copied_doubles": _copied_doubles,
     "replaced_unheard": _replaced_unheard,
@@ -462,6 +490,7 @@ KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
 RARE: Final = frozenset(
     {
         "client_copies",
+        "client_failing_disks",
         "lost_checkpoints",
         "rebirths",
         "dead_sources",

@@ -54,7 +54,9 @@ class Attached:
         roles = [Role.of(role) for role in load["roles"]]
         assert len(roles) == world.plan.clients, (len(roles), world.plan.clients)
         names = [f"client-{number}" for number in range(1, len(roles) + 1)]
-        leavers = frozenset(name for name, role in zip(names, roles, strict=True) if role.churns)
+        by_name = dict(zip(names, roles, strict=True))
+        leavers = frozenset(name for name, role in by_name.items() if role.churns)
+        manual = frozenset(name for name, role in by_name.items() if role.is_manual)
         self.directory = directory
         self._world = world
         self._invariants = Invariants(world)
@@ -69,6 +71,7 @@ class Attached:
             self._invariants,
             self._reads,
             leavers,
+            manual,
             lambda: world.net.doubled > 0,
             of_limits(world.plan.knobs),
         )
@@ -88,6 +91,8 @@ class Attached:
             "client_crash": self._client_crash,
             "client_restart": self._client_restart,
             "client_copy": self._client_copy,
+            "client_power_loss": self._client_power_loss,
+            "client_fsync_error": self._client_fsync_error,
         }
         self._operator = Operator(world)
         world.at(0.0, self.crowd.start)
@@ -175,6 +180,16 @@ class Attached:
     def _client_copy(self, client: str) -> None:
         """Let another process go on with a copy of a client's state."""
         self.crowd.clients[client].take_over()
+
+    def _client_power_loss(
+        self, client: str, keep: str = "torn", at: str = "now", count: int = 1
+    ) -> None:
+        """End a client's machine, now or at an operation of its disk; see `World.power_loss`."""
+        self.crowd.clients[client].lose_power(keep, at, count)
+
+    def _client_fsync_error(self, client: str, count: int = 1, kind: str = "store_sync") -> None:
+        """Let a sync of a client's state report EIO and lose its bytes; see `World.fsync_error`."""
+        self.crowd.clients[client].fail_sync(kind, count)
 
     # --- what clients do, for everybody who watches -----------------------------------------------
 

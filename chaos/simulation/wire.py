@@ -229,12 +229,14 @@ class WirePort:
         self._wire, self._name, self._hello = wire, name, hello
         self._wishes: dict[int, tuple[bool, bool]] = {}
         self._ways: dict[bytes, str] = {}  # of every route that has asked anything
+        self._heard_at: dict[tuple[str, str], float] = {}  # (member, incarnation), own clock
         self._order = wire.world.stream(f"poll {name}")
         self.port: PeerPort
         self.clients: ClientPort
 
     def open(self, clock: Callable[[], float], takeover_s: float, rng: random.Random) -> None:
         """Listen and begin to dial."""
+        self._clock = clock
         member = member_of(self._name)
         others = {name: (name, PORT) for name in self._hello.members if name != member}
         self.port = PeerPort(
@@ -306,6 +308,11 @@ class WirePort:
                 said = connection.hello
                 key = (self._name, said.node, said.incarnation)
                 self._wire.arrivals[key] = self._wire.world.now
+                self._heard_at[said.node, said.incarnation] = now
+
+    def silent_s(self, member: str, incarnation: str) -> float:
+        """Return for how long a process has not been heard, on the node's own clock."""
+        return self._clock() - self._heard_at.get((member, incarnation), float("-inf"))
 
     def receive_requests(self) -> list[tuple[bytes, list[bytes]]]:
         """Return what clients ask, and tell those who listen in."""
@@ -417,11 +424,11 @@ class WirePeers:
 
     def _displaced(self, peer: str) -> None:
         wire, newest = self._wire, self._side.roll.newest.get(peer)
-        now, new = wire.world.now, self._port.hello_of(peer)
+        new = self._port.hello_of(peer)
         if peer not in self._heard or new is None:
             return
         source, old = self._heard[peer]
-        silent_s = now - wire.arrivals.get((self._name, old.node, old.incarnation), 0.0)
+        silent_s = self._side.silent_s(old.node, old.incarnation)
         gives_way = new.incarnation == newest != old.incarnation
         is_other = self._side.machine_of(peer) != source.remote
         if is_other and silent_s < 0.9 * wire.takeover_s and not gives_way and not source.has_ended:

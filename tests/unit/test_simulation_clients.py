@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from chaos import history
+from chaos.simulation.client_disk import ClientDisk
 from chaos.simulation.clients import Caller, Process, Script, SimClient
 from chaos.simulation.crowd import Crowd
 from chaos.simulation.pipes import BATCH_BYTES, Pipe
@@ -84,6 +85,9 @@ class FakeWire:
 
     def client_close(self, caller: Caller, node: str) -> None:
         self._open.discard((caller.name, node))
+
+    def disk(self, directory: Path) -> ClientDisk:
+        return ClientDisk(directory)
 
     def _deliver(self, caller: Caller, node: str, reply: list[bytes]) -> None:
         if (caller.name, node) in self._open:

@@ -94,6 +94,7 @@ class Scene:
             self.invariants,
             Reads(self.world, self.invariants),
             frozenset({"leaver"}),
+            frozenset({"by-hand"}),
             is_doubling=lambda: False,
         )
         self.process: Any = SimpleNamespace(name="one/1", place="one")
@@ -435,6 +436,30 @@ def test_an_entry_that_was_replaced_is_not_in_the_durable_log() -> None:
     journal.sync()
     log = DurableLog(disk)
     assert (log.holds(2, 2), log.holds(2, 1), log.holds(3, 1)) == (True, False, False)
+
+
+def test_a_counter_whose_publication_is_kept_is_not_given_again(scene: Scene) -> None:
+    scene.promises.made(scene.process, "t", 1, ["kept"])
+    operation = Operation(1, "me", "put", "t", counter=1, count=1)
+    scene.promises.invoked(scene.process, operation)
+    outcome = Outcome(1, error="unavailable", definite=False)
+    scene.promises.completed(scene.process, operation, outcome)
+    assert scene.checks == []
+    scene.promises.made(scene.process, "t", 1, ["another"])
+    assert scene.checks == ["kept"]
+
+
+def test_a_counter_whose_publication_is_refused_for_ever_may_be_given_again(scene: Scene) -> None:
+    for error, definite in (("unavailable", False), ("too_large", True)):
+        scene.promises.made(scene.process, "t", 1, ["refused"])
+        operation = Operation(1, "me", "put", "t", counter=1, count=1)
+        scene.promises.invoked(scene.process, operation)
+        outcome = Outcome(1, error=error, definite=definite)
+        if error == "too_large":
+            scene.invariants.failures.clear()
+        scene.promises.completed(scene.process, operation, outcome)
+    scene.promises.made(scene.process, "t", 1, ["another"])
+    assert scene.checks == []
 
 
 def test_damage_to_what_is_proved_durable_is_always_noticed() -> None:

@@ -81,6 +81,8 @@ def test_every_action_can_be_performed() -> None:
         "client_crash": Attached._client_crash,
         "client_restart": Attached._client_restart,
         "client_copy": Attached._client_copy,
+        "client_power_loss": Attached._client_power_loss,
+        "client_fsync_error": Attached._client_fsync_error,
         **{name: getattr(Operator, name) for name in OF_OPERATOR},
     }
     for action in {(a.name, tuple(sorted(a.args))) for plan in PLANS for a in plan.schedule}:

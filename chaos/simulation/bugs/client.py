@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
+from flotilla_client import state as state_module
 from flotilla_client.errors import FlotillaError
 from flotilla_client.operations import Operations, PutResult, Steps
 from flotilla_client.reading import Delivery, Reader, Readers
 from flotilla_client.retry import Action, Exchange
-from flotilla_client.state import Entry, State
+from flotilla_client.state import Entry, State, Statement
 
 _silent: Final = Exchange.silent
 _get: Final = Operations.get
 _send: Final = Operations._send
 _raise_cursor: Final = State.raise_cursor
+_commit: Final = State._commit
 
 
 @bug("silence proves nothing", {"aborted_read", "content", "subscription"})
@@ -99,3 +101,37 @@ def redelivery_is_not_said(patches: Patches) -> None:
         return state.cursor(topic) or 0
 
     patches.attribute(State, "handed", handed)
+
+
+@bug(
+    "a client's state is on its disk before a request goes out",
+    {"handed_over_twice", "kept", "cursor_regression"},
+)
+def the_state_is_not_synced(patches: Patches) -> None:
+    """Wait for no change of a client's state: the next sync of the kernel's has it, or none."""
+
+    def commit(state: State, *statements: Statement, durable: bool = True) -> None:
+        _commit(state, *statements, durable=False)
+
+    patches.attribute(state_module, "UNWAITED_MAX", 1 << 30)
+    patches.attribute(State, "_commit", commit)
+
+
+@bug(
+    "a client reads what is on its disk, and not what a failed sync has left in the cache",
+    {"handed_over_twice", "kept", "cursor_regression", "unexpected"},
+    seeds_max=SEEDS_RARE_MAX,
+)
+def the_state_is_read_from_the_cache(patches: Patches) -> None:
+    """Go on with what a failed sync of the client's state has dropped."""
+    patches.attribute(state_module, "_forget_cached", lambda directory: None)
+
+
+@bug(
+    "a client goes on behind a failed sync only when all of its log is on its disk",
+    {"handed_over_twice", "kept", "cursor_regression", "unexpected"},
+    seeds_max=SEEDS_RARE_MAX,
+)
+def the_log_is_not_written_again(patches: Patches) -> None:
+    """Store behind a hole in the log of the client's state."""
+    patches.attribute(state_module, "_write_again", lambda path: None)
