@@ -31,6 +31,7 @@ ANSWER: Final = (
     "corrupt",
     "duplicate",
     "resumed",
+    "attempt",
     "cursor",
     "handed_apart",
     "error",

@@ -369,7 +369,7 @@ def handlings_of(events: DataFrame) -> DataFrame:
 def controls_of(events: DataFrame) -> DataFrame:
     """Return `controls`. `start_id`: only later ids come; `cursor`: where the broker has it."""
     columns = ("client_id", "session", "topic", "host", "epoch", "outcome", "invoke_ns", "end_ns")
-    answered = (F.col("last_id").alias("start_id"), "resumed", "cursor")
+    answered = (F.col("last_id").alias("start_id"), "resumed", "attempt", "cursor")
     made = [
         joined(events, f).select(*KEY, F.lit(f).alias("f"), *columns, *answered)
         for f in ("sub", "unsub")

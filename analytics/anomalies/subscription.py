@@ -4,6 +4,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.doubts import only
+from analytics.keeping import settled
+from analytics.lives import EVER
 from analytics.runs import one_host
 from analytics.schema import KEY, evidence, operation
 from analytics.tables import Tables
@@ -14,7 +16,8 @@ HOME = ("run_id", "client_id", "topic", "at")
 def subscription(tables: Tables) -> DataFrame:
     """Find answers that contradict what the client had subscribed to, or had asked for.
 
-    `forgotten`: a SUB was answered as a new one though a life stood. `denied`: a GET failed for
+    `forgotten`: a SUB was answered as a new one though a life stood. `kept`: one that was sent once
+    resumed though its client surely had none. `denied`: a GET failed for
     want of a subscription though one stood. `unsubscribed`: a GET was answered though its client
     surely had none. `topic`: asked for one topic (the row's), answered with another one. `limit`:
     an answer brought more than it was asked for.
@@ -27,6 +30,7 @@ def subscription(tables: Tables) -> DataFrame:
     excessive = tables.gets.where("is_excessive").select(*_evidence("limit"))
     return (
         forgotten.unionByName(denied)
+        .unionByName(_kept(tables))
         .unionByName(_unsubscribed(tables))
         .unionByName(other)
         .unionByName(excessive)
@@ -39,6 +43,45 @@ def _during_lives(operations: DataFrame, tables: Tables, word: str) -> DataFrame
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
     lives = tables.lives.select(*HOME, "begun_ns", "until_ns", "made_by")
     return own.join(F.broadcast(lives), list(HOME)).where(stood).select(*_evidence(word, "made_by"))
+
+
+def _kept(tables: Tables) -> DataFrame:
+    """Return the evidence of SUBs that resumed, at their first attempt, what can't have stood: each
+    other SUB was sent after they were answered, or had acted before an UNSUB that was answered
+    before they were sent.
+    """
+    once = (F.col("f") == "sub") & (F.col("outcome") == "ok") & (F.col("attempt") == 1)
+    subs = settled(
+        tables.controls.where(once & F.col("resumed")).select(
+            *(*KEY, "client_id", "topic", "end_ns"),
+            one_host(),
+            F.coalesce("invoke_ns", F.lit(EVER)).alias("invoke_ns"),
+        )
+    )
+    gone = tables.acts.where((F.col("f") == "unsub") & (F.col("outcome") == "ok")).select(
+        *HOME, "from_ns", F.col("end_ns").alias("gone_ns")
+    )
+    left = (
+        subs.join(gone, list(HOME))
+        .where(F.col("gone_ns") < F.col("invoke_ns"))
+        .groupBy(*KEY)
+        .agg(F.max("from_ns").alias("left_ns"))
+    )
+    known = settled(subs.join(left, list(KEY), "left"))
+    others = tables.acts.where(F.col("f") == "sub").select(
+        *(F.col(name).alias(f"other_{name}") for name in (*HOME, "process", "op_id")),
+        F.col("from_ns").alias("other_ns"),
+        "latest_ns",
+    )
+    same = [F.col(name) == F.col(f"other_{name}") for name in ("run_id", "client_id", "topic")]
+    is_another = (F.col("process") != F.col("other_process")) | (
+        F.col("op_id") != F.col("other_op_id")
+    )
+    is_later = F.col("other_ns") > F.col("end_ns")
+    is_over = F.coalesce(F.col("latest_ns") < F.col("left_ns"), F.lit(False))
+    may_stand = (F.col("at") != F.col("other_at")) | ~(is_later | is_over)
+    stood = [*same, is_another, may_stand]
+    return known.join(others, stood, "leftanti").select(*_evidence("kept"))
 
 
 def _unsubscribed(tables: Tables) -> DataFrame:

@@ -195,9 +195,7 @@ def _handed_again(run: Run, rows: list[Handling], across: bool) -> Iterator[Evid
 def subscription(run: Run) -> Iterable[Evidence]:
     """Find answers that contradict who was subscribed, and to what, and how much was asked for."""
     for one in run.standing.subscriptions.values():
-        for sub in one.subs:
-            if sub.is_ok and sub.resumed is False and any(life.covers(sub) for life in one.lives):
-                yield _contradicted(run, sub, sub.topic, "forgotten")
+        yield from _forgotten_or_kept(run, one)
         for get in one.answers:
             if one.is_surely_away(get):
                 yield _contradicted(run, get, get.named, "unsubscribed")
@@ -213,6 +211,15 @@ def subscription(run: Run) -> Iterable[Evidence]:
         count = len(get.given) + len(get.corrupt)
         if get.max_count is not None and count > get.max_count:
             yield _contradicted(run, get, get.named, f"limit {get.max_count}, {count} came")
+
+
+def _forgotten_or_kept(run: Run, one: Subscription) -> Iterator[Evidence]:
+    for sub in one.subs:
+        if sub.is_ok and sub.resumed is False and any(life.covers(sub) for life in one.lives):
+            yield _contradicted(run, sub, sub.topic, "forgotten")
+        # One that was sent again resumes what its first attempt began.
+        if sub.is_ok and sub.resumed and sub.attempt == 1 and one.is_surely_away(sub):
+            yield _contradicted(run, sub, sub.topic, "kept")
 
 
 def _contradicted(run: Run, operation: Operation, topic: str, detail: str) -> Evidence:

@@ -87,6 +87,7 @@ class Operation:
     asked: int | None = None
     cursor: int | None = None
     resumed: bool | None = None
+    attempt: int | None = None
     max_count: int | None = None
     is_handed_apart: bool = False
     given: list[Given] = field(default_factory=list)
@@ -405,6 +406,7 @@ def _operation(group: list[Event]) -> Operation:
         error=ended.get("error") or "",
         node=ended.get("node"),
         term=ended.get("term"),
+        attempt=ended.get("attempt"),
         digests=either("digests"),
     )
     _FILLED[operation.f](operation, begun, ended)

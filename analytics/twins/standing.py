@@ -90,7 +90,7 @@ class Subscription:
         return bool(during) and all(self._superseding.get(unsub) is sub for unsub in during)
 
     def is_surely_away(self, operation: Operation) -> bool:
-        """Whether the client was surely not subscribed during an operation."""
+        """Whether the client was surely not subscribed during an operation; a SUB aside."""
         host = operation.host
         left = BEFORE_ALL  # the latest invoke of an UNSUB that was answered before the operation
         for unsub in self.unsubs:
@@ -99,6 +99,7 @@ class Subscription:
         return all(
             sub.host == host and (sub.invoke > operation.end or self.latest(sub) < left)
             for sub in self.subs
+            if sub is not operation
         )
 
     # --- answers ----------------------------------------------------------------------------------

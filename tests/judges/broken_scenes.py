@@ -507,6 +507,20 @@ def failed_and_given(history: History, rng: random.Random) -> bool:
     return True
 
 
+@breaks("unsub-undone", "subscription", "who has left begins anew", "kept")
+def unsub_undone(history: History, rng: random.Random) -> bool:
+    """A SUB that was sent twice may resume what its first attempt began."""
+    scene = opening(history, rng)
+    scene.sub("s", 0)
+    if rng.random() < 0.5:
+        scene.put("p", 1, 1)
+        if names(history):
+            scene.get("s", 0, 1, ("p", 1))
+    scene.unsub("s")
+    scene.sub("s", 0, resumed=True)
+    return True
+
+
 @breaks("said-to-be-nowhere", "aborted_read", "what is stored nowhere is given to nobody")
 def said_to_be_nowhere(history: History, rng: random.Random) -> bool:
     """Where it is a duplicate, it may stand: then the answer does not say that it does not."""

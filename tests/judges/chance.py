@@ -200,7 +200,7 @@ class RandomRun:
         end: Row = {}
         if f == "sub" and outcome == "ok":
             end = {"last_id": self.base + rng.randint(0, 4), "cursor": self.maybe(self.id())}
-            end["resumed"] = self.maybe(True, False)
+            end |= {"resumed": self.maybe(True, False), "attempt": self.maybe(1, 1, 2)}
         self.begin(client_id, f, topic, outcome, {}, end)
 
     def disks(self) -> None:

@@ -680,3 +680,17 @@ def application_of_which_only_a_put_has_digests_is_handed_again_by_another_reade
     run.handle("s", "ack", "t", None, 1, cursor=1)
     run.handle("s", "hand", "t", 1, 1, process="twin", cursor=1)
     return {"duplicate_delivered 1"}
+
+
+@small
+def who_has_left_finds_its_subscription_again(run: Run) -> set[str]:
+    run.sub("s", "t", 0, resumed=False, attempt=1)
+    run.unsub("s", "t")
+    run.sub("s", "t", 0, resumed=True, cursor=0, attempt=1)
+    return {"subscription kept"}
+
+
+@small
+def who_never_subscribed_resumes(run: Run) -> set[str]:
+    run.sub("s", "t", 0, resumed=True, cursor=0, attempt=1)
+    return {"subscription kept"}

@@ -669,3 +669,32 @@ def journal_has_an_entry_that_stored_nothing(run: Run) -> set[str]:
     stored(run, "p", 1, 0)
     run.held("a", "p", "t", 1)
     return NOTHING
+
+
+@small
+def sub_that_was_sent_twice_resumes_what_it_began(run: Run) -> set[str]:
+    """Had it been sent once, an UNSUB would not have been carried out."""
+    run.sub("s", "t", 0, resumed=False, attempt=1)
+    run.unsub("s", "t")
+    run.sub("s", "t", 0, resumed=True, cursor=0, attempt=2)
+    return NOTHING
+
+
+@small
+def sub_resumes_what_another_process_may_have_begun(run: Run) -> set[str]:
+    """That process' SUB has no answer, and is superseded by nothing before this one is sent."""
+    run.sub("s", "t", 0, resumed=False, attempt=1)
+    run.unsub("s", "t")
+    run.invoke("s", "sub", "t", process="twin")
+    run.sub("s", "t", 0, resumed=True, cursor=0, attempt=1)
+    return NOTHING
+
+
+@small
+def sub_overlaps_the_one_that_it_resumes(run: Run) -> set[str]:
+    """Both are under way: the broker may have carried out the other one first."""
+    first = run.invoke("s", "sub", "t")
+    second = run.invoke("s", "sub", "t", process="twin")
+    run.complete(second, "ok", last_id=0, cursor=0, resumed=True, attempt=1)
+    run.complete(first, "ok", last_id=0, cursor=0, resumed=False, attempt=1)
+    return NOTHING
