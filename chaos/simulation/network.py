@@ -139,11 +139,98 @@ class Port:
         return float("inf")
 
 
-class SimNet:
-    """All links. `cut` ones lose everything while both ends still believe in the connection.
+class Side(Protocol):
+    """A running node's side of a network, as far as the node has to know it."""
 
-    `takeover_s`: how long an end has to be silent before another process gets its place.
+    silent: bool  # paused: it neither reads nor writes
+
+    def begin_turn(self, now: float) -> None:
+        """Do what the product's loop does before a turn; `now`: on the node's clock."""
+
+    def receive_requests(self) -> list[tuple[bytes, list[bytes]]]:
+        """Return what clients ask, as far as it comes by the node's own port."""
+
+    def send_replies(self, replies: Replies) -> Replies:
+        """Send replies by the node's own port; return those that the world has to carry."""
+
+    def room_bytes(self, route: bytes) -> int:
+        """Return how many bytes of replies may still be made for a client."""
+
+    def deadline(self) -> float:
+        """Return when a turn is due, on the node's clock."""
+
+
+class Net:
+    """A network: links with their weather, cuts and clogs, and what is seen on them.
+
+    `cut` links let nothing pass while both ends still believe in the connection. `takeover_s`: how
+    long an end has to be silent before another process gets its place.
     """
+
+    def __init__(self, weather: Weather, takeover_s: float) -> None:
+        self.weather = weather
+        self.takeover_s = takeover_s
+        self.cut: set[Link] = set()
+        self.clogged: dict[Link, float] = {}  # until when
+        # Hear (from, to, message): on arrival, and when it is sent (to a member).
+        self.taps: list[Callable[[str, str, Message], None]] = []
+        self.send_taps: list[Callable[[str, str, Message], None]] = []
+        self.delivered = 0
+        self.doubled = 0
+        # (who, member, incarnation) -> when it was last heard: for who watches.
+        self.arrivals: dict[tuple[str, str, str], float] = {}
+        self.torn: list[str] = []  # what a connection brought that was not sent on it next
+        self.displaced: list[Link] = []  # (who, whom it has turned out though it heard it)
+
+    def join(self, name: str, hello: Hello, wake: Callable[[], None]) -> Side:
+        """Let a node listen and dial."""
+        raise NotImplementedError
+
+    def peers(
+        self,
+        name: str,
+        clock: Callable[[], float],
+        departure: Callable[[], float],
+        room_bytes: Callable[[], int],
+    ) -> Peers:
+        """Return the way to the others of a node that has joined.
+
+        `departure()` is the time inside the node's turn at which what it sends now leaves.
+        `room_bytes()`: what may be relayed to a peer in a turn.
+        """
+        raise NotImplementedError
+
+    def leave(self, name: str, noticed: bool, ended_s: float) -> None:
+        """Take a node off the network; `noticed`: its peers are told by its kernel."""
+        raise NotImplementedError
+
+    def has(self, name: str) -> bool:
+        """Return whether a process runs on a machine, as far as the network knows."""
+        raise NotImplementedError
+
+    def remove_double(self, name: str) -> None:
+        """Take a double's machine away, on which no process runs any more."""
+        raise NotImplementedError
+
+    def connected(self, one: str, other: str) -> bool:
+        """Return whether both ends believe that they are connected."""
+        raise NotImplementedError
+
+    def closed_s(self, observer: str, name: str) -> float:
+        """Return when a connection of a node's with a member was closed last."""
+        raise NotImplementedError
+
+    def hello_of(self, observer: str, name: str) -> Hello | None:
+        """Return what `observer` was told of `name` on their connection."""
+        raise NotImplementedError
+
+    def break_link(self, one: str, other: str) -> None:
+        """Close the connection between two machines."""
+        raise NotImplementedError
+
+
+class SimNet(Net):
+    """All links, with messages as objects."""
 
     def __init__(
         self,
@@ -152,20 +239,8 @@ class SimNet:
         weather: Weather,
         takeover_s: float = TAKEOVER_MS / 1000,
     ) -> None:
-        self.weather = weather
-        self.takeover_s = takeover_s
-        self.cut: set[Link] = set()
-        self.clogged: dict[Link, float] = {}  # until when
+        super().__init__(weather, takeover_s)
         self.ports: dict[str, Port] = {}
-        # Hear (from, to, message): on arrival, and when it is sent (to a member).
-        self.taps: list[Callable[[str, str, Message], None]] = []
-        self.send_taps: list[Callable[[str, str, Message], None]] = []
-        self.delivered = 0
-        self.doubled = 0
-        # (who, member, incarnation) -> when it was last heard: for who watches.
-        self.arrivals: dict[tuple[str, str, str], float] = {}
-        self.torn: list[str] = []  # here nothing is: messages are whole
-        self.displaced: list[Link] = []  # (who, whom it has turned out though it heard it)
         self._world = world
         self._doubles: set[str] = set()
         self._connections: dict[Link, Connection] = {}
@@ -184,13 +259,12 @@ class SimNet:
     def peers(
         self,
         name: str,
-        port: Port,
         clock: Callable[[], float],
         departure: Callable[[], float],
         room_bytes: Callable[[], int],
     ) -> Peers:
         """Return a running node's way to the others."""
-        return SimPeers(self, name, port, departure, room_bytes)
+        return SimPeers(self, name, self.ports[name], departure, room_bytes)
 
     def has(self, name: str) -> bool:
         """Return whether a process runs on a machine, as far as the network knows."""
@@ -283,11 +357,11 @@ class SimNet:
                 self._post(connection, link, hello, leaves_s)
                 self._check_fit(connection, name)
 
-    def break_link(self, one: str, other: str, reason: Reason = Reason.CLOSED) -> None:
+    def break_link(self, one: str, other: str) -> None:
         """Close a connection at both ends."""
         connection = self._connections.get(_pair(one, other))
         if connection is not None:
-            self._close(connection, reason)
+            self._close(connection, Reason.CLOSED)
 
     def _dial_later(self, pair: Link) -> None:
         backoff_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(self._attempts[pair], 10))
@@ -598,11 +672,7 @@ def numbers_of(message: Message) -> object:
 
 
 class SimPeers:
-    """One node's way to the others; implements `cluster.peers.Peers`.
-
-    `departure()` is the time inside the node's turn at which what it sends now leaves.
-    `room_bytes()`: what may be relayed to a peer in a turn.
-    """
+    """One node's way to the others; implements `cluster.peers.Peers`. See `Net.peers`."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from zlib import crc32
 from chaos.simulation.builds import as_written_by
 from chaos.simulation.disk import SimDisk
 from chaos.simulation.jobs import SimWorker
-from chaos.simulation.network import Port, member_of
+from chaos.simulation.network import Side, member_of
 from chaos.simulation.stored import StoredFiles
 from cluster import commands, tables
 from cluster.broker import BrokerLimits
@@ -119,7 +119,7 @@ class SimNode:
         self._leapt_s = 0.0
         self._full_share = world.knob("full_share")
         self._rooms = world.stream(f"rooms {name}")
-        self._port: Port
+        self._port: Side
         self._worker: SimWorker
         self._upkeep: Upkeep
 
@@ -209,7 +209,7 @@ class SimNode:
         identity.check(self.directory, CLUSTER_ID, self.member)
         hello = hello_of(identity, world.plan.members, self.build)
         self._port = world.net.join(self.name, hello, self.wake)
-        peers = world.net.peers(self.name, self._port, self.clock, self.departure, self._room_bytes)
+        peers = world.net.peers(self.name, self.clock, self.departure, self._room_bytes)
         rng = world.stream(f"node {self.name} {self.life}")
         replica = WitnessedReplica(
             self,

@@ -26,7 +26,7 @@ from unittest.mock import patch
 
 from chaos.simulation.network import (
     Link,
-    SimNet,
+    Net,
     Timeline,
     Weather,
     double_of,
@@ -51,8 +51,6 @@ RESET_SHARE: Final = 0.3  # of the ends of a process throw away what is on its w
 STRANGERS_S: Final = 4.0  # mean time between two connections of nobody that we know
 STRANGER_BYTES: Final = 64
 ACCEPTS_FAIL: Final = 0.02  # of the accepts find no descriptor left
-
-
 REQUESTS_PER_TURN_MAX: Final = 256
 LIMITS: Final = PortLimits(
     connections_max=64,
@@ -74,11 +72,8 @@ class Machine(Protocol):
     def departure(self) -> float:
         """Return when what is sent now leaves; raises if its process has ended."""
 
-    def wake(self) -> None:
-        """Have a turn soon."""
 
-
-class Wire(SimNet):
+class Wire(Net):
     """All links, as bytes. `machine_of` returns the node by the name of its machine.
 
     `active` returns the machine whose process runs: whose system calls are made.
@@ -93,7 +88,7 @@ class Wire(SimNet):
         machine_of: Callable[[str], Machine],
         active: Callable[[], str],
     ) -> None:
-        super().__init__(world, (), weather, takeover_s)
+        super().__init__(weather, takeover_s)
         self.world, self.members = world, names
         self.machine_of, self.active = machine_of, active
         self.asked: Tap = _unheard  # hear (machine, way, frames) of each request, and each reply
@@ -134,7 +129,7 @@ class Wire(SimNet):
 
     # --- what the world and its nodes ask for ---------------------------------------------------
 
-    def join(self, name: str, hello: Hello, wake: Callable[[], None]) -> WirePort:  # type: ignore[override]
+    def join(self, name: str, hello: Hello, wake: Callable[[], None]) -> WirePort:
         """Let a node listen and dial."""
         assert name not in self.sides, f"{name} is running"
         self._unplugged.discard(name)
@@ -152,16 +147,16 @@ class Wire(SimNet):
             one.end_with_process(noticed, rng.random() < RESET_SHARE, ended_s)
         side.close()
 
-    def peers(  # type: ignore[override]
+    def peers(
         self,
         name: str,
-        port: WirePort,
         clock: Callable[[], float],
         departure: Callable[[], float],
         room_bytes: Callable[[], int],
     ) -> Peers:
         """Return a running node's way to the others, which listens and dials from now on."""
         self._lives += 1
+        port = self.sides[name]
         port.open(clock, self.takeover_s, self.world.stream(f"dials {name} {self._lives}"))
         return WirePeers(self, port, name, room_bytes)
 
@@ -191,7 +186,7 @@ class Wire(SimNet):
         """Return when a connection of a node's with a member was closed last."""
         return self.ends_s.get((observer, name), float("-inf"))
 
-    def break_link(self, one: str, other: str, reason: Reason = Reason.CLOSED) -> None:
+    def break_link(self, one: str, other: str) -> None:
         """Reset the connections between two machines."""
         for each in list(self.sockets.values()):
             if each.machine == one and each.remote == other:

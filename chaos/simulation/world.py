@@ -23,7 +23,7 @@ from chaos.simulation.database import seated
 from chaos.simulation.disk import KEEPS
 from chaos.simulation.limits import limited
 from chaos.simulation.memory import memory_directory
-from chaos.simulation.network import SimNet, Weather, double_of, member_of
+from chaos.simulation.network import Net, SimNet, Weather, double_of, member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.plan import Action, Plan
 from chaos.simulation.stored import StoredFiles
@@ -120,7 +120,7 @@ class World:
         for action in plan.schedule:
             self.at(action.at_s, partial(self.perform, action))
 
-    def _make_net(self, weather: Weather) -> SimNet:
+    def _make_net(self, weather: Weather) -> Net:
         names, takeover_s = self.plan.members, self.knob("takeover_s")
         if not self.knob("wire"):
             return SimNet(self, names, weather, takeover_s)
@@ -128,6 +128,12 @@ class World:
         wire.asked, wire.answered = self._hear_requests, self._hear_replies
         self.ways = Ways(wire, self._replied, self._lost)
         return wire
+
+    @property
+    def _frames(self) -> SimNet:
+        """The network, where it is for the world to carry what clients ask, and the replies."""
+        assert isinstance(self.net, SimNet), self.net
+        return self.net
 
     def _lost(self, route: str) -> None:
         for hear in self.lost_ways:
@@ -241,7 +247,7 @@ class World:
                     tap(target, route, frames)
             target.take_request(route.encode(), frames)
 
-        self.net.carry(source, node, self.now, arrive)
+        self._frames.carry(source, node, self.now, arrive)
 
     def reply(self, node: str, route: bytes, frames: list[bytes], leaves_s: float) -> None:
         """Carry a node's reply to a client, if its socket is still open (in `clients`)."""
@@ -255,7 +261,7 @@ class World:
                 self.note(node, name, frames[0])
                 take(node, frames)
 
-        self.net.carry(node, name.partition("/")[0], leaves_s, arrive)
+        self._frames.carry(node, name.partition("/")[0], leaves_s, arrive)
 
     def close_way(self, route: str) -> None:
         """Close a client's socket."""
