@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -25,8 +25,9 @@ from chaos.simulation.disk import PowerLoss
 from flotilla_client import FlotillaError, Handling, Operation, Outcome
 from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed
-from flotilla_client.operations import Ask, Steps
+from flotilla_client.operations import Ask, PutResult, Steps
 from flotilla_client.protocol import Reply, Request, encode_request
+from flotilla_client.reading import Delivery, Owner, Reader
 from flotilla_client.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
 
 # A script of what a process does: yields seconds to wait, or the steps of an operation, whose
@@ -77,6 +78,9 @@ class Wire(Protocol):
         Returns "sent" (it may get lost), "refused" (nobody listens) or "swallowed" (no connection
         comes about): then nothing was sent.
         """
+
+    def client_connect(self, caller: Caller, node: str) -> str:
+        """Have a connection of the caller's to the node; see `client_send`, nothing is sent."""
 
     def client_close(self, caller: Caller, node: str) -> None:
         """Close the caller's connection to the node: what is in flight on it is gone."""
@@ -153,6 +157,18 @@ class CrashingObserver:
             raise ClientCrash
 
 
+# Where a process is, and who hears of it: the arguments of `Process` behind its session.
+Place = tuple[
+    Wire,
+    str,
+    Sequence[str],
+    ClientDisk,
+    Recorder,
+    CrashingObserver,
+    "Callable[[Process, bool], None]",
+]
+
+
 class Process:
     """One life of a client, from its start to its end or crash.
 
@@ -163,10 +179,10 @@ class Process:
 
     def __init__(
         self,
+        session: Session,
         wire: Wire,
         name: str,
         nodes: Sequence[str],
-        session: Session,
         disk: ClientDisk,
         recorder: Recorder,
         observer: CrashingObserver,
@@ -219,6 +235,28 @@ class Process:
         """Raise ClientCrash if the process has ended at an operation of its disk."""
         if self.disk.has_ended:
             raise ClientCrash
+
+    # --- what a script does ---------------------------------------------------------------------
+
+    @property
+    def owner(self) -> Owner:
+        """Who reads."""
+        return Owner(self, self.name, lambda: not self.is_alive)
+
+    def put(self, topic: str, texts: Sequence[str]) -> Generator[Any, Any, list[PutResult]]:
+        """Publish."""
+        results: list[PutResult] = yield self.session.put(topic, texts)
+        return results
+
+    def get(
+        self, topic: str | None, wait_ms: int, max_count: int, is_manual: bool
+    ) -> Generator[Any, Any, Delivery | None]:
+        """Read once."""
+        operations = self.session.operations
+        me = Reader(self.owner, topic, "manual" if is_manual else "auto")
+        with operations.readers.reading(me):
+            fetched = yield operations.get(topic, wait_ms, max_count)
+            return operations.readers.hand_over(me, fetched)
 
     # --- what the world says --------------------------------------------------------------------
 
@@ -334,7 +372,7 @@ class Process:
 
     def _take(self, reply: Reply) -> None:
         request = self._ask.request
-        if not reply.ok and reply.request_id == request.request_id and _is_first(reply):
+        if not reply.ok and reply.request_id == request.request_id and is_first(reply):
             self.observer.watcher.denied(request, reply)
         self._act(self._exchange.replied(reply, self._now_ms()))
 
@@ -359,15 +397,25 @@ class Process:
         return self._wire.now * 1000
 
 
-def _is_first(reply: Reply) -> bool:
+def is_first(reply: Reply) -> bool:
+    """Return whether a reply answers a request's first attempt."""
     return reply.request_id.rpartition(".")[2] == "1"
+
+
+NewProcess = Callable[[Mapping[str, Any], Callable[[], str], Place], Process]
+
+
+def new_process(options: Mapping[str, Any], new_nonce: Callable[[], str], place: Place) -> Process:
+    """Return a process of a client with these options of the library's."""
+    return Process(Session(**options, new_nonce=new_nonce), *place)
 
 
 class SimClient:
     """A client over all its lives.
 
     `directory` is the run's: states lie in `clients/`, histories in `history/`.
-    `make_script(client, process)` says what a process does. `processes`: those that live; the last
+    `make_script(client, process)` says what a process does, `new_process` by which client of the
+    library. `processes`: those that live; the last
     one is the client, any before it were taken over and have to learn that they are fenced.
     """
 
@@ -381,8 +429,10 @@ class SimClient:
         run_id: str,
         deadline_ms: int,
         make_script: Callable[[SimClient, Process], Script],
+        new_process: NewProcess = new_process,
     ) -> None:
         self.name = name
+        self._new_process = new_process
         self.processes: list[Process] = []
         self.phase: str | None = None
         self.has_ended = False
@@ -411,16 +461,12 @@ class SimClient:
         self._lives += 1
         recorder = self._recorder()
         observer = CrashingObserver(recorder, self._watcher)
-        name, disk = f"{self.name}/{self._lives}", self._disk(self._place)
-        session = self._session(observer, disk)
-        if session is None:
+        process = self._process(observer, recorder)
+        if process is None:
             recorder.close()
             self._watcher.life(self.name, "crashed")
             self._lose_power_if_due(self._place)
             return
-        process = Process(
-            self._wire, name, self._nodes, session, disk, recorder, observer, self._over
-        )
         self.processes.append(process)
         self._watcher.life(self.name, "started")
         process.start(self._make_script(self, process))
@@ -501,18 +547,23 @@ class SimClient:
     def _state_dir(self, place: str) -> Path:
         return self._directory / "clients" / place
 
-    def _session(self, observer: CrashingObserver, disk: ClientDisk) -> Session | None:
-        """Return a new process's session; None: it ends at once, as its disk fails."""
+    def _process(self, observer: CrashingObserver, recorder: Recorder) -> Process | None:
+        """Return a new process; None: it ends at once, as its disk fails."""
+        name, disk = f"{self.name}/{self._lives}", self._disk(self._place)
         rng = random.Random(self.rng.getrandbits(64))
+        options = {
+            "endpoints": [f"{node}:1" for node in self._nodes],
+            "state_dir": self._state_dir(self._place),
+            "deadline_ms": self._deadline_ms,
+            "observer": observer,
+            "rng": rng,
+        }
         try:
             with suppress(PowerLoss):  # which ends the process, as the crash that it is
-                return Session(
-                    [f"{node}:1" for node in self._nodes],
-                    state_dir=self._state_dir(self._place),
-                    deadline_ms=self._deadline_ms,
-                    observer=observer,
-                    rng=rng,
-                    new_nonce=lambda: f"{self.rng.getrandbits(NONCE_BITS):032x}",
+                return self._new_process(
+                    options,
+                    lambda: f"{self.rng.getrandbits(NONCE_BITS):032x}",
+                    (self._wire, name, self._nodes, disk, recorder, observer, self._over),
                 )
         except FlotillaError as error:
             self._watcher.refused(self.name, error)

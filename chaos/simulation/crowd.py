@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from chaos import payload
-from chaos.simulation.clients import Process, Script, SimClient, Watcher, Wire
+from chaos.simulation.awaiting import new_awaiting
+from chaos.simulation.clients import Process, Script, SimClient, Watcher, Wire, new_process
 from chaos.simulation.scripts import ClientScript, Known, Role
 from flotilla_client import FlotillaError
 from flotilla_client.reading import Delivery
@@ -73,7 +74,15 @@ class Crowd:
         self._roles = {f"client-{number}": role for number, role in enumerate(roles, 1)}
         place = (nodes, directory, run_id, deadline_ms)
         self.clients = {
-            name: SimClient(wire, witness, name, *place, self._script) for name in self._roles
+            name: SimClient(
+                wire,
+                witness,
+                name,
+                *place,
+                self._script,
+                new_awaiting if role.is_awaiting else new_process,
+            )
+            for name, role in self._roles.items()
         }
         self.runner = SimClient(wire, witness, RUNNER, *place, self._finale)
 

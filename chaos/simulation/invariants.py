@@ -36,6 +36,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "level": "nothing newer is written than all members read, nor sent to who can't read it",
     "content": "what is acknowledged is what is delivered",
     "handed_over_twice": "an application is given again what it has not acknowledged, and told so",
+    "skipped": "an application is given what comes next, and nothing is passed over",
     "kept": "what a client has stored before it asked is there in its next process",
     "fenced": "a process has no success once a later one of its client had",
     "stale_read": "an answer is no older than its request",

@@ -200,7 +200,7 @@ class Promises:
                 self._asked[owner] = self._confirmed.get(owner, 0)
             if client in self._manual:  # what it was handed over, nobody waited for either
                 for owner in [owner for owner in self._handed_over if owner[0] == client]:
-                    self._handed_over[owner] = self._confirmed.get(owner, 0)
+                    del self._handed_over[owner]
 
     def refused(self, client: str, error: FlotillaError) -> None:
         """Judge an error."""
@@ -241,9 +241,10 @@ class Promises:
                 self._fail("stale_read", f"{text}, {known[topic]} was acknowledged before")
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
-        """Check what an application is given again, over all its processes.
+        """Check what an application is given, over all its processes.
 
-        Nothing below a cursor that a request of its has carried, and nothing without saying so.
+        Nothing again below a cursor that a request of its has carried, or without saying so; and
+        nothing is passed over.
         """
         if client in self._copied:
             return
@@ -254,6 +255,9 @@ class Promises:
             self._fail("handed_over_twice", f"{what}it has acknowledged {acknowledged}")
         elif min(last_id, delivery.last_id) - first_id + 1 > delivery.redelivered_count:
             self._fail("handed_over_twice", f"{what}it had {last_id}, and is not told")
+        if last_id and first_id > last_id + 1 and client not in self._leavers:
+            text = f"{client} {delivery.topic}: {first_id} comes behind {last_id}"
+            self._fail("skipped", text)
         self._handed_over[owner] = max(last_id, delivery.last_id)
 
     def _is_copied(self, process: Process) -> bool:

@@ -24,7 +24,7 @@ from chaos.simulation.pipes import QUEUED_MAX, Pipe
 from flotilla_client import Fenced, FlotillaError, NotSubscribed, TooLarge, TooMany, UnknownTopic
 from flotilla_client.operations import PutResult, Steps
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
-from flotilla_client.reading import Delivery, Owner, Reader
+from flotilla_client.reading import Delivery
 
 REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
 ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again
@@ -44,7 +44,8 @@ class Role:
     of a PUT, the largest filler; `reads_any`: one GET over all topics; `is_manual`: what was handed
     over is acknowledged at once or not at all, else with the next GET; `in_flight`: batches of a
     background producer that are under way at once, 0 for one PUT after the other; `is_hasty`: it
-    publishes before anything else, and goes back on an UNSUB at once.
+    publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
+    `AsyncClient`, and cancels some of what it asks.
     """
 
     topics: tuple[str, ...]
@@ -62,6 +63,7 @@ class Role:
     reads_any: bool = False
     is_manual: bool = False
     is_hasty: bool = False
+    is_awaiting: bool = False
 
     @classmethod
     def of(cls, knobs: Mapping[str, Any]) -> Role:
@@ -127,7 +129,6 @@ class ClientScript:
         self._operations = process.session.operations
         self._state = process.session.state
         self._readers = self._operations.readers
-        self._owner = Owner(process, process.name, lambda: not process.is_alive)
         self._number = rng.randrange(len(role.topics))
         self._actions: dict[Callable[[], Script], float] = {
             (self._pour if role.in_flight else self._publish): role.puts,
@@ -199,7 +200,7 @@ class ClientScript:
         first = yield self._operations.next_counter(topic)
         texts = [self._payload(topic, first + place) for place in range(count)]
         self._course.made(self._process, topic, first, texts)
-        yield self._process.session.put(topic, texts)
+        yield from self._process.put(topic, texts)
 
     def _pour(self) -> Script:
         """Let a background producer publish, without waiting for an answer."""
@@ -281,10 +282,9 @@ class ClientScript:
     def _get(self, topic: str | None) -> Step:
         """GET once; return whether the application was given something to keep."""
         role = self._role
-        me = Reader(self._owner, topic, "manual" if role.is_manual else "auto")
-        with self._readers.reading(me):
-            fetched = yield self._operations.get(topic, role.get_wait_ms, role.get_count)
-            delivery = self._readers.hand_over(me, fetched)
+        delivery = yield from self._process.get(
+            topic, role.get_wait_ms, role.get_count, role.is_manual
+        )
         if delivery is None:
             yield role.pause_s
             return False
@@ -315,7 +315,7 @@ class ClientScript:
     def _drain(self, tombstones: Mapping[str, int]) -> Script:
         for topic in sorted(self._state.cursors()):
             while self._state.cursor(topic) is not None:
-                self._readers.come_back(self._owner, topic)
+                self._readers.come_back(self._process.owner, topic)
                 cursor = self._state.cursor(topic) or 0
                 if cursor >= tombstones.get(topic, 0):
                     self._process.recorder.mark_phase(DRAINED, topic=topic, last_id=cursor)

@@ -50,14 +50,19 @@ class Sockets:
 
     def client_send(self, caller: Caller, node: str, frames: Sequence[bytes]) -> str:
         """Send on the caller's connection to the node; see `clients.Wire`."""
-        route = self._routes.get((caller.name, node))
-        if route is None:
+        outcome = self.client_connect(caller, node)
+        if outcome == "sent":
+            self._world.request(self._routes[caller.name, node], node, list(frames))
+        return outcome
+
+    def client_connect(self, caller: Caller, node: str) -> str:
+        """Have a connection of the caller's to the node; see `clients.Wire`."""
+        if (caller.name, node) not in self._routes:
             if self._is_cut(caller.name, node) or node in self._off:
                 return "swallowed"
             if not self._world.nodes[node].up:
                 return "refused"
-            route = self._connect(caller, node)
-        self._world.request(route, node, list(frames))
+            self._connect(caller, node)
         return "sent"
 
     def client_close(self, caller: Caller, node: str) -> None:
@@ -72,12 +77,11 @@ class Sockets:
         self._world.files[str(directory)] = disk.image
         return disk
 
-    def _connect(self, caller: Caller, node: str) -> str:
+    def _connect(self, caller: Caller, node: str) -> None:
         self._number += 1
         route = self._routes[caller.name, node] = f"{caller.name}.{self._number}"
         self._world.clients[route] = caller.replied
         self._callers[caller.name] = caller
-        return route
 
     def _is_cut(self, name: str, node: str) -> bool:
         client = name.partition("/")[0]

@@ -33,6 +33,7 @@ FITTING_SHARE: Final = 0.5  # of the seeds have settings that fit their faults
 SLEEPER_SHARE: Final = 0.6  # of those with a bounded backlog have one that seldom reads
 SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
+AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
 BOUNDED_SHARE: Final = 0.5  # of the seeds have constants of the product that are met
 BOUND_SHARES: Final = (0.1, 0.3, 0.6)  # of these constants
@@ -532,12 +533,14 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     def draw(purpose: str) -> Draw:
         return Draw(_stream(seed, mode, purpose), empty.members, clients)
 
-    load = _load(draw("load"))
+    load, awaiting = _load(draw("load")), draw("awaiting")
     schedule = tuple(_schedule(draw, empty.duration_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
     _slow_down(draw("slow"), load["roles"], "backlog_bytes_max" in knobs)
     knobs |= _bounds(draw("bounds"), _largest(load["roles"]))
     knobs |= _fitting(draw("fitting"), {action.name for action in schedule}, knobs)
+    for role in load["roles"]:
+        role["is_awaiting"] = awaiting.rng.random() < AWAITING_SHARE
     knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
     # Version 0.1 says its Hello by the product of today there, which looks at what 0.1 would not.
     has_old = any(action.args.get("build") == "0.1" for action in schedule)

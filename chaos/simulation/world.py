@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from chaos.simulation.awaiting import awaited
 from chaos.simulation.database import seated
 from chaos.simulation.disk import KEEPS
 from chaos.simulation.limits import limited
@@ -145,6 +146,7 @@ class World:
 
     def __enter__(self) -> Self:
         self._seats.enter_context(limited(self.plan.knobs))
+        self._seats.enter_context(awaited(lambda: self.now))
         salt = self.stream("database").getrandbits(30) + 1
         self._seats.enter_context(seated(lambda: self.active, self.files, salt))
         if isinstance(self.net, Wire):

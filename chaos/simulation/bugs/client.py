@@ -5,9 +5,11 @@ What must not live here: what finds them.
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Any, Final
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
+from flotilla_client import AsyncClient, aio
 from flotilla_client import state as state_module
 from flotilla_client.errors import FlotillaError
 from flotilla_client.operations import Operations, PutResult, Steps
@@ -135,3 +137,28 @@ def the_state_is_read_from_the_cache(patches: Patches) -> None:
 def the_log_is_not_written_again(patches: Patches) -> None:
     """Store behind a hole in the log of the client's state."""
     patches.attribute(state_module, "_write_again", lambda path: None)
+
+
+@bug("a GET that is cancelled has taken nothing", {"skipped", "lost", "handed_over_twice"})
+def cancelled_gets_have_taken(patches: Patches) -> None:
+    """Await something between the hand-over of a delivery and its return."""
+    get = AsyncClient._get
+
+    async def get_slowly(client: AsyncClient, *arguments: Any) -> Delivery | None:
+        delivery = await get(client, *arguments)
+        await asyncio.sleep(0.01)
+        return delivery
+
+    patches.attribute(AsyncClient, "_get", get_slowly)
+
+
+@bug("who is cancelled lets the next one have its turn", {"unexpected"})
+def cancelled_operations_keep_their_turn(patches: Patches) -> None:
+    """Let nobody have a turn behind one that was cancelled."""
+    leave = aio._Turn.__aexit__
+
+    async def stay(turn: aio._Turn, *error: object) -> None:
+        if error[0] is not asyncio.CancelledError:
+            await leave(turn, *error)
+
+    patches.attribute(aio._Turn, "__aexit__", stay)
