@@ -9,6 +9,7 @@ the library uses, on the clients' simulated connections, and a process whose scr
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,13 +23,22 @@ import zmq
 from chaos.simulation.clients import (
     INBOX_MAX,
     REFUSED_MS,
+    ClientCrash,
     Place,
     Process,
     Script,
     Wire,
     is_first,
 )
-from flotilla_client import AsyncClient, Delivery, FlotillaError, Unavailable, aio
+from chaos.simulation.disk import PowerLoss
+from flotilla_client import (
+    AsyncClient,
+    Delivery,
+    FlotillaError,
+    Unavailable,
+    UnheardWarning,
+    aio,
+)
 from flotilla_client import client as client_module
 from flotilla_client.connection import RECONNECT_MS, parsed
 from flotilla_client.operations import PutResult
@@ -324,7 +334,9 @@ def awaited(now: Callable[[], float]) -> Iterator[None]:
         patch.object(aio, "now_ms", lambda: now() * 1000),
         patch.object(aio, "explained", lambda error, endpoints: error),
         patch.object(client_module, "now_ms", lambda: now() * 1000),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore", UnheardWarning)
         yield
 
 
@@ -345,7 +357,7 @@ class AwaitingProcess(Process):
         self._rng = wire.stream(f"cancels {name}")
         self._requests: dict[str, Request] = {}  # under way, by their ids
         self._task: asyncio.Task[None]
-        self._is_over = False
+        self._is_over = self._is_crashing = False
 
     @property
     def owner(self) -> Owner:
@@ -359,7 +371,7 @@ class AwaitingProcess(Process):
 
     def start(self, script: Script) -> None:
         """Begin the script."""
-        self._task = self._loop.create_task(self._drive(script), name=self.name)
+        self._task = self._loop.create_task(self._live(script), name=self.name)
 
     def end(self, crashed: bool) -> None:
         """Stop for good; tasks are left where they are."""
@@ -371,8 +383,8 @@ class AwaitingProcess(Process):
     def carry(self, action: Callable[[], None]) -> None:
         """Do something of the process's, in which it may die, or come to its end."""
         super().carry(action)
-        if self._is_over and self.is_alive:
-            self.end(crashed=False)
+        if self.is_alive and (self._is_over or self._is_crashing):
+            self.end(self._is_crashing)
 
     # --- what a script does -----------------------------------------------------------------------
 
@@ -404,6 +416,12 @@ class AwaitingProcess(Process):
             if task.cancelled():
                 raise Unavailable("the application cancelled it", definite=False)
         return task.result()
+
+    async def _live(self, script: Script) -> None:
+        try:
+            await self._drive(script)
+        except (ClientCrash, PowerLoss):  # a task would keep it
+            self._is_crashing = True
 
     async def _drive(self, script: Script) -> None:
         step: Callable[[], Any] = partial(next, script)

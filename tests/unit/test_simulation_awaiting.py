@@ -18,11 +18,17 @@ FAULTS = (
     Action(4.0, "restart_all", {}),
     Action(4.5, "client_crash", {"client": "client-1"}),
     Action(5.0, "client_restart", {"client": "client-1"}),
+    Action(5.4, "client_crash", {"client": "client-1", "at": "invoke"}),
+    Action(5.4, "client_crash", {"client": "client-2", "at": "handed"}),
+    Action(5.8, "client_restart", {"client": "client-1"}),
+    Action(5.8, "client_restart", {"client": "client-2"}),
     Action(6.0, "cut", {"node": "client-2", "others": ["a", "b"], "seconds": 1.0}),
     Action(7.0, "power_loss", {"node": "leader", "keep": "torn"}),
     Action(7.5, "client_power_loss", {"client": "client-2", "keep": "lost"}),
     Action(8.0, "client_restart", {"client": "client-2"}),
     Action(8.0, "restart_all", {}),
+    Action(8.5, "client_crash", {"client": "client-1", "at": "complete"}),
+    Action(9.0, "client_restart", {"client": "client-1"}),
 )
 
 
