@@ -18,7 +18,7 @@ from rich.table import Table
 
 from chaos.simulation.bugs import Bug
 from chaos.simulation.campaign import Recipe, Statistics
-from chaos.simulation.lines import Module, ranges, total
+from chaos.simulation.lines import OUTSIDE, Module, ranges, total
 from chaos.simulation.plan import Plan
 from chaos.simulation.result import Quarry, Result
 from chaos.simulation.shrink import Shrunk
@@ -131,8 +131,10 @@ def show_lines(console: Console, found: Sequence[Module]) -> None:
         table.add_row(
             module.file, f"{module.lines:,}", f"{module.share:.0%}", ranges(module.missing)
         )
-    every = total(found)
-    table.add_row("all", f"{every.lines:,}", f"{every.share:.0%}", "")
+    every, inside = total(found), total(found, OUTSIDE)
+    table.add_row("all", f"{every.lines:,}", f"{every.share:.1%}", "")
+    what = f"without {len(OUTSIDE)} modules that are outside of any simulated world"
+    table.add_row("inside", f"{inside.lines:,}", f"{inside.share:.1%}", what)
     console.print(table)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from chaos.simulation.campaign import Recipe
-from chaos.simulation.lines import Tracer, merged, modules, ranges, total
+from chaos.simulation.lines import OUTSIDE, Tracer, merged, modules, ranges, total
 from chaos.simulation.run import run
 
 
@@ -34,6 +35,16 @@ def test_what_ran_and_what_did_not_are_all_that_can(traced: tuple[Tracer, str, s
     every = total(found.values())
     assert every.lines == sum(module.lines for module in found.values())
     assert 0.3 < every.share < 1.0
+
+
+def test_what_is_outside_is_named_with_the_tests_that_go_through_it() -> None:
+    root = Path(__file__).parents[2]
+    files = {module.file for module in modules({})}
+    assert OUTSIDE.keys() <= files
+    for test in {test for tests in OUTSIDE.values() for test in tests}:
+        assert (root / test).is_file(), test
+    inside = total(modules({}), OUTSIDE)
+    assert inside.lines < total(modules({})).lines
 
 
 def test_lines_of_two_runs_are_taken_together() -> None:

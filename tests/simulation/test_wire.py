@@ -62,7 +62,7 @@ class Bench:
     def join(self, name: str, incarnation: str = "first") -> None:
         self.active = name
         hello = Hello(PROTOCOL_VERSION, "c", name, incarnation, ("a", "b"), True, None)
-        side = self.wire.join(name, hello, lambda: None)
+        self.wire.join(name, hello, lambda: None)
         peers = self.wire.peers(name, lambda: self.clock.now, self.departure, lambda: 1 << 20)
         assert isinstance(peers, WirePeers)
         self.peers[name] = peers

@@ -35,6 +35,7 @@ import cluster.topics
 import cluster.transport
 import cluster.upkeep
 import cluster.zmtp
+import flotilla_client.aio
 import flotilla_client.operations
 import flotilla_client.protocol
 import flotilla_client.retry
@@ -74,6 +75,7 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.transport,
     cluster.upkeep,
     cluster.zmtp,
+    flotilla_client.aio,
     flotilla_client.operations,
     flotilla_client.protocol,
     flotilla_client.retry,
