@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -245,6 +246,12 @@ def random_parts(seeds: Iterable[int], *forms: Form, is_damaged: bool = False) -
 
 # --- lines that no recorder writes ----------------------------------------------------------------
 
+
+def _place(history: History, row: Row) -> int:
+    """Return where this very line stands: another one may say the same."""
+    return next(place for place, one in enumerate(history.rows) if one is row)
+
+
 Damage = Callable[[History, Row, random.Random], None]
 
 
@@ -261,18 +268,18 @@ def damage(history: History, rng: random.Random) -> str:
 
 def lose(history: History, row: Row, rng: random.Random) -> None:
     """Let a line be gone."""
-    history.rows.remove(row)
+    del history.rows[_place(history, row)]
 
 
 def write_twice(history: History, row: Row, rng: random.Random) -> None:
     """Write a line again, at any place behind it."""
-    place = rng.randint(history.rows.index(row) + 1, len(history.rows))
-    history.rows.insert(place, dict(row))
+    place = rng.randint(_place(history, row) + 1, len(history.rows))
+    history.rows.insert(place, deepcopy(row))
 
 
 def move(history: History, row: Row, rng: random.Random) -> None:
     """Let a line stand at another place."""
-    history.rows.remove(row)
+    del history.rows[_place(history, row)]
     history.rows.insert(rng.randint(0, len(history.rows)), row)
 
 
