@@ -299,6 +299,12 @@ class Broker:
         """True while a read waits for its barrier."""
         return bool(self._reads)
 
+    def may_serve(self, now_ms: float) -> bool:
+        """Return whether there is anything that `serve` might answer."""
+        deadlines = self._parked_by_deadline
+        is_over = bool(deadlines) and deadlines[0][0] <= now_ms
+        return is_over or bool(self._reads or self._due or self._woken)
+
     def serve(
         self, barrier_passed: int, applied_index: int, now_ms: float, enough: Callable[[], bool]
     ) -> bool:

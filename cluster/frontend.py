@@ -211,6 +211,8 @@ class Frontend:
         replies, self._relayed = self._relayed, []
         if self.lead is not None:
             answers.extend(self.lead.broker.take_answers())
+        if not answers:
+            return replies
         leader = self._leader
         term = 0 if self.lead is None else self.lead.raft.term
         while answers:

@@ -204,6 +204,9 @@ class PendingAdmissions:
             self._entries[index] = admit
         return admit is not None or bool(replaced)
 
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
     def applied(self, index: int) -> None:
         """Forget what is applied up to `index`."""
         if self._entries:

@@ -221,6 +221,21 @@ class Raft:
         assert self.journal.term_at(index) == self.term, (index, self.term)
         return index
 
+    @property
+    def tick_is_due(self) -> bool:
+        """True if `tick` has something to do: an election, a commit, an entry, a heartbeat.
+
+        With its heartbeats a leader also looks whether a majority still answers. Who has asked for
+        pre-votes ticks until it has heard of a leader: what was granted must not count later.
+        """
+        core, now = self._core, self._now
+        commit_index = core.raftCommitIndex
+        if core.raftLastApplied < commit_index or self._pre_vote_started_s != -NEVER_S:
+            return True
+        if core.is_leader:
+            return self.journal.last_index > commit_index or core.heartbeat_deadline_s() < now
+        return core.election_deadline_s < now or not self._checked_start
+
     def tick(self, applied_enough: Callable[[], bool]) -> None:
         """Hold or allow an election, commit what a majority has, apply what is committed.
 

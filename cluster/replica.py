@@ -175,6 +175,8 @@ class Replica:
         self._beyond: tuple[Unfit, float] | None = None
         self._evicted: tuple[RefusedBy, float] | None = None
         self._seen: dict[str, tuple[float, Build]] = {}  # when each member was last connected
+        self._greeted: dict[str, Hello | None] = dict.fromkeys(settings.others)  # at the last look
+        self._links_stand, self._took_part = False, False  # see _refresh_links
         # Entries, (index, term, level), that need a higher level than the store's; see _log_level.
         self._raises: list[tuple[int, int, int]] = []
         self._screened: Sequence[Entry] = ()
@@ -461,6 +463,8 @@ class Replica:
             messages = self._peers.receive(self._step_messages)
 
     def _take_requests(self) -> None:
+        if not self.intake:
+            return
         self._requests.begin()
         while self.intake:
             sender, what = self.intake.take()
@@ -475,17 +479,19 @@ class Replica:
 
     def _drive_raft(self, raft: Raft) -> None:
         self._submit(raft)
-        self._applying.begin()
-        raft.tick(self._applying.spent)
-        self._watch_leadership()
-        if raft.serving and not self._behind:
+        if raft.tick_is_due:
+            self._applying.begin()
+            raft.tick(self._applying.spent)
+            self._watch_leadership()
+        if not self._behind and raft.serving:
             self._more_answers = self._serve(raft)
         raft.queue_barrier()
         raft.queue_appends()
-        # Rule 7's one sound relaxation: an acknowledgment of these can't be taken before the
-        # sync below has returned, because it comes in a later turn.
-        self._send_all(self._transport.appends)
-        self._peers.flush(None)
+        if self._transport.appends:
+            # Rule 7's one sound relaxation: an acknowledgment of these can't be taken before the
+            # sync below has returned, because it comes in a later turn.
+            self._send_all(self._transport.appends)
+            self._peers.flush(None)
         self.journal.sync()
         self._send_all(self._transport.held)
 
@@ -497,7 +503,8 @@ class Replica:
     def _submit(self, raft: Raft) -> None:
         if not raft.serving:
             return
-        self._propose_admissions(raft)
+        if not self.frontend.stopping:  # who is handed the leadership has to have all of the log
+            self._propose_admissions(raft)
         for payload, authors in self.broker.take_entries(int(self._now * 1000)):
             self.broker.submitted(self._append(raft, payload), raft.term, authors)
 
@@ -546,6 +553,7 @@ class Replica:
 
     def _level_changed(self) -> None:
         self._transport.level = self.store.level
+        self._links_stand = False
         self._log("level_raised", feature_level=self.store.level)
         self._peers.update_hello(self.hello())
 
@@ -565,6 +573,7 @@ class Replica:
             level = commands.level_of(command[1:2])
             if level > self._log_level and self.journal.term_at(index) == term:
                 self._raises.append((index, term, level))
+                self._links_stand = False
 
     def _readable(self, entries: Sequence[Entry]) -> int:
         """Return how many of the entries, from the first on, this build can apply."""
@@ -621,9 +630,12 @@ class Replica:
             self._barrier_repeat_s = self._now + self.settings.timing.heartbeat_s
             if self.broker.reads_wait():
                 raft.repeat_barrier()
+        broker, now_ms = self.broker, self._now * 1000
+        if not broker.may_serve(now_ms):
+            return False
         self._serving.begin()
         reached = raft.barrier_passed(), raft.applied_index
-        return self.broker.serve(*reached, self._now * 1000, self._serving.spent)
+        return broker.serve(*reached, now_ms, self._serving.spent) and broker.may_serve(now_ms)
 
     def finish_turn(self) -> None:
         """Do what nobody waits for: commit the store's transaction, collect garbage, tell peers."""
@@ -656,6 +668,7 @@ class Replica:
 
     def _take_events(self) -> None:
         for event in self._peers.events():
+            self._links_stand = False  # one that ended and began again says the same as before
             level = self._neighbours.note(event, self._now)
             if level:
                 self._log(f"peer_{type(event).__name__.lower()}", level=level, **asdict(event))
@@ -747,7 +760,7 @@ class Replica:
 
     def _list_changed(self) -> None:
         """Act on a changed member list, whether applied or not."""
-        self._admission_noted = False
+        self._admission_noted = self._links_stand = False
         raft = self.raft
         assert raft is not None
         admitted = {name: self._admission(name)[0] or "" for name in self.settings.members}
@@ -756,16 +769,26 @@ class Replica:
         self._refresh_links()
 
     def _refresh_links(self) -> None:
-        """Let Raft have exactly the connections of admitted members (rules 14 and 26)."""
+        """Let Raft have exactly the connections of admitted members (rules 14 and 26).
+
+        They stand as they are while everybody connected is who the log says, nothing of that waits
+        to be applied, and everybody says what was said before: so it is in nearly every turn.
+        """
         raft = self.raft
         if raft is None:
             return
-        takes_part = self._now >= self._aside_until or self._settled
-        for name in self.settings.others:
-            hello = self._peers.hello_of(name)
-            if hello is not None:
-                self._seen[name] = (self._now, hello.extension.build)
+        hellos, takes_part = self._hellos(), self._now >= self._aside_until or self._settled
+        if self._links_stand and takes_part == self._took_part and hellos == self._greeted:
+            return
+        self._took_part, self._links_stand = takes_part, not (self._pending or self._raises)
+        for name, hello in hellos.items():
+            before = hello or self._greeted[name]
+            if before is not None:
+                self._seen[name] = (self._now, before.extension.build)
+            self._greeted[name] = hello
             admitted, known_index = self._admission(name)
+            # Any other's membership depends on how far the log is known, which each entry changes.
+            self._links_stand &= hello is None or hello.incarnation == admitted
             linked = takes_part and is_linked(hello, admitted, known_index)
             linked = linked and can_read(hello, self._log_level)
             if linked and name not in self._linked:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster import transport
+from cluster.messages import PreVoteGranted
 from cluster.transport import IN_FLIGHT_BYTES_MAX
 from tests.simulation.schedules import Stage
 
@@ -41,3 +42,21 @@ def test_a_follower_that_is_behind_is_fed_at_the_pace_of_its_answers(
     assert stage.lab.reaches(
         lambda: stage.raft("c").applied_index == stage.raft("a").applied_index, 5.0
     ), "c was never sent the rest"
+
+
+def test_what_was_granted_before_a_leader_was_heard_counts_in_no_later_election(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, "abc")
+    raft, core = stage.raft("b"), stage.core("b")
+    core.election_deadline_s = stage.lab.now - 1.0
+    stage.net.hold("b", "a")
+    stage.net.hold("b", "c")
+    stage.lab.turn("b")
+    raft._receive_pre_vote_granted("c", PreVoteGranted(raft.term))
+    core.election_deadline_s = stage.lab.now + 1000.0  # a leader was heard
+    stage.lab.turn("b")
+    term = raft.term
+    core.election_deadline_s = stage.lab.now - 1.0
+    stage.lab.turn("b")
+    assert (raft.term, raft.role) == (term, "follower"), "it campaigns with a grant of before"

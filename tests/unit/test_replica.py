@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cluster import commands
+from cluster.core import REGULAR
 from cluster.messages import Health, Message
 from flotilla_client.protocol import STATUS, TOPICS, Request
 from tests.simulation.lab import Lab
@@ -95,3 +97,47 @@ def test_a_turn_ends_when_its_time_does_and_everybody_is_answered_in_later_ones(
         assert answered == asked[: len(answered)], "in order"
     assert not node.busy
     lab.close()
+
+
+def test_a_leader_that_stops_admits_nobody_and_hands_over_all_of_its_log(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "abc", takeover_s=0.1)
+    leader = stage.node("a")
+    stage.lab.crash("c")
+    stage.lab.wipe("c")
+    leader.frontend.stopping = True
+    stage.lab.start("c")
+    last_index = leader.journal.last_index
+    stage.lab.run(5.0)
+    assert leader.journal.last_index == last_index, "who is handed the leadership lacks an entry"
+    leader.frontend.stopping = False
+    stage.lab.until(lambda: stage.node("c").raft is not None)
+
+
+def test_a_connection_that_ended_and_began_again_between_two_turns_counts(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "abc")
+    node = stage.node("b")
+    stage.lab.run(10.0)
+    assert "a" in node._linked
+    hello = stage.net.hello_of("b", "a")
+    stage.net.break_link("a", "b")
+    stage.net.dial()
+    assert stage.net.hello_of("b", "a") == hello, "it says what it said before"
+    stage.lab.turn("b")
+    assert "a" in node._linked
+    stage.publish("a", "first", "second")
+    assert stage.read("b") == ["first", "second"]
+
+
+def test_who_is_connected_and_replaced_takes_no_part_from_the_entry_on(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "abc")
+    node = stage.node("b")
+    stage.lab.run(10.0)
+    assert node._linked == {"a", "c"}
+    index = node.journal.last_index
+    payload = commands.encode(0, [commands.Admit("c", "another incarnation")])
+    node._pending.note(index, REGULAR + payload)
+    node._list_changed()
+    assert node._linked == {"a"}
+    node._pending.note(index, REGULAR)  # another entry stands in its place
+    node._list_changed()
+    assert node._linked == {"a", "c"}

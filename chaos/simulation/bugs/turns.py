@@ -135,3 +135,24 @@ def entries_without_time_are_skipped(patches: Patches) -> None:
         return due
 
     patches.attribute(Core, "_SyncObj__applyLogEntries", apply)
+
+
+@bug("a tick comes when it is due", {"progress"}, mode="live")
+def elections_are_never_due(patches: Patches) -> None:
+    """Leave the election deadline out of what a tick may be due for."""
+
+    def is_due(raft: Raft) -> bool:
+        has_entries = raft.applied_index < raft.commit_index
+        return has_entries or raft.is_leader or not raft._checked_start
+
+    patches.attribute(Raft, "tick_is_due", property(is_due))
+
+
+@bug("a GET is answered when its wait is over", {"answered", "books", "progress"})
+def waits_are_over_when_something_happens(patches: Patches) -> None:
+    """Look for GETs whose wait is over only when there is something else to serve."""
+
+    def may_serve(broker: Broker, now_ms: float) -> bool:
+        return bool(broker._reads or broker._due or broker._woken)
+
+    patches.attribute(Broker, "may_serve", may_serve)
