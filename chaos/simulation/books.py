@@ -49,7 +49,8 @@ class Books:
         waiting = [each for _, authors in led._entries.values() for each in authors]
         parked = [*led._parked.values(), *led._parked_any.values()]
         queue = replica.intake._nodes
-        subscriptions = sum(len(topic.subscribers) for topic in store._topics.active.values())
+        active = store._topics.active
+        subscriptions = sum(len(topic.subscribers) for topic in active.values())
         pairs: dict[str, tuple[Any, Any]] = {
             "requests in entries": (led._entries_waiting, len(waiting)),
             "bytes of PUTs": (
@@ -66,9 +67,14 @@ class Books:
                 sum(len(frame) for _, relay in queue for frame in relay.frames),
             ),
             "subscriptions": (store._topics.subscriptions_count, subscriptions),
-            "names of topics": (store._topics._names, sorted(store._topics.active)),
+            "names of topics": (store._topics._names, sorted(active)),
         }
-        for topic in store._topics.active.values():
+        on_disk = {id(topic): topic for topic in (*active.values(), *rows.garbage.values())}
+        pairs["bytes of publications on disk"] = (
+            rows.stored_bytes,
+            sum(topic.added_bytes - topic.dropped_bytes for topic in on_disk.values()),
+        )
+        for topic in active.values():
             least = min(each.cursor for each in topic.subscribers.values())
             pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, least
         for name, window in replica._transport._in_flight.items():
@@ -78,13 +84,20 @@ class Books:
             if counted != found:
                 yield "books", f"{counted} {what} on the books, and there are {found}"
         yield from self._parked_in_vain(replica)
+        twice = [name for name, dead in rows.garbage.items() if active.get(name, dead) is not dead]
+        if twice:
+            yield "books", f"{twice} on the books twice: who subscribes, and what is collected"
 
     def _parked_in_vain(self, replica: Replica) -> Iterator[tuple[str, str]]:
         """Yield the GETs that wait for what is there."""
         led, topics = replica.broker, replica.store._topics
         for topic, parked in led._parked.items():
-            end = topics.active[topic].last_id if topic in topics.active else 0
+            place = topics.active.get(topic)
+            end = 0 if place is None else place.last_id
             for each in parked.values():
+                client_id = each.request.client_id
+                if place is None or client_id not in place.subscribers:
+                    yield "waits", f"{client_id} waits for {topic}, and has no subscription to it"
                 last_id = each.request.body["last_id"]
                 if last_id is not None and last_id < end:
                     yield "waits", f"a GET of {topic} is parked behind {last_id}, it ends at {end}"

@@ -18,6 +18,7 @@ from flotilla_client.protocol import (
     REQUEST_ID,
     SUB,
     TOPICS,
+    UNSUB,
     Request,
     decode_request,
     encode_request,
@@ -162,6 +163,24 @@ def test_a_full_topic_refuses_puts(tmp_path: Path) -> None:
     bench.turn()
     bench.put(2)
     assert [code_of(answer) for answer in bench.turn()] == ["backlog_full"]
+
+
+def test_a_publication_counts_with_its_own_bytes_against_its_topics_limit(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, backlog_bytes_max=1003)
+    bench.put(1, b"x" * 600)
+    bench.turn()
+    bench.put(2, b"x" * 400)
+    bench.put(2, b"x" * 399)
+    bench.put(3, b"x")
+    codes = [code_of(answer) for answer in bench.turn()]
+    assert codes == ["backlog_full", "backlog_full", "ACK"], "399 and the 604 there are: no more"
+
+
+def test_who_waits_for_a_topic_hears_that_its_subscription_was_ended_by_hand(bench: Bench) -> None:
+    bench.ask(GET, "t", wait_ms=60_000, last_id=0)
+    assert bench.turn() == []
+    bench.ask(UNSUB, "t")
+    assert [code_of(answer) for answer in bench.turn()] == ["ACK", "unknown_topic"]
 
 
 def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path) -> None:

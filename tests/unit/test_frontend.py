@@ -41,7 +41,7 @@ def never() -> bool:
 class Bench:
     """A follower `b` of the leader `a`, linked."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 1) -> None:
         self.sent: list[tuple[str, Message]] = []
         self.linked = {"a"}
         self.room_bytes = {"peer": 1, "client": 1}
@@ -52,7 +52,7 @@ class Bench:
         self.front = Frontend(
             "b",
             RELAYS_MAX,
-            random.Random(1),
+            random.Random(seed),
             peers,
             self.linked,
             BUILD,
@@ -126,6 +126,14 @@ def test_a_node_that_reaches_no_leader_says_electing(bench: Bench, leader: str) 
     bench.ask("r1")
     assert errors(bench.replies()) == [("r1", "electing")]
     assert bench.sent == []
+
+
+def test_a_node_that_starts_again_gives_its_relays_other_numbers() -> None:
+    lives = Bench(), Bench(seed=2)
+    for life in lives:
+        life.ask("r1")
+    first, second = (life.relayed()[0].relay_id for life in lives)
+    assert abs(first - second) > 2**32, "a late reply to one life must not meet the next"
 
 
 def test_a_relayed_request_is_not_passed_on_again(bench: Bench) -> None:

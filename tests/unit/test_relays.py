@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.messages import INTEGER_MAX
 from cluster.relays import RELAY_ID_BITS, RELAY_MS_MAX, Relays
+from flotilla_client.protocol import GET_WAIT_MS_MAX
 
 
 def test_one_relay_over_the_limit_is_refused_until_another_ends() -> None:
@@ -37,6 +38,20 @@ def test_a_lost_leader_s_relays_are_given_back_and_no_other_s() -> None:
     relays.add(b"c", "r2", "n2", 0.0)
     assert [relay.request_id for relay in relays.abandon("n1")] == ["r1"]
     assert len(relays) == 1
+
+
+def test_all_relays_of_a_lost_leader_are_given_back() -> None:
+    relays = Relays(9, 0)
+    for request_id in ("r1", "r2", "r3"):
+        relays.add(b"c", request_id, "n1", 0.0)
+    assert [relay.request_id for relay in relays.abandon("n1")] == ["r1", "r2", "r3"]
+    assert len(relays) == 0
+
+
+def test_a_relay_outlasts_the_longest_wait_of_a_get() -> None:
+    relays = Relays(9, 0)
+    relays.add(b"c", "r1", "n1", 0.0)
+    assert relays.expire(GET_WAIT_MS_MAX + 1_000.0) == []
 
 
 def test_a_relay_that_nobody_waits_for_is_dropped() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster import commands
+import pytest
+
+from cluster import commands, intake
 from cluster.core import REGULAR
 from cluster.messages import Health, Message
 from flotilla_client.protocol import STATUS, TOPICS, Request
@@ -35,6 +37,21 @@ def test_requests_that_are_answered_at_once_keep_no_read_from_its_answer(tmp_pat
             lab.send(leader, Request(STATUS, ""))
             lab.step()
         assert read in lab.replies
+    lab.close()
+
+
+def test_a_relayed_request_that_finds_no_room_at_the_leader_is_refused_and_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, "abc")
+    for name in "abc":
+        lab.start(name)
+    leader = lab.elect()
+    follower = next(name for name in "abc" if name != leader)
+    monkeypatch.setattr(intake, "RELAYS_WAITING_MAX", 0)
+    read = lab.send(follower, Request(TOPICS, "", body={"all": True}))
+    lab.until(lambda: read in lab.replies)
+    assert lab.replies[read].body["error"] == "overloaded"
     lab.close()
 
 
