@@ -177,6 +177,7 @@ class Books:
                 replica.store._publications.buffered_bytes
             ),
             "dead rows": replica.store._publications.garbage,
+            "checkpoints that nobody makes": node.waits_in_vain,
             "who waits for a copy": replica._server._waiting if replica._worker.idle else (),
         }
         if replica.raft.is_leader:

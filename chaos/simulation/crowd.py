@@ -34,6 +34,9 @@ class Witness(Watcher, Protocol):
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
         """Hear what a client will publish."""
 
+    def not_stored(self, topic: str, publication: str) -> None:
+        """See `scripts.Course`."""
+
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Hear what a client's application was given."""
 
@@ -111,6 +114,10 @@ class Crowd:
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
         """See `scripts.Course`."""
         self._witness.made(process, topic, counter, publications)
+
+    def not_stored(self, topic: str, publication: str) -> None:
+        """See `scripts.Course`."""
+        self._witness.not_stored(topic, publication)
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """See `scripts.Course`."""

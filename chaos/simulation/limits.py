@@ -61,6 +61,10 @@ CONSTANTS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]
     "batch_bytes_max": ((protocol,), "BATCH_BYTES_MAX", ()),
     "last_ids_bytes_max": ((operations,), "LAST_IDS_BYTES_MAX", (8, 20)),
 }
+# What a function has as a default: the function, the parameter, and the small values.
+DEFAULTS: Final[Mapping[str, tuple[Callable[..., Any], str, tuple[int, ...]]]] = {
+    "journal_cache_bytes": (journal.Journal.open.__func__, "cache_bytes", (0, 300, 3_000)),  # type: ignore[attr-defined]
+}
 # Fields of store.Limits: part of the state machine.
 OF_THE_STORE: Final[Mapping[str, tuple[int, ...]]] = {
     "topics_max": (1, 2),
@@ -101,6 +105,9 @@ def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
             modules, name, _ = CONSTANTS[knob]
             for module in modules:
                 stack.enter_context(patch.object(module, name, int(knobs[knob])))
+        for knob in DEFAULTS.keys() & knobs.keys():
+            function, name, _ = DEFAULTS[knob]
+            _default(stack, function, name, int(knobs[knob]))
         if not OF_THE_STORE.keys().isdisjoint(knobs):
             _default(stack, Store.open.__func__, "limits", store_limits(knobs))  # type: ignore[attr-defined]
         yield

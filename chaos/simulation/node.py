@@ -178,6 +178,11 @@ class SimNode:
         return self.replica is not None
 
     @property
+    def waits_in_vain(self) -> bool:
+        """True while the upkeep waits for a checkpoint that nobody makes."""
+        return self._upkeep._checkpointing and self._worker.idle
+
+    @property
     def has_job(self) -> bool:
         """True while a job of the worker is under way."""
         return self._worker.is_under_way

@@ -49,6 +49,7 @@ class Promises:
         self._copied: set[str] = set()
         self._with_failing_disk: set[str] = set()
         self._made: dict[tuple[str, Counted], bytes] = {}  # by whose state directory it is in
+        self._denied: set[tuple[str, bytes]] = set()  # (topic, publication), refused for certain
         self._acknowledged: dict[Counted, bytes] = {}
         self._delivered: dict[Counted, bytes] = {}
         self._last_ids: dict[str, int] = {}  # topic -> highest acknowledged
@@ -162,6 +163,8 @@ class Promises:
         except BadPayload:
             return  # the history has it, as `corrupt`
         counted = (producer, topic, counter)
+        if (topic, data) in self._denied:
+            self._fail("definite", f"{counted} is delivered, and was refused for certain")
         if self._delivered.setdefault(counted, data) != data:
             self._fail("content", f"{counted} was delivered with two contents")
         self._compare(counted, self._acknowledged.get(counted, data))
@@ -222,6 +225,15 @@ class Promises:
             if self._kept.get(key, text.encode()) != text.encode() and not self._is_copied(process):
                 self._fail("kept", f"{key[1]} is given again, and what it was given to is kept")
             self._made[key] = text.encode()
+            self._denied.discard((topic, text.encode()))  # the same once more is another one
+
+    def not_stored(self, topic: str, publication: bytes) -> None:
+        """Note what was refused for certain; nobody may be given it, now or later."""
+        self._denied.add((topic, publication))
+        if publication in self._delivered.values():
+            self._fail(
+                "definite", f"a publication of {topic} is refused for certain, and delivered"
+            )
 
     def known(self) -> Mapping[str, int]:
         """Return the highest id of each topic that was ever acknowledged to anybody."""

@@ -95,6 +95,9 @@ class Course(Protocol):
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
         """Hear what a client will publish, before it is given its counter."""
 
+    def not_stored(self, topic: str, publication: str) -> None:
+        """Hear that a publication is said to be stored neither now nor later, for certain."""
+
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Hear what a client's application was given, and whether that may be for another time."""
 
@@ -220,12 +223,14 @@ class ClientScript:
             number = counter + pipe.queued
             text = self._payload(topic, number)
             self._course.made(self._process, topic, number, [text])
-            pipe.publish(text.encode()).add_done_callback(self._answered)
+            pipe.publish(text.encode()).add_done_callback(partial(self._answered, topic, text))
 
-    def _answered(self, future: Future[PutResult]) -> None:
+    def _answered(self, topic: str, text: str, future: Future[PutResult]) -> None:
         error = future.exception()
         if isinstance(error, FlotillaError):
             self._course.refused(self._name, error)
+            if error.definite:
+                self._course.not_stored(topic, text)
 
     def _empty_pipes(self) -> Script:
         """Wait for the answers of all producers, and end them; raise what has stopped one."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.simulation.disk import KEEPS, SYNCS
-from chaos.simulation.limits import CONSTANTS, OF_PUTS, OF_THE_STORE
+from chaos.simulation.limits import CONSTANTS, DEFAULTS, OF_PUTS, OF_THE_STORE
 from chaos.simulation.network import double_of
 from chaos.simulation.operator import BROKEN_HOWS
 from chaos.simulation.plan import Action, Mode, Plan
@@ -649,6 +649,10 @@ def _bounds(draw: Draw, largest: int) -> dict[str, int]:
         chosen = rng.choice(values or [largest * times + 1_000 for times in OF_PUTS[knob]])
         if rng.random() < share:
             bounds[knob] = chosen
+    for knob, (_, _, values) in DEFAULTS.items():
+        chosen = rng.choice(values)
+        if rng.random() < share:
+            bounds[knob] = chosen
     for knob, values in OF_THE_STORE.items():
         if rng.random() < STORE_SHARE:
             bounds[knob] = rng.choice(values)
@@ -659,11 +663,12 @@ def _fitting(draw: Draw, actions: Collection[str], knobs: Mapping[str, Any]) -> 
     """Return settings that let faults meet what they are for, in half of the seeds.
 
     A checkpoint that vouches for too much shows where the journal keeps nothing behind it; a lost
-    piece where a copy has several; an acknowledgment of what was not shown where little is at once.
+    piece where a copy has several; an acknowledgment of what was not shown where little is at once;
+    a listing without its end where it has pages.
     """
     if draw.rng.random() >= FITTING_SHARE:
         return {}
-    fitting: dict[str, int] = {}
+    fitting = {"topics_count_max": int(knobs.get("topics_count_max", 2))}
     if "fsync_error" in actions:
         fitting |= {"segment_bytes": 1024, "keep_bytes": 0}
     if not {"lose_piece", "kill_source"}.isdisjoint(actions):

@@ -232,6 +232,10 @@ class Attached:
         """See `scripts.Course`."""
         self._promises.made(process, topic, counter, publications)
 
+    def not_stored(self, topic: str, publication: str) -> None:
+        """See `scripts.Course`."""
+        self._promises.not_stored(topic, publication.encode())
+
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """See `scripts.Course`."""
         self._promises.handed_over(client, delivery)

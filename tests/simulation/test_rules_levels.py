@@ -76,6 +76,24 @@ def test_level_is_raised_when_the_last_member_runs_the_new_build(tmp_path: Path)
     assert stage.damage("b") == []
 
 
+def test_member_that_missed_the_raise_says_the_level_that_its_copy_brings(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, segment_bytes=1024, keep_bytes=1024)
+    stage.net.cut_off("c", "a", "b")  # it is connected still, as nobody has noticed
+    assert upgrade(stage, "a").body == {"level": 2, "before": 1}
+    stage.publish("a", *(f"x{number}" for number in range(20)))
+    stage.lab.run(0.2)
+    for name in "ab":
+        stage.lab.compact(name)
+    stage.net.heal()
+    stage.lab.until(lambda: stage.node("c").store.level == 2)
+    assert ("c", "snapshot_installed") in [(name, event) for name, event, _ in stage.lab.log]
+    stage.lab.run(0.3)
+    told = stage.node("a")._peers.hello_of("c")
+    assert told is not None
+    assert told.extension.level == 2
+    assert stage.node("c")._transport.level == 2
+
+
 def test_new_leader_that_has_never_seen_a_member_raises_nothing(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.lab.crash("a", "b", "c")

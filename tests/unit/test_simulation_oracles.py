@@ -8,7 +8,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from chaos.simulation.disk import SimDisk
-from chaos.simulation.limits import CONSTANTS, OF_THE_STORE, limited, store_limits, value_of
+from chaos.simulation.limits import (
+    CONSTANTS,
+    DEFAULTS,
+    OF_THE_STORE,
+    limited,
+    store_limits,
+    value_of,
+)
 from chaos.simulation.mirror import Mirror
 from chaos.simulation.node import SimNode
 from chaos.simulation.reference import Past, Reference
@@ -101,8 +108,12 @@ def test_limits_are_a_runs_own_and_are_put_back() -> None:
     assert before == broker.PUT_BYTES_MAX
     assert Store.open.__func__.__defaults__ == limits  # type: ignore[attr-defined]
     assert store_limits({}) == Limits()
+    cached = Journal.open.__func__.__defaults__  # type: ignore[attr-defined]
+    with limited({"journal_cache_bytes": 7}):
+        assert 7 in Journal.open.__func__.__defaults__  # type: ignore[attr-defined]
+    assert Journal.open.__func__.__defaults__ == cached  # type: ignore[attr-defined]
 
 
 def test_every_limit_is_drawn_small_by_some_seed() -> None:
     drawn = {knob for seed in range(1, 121) for knob in plan_for(seed, "safety").knobs}
-    assert not {*CONSTANTS, *OF_THE_STORE} - drawn
+    assert not {*CONSTANTS, *DEFAULTS, *OF_THE_STORE} - drawn

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.simulation import swarm
 from chaos.simulation.clients import CRASH_POINTS
-from chaos.simulation.limits import CONSTANTS, OF_THE_STORE
+from chaos.simulation.limits import CONSTANTS, DEFAULTS, OF_THE_STORE
 from chaos.simulation.operator import BROKEN_HOWS, Operator
 from chaos.simulation.plan import Plan
 from chaos.simulation.scripts import Role
@@ -104,7 +104,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take() -> None:
         assert len(roles) == plan.clients
         assert any(role.puts for role in roles)
         assert any(role.gets for role in roles)
-        assert plan.knobs.keys() - {"load"} <= {*KNOBS, *CONSTANTS, *OF_THE_STORE}
+        assert plan.knobs.keys() - {"load"} <= {*KNOBS, *CONSTANTS, *DEFAULTS, *OF_THE_STORE}
 
 
 def test_only_a_minority_stays_broken_and_only_where_progress_is_the_point() -> None:
