@@ -123,6 +123,8 @@ class RaftRules:
             if self._world.machine(fields["node"]).has_job:
                 text = f"{fields['node']} installs a copy while a job has the database open"
                 self._fail("snapshot", text)
+        elif kind == "ended":
+            self._note_end(fields["node"])
         elif kind == "double_gone":
             self._lives.pop(fields["node"], None)
         elif kind == "transferring":
@@ -271,6 +273,24 @@ class RaftRules:
         text = f"{node.name} takes entry {index} for committed; of what it leads"
         known = {term: self._counted(node.name, term) for term in life.led}
         self._fail("commit", f"{text} {known} is known, {self._committed} was committed before")
+
+    def _note_end(self, name: str) -> None:
+        """Note what a leader could take for committed in a turn that had no end.
+
+        That is committed, and the head of a segment that it began then may say so to the next one.
+        """
+        life = self._lives.get(name)
+        if life is None or not life.led:
+            return
+        mirror = self._mirror(name)
+        for term in life.led:
+            said: dict[str, int] = {}
+            for voter, index in life.acknowledged[term].items():
+                said[voter[0]] = max(index, said.get(voter[0], 0))
+            reached = sorted([*said.values(), mirror.last_index], reverse=True)[: self._majority]
+            least = min(reached[-1], mirror.last_index)
+            if len(reached) == self._majority and mirror.terms.get(least) == term:
+                self._committed = max(self._committed, least)
 
     def _counted(self, name: str, term: int) -> dict[str, int]:
         """Return what members have acknowledged to a leader, of those that count by its log."""

@@ -161,3 +161,10 @@ def test_a_producer_that_fell_out_of_the_cache_keeps_its_counter(
             assert answer[1]["duplicate"] is False
     assert len(bench.store._clients._producers._young) <= 1
     assert bench.store.counters("p", "", 9) == dict.fromkeys("tuvw", 2)
+
+
+def test_a_nonce_is_worth_nothing_behind_the_next_control_request(bench: Bench) -> None:
+    bench.ok(Register("s", False, 5, "mine"))
+    bench.ok(Subscribe("s", None, "u", 6))
+    code, _ = bench.one(Register("s", False, 6, "mine"))
+    assert code == "stale_request"

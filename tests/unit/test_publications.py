@@ -141,3 +141,38 @@ def test_cursors_that_nobody_is_at_do_not_pile_up(tmp_path: Path) -> None:
     bench.ok(Advance("slow", None, {"t": 299}))
     assert topic.floor_id == 299
     bench.store.close()
+
+
+def test_a_topic_that_comes_back_before_its_garbage_is_gone_is_counted_once(bench: Bench) -> None:
+    for counter in range(3):
+        bench.put(counter, bytes(100))
+    bench.ok(Unsubscribe("s", None, "t", None))
+    bench.ok(Subscribe("s", None, "t", None))
+    assert bench.store.backlog_bytes("t") == 3 * 104, "on this node's disk until it is collected"
+    bench.put(3, bytes(10))
+    assert bench.store.collect_garbage(100) == 3
+    assert bench.store.backlog_bytes("t") == bench.store.total_backlog_bytes() == 14
+    assert bench.get("s") == [bytes(10)]
+
+
+def test_the_floor_moves_when_the_slowest_subscriber_leaves(bench: Bench) -> None:
+    bench.ok(Subscribe("p", None, "t", None))
+    for counter in range(3):
+        bench.put(counter, bytes(100))
+    bench.ok(Advance("p", None, {"t": 3}))
+    assert bench.store.collect_garbage(100) == 0
+    bench.ok(Unsubscribe("s", None, "t", None))
+    assert bench.store.collect_garbage(100) == 3
+    assert bench.store.total_backlog_bytes() == 0
+
+
+def test_the_cache_counts_what_leaves_it_and_not_what_comes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publications, "ROWS_CACHED_BYTES_MAX", 100)
+    for counter, size in enumerate((90, 10, 60, 5, 80, 1)):
+        bench.put(counter, bytes(size))
+    for last_id in (0, 1, 2, 3, 4, 5, 2, 4, 0):
+        bench.store.read("s", "t", last_id, 1, 1_000)
+        rows = bench.store._publications
+        assert rows._cache_bytes == sum(len(row.data) for row in rows._cache.values())

@@ -139,3 +139,16 @@ def _installs_beside_jobs() -> Iterator[Action]:
         yield Action(round(at_s + 1.6, 4), "resume", {"node": "c"})
         for step in range(20):
             yield Action(round(at_s + 1.7 + step * 0.05, 4), "compact", {"node": "c"})
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_what_was_committed_in_a_turn_that_had_no_end_is_committed(count: int) -> None:
+    """The head of a segment that is begun in that turn says so to the process that comes next."""
+    roles = [
+        {"puts": 1.0, "topics": ["x"], "size_bytes": 2_000, "pause_s": 0.02},
+        {"gets": 1.0, "topics": ["x"], "pause_s": 0.05},
+    ]
+    loss = {"node": "a", "at": "fsync_directory", "count": count, "keep": "torn"}
+    schedule = Action(2.0, "power_loss", loss), Action(2.6, "restart_all", {})
+    knobs = {"segment_bytes": 1024, "load": {"roles": roles}}
+    assert run(Plan(1, 1, 2, 4.0, "safety", knobs, schedule)).failures == ()
