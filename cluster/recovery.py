@@ -52,7 +52,7 @@ CLUSTER_ID_MAX: Final = 32  # as in the settings
 BACKUP_NAME: Final = "before-recovery"
 
 _PARTS: Final = ("journal", "store")
-_STORE_FILES: Final = ("store.db", "store.db-wal", "store.db.install")
+_STORE_FILES: Final = ("store.db", "store.db-wal", "store.db-journal", "store.db.install")
 _OF_THE_DISK: Final = frozenset(
     {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 )

@@ -473,8 +473,12 @@ def remove(path: Path) -> None:
 
 
 def remove_log(path: Path) -> None:
-    """Remove the database's WAL, durably: the file alone may be garbage then."""
-    for suffix in ("-wal", "-shm"):
+    """Remove the database's logs, durably: the file alone may be garbage then.
+
+    The rollback journal too: SQLite uses one to make a WAL database of a copy, and would roll what
+    a killed process has left of it back into whatever stands at `path` next.
+    """
+    for suffix in ("-wal", "-shm", "-journal"):
         side_file(path, suffix).unlink(missing_ok=True)
     DISK.fsync_directory(path.parent)
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -259,7 +260,44 @@ def test_install_replaces_the_database_and_its_wal(
     assert [file.name for file in target.iterdir()] == ["store.db"]
 
 
-@pytest.mark.parametrize("calls", range(8))
+def hot_journal(directory: Path) -> bytes:
+    """Return the rollback journal of a change to a larger database, as kill -9 leaves it."""
+    path = directory / "larger.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA page_size=4096")
+        connection.execute("CREATE TABLE rows(data BLOB)")
+        connection.execute("BEGIN")
+        connection.executemany("INSERT INTO rows VALUES(?)", [(bytes(3000),)] * 200)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA cache_size=1")
+        connection.execute("BEGIN")
+        connection.execute("UPDATE rows SET data = zeroblob(2999)")
+        data = (directory / "larger.db-journal").read_bytes()
+        connection.execute("ROLLBACK")
+    path.unlink()
+    assert len(data) > 4096, "SQLite has written what it would roll back"
+    return data
+
+
+@pytest.mark.parametrize("is_joining", [True, False])
+def test_what_the_database_before_would_roll_back_is_not_rolled_back_into_a_copy(
+    store: Store, copy: tuple[Path, SnapshotInfo], tmp_path: Path, is_joining: bool
+) -> None:
+    target = tmp_path / "target"
+    verified = download(copy, target / "download.db").verify(no_pause)
+    database = target / "store.db"
+    # The process before died while SQLite made a WAL database of the copy that it had installed.
+    (target / "store.db-journal").write_bytes(hot_journal(tmp_path))
+    if is_joining:
+        Store.remove(database)
+    install(verified.path, database)
+    assert [file.name for file in target.iterdir()] == ["store.db"]
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert digest_of(database) == store.digest()
+
+
+@pytest.mark.parametrize("calls", range(9))
 def test_a_crash_at_any_step_of_install_leaves_the_old_or_the_new_state(
     store: Store,
     copy: tuple[Path, SnapshotInfo],
@@ -277,7 +315,7 @@ def test_a_crash_at_any_step_of_install_leaves_the_old_or_the_new_state(
             died = False
         except Crash:
             died = True
-    assert died == (calls < 7)  # two renames, two unlinks, three fsyncs
+    assert died == (calls < 8)  # two renames, three unlinks, three fsyncs
     snapshots.remove_leftovers(target / "store.db")
     assert digest_of(target / "store.db") == (old if calls == 0 else store.digest())
     assert [file.name for file in target.iterdir()] == ["store.db"]
