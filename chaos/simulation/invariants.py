@@ -109,6 +109,7 @@ class Invariants:
         self._next_digest_s = 0.0
         self._level = self._raised = LEVEL_FIRST  # of what is applied; of what was ever appended
         self._raisings: list[tuple[int, int, int]] = []  # entries: index, term, level
+        self._unread: set[tuple[str, int, str, int]] = set()  # see `_readable_by_all`
         self._proposed_s = NEVER_S  # when a leader has last proposed to replace a member
         self._dead_logs: dict[str, tuple[int, DurableLog]] = {}
         self._wiped: dict[str, tuple[float, DurableLog]] = {}
@@ -280,7 +281,12 @@ class Invariants:
                 self.fail("level", f"{leader} raises the level to {level} without {name}")
 
     def _readable_by_all(self, node: SimNode, replica: Replica) -> None:
-        """Check that whom a node takes for a member can read all entries of its log."""
+        """Check that whom a node takes for a member can read all entries of its log.
+
+        A follower that is given such an entry acts on it when its next turn begins: until then it
+        sends its log to nobody.
+        """
+        assert replica.raft is not None, node.name
         journal = replica.journal
         for index, term, level in self._raisings:
             if index <= replica.store.applied_index or journal.term_at(index) != term:
@@ -288,6 +294,10 @@ class Invariants:
             for name in sorted(replica._linked):
                 hello = self._world.net.hello_of(node.name, name)
                 if hello is not None and not hello.extension.build.understands(level):
+                    known = (node.name, node.life, name, index)
+                    if not replica.raft.is_leader and known not in self._unread:
+                        self._unread.add(known)
+                        continue
                     text = f"{node.name} takes {name} for a member, which can't read entry {index}"
                     self.fail("level", text)
 
