@@ -174,6 +174,7 @@ def test_a_publication_counts_with_its_own_bytes_against_its_topics_limit(tmp_pa
     bench.put(3, b"x")
     codes = [code_of(answer) for answer in bench.turn()]
     assert codes == ["backlog_full", "backlog_full", "ACK"], "399 and the 604 there are: no more"
+    assert bench.store.backlog_bytes("t") == 604 + 403
 
 
 def test_who_waits_for_a_topic_hears_that_its_subscription_was_ended_by_hand(bench: Bench) -> None:

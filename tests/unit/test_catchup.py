@@ -191,3 +191,27 @@ def test_a_lost_source_is_given_up_and_another_s_loss_changes_nothing(bench: Ben
     assert bench.fetch.source == "a"
     bench.fetch.lost("a")
     assert not bench.fetch.under_way
+
+
+def test_a_piece_of_a_copy_that_is_gone_is_refused_though_there_is_another(bench: Bench) -> None:
+    bench.server.request("b", NEW, 1, 0.0)
+    first = bench.chunk()
+    bench.apply()
+    bench.server.request("c", NEW, first.index + 1, 0.0)
+    second = bench.chunk()
+    assert second.snapshot_id != first.snapshot_id
+    bench.server.request("b", SnapshotRequest(first.snapshot_id, 1), 1, 0.0)
+    [(name, refused)] = bench.work()
+    assert (name, type(refused)) == ("b", SnapshotRefused)
+
+
+def test_a_piece_that_comes_when_its_source_was_given_up_begins_nothing(bench: Bench) -> None:
+    bench.server.request("b", NEW, 1, 0.0)
+    chunk = bench.chunk()
+    bench.fetch.start("a", 0.0)
+    bench.fetch.lost("a")
+    bench.sent.clear()
+    bench.fetch.take_chunk("a", chunk, 0.1)
+    assert not bench.fetch.under_way
+    assert bench.sent == []
+    assert bench.jobs == []

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from flotilla_client import CounterGap, Unavailable
+from flotilla_client import CounterGap, Fenced, Unavailable
 from flotilla_client.observer import Silent
 from flotilla_client.operations import Operations, PutResult
 from flotilla_client.pipeline import Pipeline
 from flotilla_client.protocol import ACK, NAK, Reply, Request, decode_request
-from flotilla_client.retry import Routes
+from flotilla_client.retry import Done, Routes
 from flotilla_client.state import State
 from flotilla_client.window import Queue
 
@@ -145,3 +145,26 @@ def test_what_nobody_took_in_time_stands_in_the_outbox_and_is_sent_later(bench: 
     bench.line.is_up = True
     bench.wait(1_000.0)
     assert counters(bench.take()) == [1]
+
+
+def test_a_producer_that_stops_denies_nothing_that_stands_in_its_outbox(bench: Bench) -> None:
+    known(bench)
+    futures = bench.publish("one", "two")
+    bench.pipeline.stop(Fenced("a newer process has taken over", "fenced", True))
+    errors = [future.exception(0) for future in futures]
+    assert [isinstance(error, Fenced) and error.definite for error in errors] == [False, False]
+    assert [entry.counter for entry in bench.state.outbox("t")] == [2, 3]
+
+
+def test_a_listing_of_several_pages_is_whole(bench: Bench) -> None:
+    steps = Operations(bench.state, Silent()).topics(True)
+
+    def page(names: str, more: bool) -> Done:
+        body = {"topics": [{"topic": name} for name in names], "more": more}
+        return Done(Reply(ACK, "r", "n", "n", 1, body), 1)
+
+    assert next(steps).request.body["after"] == ""
+    assert steps.send(page("ab", True)).request.body["after"] == "b"
+    with pytest.raises(StopIteration) as end:
+        steps.send(page("c", False))
+    assert [row["topic"] for row in end.value.value] == ["a", "b", "c"]
