@@ -94,7 +94,8 @@ def _unsubscribed(tables: Tables) -> DataFrame:
     gets = tables.gets.where(answered & names_it).select(
         *KEY, "client_id", "topic", one_host(), "invoke_ns", "end_ns"
     )
-    away = (F.col("after_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("before_ns"))
+    sent_ns = F.coalesce("invoke_ns", F.lit(EVER))
+    away = (F.col("after_ns") < sent_ns) & (F.col("end_ns") < F.col("before_ns"))
     met = only(gets, absences, HOME).join(F.broadcast(absences), list(HOME))
     return met.where(away).distinct().select(*_evidence("unsubscribed"))
 

@@ -694,3 +694,12 @@ def who_has_left_finds_its_subscription_again(run: Run) -> set[str]:
 def who_never_subscribed_resumes(run: Run) -> set[str]:
     run.sub("s", "t", 0, resumed=True, cursor=0, attempt=1)
     return {"subscription kept"}
+
+
+@small
+def who_never_subscribed_is_answered_and_its_question_is_gone(run: Run) -> set[str]:
+    stored(run, "p", 1, 1)
+    got(run, "s", 0, ALL[0])
+    run.rows[-1]["invoke_ns"] = None
+    del run.rows[-2]
+    return {"subscription unsubscribed"}
