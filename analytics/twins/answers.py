@@ -179,7 +179,7 @@ def _handed_again(run: Run, rows: list[Handling], across: bool) -> Iterator[Evid
                     own = 0 if (session, id_) in ahead else row.cursor or 0
                     if earlier is None and id_ <= max(stored, own):
                         earlier = first.get(id_)
-                    if earlier is not None:
+                    if earlier is not None and not _is_one_step(earlier, row):
                         fields = {"topic": row.topic, "client_id": row.client, "id": id_}
                         yield run.row(earlier, row, **fields)
                     first.setdefault(id_, row)
@@ -187,6 +187,11 @@ def _handed_again(run: Run, rows: list[Handling], across: bool) -> Iterator[Evid
                     ahead.discard((session, id_))
             if row.cursor is not None:
                 stored = max(stored, row.cursor)
+
+
+def _is_one_step(one: Handling, other: Handling) -> bool:
+    """Whether two lines are of one step: a line that was doubled is a hole, and no second step."""
+    return (one.process, one.op_id) == (other.process, other.op_id)
 
 
 # --- subscription ---------------------------------------------------------------------------------

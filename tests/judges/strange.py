@@ -698,3 +698,11 @@ def sub_overlaps_the_one_that_it_resumes(run: Run) -> set[str]:
     run.complete(second, "ok", last_id=0, cursor=0, resumed=True, attempt=1)
     run.complete(first, "ok", last_id=0, cursor=0, resumed=False, attempt=1)
     return NOTHING
+
+
+@small
+def line_of_a_hand_over_is_doubled(run: Run) -> set[str]:
+    """Two hand-overs would have two numbers: that one number comes twice is a hole."""
+    run.handle("s", "hand", "t", 1, 1, cursor=0)
+    run.rows.append(dict(run.rows[-1]))
+    return NOTHING
