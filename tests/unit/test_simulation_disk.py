@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -452,6 +453,42 @@ def test_a_store_opened_behind_a_failed_sync_has_nothing_that_the_sync_has_lost(
             found = Store.open(machine.database, {})
             assert found.statistics()["clients"] == found.applied_index == CLIENTS, seed
             found.close()
+
+
+def test_a_copy_is_installed_whole_whatever_an_opening_that_ended_has_left(
+    tmp_path: Path,
+) -> None:
+    source = Machine(tmp_path / "source")
+    old, new, left = tmp_path / "old.db", tmp_path / "new.db", set()
+    with running(source):
+        store = founded(source)
+        advance(store, 3)
+        snapshots.make_copy(source.database, old)
+        store.close()
+        source.image.wipe()
+        store = founded(source)
+        register_clients(store)
+        snapshots.make_copy(source.database, new)
+        store.close()
+    for count in range(1, 30):
+        machine = Machine(tmp_path / str(count))
+        with running(machine):
+            machine.image.directory.mkdir()
+            download = machine.image.directory / "download.db"
+            shutil.copy(old, download)
+            snapshots.install(download, machine.database)
+            machine.disk.crash_in("any", count)
+            with suppress(sqlite3.Error, OSError, PowerLoss):
+                machine.kill(Store.open(machine.database, {}))
+            machine.disk.restart()
+            left |= {path.name for path in machine.image.directory.iterdir()}
+            Store.remove(machine.database)
+            shutil.copy(new, download)
+            snapshots.install(download, machine.database)
+            found = Store.open(machine.database, {})
+            assert found.statistics()["clients"] == CLIENTS, count
+            found.close()
+    assert "store.db-journal" in left
 
 
 def register_clients(store: Store) -> None:
