@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,6 +26,9 @@ OVERFLOW: Final = (
     "overflow"  # in a short history's cache: tables that it has too long for the driver
 )
 ROWS_MAX: Final = 500_000  # in the driver; a table with more goes to a file: 4 GB have room for it
+# Of a table that is literals in every plan which reads it. The planner goes through them at each of
+# its steps; what it gains by seeing them, that a filter leaves nothing, is of such small tables.
+LITERALS_MAX: Final = 256
 
 
 class Keeper(Protocol):
@@ -108,12 +111,30 @@ def _literal(table: DataFrame) -> DataFrame | None:
     """Return `table` as rows in the driver, in one partition; None if there are too many."""
     if is_never_any(table):
         return none_of(table)
-    jvm_rows = table.limit(ROWS_MAX + 1)._jdf.collectAsList()
-    if jvm_rows.size() > ROWS_MAX:
+    execution = table.limit(ROWS_MAX + 1)._jdf.queryExecution()
+    rows = execution.executedPlan().executeCollect()
+    if len(rows) > ROWS_MAX:
         return None
+    return _of_rows(table, rows).coalesce(1)
+
+
+def _of_rows(table: DataFrame, rows: Any) -> DataFrame:
+    """Return a table with the columns of `table` and these `rows`, Spark's own."""
     spark = table.sparkSession
-    literal = spark._jsparkSession.createDataFrame(jvm_rows, table._jdf.schema())
-    return DataFrame(literal, spark).coalesce(1)
+    jvm, inside, schema = spark._jvm, spark._jsparkSession, table._jdf.schema()
+    assert jvm is not None, "Spark has been stopped"
+    data = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
+    if len(rows) <= LITERALS_MAX:
+        catalyst = jvm.org.apache.spark.sql.catalyst
+        columns = catalyst.types.DataTypeUtils.toAttributes(schema)
+        no_stream = jvm.scala.Option.empty()
+        relation = catalyst.plans.logical.LocalRelation(columns, data, False, no_stream)
+        return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(inside, relation), spark)
+    tag = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").AnyRef()
+    kept = spark.sparkContext._jsc.sc().parallelize(data, 1, tag)
+    kept.localCheckpoint()
+    kept.count()
+    return DataFrame(inside.internalCreateDataFrame(kept, schema, False), spark)
 
 
 def kept_length(table: DataFrame) -> int | None:
@@ -121,8 +142,12 @@ def kept_length(table: DataFrame) -> int | None:
     plan = table._jdf.queryExecution().analyzed()
     while plan.getClass().getSimpleName() in ("Project", "Repartition"):
         plan = plan.child()
-    is_literal = plan.getClass().getSimpleName() == "LocalRelation"
-    return int(plan.data().size()) if is_literal else None
+    match plan.getClass().getSimpleName():
+        case "LocalRelation":
+            return int(plan.data().size())
+        case "LogicalRDD":
+            return int(plan.rdd().count())
+    return None
 
 
 def made_of(spark: SparkSession, rows: Sequence[Mapping[str, object]], columns: str) -> DataFrame:

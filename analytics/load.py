@@ -18,15 +18,17 @@ from analytics.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, wri
 from analytics.files import LINES, PARQUET, Survey, entries_of, survey_of
 from analytics.keeping import InDriver, Keeper, OnDisk, remove_tree
 from analytics.progress import OnProgress, step, telling, unheard
-from analytics.sequence import ROW, examined, leave_out
+from analytics.sequence import examined, leave_out
 from analytics.session import LINES_SHORT_MAX, fit
 from analytics.storage import Place, for_spark, to_read
 from analytics.strict import BLOCK, STRICTLY, is_one_object, lines_of
 from analytics.tables import Tables, build
+from analytics.tallies import COLUMNS, ROW, tallies_of
 from analytics.truth import Truth, files_of, truth_of
 from analytics.wholeness import TORN_MARK
 
 EVENTS: Final = "events"  # in the cache: what was read of lines
+TALLIES: Final = "tallies"  # in the cache: of all events that are believed (tallies.py)
 BROKEN: Final = "broken"  # in the cache: operations that are left out; there if there are any
 LINES_ENDING: Final = ".jsonl"
 EXAMPLE_CHARACTERS_MAX: Final = 120
@@ -116,10 +118,13 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     if intake.has_broken:
         events = leave_out(events, _read(spark, cache / BROKEN, schema.BROKEN))
     keeper = InDriver(spark, cache) if is_short else OnDisk(spark, cache, is_fresh)
+    tallies = _read(spark, cache / TALLIES, COLUMNS)
     if is_short:
         events = keeper.table("events_in_driver", events)
+        tallies = keeper.table("tallies_in_driver", tallies)
     truth = truth_of(spark, directory)
-    tables = build(events, truth, telling(keeper.table, tell) if is_fresh else keeper.table)
+    keep = telling(keeper.table, tell) if is_fresh else keeper.table
+    tables = build(events, tallies, truth, keep)
     if is_fresh:
         write_manifest(cache, inputs, intake)
     is_application = _is_application(directory / "run.json")
@@ -142,15 +147,24 @@ def taken_in(spark: SparkSession, directory: Place, tell: OnProgress = unheard) 
         fit(spark, size_bytes // LINE_BYTES, size_bytes)
     take = _count if survey.is_parquet else _convert
     with step("events", tell):
-        intake = take(spark, survey, cache / EVENTS)
+        intake = take(spark, survey, cache)
     fit(spark, intake.lines, size_bytes)
     with step("sequences", tell):
         events = _events(spark, directory, intake, is_ordered=True)
-        wrong = examined(events, intake.is_of_lines)
+        if intake.is_of_lines or intake.malformed_lines or intake.foreign_lines:
+            _write_tallies(tallies_of(events), cache)
+        tallies = _read(spark, cache / TALLIES, COLUMNS)
+        wrong = examined(tallies, events, intake.is_of_lines)
         if wrong.broken is not None:
             wrong.broken.write.parquet(for_spark(cache / BROKEN))
+            broken = _read(spark, cache / BROKEN, schema.BROKEN)
+            _write_tallies(tallies_of(leave_out(events, broken)), cache)
     holes = (*intake.holes, *wrong.holes)
     return replace(intake, holes=holes, has_broken=wrong.broken is not None)
+
+
+def _write_tallies(tallies: DataFrame, cache: Place) -> None:
+    tallies.write.mode("overwrite").options(**schema.PLAIN).parquet(for_spark(cache / TALLIES))
 
 
 def _size_bytes(directory: Place) -> int:
@@ -380,34 +394,39 @@ def _is_application(path: Place) -> bool:
         return False
 
 
-def _count(spark: SparkSession, survey: Survey, _target: Place) -> Intake:
-    """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
+def _count(spark: SparkSession, survey: Survey, cache: Place) -> Intake:
+    """Judge and count the rows of a history that is kept as Parquet; keep their tallies, made in
+    the same reading.
+    """
     rows = _read(spark, survey.readable, schema.EVENT)
-    # One expression of all rules is dear for every row. Nearly every history is whole in its
-    # numbers and arrays, which two short questions prove: that is 19 processor seconds for 10
-    # million operations, not 25.
-    is_whole = not any(rows.where(one).count() for one in (_has_number_beyond(), _has_wrong_runs()))
-    malformed = F.coalesce(_lacks(), F.lit(True)) if is_whole else _is_malformed()
-    rows = rows.withColumn("malformed", malformed)
-    where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))
+    marked = rows.withColumn("malformed", _is_malformed())
     foreign = ~F.col("malformed") & (F.col("run_id") != survey.run_id)
-    counts = rows.agg(
-        F.count(F.lit(1)).alias("lines"),
-        F.count_if("malformed").alias("malformed"),
-        F.count_if(foreign).alias("foreign"),
-        F.min(F.when(F.col("malformed"), where)).alias("example"),
-        F.min(F.when(foreign, where)).alias("foreign_example"),
-    ).first()
+    counted = {
+        "lines": F.count(F.lit(1)),
+        "malformed": F.count_if("malformed"),
+        "foreign": F.count_if(foreign),
+    }
+    _write_tallies(tallies_of(marked, counted), cache)
+    kept = spark.read.parquet(to_read(cache / TALLIES))
+    counts = kept.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in counted)).first()
     assert counts is not None, "an aggregate without groups has one row"
-    intake = _intake(survey, counts.asDict() | {"marked": 0, "cut": 0})
+    examples = {"example": "", "foreign_example": ""}
+    if counts.malformed or counts.foreign:
+        where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))
+        bad = (F.col("malformed"), foreign)
+        firsts = [
+            F.min(F.when(one, where)).alias(name) for name, one in zip(examples, bad, strict=True)
+        ]
+        examples |= (marked.agg(*firsts).first() or counts).asDict()
+    intake = _intake(survey, counts.asDict() | examples | {"marked": 0, "cut": 0})
     if survey.lines in (None, intake.lines):
         return intake
     said = f"{PARQUET} has {intake.lines} rows, and run.json says {survey.lines}"
     return replace(intake, holes=(*intake.holes, said))
 
 
-def _convert(spark: SparkSession, survey: Survey, target: Place) -> Intake:
-    """Write the readable lines to `target` as events; count all lines on the way."""
+def _convert(spark: SparkSession, survey: Survey, cache: Place) -> Intake:
+    """Keep the readable lines as events; count all lines on the way."""
     parsed = parse(lines_of(spark, survey.readable))
     marked = F.col("malformed") & F.col("value").endswith(TORN_MARK)
     cut = F.col("malformed") & ~marked & _is_tail(survey)
@@ -429,7 +448,7 @@ def _convert(spark: SparkSession, survey: Survey, target: Place) -> Intake:
     )
     kept = events.where(~F.col("malformed") & ~F.col("foreign"))
     columns = kept.drop("malformed", "foreign", "value", "file")
-    columns.write.options(**schema.PLAIN).parquet(for_spark(target))
+    columns.write.options(**schema.PLAIN).parquet(for_spark(cache / EVENTS))
     return _intake(survey, counted.get)
 
 

@@ -1,8 +1,8 @@
 """An operation's invoke and completion as one row. No rule about right and wrong here.
 
 A completion repeats what its invoke said. Where the two are proven to say the same, it is the whole
-operation by itself, and nothing has to be moved to bring them together: one aggregation, `tallies`,
-proves it of all operations of a process in a bucket of their numbers. Where it is not proven (an
+operation by itself, and nothing has to be moved to bring them together: the `tallies`
+prove it of all operations of a process in a bucket of their numbers. Where it is not proven (an
 operation without an end, a recorder that repeats nothing, a GET of any topic) they are joined.
 """
 
@@ -11,19 +11,16 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics import intervals
-from analytics.doubts import halves, only, without
+from analytics.doubts import only, without
 from analytics.schema import KEY
+from analytics.tallies import bucket_of, summed
 
 BUCKET: Final = ("run_id", "process", "bucket")
-PROVEN: Final = ("put", "get")  # the others are few: they are always joined
 # What both ends may say. Where they differ the invoke is believed of what it was about to do, the
 # completion of the rest: a GET of any topic learns only there which one.
 OF_INVOKE: Final = ("counter", "count", "max_count")
-OF_PUT: Final = ("counter", "count", "digests")
 BOTH: Final = ("client_id", "session", "topic", "host", "digests", *OF_INVOKE)
 TOLD: Final = ("epoch", "invoke_ns", "asked")  # by an end, of an invoke that may be gone
-TEXTS: Final = ("f", "client_id", "topic", "host", "digests")
 ANSWER: Final = (
     "first_id",
     "last_id",
@@ -38,43 +35,19 @@ ANSWER: Final = (
 )
 
 
-def tallies_of(events: DataFrame) -> DataFrame:
-    """Return what all events of a bucket of a process' operations come to: one reading of them all.
-
-    (run_id, process, bucket, host, node, term, last_ns, answered_by, answered_ns, sent_ns, sums).
-    `answered_by`: the lowest operation that this node acknowledged in this term; `answered_ns`:
-    when the first was, `sent_ns`: when the last was sent, or later. `sums` are 0 where each invoke
-    has one end that repeats it: an invoke adds the hash of all that it says, an end takes off that
-    of what it repeats.
-    """
-    is_invoke, is_proven = F.col("type") == "invoke", F.col("f").isin(*PROVEN)
-    is_answer = (F.col("type") == "ok") & F.col("f").isin(*PROVEN, "sub", "unsub")
-    one = F.when(is_proven, F.when(is_invoke, 1).otherwise(-1)).otherwise(0)
-    sums = [F.sum(one * part) for part in (F.lit(1), *halves(_said(is_invoke)))]
-    groups = ("run_id", "process", _bucket().alias("bucket"), "host", "node", "term")
-    return events.groupBy(*groups).agg(
-        F.max("t_ns").alias("last_ns"),
-        F.min(F.when(is_answer, F.col("op_id"))).alias("answered_by"),
-        F.min(F.when(is_answer, F.col("t_ns"))).alias("answered_ns"),
-        F.max(F.when(is_answer, F.coalesce("invoke_ns", "t_ns"))).alias("sent_ns"),
-        F.array(*sums).alias("sums"),
-    )
-
-
 def unpaired_of(tallies: DataFrame) -> DataFrame:
     """Return (run_id, process, bucket) of the operations whose ends are not proven to agree."""
-    sums = (F.sum(F.get("sums", F.lit(place))) for place in range(3))
     return (
         tallies.groupBy(*BUCKET)
-        .agg(F.array(*sums).alias("sums"))
-        .where(F.exists("sums", lambda value: value != 0))
+        .agg(summed("told").alias("told"))
+        .where(F.exists("told", lambda value: value != 0))
         .select(*BUCKET)
     )
 
 
 def operations(events: DataFrame, function: str, unpaired: DataFrame) -> DataFrame:
     """Return the operations of `function`, of which there are many, as `joined` would."""
-    rows = events.where(F.col("f") == function).withColumn("bucket", _bucket())
+    rows = events.where(F.col("f") == function).withColumn("bucket", bucket_of(F.col("op_id")))
     ends = without(rows, unpaired, BUCKET).where(F.col("type") != "invoke")
     whole = ends.select(
         *KEY,
@@ -144,25 +117,3 @@ def _has_come() -> Column:
 def _believed(name: str) -> Column:
     sides = (f"end_{name}", f"invoke_{name}")
     return F.coalesce(*(sides[::-1] if name in OF_INVOKE else sides))
-
-
-def _said(is_invoke: Column) -> Column:
-    """Return the hash of what an invoke says, or an end repeats of it."""
-    # Count and digests of a GET's end are of its answer; of its invoke they would be its own.
-    of_put = {name: F.when(is_invoke | (F.col("f") == "put"), F.col(name)) for name in OF_PUT}
-    other = {
-        "t_ns": F.when(is_invoke, F.col("t_ns")).otherwise(F.col("invoke_ns")),
-        "asked": F.when(is_invoke, F.col("last_id")).otherwise(F.col("asked")),
-    }
-    names = ("f", "op_id", "t_ns", "asked", "epoch", *BOTH)
-    values = {name: F.col(name) for name in names} | of_put | other
-    return F.xxhash64(*(_never_null(name, value) for name, value in values.items()))
-
-
-def _bucket() -> Column:
-    return intervals.bucket_of(F.col("op_id"))
-
-
-def _never_null(name: str, value: Column) -> Column:
-    # A hash leaves nulls out, whichever of its columns they stand in.
-    return F.coalesce(value, F.lit("") if name in TEXTS else F.lit(-1))

@@ -66,7 +66,7 @@ from analytics.owed import (
     tried_after_of,
     with_taken,
 )
-from analytics.pairs import joined, operations, tallies_of, unpaired_of
+from analytics.pairs import joined, operations, unpaired_of
 from analytics.runs import (
     PLACE,
     acknowledged_runs,
@@ -123,9 +123,16 @@ class Tables:
     doubts: Doubts
 
 
-def build(events: DataFrame, truth: Truth, keep: Callable[[str, DataFrame], DataFrame]) -> Tables:
-    """Return the tables of a run. `keep(name, table)` stores one and returns what was stored."""
-    tallies = keep("tallies", tallies_of(events))
+def build(
+    events: DataFrame,
+    tallies: DataFrame,
+    truth: Truth,
+    keep: Callable[[str, DataFrame], DataFrame],
+) -> Tables:
+    """Return the tables of a run. `keep(name, table)` stores one and returns what was stored.
+
+    `tallies`: of `events` (tallies.py).
+    """
     unpaired = keep("unpaired", unpaired_of(tallies))
     puts = keep("puts", puts_of(operations(events, "put", unpaired)))
     asides = keep("asides", events.where(~F.col("f").isin("put", "get", *HANDLINGS)))

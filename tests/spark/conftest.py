@@ -13,6 +13,7 @@ from analytics.keeping import InDriver, OnDisk
 from analytics.load import parse
 from analytics.schema import EVIDENCE, NODES
 from analytics.tables import build
+from analytics.tallies import tallies_of
 from analytics.truth import Truth, parsed
 from tests.spark.cases import Evidence
 from tests.spark.histories import Row
@@ -56,7 +57,7 @@ def _finder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, lines
         keeper = InDriver(spark, cache) if is_short else OnDisk(spark, cache, is_fresh=True)
         disks = Truth(parsed(lines_of(truth)), spark.createDataFrame(list(nodes), NODES))
         events = keeper.table("events", parse(lines_of(rows)))
-        tables = build(events, disks, keeper.table)
+        tables = build(events, keeper.table("tallies", tallies_of(events)), disks, keeper.table)
         found: Found = defaultdict(lambda: {check.name: [] for check in CHECKS})
         for check in checks:
             evidence = check.find(tables)

@@ -18,6 +18,7 @@ from analytics.report.operations import fetch, timeline
 from analytics.report.page import write_report
 from analytics.report.series import collect
 from analytics.tables import build
+from analytics.tallies import tallies_of
 from analytics.truth import none
 from analytics.verdict import Fault, Observations, Operation, Report, Verdict, Witness
 from tests.report import samples
@@ -76,7 +77,7 @@ def kept(spark: SparkSession, rows: list[Row], directory: Path) -> History:
     """Return the history of `rows` in memory; only what is asked of it is computed."""
     lines = spark.createDataFrame([(json.dumps(row),) for row in rows], "value STRING")
     events, truth = parse(lines).cache(), none(spark)
-    tables = build(events, truth, lambda _name, table: table)
+    tables = build(events, tallies_of(events), truth, lambda _name, table: table)
     return History(
         Intake(rows[0]["run_id"]), events, tables, InDriver(spark, directory / "parquet"), truth
     )
