@@ -3,9 +3,10 @@
 What lives here: the ways to keep one. What must not: which tables there are (tables.py), what is
 in them, or when a history is short (session.py).
 
-A long history's are Parquet files in the run's cache. A short one's are rows in the driver: to
-Spark, literals. It prunes what joins an empty one, and goes through a whole plan in one task; of
-their hundred tables, most of them empty, each file would cost more than the rows in it.
+A long history's are Parquet files in the run's cache. A short one's are rows in the driver, the
+smallest of them literals to Spark. It prunes what joins an empty one, and goes through a whole plan
+in one task; of their hundred tables, most of them empty, each file would cost more than the rows in
+it.
 """
 
 import json
@@ -112,6 +113,7 @@ def _literal(table: DataFrame) -> DataFrame | None:
     if is_never_any(table):
         return none_of(table)
     execution = table.limit(ROWS_MAX + 1)._jdf.queryExecution()
+    # By itself it takes over no settings of the session: its tasks have them by `session.fit`.
     rows = execution.executedPlan().executeCollect()
     if len(rows) > ROWS_MAX:
         return None
@@ -119,7 +121,11 @@ def _literal(table: DataFrame) -> DataFrame | None:
 
 
 def _of_rows(table: DataFrame, rows: Any) -> DataFrame:
-    """Return a table with the columns of `table` and these `rows`, Spark's own."""
+    """Return a table with the columns of `table` and these `rows`, an array of Spark's own.
+
+    They are not made rows of Python or Java on the way: that takes an encoder, and each encoder
+    is a plan.
+    """
     spark = table.sparkSession
     jvm, inside, schema = spark._jvm, spark._jsparkSession, table._jdf.schema()
     assert jvm is not None, "Spark has been stopped"
@@ -132,7 +138,7 @@ def _of_rows(table: DataFrame, rows: Any) -> DataFrame:
         return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(inside, relation), spark)
     tag = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").AnyRef()
     kept = spark.sparkContext._jsc.sc().parallelize(data, 1, tag)
-    kept.localCheckpoint()
+    kept.localCheckpoint()  # else each task that reads them takes them along
     kept.count()
     return DataFrame(inside.internalCreateDataFrame(kept, schema, False), spark)
 

@@ -147,12 +147,11 @@ def taken_in(spark: SparkSession, directory: Place, tell: OnProgress = unheard) 
         fit(spark, size_bytes // LINE_BYTES, size_bytes)
     take = _count if survey.is_parquet else _convert
     with step("events", tell):
-        intake = take(spark, survey, cache)
+        intake = take(spark, survey, cache / EVENTS)
     fit(spark, intake.lines, size_bytes)
     with step("sequences", tell):
         events = _events(spark, directory, intake, is_ordered=True)
-        if intake.is_of_lines or intake.malformed_lines or intake.foreign_lines:
-            _write_tallies(tallies_of(events), cache)
+        _write_tallies(tallies_of(events), cache)
         tallies = _read(spark, cache / TALLIES, COLUMNS)
         wrong = examined(tallies, events, intake.is_of_lines)
         if wrong.broken is not None:
@@ -394,39 +393,34 @@ def _is_application(path: Place) -> bool:
         return False
 
 
-def _count(spark: SparkSession, survey: Survey, cache: Place) -> Intake:
-    """Judge and count the rows of a history that is kept as Parquet; keep their tallies, made in
-    the same reading.
-    """
+def _count(spark: SparkSession, survey: Survey, _target: Place) -> Intake:
+    """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
     rows = _read(spark, survey.readable, schema.EVENT)
-    marked = rows.withColumn("malformed", _is_malformed())
+    # One expression of all rules is dear for every row. Nearly every history is whole in its
+    # numbers and arrays, which two short questions prove: that is 19 processor seconds for 10
+    # million operations, not 25.
+    is_whole = not any(rows.where(one).count() for one in (_has_number_beyond(), _has_wrong_runs()))
+    malformed = F.coalesce(_lacks(), F.lit(True)) if is_whole else _is_malformed()
+    rows = rows.withColumn("malformed", malformed)
+    where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))
     foreign = ~F.col("malformed") & (F.col("run_id") != survey.run_id)
-    counted = {
-        "lines": F.count(F.lit(1)),
-        "malformed": F.count_if("malformed"),
-        "foreign": F.count_if(foreign),
-    }
-    _write_tallies(tallies_of(marked, counted), cache)
-    kept = spark.read.parquet(to_read(cache / TALLIES))
-    counts = kept.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in counted)).first()
+    counts = rows.agg(
+        F.count(F.lit(1)).alias("lines"),
+        F.count_if("malformed").alias("malformed"),
+        F.count_if(foreign).alias("foreign"),
+        F.min(F.when(F.col("malformed"), where)).alias("example"),
+        F.min(F.when(foreign, where)).alias("foreign_example"),
+    ).first()
     assert counts is not None, "an aggregate without groups has one row"
-    examples = {"example": "", "foreign_example": ""}
-    if counts.malformed or counts.foreign:
-        where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))
-        bad = (F.col("malformed"), foreign)
-        firsts = [
-            F.min(F.when(one, where)).alias(name) for name, one in zip(examples, bad, strict=True)
-        ]
-        examples |= (marked.agg(*firsts).first() or counts).asDict()
-    intake = _intake(survey, counts.asDict() | examples | {"marked": 0, "cut": 0})
+    intake = _intake(survey, counts.asDict() | {"marked": 0, "cut": 0})
     if survey.lines in (None, intake.lines):
         return intake
     said = f"{PARQUET} has {intake.lines} rows, and run.json says {survey.lines}"
     return replace(intake, holes=(*intake.holes, said))
 
 
-def _convert(spark: SparkSession, survey: Survey, cache: Place) -> Intake:
-    """Keep the readable lines as events; count all lines on the way."""
+def _convert(spark: SparkSession, survey: Survey, target: Place) -> Intake:
+    """Write the readable lines to `target` as events; count all lines on the way."""
     parsed = parse(lines_of(spark, survey.readable))
     marked = F.col("malformed") & F.col("value").endswith(TORN_MARK)
     cut = F.col("malformed") & ~marked & _is_tail(survey)
@@ -448,7 +442,7 @@ def _convert(spark: SparkSession, survey: Survey, cache: Place) -> Intake:
     )
     kept = events.where(~F.col("malformed") & ~F.col("foreign"))
     columns = kept.drop("malformed", "foreign", "value", "file")
-    columns.write.options(**schema.PLAIN).parquet(for_spark(cache / EVENTS))
+    columns.write.options(**schema.PLAIN).parquet(for_spark(target))
     return _intake(survey, counted.get)
 
 

@@ -1,7 +1,7 @@
 """One reading of all events: what a process' operations come to, by buckets of their numbers.
 
 What lives here: that reading, and the hashes of what invokes say and ends repeat. What must not:
-what it proves of the record (sequence.py, load.py) or of the operations (pairs.py, tables.py).
+what it proves of the record (sequence.py) or of the operations (pairs.py, tables.py).
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ OF_PUT: Final = ("counter", "count")  # of a GET's end they are of its answer
 TEXTS: Final = ("f", "client_id", "topic", "host", "digests")
 
 
-def tallies_of(events: DataFrame, more: Mapping[str, Column] | None = None) -> DataFrame:
-    """Return a row for each of the groups that `GROUP` names. `more` is aggregated with it.
+def tallies_of(events: DataFrame) -> DataFrame:
+    """Return a row for each of the groups that `GROUP` names.
 
     `last_ns`: when the last event was. `answered_by`: the lowest operation that this node
     acknowledged in this term; `answered_ns`: when the first was; `sent_ns`: when the last was sent,
@@ -92,7 +92,6 @@ def tallies_of(events: DataFrame, more: Mapping[str, Column] | None = None) -> D
         F.max(early).alias("early"),
         _sums("said").alias("said"),
         _sums("told").alias("told"),
-        *(column.alias(name) for name, column in (more or {}).items()),
     )
 
 

@@ -1,8 +1,14 @@
 """Every check on histories of a few rows, clean and violating: the exact evidence, and no other."""
 
+from functools import cache
+
 import pytest
 
+from analytics.differences import differences
+from analytics.twins import find_all
 from tests.judges import deceiving, strange
+from tests.judges.agreement import Case, case_of, judgement
+from tests.judges.history import RAW
 from tests.judges.small import SMALL, told
 from tests.spark import cases_clocks, cases_disks, cases_handing, cases_owed, cases_stored
 from tests.spark.cases import CASES
@@ -19,6 +25,25 @@ assert deceiving
 assert strange
 
 
+SEED, COUNT = 1, 24
+CHECKS_MIN = 8  # that find something in these: else little is compared
+
+
+@cache
+def made_up() -> dict[str, Run]:
+    """Return legal and sabotaged histories as runs, by what was done to them."""
+    return {f"seed {case.name}": run_of(case) for case in map(case_of, range(SEED, SEED + COUNT))}
+
+
+def run_of(case: Case) -> Run:
+    run, history = Run(f"seed {case.name}"), case.history
+    run.rows = [{**row, "run_id": run.run_id} for row in history.rows if RAW not in row]
+    run.truth = [{**row, "run_id": run.run_id} for rows in history.truth.values() for row in rows]
+    if history.truth:
+        run.nodes = {node: node in history.truth for node in history.document["nodes"]}
+    return run
+
+
 @pytest.fixture(scope="module")
 def found(find: Find) -> Found:
     """All of them at once: a job costs more than the rows in it."""
@@ -26,6 +51,7 @@ def found(find: Find) -> Found:
     runs = {name: Run(name) for name in builds}
     for name, build in builds.items():
         build(runs[name])
+    runs |= made_up()
     rows, truth = ([row for run in runs.values() for row in part(run)] for part in PARTS)
     nodes = [(name, *node) for name, run in runs.items() for node in run.nodes.items()]
     return find(rows, truth, nodes)
@@ -45,3 +71,14 @@ def test_evidence_is_exactly_what_the_history_proves(name: str, found: Found) ->
 @pytest.mark.parametrize("name", SMALL)
 def test_rows_are_exactly_those_that_a_small_history_proves(name: str, found: Found) -> None:
     assert told(found.get(name, {})) == SMALL[name](Run(name))
+
+
+def test_judges_agree_on_a_few_legal_and_sabotaged_histories(found: Found) -> None:
+    """Beside them, in the same job: Spark's time goes into plans, not into rows."""
+    differing, checks = [], set()
+    for name, run in made_up().items():
+        expected = judgement(find_all(run.rows, run.truth, run.nodes))
+        differing += differences(name, judgement(found[name]), expected)
+        checks |= {check for check, rows in found[name].items() if rows}
+    assert differing == []
+    assert len(checks) >= CHECKS_MIN, f"from seed {SEED}"
