@@ -114,7 +114,7 @@ def test_short_and_long_histories_have_the_same_tables(
     cache = tmp_path / "parquet"
     inputs = json.loads((cache / "manifest.json").read_bytes())["inputs"]
     assert kept_intake(cache, inputs, Intake) is not None
-    for part in (cache / "doubtful_shares").glob("part-*"):
+    for part in (cache / "doubtful_buckets").glob("part-*"):
         part.unlink()
     assert kept_intake(cache, inputs, Intake) is None
 
