@@ -349,14 +349,15 @@ def read_members(path: Path, connection: sqlite3.Connection) -> dict[str, str]:
 
 def read_position(path: Path, connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the applied (index, term) that the connection sees. Raises CorruptStore."""
+    # In one statement, which sees one commit: the level may be raised beside a worker's reading.
+    sql = "SELECT applied_index, applied_term, user_version, crc FROM state, pragma_user_version"
     try:
-        rows = connection.execute("SELECT applied_index, applied_term, crc FROM state").fetchall()
+        rows = connection.execute(sql).fetchall()
     except sqlite3.DatabaseError as error:
         _raise_corrupt(path, error)
         raise
-    level = read_level(path, connection)
-    if len(rows) != 1 or _state_crc(rows[0][0], rows[0][1], level) != rows[0][2]:
-        raise CorruptStore(path, f"no applied index: {rows}, level {level}")
+    if len(rows) != 1 or _state_crc(*rows[0][:3]) != rows[0][3]:
+        raise CorruptStore(path, f"no applied (index, term, level, checksum): {rows}")
     return rows[0][0], rows[0][1]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,7 +171,7 @@ def test_level_that_was_changed_on_the_disk_is_seen(tmp_path: Path, level: int) 
     with sqlite3.connect(bench.path) as connection:
         connection.execute(f"PRAGMA user_version={level}")
     connection.close()
-    with pytest.raises(tables.CorruptStore, match=f"level {level}"):
+    with pytest.raises(tables.CorruptStore, match=rf"level, checksum\): \[\(\d+, \d+, {level},"):
         Store.open(bench.path, {}, build=NEXT)
 
 
@@ -181,6 +184,29 @@ def test_copy_of_the_store_carries_the_level(tmp_path: Path) -> None:
         assert tables.read_level(tmp_path / "copy.db", connection) == 2
         assert tables.read_position(tmp_path / "copy.db", connection) == (info.index, info.term)
     connection.close()
+
+
+class _Interrupted(sqlite3.Connection):
+    """A worker's connection: before each statement but the first, `between` is called."""
+
+    between: Callable[[], object] | None = None
+    statements = 0
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        self.statements += 1
+        if self.statements > 1 and self.between is not None:
+            self.between()
+        return super().execute(sql, *values)
+
+
+def test_a_level_that_is_raised_while_a_worker_reads_damages_nothing(tmp_path: Path) -> None:
+    bench = Bench.started(tmp_path / "store.db")
+    before = bench.store.applied_index
+    with closing(sqlite3.connect(bench.path, factory=_Interrupted)) as connection:
+        connection.between = lambda: bench.ok(Raise(2))
+        index, _ = tables.read_position(bench.path, connection)
+    assert index in (before, bench.store.applied_index)
+    bench.store.close()
 
 
 # --- Hellos ---------------------------------------------------------------------------------------
