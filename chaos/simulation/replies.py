@@ -569,7 +569,8 @@ class Replies:
         ]
 
     def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
-        if kind in ("fault", "ended", "recover"):
+        # Until a member has taken its copy, which may take seconds, there may be no majority.
+        if kind in ("fault", "ended", "recover", "snapshot_installed"):
             self._disturbed_s = self._world.now
         if kind == "ended":
             name = fields["node"]
