@@ -106,6 +106,22 @@ def test_a_cancelled_get_has_taken_nothing_and_the_next_one_works(node: FakeNode
     _run(work())
 
 
+def test_a_loop_whose_wait_was_cancelled_goes_on_in_another_task(node: FakeNode) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
+            await client.subscribe("t")
+            messages = client.messages("t")
+            waiting = asyncio.create_task(anext(messages))
+            await asyncio.to_thread(node.await_requests, GET, 1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await client.put("t", "x")
+            assert (await anext(messages)).publication == b"x"
+
+    _run(work())
+
+
 def test_a_cancelled_put_stays_in_the_outbox(node: FakeNode, tmp_path: Path) -> None:
     async def work() -> None:
         async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:

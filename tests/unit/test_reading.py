@@ -104,6 +104,14 @@ def test_manual_comes_again_until_it_is_acknowledged_and_at_most_once_never(
     assert ids(client) == [(3, False)]
 
 
+def test_a_loop_passes_over_what_was_acknowledged_by_hand_meanwhile(client: Client) -> None:
+    messages = client.messages("t", ack="manual", idle_ms=0)
+    assert [next(messages).id for _ in range(4)] == [1, 2, 3, 1], "nothing was acknowledged"
+    client.acknowledge("t", 3)
+    client.put("t", "d")
+    assert next(messages).id == 4
+
+
 def test_an_ended_loop_stays_ended_and_one_that_failed_goes_on(
     client: Client, node: FakeNode
 ) -> None:
