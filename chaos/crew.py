@@ -170,7 +170,7 @@ class Crew:
         longest_ms = max((member.config.deadline_ms for member in members), default=0)
         wait_s = STOP_DEADLINES * longest_ms / 1000 + STOP_MARGIN_S
         deadline_s = time.monotonic() + wait_s
-        while time.monotonic() < deadline_s and any(member.lives for member in members):
+        while time.monotonic() < deadline_s and any(_is_to_be_heard(m) for m in members):
             self.poll(0.05)
         return [member.name for member in members if _ended_by_force(member)]
 
@@ -291,6 +291,12 @@ def child_environment() -> dict[str, str]:
     """Return the environment in which a child finds the same packages as this process."""
     packages = os.pathsep.join(path or os.getcwd() for path in sys.path)
     return {**os.environ, "PYTHONPATH": packages}
+
+
+def _is_to_be_heard(member: Member) -> bool:
+    """Return whether it lives, or has left last words, or an exit code, that nobody has taken."""
+    assert member.process.stdout is not None
+    return member.lives or not member.process.stdout.closed
 
 
 def _ended_by_force(member: Member) -> bool:

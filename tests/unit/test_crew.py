@@ -141,6 +141,19 @@ def test_a_client_that_fails_when_it_is_dismissed_ends_the_run_with_its_last_wor
     assert crew.reporting("unflushed") == ["client-1"]
 
 
+def test_a_client_that_has_failed_by_the_time_it_is_looked_at_is_heard_out(
+    crew: Crew, start: Start
+) -> None:
+    start(FAILS_AT_THE_END)
+    until(crew, lambda: not crew.lacking("ready"))
+    crew.order("stop")
+    [member] = crew._members
+    member.dismissed = True
+    member.process.wait(SECONDS_MAX)
+    with pytest.raises(CrewError, match="a defect in the last step"):
+        crew.dismiss()
+
+
 def test_a_doomed_client_may_be_killed_and_nothing_else(crew: Crew, start: Start) -> None:
     start("import sys\n" + FOLLOWS + "sys.exit('an assertion')")
     until(crew, lambda: not crew.lacking("ready"))

@@ -356,6 +356,7 @@ ARGS: dict[str, dict[str, Any]] = {
     "clock_rate": {"node": "a", "rate": 1.1},
     "slow_fsync": {"node": "a", "ms": 1.0},
     "kill_source": {"seconds": 1.0},
+    "lose_piece": {"seconds": 1.0},
 }
 OF_ALL = ("heal", "calm", "weather", "transfer", "kill_all", "power_loss_all", "restart_all")
 
