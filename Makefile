@@ -12,9 +12,9 @@ SHORT_NAMESPACES := isolate-leader bad-network
 export PYTHONDONTWRITEBYTECODE :=
 TESTS ?=
 ARGS ?=
-# Tests mostly wait for processes, so two processors are busy with five of them. Which of them share
+# Tests mostly wait for processes, so two processors are busy with six of them. Which of them share
 # a worker, and which come first, tests/conftest.py says.
-PARALLEL := -n 5 --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n 6 --dist loadgroup --no-loadscope-reorder
 # Every worker reads all tests. What pytest makes of a test's `assert`s it keeps: once it is made,
 # reading takes a fourth of the time.
 READ := .venv/.tests-read

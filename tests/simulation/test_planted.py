@@ -12,7 +12,6 @@ from chaos.simulation.run import PLANTABLE
 
 SEEDS_MAX = 6
 CHEAP = (
-    "an-empty-founder-founds-again",
     "applied-index-stays-behind",
     "cursor-moves-too-far",
     "floor-is-the-fastest-cursor",
