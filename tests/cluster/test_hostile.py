@@ -23,7 +23,6 @@ from tests.cluster.by_hand import ByHand
 from tests.conftest import PATIENT, ClusterFactory
 
 SEED = 20_261
-CLIENT_MESSAGES = 60_000
 PEER_FRAMES = 40_000  # of them all, a tenth in the quick tests
 # A busy machine keeps followers from their leader for a while; nobody stands up for that here.
 CALM = {"raft.election_min_ms": 3_000, "raft.election_max_ms": 3_500}
@@ -78,8 +77,9 @@ def mutated_messages(rng: random.Random, count: int) -> Iterator[list[bytes]]:
         yield [bytes(frame) for frame in frames]
 
 
+@pytest.mark.parametrize("count", [15_000, pytest.param(60_000, marks=pytest.mark.slow)])
 def test_bad_messages_on_the_client_port_get_typed_naks_and_change_nothing(
-    cluster: LocalCluster,
+    cluster: LocalCluster, count: int
 ) -> None:
     print("seed", SEED)
     prepared(cluster)
@@ -99,7 +99,7 @@ def test_bad_messages_on_the_client_port_get_typed_naks_and_change_nothing(
                 assert reply.body["definite"] is True, reply
                 codes.add(reply.body["error"])
 
-        for message in mutated_messages(random.Random(SEED), CLIENT_MESSAGES):
+        for message in mutated_messages(random.Random(SEED), count):
             dealer.send_multipart([b"", *message])
             in_flight += 1
             if in_flight >= WINDOW:
