@@ -420,7 +420,9 @@ class RaftRules:
             is_linked = leader in replica._linked and leader == replica.raft.leader
             is_linked = is_linked and self._world.net.closed_s(node.name, leader) < at_s
             is_lately = silent_s < self._world.knob("election_min_s") - CLOCK_S
-            if is_linked and is_lately and term == replica.raft.term:
+            # A leader of a later term was heard behind the promise: it is none in a term gone by.
+            is_known = term == replica.raft.term and term <= message.term
+            if is_linked and is_lately and is_known:
                 text = f"{what}, and has heard {leader} of that term {silent_s:.3f} s ago"
                 self._fail("vote", text)
 
