@@ -125,24 +125,29 @@ class Runner:
         waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
         for mutant in mutants:
             waiting.put(mutant)
-        threads = [
-            threading.Thread(target=self._work, args=(waiting, until_s, told), daemon=True)
-            for _ in range(min(jobs, len(mutants)))
-        ]
-        for thread in threads:
-            thread.start()
+        # A `join` that ctrl-C has ended takes its thread for ended too (CPython 3.11).
+        ends = [threading.Event() for _ in range(min(jobs, len(mutants)))]
+        for end in ends:
+            work = (waiting, until_s, told, end)
+            threading.Thread(target=self._work, args=work, daemon=True).start()
         try:
-            for thread in threads:
-                thread.join()
+            for end in ends:
+                end.wait()
         except BaseException:  # ctrl-C: the copies and the processes in them must go
             self.stop()
-            for thread in threads:
-                thread.join()
+            for end in ends:
+                end.wait()
             raise
         if self._errors:
             raise self._errors[0]
 
-    def _work(self, waiting: queue.SimpleQueue[Mutant], until_s: float, told: Told) -> None:
+    def _work(
+        self,
+        waiting: queue.SimpleQueue[Mutant],
+        until_s: float,
+        told: Told,
+        end: threading.Event,
+    ) -> None:
         try:
             with self._copy() as copy:
                 while time.monotonic() < until_s and not self._stop.is_set():
@@ -159,6 +164,8 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  (raised by `run`)
             self._errors.append(error)
             self.stop()
+        finally:
+            end.set()
 
     def _judge(self, copy: Copy, mutant: Mutant) -> Result:
         fingerprint = mutant.fingerprint(copy.source(mutant.file))
