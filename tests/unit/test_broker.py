@@ -80,6 +80,8 @@ class Bench:
         return self.taken()
 
     def serve(self, barrier: int, index: int, enough: Callable[[], bool] = lambda: False) -> bool:
+        if not self.broker.may_serve(self.now_ms):  # then a turn leaves it out
+            return False
         return self.broker.serve(barrier, index, self.now_ms, enough)
 
     def taken(self) -> list[Answer]:
