@@ -20,12 +20,12 @@ FOLDER: Final = Path(__file__).with_name("flotilla_broker")
 
 def node() -> Any:
     """`flotilla-node`."""
-    return _run("flotilla-node", "cluster.node", "cluster")
+    return _run("flotilla-node", "cluster.node.node", "cluster")
 
 
 def local() -> Any:
     """`flotilla-cluster`."""
-    return _run("flotilla-cluster", "cluster.local_cli", "cluster")
+    return _run("flotilla-cluster", "cluster.local.cli", "cluster")
 
 
 def chaos() -> Any:

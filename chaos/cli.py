@@ -29,7 +29,7 @@ from chaos.reading import ExperimentError
 from chaos.suite import Options, Suite
 from chaos.targets import TargetError
 from chaos.targets.leftovers import sweep
-from cluster.config import MEMBER_COUNTS
+from cluster.settings.config import MEMBER_COUNTS
 from flotilla_client.version import VERSION
 
 EXIT_UNMET: Final = 1

@@ -32,11 +32,11 @@ import orjson
 from chaos import payload
 from chaos.crew import child_environment
 from chaos.targets import Remains
-from cluster import commands, tables
-from cluster.commands import Put
-from cluster.files import Files
-from cluster.journal import Journal
-from cluster.tables import ID_MAX, TOPIC_SHIFT, Database
+from cluster.log.files import Files
+from cluster.log.journal import Journal
+from cluster.store import commands, tables
+from cluster.store.commands import Put
+from cluster.store.tables import ID_MAX, TOPIC_SHIFT, Database
 from flotilla_client import Client, FlotillaError
 
 DIRECTORY: Final = "truth"  # below the run's

@@ -3,4 +3,4 @@
 from cluster.extras import run
 
 if __name__ == "__main__":
-    raise SystemExit(run("flotilla-node", "cluster.node", "cluster"))
+    raise SystemExit(run("flotilla-node", "cluster.node.node", "cluster"))

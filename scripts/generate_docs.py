@@ -15,8 +15,10 @@ from typing import Final
 from chaos.catalogue import client_table, experiment_table
 from chaos.faults.support import fault_table
 from chaos.simulation.run import PLANTABLE
-from cluster import config, intake, store
-from cluster.config import MEMBER_COUNTS
+from cluster.serve import intake
+from cluster.settings import config
+from cluster.settings.config import MEMBER_COUNTS
+from cluster.store import store
 from flotilla_client import client, connection, names, producer, protocol, state
 from flotilla_client.protocol import ERRORS
 
@@ -68,7 +70,7 @@ WIRE_LIMITS: Final = (
     ("a number on the wire", "INTEGER_MAX", "`bad_request`"),
     ("a cluster's feature level, ever", "LEVEL_MAX", "`bad_request`"),
 )
-# Of the replicated state: (what, field of cluster/store.py's Limits).
+# Of the replicated state: (what, field of cluster/store/store.py's Limits).
 STATE_LIMITS: Final = (
     ("topics that have a subscriber", "topics_max"),
     ("names of topics, ever", "topic_names_max"),

@@ -19,7 +19,7 @@ import hypothesis
 import pytest
 
 from chaos.targets.privileges import STATUS, granting, lacking
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 
 DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must not hang the tests
 # One that is cut off in the middle of a call leaves the JVM's bridge of all others broken.

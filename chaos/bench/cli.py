@@ -26,7 +26,7 @@ from chaos.bench.stage import Stage
 from chaos.console import stdout_console
 from chaos.options import Named, a_number
 from chaos.progress import Display, display
-from cluster.local import LocalError
+from cluster.local.local import LocalError
 from flotilla_client import FlotillaError
 
 START_S_EXPECTED: Final = 2.0

@@ -15,8 +15,10 @@ from typing import Any, Final
 from chaos.simulation.invariants import Invariants
 from chaos.simulation.node import SimNode
 from chaos.simulation.world import World
-from cluster import broker, intake, publications, relays, transport
-from cluster.replica import Replica
+from cluster.node.replica import Replica
+from cluster.raft import transport
+from cluster.serve import broker, intake, relays
+from cluster.store import publications
 
 TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
 TOLD_MAX: Final = 2  # times that a node says how its disk is, until it heeds what others say

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from cluster.levels import BUILD, BUILD_0_1, Build
+from cluster.wire.levels import BUILD, BUILD_0_1, Build
 
 NEXT: Final = Build("next", 1, BUILD.level_max + 1)
 BUILDS: Final[Mapping[str, Build]] = MappingProxyType(

@@ -19,9 +19,9 @@ from chaos.simulation.durable import DurableLog
 from chaos.simulation.invariants import Invariants
 from chaos.simulation.node import SimNode
 from chaos.simulation.world import World
-from cluster import commands
-from cluster.commands import Operation, Subscribe, Unsubscribe
-from cluster.messages import Message, NextIndex, RequestVote, Vote
+from cluster.store import commands
+from cluster.store.commands import Operation, Subscribe, Unsubscribe
+from cluster.wire.messages import Message, NextIndex, RequestVote, Vote
 from flotilla_client.protocol import SUB, UNSUB, Reply, Request
 from flotilla_client.retry import ON_NAK, is_definite
 

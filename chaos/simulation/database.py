@@ -1,8 +1,8 @@
 """What a simulated disk does to a node's real SQLite and to the files beside it.
 
-What lives here: the seams in sqlite3, os, cluster.tables and cluster.snapshots while a world runs.
-What must not: what of the files is durable (stored.py), how SQLite is heard (vfs.py), when a disk
-is full or a process ends (world.py).
+What lives here: the seams in sqlite3, os, tables.py and snapshots.py while a world runs. What
+must not: what of the files is durable (stored.py), how SQLite is heard (vfs.py), when a disk is
+full or a process ends (world.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from chaos.simulation import vfs
-from cluster import snapshots, upkeep
-from cluster.files import DISK
+from cluster.log.files import DISK
+from cluster.node import upkeep
+from cluster.store import snapshots
 from flotilla_client import state
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """A node's disk in memory: it forgets what was not synced, and fails when told to.
 
-What lives here: the files under the journal's and the identity's seam (cluster/files.py), and when
-an operation fails or is the process's last. What must not: when faults happen (world.py), the
-store's files (stored.py), and any knowledge of what is in files.
+What lives here: the files under the journal's and the identity's seam (cluster/log/files.py), and
+when an operation fails or is the process's last. What must not: when faults happen (world.py),
+the store's files (stored.py), and any knowledge of what is in files.
 docs/decisions/0005-simulated-disk.md has the reasoning.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from cluster.files import Files
+from cluster.log.files import Files
 
 PAGE_BYTES: Final = 512  # what a disk writes as a whole
 CAPACITY_BYTES: Final = 1 << 40  # no run fills it but by `fill`

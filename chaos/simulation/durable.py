@@ -11,8 +11,8 @@ from pathlib import Path
 from zlib import crc32
 
 from chaos.simulation.disk import Inode, SimDisk
-from cluster import segments
-from cluster.segments import CorruptJournal, Segment
+from cluster.log import segments
+from cluster.log.segments import CorruptJournal, Segment
 
 
 def journal_files(disk: SimDisk) -> list[tuple[Path, Inode]]:

@@ -17,11 +17,11 @@ from chaos.simulation.durable import DurableLog
 from chaos.simulation.node import SimNode
 from chaos.simulation.result import Failure
 from chaos.simulation.world import World
-from cluster import commands
-from cluster.commands import Admit, Advance, Operation, Put, Raise
-from cluster.levels import LEVEL_FIRST
-from cluster.membership import ADMIT_BYTES_MAX, ReplacedError
-from cluster.replica import Replica
+from cluster.members.membership import ADMIT_BYTES_MAX, ReplacedError
+from cluster.node.replica import Replica
+from cluster.store import commands
+from cluster.store.commands import Admit, Advance, Operation, Put, Raise
+from cluster.wire.levels import LEVEL_FIRST
 
 CHECKS: Final[Mapping[str, str]] = {
     "leaders": "a term has one leader",

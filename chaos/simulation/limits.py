@@ -17,20 +17,14 @@ from types import ModuleType
 from typing import Any, Final
 from unittest.mock import patch
 
-from cluster import (
-    broker,
-    catchup,
-    clients,
-    commands,
-    intake,
-    journal,
-    publications,
-    replica,
-    topics,
-    transport,
-)
-from cluster import store as stores
-from cluster.store import Limits, Store
+from cluster.log import journal
+from cluster.members import catchup
+from cluster.node import replica
+from cluster.raft import transport
+from cluster.serve import broker, intake
+from cluster.store import clients, commands, publications, topics
+from cluster.store import store as stores
+from cluster.store.store import Limits, Store
 from flotilla_client import operations, protocol, window
 
 # By the knob: the modules that have it, the constant, and the small values that the swarm draws.

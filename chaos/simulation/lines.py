@@ -24,14 +24,17 @@ PACKAGES: Final = ("cluster", "flotilla_client")
 # Modules that no simulated world has a place for, with the tests that go through them.
 OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster/__main__.py": ("tests/unit/test_node.py",),
-    "cluster/about.py": ("tests/unit/test_about.py",),
-    "cluster/config.py": ("tests/unit/test_config.py",),
+    "cluster/members/about.py": ("tests/unit/test_about.py",),
+    "cluster/settings/config.py": ("tests/unit/test_config.py",),
     "cluster/extras.py": ("tests/unit/test_extras.py",),
-    "cluster/local.py": ("tests/unit/test_local.py", "tests/unit/test_local_cli.py"),
-    "cluster/local_cli.py": ("tests/unit/test_local_cli.py",),
-    "cluster/logs.py": ("tests/unit/test_logs.py",),
-    "cluster/recovery.py": ("tests/unit/test_recovery.py", "tests/cluster/test_recover.py"),
-    "cluster/recovery_cli.py": ("tests/unit/test_recovery.py", "tests/cluster/test_recover.py"),
+    "cluster/local/local.py": ("tests/unit/test_local.py", "tests/unit/test_local_cli.py"),
+    "cluster/local/cli.py": ("tests/unit/test_local_cli.py",),
+    "cluster/settings/logs.py": ("tests/unit/test_logs.py",),
+    "cluster/recovery/recovery.py": (
+        "tests/unit/test_recovery.py",
+        "tests/cluster/test_recover.py",
+    ),
+    "cluster/recovery/cli.py": ("tests/unit/test_recovery.py", "tests/cluster/test_recover.py"),
     "flotilla_client/arguments.py": ("tests/unit/test_arguments.py",),
     "flotilla_client/cli.py": ("tests/unit/test_cli.py",),
     "flotilla_client/completion.py": ("tests/unit/test_completion.py",),
@@ -47,7 +50,7 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "flotilla_client/terminal.py": ("tests/unit/test_cli.py", "tests/unit/test_shell.py"),
 }
 
-Lines = Mapping[str, frozenset[int]]  # module's file, as "cluster/raft.py" -> numbers of lines
+Lines = Mapping[str, frozenset[int]]  # module's file, as "cluster/raft/raft.py" -> numbers of lines
 
 
 @dataclass(frozen=True, slots=True)

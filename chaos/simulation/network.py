@@ -19,13 +19,24 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, Protocol, get_args
 
-from cluster import handshake
-from cluster.client_port import UNREAD_BYTES_SERVED, Replies
-from cluster.handshake import unfit
-from cluster.levels import BUILD_0_1
-from cluster.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, REFUSED_ATTEMPTS, Reason
-from cluster.membership import Roll
-from cluster.messages import (
+from cluster.members import handshake
+from cluster.members.handshake import unfit
+from cluster.members.membership import Roll
+from cluster.members.peers import (
+    PEER_SILENCE_MS_MAX,
+    TAKEOVER_MS,
+    Connected,
+    Disconnected,
+    Doubled,
+    Event,
+    Peers,
+    RefusedBy,
+    Unfit,
+)
+from cluster.serve.client_port import UNREAD_BYTES_SERVED, Replies
+from cluster.wire.levels import BUILD_0_1
+from cluster.wire.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, REFUSED_ATTEMPTS, Reason
+from cluster.wire.messages import (
     FRAME_HEAD,
     Hello,
     Message,
@@ -37,17 +48,6 @@ from cluster.messages import (
     SnapshotRequest,
     decode,
     encode,
-)
-from cluster.peers import (
-    PEER_SILENCE_MS_MAX,
-    TAKEOVER_MS,
-    Connected,
-    Disconnected,
-    Doubled,
-    Event,
-    Peers,
-    RefusedBy,
-    Unfit,
 )
 
 Link = tuple[str, str]  # (from, to)
@@ -672,7 +672,7 @@ def numbers_of(message: Message) -> object:
 
 
 class SimPeers:
-    """One node's way to the others; implements `cluster.peers.Peers`. See `Net.peers`."""
+    """One node's way to the others; implements `cluster.members.peers.Peers`. See `Net.peers`."""
 
     def __init__(
         self,

@@ -21,17 +21,17 @@ from chaos.simulation.disk import SimDisk
 from chaos.simulation.jobs import SimWorker
 from chaos.simulation.network import Side, member_of
 from chaos.simulation.stored import StoredFiles
-from cluster import commands, tables
-from cluster.broker import BrokerLimits
-from cluster.core import Timing
-from cluster.identity import Identity
-from cluster.levels import BUILD, BUILD_0_1
-from cluster.membership import hello_of
-from cluster.messages import Entry
-from cluster.peers import BULK_BYTES_SERVED
-from cluster.raft import Raft
-from cluster.replica import Replica, ReplicaSettings
-from cluster.upkeep import Upkeep
+from cluster.members.identity import Identity
+from cluster.members.membership import hello_of
+from cluster.members.peers import BULK_BYTES_SERVED
+from cluster.node.replica import Replica, ReplicaSettings
+from cluster.node.upkeep import Upkeep
+from cluster.raft.core import Timing
+from cluster.raft.raft import Raft
+from cluster.serve.broker import BrokerLimits
+from cluster.store import commands, tables
+from cluster.wire.levels import BUILD, BUILD_0_1
+from cluster.wire.messages import Entry
 
 if TYPE_CHECKING:
     from chaos.simulation.world import World

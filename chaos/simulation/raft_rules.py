@@ -23,8 +23,9 @@ from chaos.simulation.mirror import Mirror
 from chaos.simulation.network import member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.world import World
-from cluster.commands import Operation
-from cluster.messages import (
+from cluster.node.replica import Replica
+from cluster.store.commands import Operation
+from cluster.wire.messages import (
     AppendEntries,
     Barrier,
     BarrierAck,
@@ -38,7 +39,6 @@ from cluster.messages import (
     TimeoutNow,
     Vote,
 )
-from cluster.replica import Replica
 
 UNGRANTABLE: Final = -1  # the last term of a vote request that only tells the term
 CLOCK_S: Final = 1e-6

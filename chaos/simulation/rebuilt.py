@@ -14,8 +14,8 @@ from chaos.simulation.invariants import Invariants
 from chaos.simulation.node import SimNode
 from chaos.simulation.reference import Reference
 from chaos.simulation.world import World
-from cluster.core import FIRST_INDEX
-from cluster.store import Delivery, Store
+from cluster.raft.core import FIRST_INDEX
+from cluster.store.store import Delivery, Store
 
 BYTES_MAX: Final = 1 << 40  # of a delivery: no bound
 COUNT_MAX: Final = 1 << 30

@@ -17,9 +17,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
-from cluster.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
-from cluster.core import FIRST_INDEX
-from cluster.store import Limits
+from cluster.raft.core import FIRST_INDEX
+from cluster.store.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
+from cluster.store.store import Limits
 
 PUTS_REMEMBERED: Final = 1024  # docs/protocol.md: a duplicate among these gets its original id
 INTEGER_MAX: Final = 2**53 - 1

@@ -27,9 +27,9 @@ from chaos.simulation.network import member_of
 from chaos.simulation.node import SimNode
 from chaos.simulation.reference import Reference, Result
 from chaos.simulation.world import World
-from cluster import broker
-from cluster.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
-from cluster.messages import Message, Relay, RelayReply
+from cluster.serve import broker
+from cluster.store.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
+from cluster.wire.messages import Message, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
     GET,

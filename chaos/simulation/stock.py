@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from chaos.simulation.bugs import BUGS, Bug
 from chaos.simulation.bugs.registry import Patches
-from cluster import journal
-from cluster.messages import NextIndex
-from cluster.raft import Raft
-from cluster.transport import _RECEIVE, RaftTransport
+from cluster.log import journal
+from cluster.raft.raft import Raft
+from cluster.raft.transport import _RECEIVE, RaftTransport
+from cluster.wire.messages import NextIndex
 
 _receive_next_index: Final = RaftTransport._receive_next_index
 SEEDS_MAX: Final = 20  # of `plan_for`: within these the control has lost something

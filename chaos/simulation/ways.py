@@ -1,7 +1,7 @@
 """Clients' connections as bytes: ZMTP over simulated TCP, to the product's own `ClientPort`s.
 
 What lives here: a client's end, which speaks ZMTP 3.1 as libzmq does. What must not: the bytes'
-fate (wire.py), the node's end (cluster/client_port.py, zmtp.py), what is asked.
+fate (wire.py), the node's end (cluster/serve/client_port.py, zmtp.py), what is asked.
 
 A way is one socket of a client to one node, and has its name.
 """
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from chaos.simulation.wire import CUT_LOOK_S, Wire
-from cluster import zmtp
-from cluster.zmtp import Ping, Receiver
+from cluster.serve import zmtp
+from cluster.serve.zmtp import Ping, Receiver
 
 _GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 

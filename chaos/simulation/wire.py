@@ -3,7 +3,7 @@
 An end is a process by the name of its machine, as in network.py. What lives here: sockets that hold
 bytes on their way, the look-up of names, which descriptors are ready, and what weather, cuts and
 clogs do to all that. What must not: handshakes, frames, dials, silence, who may connect: those are
-the product's (`cluster/peers.py`, `links.py`, `handshake.py`, `frames.py`).
+the product's (`cluster/members/peers.py`, `links.py`, `handshake.py`, `frames.py`).
 
 What TCP promises is kept: bytes arrive in order, once, or the connection breaks. Loss is a delay;
 a cut lets bytes wait until it heals or the sender's `TCP_USER_TIMEOUT` is over. They are taken in
@@ -33,12 +33,14 @@ from chaos.simulation.network import (
     member_of,
     numbers_of,
 )
-from cluster import client_port, links, peers
-from cluster.client_port import ClientPort, PortLimits, Replies
-from cluster.links import Address, Reason
-from cluster.membership import Roll
-from cluster.messages import Hello, Message
-from cluster.peers import BULK, Disconnected, Event, PeerPort, Peers
+from cluster.members import peers
+from cluster.members.membership import Roll
+from cluster.members.peers import BULK, Disconnected, Event, PeerPort, Peers
+from cluster.serve import client_port
+from cluster.serve.client_port import ClientPort, PortLimits, Replies
+from cluster.wire import links
+from cluster.wire.links import Address, Reason
+from cluster.wire.messages import Hello, Message
 from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
 PORT: Final = 1  # where every process listens on its machine, for its peers
@@ -348,7 +350,7 @@ class WirePort:
 
 
 class WirePeers:
-    """One node's way to the others; implements `cluster.peers.Peers` by its `PeerPort`.
+    """One node's way to the others; implements `cluster.members.peers.Peers` by its `PeerPort`.
 
     Everything that it sends and receives is witnessed: what came by a connection was sent on it, in
     that order and once, where what is bulk and what is not have orders of their own.

@@ -30,7 +30,7 @@ from chaos.simulation.plan import Action, Plan
 from chaos.simulation.stored import StoredFiles
 from chaos.simulation.ways import Ways
 from chaos.simulation.wire import Wire, wired
-from cluster.client_port import UNREAD_BYTES_SERVED
+from cluster.serve.client_port import UNREAD_BYTES_SERVED
 
 START_S: Final = 0.2  # the nodes of a run start within this time
 PIECE_BYTES: Final = 8 * 1024  # of a copy, where pieces are small

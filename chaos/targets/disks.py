@@ -17,8 +17,8 @@ from pathlib import Path
 
 from chaos.simulation.durable import proved_bytes
 from chaos.targets import TargetError
-from cluster import segments
-from cluster.segments import Segment
+from cluster.log import segments
+from cluster.log.segments import Segment
 
 
 def journal_files(data: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A cluster of node processes on this machine, over loopback (cluster/local.py).
+"""A cluster of node processes on this machine, over loopback (cluster/local/local.py).
 
 What lives here: what can be done to processes, their disks and clocks: the Target Protocol, and
 most of its further powers. What must not: anything that LocalCluster knows already (ports, files,
@@ -31,7 +31,7 @@ from chaos.targets import (
 from chaos.targets.leftovers import Claim, clear_processes, sweep
 from chaos.targets.recovery import BACK_S_MAX, Recovery
 from chaos.targets.shim import CALM, COUNTS, Shim, check_compiler, compile_shim, undo
-from cluster.local import NODE_COMMAND, LocalCluster, LocalError
+from cluster.local.local import NODE_COMMAND, LocalCluster, LocalError
 
 DEATH_S_MAX: Final = 10.0  # a killed process may have to finish an fdatasync
 DEATH_POLL_S: Final = 0.005  # a death is over in milliseconds

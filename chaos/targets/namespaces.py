@@ -25,7 +25,7 @@ from chaos.targets.leftovers import Claim, clear_namespaces, host_interface
 from chaos.targets.local import LocalTarget
 from chaos.targets.network import Network, Networked
 from chaos.targets.privileges import check_networking, granting
-from cluster.local import NODE_COMMAND
+from cluster.local.local import NODE_COMMAND
 
 TOOLS: Final = {"ip": "iproute2", "iptables": "iptables"}
 NETWORK: Final = "10.213"  # private (RFC 1918), and nobody's default

@@ -15,7 +15,7 @@ from chaos.targets import TargetError
 
 POLL_S: Final = 0.1  # a node's start, or a copy of the database, takes longer
 BACK_S_MAX: Final = 30.0  # start, election, and a copy of the database on a busy machine
-JOINING: Final = "joining"  # the role of a node that is not yet a member (cluster/frontend.py)
+JOINING: Final = "joining"  # the role of a node that is not yet a member (frontend.py)
 
 Statuses = Callable[[], Mapping[str, Mapping[str, Any]]]
 """Returns the body of each node's STATUS; silent ones are absent."""

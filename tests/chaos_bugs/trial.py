@@ -26,7 +26,7 @@ from chaos.targets.local import LocalTarget
 from chaos.targets.namespaces import NamespacesTarget
 from chaos.truth import Disks
 from chaos.workloads import ClientConfig
-from cluster.local import NODE_COMMAND
+from cluster.local.local import NODE_COMMAND
 
 EXPERIMENTS: Final = Path(__file__).parent / "experiments"
 TARGETS: Final = {"local": LocalTarget, "namespaces": NamespacesTarget}

@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Sequence
 
-from cluster import levels
+from cluster.wire import levels
 
 VERSION = "9.0.0"
 LEVEL = levels.BUILD.level_max + 1
@@ -18,7 +18,7 @@ MARK = bytes((LEVEL,)) + b"Z"  # an entry of before has a small size in its seco
 
 levels.BUILD = levels.Build(VERSION, 1, LEVEL)  # type: ignore[misc]  # before anybody looks
 
-from cluster import commands  # noqa: E402
+from cluster.store import commands  # noqa: E402
 
 _decode = commands.decode
 
@@ -31,9 +31,9 @@ def decode(payload: bytes, level_max: int = LEVEL) -> tuple[int, list[commands.O
 
 commands.decode = decode
 
-from cluster.node import main  # noqa: E402
-from cluster.raft import Raft  # noqa: E402
-from cluster.replica import Replica  # noqa: E402
+from cluster.node.node import main  # noqa: E402
+from cluster.node.replica import Replica  # noqa: E402
+from cluster.raft.raft import Raft  # noqa: E402
 
 _append = Replica._append
 

@@ -9,8 +9,8 @@ import struct
 import time
 from typing import Any, Self
 
-from cluster.local import LocalCluster
-from cluster.zmtp import encode, greeting
+from cluster.local.local import LocalCluster
+from cluster.serve.zmtp import encode, greeting
 
 MORE, LONG = 1, 2
 WAIT_S = 20.0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zmq
 
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 from flotilla_client import Client
 from flotilla_client.protocol import TEXT_HEADER_BYTES_MAX
 from tests.cluster.by_hand import ByHand

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 from tests.cluster.by_hand import ByHand
 from tests.conftest import ClusterFactory
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from cluster.client_port import READ_BYTES, UNREAD_BYTES_MAX
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
+from cluster.serve.client_port import READ_BYTES, UNREAD_BYTES_MAX
 from flotilla_client import Client
 from tests.cluster.by_hand import ByHand
 from tests.cluster.raw_client import Raw, long_frame, memory_mb, request

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 from tests.cluster.by_hand import ByHand
 from tests.conftest import ClusterFactory
 

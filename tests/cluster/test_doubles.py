@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from cluster import messages
-from cluster.frames import FrameReader
-from cluster.handshake import REPORT_MS
-from cluster.levels import Build
-from cluster.local import LocalCluster, _ask_status, _free_ports
-from cluster.messages import Extension, Hello, Refusal, Refused, encode
+from cluster.local.local import LocalCluster, _ask_status, _free_ports
+from cluster.members.handshake import REPORT_MS
+from cluster.wire import messages
+from cluster.wire.frames import FrameReader
+from cluster.wire.levels import Build
+from cluster.wire.messages import Extension, Hello, Refusal, Refused, encode
 from tests.cluster.by_hand import ByHand
 from tests.conftest import PATIENT, ClusterFactory
 

@@ -32,7 +32,7 @@ from chaos.targets import (
 )
 from chaos.targets.local import LocalTarget
 from chaos.targets.shim import undo
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 from flotilla_client import Client, FlotillaError
 
 pytestmark = pytest.mark.needs("cc")
@@ -217,7 +217,7 @@ ACKNOWLEDGED = b"what is acknowledged is on the disks of a majority"
 UNSYNCED = """
 import os
 os.fdatasync = lambda descriptor: None
-from cluster.node import main
+from cluster.node.node.node import main
 main()
 """
 
@@ -341,7 +341,7 @@ def deaf(descriptor):
     except OSError:
         pass
 os.fdatasync = deaf
-from cluster.node import main
+from cluster.node.node.node import main
 main()
 """
 

@@ -17,7 +17,7 @@ import pytest
 
 from chaos.targets import TargetError, leftovers
 from chaos.targets.leftovers import Claim, sweep
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 
 WAIT_S = 20.0
 KILLED = """

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 from flotilla_client.protocol import ERRORS, decode_reply
 from tests.cluster.by_hand import ByHand
 from tests.conftest import PATIENT, ClusterFactory

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 from flotilla_client import Client, ClusterRecovered, Unavailable
 from tests.conftest import ClusterFactory
 from tests.unit.fake_node import impatient

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from cluster.identity import Identity
-from cluster.local import LocalCluster
-from cluster.recovery import BACKUP_NAME
+from cluster.local.local import LocalCluster
+from cluster.members.identity import Identity
+from cluster.recovery.recovery import BACKUP_NAME
 from flotilla_client import Client, ClusterRecovered, Unavailable, UnknownClient, UnknownTopic
 from tests.conftest import ClusterFactory
 
@@ -341,7 +341,7 @@ def test_the_command_line_says_what_is_lost_and_adopts(
 
     assert flotilla("sub", "t")[0] == 0
     Aftermath(cluster, lambda: print(flotilla("put", "t", "a")))
-    command = [sys.executable, "-c", "from cluster.local_cli import main; main()", "recover"]
+    command = [sys.executable, "-c", "from cluster.local.cli import main; main()", "recover"]
     directory = ["--dir", str(cluster.directory)]
     refused = subprocess.run([*command, *directory, "n3"], input="n\n", text=True, check=False)
     assert refused.returncode == EXIT_ABORTED

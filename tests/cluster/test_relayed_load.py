@@ -9,7 +9,7 @@ from contextlib import closing
 
 import zmq
 
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 from flotilla_client import Client
 from flotilla_client.protocol import decode_reply
 from tests.cluster.by_hand import ByHand

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 from tests.cluster.by_hand import ByHand
 
 MIB = 1024 * 1024

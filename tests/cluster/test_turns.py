@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 from tests.cluster.by_hand import ByHand
 from tests.conftest import PATIENT, ClusterFactory
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from cluster import local_cli
-from cluster.levels import BUILD
-from cluster.local import LocalCluster, LocalError
-from cluster.node import EXIT_DATA, EXIT_LEVEL
+from cluster.local import cli as local_cli
+from cluster.local.local import LocalCluster, LocalError
+from cluster.node.node import EXIT_DATA, EXIT_LEVEL
+from cluster.wire.levels import BUILD
 from flotilla_client import Client, FlotillaError
 
 ROOT: Final = Path(__file__).resolve().parents[2]

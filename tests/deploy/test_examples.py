@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cluster.config import SETTINGS, load
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
+from cluster.settings.config import SETTINGS, load
 from tests.deploy import engine
 
 EXAMPLE: Final = engine.ROOT / "deploy" / "node.example.toml"

@@ -80,8 +80,8 @@ def test_letters_of_several_bytes_move_no_place() -> None:
 
 def test_mutants_of_the_product_compile_and_have_names_of_their_own() -> None:
     ours = project.load(ROOT)
-    source = ours.source("cluster/transport.py")
-    made = operators.generate("cluster/transport.py", source)
+    source = ours.source("cluster/raft/transport.py")
+    made = operators.generate("cluster/raft/transport.py", source)
 
     assert len(made) > 50
     assert len({mutant.name for mutant in made}) == len(made)

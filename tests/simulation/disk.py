@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from chaos.simulation.disk import DiskFailed, PowerLoss
-from cluster.files import Files
+from cluster.log.files import Files
 
 
 class LabDisk(Files):

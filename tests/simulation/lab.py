@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chaos.simulation.disk import PowerLoss
-from cluster import tables
-from cluster.broker import BrokerLimits
-from cluster.client_port import UNREAD_BYTES_SERVED
-from cluster.core import Timing
-from cluster.identity import Identity
-from cluster.levels import BUILD, Build
-from cluster.membership import hello_of
-from cluster.replica import Replica, ReplicaSettings
+from cluster.members.identity import Identity
+from cluster.members.membership import hello_of
+from cluster.node.replica import Replica, ReplicaSettings
+from cluster.raft.core import Timing
+from cluster.serve.broker import BrokerLimits
+from cluster.serve.client_port import UNREAD_BYTES_SERVED
+from cluster.store import tables
+from cluster.wire.levels import BUILD, Build
 from flotilla_client.protocol import Reply, Request, decode_reply, encode_request
 from tests.simulation.disk import LabDisk
 from tests.simulation.network import LabPeers, Net

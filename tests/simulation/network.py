@@ -13,8 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.simulation.network import OF_THE_CONNECTION, Link
-from cluster.membership import Roll
-from cluster.messages import (
+from cluster.members.membership import Roll
+from cluster.members.peers import (
+    BULK_BYTES_SERVED,
+    Connected,
+    Disconnected,
+    Event,
+    Reason,
+    RefusedBy,
+)
+from cluster.wire.messages import (
     FRAME_HEAD,
     Hello,
     Message,
@@ -22,7 +30,6 @@ from cluster.messages import (
     decode,
     encode,
 )
-from cluster.peers import BULK_BYTES_SERVED, Connected, Disconnected, Event, Reason, RefusedBy
 
 LATE_MAX: Final = 256  # messages kept to arrive after a reconnection
 

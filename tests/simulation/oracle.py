@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cluster.replica import Replica
+from cluster.node.replica import Replica
 
 
 class Oracle:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from cluster.core import Core, Timing
-from cluster.messages import Message
-from cluster.raft import Raft
-from cluster.replica import Replica
+from cluster.node.replica import Replica
+from cluster.raft.core import Core, Timing
+from cluster.raft.raft import Raft
+from cluster.wire.messages import Message
 from flotilla_client.protocol import GET, PUT, REQUEST_ID, SUB, Request, unpack
 from tests.simulation.lab import Lab
 

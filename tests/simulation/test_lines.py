@@ -28,7 +28,7 @@ def test_tracing_changes_nothing(traced: tuple[Tracer, str, str]) -> None:
 def test_what_ran_and_what_did_not_are_all_that_can(traced: tuple[Tracer, str, str]) -> None:
     tracer, _, _ = traced
     found = {module.file: module for module in modules(tracer.lines)}
-    assert found["cluster/raft.py"].share > 0.6
+    assert found["cluster/raft/raft.py"].share > 0.6
     assert found["flotilla_client/shell.py"].share < 0.4, "no run goes through it"
     for file, lines in tracer.lines.items():
         assert not lines & set(found[file].missing), file

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster import commands
-from cluster.identity import Identity
-from cluster.membership import ReplacedError
-from cluster.messages import NextIndex
-from cluster.peers import TAKEOVER_MS
+from cluster.members.identity import Identity
+from cluster.members.membership import ReplacedError
+from cluster.members.peers import TAKEOVER_MS
+from cluster.store import commands
+from cluster.wire.messages import NextIndex
 from tests.simulation.lab import Lab
 from tests.simulation.schedules import Stage
 

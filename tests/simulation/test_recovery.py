@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import pytest
 
-from cluster import tables
-from cluster.membership import UNNAMED
-from cluster.recovery import Recovery
-from cluster.replica import WAITING_PERIOD_S
-from cluster.store import Delivery, Store
+from cluster.members.membership import UNNAMED
+from cluster.node.replica import WAITING_PERIOD_S
+from cluster.recovery.recovery import Recovery
+from cluster.store import tables
+from cluster.store.store import Delivery, Store
 from flotilla_client.protocol import GET, PUT, REQUEST_ID, Reply, Request, unpack
 from tests.simulation.lab import Lab
 from tests.simulation.schedules import Stage

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from pysyncobj import SyncObj
 
-from cluster.commands import DamagedEntry
-from cluster.core import Core
-from cluster.identity import Identity
-from cluster.journal import Journal
-from cluster.membership import PendingAdmissions, ReplacedError, Roll
-from cluster.messages import Hello
-from cluster.raft import Raft
-from cluster.replica import Replica
-from cluster.store import Store
+from cluster.log.journal import Journal
+from cluster.members.identity import Identity
+from cluster.members.membership import PendingAdmissions, ReplacedError, Roll
+from cluster.node.replica import Replica
+from cluster.raft.core import Core
+from cluster.raft.raft import Raft
+from cluster.store.commands import DamagedEntry
+from cluster.store.store import Store
+from cluster.wire.messages import Hello
 from flotilla_client.protocol import GET, Request
 from tests.simulation.disk import LabDisk
 from tests.simulation.lab import Lab
@@ -104,7 +104,7 @@ def test_a_replaced_incarnation_is_not_heard(tmp_path: Path) -> None:
         return hello is not None and not hello.fresh
 
     def switch_off(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("cluster.replica.is_linked", is_linked)
+        patch.setattr("cluster.node.replica.is_linked", is_linked)
         patch.setattr(Roll, "eviction", lambda *ignored: "")
 
     compare_with_and_without(

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from chaos.simulation.disk import DiskFailed
-from cluster import journal as journal_module
-from cluster import tables
-from cluster.files import FailStop
-from cluster.journal import Journal
-from cluster.messages import AppendEntries
+from cluster.log import journal as journal_module
+from cluster.log.files import FailStop
+from cluster.log.journal import Journal
+from cluster.store import tables
+from cluster.wire.messages import AppendEntries
 from tests.simulation.disk import LabDisk
 from tests.simulation.schedules import Stage, compare_with_and_without
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster import commands
-from cluster.commands import DamagedEntry
-from cluster.core import REGULAR
-from cluster.levels import BUILD, BUILD_0_1, Build, UnsupportedLevel
-from cluster.messages import AppendEntries, Entry, Hello
-from cluster.replica import Replica
+from cluster.node.replica import Replica
+from cluster.raft.core import REGULAR
+from cluster.store import commands
+from cluster.store.commands import DamagedEntry
+from cluster.wire.levels import BUILD, BUILD_0_1, Build, UnsupportedLevel
+from cluster.wire.messages import AppendEntries, Entry, Hello
 from flotilla_client.protocol import UPGRADE, Reply, Request
 from tests.simulation.schedules import Stage, compare_with_and_without
 
@@ -166,8 +166,8 @@ def raised_over_an_old_member(directory: Path) -> list[str]:
 
 def test_level_is_not_raised_over_an_old_member(tmp_path: Path) -> None:
     def switch_off(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("cluster.replica.objections", lambda *arguments: [])
-        patch.setattr("cluster.replica.can_read", lambda hello, level: hello is not None)
+        patch.setattr("cluster.node.replica.objections", lambda *arguments: [])
+        patch.setattr("cluster.node.replica.can_read", lambda hello, level: hello is not None)
         patch.setattr(Replica, "_screen", no_guard_as_in_0_1)
 
     compare_with_and_without(raised_over_an_old_member, switch_off, tmp_path, "c ended: Damaged")
@@ -198,7 +198,7 @@ def test_member_that_went_back_to_0_1_gets_no_entry_that_it_cannot_read(tmp_path
         def anybody(hello: Hello | None, level: int) -> bool:
             return hello is not None
 
-        patch.setattr("cluster.replica.can_read", anybody)
+        patch.setattr("cluster.node.replica.can_read", anybody)
         patch.setattr(Replica, "_screen", no_guard_as_in_0_1)
 
     compare_with_and_without(taken_back_too_late, switch_off, tmp_path, "c ended: DamagedEntry")

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from chaos.simulation.disk import PowerLoss
-from cluster.broker import Broker
-from cluster.core import Timing
-from cluster.journal import Journal
-from cluster.messages import AppendEntries
-from cluster.raft import Raft
-from cluster.store import Store
-from cluster.transport import RaftTransport
+from cluster.log.journal import Journal
+from cluster.raft.core import Timing
+from cluster.raft.raft import Raft
+from cluster.raft.transport import RaftTransport
+from cluster.serve.broker import Broker
+from cluster.store.store import Store
+from cluster.wire.messages import AppendEntries
 from flotilla_client.protocol import GET, REQUEST_ID, Request
 from tests.simulation.schedules import Stage, compare_with_and_without
 

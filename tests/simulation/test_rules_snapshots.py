@@ -11,11 +11,11 @@ from typing import Any
 
 from pysyncobj import SyncObjConf
 
-from cluster import snapshots
-from cluster import transport as transport_module
-from cluster.messages import NextIndex, SnapshotChunk, SnapshotOffer
-from cluster.snapshots import Download, Verified
-from cluster.transport import RaftTransport
+from cluster.raft import transport as transport_module
+from cluster.raft.transport import RaftTransport
+from cluster.store import snapshots
+from cluster.store.snapshots import Download, Verified
+from cluster.wire.messages import NextIndex, SnapshotChunk, SnapshotOffer
 from tests.simulation.schedules import Stage, compare_with_and_without
 from tests.simulation.test_rules_transport import raw_next_index
 
@@ -155,7 +155,9 @@ def offer_without_a_copy(directory: Path) -> list[str]:
 def test_an_offer_is_accepted_when_the_copy_is_installed(tmp_path: Path) -> None:
     compare_with_and_without(
         offer_without_a_copy,
-        lambda patch: patch.setattr("cluster.replica.Replica.install", lambda node, name: True),
+        lambda patch: patch.setattr(
+            "cluster.node.replica.Replica.install", lambda node, name: True
+        ),
         tmp_path,
         "c lags",
     )
@@ -179,7 +181,7 @@ def test_the_core_never_compacts(tmp_path: Path) -> None:
 
     compare_with_and_without(
         long_log,
-        lambda patch: patch.setattr("cluster.core.SyncObjConf", eager),
+        lambda patch: patch.setattr("cluster.raft.core.SyncObjConf", eager),
         tmp_path,
         "the core's own compaction is switched off",
     )

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cluster import journal as journal_module
-from cluster import transport as transport_module
-from cluster.core import Timing
-from cluster.messages import AppendEntries, Message, NextIndex, Vote
-from cluster.raft import Raft
-from cluster.transport import RaftTransport
+from cluster.log import journal as journal_module
+from cluster.raft import transport as transport_module
+from cluster.raft.core import Timing
+from cluster.raft.raft import Raft
+from cluster.raft.transport import RaftTransport
+from cluster.wire.messages import AppendEntries, Message, NextIndex, Vote
 from tests.simulation.network import LabPeers
 from tests.simulation.schedules import Stage, compare_with_and_without
 

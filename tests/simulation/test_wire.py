@@ -15,8 +15,8 @@ from chaos.simulation.plan import Plan
 from chaos.simulation.run import run
 from chaos.simulation.wire import Wire, WirePeers, wired
 from chaos.simulation.world import World
-from cluster.messages import PROTOCOL_VERSION, Barrier, Hello, Relay
-from cluster.peers import Connected, Disconnected, PeerPort
+from cluster.members.peers import Connected, Disconnected, PeerPort
+from cluster.wire.messages import PROTOCOL_VERSION, Barrier, Hello, Relay
 from tests.unit.test_simulation_network import Clock as Timeline
 
 CALM = Weather(delay_ms=1.0, jitter_ms=1.0)

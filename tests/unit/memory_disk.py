@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cluster.files import Files
-from cluster.journal import Journal
+from cluster.log.files import Files
+from cluster.log.journal import Journal
 
 ROOT = Path("/disk/journal")
 SMALL_BYTES = 200  # a segment of a few entries

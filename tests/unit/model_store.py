@@ -1,4 +1,4 @@
-"""A second state machine, as dumb as it can be: the oracle for `cluster.store`.
+"""A second state machine, as dumb as it can be: the oracle for `cluster.store.store`.
 
 Dicts and lists, everything kept for ever, nothing cached, nothing merged, nothing collected.
 """
@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from cluster.commands import (
+from cluster.store.commands import (
     Admit,
     Advance,
     Operation,
@@ -19,7 +19,7 @@ from cluster.commands import (
     Unsubscribe,
     encode,
 )
-from cluster.store import Delivery, Done, Limits, Outcome, Refused
+from cluster.store.store import Delivery, Done, Limits, Outcome, Refused
 from flotilla_client.protocol import pack, unpack
 
 Answer = tuple[str, dict[str, Any]]

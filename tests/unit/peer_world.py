@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from cluster import messages
-from cluster.links import (
+from cluster.members.peers import Event, HandshakeRefused, PeerPort, RefusedBy
+from cluster.wire import messages
+from cluster.wire.links import (
     Address,
 )
-from cluster.messages import Extension, Hello, Message, encode
-from cluster.peers import Event, HandshakeRefused, PeerPort, RefusedBy
+from cluster.wire.messages import Extension, Hello, Message, encode
 
 SEED = 7
 WAIT_S_MAX = 10.0  # of real time: only a failing test waits as long

@@ -1,4 +1,4 @@
-"""What the seam of cluster/files.py costs: a journal through it, and one with the calls put in.
+"""What the seam of cluster/log/files.py costs: a journal through it, and one with the calls put in.
 
 Not a test: `python -m tests.unit.seam_bench [DIRECTORY]`; on a memory filesystem (the default) no
 disk hides the difference. The two are run in turns; the least of each counts, so that other work on
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cluster import journal as journal_module
+from cluster.log import journal as journal_module
 
 ENTRIES = 5_000  # each appended and synced alone: the seam's share is largest then
 ROUNDS = 15

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cluster.commands import Operation, Put, Register, Subscribe, encode
-from cluster.store import Delivery, Limits, Store
+from cluster.store.commands import Operation, Put, Register, Subscribe, encode
+from cluster.store.store import Delivery, Limits, Store
 from flotilla_client.protocol import pack, unpack
 from tests.unit.model_store import MEMBERS, SMALL, Answer, answer_of
 

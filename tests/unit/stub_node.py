@@ -1,4 +1,4 @@
-"""Stands in for a node process in the tests of cluster/local.py: `stub_node.py --config FILE`.
+"""Stands in for a node process in the tests of `cluster/local`: `stub_node.py --config FILE`.
 
 It reads its configuration, answers STATUS on its client port, and leads while it holds a file
 lock that all stubs of the cluster compete for, so that the next one leads when it dies. SIGTERM
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import zmq
 
-from cluster.config import load
+from cluster.settings.config import load
 from flotilla_client.protocol import ACK, Reply, decode_request, encode_reply
 
 

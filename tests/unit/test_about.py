@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from cluster import about
-from cluster.about import Facts, Heard
-from cluster.messages import ABOUT_BYTES_MAX, FRAME_HEAD, About, MessageError, RelayReply, encode
-from cluster.neighbours import Neighbours
-from cluster.peers import Connected, Disconnected, HandshakeRefused, Reason, RefusedBy
+from cluster.members import about
+from cluster.members.about import Facts, Heard
+from cluster.members.neighbours import Neighbours
+from cluster.members.peers import Connected, Disconnected, HandshakeRefused, Reason, RefusedBy
+from cluster.wire.messages import (
+    ABOUT_BYTES_MAX,
+    FRAME_HEAD,
+    About,
+    MessageError,
+    RelayReply,
+    encode,
+)
 
 FACTS = Facts({"raft.heartbeat_ms": 80}, {"a": Heard("inc", 120)}, "double", "advice")
 

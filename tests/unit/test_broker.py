@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cluster import broker as broker_module
-from cluster import commands
-from cluster.broker import Answer, Broker, BrokerLimits
-from cluster.store import Store
+from cluster.serve import broker as broker_module
+from cluster.serve.broker import Answer, Broker, BrokerLimits
+from cluster.store import commands
+from cluster.store.store import Store
 from flotilla_client.protocol import (
     GET,
     PUT,

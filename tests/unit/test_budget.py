@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster import budget
-from cluster.budget import Budget
+from cluster.node import budget
+from cluster.node.budget import Budget
 
 
 def test_a_share_is_spent_from_its_end_on_and_begins_anew() -> None:

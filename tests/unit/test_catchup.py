@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cluster import catchup
-from cluster.catchup import SnapshotFetch, SnapshotServer
-from cluster.messages import Message, SnapshotChunk, SnapshotRefused, SnapshotRequest
-from cluster.snapshots import Download
-from cluster.store import Store
+from cluster.members import catchup
+from cluster.members.catchup import SnapshotFetch, SnapshotServer
+from cluster.store.snapshots import Download
+from cluster.store.store import Store
+from cluster.wire.messages import Message, SnapshotChunk, SnapshotRefused, SnapshotRequest
 
 MEMBERS = {"a": "1", "b": "2"}
 NEW = SnapshotRequest("", 0)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import zmq
 
-from cluster import client_port
-from cluster.client_port import (
+from cluster.serve import client_port
+from cluster.serve.client_port import (
     CLAIM_S,
     HANDSHAKE_S_MAX,
     HURRY_AFTER_S,
@@ -29,7 +29,7 @@ from cluster.client_port import (
     ClientPort,
     PortLimits,
 )
-from cluster.zmtp import MESSAGE_BYTES_MAX, encode, greeting, ping, pong
+from cluster.serve.zmtp import MESSAGE_BYTES_MAX, encode, greeting, ping, pong
 
 WAIT_S = 60.0  # of real time: only a failing test waits as long
 LIMITS = PortLimits(8, 4, 2 * MESSAGE_BYTES_MAX, 64 * 1024 * 1024)

@@ -1,4 +1,4 @@
-"""Claims about cluster/clients.py and the requests that clients make of it."""
+"""Claims about cluster/store/clients.py and the requests that clients make of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import clients
-from cluster.commands import (
+from cluster.store import clients
+from cluster.store.commands import (
     Advance,
     Put,
     Register,
@@ -16,7 +16,7 @@ from cluster.commands import (
     Unsubscribe,
     encode,
 )
-from cluster.store import Store
+from cluster.store.store import Store
 from flotilla_client.protocol import pack
 from tests.unit.model_store import (
     SMALL,

@@ -1,4 +1,4 @@
-"""Claims about cluster/commands.py."""
+"""Claims about cluster/store/commands.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster import commands
-from cluster.commands import (
+from cluster.store import commands
+from cluster.store.commands import (
     ENTRY_BYTES_MAX,
     Admit,
     Advance,
@@ -25,7 +25,7 @@ from cluster.commands import (
     fits,
     size_bytes,
 )
-from cluster.levels import BUILD
+from cluster.wire.levels import BUILD
 from flotilla_client.protocol import (
     ANY_TOPIC_COUNT_MAX,
     BATCH_BYTES_MAX,

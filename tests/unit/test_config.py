@@ -1,4 +1,4 @@
-"""cluster/config.py: every wrong setting is found before the start, and named."""
+"""cluster/settings/config.py: every wrong setting is found before the start, and named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.config import SECTIONS, SETTINGS, ConfigError, NodeConfig, load, split_address
+from cluster.settings.config import SECTIONS, SETTINGS, ConfigError, NodeConfig, load, split_address
 
 NEEDED = {
     "FLOTILLA_CLUSTER_ID": "harbour",

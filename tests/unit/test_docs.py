@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from cluster.config import SETTINGS, load
-from cluster.store import Limits
+from cluster.settings.config import SETTINGS, load
+from cluster.store.store import Limits
 from flotilla_client import protocol
 from flotilla_client.version import VERSION
 

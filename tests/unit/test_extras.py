@@ -96,7 +96,7 @@ def test_another_project_s_package_of_the_same_name_is_told(tmp_path: Path) -> N
 
 
 def test_a_module_of_ours_that_is_missing_is_a_defect_and_not_an_extra() -> None:
-    ended = without(("cluster.replica",), "import flotilla_commands; flotilla_commands.node()")
+    ended = without(("cluster.node.replica",), "import flotilla_commands; flotilla_commands.node()")
     assert ended.returncode == 1
     assert "Traceback" in ended.stderr
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from cluster import files as files_module
+from cluster.log import files as files_module
 
 
 def test_the_default_failure_says_one_line_and_ends_the_process(

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from cluster.frames import FrameReader
-from cluster.messages import (
+from cluster.wire.frames import FrameReader
+from cluster.wire.messages import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
     AppendEntries,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import Answer
-from cluster.frontend import SHORT_REPLY_BYTES, Frontend
-from cluster.levels import BUILD
-from cluster.messages import Message, Relay, RelayReply
-from cluster.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED
-from cluster.relays import RELAY_MS_MAX
+from cluster.members.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED
+from cluster.serve.broker import Answer
+from cluster.serve.frontend import SHORT_REPLY_BYTES, Frontend
+from cluster.serve.relays import RELAY_MS_MAX
+from cluster.wire.levels import BUILD
+from cluster.wire.messages import Message, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
     GET,

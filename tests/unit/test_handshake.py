@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.handshake import REPORT_MS, REPORTS_REMEMBERED_MAX, Reports, identity, objection
-from cluster.messages import Barrier, Hello, Message
+from cluster.members.handshake import (
+    REPORT_MS,
+    REPORTS_REMEMBERED_MAX,
+    Reports,
+    identity,
+    objection,
+)
+from cluster.wire.messages import Barrier, Hello, Message
 
 MINE = Hello(1, "c", "b", "i", ("a", "b", "d"), False, None)
 THEIRS = replace(MINE, node="a", incarnation="j")

@@ -36,25 +36,32 @@ MAY_IMPORT: Final[Mapping[str, set[str]]] = {
     "chaos": {"flotilla_client", "cluster", "analytics"},  # the twins, which need no Spark
     "analytics": set(),
 }
+# A package's folders, each with leave to import from those before it. What lies in no folder may
+# import from all of them.
+FLOORS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cluster": (
+        "settings", "log", "wire", "store", "raft", "members", "serve", "recovery", "node", "local",
+    ),
+}  # fmt: skip
 # In these modules of the core nothing comes from the outside but as an argument.
 CORE: Final = (
     "client/flotilla_client/losses.py",
     "client/flotilla_client/pipeline.py",
     "client/flotilla_client/protocol.py",
     "client/flotilla_client/retry.py",
-    "cluster/about.py",
-    "cluster/broker.py",
-    "cluster/budget.py",
-    "cluster/commands.py",
-    "cluster/frontend.py",
-    "cluster/handshake.py",
-    "cluster/intake.py",
-    "cluster/levels.py",
-    "cluster/membership.py",
-    "cluster/neighbours.py",
-    "cluster/replica.py",
-    "cluster/store.py",
-    "cluster/zmtp.py",
+    "cluster/members/about.py",
+    "cluster/serve/broker.py",
+    "cluster/node/budget.py",
+    "cluster/store/commands.py",
+    "cluster/serve/frontend.py",
+    "cluster/members/handshake.py",
+    "cluster/serve/intake.py",
+    "cluster/wire/levels.py",
+    "cluster/members/membership.py",
+    "cluster/members/neighbours.py",
+    "cluster/node/replica.py",
+    "cluster/store/store.py",
+    "cluster/serve/zmtp.py",
 )
 NOT_IN_THE_CORE: Final = {
     "asyncio", "datetime", "multiprocessing", "secrets", "select", "selectors", "signal",
@@ -63,9 +70,9 @@ NOT_IN_THE_CORE: Final = {
 # A library -> the only modules that may import it.
 KEEPERS: Final[Mapping[str, set[str]]] = {
     "pysyncobj": {
-        "cluster/core.py",
-        "cluster/journal.py",
-        "cluster/transport.py",
+        "cluster/raft/core.py",
+        "cluster/log/journal.py",
+        "cluster/raft/transport.py",
     },
     "zmq": {
         "client/flotilla_client/connection.py",
@@ -122,6 +129,22 @@ def _imports(file: Path) -> set[str]:
     return found
 
 
+def _folder(file: Path) -> str:
+    parts = file.relative_to(ROOT).parts
+    return parts[1] if len(parts) > 2 else ""
+
+
+def _modules(file: Path) -> list[tuple[int, str]]:
+    """Return the line and the full name of all that the module imports, anywhere in it."""
+    found = []
+    for node in _nodes(file):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
 def _is_public(name: str) -> bool:
     return not name.startswith("_")
 
@@ -153,6 +176,23 @@ def test_imports_are_absolute_and_point_one_way() -> None:
         if package not in MAY_IMPORT[_package(file)]
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_a_folder_imports_only_from_those_below_it(package: str) -> None:
+    floors = FLOORS[package]
+    folders = {entry.parent.name for entry in (ROOT / package).glob("*/__init__.py")}
+    assert folders == set(floors), "a folder has no floor, or a floor no folder"
+    upward = [
+        f"{_name(file)}:{line} imports {module}"
+        for file in _source(package)
+        if (own := _folder(file)) in floors
+        for line, module in _modules(file)
+        if module.startswith(f"{package}.")
+        and (floor := module.split(".")[1]) in floors
+        and floors.index(floor) > floors.index(own)
+    ]
+    assert upward == []
 
 
 def test_a_library_is_imported_by_its_keepers_alone() -> None:

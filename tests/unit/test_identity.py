@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from cluster.identity import (
+from cluster.members.identity import (
     IDENTITY_NAME,
     LOCK_NAME,
     DamagedIdentity,
@@ -181,7 +181,7 @@ def test_no_lock_is_left_in_a_directory_that_is_no_node_s(tmp_path: Path) -> Non
 
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from cluster.identity import DirectoryLock\n"
+        "import sys; from pathlib import Path; from cluster.members.identity import DirectoryLock\n"
         "with DirectoryLock(Path(sys.argv[1])): print('locked', flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(

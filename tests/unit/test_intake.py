@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cluster import intake as intake_module
-from cluster.intake import Intake
-from cluster.messages import Relay
+from cluster.serve import intake as intake_module
+from cluster.serve.intake import Intake
+from cluster.wire.messages import Relay
 
 
 def request(name: str) -> tuple[bytes, list[bytes]]:

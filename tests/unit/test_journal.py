@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster import journal as journal_module
-from cluster.files import Files
-from cluster.journal import Journal
-from cluster.segments import (
+from cluster.log import journal as journal_module
+from cluster.log.files import Files
+from cluster.log.journal import Journal
+from cluster.log.segments import (
     COMMAND_BYTES_MAX,
     MissingJournal,
 )

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cluster.journal import Journal
+from cluster.log.journal import Journal
 from tests.unit.memory_disk import (
     NO_OP,
     ROOT,

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cluster import commands, snapshots, tables
-from cluster.commands import Admit, DamagedEntry, Raise, decode, encode, level_of
-from cluster.handshake import can_read, unfit
-from cluster.levels import BUILD, BUILD_0_1, Build, Sighting, UnsupportedLevel, objections
-from cluster.levels import level_to_reach as reach
-from cluster.messages import Extension, Hello
-from cluster.store import Store
+from cluster.members.handshake import can_read, unfit
+from cluster.store import commands, snapshots, tables
+from cluster.store.commands import Admit, DamagedEntry, Raise, decode, encode, level_of
+from cluster.store.store import Store
+from cluster.wire.levels import BUILD, BUILD_0_1, Build, Sighting, UnsupportedLevel, objections
+from cluster.wire.levels import level_to_reach as reach
+from cluster.wire.messages import Extension, Hello
 from tests.unit.model_store import MEMBERS
 from tests.unit.store_bench import Bench
 

@@ -1,4 +1,4 @@
-"""cluster/local.py: the directory and the processes of a local cluster, with stub nodes."""
+"""cluster/local/local.py: the directory and the processes of a local cluster, with stub nodes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config import ConfigError, load
-from cluster.local import LocalCluster, LocalError
+from cluster.local.local import LocalCluster, LocalError
+from cluster.settings.config import ConfigError, load
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_node.py")))
 START_TIMEOUT_S = 60  # a second or two; on a machine with forty others to run, thirty

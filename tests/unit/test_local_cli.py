@@ -1,4 +1,4 @@
-"""cluster/local_cli.py: `flotilla-cluster` from the outside, with stub nodes."""
+"""cluster/local/cli.py: `flotilla-cluster` from the outside, with stub nodes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster import local_cli
-from cluster.local import LocalCluster, LocalError, LocalNode
-from cluster.local_cli import Watch
+from cluster.local import cli as local_cli
+from cluster.local.cli import Watch
+from cluster.local.local import LocalCluster, LocalError, LocalNode
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_node.py")))
 ENOUGH_S = 30  # for a command to end; it takes under one
 MAIN = """
 import functools, sys
-from cluster import local_cli
+from cluster.local.local import cli as local_cli
 local_cli.LocalCluster = functools.partial(local_cli.LocalCluster, command={command!r})
 local_cli.main()
 """

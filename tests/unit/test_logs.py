@@ -1,4 +1,4 @@
-"""cluster/logs.py: one line an event, the same form for everybody, in JSON or for a person."""
+"""cluster/settings/logs.py: one line an event, one form for all, in JSON or for a person."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import structlog
 
-from cluster import logs
-from cluster.config import Log
+from cluster.settings import logs
+from cluster.settings.config import Log
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster import messages
-from cluster.frames import FrameReader
-from cluster.levels import LEVEL_MAX, Build
-from cluster.messages import (
+from cluster.wire import messages
+from cluster.wire.frames import FrameReader
+from cluster.wire.levels import LEVEL_MAX, Build
+from cluster.wire.messages import (
     FRAME_HEAD,
     AppendEntries,
     Barrier,

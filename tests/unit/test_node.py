@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cluster import node
-from cluster.identity import IDENTITY_NAME
-from cluster.node import ThreadWorker
-from cluster.tables import CorruptStore
+from cluster.members.identity import IDENTITY_NAME
+from cluster.node import node
+from cluster.node.node import ThreadWorker
+from cluster.store.tables import CorruptStore
 
 WAIT_S = 10.0
 ENOUGH_S = 60.0  # for a process to end; it takes about one
@@ -158,7 +158,7 @@ def test_a_file_that_can_t_be_read_is_one_line_on_how_to_go_on(tmp_path: Path) -
 COLLECTIONS = """
 import gc
 import weakref
-from cluster.node import shorten_collections
+from cluster.node.node.node import shorten_collections
 modules = len(gc.get_objects())
 shorten_collections()
 assert len(gc.get_objects()) < modules / 100, "it looks at the modules"

@@ -10,16 +10,17 @@ from dataclasses import replace
 
 import pytest
 
-from cluster import messages, peers
-from cluster.frames import FrameReader
-from cluster.handshake import REPORT_MS
-from cluster.levels import BUILD, BUILD_0_1, Build
-from cluster.links import (
+from cluster.members import peers
+from cluster.members.handshake import REPORT_MS
+from cluster.members.peers import Connected, Disconnected, Unfit
+from cluster.wire import messages
+from cluster.wire.frames import FrameReader
+from cluster.wire.levels import BUILD, BUILD_0_1, Build
+from cluster.wire.links import (
     Address,
     Reason,
 )
-from cluster.messages import AppendEntries, Barrier, encode
-from cluster.peers import Connected, Disconnected, Unfit
+from cluster.wire.messages import AppendEntries, Barrier, encode
 from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, World, a_says, is_closed
 
 

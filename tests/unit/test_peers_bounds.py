@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from cluster import messages, peers
-from cluster.frames import FrameReader
-from cluster.links import (
+from cluster.members import peers
+from cluster.members.peers import Connected, DialFailed, Disconnected
+from cluster.wire import messages
+from cluster.wire.frames import FrameReader
+from cluster.wire.links import (
     BACKOFF_MS_MAX,
     LOOKUPS_MAX,
     READ_BYTES_MAX,
@@ -25,8 +27,7 @@ from cluster.links import (
     Reason,
     State,
 )
-from cluster.messages import AppendEntries, Barrier, Relay, encode
-from cluster.peers import Connected, DialFailed, Disconnected
+from cluster.wire.messages import AppendEntries, Barrier, Relay, encode
 from tests.unit.peer_world import NOWHERE, SEED, WAIT_S_MAX, World, a_says, is_closed
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster import messages, peers
-from cluster.frames import FrameReader
-from cluster.handshake import REPORT_MS, REPORTS_MAX
-from cluster.membership import Roll
-from cluster.messages import Barrier, Refusal, Refused, encode
+from cluster.members import peers
+from cluster.members.handshake import REPORT_MS, REPORTS_MAX
+from cluster.members.membership import Roll
+from cluster.wire import messages
+from cluster.wire.frames import FrameReader
+from cluster.wire.messages import Barrier, Refusal, Refused, encode
 from tests.unit.peer_world import NOWHERE, World, a_says, is_closed
 
 

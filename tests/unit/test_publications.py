@@ -1,4 +1,4 @@
-"""Claims about cluster/publications.py and the floor of cluster/topics.py."""
+"""Claims about cluster/store/publications.py and the floor of cluster/store/topics.py."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster import publications
-from cluster.commands import Advance, Put, Register, Subscribe, Unsubscribe
-from cluster.store import Delivery, Limits, Store
-from cluster.topics import STALE_CURSORS_MIN
+from cluster.store import publications
+from cluster.store.commands import Advance, Put, Register, Subscribe, Unsubscribe
+from cluster.store.store import Delivery, Limits, Store
+from cluster.store.topics import STALE_CURSORS_MIN
 from flotilla_client.protocol import pack, unpack
 from tests.unit.store_bench import Bench
 

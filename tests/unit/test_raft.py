@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import transport
-from cluster.messages import PreVoteGranted
-from cluster.transport import IN_FLIGHT_BYTES_MAX
+from cluster.raft import transport
+from cluster.raft.transport import IN_FLIGHT_BYTES_MAX
+from cluster.wire.messages import PreVoteGranted
 from tests.simulation.schedules import Stage
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from cluster import recovery, tables
-from cluster.commands import Advance, Operation, Put, Raise, Register, Subscribe, encode
-from cluster.identity import (
+from cluster.log.journal import Journal
+from cluster.members.identity import (
     IDENTITY_NAME,
     LOCK_NAME,
     UNFINISHED_NAME,
@@ -25,10 +24,9 @@ from cluster.identity import (
     Identity,
     MissingIdentity,
 )
-from cluster.journal import Journal
-from cluster.levels import BUILD, BUILD_0_1
-from cluster.membership import UNNAMED
-from cluster.recovery import (
+from cluster.members.membership import UNNAMED
+from cluster.recovery import recovery
+from cluster.recovery.recovery import (
     BACKUP_NAME,
     CLUSTER_ID_MAX,
     TERMS_AHEAD,
@@ -36,8 +34,11 @@ from cluster.recovery import (
     RecoveryError,
     new_cluster_id,
 )
-from cluster.store import Done, Limits, Refused, Store
-from cluster.tables import row_crc
+from cluster.store import tables
+from cluster.store.commands import Advance, Operation, Put, Raise, Register, Subscribe, encode
+from cluster.store.store import Done, Limits, Refused, Store
+from cluster.store.tables import row_crc
+from cluster.wire.levels import BUILD, BUILD_0_1
 from flotilla_client.protocol import EPOCHS_A_RECOVERY, pack
 
 MEMBERS = {"n1": "one", "n2": "two", "n3": "three"}
@@ -206,8 +207,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from cluster.files import DISK
-from cluster.recovery import Recovery, RecoveryError
+from cluster.log.files import DISK
+from cluster.recovery.recovery.recovery import Recovery, RecoveryError
 
 
 def recover(directory, left):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.messages import INTEGER_MAX
-from cluster.relays import RELAY_ID_BITS, RELAY_MS_MAX, Relays
+from cluster.serve.relays import RELAY_ID_BITS, RELAY_MS_MAX, Relays
+from cluster.wire.messages import INTEGER_MAX
 from flotilla_client.protocol import GET_WAIT_MS_MAX
 
 

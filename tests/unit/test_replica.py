@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster import commands, intake
-from cluster.core import REGULAR
-from cluster.messages import Health, Message
+from cluster.raft.core import REGULAR
+from cluster.serve import intake
+from cluster.store import commands
+from cluster.wire.messages import Health, Message
 from flotilla_client.protocol import STATUS, TOPICS, Request
 from tests.simulation.lab import Lab
 from tests.simulation.schedules import BY_HAND, Stage

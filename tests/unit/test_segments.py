@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.segments import (
+from cluster.log.segments import (
     COMMIT_HINT,
     ENTRY,
     HARD_STATE,
@@ -188,7 +188,7 @@ def test_another_format_version_is_named_and_not_called_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("cluster.segments.FORMAT_VERSION", 9)
+        patch.setattr("cluster.log.segments.FORMAT_VERSION", 9)
         disk = segment_with(FIRST)
     with pytest.raises(UnsupportedJournal, match="format 9, this program reads 1"):
         open_journal(disk)

@@ -9,8 +9,8 @@ import pytest
 
 from chaos.simulation.claims import Claims
 from chaos.simulation.reads import Reads
-from cluster import commands
-from cluster.commands import Put, Subscribe, Unsubscribe
+from cluster.store import commands
+from cluster.store.commands import Put, Subscribe, Unsubscribe
 from flotilla_client.protocol import ACK, NAK, SUB, Reply, Request, encode_reply
 
 REGULAR = b"\0"

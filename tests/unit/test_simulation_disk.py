@@ -21,10 +21,10 @@ from chaos.simulation.jobs import Stepped
 from chaos.simulation.memory import remove_leftovers
 from chaos.simulation.node import SimNode
 from chaos.simulation.stored import StoredFiles
-from cluster import commands, snapshots, tables
-from cluster.commands import Register
-from cluster.journal import Journal
-from cluster.store import Store
+from cluster.log.journal import Journal
+from cluster.store import commands, snapshots, tables
+from cluster.store.commands import Register
+from cluster.store.store import Store
 
 ROOT = Path("/disk/journal")
 FILE = ROOT / "file"

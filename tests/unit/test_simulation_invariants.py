@@ -26,9 +26,9 @@ from chaos.simulation.run import run
 from chaos.simulation.swarm import plan_for
 from chaos.simulation.watch import Attached, attach
 from chaos.simulation.world import World
-from cluster import commands
-from cluster.commands import Advance, Put
-from cluster.journal import Journal
+from cluster.log.journal import Journal
+from cluster.store import commands
+from cluster.store.commands import Advance, Put
 from flotilla_client import CounterGap, Fenced, NotSubscribed, Operation, Outcome
 from flotilla_client.protocol import pack
 from flotilla_client.reading import Delivery

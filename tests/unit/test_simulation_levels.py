@@ -11,8 +11,8 @@ from chaos.simulation.plan import Action
 from chaos.simulation.result import Result
 from chaos.simulation.run import run
 from chaos.simulation.swarm import plan_for
-from cluster import commands
-from cluster.levels import BUILD, BUILD_0_1
+from cluster.store import commands
+from cluster.wire.levels import BUILD, BUILD_0_1
 
 LEVEL = NEXT.level_max
 SEED = 4

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.simulation.network import SILENCE_S, SimNet, SimPeers, Weather
-from cluster.messages import PROTOCOL_VERSION, Barrier, Hello, Message, RelayReply
-from cluster.peers import Connected, Disconnected
+from cluster.members.peers import Connected, Disconnected
+from cluster.wire.messages import PROTOCOL_VERSION, Barrier, Hello, Message, RelayReply
 
 CALM = Weather(delay_ms=1.0, jitter_ms=1.0)
 CONNECTED_S = 2.0  # by then every pair has dialed

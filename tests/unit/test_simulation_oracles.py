@@ -20,11 +20,12 @@ from chaos.simulation.mirror import Mirror
 from chaos.simulation.node import SimNode
 from chaos.simulation.reference import Past, Reference
 from chaos.simulation.swarm import plan_for
-from cluster import broker, commands
-from cluster.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
-from cluster.core import FIRST_INDEX
-from cluster.journal import Journal
-from cluster.store import Done, Limits, Store
+from cluster.log.journal import Journal
+from cluster.raft.core import FIRST_INDEX
+from cluster.serve import broker
+from cluster.store import commands
+from cluster.store.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
+from cluster.store.store import Done, Limits, Store
 from flotilla_client.protocol import pack
 
 ENTRIES = 400

@@ -13,8 +13,8 @@ import pytest
 from chaos.simulation.node import STOPPING_S_MAX, SimNode
 from chaos.simulation.plan import Action, Plan
 from chaos.simulation.world import ACTIONS, KNOBS, World
-from cluster.messages import Barrier
-from cluster.replica import Replica
+from cluster.node.replica import Replica
+from cluster.wire.messages import Barrier
 from flotilla_client.protocol import (
     GET,
     PUT,
@@ -195,7 +195,7 @@ def test_what_was_acknowledged_survives_the_power_loss_of_all(keep: str) -> None
 def test_a_sync_that_is_left_out_loses_what_was_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cluster.journal.Journal.sync", lambda journal: journal._write())
+    monkeypatch.setattr("cluster.log.journal.Journal.sync", lambda journal: journal._write())
     with World(Plan(3)) as world:
         asker = Asker(world)
         asker.begin()
@@ -340,7 +340,7 @@ def test_a_defect_ends_the_process_and_nothing_excuses_it(monkeypatch: pytest.Mo
     with World(Plan(11)) as world:
         asker = Asker(world)
         asker.begin()
-        monkeypatch.setattr("cluster.store.Store.commit", broken)
+        monkeypatch.setattr("cluster.store.store.Store.commit", broken)
         world.run_until(world.now + 1.0)
         assert len(world.failures) == 3
         assert {each["error"] for each in asker.of("node_failed")} == {"ZeroDivisionError"}

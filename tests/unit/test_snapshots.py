@@ -1,4 +1,4 @@
-"""Claims about cluster/snapshots.py."""
+"""Claims about cluster/store/snapshots.py."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from cluster import snapshots, tables
-from cluster.commands import Advance, Put, encode
-from cluster.files import DISK
-from cluster.messages import SnapshotChunk
-from cluster.snapshots import DamagedCopy, Download, SnapshotInfo, install, make_copy, read_chunk
-from cluster.store import Store
+from cluster.log.files import DISK
+from cluster.store import snapshots, tables
+from cluster.store.commands import Advance, Put, encode
+from cluster.store.snapshots import (
+    DamagedCopy,
+    Download,
+    SnapshotInfo,
+    install,
+    make_copy,
+    read_chunk,
+)
+from cluster.store.store import Store
+from cluster.wire.messages import SnapshotChunk
 from flotilla_client.protocol import pack
 from tests.unit.model_store import MEMBERS, SMALL, random_payloads
 from tests.unit.store_bench import Bench as StoreBench

@@ -1,4 +1,4 @@
-"""Claims about cluster/store.py: the rules of docs/protocol.md, alone and against a model."""
+"""Claims about cluster/store/store.py: the rules of docs/protocol.md, alone and against a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.commands import (
+from cluster.store.commands import (
     Admit,
     Advance,
     DamagedEntry,
@@ -18,9 +18,9 @@ from cluster.commands import (
     Unsubscribe,
     encode,
 )
-from cluster.publications import Publications
-from cluster.store import Delivery, Limits, Refused, Store
-from cluster.topics import Topic, Topics
+from cluster.store.publications import Publications
+from cluster.store.store import Delivery, Limits, Refused, Store
+from cluster.store.topics import Topic, Topics
 from flotilla_client.protocol import INTEGER_MAX, TEXT_HEADER_BYTES_MAX, pack
 from tests.unit import model_store
 from tests.unit.model_store import (

@@ -1,4 +1,4 @@
-"""Claims about cluster/tables.py: crashes, damage, durability."""
+"""Claims about cluster/store/tables.py: crashes, damage, durability."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster import tables
-from cluster.commands import (
+from cluster.store import tables
+from cluster.store.commands import (
     Admit,
     Put,
     encode,
 )
-from cluster.store import CorruptStore, Store
+from cluster.store.store import CorruptStore, Store
 from flotilla_client.protocol import pack
 from tests.unit.model_store import (
     MEMBERS,
@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 _CHILD = """
 import sys
 from pathlib import Path
-from cluster.store import Store
+from cluster.store.store.store import Store
 from tests.unit.model_store import MEMBERS, SMALL, random_payloads
 
 store = Store.open(Path(sys.argv[1]), MEMBERS, SMALL)

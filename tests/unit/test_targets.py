@@ -16,7 +16,7 @@ import pytest
 from chaos.targets import TargetError, commands, compose, disks, leftovers, local
 from chaos.targets.compose import ComposeTarget
 from chaos.targets.local import LocalTarget
-from cluster.local import LocalCluster
+from cluster.local.local import LocalCluster
 
 SLEEPER = (
     "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nsignal.pause()"

@@ -30,7 +30,7 @@ from chaos.targets.compose import ComposeTarget
 from chaos.targets.local import LocalTarget
 from chaos.targets.namespaces import NamespacesTarget
 from chaos.targets.recovery import Recovery
-from cluster.journal import Journal
+from cluster.log.journal import Journal
 
 DICE = random.Random(1)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.messages import AppendEntries, NextIndex
-from cluster.transport import IN_FLIGHT_BYTES_MAX, RaftTransport
+from cluster.raft.transport import IN_FLIGHT_BYTES_MAX, RaftTransport
+from cluster.wire.messages import AppendEntries, NextIndex
 
 TERM = 5
 

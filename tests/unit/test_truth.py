@@ -17,10 +17,10 @@ import pytest
 from chaos import payload, truth
 from chaos.targets import Remains
 from chaos.truth import TruthError
-from cluster import commands
-from cluster.commands import Advance, Operation, Put, Register, Subscribe
-from cluster.journal import Journal
-from cluster.store import Store
+from cluster.log.journal import Journal
+from cluster.store import commands
+from cluster.store.commands import Advance, Operation, Put, Register, Subscribe
+from cluster.store.store import Store
 from flotilla_client.protocol import pack
 
 REGULAR = b"\0"

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from cluster import tables, upkeep
-from cluster.budget import CHORES_SHARE
-from cluster.commands import Advance, Subscribe
-from cluster.core import Timing
-from cluster.files import DISK, Files
-from cluster.upkeep import Upkeep
+from cluster.log.files import DISK, Files
+from cluster.node import upkeep
+from cluster.node.budget import CHORES_SHARE
+from cluster.node.upkeep import Upkeep
+from cluster.raft.core import Timing
+from cluster.store import tables
+from cluster.store.commands import Advance, Subscribe
 from tests.unit.store_bench import Bench as StoreBench
 
 KEPT_BYTES = 1000

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster import zmtp
-from cluster.zmtp import (
+from cluster.serve import zmtp
+from cluster.serve.zmtp import (
     COMMAND_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     PARTS_MAX,

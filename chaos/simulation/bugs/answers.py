@@ -11,18 +11,18 @@ from typing import Any, Final
 
 from chaos import payload
 from chaos.simulation.bugs.registry import Patches, bug
-from cluster import frontend
-from cluster import store as stores
-from cluster.broker import _OPERATIONS, Answer, Broker, Waiting
-from cluster.commands import Operation, Put, Subscribe, Unsubscribe
-from cluster.frontend import Frontend
-from cluster.messages import NextIndex
-from cluster.publications import Publications, Row
-from cluster.raft import Raft
-from cluster.relays import Relayed, Relays
-from cluster.store import Delivery, Done, Outcome, Refused, Store
-from cluster.topics import Subscription, Topic
-from cluster.transport import RaftTransport
+from cluster.raft.raft import Raft
+from cluster.raft.transport import RaftTransport
+from cluster.serve import frontend
+from cluster.serve.broker import _OPERATIONS, Answer, Broker, Waiting
+from cluster.serve.frontend import Frontend
+from cluster.serve.relays import Relayed, Relays
+from cluster.store import store as stores
+from cluster.store.commands import Operation, Put, Subscribe, Unsubscribe
+from cluster.store.publications import Publications, Row
+from cluster.store.store import Delivery, Done, Outcome, Refused, Store
+from cluster.store.topics import Subscription, Topic
+from cluster.wire.messages import NextIndex
 from flotilla_client.protocol import GET, Reply, Request, encode_reply, pack
 
 _read: Final = Broker._read

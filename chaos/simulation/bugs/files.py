@@ -13,8 +13,8 @@ from typing import Any, Final
 from unittest import mock
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
-from cluster import tables
-from cluster.replica import Replica
+from cluster.node.replica import Replica
+from cluster.store import tables
 
 _checkpoint: Final = tables.checkpoint
 _install: Final = Replica.install

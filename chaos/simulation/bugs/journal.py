@@ -11,11 +11,11 @@ from unittest import mock
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from chaos.simulation.disk import SimDisk
 from chaos.simulation.stored import StoredFiles
-from cluster import segments
-from cluster.files import FailStop, Files
-from cluster.journal import Journal
-from cluster.segments import Segment
-from cluster.upkeep import Upkeep
+from cluster.log import segments
+from cluster.log.files import FailStop, Files
+from cluster.log.journal import Journal
+from cluster.log.segments import Segment
+from cluster.node.upkeep import Upkeep
 
 _load: Final = Journal._load
 _open: Final = Journal.open

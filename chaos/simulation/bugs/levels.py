@@ -8,9 +8,9 @@ from __future__ import annotations
 from chaos.simulation import node
 from chaos.simulation.bugs.registry import Patches, bug
 from chaos.simulation.builds import NEXT, as_written_by
-from cluster import replica
-from cluster.levels import Build
-from cluster.replica import Replica
+from cluster.node import replica
+from cluster.node.replica import Replica
+from cluster.wire.levels import Build
 
 
 @bug("30: nothing is written above the cluster's level", {"level", "ended"})

@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
-from cluster import handshake, membership, peers, replica
-from cluster.membership import Hellos, PendingAdmissions, Roll
-from cluster.messages import Hello, SnapshotRequest
-from cluster.neighbours import Neighbours
-from cluster.replica import Replica
-from cluster.snapshots import Verified
+from cluster.members import handshake, membership, peers
+from cluster.members.membership import Hellos, PendingAdmissions, Roll
+from cluster.members.neighbours import Neighbours
+from cluster.node import replica
+from cluster.node.replica import Replica
+from cluster.store.snapshots import Verified
+from cluster.wire.messages import Hello, SnapshotRequest
 
 _founding_set: Final = membership.founding_set
 _obstacle: Final = membership.obstacle

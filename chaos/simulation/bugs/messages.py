@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
-from cluster import journal
-from cluster.messages import AppendEntries, SnapshotOffer, Vote
-from cluster.transport import _RECEIVE, RaftTransport
+from cluster.log import journal
+from cluster.raft.transport import _RECEIVE, RaftTransport
+from cluster.wire.messages import AppendEntries, SnapshotOffer, Vote
 
 _next_index: Final = RaftTransport._next_index
 _receive_append: Final = RaftTransport._receive_append

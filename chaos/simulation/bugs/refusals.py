@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from chaos.simulation.bugs.registry import Patches, bug
-from cluster.broker import Broker, Waiting
-from cluster.catchup import SnapshotFetch
-from cluster.replica import Replica
+from cluster.members.catchup import SnapshotFetch
+from cluster.node.replica import Replica
+from cluster.serve.broker import Broker, Waiting
 from flotilla_client.operations import Ask, Operations, Steps
 from flotilla_client.protocol import Request
 

@@ -9,13 +9,13 @@ from typing import Final
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from chaos.simulation.builds import NEXT
-from cluster import commands
-from cluster.broker import _OPERATIONS, Broker, Route, Waiting
-from cluster.clients import Client, Clients, Producer
-from cluster.commands import Advance, Operation, Put, Subscribe, Unsubscribe
-from cluster.outcomes import Done, Outcome, Refused
-from cluster.store import Delivery, Store
-from cluster.topics import Subscription, Topic, Topics
+from cluster.serve.broker import _OPERATIONS, Broker, Route, Waiting
+from cluster.store import commands
+from cluster.store.clients import Client, Clients, Producer
+from cluster.store.commands import Advance, Operation, Put, Subscribe, Unsubscribe
+from cluster.store.outcomes import Done, Outcome, Refused
+from cluster.store.store import Delivery, Store
+from cluster.store.topics import Subscription, Topic, Topics
 from flotilla_client.protocol import GET, Request
 
 _request: Final = Broker.request

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from chaos.simulation.bugs.registry import Patches, bug
-from cluster.broker import _OPERATIONS, Broker
-from cluster.commands import Put
-from cluster.core import Core
-from cluster.messages import RequestVote
-from cluster.raft import Raft
-from cluster.store import Delivery, Store
-from cluster.transport import _RECEIVE, RaftTransport
+from cluster.raft.core import Core
+from cluster.raft.raft import Raft
+from cluster.raft.transport import _RECEIVE, RaftTransport
+from cluster.serve.broker import _OPERATIONS, Broker
+from cluster.store.commands import Put
+from cluster.store.store import Delivery, Store
+from cluster.wire.messages import RequestVote
 from flotilla_client.protocol import ERRORS, PUT, Request
 
 _made: Final = RaftTransport.__init__

@@ -1,0 +1,552 @@
+"""A whole cluster on one machine, for `flotilla-cluster`, tests and experiments.
+
+What lives here: the directory of a local cluster and its node processes, from start to death.
+What must not: the command line (cli.py), anything that a node does itself, or an idea of
+what to break and when.
+
+A directory holds `cluster.json` (`{"nodes": [{"name", "endpoint", "pid", "data_dir"}, …]}`, pid
+null when dead) and for each node `<name>/node.toml`, `<name>/node.log` and `<name>/data`. The
+file is the truth that several processes share: it is replaced whole, under a lock, and a pid in
+it is believed only while /proc says that the process runs with our configuration file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import cluster
+import flotilla_client
+from cluster.recovery.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
+from cluster.settings.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, load
+from flotilla_client import Client, FlotillaError
+from flotilla_client.connection import Connection
+from flotilla_client.protocol import STATUS, Request, encode_request
+
+NODE_COMMAND: Final = (sys.executable, "-m", "cluster")
+HOST: Final = "127.0.0.1"
+HOST_PORTS: Final = (7000, 7100)  # clients', peers': as in the image
+PEER_PORT_OFFSET: Final = 100  # peers of PORT+1.. listen on PORT+101..
+PORT_LOW: Final = 10_000  # below are the well-known services
+PORT_HIGH_MIN: Final = 20_000  # enough to choose from where the ephemeral range starts early
+STOP_TIMEOUT_S: Final = 10.0  # SIGTERM to SIGKILL: leadership is handed over within two elections
+KILL_TIMEOUT_S: Final = 10.0  # a killed process may have to finish an fdatasync
+LEADER_TIMEOUT_S: Final = 20.0  # first start: imports, files and a few elections on a busy machine
+STATUS_TIMEOUT_MS: Final = 500  # a live node answers STATUS at the end of its turn
+STATUS_INTERVAL_S: Final = 0.05  # processes announce no leader, so they are asked again
+EXEC_TIMEOUT_S: Final = 5.0  # of a moment that is some microseconds long on an idle machine
+EXEC_INTERVAL_S: Final = 0.0001
+LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+LOG_TAIL_LINES: Final = 8
+LOCK_NAME: Final = "cluster.lock"
+
+
+class LocalError(Exception):
+    """A local cluster cannot do what was asked; the text says why and what to do."""
+
+
+@dataclass
+class LocalNode:
+    """One row of `cluster.json`. `pid` is None while the node is dead."""
+
+    name: str
+    endpoint: str
+    pid: int | None
+    data_dir: str
+
+
+# --- the library --------------------------------------------------------------------------------
+
+
+class LocalCluster:
+    """The nodes of one directory.
+
+    As a context manager it stops them all at the end. `command` is what a node is started with,
+    followed by `--config FILE`; before it stands `prefix(name)`: words that let another program
+    prepare the node's process and then become the node itself (`env A=B`, `ip netns exec NAME`).
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        command: Sequence[str] = NODE_COMMAND,
+        prefix: Callable[[str], Sequence[str]] = lambda name: (),
+    ) -> None:
+        self.directory = Path(directory).resolve()
+        self._command = tuple(command)
+        self._prefix = prefix
+        # How each node ended last: its exit code, below 0 the signal; None: it was not our child.
+        self.exit_codes: dict[str, int | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.down()
+
+    def create(
+        self,
+        nodes: int = 3,
+        port: int = 0,
+        settings: Mapping[str, Any] | None = None,
+        hosts: Sequence[str] = (),
+    ) -> None:
+        """Write the directory of `nodes` nodes n1, n2, …; nothing is started.
+
+        Clients reach them on `port`+1 and up, peers on `port`+101 and up; 0 picks free ports. With
+        `hosts`, one a node, each listens on its own at HOST_PORTS: the host must be its alone.
+        `settings` go into every node's file: {"limits.parked_gets_max": 10}. Raises LocalError
+        for a directory in use, a number of nodes that makes no cluster and ports that are taken,
+        ConfigError for settings that a node would refuse.
+        """
+        if nodes not in MEMBER_COUNTS:
+            raise LocalError(f"{nodes} nodes make no cluster: take 1, 3, 5 or 7")
+        if self.exists():
+            raise LocalError(f"{self.directory} holds a cluster already; start it or remove it")
+        self._check_ours()
+        assert len(hosts) in (0, nodes), hosts
+        addresses = [f"{host}:{number}" for number in HOST_PORTS for host in hosts]
+        if not hosts:
+            ports = _ports_from(port, nodes) if port else _free_ports(2 * nodes, self.directory)
+            addresses = [f"{HOST}:{number}" for number in ports]
+        names = [f"n{number}" for number in range(1, nodes + 1)]
+        members = dict(zip(names, addresses[nodes:], strict=True))
+        rows = []
+        for name, listen in zip(names, addresses[:nodes], strict=True):
+            self._write_config(name, listen, members, settings or {})
+            rows.append(LocalNode(name, f"tcp://{listen}", None, str(self._data_dir(name))))
+        with self._locked():
+            self._write(rows)
+
+    def exists(self) -> bool:
+        """True when the directory holds a cluster."""
+        return self._state_file().exists()
+
+    def nodes(self) -> list[LocalNode]:
+        """Return the nodes in order, pids verified. Raises LocalError without a cluster."""
+        with self._locked():
+            return self._read()
+
+    def node(self, name: str) -> LocalNode:
+        """Return the node `name`, its pid verified. Raises LocalError if there is none."""
+        return _find(self.nodes(), name)
+
+    def endpoints(self) -> dict[str, str]:
+        """Return where clients reach each node: {"n1": "tcp://127.0.0.1:7001", …}."""
+        return {node.name: node.endpoint for node in self.nodes()}
+
+    def pids(self) -> dict[str, int]:
+        """Return the process of each node that lives."""
+        return {node.name: node.pid for node in self.nodes() if node.pid is not None}
+
+    def start(self, name: str) -> int:
+        """Start the node `name`; return its pid. Raises LocalError if it runs already."""
+        with self._locked():
+            rows = self._read()
+            row = _find(rows, name)
+            if row.pid is not None:
+                raise LocalError(f"{name} runs already (pid {row.pid})")
+            row.pid = self._spawn(name)
+            self._write(rows)
+            return row.pid
+
+    def start_all(self) -> None:
+        """Start every node that does not run."""
+        for node in self.nodes():
+            if node.pid is None:
+                self.start(node.name)
+
+    def kill(self, name: str, signal_name: str = "KILL") -> None:
+        """Send a signal ("KILL", "STOP", "CONT", "TERM", …) to the node `name`.
+
+        After KILL and TERM the process is gone. Raises LocalError if the node does not run, or
+        is still there after KILL_TIMEOUT_S or STOP_TIMEOUT_S.
+        """
+        number = signal.Signals[f"SIG{signal_name}"]
+        timeout_s = {signal.SIGKILL: KILL_TIMEOUT_S, signal.SIGTERM: STOP_TIMEOUT_S}.get(number)
+        with self._opened(name) as process:
+            if process is None:
+                raise LocalError(f"{name} does not run")
+            signal.pidfd_send_signal(process, number)
+            if timeout_s is not None and not _ends(process, timeout_s):
+                raise LocalError(f"{name} still runs {timeout_s:.0f} s after SIG{signal_name}")
+        self.nodes()  # notes the death in cluster.json
+
+    def restart(self, name: str) -> int:
+        """Stop the node `name` in order if it runs, and start it; return its pid."""
+        if self.node(name).pid is not None:
+            self.kill(name, "TERM")
+        return self.start(name)
+
+    def wipe(self, name: str) -> None:
+        """Kill the node `name` if it runs and remove its data directory; it stays dead."""
+        if self.node(name).pid is not None:
+            self.kill(name)
+        if self._data_dir(name).exists():
+            shutil.rmtree(self._data_dir(name))
+
+    def recover(self, name: str, confirm: Callable[[Found], None] = lambda found: None) -> str:
+        """Make a new cluster of what the node `name` has, after the others' disks were lost.
+
+        Every node must be dead. The others begin empty; old data is kept beside what is new.
+        Returns the new cluster's id. `confirm` may raise: then nothing was changed. Raises
+        LocalError, RecoveryError.
+        """
+        alive = self.pids()
+        if alive:
+            raise LocalError(f"{', '.join(alive)} still run: a recovery is for dead nodes")
+        names = [node.name for node in self.nodes()]
+        with Recovery(Path(self.node(name).data_dir), None) as recovery:
+            confirm(recovery.found)
+            cluster_id = new_cluster_id(recovery.found.identity.cluster_id)
+            recovery.finish(cluster_id, names)
+        for other in names:
+            if other != name and self._data_dir(other).exists():
+                self._data_dir(other).rename(unused(self._data_dir(other).parent / BACKUP_NAME))
+            file = self._config_file(other)
+            line = f"cluster_id = {json.dumps(cluster_id)}"
+            file.write_text(re.sub("(?m)^cluster_id = .*$", line, file.read_text()))
+        return cluster_id
+
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """Return what each node says of itself (the body of its STATUS); silent ones are absent."""
+        alive = [node for node in self.nodes() if node.pid is not None]
+        with ThreadPoolExecutor(max(MEMBER_COUNTS)) as pool:  # frozen nodes cost one time-out
+            bodies = pool.map(_ask_status, [node.endpoint for node in alive])
+            answers = zip(alive, bodies, strict=True)
+            return {node.name: body for node, body in answers if body is not None}
+
+    def leader(self) -> str | None:
+        """Return the node that says it leads, in the highest term; None if none does."""
+        leaders = {
+            int(body["term"]): name
+            for name, body in self.statuses().items()
+            if body["role"] == "leader"
+        }
+        return leaders[max(leaders)] if leaders else None
+
+    def upgrade(self, level: int | None = None) -> dict[str, Any]:
+        """Raise the cluster's feature level; None: to the highest that any node understands.
+
+        Returns the level now and `before`. Raises LocalError while a member stands in its way.
+        """
+        with Client(list(self.endpoints().values())) as client:
+            try:
+                return client.upgrade(level)
+            except FlotillaError as error:
+                raise LocalError(error.message) from error
+
+    def wait_for_leader(self, timeout_s: float = LEADER_TIMEOUT_S) -> str:
+        """Return the leader as soon as there is one.
+
+        Raises LocalError after `timeout_s`, or at once when no majority is alive, with the last
+        lines of the logs.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            found = self.leader()
+            if found is not None:
+                return found
+            alive, count = len(self.pids()), len(self.nodes())
+            if 2 * alive <= count:
+                raise LocalError(f"{alive} of {count} nodes live: no majority\n{self.tails()}")
+            time.sleep(STATUS_INTERVAL_S)
+        raise LocalError(f"no leader within {timeout_s:.0f} s\n{self.tails()}")
+
+    def down(self, patience_s: float = STOP_TIMEOUT_S) -> list[str]:
+        """Stop every node: SIGTERM to all, SIGKILL to those that live after `patience_s`.
+
+        Returns the names of those that had to be killed.
+        """
+        if not self.exists():
+            return []
+        killed = []
+        deadline = time.monotonic() + patience_s
+        with ExitStack() as stack:
+            opened = {name: stack.enter_context(self._opened(name)) for name in self.pids()}
+            alive = {name: process for name, process in opened.items() if process is not None}
+            for process in alive.values():
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+                signal.pidfd_send_signal(process, signal.SIGCONT)  # or a stopped one can't hear it
+            for name, process in alive.items():
+                if not _ends(process, max(0.0, deadline - time.monotonic())):
+                    killed.append(name)
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    _ends(process, KILL_TIMEOUT_S)
+        self.nodes()  # notes the deaths in cluster.json
+        return killed
+
+    def log_file(self, name: str) -> Path:
+        """Return where the node `name` writes its log, one JSON object a line."""
+        return self.directory / name / "node.log"
+
+    def tails(self) -> str:
+        """Return the last lines of every node's log, for an error message."""
+        parts = []
+        for node in self.nodes():
+            file = self.log_file(node.name)
+            lines = file.read_text(errors="replace").splitlines() if file.exists() else []
+            parts += [f"{file}:", *(f"    {line}" for line in lines[-LOG_TAIL_LINES:])]
+        return "\n".join(parts)
+
+    # --- files ---
+
+    def _check_ours(self) -> None:
+        """Raise LocalError for a directory that holds more than a creation that was broken off."""
+        try:
+            names = {path.name for path in self.directory.iterdir()}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise LocalError(f"{self.directory}: {error.strerror}") from error
+        ours = {f"n{number}" for number in range(1, MEMBER_COUNTS[-1] + 1)} | {LOCK_NAME}
+        strange = sorted(names - ours)
+        if strange:
+            raise LocalError(
+                f"{self.directory} is no cluster's directory: it holds {strange[0]!r}; choose a new"
+                " or an empty --dir"
+            )
+
+    def _state_file(self) -> Path:
+        return self.directory / "cluster.json"
+
+    def _config_file(self, name: str) -> Path:
+        return self.directory / name / "node.toml"
+
+    def _data_dir(self, name: str) -> Path:
+        return self.directory / name / "data"
+
+    def _write_config(
+        self, name: str, listen: str, members: Mapping[str, str], settings: Mapping[str, Any]
+    ) -> None:
+        values = {
+            "cluster_id": "local",
+            "node": name,
+            "data_dir": str(self._data_dir(name)),
+            "client_listen": listen,
+            "peer_listen": members[name],
+            **{f"members.{member}": address for member, address in members.items()},
+            **settings,
+        }
+        file = self._config_file(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # A JSON string or number is one of TOML too, and a dotted key stands for a table.
+        file.write_text("".join(f"{key} = {json.dumps(values[key])}\n" for key in values))
+        load(file, {})
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self.directory.exists():
+            raise LocalError(f"{self.directory} does not exist; `flotilla-cluster up` makes it")
+        with (self.directory / LOCK_NAME).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _read(self) -> list[LocalNode]:
+        if not self.exists():
+            raise LocalError(f"{self.directory} holds no cluster; `flotilla-cluster up` makes it")
+        rows = [LocalNode(**row) for row in json.loads(self._state_file().read_text())["nodes"]]
+        pids = [(row, row.pid) for row in rows if row.pid is not None]
+        dead = [(row, pid) for row, pid in pids if not self._is_ours(row.name, pid)]
+        for row, pid in dead:
+            self.exit_codes[row.name] = _bury(pid)
+            row.pid = None
+        if dead:
+            self._write(rows)
+        return rows
+
+    def _write(self, rows: Iterable[LocalNode]) -> None:
+        text = json.dumps({"nodes": [asdict(row) for row in rows]}, indent=2)
+        temporary = self._state_file().with_suffix(".tmp")
+        temporary.write_text(text + "\n")
+        temporary.replace(self._state_file())
+
+    # --- processes ---
+
+    def _spawn(self, name: str) -> int:
+        # Not subprocess: nodes may well outlive us and the object that started them.
+        arguments = [*self._prefix(name), *self._command, "--config", str(self._config_file(name))]
+        pid = os.posix_spawnp(
+            arguments[0],
+            arguments,
+            _child_environ(),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(self.log_file(name)), LOG_FLAGS, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,  # ctrl-C at our terminal is for us alone
+            setsigmask=[],
+        )
+        # exec() shows the arguments in /proc a moment later; until then the node would be taken
+        # for dead.
+        deadline = time.monotonic() + EXEC_TIMEOUT_S
+        while not self._is_ours(name, pid) and not _has_ended(pid):
+            assert time.monotonic() < deadline, f"{self._command} hides its arguments"
+            time.sleep(EXEC_INTERVAL_S)
+        return pid
+
+    def _is_ours(self, name: str, pid: int) -> bool:
+        return os.fsencode(self._config_file(name)) in _arguments(pid)
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int | None]:
+        # A pidfd of the node, None if it is dead. Opened first and checked then, so that the
+        # reuse of a pid can't make us signal a stranger.
+        pid = self.node(name).pid
+        process = None if pid is None else _pidfd(pid)
+        try:
+            yield process if pid is not None and self._is_ours(name, pid) else None
+        finally:
+            if process is not None:
+                os.close(process)
+
+
+def _find(rows: Sequence[LocalNode], name: str) -> LocalNode:
+    for row in rows:
+        if row.name == name:
+            return row
+    raise LocalError(f"no node {name!r}; there are {', '.join(row.name for row in rows)}")
+
+
+def _arguments(pid: int) -> list[bytes]:
+    """Return a process's arguments; none if it has ended.
+
+    In the middle of an exec() it has none for a moment, and with a prefix a node goes through two:
+    whoever looked then would take it for dead, and leave it alive for good.
+    """
+    deadline = time.monotonic() + EXEC_TIMEOUT_S
+    while True:
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+            is_zombie = _is_zombie(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+        if arguments or is_zombie or time.monotonic() >= deadline:
+            return arguments.split(b"\0")
+        time.sleep(EXEC_INTERVAL_S)
+
+
+def _is_zombie(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat").read_bytes()
+    return status.rpartition(b")")[2].split()[0] in (b"Z", b"X")
+
+
+def _has_ended(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _bury(pid: int) -> int | None:
+    # A zombie is its parent's to bury; that is often us, whoever killed it. It is one as soon as
+    # its first thread has ended, and can be buried when its last one has: a moment later.
+    process = _pidfd(pid)
+    if process is None:
+        return None
+    try:
+        if _is_zombie(pid) and (_has_ended(pid) or _ends(process, KILL_TIMEOUT_S)):
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return None  # somebody else's by now
+    except (ChildProcessError, FileNotFoundError, ProcessLookupError):
+        return None
+    finally:
+        os.close(process)
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _ends(process: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)  # a pidfd is readable once its process has ended
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def _child_environ() -> dict[str, str]:
+    # Our settings stand in the files: a FLOTILLA_NODE of the shell would name all nodes the same.
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
+    roots = [str(Path(package.__path__[0]).parent) for package in (cluster, flotilla_client)]
+    environ["PYTHONPATH"] = os.pathsep.join([*roots, environ.get("PYTHONPATH", "")]).strip(":")
+    return environ
+
+
+def _ports_from(port: int, nodes: int) -> list[int]:
+    starts = (port + 1, port + 1 + PEER_PORT_OFFSET)
+    ports = [start + number for start in starts for number in range(nodes)]
+    if not 0 < min(ports) <= max(ports) <= PORT_MAX:
+        raise LocalError(f"ports from {min(ports)} to {max(ports)}: take a lower --port")
+    failed = {each: error for each in ports if (error := _bind_error(each)) is not None}
+    forbidden = [str(each) for each, error in failed.items() if error.errno == errno.EACCES]
+    if forbidden:
+        numbers = ", ".join(forbidden)
+        raise LocalError(f"port {numbers}: permission denied; try a --port above 1023, or 0")
+    if failed:
+        numbers = ", ".join(map(str, failed))
+        raise LocalError(f"port {numbers} is taken; try another --port, or 0 for any")
+    return ports
+
+
+def _free_ports(count: int, directory: Path) -> list[int]:
+    # Below the ephemeral range, where an outgoing connection could take the port of a node
+    # between its death and its restart. The directory says where to begin: not everybody at one.
+    ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    span = max(int(ephemeral[0]), PORT_HIGH_MIN) - PORT_LOW
+    begin = zlib.crc32(bytes(directory))
+    numbers = (PORT_LOW + (begin + step) % span for step in range(span))
+    free = list(islice(filter(_is_free, numbers), count))
+    if len(free) < count:
+        raise LocalError(f"only {len(free)} free ports of {count} above {PORT_LOW}")
+    return free
+
+
+def _is_free(port: int) -> bool:
+    return _bind_error(port) is None
+
+
+def _bind_error(port: int) -> OSError | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the nodes do
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            return error
+    return None
+
+
+def _ask_status(endpoint: str) -> dict[str, Any] | None:
+    connection = Connection([endpoint])
+    try:
+        if not connection.send(0, encode_request(Request(STATUS, "local")), STATUS_TIMEOUT_MS):
+            return None
+        reply = connection.receive(0, STATUS_TIMEOUT_MS)
+    except ConnectionResetError:
+        return None  # it died between question and answer
+    finally:
+        connection.close_all()
+    return reply.body if reply is not None and reply.ok else None

@@ -1,0 +1,1 @@
+"""What is on the disk: files, the segments of the journal, the journal."""

@@ -1,0 +1,512 @@
+"""The Raft log on disk: pysyncobj's Journal, kept in checksummed segment files.
+
+What lives here: the log's index and cache in memory, recovery, and the rules by which entries are
+added, replaced and dropped. What must not: the bytes of a record (segments.py), any meaning of a
+command, elections, sockets, clocks, and when to sync or compact: the caller's turn has that order.
+
+The format and the reasons for it: docs/decisions/0001-journal.md. Called from one thread.
+"""
+# ruff: noqa: N802, N803 (pysyncobj's names)
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn, overload
+
+import pysyncobj.journal
+
+from cluster.log import segments
+from cluster.log.files import DISK, FailStop, Files, exit_process
+from cluster.log.segments import ContradictedJournal as Contradicted
+from cluster.log.segments import CorruptJournal, JournalError, MissingJournal, Segment
+
+SEGMENT_BYTES = 16 << 20
+"""A segment is finished at the first sync above this size: a restart reads one into memory."""
+KEEP_BYTES = 64 << 20
+"""Log kept behind compaction, so that a follower that was away for a while needs no snapshot."""
+CACHE_BYTES = 16 << 20
+"""Recent commands kept in memory, with CACHE_ENTRY_BYTES each: followers rarely lag further."""
+CACHE_ENTRY_BYTES = 128
+"""What a cached command costs besides its bytes: object header, dict slot, key."""
+SLICE_ENTRIES_MAX = 256
+"""Longest slice returned: the core asks for "all the rest" once a message."""
+SLICE_BYTES_MAX = 4 << 20
+"""A slice ends before its commands exceed this: one message to a follower."""
+SLICE_ENTRIES_MIN = 2
+"""No slice is cut shorter: the core needs the previous entry and one more to make progress."""
+BUFFER_BYTES_MAX = 8 << 20
+"""Records above this are written out without waiting for a sync: bounds the memory of a turn."""
+
+_NO_OP = b"\x01"
+
+Entry = tuple[bytes, int, int]
+"""Command (type byte and payload), index, term: the shape in which the core compares entries."""
+
+
+class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
+    """Keep the log's entries, term and vote; nothing is promised before `sync` has returned.
+
+    Positions (`[k]`, `len`) count from the first entry kept; indexes are Raft's. The caller sets
+    `applied_index` to what its state machine holds: entries up to it are never replaced.
+    `on_entry(index, command)`, if set, hears of each entry that is appended; it must not come back.
+    """
+
+    _head: Entry | None  # first and last: the core asks for them all the time
+    _last: Entry | None
+
+    def __init__(
+        self,
+        directory: Path,
+        segment_bytes: int,
+        keep_bytes: int,
+        cache_bytes: int,
+        files: Files,
+        on_failure: Callable[[Exception], NoReturn],
+    ) -> None:
+        """Set up the memory alone: use `open`."""
+        self.applied_index = 0
+        self.on_entry: Callable[[int, bytes], None] | None = None
+        self._directory, self._files = directory, files
+        self._segment_bytes, self._keep_bytes = segment_bytes, keep_bytes
+        self._cache_bytes_max = cache_bytes
+        self._fail_stop = FailStop(on_failure, OSError, JournalError)
+        self._segments: list[Segment] = []
+        self._synced = 0  # durable bytes of the last segment
+        self._buffer = bytearray()
+        self._term, self._commit = 0, 0
+        self._vote: str | None = None
+        self._adds_since_clear: int | None = None
+        self._forget(1)
+
+    @classmethod
+    def create(cls, directory: Path, files: Files = DISK) -> None:
+        """Write an empty journal (term 0, no vote) into `directory`, which must not hold one."""
+        assert not cls.exists(directory, files), f"{directory} already holds a journal"
+        files.make_directory(directory)
+        journal = cls(directory, SEGMENT_BYTES, KEEP_BYTES, CACHE_BYTES, files, exit_process)
+        journal._start_segment()
+        files.close(journal._segments[0].fd)
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        segment_bytes: int = SEGMENT_BYTES,
+        keep_bytes: int = KEEP_BYTES,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        files: Files = DISK,
+        on_failure: Callable[[Exception], NoReturn] = exit_process,
+    ) -> Journal:
+        """Recover the journal in `directory`; a torn tail is cut off.
+
+        Raises MissingJournal, CorruptJournal, UnsupportedJournal, OSError. Later failures of the
+        disk go to `on_failure`, which must not return.
+        """
+        journal = cls(directory, segment_bytes, keep_bytes, cache_bytes, files, on_failure)
+        names = files.list(directory, ".log")
+        if not names:
+            raise MissingJournal(f"no journal in {directory}")
+        files.fsync_directory(directory)  # a killed process may have left the last name unsynced
+        for name in names:
+            journal._load(name, is_last=name == names[-1])
+        return journal
+
+    @staticmethod
+    def exists(directory: Path, files: Files = DISK) -> bool:
+        """Return whether `directory` holds a journal."""
+        return bool(files.list(directory, ".log"))
+
+    # What our own side asks
+
+    @property
+    def first_index(self) -> int:
+        """The index of the first entry kept (1 in an empty journal)."""
+        return self._first
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry (0 in an empty journal)."""
+        return self._first + len(self._terms) - 1
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry (0 in an empty journal)."""
+        return self._terms[-1] if self._terms else 0
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something is not yet durable."""
+        return self._segments[-1].end != self._synced
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all segments, what is buffered included."""
+        return self._end() - self._segments[0].start
+
+    def term_at(self, index: int) -> int | None:
+        """Return the term of the entry at `index`, None when the journal does not hold it."""
+        at = index - self._first
+        return self._terms[at] if 0 <= at < len(self._terms) else None
+
+    def small_entries(self, after_index: int, bytes_max: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (index, command) of the entries above `after_index` of at most so many bytes."""
+        for at in range(max(0, after_index + 1 - self._first), len(self._terms)):
+            if self._sizes[at] <= bytes_max:
+                command, index, _ = self._entry(at)
+                yield index, command
+
+    def sync(self) -> None:
+        """Make everything durable that was added so far: at most one write and one fdatasync."""
+        segment = self._segments[-1]
+        if segment.end == self._synced:
+            return
+        with self._fail_stop:
+            self._write()
+            self._files.fdatasync(segment.fd)
+            self._synced = segment.end
+            if segment.end >= self._segment_bytes:
+                self._start_segment()
+
+    def reset(self, index: int, term: int) -> None:
+        """Drop all entries and begin at (index, term), the last one that a snapshot covers.
+
+        Durable on return; term and vote stay. The snapshot must be durable before.
+        """
+        committed = self.getRaftCommitIndex()
+        assert index >= committed, f"reset to {index} behind commit index {committed}"
+        self.sync()
+        with self._fail_stop:
+            old = len(self._segments)
+            self._start_segment((index, term))
+            self._drop_segments(old)
+
+    def compact(self, durable_index: int) -> int:
+        """Drop the oldest segments below `durable_index`, durable in the store; return how many.
+
+        The entry at `durable_index` stays, and at least `keep_bytes` of log.
+        """
+        self.sync()
+        below = min(durable_index, self.last_index - 1)  # a leader that offers a copy needs two
+        count = 0
+        for segment in self._segments[:-1]:
+            later_bytes = self._end() - segment.start - segment.end
+            if segment.last_index >= below or later_bytes < self._keep_bytes:
+                break
+            count += 1
+        with self._fail_stop:
+            self._drop_segments(count)
+        return count
+
+    # What pysyncobj's core calls
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    @overload
+    def __getitem__(self, item: int) -> Entry: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Entry]: ...
+    def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
+        """Return one entry, or a capped list of them: SLICE_ENTRIES_MAX, SLICE_BYTES_MAX."""
+        if item == -1 and self._last is not None:  # three times in every turn
+            return self._last
+        count = len(self._terms)
+        if isinstance(item, slice):
+            return self._slice(*item.indices(count))
+        at = item if item >= 0 else item + count
+        if not 0 <= at < count:
+            raise IndexError(f"position {item} of {count}")
+        if at == count - 1:
+            self._last = self._last or self._entry(at)
+            return self._last
+        if at == 0:
+            self._head = self._head or self._entry(at)
+            return self._head
+        return self._entry(at)
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        """Append an entry; skip it if (idx, term) is here; replace what conflicts with it."""
+        if self._adds_since_clear is not None:
+            self._decide_clear(idx, term)
+        elif idx == self._first + len(self._terms) or self._make_room(idx, term):
+            self._append(segments.ENTRY, command, idx, term)
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:
+        """Do nothing: `add` finds out which entries conflict (rule 1)."""
+
+    def deleteEntriesTo(self, entryTo: int) -> None:
+        """Refuse: only `compact` drops entries."""
+        raise AssertionError(f"deleteEntriesTo({entryTo}): the core's compaction must be off")
+
+    def clear(self) -> None:
+        """Leave it to the two adds that must follow whether anything is dropped (rule 2)."""
+        self._adds_since_clear = 0
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        """Record term and vote; durable with the next `sync`, like everything else."""
+        if (term, votedForNodeId) == (self._term, self._vote):
+            return
+        assert term > self._term or (term == self._term and self._vote is None), (
+            f"({self._term}, {self._vote}) -> ({term}, {votedForNodeId})"
+        )
+        self._term, self._vote = term, votedForNodeId
+        self._put(segments.HARD_STATE, segments.hard_state_payload(self._term, self._vote))
+
+    def getCurrentTerm(self) -> int:
+        """Return the recorded term."""
+        return self._term
+
+    def getVotedForNodeId(self) -> str | None:
+        """Return whom this node voted for in the recorded term."""
+        return self._vote
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
+        """Remember a hint, written with the next segment or on closing."""
+        self._commit = raftCommitIndex
+
+    def getRaftCommitIndex(self) -> int:
+        """Return the hint, within what the log proves: its first entry is always committed."""
+        return max(self._first, min(self._commit, self.last_index))
+
+    def _destroy(self) -> None:
+        """Make everything durable and close the files; a second call does nothing."""
+        if not self._segments:
+            return
+        self._put(segments.COMMIT_HINT, segments.commit_hint_payload(self._commit))
+        self.sync()
+        for segment in self._segments:
+            self._files.close(segment.fd)
+        self._segments.clear()
+
+    # Adding
+
+    def _make_room(self, idx: int, term: int) -> bool:
+        """Remove what conflicts with (idx, term); return whether it is to be appended then."""
+        assert self._first <= idx <= self.last_index, (
+            f"gap: entry {idx} does not follow [{self._first}, {self.last_index}]"
+        )
+        if self.term_at(idx) == term:
+            return False
+        committed, applied = self.getRaftCommitIndex(), self.applied_index
+        with self._fail_stop:
+            if idx <= max(committed, applied):
+                raise Contradicted(idx, term, max(committed, applied))
+        self._truncate(idx - self._first)
+        return True
+
+    def _decide_clear(self, idx: int, term: int) -> None:
+        """Take an add after `clear`; on the second keep the log or begin it anew there."""
+        if self._adds_since_clear == 0:
+            self._adds_since_clear = 1
+            return
+        self._adds_since_clear = None
+        if self.term_at(idx) == term:
+            return
+        committed = self.getRaftCommitIndex()
+        with self._fail_stop:  # the core swallows every exception here
+            if idx <= committed:
+                raise JournalError(
+                    f"the store stands at index {idx} of term {term}, which contradicts the "
+                    f"journal in {self._directory}: committed from {self._first} to {committed}"
+                )
+        self.reset(idx, term)
+
+    def _append(self, kind: int, command: bytes, idx: int, term: int) -> None:
+        fixed = segments.entry_fixed(idx, term, command)
+        self._index(self._put(kind, fixed, command), len(command), idx, term)
+        self._last = (command, idx, term)
+        if self.on_entry is not None and kind == segments.ENTRY:
+            self.on_entry(idx, command)
+        self._cache[idx] = command
+        self._cache_bytes += len(command) + CACHE_ENTRY_BYTES
+        if len(self._buffer) >= BUFFER_BYTES_MAX:
+            with self._fail_stop:
+                self._write()
+        if self._cache_bytes > self._cache_bytes_max:
+            self._evict()
+
+    def _index(self, position: int, size: int, idx: int, term: int) -> None:
+        self._positions.append(position)
+        self._sizes.append(size)
+        self._terms.append(term)
+        self._segments[-1].last_index = idx
+
+    def _put(self, kind: int, fixed: bytes, tail: bytes = b"") -> int:
+        """Buffer a record; return its position."""
+        segment = self._segments[-1]
+        return segment.start + segment.encode(self._buffer, kind, self._synced, fixed, tail)
+
+    def _write(self) -> None:
+        """Write the buffer out, without waiting for the disk."""
+        fd = self._segments[-1].fd
+        while self._buffer:
+            written = self._files.write(fd, self._buffer)
+            if written <= 0:
+                raise OSError(f"write of {len(self._buffer)} bytes wrote {written}")
+            del self._buffer[:written]
+
+    def _end(self) -> int:
+        """Return the position behind the last record."""
+        return self._segments[-1].start + self._segments[-1].end if self._segments else 0
+
+    def _next_sequence(self) -> int:
+        """Return how many records there have ever been before the next one."""
+        return self._segments[-1].sequence + self._segments[-1].records if self._segments else 0
+
+    # Dropping
+
+    def _forget(self, first: int) -> None:
+        """Empty the log in memory; its next entry is `first`."""
+        self._first = first
+        self._positions, self._sizes, self._terms = array("Q"), array("I"), array("Q")
+        self._cache: dict[int, bytes] = {}  # of the indexes from _cache_first to the last
+        self._cache_first, self._cache_bytes = first, 0
+        self._head = self._last = None
+
+    def _truncate(self, at: int) -> None:
+        """Forget the entries from position `at` on."""
+        for idx in range(max(self._cache_first, self._first + at), self.last_index + 1):
+            self._cache_bytes -= len(self._cache.pop(idx)) + CACHE_ENTRY_BYTES
+        del self._positions[at:], self._sizes[at:], self._terms[at:]
+        self._cache_first = min(self._cache_first, self._first + at)
+
+    def _evict(self) -> None:
+        """Shrink the cache; what leaves it must be written, so that it can be read again."""
+        unwritten = self._end() - len(self._buffer)
+        while self._cache_bytes > self._cache_bytes_max and self._cache:
+            if self._positions[self._cache_first - self._first] >= unwritten:
+                with self._fail_stop:
+                    self._write()
+                unwritten = self._end()
+            self._evict_first()
+
+    def _evict_first(self) -> None:
+        self._cache_bytes -= len(self._cache.pop(self._cache_first)) + CACHE_ENTRY_BYTES
+        self._cache_first += 1
+
+    def _drop_segments(self, count: int) -> None:
+        """Remove the `count` oldest segments, each durably before the next.
+
+        A crash must leave no gap, and a disk may reorder removals between two directory fsyncs.
+        """
+        for segment in self._segments[:count]:
+            self._files.unlink(segment.path)
+            self._files.fsync_directory(self._directory)
+            self._files.close(segment.fd)
+        del self._segments[:count]
+        gone = bisect_left(self._positions, self._segments[0].start)
+        self._first += gone
+        self._head = None
+        del self._positions[:gone], self._sizes[:gone], self._terms[:gone]
+        while self._cache and self._cache_first < self._first:
+            self._evict_first()
+
+    def _start_segment(self, base: tuple[int, int] | None = None) -> None:
+        """Go on in a new file that stands alone: term and vote, commit hint, the base if any.
+
+        The previous one must be durable. Under its name the new file is complete or absent.
+        """
+        segment = Segment(self._directory, self._next_sequence(), self._end())
+        unfinished = self._directory / "unfinished"
+        segment.fd = self._files.open_append(unfinished)
+        self._files.truncate(segment.fd, 0)  # left by a crash
+        self._segments.append(segment)
+        self._synced = 0
+        self._buffer += segment.header
+        self._put(segments.HARD_STATE, segments.hard_state_payload(self._term, self._vote))
+        self._put(segments.COMMIT_HINT, segments.commit_hint_payload(self._commit))
+        if base is not None:
+            self._forget(base[0])
+            self._append(segments.BASE, _NO_OP, *base)
+        self._write()
+        self._files.fdatasync(segment.fd)
+        self._files.rename(unfinished, segment.path)
+        self._files.fsync_directory(self._directory)
+        self._synced = segment.end
+
+    # Reading
+
+    def _slice(self, start: int, stop: int, step: int) -> list[Entry]:
+        assert step == 1, f"step {step}"
+        entries: list[Entry] = []
+        size_bytes = 0
+        for at in range(start, min(stop, start + SLICE_ENTRIES_MAX)):
+            size_bytes += self._sizes[at]
+            if size_bytes > SLICE_BYTES_MAX and len(entries) >= SLICE_ENTRIES_MIN:
+                break
+            entries.append(self._entry(at))
+        return entries
+
+    def _entry(self, at: int) -> Entry:
+        idx = self._first + at
+        command = self._cache.get(idx)
+        if command is None:
+            with self._fail_stop:
+                command = self._read(at)
+        return command, idx, self._terms[at]
+
+    def _read(self, at: int) -> bytes:
+        """Return the command at position `at` from its file, verified again."""
+        position = self._positions[at]
+        found = bisect_right(self._segments, position, key=lambda segment: segment.start)
+        segment = self._segments[found - 1]
+        offset = position - segment.start
+        size = segments.ENTRY_OVERHEAD_BYTES + self._sizes[at]
+        data = self._files.pread(segment.fd, size, offset)
+        return segment.command(data, offset, self._first + at, self._terms[at])
+
+    # Recovering
+
+    def _load(self, name: str, *, is_last: bool) -> None:
+        """Replay the segment `name` and make it the last one."""
+        segment = self._open_segment(self._directory / name)
+        if is_last:  # the others were synced before it was begun
+            self._files.fdatasync(segment.fd)  # a killed process may have left it unsynced
+            self._files.forget_cached(segment.fd)
+        data = self._files.read(segment.path)
+        for kind, offset in segment.scan(data):
+            self._replay(segment, data, kind, offset)
+        if segment.end < len(data) or not segment.records:
+            if not is_last:
+                raise CorruptJournal(segment.path, segment.end, "bad record, others follow")
+            segment.check_torn(data)
+            self._files.truncate(segment.fd, segment.end)
+            self._files.fdatasync(segment.fd)
+        self._synced = segment.end
+
+    def _open_segment(self, path: Path) -> Segment:
+        sequence, expected = int(path.stem), self._next_sequence()
+        if self._segments and sequence != expected:
+            raise CorruptJournal(path, 0, f"begins at record {sequence}, not at {expected}")
+        segment = Segment(self._directory, sequence, self._end())
+        segment.fd = self._files.open_append(path)
+        self._segments.append(segment)
+        return segment
+
+    def _replay(self, segment: Segment, data: bytes, kind: int, offset: int) -> None:
+        """Take over one record."""
+        if kind == segments.COMMIT_HINT:
+            self._commit = segments.commit_hint(data, offset)
+        elif kind == segments.HARD_STATE:
+            term, vote = segments.hard_state(data, offset)
+            if term < self._term:
+                raise CorruptJournal(segment.path, offset, f"term {term} after {self._term}")
+            self._term, self._vote = term, vote
+        else:
+            self._replay_entry(segment, data, kind, offset)
+
+    def _replay_entry(self, segment: Segment, data: bytes, kind: int, offset: int) -> None:
+        idx, term, size = segment.entry(data, offset)
+        # At or below the first: the log so far is replaced remains of a dropped segment's time.
+        if kind == segments.BASE or not self._terms or idx <= self._first:
+            self._forget(idx)
+        elif idx <= self.last_index:
+            self._truncate(idx - self._first)
+        elif idx > self.last_index + 1:
+            raise CorruptJournal(segment.path, offset, f"entry {idx} after {self.last_index}")
+        self._index(segment.start + offset, size, idx, term)
+        self._cache_first = idx + 1

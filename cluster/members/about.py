@@ -1,0 +1,110 @@
+"""What nodes tell each other beside Raft: their settings, whom they hear, what they advise.
+
+What lives here: the facts in an `About` message and their reading. What must not: what a node does
+about them, and anything that a promise rests on: a peer may say nothing, or be of another version.
+
+The facts are a JSON object. A reader skips keys that it does not know, and refuses the whole if one
+that it knows holds something else than it should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from cluster.wire.messages import (
+    ABOUT_BYTES_MAX,
+    MEMBER_COUNT_MAX,
+    NAME_BYTES_MAX,
+    About,
+    MessageError,
+)
+
+SETTINGS_MAX: Final = 256  # far above the number there are
+TEXT_CHARACTERS_MAX: Final = 1024  # a sentence or two for a log or a status
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A member's `incarnation`, and for how long the sender has not heard it."""
+
+    incarnation: str
+    silent_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one node says.
+
+    `settings`: the numbers that should be the same on all nodes, by key. `seen`: when it last heard
+    each member. `double`: what it knows of another process that claims the receiver's name.
+    `advice`: why the receiver is no member yet. "" = nothing.
+    """
+
+    settings: Mapping[str, int] = field(default_factory=dict)
+    seen: Mapping[str, Heard] = field(default_factory=dict)
+    double: str = ""
+    advice: str = ""
+
+
+def encode(facts: Facts) -> About:
+    """Return the message that says these facts."""
+    seen = {name: [each.incarnation, each.silent_ms] for name, each in facts.seen.items()}
+    document: dict[str, Any] = {"settings": dict(facts.settings), "seen": seen}
+    document["double"] = facts.double[:TEXT_CHARACTERS_MAX]
+    document["advice"] = facts.advice[:TEXT_CHARACTERS_MAX]
+    data = orjson.dumps(document)
+    assert len(data) <= ABOUT_BYTES_MAX, len(data)
+    return About(data)
+
+
+def decode(message: About) -> Facts:
+    """Return the facts of a message. Raises MessageError."""
+    try:
+        document = orjson.loads(message.facts)
+    except orjson.JSONDecodeError as error:
+        raise MessageError(f"About is not JSON: {error}") from None
+    if type(document) is not dict:
+        raise MessageError("About is no JSON object")
+    return Facts(
+        _settings(document.get("settings", {})),
+        _seen(document.get("seen", {})),
+        _text("double", document.get("double", "")),
+        _text("advice", document.get("advice", "")),
+    )
+
+
+def differences(mine: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, list[int]]:
+    """Return {key: [mine, theirs]} of the settings that both sides have and that differ."""
+    common = sorted(mine.keys() & theirs)
+    return {key: [mine[key], theirs[key]] for key in common if mine[key] != theirs[key]}
+
+
+def _settings(value: Any) -> dict[str, int]:
+    if type(value) is not dict or len(value) > SETTINGS_MAX:
+        raise MessageError("About has `settings` that are none")
+    if not all(type(each) is int for each in value.values()):
+        raise MessageError("About has a setting that is no number")
+    return value
+
+
+def _seen(value: Any) -> dict[str, Heard]:
+    if type(value) is not dict or len(value) > MEMBER_COUNT_MAX:
+        raise MessageError("About has `seen` that is none")
+    seen = {}
+    for name, each in value.items():
+        if type(each) is not list or len(each) != 2 or type(each[0]) is not str:
+            raise MessageError(f"About has seen {name!r} as {each!r}")
+        if len(each[0]) > NAME_BYTES_MAX or type(each[1]) is not int or each[1] < 0:
+            raise MessageError(f"About has seen {name!r} as {each!r}")
+        seen[name] = Heard(*each)
+    return seen
+
+
+def _text(key: str, value: Any) -> str:
+    if type(value) is not str or len(value) > TEXT_CHARACTERS_MAX:
+        raise MessageError(f"About has `{key}` that is no short text")
+    return value

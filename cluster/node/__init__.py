@@ -1,0 +1,1 @@
+"""One node: the turn without sockets, and the process around it."""

@@ -1,0 +1,112 @@
+"""What a node does for itself now and then: watch the disk's space, checkpoint, compact, shrink.
+
+What lives here: when these are due. What must not: how a checkpoint or a compaction is done.
+
+A store that was read empty gives its free pages back to the file system. Until then they count as
+room: publications go there first. They do not count for everything, as the journal and the WAL
+can't use them. What stands in the WAL alone counts against it: the next checkpoint needs as much.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from cluster.members.catchup import Worker
+from cluster.node.budget import CHORES_SHARE, Budget
+from cluster.node.replica import LogEvent, Replica
+from cluster.store import tables
+
+DISK_PERIOD_S: Final = 0.25  # at full speed a node writes some tens of MB in this time
+CHECKPOINT_PERIOD_S: Final = 2.0
+WAL_BYTES_DUE: Final = tables.WAL_BYTES_KEPT  # above it reads of the store slow down
+DISK_SHARE_MIN: Final = 0.5  # of the least room: so much of it has to be the file system's own
+SURPLUS_PERIOD_S: Final = 2.0  # pages that were free for so long are not about to be used
+SPARE_BYTES: Final = 4 * 1024 * 1024  # of free pages that stay: a steady load goes round in them
+_PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
+
+
+class Upkeep:
+    """The periodic work of one node. Call `tick` at the end of every turn."""
+
+    def __init__(
+        self, replica: Replica, worker: Worker, disk_free_min_bytes: int, log: LogEvent
+    ) -> None:
+        self._replica, self._worker, self._log = replica, worker, log
+        self._disk_free_min_bytes = disk_free_min_bytes
+        self._next_disk_s = self._next_checkpoint_s = self._next_surplus_s = 0.0
+        self._checkpointing = False
+        self._free_bytes = 0  # of the store's pages, when they were counted last
+        self._shrink_to_bytes: int | None = None  # free pages are given back down to this
+        heartbeat_s = replica.settings.timing.heartbeat_s
+        self._chores = Budget(replica.clock, CHORES_SHARE * heartbeat_s)
+
+    def tick(self, now: float) -> None:
+        """Do what is due at `now` (monotonic seconds)."""
+        if now >= self._next_disk_s:
+            self._next_disk_s = now + DISK_PERIOD_S
+            self._watch_disk()
+        if now >= self._next_checkpoint_s and not self._checkpointing:
+            self._next_checkpoint_s = now + CHECKPOINT_PERIOD_S
+            self._checkpoint_if_due()
+        if self._replica.raft is not None:
+            self._shrink(now)
+
+    def _watch_disk(self) -> None:
+        replica, min_bytes = self._replica, self._disk_free_min_bytes
+        free_bytes = replica.settings.files.free_bytes(replica.settings.data_dir)
+        store_bytes = 0 if replica.raft is None else replica.store.room_bytes()
+        low = free_bytes + store_bytes < min_bytes or free_bytes < min_bytes * DISK_SHARE_MIN
+        if low != replica.disk_low:
+            replica.disk_low = low
+            self._log(
+                "disk",
+                level="warning" if low else "info",
+                low=low,
+                free_bytes=free_bytes,
+                store_bytes=store_bytes,
+                min_bytes=min_bytes,
+            )
+
+    def _shrink(self, now: float) -> None:
+        """Give back, step by step, the store's pages that were free all through a period."""
+        store = self._replica.store
+        if now >= self._next_surplus_s:
+            self._next_surplus_s = now + SURPLUS_PERIOD_S
+            before_bytes, self._free_bytes = self._free_bytes, store.free_bytes()
+            surplus_bytes = min(before_bytes, self._free_bytes) - SPARE_BYTES
+            if surplus_bytes > 0:
+                self._shrink_to_bytes = self._free_bytes - surplus_bytes
+        if self._shrink_to_bytes is not None:
+            self._chores.begin()
+            if not store.give_back(self._shrink_to_bytes, self._chores.spent):
+                self._shrink_to_bytes = None
+            store.commit()
+
+    def _checkpoint_if_due(self) -> None:
+        replica = self._replica
+        if replica.raft is None:
+            return
+        settings = replica.settings
+        kept = settings.keep_bytes + settings.segment_bytes
+        wal = tables.side_file(settings.database, "-wal")
+        wal_bytes = wal.stat().st_size if wal.exists() else 0
+        long = settings.database.stat().st_size > replica.store.size_bytes()  # it has shrunk
+        if replica.journal.size_bytes > kept or wal_bytes > WAL_BYTES_DUE or long:
+            self._checkpointing = True
+            path = settings.database
+            self._worker.submit(lambda: tables.checkpoint(path), self._checkpointed, self._failed)
+
+    def _checkpointed(self, durable_index: int) -> None:
+        self._checkpointing = False
+        dropped = self._replica.journal.compact(durable_index)
+        if dropped:
+            self._log("compacted", durable_index=durable_index, segments=dropped)
+
+    def _failed(self, error: Exception) -> None:
+        # After a failed fsync a second one may succeed with the pages gone, and the journal would
+        # be dropped on its word. Only want of a lock, of room or of descriptors passes.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _PASSING:
+            raise error
+        self._checkpointing = False
+        self._log("checkpoint_failed", reason=str(error))

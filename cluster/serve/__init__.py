@@ -1,0 +1,1 @@
+"""What clients meet: their port, their requests, the broker's answers."""

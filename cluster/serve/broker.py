@@ -1,0 +1,609 @@
+"""The leader's core without I/O: requests become operations or reads, outcomes become replies.
+
+What lives here: who waits for which entry, barrier or publication, and the admission limits. What
+must not: sockets, clocks (time comes in as `now_ms`), Raft (replica.py submits and applies), and
+the meaning of operations (store.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cluster.store import commands
+from cluster.store.commands import Advance, Operation, Put, Raise, Register, Subscribe, Unsubscribe
+from cluster.store.store import Delivery, Done, Outcome, Refused, Store
+from cluster.wire.levels import LEVEL_FIRST
+from flotilla_client.protocol import (
+    ACK,
+    GET,
+    NAK,
+    PUT,
+    REQUEST_ID,
+    SUB,
+    TOPICS,
+    TOPICS_COUNT_MAX,
+    UNSUB,
+    UPGRADE,
+    ProtocolError,
+    Request,
+    is_pattern,
+    nak_body,
+    no_pattern,
+)
+
+Route = bytes | tuple[str, int]  # a client's connection, or (relaying node, relay id)
+RETRY_AFTER_MS: Final = 50  # what an overloaded node asks for: a few turns
+# Publications that wait for a majority, of all topics: the leader's memory, and by how much its
+# followers' backlogs can get over their limit.
+PUT_BYTES_MAX: Final = 64 * 1024 * 1024
+# Publications that one turn reads for clients: bounds the turn and what waits to be sent behind it.
+READ_BYTES_PER_TURN_MAX: Final = 64 * 1024 * 1024
+STALE_DEADLINES_MIN: Final = 1_000  # of GETs that were woken: fewer are not worth sweeping
+COUNTERS_PER_STEP: Final = 1_000  # of a client's 10,000, looked up on disk: about 2 ms
+ANSWERED_LATER: Final = frozenset({GET, REQUEST_ID})  # it takes longer than to say that it is done
+CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB})  # what a parked GET may be waiting for
+
+
+@dataclass(frozen=True)
+class BrokerLimits:
+    """How much one leader holds at once; over a limit a request gets a typed NAK."""
+
+    in_flight_max: int = 4096
+    parked_gets_max: int = 10_000
+    backlog_bytes_max: int = 8 * 1024**3
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request that was not answered yet.
+
+    `deadline_ms`: until when a GET may park. `put_bytes`: what a PUT adds to its topic.
+    `carried_out`: the change that it asked for stands (of a GET: the acknowledgment it carried).
+    `body`: an answer that is made step by step, as far as it has come.
+    """
+
+    route: Route
+    request: Request
+    deadline_ms: float = 0.0
+    put_bytes: int = 0
+    carried_out: bool = False
+    body: dict[str, Any] = field(default_factory=dict)
+    answered: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """A reply without its sender's name and term, which the node adds."""
+
+    route: Route
+    request_id: str
+    type: str
+    body: dict[str, Any]
+    lengths: bytes = b""
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class _Read:
+    barrier: int
+    index: int
+    waiting: Waiting
+
+
+def _first_level(asked: int | None) -> int:
+    return LEVEL_FIRST
+
+
+@dataclass
+class Broker:
+    """The requests under way on one node.
+
+    `store` is read, never changed. `new_client_id()` makes an unguessable id. `room_bytes(route)`:
+    how much of publications may still wait on the way to a client. `disk_low` is set by the node:
+    PUT is refused while it or a majority is short of space. So is `level_for(asked)`: the level
+    that the cluster may be raised to; it raises ProtocolError. Answers collect until
+    `take_answers`.
+    """
+
+    store: Store
+    limits: BrokerLimits
+    new_client_id: Callable[[], str]
+    room_bytes: Callable[[Route], int]
+    disk_low: bool = False
+    level_for: Callable[[int | None], int] = _first_level
+    _answers: list[Answer] = field(default_factory=list)
+    _read_bytes: Counter[bytes | str] = field(default_factory=Counter)  # in `_answers`, by its way
+    _read_bytes_in_all: int = 0
+    _operations: list[Operation] = field(default_factory=list)
+    _authors: list[Waiting] = field(default_factory=list)
+    _entries: dict[int, tuple[int, list[Waiting]]] = field(default_factory=dict)
+    _entries_waiting: int = 0
+    _put_bytes: int = 0
+    _reads: deque[_Read] = field(default_factory=deque)
+    _due: deque[Waiting] = field(default_factory=deque)  # carried out, to be answered
+    _woken: deque[Waiting] = field(default_factory=deque)  # parked until there was news
+    _first_source: int = 0
+    _parked: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by topic
+    _parked_any: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by client
+    _parked_by_deadline: list[tuple[float, int, Waiting]] = field(default_factory=list)
+    _parked_count: int = 0
+    _parked_number: int = 0
+
+    # --- requests in --------------------------------------------------------------------------
+
+    def request(self, route: Route, request: Request, now_ms: float) -> Waiting | None:
+        """Take a request as the leader. Returns it if it has to wait for a read barrier."""
+        waiting = Waiting(route, request, now_ms + request.body.get("wait_ms", 0))
+        try:
+            self._admit(request)
+            operation = _OPERATIONS[request.type](self, request)
+        except ProtocolError as error:
+            self.refuse(waiting, error.code, error.message, **error.details)
+            return None
+        if operation is None:
+            return waiting
+        if isinstance(operation, Put):
+            waiting.put_bytes = len(operation.data)
+            self._put_bytes += waiting.put_bytes
+        self._operations.append(operation)
+        self._authors.append(waiting)
+        return None
+
+    def _admit(self, request: Request) -> None:
+        under_way = self._entries_waiting + len(self._operations)
+        under_way += len(self._reads) + len(self._due)
+        if under_way >= self.limits.in_flight_max:
+            raise ProtocolError(
+                "overloaded",
+                f"{under_way} requests are under way",
+                limit=self.limits.in_flight_max,
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+
+    def _register(self, request: Request) -> Operation:
+        fresh = not request.client_id
+        client_id = self.new_client_id() if fresh else request.client_id
+        return Register(client_id, fresh, request.body["sequence"], request.body["nonce"])
+
+    def _subscribe(self, request: Request) -> Operation:
+        # What was subscribed to before this was refused goes on.
+        topic = request.topic
+        if is_pattern(topic) and self.store.cursor(request.client_id, topic) is None:
+            raise ProtocolError("bad_request", no_pattern(topic))
+        sequence = request.body["sequence"]
+        return Subscribe(request.client_id, request.epoch, request.topic, sequence)
+
+    def _unsubscribe(self, request: Request) -> Operation:
+        sequence = request.body["sequence"]
+        return Unsubscribe(request.client_id, request.epoch, request.topic, sequence)
+
+    def _put(self, request: Request) -> Operation:
+        lengths, data = request.lengths, request.data
+        refusal = self._no_room(request)
+        if refusal is not None:
+            # A refusal of what is stored would say that it is not. Its answer takes no room.
+            if not self._is_stored(request):
+                raise refusal
+            lengths, data = bytes(len(lengths)), b""
+        request.lengths = request.data = b""  # who waits for the entry must not keep its bytes
+        counter = request.body["counter"]
+        return Put(request.client_id, request.epoch, request.topic, counter, lengths, data)
+
+    def _no_room(self, request: Request) -> ProtocolError | None:
+        if self.disk_low:
+            return ProtocolError(
+                "disk_full", "the leader or a majority of the nodes is short of disk space"
+            )
+        if self._put_bytes + len(request.data) > PUT_BYTES_MAX:
+            return ProtocolError(
+                "overloaded",
+                f"{self._put_bytes} bytes of publications wait for a majority",
+                limit=PUT_BYTES_MAX,
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + len(request.data)
+        if backlog > self.limits.backlog_bytes_max:
+            return ProtocolError(
+                "backlog_full",
+                f"`{request.topic}` would hold {backlog} unread bytes",
+                limit=self.limits.backlog_bytes_max,
+            )
+        return None
+
+    def _is_stored(self, request: Request) -> bool:
+        counter = request.body["counter"]
+        return self.store.has_taken(request.client_id, request.topic, counter)
+
+    def _get(self, request: Request) -> Operation | None:
+        """Return the acknowledgment that the GET carries, None if it moves no cursor."""
+        body, client_id = request.body, request.client_id
+        if request.topic:
+            last_id = body["last_id"]
+            claims = {} if last_id is None else {request.topic: last_id}
+        else:
+            claims = body["last_ids"]
+        ahead = {}
+        for topic, last_id in claims.items():
+            cursor = self.store.cursor(client_id, topic)
+            if cursor is not None and last_id > cursor:
+                ahead[topic] = last_id
+        return Advance(client_id, request.epoch, ahead) if ahead else None
+
+    def _topics(self, request: Request) -> Operation | None:
+        return None
+
+    def _upgrade(self, request: Request) -> Operation | None:
+        """Return what raises the level, None if that is where it is: a read that says so."""
+        level = self.level_for(request.body["level"])
+        return Raise(level) if level > self.store.level else None
+
+    # --- entries out, outcomes in -------------------------------------------------------------
+
+    def take_entries(self, stamp_ms: int) -> Iterator[tuple[bytes, list[Waiting]]]:
+        """Yield the turn's operations as entries, each with those who wait for it, in order."""
+        operations, authors = self._operations, self._authors
+        self._operations, self._authors = [], []
+        start = 0
+        for end in _cuts(operations):
+            yield commands.encode(stamp_ms, operations[start:end]), authors[start:end]
+            start = end
+
+    def submitted(self, index: int, term: int, authors: list[Waiting]) -> None:
+        """Note who waits for the entry at `index`."""
+        assert index not in self._entries, index
+        self._entries[index] = (term, authors)
+        self._entries_waiting += len(authors)
+
+    def applied(self, index: int, term: int, outcomes: list[Outcome]) -> None:
+        """Answer those who waited for the entry that was applied at `index`, or have `serve` do it.
+
+        What is left to `serve` is what takes longer than to say that it is done.
+        """
+        own_term, authors = self._entries.pop(index, (term, []))
+        # A leader that was deposed has abdicated before it applies another one's entries.
+        assert own_term == term, f"entry {index} of term {own_term} was replaced by term {term}"
+        self._entries_waiting -= len(authors)
+        self._put_bytes -= sum(waiting.put_bytes for waiting in authors)
+        if not authors:
+            return
+        assert len(outcomes) == len(authors), (index, len(outcomes), len(authors))
+        for waiting, outcome in zip(authors, outcomes, strict=True):
+            self._conclude(waiting, outcome)
+        done = zip(authors, outcomes, strict=True)
+        news = {w.request.topic for w, outcome in done if _changed_its_topic(w, outcome)}
+        for topic in sorted(news):  # a set's order is another one in every process
+            self._wake(topic)
+
+    def _conclude(self, waiting: Waiting, outcome: Outcome) -> None:
+        if isinstance(outcome, Refused):
+            self.refuse(waiting, outcome.code, outcome.message, **outcome.details)
+            return
+        assert isinstance(outcome, Done)
+        if waiting.request.type in ANSWERED_LATER:
+            waiting.carried_out, waiting.body = True, outcome.body
+            self._due.append(waiting)
+        else:
+            self._acknowledge(waiting, outcome.body)
+
+    # --- reads --------------------------------------------------------------------------------
+
+    def await_barrier(self, waiting: Waiting, barrier: int, index: int) -> None:
+        """Serve the read once `barrier` has passed and `index` is applied."""
+        self._reads.append(_Read(barrier, index, waiting))
+
+    def reads_wait(self) -> bool:
+        """True while a read waits for its barrier."""
+        return bool(self._reads)
+
+    def may_serve(self, now_ms: float) -> bool:
+        """Return whether there is anything that `serve` might answer."""
+        deadlines = self._parked_by_deadline
+        is_over = bool(deadlines) and deadlines[0][0] <= now_ms
+        return is_over or bool(self._reads or self._due or self._woken)
+
+    def serve(
+        self, barrier_passed: int, applied_index: int, now_ms: float, enough: Callable[[], bool]
+    ) -> bool:
+        """Answer what can be answered, step by step until `enough()`; return if there is more.
+
+        That is: reads whose barrier has passed, GETs that were woken or whose wait is over, and
+        what was carried out and takes long to answer. The kinds take turns.
+        """
+
+        def read() -> Waiting | None:
+            reads = self._reads
+            if reads and reads[0].barrier <= barrier_passed and reads[0].index <= applied_index:
+                return reads.popleft().waiting
+            return None
+
+        sources = (
+            read,
+            lambda: self._due.popleft() if self._due else None,
+            lambda: self._woken.popleft() if self._woken else None,
+            lambda: self._expired(now_ms),
+        )
+        empty = 0
+        while empty < len(sources):
+            waiting = sources[self._first_source]()
+            self._first_source = (self._first_source + 1) % len(sources)
+            if waiting is None:
+                empty += 1
+                continue
+            empty = 0
+            self._serve(waiting, now_ms)
+            if enough() or self._read_bytes_in_all >= READ_BYTES_PER_TURN_MAX:
+                return True
+        return False
+
+    def _serve(self, waiting: Waiting, now_ms: float) -> None:
+        request = waiting.request
+        if request.type == REQUEST_ID:
+            self._serve_registration(waiting)
+            return
+        refused = None
+        if request.client_id:
+            refused = self.store.check_client(request.client_id, request.epoch)
+        if refused is not None:
+            self.refuse(waiting, refused.code, refused.message, **refused.details)
+        elif request.type == TOPICS:
+            self._serve_topics(waiting)
+        elif request.type == UPGRADE:
+            self._acknowledge(waiting, {"level": self.store.level, "before": self.store.level})
+        else:
+            self._serve_get(waiting, now_ms)
+
+    def _serve_registration(self, waiting: Waiting) -> None:
+        """Add COUNTERS_PER_STEP of the client's counters; answer once they are all there."""
+        client_id: str = waiting.body["client_id"]
+        counters: dict[str, int] = waiting.body.setdefault("counters", {})
+        after = next(reversed(counters), "")
+        more = self.store.counters(client_id, after, COUNTERS_PER_STEP)
+        counters.update(more)
+        if len(more) == COUNTERS_PER_STEP:
+            self._due.append(waiting)
+        else:
+            known = waiting.request.body.get("recovery")
+            waiting.body["subscriptions"] = self.store.subscriptions(client_id)
+            waiting.body |= self.store.since_recovery(client_id, known)
+            self._acknowledge(waiting, waiting.body)
+
+    def _serve_topics(self, waiting: Waiting) -> None:
+        request = waiting.request
+        if "subscribers" in request.body:
+            found = self.store.subscribers_of(
+                request.topic, request.body["after"], TOPICS_COUNT_MAX + 1
+            )
+            subscribers = found[:TOPICS_COUNT_MAX]
+            more = len(found) > len(subscribers)
+            self._acknowledge(waiting, {"subscribers": subscribers, "more": more})
+            return
+        page = request.body["after"], TOPICS_COUNT_MAX + 1
+        if request.body["all"]:
+            rows = self.store.all_topics(*page)
+        else:
+            rows = self.store.topics_of(request.client_id, *page)
+        more = len(rows) > TOPICS_COUNT_MAX
+        self._acknowledge(waiting, {"topics": rows[:TOPICS_COUNT_MAX], "more": more})
+
+    def _serve_get(self, waiting: Waiting, now_ms: float) -> None:
+        if not self._has_room(waiting.route):
+            # That nothing is there would not be true before it was looked.
+            message = "publications wait on the way to this client"
+            self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
+            return
+        result = self._read(waiting.request)
+        if isinstance(result, Refused):
+            self.refuse(waiting, result.code, result.message, **result.details)
+        elif result.count == 0 and now_ms < waiting.deadline_ms:
+            self._park(waiting)
+        else:
+            self._deliver(waiting, result)
+
+    def _read(self, request: Request) -> Delivery | Refused:
+        body, client_id = request.body, request.client_id
+        bounds = body["max_count"], body["max_bytes"]
+        if request.topic:
+            return self.store.read(client_id, request.topic, body["last_id"], *bounds)
+        return self.store.read_any(client_id, body["last_ids"], *bounds)
+
+    def _deliver(self, waiting: Waiting, delivery: Delivery) -> None:
+        body: dict[str, Any] = {
+            "topic": delivery.topic,
+            "id": delivery.first_id,
+            "count": delivery.count,
+        }
+        self._read_bytes[_way(waiting.route)] += len(delivery.data)
+        self._read_bytes_in_all += len(delivery.data)
+        if not (waiting.request.body["text"] and delivery.count):
+            self._acknowledge(waiting, body, delivery.lengths, delivery.data)
+            return
+        try:
+            body["publication"] = delivery.data.decode()
+        except UnicodeDecodeError:
+            self.refuse(waiting, "bad_request", "the publication is not text: ask without `text`")
+            return
+        self._acknowledge(waiting, body)
+
+    # --- parked GETs --------------------------------------------------------------------------
+
+    def _has_room(self, route: Route) -> bool:
+        """Return whether publications may be read for a client: what it is sent has left by now."""
+        read_bytes = self._read_bytes[_way(route)]
+        in_all = self._read_bytes_in_all < READ_BYTES_PER_TURN_MAX
+        return in_all and self.room_bytes(route) > read_bytes
+
+    def _park(self, waiting: Waiting) -> None:
+        limit = self.limits.parked_gets_max
+        # The woken ones keep their places: what they waited for may be gone again.
+        if self._parked_count + len(self._woken) >= limit:
+            if waiting.carried_out:  # it was carried out in part: no NAK would be true of it
+                self._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
+                return
+            self.refuse(
+                waiting,
+                "overloaded",
+                "too many GETs wait for publications",
+                limit=limit,
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+            return
+        if not waiting.request.topic:
+            # There is nothing behind them, so they are where the subscriptions stand, and that is
+            # what counts for topics left out: 10,000 GETs must not hold a thousand names each.
+            waiting.request.body["last_ids"] = {}
+        self._parked_number += 1
+        self._parked_count += 1
+        table, key = self._place(waiting)
+        table.setdefault(key, {})[self._parked_number] = waiting
+        heapq.heappush(
+            self._parked_by_deadline, (waiting.deadline_ms, self._parked_number, waiting)
+        )
+
+    def _unpark(self, number: int, waiting: Waiting) -> None:
+        table, key = self._place(waiting)
+        del table[key][number]
+        if not table[key]:
+            del table[key]
+        self._parked_count -= 1
+
+    def _sweep_deadlines(self) -> None:
+        """Drop the deadlines of woken GETs once they are most: a busy topic parks one a PUT."""
+        heap = self._parked_by_deadline
+        if len(heap) <= 2 * self._parked_count + STALE_DEADLINES_MIN:
+            return
+        heap[:] = [entry for entry in heap if self._is_parked(entry[1], entry[2])]
+        heapq.heapify(heap)
+
+    def _is_parked(self, number: int, waiting: Waiting) -> bool:
+        table, key = self._place(waiting)
+        return number in table.get(key, {})
+
+    def _place(self, waiting: Waiting) -> tuple[dict[str, dict[int, Waiting]], str]:
+        request = waiting.request
+        if request.topic:
+            return self._parked, request.topic
+        return self._parked_any, request.client_id
+
+    def _wake(self, topic: str) -> None:
+        """Have whoever waits for `topic` served, or for any topic and subscribes to this one.
+
+        Ten thousand may wait for one topic: here they only change the queue.
+        """
+        woken = [self._parked.pop(topic, {})]
+        clients = sorted(self._parked_any.keys() & self.store.subscribers(topic))
+        woken += [self._parked_any.pop(client_id) for client_id in clients]
+        for parked in woken:
+            self._parked_count -= len(parked)
+            self._woken.extend(parked.values())
+        self._sweep_deadlines()
+
+    def _expired(self, now_ms: float) -> Waiting | None:
+        """Take out a parked GET whose wait is over: it is answered that there is nothing yet."""
+        heap = self._parked_by_deadline
+        while heap and heap[0][0] <= now_ms:
+            _, number, waiting = heapq.heappop(heap)
+            if self._is_parked(number, waiting):
+                self._unpark(number, waiting)
+                return waiting
+        return None
+
+    # --- the end of a leadership --------------------------------------------------------------
+
+    def abdicate(self, leader: str) -> None:
+        """Answer everybody who waits: this node does not lead any more."""
+        for authors in [authors for _, authors in self._entries.values()]:
+            for waiting in authors:
+                message = "leadership changed while this was being replicated"
+                self.refuse(waiting, "uncertain", message)
+        self._entries.clear()
+        self._entries_waiting = self._put_bytes = 0
+        rest = [read.waiting for read in self._reads] + self._authors
+        rest += [*self._due, *self._woken]
+        for table in (self._parked, self._parked_any):
+            rest += [waiting for parked in table.values() for waiting in parked.values()]
+        for waiting in rest:
+            self.refuse(waiting, "not_leader", "leadership changed", leader=leader)
+        for queue in (self._reads, self._due, self._woken):
+            queue.clear()
+        self._operations, self._authors = [], []
+        self._parked.clear()
+        self._parked_any.clear()
+        self._parked_by_deadline.clear()
+        self._parked_count = 0
+
+    def is_idle(self) -> bool:
+        """True when nobody waits for an entry or a read (parked GETs don't count)."""
+        waiting = self._entries, self._reads, self._operations, self._due, self._woken
+        return not any(waiting)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def refuse(self, waiting: Waiting, code: str, message: str, **details: Any) -> None:
+        """Answer with a NAK; of what is carried out in part none that is definite would be true."""
+        if waiting.carried_out:
+            code, message = "uncertain", f"the acknowledgment is carried out, and {message}"
+        body = nak_body(code, message, **details)
+        self._answer(waiting, NAK, body)
+
+    def _acknowledge(
+        self, waiting: Waiting, body: dict[str, Any], lengths: bytes = b"", data: bytes = b""
+    ) -> None:
+        self._answer(waiting, ACK, body, lengths, data)
+
+    def _answer(
+        self,
+        waiting: Waiting,
+        kind: str,
+        body: dict[str, Any],
+        lengths: bytes = b"",
+        data: bytes = b"",
+    ) -> None:
+        assert not waiting.answered, waiting
+        waiting.answered = True
+        request_id = waiting.request.request_id
+        self._answers.append(Answer(waiting.route, request_id, kind, body, lengths, data))
+
+    def take_answers(self) -> list[Answer]:
+        """Return the answers since the last call, for sending."""
+        answers, self._answers = self._answers, []
+        self._read_bytes.clear()
+        self._read_bytes_in_all = 0
+        return answers
+
+
+def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:
+    """Return whether parked GETs may have news: a duplicate must not cost a look at each."""
+    changed = isinstance(outcome, Done) and not outcome.body.get("duplicate")
+    return changed and waiting.request.type in CHANGES_A_TOPIC
+
+
+def _way(route: Route) -> bytes | str:
+    """Return what a reply leaves by: a client's connection, or that to the node that relays."""
+    return route if isinstance(route, bytes) else route[0]
+
+
+def _cuts(operations: list[Operation]) -> Iterable[int]:
+    """Return where to cut, so that no entry is over its limit."""
+    size = 0
+    for position, operation in enumerate(operations):
+        if position and not commands.fits(size, operation):
+            yield position
+            size = 0
+        size += commands.size_bytes(operation)
+    if operations:
+        yield len(operations)
+
+
+_OPERATIONS: Final[dict[str, Callable[[Broker, Request], Operation | None]]] = {
+    REQUEST_ID: Broker._register,
+    SUB: Broker._subscribe,
+    UNSUB: Broker._unsubscribe,
+    PUT: Broker._put,
+    GET: Broker._get,
+    TOPICS: Broker._topics,
+    UPGRADE: Broker._upgrade,
+}

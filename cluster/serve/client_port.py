@@ -1,0 +1,577 @@
+"""The port that clients talk to: their TCP connections, driven by the node's poll loop.
+
+What lives here: accepting, reading and writing, and the bounds of everything that clients can make
+this node hold: connections, unfinished messages, requests without a reply, replies that nobody
+takes. What must not: bytes of ZMTP (zmtp.py), what a request means (frontend.py).
+Decisions: docs/decisions/0008-client-port.md.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
+from typing import Any, Final
+
+from cluster.members.peers import Watch
+from cluster.serve.zmtp import Ping, Ready, Receiver, ZmtpError, encode, greeting
+from cluster.serve.zmtp import ping as encode_ping
+from cluster.serve.zmtp import pong as encode_pong
+from cluster.wire.links import Address
+from flotilla_client.protocol import MESSAGE_BYTES_MAX
+
+READ_BYTES: Final = 32 * 1024  # a read, and what every connection may hold of a message
+LARGE_READ_BYTES_MAX: Final = 256 * 1024  # a read in the middle of a large message
+READS_PER_TURN_MAX: Final = 2  # of a connection: who sends much must not keep the others waiting
+READ_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024  # of all connections: some ms of copying
+ACCEPTS_PER_EVENT_MAX: Final = 32  # bounds a turn under a flood of connections
+ACCEPT_PAUSE_S: Final = 0.1  # out of descriptors: look again later instead of spinning
+BACKLOG: Final = 1024  # connections that the system keeps for us between two turns
+GATHER_REPLIES_MAX: Final = 64  # buffers in one sendmsg; far below IOV_MAX (1024)
+# Replies that one connection doesn't take: no more of its requests are read, then no more of its
+# GETs are served (`room_bytes`), then it is closed.
+UNREAD_BYTES_PAUSE: Final = 256 * 1024
+UNREAD_BYTES_SERVED: Final = 8 * 1024 * 1024
+UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
+
+CHECK_PERIOD_S: Final = 0.25  # how late a deadline may be noticed
+HANDSHAKE_S_MAX: Final = 5.0  # from accepted to READY: some round trips and a busy client
+PING_AFTER_S: Final = 10.0  # of silence; a living ZMTP 3.1 client answers
+SILENCE_S_MAX: Final = 30.0  # then the client has vanished, however it did
+CLAIM_S: Final = 2.0  # a connection whose identity comes again has this long to answer a PING
+MESSAGE_SILENCE_S_MAX: Final = 10.0  # in the middle of a message
+MESSAGE_S_MAX: Final = 120.0  # for a whole one: 4 MiB at 35 KB/s
+# While others wait to send a large message, who sends one must not stop, and be this fast.
+HURRY_SILENCE_S_MAX: Final = 0.5
+HURRY_AFTER_S: Final = 2.0
+HURRY_BYTES_PER_S_MIN: Final = 1024 * 1024
+# In line to send a large message: at that pace hundreds have had their turn by then. Who waits is
+# not read, so that nothing else would tell that it has vanished.
+SHARE_S_MAX: Final = 30.0
+KEEPALIVE_PROBES: Final = 3  # lost ones end a connection that is silent; for clients of ZMTP 3.0
+REPORT_S: Final = 10.0  # one line about connections that we closed in this time
+REASONS_MAX: Final = 16  # in such a line; a stranger chooses some of their words
+
+Report = Callable[..., None]
+Replies = Sequence[tuple[bytes, list[bytes]]]
+
+
+@dataclass(frozen=True)
+class PortLimits:
+    """What all clients together may hold. `requests_max`: of one connection, without a reply."""
+
+    connections_max: int
+    requests_max: int
+    unfinished_bytes_max: int
+    unread_bytes_max: int
+
+
+class State(Enum):
+    """What a connection is at."""
+
+    GREETING = 1  # has not said READY
+    CLAIMING = 2  # said READY with an identity that another one has, which is asked if it lives
+    READY = 3
+    CLOSED = 4
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A connection. `route` names it for the frontend; it is never used again."""
+
+    socket: socket.socket
+    fd: int
+    address: str
+    route: bytes
+    state: State
+    deadline_at: float  # of the handshake, then of the claim
+    heard_at: float
+    receiver: Receiver = field(default_factory=Receiver)
+    outbox: deque[bytes | memoryview] = field(default_factory=deque)
+    outbox_bytes: int = 0
+    took_at: float = 0.0  # when it last took something of the outbox, or the outbox was empty
+    requests: int = 0  # without a reply
+    began_at: float = 0.0  # when the unfinished message began, 0: there is none
+    has_share: bool = False  # of unfinished_bytes_max
+    wanted_at: float = 0.0  # since when it has waited for one
+    identity: bytes = b""
+    pings: bool = False
+    pinged_at: float = 0.0
+    claimant: Client | None = None  # another connection that came with this one's identity
+    watched: tuple[bool, bool] = (False, False)
+
+
+class ClientPort:
+    """A node's connections to clients.
+
+    `watch(fd, read, write)` is called whenever the wish for a descriptor changes, (False, False) =
+    forget it. `clock` is monotonic seconds. `report(event, **fields)` tells the operator.
+    Each turn: `on_ready` for ready descriptors, `tick`, `receive`, `send`. The constructor raises
+    OSError if it can't listen.
+    """
+
+    def __init__(
+        self,
+        listen: Address,
+        limits: PortLimits,
+        clock: Callable[[], float],
+        *,
+        watch: Watch,
+        report: Report,
+    ) -> None:
+        self._limits, self._clock, self._watch, self._report = limits, clock, watch, report
+        self._clients: dict[int, Client] = {}  # by descriptor
+        self._routes: dict[bytes, Client] = {}
+        self._identities: dict[bytes, Client] = {}
+        self._strangers: dict[Client, None] = {}  # not READY yet, the oldest first
+        self._readable: dict[Client, None] = {}
+        self._shares = max(1, limits.unfinished_bytes_max // MESSAGE_BYTES_MAX)
+        self._wanting: dict[Client, None] = {}  # a share, in order
+        self._number = 0
+        self.unread_bytes = 0
+        self._closed: Counter[str] = Counter()
+        self._reported_at = self._checked_at = clock() - REPORT_S
+        self._accept_at = float("inf")
+        ipv6 = ":" in listen[0]
+        family = socket.AF_INET6 if ipv6 else socket.AF_INET
+        self._listener = socket.create_server(
+            listen, family=family, backlog=BACKLOG, dualstack_ipv6=ipv6
+        )
+        self._listener.setblocking(False)
+        watch(self._listener.fileno(), True, False)
+
+    @property
+    def address(self) -> Address:
+        """Return (host, port) where this side listens."""
+        host, port, *_ = self._listener.getsockname()
+        return host, port
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __contains__(self, fd: int) -> bool:
+        """True for a descriptor whose readiness `on_ready` wants to hear of."""
+        return fd in self._clients or fd == self._listener.fileno()
+
+    # --- the poll loop's side -----------------------------------------------------------------
+
+    def on_ready(self, fd: int, readable: bool, writable: bool) -> None:
+        """Note what a descriptor is ready for; both True on an error condition."""
+        if fd == self._listener.fileno():
+            self._accept()
+            return
+        client = self._clients.get(fd)
+        if client is None:  # closed earlier in this turn
+            return
+        if readable and writable and not any(client.watched):
+            self._close(client, "")  # an error on a connection that waits for something else
+            return
+        if writable:
+            self._write(client)
+        if readable and client.state is not State.CLOSED:
+            self._readable[client] = None
+
+    def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
+        """Return up to `limit` requests as (route, frames behind the delimiter), in turns.
+
+        Reads about `READ_BYTES_PER_TURN_MAX` at most.
+        """
+        taken: list[tuple[bytes, list[bytes]]] = []
+        left = [limit, READ_BYTES_PER_TURN_MAX]  # events, bytes
+        for client in list(self._readable):
+            if left[0] <= 0 or left[1] <= 0:
+                break
+            if client.state is State.CLOSED:  # since: the one before it came with its identity
+                continue
+            del self._readable[client]
+            self._receive_from(client, taken, left)
+        return taken
+
+    @property
+    def has_more(self) -> bool:
+        """True when `receive` has something to return at once."""
+        return bool(self._readable)
+
+    def send(self, replies: Replies) -> None:
+        """Send replies; one to a client that is gone is dropped."""
+        touched: dict[Client, None] = {}
+        for route, frames in replies:
+            client = self._routes.get(route)
+            if client is None:
+                continue
+            assert client.requests > 0, route
+            client.requests -= 1
+            self._queue(client, encode([b"", *frames]))
+            touched[client] = None
+        for client in touched:
+            if client.state is State.READY:
+                self._write(client)
+        self._bound_unread()
+
+    def room_bytes(self, route: bytes) -> int:
+        """Return how many bytes of replies may still be made for a client; below 1: none.
+
+        While all together have many unread, few are made for who has some, as ever for the others.
+        """
+        client = self._routes.get(route)
+        is_calm = self.unread_bytes < self._limits.unread_bytes_max // 2
+        served_bytes = UNREAD_BYTES_SERVED if is_calm else UNREAD_BYTES_PAUSE
+        return served_bytes - (client.outbox_bytes if client else 0)
+
+    def tick(self, now: float) -> None:
+        """Do what is due: deadlines, heartbeats, reports. Cheap while nothing is."""
+        if now < self._checked_at + CHECK_PERIOD_S:
+            return
+        self._checked_at = now
+        if now >= self._accept_at:
+            self._accept_at = float("inf")
+            self._watch(self._listener.fileno(), True, False)
+        for client in list(self._clients.values()):
+            if client in self._readable:
+                continue  # this node may be the one who was paused: first hear what was said
+            if client.state in (State.GREETING, State.CLAIMING):
+                self._check_opening(client, now)
+            elif client.state is State.READY:
+                self._check(client, now)
+        if self._closed and now >= self._reported_at + REPORT_S:
+            self._reported_at = now
+            self._report("clients_closed", reasons=dict(self._closed), open=len(self._clients))
+            self._closed.clear()
+
+    def close(self, linger_s: float) -> None:
+        """Close everything; the last replies have `linger_s` to leave."""
+        self._watch(self._listener.fileno(), False, False)
+        self._listener.close()
+        give_up_at = self._clock() + linger_s
+        for client in list(self._clients.values()):
+            while client.outbox and self._clock() < give_up_at:
+                left_ms = max(0.0, give_up_at - self._clock()) * 1000
+                poll = select.poll()
+                poll.register(client.fd, select.POLLOUT)
+                if not poll.poll(left_ms):
+                    break
+                self._write(client)
+            if client.state is not State.CLOSED:
+                self._close(client, "")
+
+    # --- accepting ----------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_EVENT_MAX):
+            try:
+                raw, address = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors or memory
+                self._note(f"can't accept: {error.strerror}")
+                self._watch(self._listener.fileno(), False, False)
+                self._accept_at = self._clock() + ACCEPT_PAUSE_S
+                return
+            if len(self._clients) >= self._limits.connections_max and not self._make_room():
+                self._note(f"there are {len(self._clients)} connections: limits.connections_max")
+                raw.close()
+                continue
+            self._adopt(raw, address)
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been a stranger for longest; False if there is none."""
+        stranger = next(iter(self._strangers), None)
+        if stranger is None:
+            return False
+        self._close(stranger, "gave way before it said READY: limits.connections_max")
+        return True
+
+    def _adopt(self, raw: socket.socket, address: Any) -> None:
+        raw.setblocking(False)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        probe_s = int((SILENCE_S_MAX - PING_AFTER_S) / KEEPALIVE_PROBES)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(PING_AFTER_S))
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_S_MAX * 1000))
+        self._number += 1
+        route, now = struct.pack(">Q", self._number), self._clock()
+        label = f"{address[0]}:{address[1]}"
+        deadline_at = now + HANDSHAKE_S_MAX
+        client = Client(raw, raw.fileno(), label, route, State.GREETING, deadline_at, now)
+        self._clients[client.fd] = self._routes[route] = client
+        self._strangers[client] = None
+        self._queue(client, greeting())
+        self._write(client)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _receive_from(
+        self, client: Client, taken: list[tuple[bytes, list[bytes]]], left: list[int]
+    ) -> None:
+        """Take events of one connection, first of what was read before."""
+        receiver, reads = client.receiver, 0
+        try:
+            while self._may_take(client):
+                if left[0] <= 0:
+                    self._readable[client] = None  # it goes on in the next turn
+                    break
+                event = receiver.next()
+                if event is not None:
+                    left[0] -= 1
+                    self._take(client, event, taken)
+                elif reads == READS_PER_TURN_MAX or not self._has_room_to_read(client):
+                    break
+                else:
+                    size = max(READ_BYTES, min(receiver.missing_bytes, LARGE_READ_BYTES_MAX))
+                    data = self._read(client, size)
+                    if not data:
+                        break
+                    left[1] -= len(data)
+                    reads = reads + 1 if len(data) == size else READS_PER_TURN_MAX
+                    receiver.feed(data)
+        except ZmtpError as error:
+            self._close(client, str(error))
+        if client.state is State.CLOSED:
+            return
+        if receiver.is_between_messages:
+            client.began_at = 0.0
+        elif not client.began_at:
+            client.began_at = self._clock()
+        self._rewatch(client)
+
+    def _may_take(self, client: Client) -> bool:
+        return (
+            client.state in (State.GREETING, State.READY)
+            and client.requests < self._limits.requests_max
+            and client.outbox_bytes <= UNREAD_BYTES_PAUSE
+        )
+
+    def _has_room_to_read(self, client: Client) -> bool:
+        """Return whether a message that goes on may do so now; if not, it waits for its share."""
+        if client.has_share or client.receiver.unfinished_bytes <= READ_BYTES:
+            return True
+        if not self._shares:
+            if client not in self._wanting:
+                client.wanted_at = self._clock()
+                self._wanting[client] = None
+            return False
+        self._shares -= 1
+        self._give_share(client)
+        return True
+
+    def _give_share(self, client: Client) -> None:
+        client.has_share = True
+        client.began_at = self._clock()  # it could not send before
+
+    def _return_share(self, client: Client) -> None:
+        """Take back a share, for the one who has waited longest."""
+        self._wanting.pop(client, None)
+        if not client.has_share:
+            return
+        client.has_share = False
+        waiting = next(iter(self._wanting), None)
+        if waiting is None:
+            self._shares += 1
+        else:
+            del self._wanting[waiting]
+            self._give_share(waiting)
+            self._readable[waiting] = None
+
+    def _read(self, client: Client, size: int) -> bytes:
+        """Return what came; b"" if nothing did or the connection was closed."""
+        try:
+            data = client.socket.recv(size)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            data = b""
+        if not data:
+            self._close(client, "")
+            return b""
+        client.heard_at = self._clock()
+        if client.claimant is not None:
+            self._close(client.claimant, "came with the identity of a living connection")
+        return data
+
+    def _take(self, client: Client, event: Any, taken: list[tuple[bytes, list[bytes]]]) -> None:
+        if type(event) is list:
+            if client.has_share:
+                self._return_share(client)
+            client.began_at = 0.0
+            client.requests += 1
+            # Without the delimiter there is nothing to decode: answered as a bad request.
+            taken.append((client.route, event[1:] if not event[0] else []))
+        elif isinstance(event, Ready):
+            self._take_ready(client, event)
+        elif isinstance(event, Ping):
+            self._queue(client, encode_pong(event.context))
+            self._write(client)
+
+    # --- identities ---------------------------------------------------------------------------
+
+    def _take_ready(self, client: Client, ready: Ready) -> None:
+        """Let the client in, unless its identity is that of a connection that lives.
+
+        A client that comes back after its network broke has left a connection that looks alive:
+        whoever has the identity is asked, and gives way if it doesn't answer.
+        """
+        client.identity, client.pings = ready.identity, ready.pings
+        other = self._identities.get(ready.identity) if ready.identity else None
+        if other is None:
+            self._admit(client)
+        elif other.claimant is None and other.pings and other.watched[0]:
+            client.state, client.deadline_at = State.CLAIMING, self._clock() + CLAIM_S
+            other.claimant = client
+            self._queue(other, encode_ping(client.route))
+            self._write(other)
+        else:
+            self._close(client, "came with the identity of a living connection")
+
+    def _admit(self, client: Client) -> None:
+        client.state = State.READY
+        client.heard_at = self._clock()
+        self._strangers.pop(client, None)
+        if client.identity:
+            self._identities[client.identity] = client
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def _queue(self, client: Client, data: bytes) -> None:
+        if not client.outbox:
+            client.took_at = self._clock()
+        client.outbox.append(data)
+        client.outbox_bytes += len(data)
+        self.unread_bytes += len(data)
+
+    def _write(self, client: Client) -> None:
+        """Write what the socket takes."""
+        outbox = client.outbox
+        while outbox:
+            buffers = list(islice(outbox, GATHER_REPLIES_MAX))
+            try:
+                size = client.socket.sendmsg(buffers)
+            except BlockingIOError:
+                break
+            except OSError:
+                self._close(client, "")
+                return
+            self._sent(client, size)
+            if size < sum(map(len, buffers)):
+                break
+        if client.outbox_bytes > UNREAD_BYTES_MAX:
+            self._close(client, f"doesn't take its replies: over {UNREAD_BYTES_MAX} bytes")
+            return
+        self._resume(client)
+        self._rewatch(client)
+
+    def _sent(self, client: Client, size: int) -> None:
+        client.outbox_bytes -= size
+        self.unread_bytes -= size
+        client.took_at = self._clock()
+        outbox = client.outbox
+        while size:
+            head = outbox.popleft()
+            if len(head) > size:
+                outbox.appendleft(memoryview(head)[size:])
+                return
+            size -= len(head)
+
+    def _resume(self, client: Client) -> None:
+        """Go on with what a connection has sent, once it may be taken again."""
+        if client.state is State.READY and not client.watched[0] and client not in self._wanting:
+            self._readable[client] = None
+
+    def _bound_unread(self) -> None:
+        """Close those with most replies that they don't take, while all together have too many."""
+        while self.unread_bytes > self._limits.unread_bytes_max:
+            most = max(self._clients.values(), key=lambda client: client.outbox_bytes)
+            self._close(most, "doesn't take its replies: limits.unread_bytes_max")
+
+    def _rewatch(self, client: Client) -> None:
+        may_read = self._may_take(client) and client not in self._wanting
+        wishes = may_read, bool(client.outbox)
+        if wishes != client.watched:
+            client.watched = wishes
+            self._watch(client.fd, *wishes)
+
+    # --- deadlines ----------------------------------------------------------------------------
+
+    def _check_opening(self, client: Client, now: float) -> None:
+        if now < client.deadline_at:
+            return
+        if client.state is State.GREETING:
+            self._close(client, f"no READY in {HANDSHAKE_S_MAX:.0f} s")
+            return
+        other = self._identities[client.identity]
+        if other in self._readable:
+            return
+        if other.watched[0]:
+            self._close(other, "did not answer when its identity came again")  # admits `client`
+        else:  # we don't read it now, so it can't have answered
+            self._close(client, "came with the identity of a living connection")
+
+    def _check(self, client: Client, now: float) -> None:
+        silent_s = now - client.heard_at
+        if client.outbox and now >= client.took_at + SILENCE_S_MAX:
+            self._close(client, f"took no byte of its replies in {SILENCE_S_MAX:.0f} s")
+        elif client.has_share and self._wanting and self._is_slow(client, now):
+            # Also one that is not read because it doesn't take its replies: the others wait for it.
+            self._close(client, "sent a large message slowly while others waited")
+        elif client in self._wanting and now >= client.wanted_at + SHARE_S_MAX:
+            text = f"waited {SHARE_S_MAX:.0f} s to send a large message"
+            self._close(client, f"{text}: limits.unfinished_bytes_max")
+        elif not client.watched[0]:
+            return  # what it says meanwhile is not read
+        elif client.began_at and silent_s >= MESSAGE_SILENCE_S_MAX:
+            self._close(client, "stopped in the middle of a message")
+        elif client.began_at and now >= client.began_at + MESSAGE_S_MAX:
+            self._close(client, f"took over {MESSAGE_S_MAX:.0f} s for a message")
+        elif client.pings and silent_s >= SILENCE_S_MAX:
+            self._close(client, f"silent for {SILENCE_S_MAX:.0f} s")
+        elif client.pings and silent_s >= PING_AFTER_S and client.pinged_at <= client.heard_at:
+            client.pinged_at = now
+            self._queue(client, encode_ping(b""))
+            self._write(client)
+
+    @staticmethod
+    def _is_slow(client: Client, now: float) -> bool:
+        sending_s = now - client.began_at
+        silent_s = now - max(client.heard_at, client.began_at)
+        came = client.receiver.unfinished_bytes - client.receiver.missing_bytes
+        is_behind = sending_s >= HURRY_AFTER_S and came < sending_s * HURRY_BYTES_PER_S_MIN
+        return is_behind or silent_s >= HURRY_SILENCE_S_MAX
+
+    # --- ends ---------------------------------------------------------------------------------
+
+    def _note(self, reason: str) -> None:
+        key = reason if reason in self._closed or len(self._closed) < REASONS_MAX else "others"
+        self._closed[key] += 1
+
+    def _close(self, client: Client, reason: str) -> None:
+        """Close a connection; `reason` "": its other end did, which is no news."""
+        assert client.state is not State.CLOSED, client.address
+        if reason:
+            self._note(reason)
+        before, client.state = client.state, State.CLOSED
+        if any(client.watched):
+            self._watch(client.fd, False, False)
+        client.watched = (False, False)
+        client.socket.close()
+        self.unread_bytes -= client.outbox_bytes
+        client.outbox.clear()
+        client.outbox_bytes = 0
+        del self._clients[client.fd], self._routes[client.route]
+        self._strangers.pop(client, None)
+        self._readable.pop(client, None)
+        self._return_share(client)
+        other = self._identities.get(client.identity)
+        if before is State.CLAIMING and other is not None:
+            other.claimant = None
+        elif other is client:
+            del self._identities[client.identity]
+            if client.claimant is not None:
+                self._admit(client.claimant)
+                self._readable[client.claimant] = None
+                self._rewatch(client.claimant)

@@ -1,0 +1,307 @@
+"""Clients' requests at any node: served as the leader, passed on as a follower, STATUS answered.
+
+What lives here: where a request goes and how its reply is addressed. What must not: sockets, the
+meaning of requests (broker.py, store.py), the turn's order (replica.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cluster.log.journal import Journal
+from cluster.members.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED, Peers
+from cluster.raft.raft import Raft
+from cluster.serve.broker import RETRY_AFTER_MS, Answer, Broker, Route
+from cluster.serve.intake import RELAYS_WAITING_MAX
+from cluster.serve.relays import RELAY_ID_BITS, Relays
+from cluster.wire.levels import Build, Sighting
+from cluster.wire.messages import Health, Relay, RelayReply
+from flotilla_client.protocol import (
+    ACK,
+    NAK,
+    PROTOCOL_VERSION,
+    STATUS,
+    ProtocolError,
+    Reply,
+    Request,
+    decode_request,
+    encode_reply,
+    nak_body,
+    request_id_of,
+)
+
+ELECTING_RETRY_MS: Final = 100  # a fraction of an election
+SHORT_REPLY_BYTES: Final = 4 * 1024  # of its data: every error, and every answer to a PUT
+
+Outgoing = list[tuple[bytes, list[bytes]]]
+
+
+@dataclass
+class Leading:
+    """What serving requests takes, once the node is a member."""
+
+    raft: Raft
+    broker: Broker
+    journal: Journal
+    uncommitted_entries_max: int
+    sightings: Callable[[], Mapping[str, Sighting]]
+
+
+class Frontend:
+    """The clients' side of one node.
+
+    `rng`: where relays' ids begin. `linked`: the members that can be reached now (a live view).
+    `client_room_bytes(route)`: how many bytes of replies may still wait for a client of this node.
+    `lead` is None until the node is a member. `stopping`: take no more requests. `describe()`: what
+    the status says of the node beside its part in Raft.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        relays_max: int,
+        rng: random.Random,
+        peers: Peers,
+        linked: AbstractSet[str],
+        build: Build,
+        client_room_bytes: Callable[[bytes], int],
+    ) -> None:
+        self.lead: Leading | None = None
+        self.stopping = False
+        self.describe: Callable[[], dict[str, Any]] = dict
+        self._name, self._peers, self._linked, self._build = name, peers, linked, build
+        self._client_room_bytes = client_room_bytes
+        self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
+        self._answers: deque[Answer] = deque()
+        self._relayed: Outgoing = []
+        self._health: Mapping[str, Health] = {}
+        self._now_ms = 0.0
+
+    def begin_turn(self, now_ms: float, health: Mapping[str, Health]) -> None:
+        """Set the time, and what the other members last said of themselves."""
+        self._now_ms, self._health = now_ms, health
+        for relayed in self._relays.expire(now_ms):
+            message = f"{relayed.leader} did not answer in time"
+            self._refuse(relayed.route, relayed.request_id, "uncertain", message)
+
+    def room_bytes(self, route: Route) -> int:
+        """Return how many bytes of replies may still wait on the way to a client."""
+        if isinstance(route, bytes):
+            return self._client_room_bytes(route)
+        return self._peers.room_bytes(route[0])
+
+    def is_idle(self) -> bool:
+        """True when no client waits for a relayed reply, or for one that is made."""
+        return len(self._relays) == 0 and not self.has_answers
+
+    @property
+    def has_answers(self) -> bool:
+        """True while there are answers that `take_replies` left for another turn."""
+        return bool(self._answers)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def take_request(self, route: bytes, frames: Sequence[bytes]) -> None:
+        """Take what a client sent to this node: every request gets exactly one reply."""
+        request = self._decode(route, frames)
+        if request is None:
+            return
+        if request.type == STATUS:
+            self._answers.append(Answer(route, request.request_id, ACK, self.status()))
+        elif not self._serve(route, request):
+            self._relay(route, request.request_id, frames)
+
+    def take_relay(self, name: str, message: Relay) -> None:
+        """Take a request that another node has passed on; it is not passed on again."""
+        route = (name, message.relay_id)
+        request = self._decode(route, message.frames)
+        if request is not None and not self._serve(route, request):
+            details = {"retry_after_ms": ELECTING_RETRY_MS, "leader": self._leader}
+            self._refuse(route, request.request_id, "electing", "no leader yet", **details)
+
+    def _decode(self, route: Route, frames: Sequence[bytes]) -> Request | None:
+        try:
+            return decode_request(frames)
+        except ProtocolError as error:
+            request_id = request_id_of(frames)
+            self._refuse(route, request_id, error.code, error.message, **error.details)
+            return None
+
+    def _serve(self, route: Route, request: Request) -> bool:
+        """Serve the request as the leader, or refuse it; False if this node does not serve."""
+        if self.stopping:
+            self._refuse(route, request.request_id, "shutting_down", "the node is stopping")
+            return True
+        lead = self.lead
+        if lead is None or not lead.raft.serving:
+            return False
+        waiting_entries = lead.raft.uncommitted_entries
+        if waiting_entries >= lead.uncommitted_entries_max:
+            message = f"{waiting_entries} entries wait for a majority"
+            self._overloaded(route, request.request_id, message, lead.uncommitted_entries_max)
+            return True
+        reading = lead.broker.request(route, request, self._now_ms)
+        if reading is not None:
+            lead.broker.await_barrier(reading, lead.raft.ask_barrier(), lead.raft.commit_index)
+        return True
+
+    def refuse_relay(self, name: str, message: Relay) -> None:
+        """Refuse a request that another node has passed on: too many wait to be looked at."""
+        request_id = request_id_of(message.frames)
+        what = "too many requests wait at the leader"
+        self._overloaded((name, message.relay_id), request_id, what, RELAYS_WAITING_MAX)
+
+    # --- relays -------------------------------------------------------------------------------
+
+    @property
+    def _leader(self) -> str:
+        return "" if self.lead is None else self.lead.raft.leader
+
+    def _relay(self, route: bytes, request_id: str, frames: Sequence[bytes]) -> None:
+        leader = self._leader
+        if leader not in self._linked:
+            message = f"no connection to the leader {leader}" if leader else "no leader is known"
+            details = {"retry_after_ms": ELECTING_RETRY_MS}
+            self._refuse(route, request_id, "electing", message, **details)
+            return
+        if self._peers.room_bytes(leader) <= 0 or self.room_bytes(route) <= 0:
+            message = f"too much is under way to {leader} or to this client"
+            self._overloaded(route, request_id, message, BULK_BYTES_SERVED)
+            return
+        relay_id = self._relays.add(route, request_id, leader, self._now_ms)
+        if relay_id is None:
+            self._overloaded(route, request_id, "too many relays", self._relays.relays_max)
+        else:
+            self._peers.send(leader, Relay(relay_id, list(frames)))
+
+    def take_relay_reply(self, message: RelayReply) -> None:
+        """Take the leader's reply to a request that was passed on."""
+        relayed = self._relays.finish(message.relay_id)
+        if relayed is not None:
+            self._relayed.append((relayed.route, list(message.frames)))
+
+    def abandon_relays(self, leader: str) -> None:
+        """Answer whoever waits for a leader that is gone."""
+        for relayed in self._relays.abandon(leader):
+            message = f"{leader} was lost while it held this request"
+            self._refuse(relayed.route, relayed.request_id, "uncertain", message)
+
+    # --- replies ------------------------------------------------------------------------------
+
+    def _overloaded(self, route: Route, request_id: str, message: str, limit: int) -> None:
+        details = {"limit": limit, "retry_after_ms": RETRY_AFTER_MS}
+        self._refuse(route, request_id, "overloaded", message, **details)
+
+    def _refuse(
+        self, route: Route, request_id: str, code: str, message: str, **details: Any
+    ) -> None:
+        self._answers.append(Answer(route, request_id, NAK, nak_body(code, message, **details)))
+
+    def take_replies(self, enough: Callable[[], bool]) -> Outgoing:
+        """Return the replies to this node's clients; send the others to the nodes that asked.
+
+        Answers are encoded until `enough()`; the others stay for another turn.
+        """
+        answers = self._answers
+        replies, self._relayed = self._relayed, []
+        if self.lead is not None:
+            answers.extend(self.lead.broker.take_answers())
+        if not answers:
+            return replies
+        leader = self._leader
+        term = 0 if self.lead is None else self.lead.raft.term
+        while answers:
+            answer = answers.popleft()
+            route = answer.route
+            node = self._name if isinstance(route, bytes) else route[0]
+            reply = Reply(
+                answer.type,
+                answer.request_id,
+                node,
+                leader,
+                term,
+                answer.body,
+                answer.lengths,
+                answer.data,
+            )
+            frames = encode_reply(reply)
+            if isinstance(route, bytes):
+                replies.append((route, frames))
+            elif sum(map(len, frames)) > SHORT_REPLY_BYTES and self._is_far_behind(node):
+                message = f"too many replies wait on the way from {self._name} to {node}"
+                self._refuse(route, answer.request_id, "uncertain", message)
+            else:
+                self._peers.send(node, RelayReply(route[1], frames))
+            if enough():
+                break
+        return replies
+
+    def _is_far_behind(self, node: str) -> bool:
+        return self._peers.room_bytes(node) < BULK_BYTES_SERVED - BULK_BYTES_LONG_REPLIES
+
+    # --- status -------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return this node's own view, the body of STATUS."""
+        versions = {
+            "flotilla": self._build.version,
+            "protocol": PROTOCOL_VERSION,
+            "levels": _levels(self._build),
+        }
+        lead = self.lead
+        if lead is None:
+            return {
+                "node": self._name,
+                "role": "joining",
+                "term": 0,
+                "leader": "",
+                "versions": versions,
+                **self.describe(),
+            }
+        raft = lead.raft
+        # Raft goes on naming a leader that died, as a node without a majority begins no new term.
+        is_there = raft.is_leader or raft.leader in self._linked
+        return {
+            "node": self._name,
+            "role": raft.role,
+            "serving": raft.serving,
+            "term": raft.term,
+            "leader": raft.leader if is_there else "",
+            "commit_index": raft.commit_index,
+            "applied_index": raft.applied_index,
+            "last_index": lead.journal.last_index,
+            "first_index": lead.journal.first_index,
+            "journal_bytes": lead.journal.size_bytes,
+            "disk_low": lead.broker.disk_low,
+            "level": lead.broker.store.level,
+            "members": {
+                name: self._member(lead, name, sighting)
+                for name, sighting in sorted(lead.sightings().items())
+            },
+            "store": lead.broker.store.statistics(),
+            "versions": versions,
+            **self.describe(),
+        }
+
+    def _member(self, lead: Leading, name: str, sighting: Sighting) -> dict[str, Any]:
+        health = self._health.get(name)
+        member: dict[str, Any] = {
+            "connected": name in self._linked,
+            "applied_index": None if health is None else health.applied_index,
+            "version": None if sighting.build is None else sighting.build.version,
+            "levels": None if sighting.build is None else _levels(sighting.build),
+            "silent_ms": round(sighting.silent_s * 1000),
+        }
+        if lead.raft.is_leader:
+            match_index = lead.raft.match_index(name)
+            member |= {"match_index": match_index, "lag": lead.journal.last_index - match_index}
+        return member
+
+
+def _levels(build: Build) -> list[int]:
+    return [build.level_min, build.level_max]

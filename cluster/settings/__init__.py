@@ -1,0 +1,1 @@
+"""What a node is told: its settings, and where its log goes."""

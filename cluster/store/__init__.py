@@ -1,0 +1,1 @@
+"""The replicated state: commands, the tables they change, copies of them."""

@@ -1,0 +1,260 @@
+"""Clients and their producers: epochs, sequences, counters and the original ids of recent PUTs.
+
+What lives here: the rows, a bounded read-through cache over them, and the window of a producer's
+last PUTS_KEPT PUTs. What must not: what a request may do (`store.py`).
+
+A producer is one (client, topic); its row outlives the topic, or a late retry would be stored
+twice. Its last few PUTs stand in the row itself, the earlier ones in chunks of CHUNK_PUTS, so
+that a PUT touches one page of a table that stays small, not one page a producer.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from cluster.store.tables import Database, row_crc
+
+PUTS_KEPT: Final = 1024  # docs/protocol.md: a duplicate among these gets its original id
+CHUNK_PUTS: Final = 16  # measured: fewest pages written; 256 bytes in the producer's row
+CHUNKS: Final = PUTS_KEPT // CHUNK_PUTS
+CLIENTS_CACHED_MAX: Final = 16_384  # a generation, 6 MB; what is not cached costs one read
+PRODUCERS_CACHED_MAX: Final = 32_768  # a generation, 20 MB
+_CHUNK_SHIFT: Final = CHUNKS.bit_length() - 1
+_PAIR: Final = struct.Struct("<QQ")  # counter, id
+_CHUNK_BYTES: Final = CHUNK_PUTS * _PAIR.size
+assert 1 << _CHUNK_SHIFT == CHUNKS, CHUNKS
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Generations(Generic[K, V]):
+    """A cache of the most recently used: two dicts, the older dropped when the younger is full.
+
+    Holds at most twice `size_max` once `rotate` was called; nothing is dropped between two calls.
+    """
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        """Return the value, or None when it is not cached."""
+        value = self._young.get(key)
+        if value is None:
+            value = self._old.get(key)
+            if value is not None:
+                self._young[key] = value
+        return value
+
+    def put(self, key: K, value: V) -> None:
+        """Keep the value."""
+        self._young[key] = value
+
+    def rotate(self) -> None:
+        """Drop what was not used for long, if there is too much. Only clean values may be there."""
+        if len(self._young) >= self._size_max:
+            self._old, self._young = self._young, {}
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A row of `clients`. `nonce` is "" unless the last control request was a REQUEST_ID."""
+
+    number: int
+    client_id: str
+    epoch: int
+    sequence: int
+    nonce: str
+    producers: int
+    names_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """A row of `producers`. `counter` is the last one taken; `puts` numbers the PUTs.
+
+    Invariant: `recent` holds the last `puts % CHUNK_PUTS` PUTs, (counter, id) each.
+    """
+
+    number: int
+    client: int
+    topic: str
+    counter: int
+    puts: int
+    recent: bytes
+
+
+class Clients:
+    """All clients and producers of the cluster, by a bounded cache over the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._clients: Generations[str, Client] = Generations(CLIENTS_CACHED_MAX)
+        self._producers: Generations[tuple[int, str], Producer] = Generations(PRODUCERS_CACHED_MAX)
+        self._dirty_clients: set[Client] = set()
+        self._dirty_producers: set[Producer] = set()
+        self._chunks: list[tuple[int, bytes, int]] = []
+        # Rows of both tables are numbered 1, 2, ... and stay for good.
+        self.count = self._last_number("clients")
+        self.producers_count = self._last_number("producers")
+
+    def _last_number(self, table: str) -> int:
+        number: int = self._database.query(f"SELECT ifnull(max(number), 0) FROM {table}")[0][0]
+        return number
+
+    # --- clients ---
+
+    def get(self, client_id: str) -> Client | None:
+        """Return the client, None when the cluster never issued that id."""
+        client = self._clients.get(client_id)
+        if client is None:
+            rows = self._database.query("SELECT * FROM clients WHERE client_id = ?", (client_id,))
+            if rows:
+                *row, crc = rows[0]
+                self._database.verify(crc, tuple(row))
+                client = Client(*row)
+                self._clients.put(client_id, client)
+        return client
+
+    def add(self, client_id: str, sequence: int, nonce: str) -> Client:
+        """Create a client with epoch 1."""
+        self.count += 1
+        client = Client(self.count, client_id, 1, sequence, nonce, 0, 0)
+        self._clients.put(client_id, client)
+        self.changed(client)
+        return client
+
+    def changed(self, client: Client) -> None:
+        """Have the client's row written with the next flush."""
+        self._dirty_clients.add(client)
+
+    def counters(self, client: Client, after: str, count_max: int) -> dict[str, int]:
+        """Return {topic: last counter} of what the client put to: topics behind `after`."""
+        if not client.producers:
+            return {}
+        self.flush()
+        sql = (
+            "SELECT topic, counter FROM producers WHERE client = ? AND topic > ?"
+            " ORDER BY topic LIMIT ?"
+        )
+        return dict(self._database.query(sql, (client.number, after, count_max)))
+
+    # --- producers ---
+
+    def producer(self, client: Client, topic: str) -> Producer | None:
+        """Return the client's producer for the topic, None before its first PUT."""
+        key = (client.number, topic)
+        producer = self._producers.get(key)
+        if producer is None and client.producers:
+            rows = self._database.query(
+                "SELECT * FROM producers WHERE client = ? AND topic = ?", key
+            )
+            if rows:
+                *row, recent, crc = rows[0]
+                self._database.verify(crc, tuple(row), recent)
+                producer = Producer(row[0], row[1], row[2], row[3], row[4], recent)
+                self._producers.put(key, producer)
+        return producer
+
+    def add_producer(self, client: Client, topic: str, name_bytes: int) -> Producer:
+        """Create a producer that has taken no counter yet; the caller records its first PUT."""
+        self.producers_count += 1
+        producer = Producer(self.producers_count, client.number, topic, -1, 0, b"")
+        self._producers.put((client.number, topic), producer)
+        client.producers += 1
+        client.names_bytes += name_bytes
+        self.changed(client)
+        return producer
+
+    def record(self, producer: Producer, counter: int, count: int, first_id: int) -> None:
+        """Take `count` counters from `counter` on, stored from `first_id` on (0: not stored)."""
+        producer.counter = counter + count - 1
+        recent = producer.recent + _PAIR.pack(counter, first_id)
+        if len(recent) == _CHUNK_BYTES:
+            chunk = producer.puts // CHUNK_PUTS % CHUNKS
+            slot = producer.number << _CHUNK_SHIFT | chunk
+            self._chunks.append((slot, recent, row_crc((slot,), recent)))
+            recent = b""
+        producer.recent = recent
+        producer.puts += 1
+        self._dirty_producers.add(producer)
+
+    def original_id(self, producer: Producer, counter: int) -> int | None:
+        """Return the id that `counter` was stored under; 0: not stored, None: too long ago."""
+        puts = list(_PAIR.iter_unpack(producer.recent))
+        if not puts or puts[0][0] > counter:
+            puts = self._earlier(producer) + puts
+        place = bisect_right(puts, counter, key=lambda put: put[0])
+        if place == 0:
+            return None
+        start, first_id = puts[place - 1]
+        return first_id + counter - start if first_id else 0
+
+    def _earlier(self, producer: Producer) -> list[Any]:
+        """Return the PUTs of the window that are no longer in the producer's row, oldest first."""
+        self.flush()
+        low = producer.number << _CHUNK_SHIFT
+        rows = self._database.query(
+            "SELECT slot, puts, crc FROM earlier_puts WHERE slot BETWEEN ? AND ?",
+            (low, low | CHUNKS - 1),
+        )
+        for slot, chunk, crc in rows:
+            self._database.verify(crc, (slot,), chunk)
+        done = producer.puts // CHUNK_PUTS  # the chunk written next has this number
+        rows.sort(key=lambda row: (row[0] - low - done) % CHUNKS)
+        puts = [put for _, chunk, _ in rows for put in _PAIR.iter_unpack(chunk)]
+        kept = PUTS_KEPT - producer.puts % CHUNK_PUTS
+        return puts[-kept:]
+
+    # --- writing ---
+
+    def flush(self) -> None:
+        """Write what changed, in the open transaction."""
+        if self._dirty_clients:
+            self._database.write(_UPSERT_CLIENT, [_client_row(c) for c in self._dirty_clients])
+            self._dirty_clients.clear()
+            self._clients.rotate()
+        if self._dirty_producers:
+            rows = [_producer_row(producer) for producer in self._dirty_producers]
+            self._database.write(_UPSERT_PRODUCER, rows)
+            self._dirty_producers.clear()
+            self._producers.rotate()
+        if self._chunks:
+            sql = "INSERT OR REPLACE INTO earlier_puts VALUES(?, ?, ?)"
+            self._database.write(sql, self._chunks)
+            self._chunks.clear()
+
+
+def _client_row(client: Client) -> tuple[Any, ...]:
+    row = (
+        client.number,
+        client.client_id,
+        client.epoch,
+        client.sequence,
+        client.nonce,
+        client.producers,
+        client.names_bytes,
+    )
+    return (*row, row_crc(row))
+
+
+def _producer_row(producer: Producer) -> tuple[Any, ...]:
+    row = (producer.number, producer.client, producer.topic, producer.counter, producer.puts)
+    return (*row, producer.recent, row_crc(row, producer.recent))
+
+
+_UPSERT_CLIENT: Final = (
+    "INSERT INTO clients VALUES(?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(number) DO UPDATE SET"
+    " epoch = excluded.epoch, sequence = excluded.sequence, nonce = excluded.nonce,"
+    " producers = excluded.producers, names_bytes = excluded.names_bytes, crc = excluded.crc"
+)
+_UPSERT_PRODUCER: Final = (
+    "INSERT INTO producers VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT(number) DO UPDATE SET"
+    " counter = excluded.counter, puts = excluded.puts, recent = excluded.recent,"
+    " crc = excluded.crc"
+)

@@ -1,0 +1,296 @@
+"""What stands in the Raft log: operations, and their strict, versioned encoding.
+
+What lives here: one dataclass an operation, and the bytes of an entry (a batch of operations).
+What must not: what an operation does (`store.py`), and clocks: the leader's time comes in as
+`stamp_ms`.
+
+An entry is `level` (uint8), `size` (uint32 little-endian) of the metas, the metas (JSON:
+`[stamp_ms, [[kind, ...], ...]]`), then for each PUT, in order, its `lengths` and its `data`.
+
+`level` is the lowest feature level whose builds can read the entry (`cluster/wire/levels.py`), so
+that a node knows before it takes an entry whether it will be able to apply it. What is new in an
+encoding is written only in a cluster of that level: let `level_needed` say so, and `encode` writes
+it down.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from cluster.wire.levels import BUILD, LEVEL_FIRST, LEVEL_MAX, LEVEL_OF_LEVELS
+from flotilla_client.protocol import INTEGER_MAX
+
+ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # twice the largest batch: any one operation fits
+_ENTRY_OVERHEAD_BYTES: Final = 64  # level, size, stamp, brackets
+_META_OVERHEAD_BYTES: Final = 128  # kind, five numbers of up to 20 digits, brackets and commas
+_ESCAPED_BYTES_MAX: Final = 6  # JSON writes a control character as \u00XX; all others are shorter
+_HEAD: Final = struct.Struct("<BI")
+
+
+@dataclass(slots=True)
+class Register:
+    """Issue `client_id` (fresh) or take it up again; `sequence` None: by hand."""
+
+    client_id: str
+    fresh: bool
+    sequence: int | None
+    nonce: str
+
+
+@dataclass(slots=True)
+class Subscribe:
+    """Subscribe the client to the topic; `epoch` and `sequence` None: by hand, not checked."""
+
+    client_id: str
+    epoch: int | None
+    topic: str
+    sequence: int | None
+
+
+@dataclass(slots=True)
+class Unsubscribe:
+    """End the client's subscription; fields as in `Subscribe`."""
+
+    client_id: str
+    epoch: int | None
+    topic: str
+    sequence: int | None
+
+
+@dataclass(slots=True)
+class Put:
+    """Publish a packed batch under the counters from `counter` on (`protocol.pack`)."""
+
+    client_id: str
+    epoch: int | None
+    topic: str
+    counter: int
+    lengths: bytes
+    data: bytes
+
+
+@dataclass(slots=True)
+class Advance:
+    """Acknowledge everything up to the given id of each topic: `cursors` {topic: id}."""
+
+    client_id: str
+    epoch: int | None
+    cursors: dict[str, int]
+
+
+@dataclass(slots=True)
+class Admit:
+    """Let the member `node` take part under its new incarnation."""
+
+    node: str
+    incarnation: str
+
+
+@dataclass(slots=True)
+class Raise:
+    """Raise the cluster's feature level to `level`."""
+
+    level: int
+
+
+Operation = Register | Subscribe | Unsubscribe | Put | Advance | Admit | Raise
+
+
+class DamagedEntry(Exception):
+    """An entry's payload is not what any build writes that this one knows: stop, don't guess."""
+
+
+def level_needed(operations: Sequence[Operation]) -> int:
+    """Return the lowest feature level whose builds can read and carry out the operations.
+
+    A `Raise` needs the level that it raises to: whoever takes it will have to live with that one.
+    """
+    raises = [operation.level for operation in operations if type(operation) is Raise]
+    return max(raises, default=LEVEL_FIRST)
+
+
+def level_of(payload: bytes) -> int:
+    """Return the lowest feature level whose builds can read the entry; b"" is Raft's own no-op."""
+    return payload[0] if payload else LEVEL_FIRST
+
+
+def size_bytes(operation: Operation) -> int:
+    """Return an upper bound of what the operation adds to an entry, for cutting entries."""
+    if type(operation) is Put:
+        names = len(operation.client_id) + len(operation.topic)
+        blobs = len(operation.lengths) + len(operation.data)
+        return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * names + blobs
+    if type(operation) is Advance:
+        names = len(operation.client_id) + sum(map(len, operation.cursors))
+        numbers = 24 * len(operation.cursors)  # quotes, colon, comma and up to 20 digits
+        return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * names + numbers
+    texts = (getattr(operation, name) for name in operation.__slots__)
+    names = sum(len(text) for text in texts if isinstance(text, str))
+    return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * names
+
+
+def fits(size_bytes_so_far: int, operation: Operation) -> bool:
+    """Return whether the operation may join an entry whose operations have that size so far."""
+    room = ENTRY_BYTES_MAX - _ENTRY_OVERHEAD_BYTES
+    return size_bytes_so_far + size_bytes(operation) <= room
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+def encode(stamp_ms: int, operations: Sequence[Operation]) -> bytes:
+    """Return the payload of one entry. The caller has kept it under ENTRY_BYTES_MAX (`fits`)."""
+    metas: list[Any] = []
+    blobs: list[bytes] = [b"", b""]
+    for operation in operations:
+        if type(operation) is Put:
+            lengths, data = operation.lengths, operation.data
+            metas.append(
+                (
+                    "P",
+                    operation.client_id,
+                    operation.epoch,
+                    operation.topic,
+                    operation.counter,
+                    len(lengths) >> 2,
+                    len(data),
+                )
+            )
+            blobs += (lengths, data)
+        else:
+            metas.append(_meta(operation))
+    blobs[1] = orjson.dumps((stamp_ms, metas))
+    blobs[0] = _HEAD.pack(level_needed(operations), len(blobs[1]))
+    payload = b"".join(blobs)
+    assert len(payload) <= ENTRY_BYTES_MAX, f"entry of {len(payload)} bytes > {ENTRY_BYTES_MAX}"
+    return payload
+
+
+def _meta(operation: Operation) -> tuple[Any, ...]:
+    kind = _KINDS[type(operation)]
+    return (kind, *(getattr(operation, name) for name in operation.__slots__))
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[int, list[Operation]]:
+    """Return (stamp_ms, operations) of an entry that needs `level_max` at most.
+
+    Raises DamagedEntry.
+    """
+    if len(payload) < _HEAD.size:
+        raise DamagedEntry(f"entry of {len(payload)} bytes")
+    level, metas_bytes = _HEAD.unpack_from(payload)
+    if not LEVEL_FIRST <= level <= level_max:
+        raise DamagedEntry(f"entry of level {level}; this node reads up to {level_max}")
+    position = _HEAD.size + metas_bytes
+    stamp_ms, metas = _document(payload[_HEAD.size : position])
+    operations: list[Operation] = []
+    for meta in metas:
+        if type(meta) is list and meta and meta[0] == "P":
+            operation, position = _put(meta, payload, position)
+            operations.append(operation)
+        else:
+            operations.append(_operation(meta))
+    if position != len(payload):
+        raise DamagedEntry(f"entry of {len(payload)} bytes, its operations end at {position}")
+    return stamp_ms, operations
+
+
+def _document(text: bytes) -> tuple[int, list[Any]]:
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise DamagedEntry(f"metas are not JSON: {error}") from None
+    if type(document) is not list or len(document) != 2:
+        raise DamagedEntry("metas are not [stamp_ms, [...]]")
+    stamp_ms, metas = document
+    if not _is_count(stamp_ms) or type(metas) is not list:
+        raise DamagedEntry("metas are not [stamp_ms, [...]]")
+    return stamp_ms, metas
+
+
+def _put(meta: list[Any], payload: bytes, start: int) -> tuple[Put, int]:
+    if len(meta) != 7:
+        raise DamagedEntry(f"PUT of {len(meta)} fields")
+    _, client_id, epoch, topic, counter, count, data_bytes = meta
+    if not (
+        type(client_id) is str
+        and type(topic) is str
+        and type(counter) is int
+        and type(count) is int
+        and type(data_bytes) is int
+        and (epoch is None or (type(epoch) is int and 0 <= epoch <= INTEGER_MAX))
+        and 0 <= counter <= INTEGER_MAX
+        and count > 0
+        and data_bytes >= 0
+    ):
+        raise DamagedEntry(f"PUT's fields are wrong: {meta!r}")
+    middle = start + 4 * count
+    end = middle + data_bytes
+    if end > len(payload):
+        raise DamagedEntry(f"PUT's batch ends at {end}, the entry at {len(payload)}")
+    lengths = payload[start:middle]
+    if count == 1:
+        total = int.from_bytes(lengths, "little")
+    else:
+        total = sum(struct.unpack(f"<{count}I", lengths))
+    if total != data_bytes:
+        raise DamagedEntry(f"PUT's lengths add up to {total}, its data has {data_bytes} bytes")
+    return Put(client_id, epoch, topic, counter, lengths, payload[middle:end]), end
+
+
+def _operation(meta: Any) -> Operation:
+    if type(meta) is not list or not meta or type(meta[0]) is not str or meta[0] not in _SHAPES:
+        raise DamagedEntry(f"no operation: {meta!r}")
+    build, checks = _SHAPES[meta[0]]
+    fields = meta[1:]
+    if len(fields) != len(checks):
+        raise DamagedEntry(f"{build.__name__} of {len(fields)} fields")
+    for value, check in zip(fields, checks, strict=True):
+        if not check(value):
+            raise DamagedEntry(f"{build.__name__}'s fields are wrong: {meta!r}")
+    operation: Operation = build(*fields)
+    return operation
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= INTEGER_MAX  # a bool is no number here
+
+
+def _is_count_or_none(value: Any) -> bool:
+    return value is None or _is_count(value)
+
+
+def _is_level(value: Any) -> bool:
+    return type(value) is int and LEVEL_OF_LEVELS <= value <= LEVEL_MAX
+
+
+def _is_cursors(value: Any) -> bool:
+    return type(value) is dict and all(map(_is_count, value.values()))
+
+
+_SUBSCRIPTION: Final = (_is_text, _is_count_or_none, _is_text, _is_count_or_none)
+_SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
+    "R": (Register, (_is_text, _is_bool, _is_count_or_none, _is_text)),
+    "S": (Subscribe, _SUBSCRIPTION),
+    "U": (Unsubscribe, _SUBSCRIPTION),
+    "A": (Advance, (_is_text, _is_count_or_none, _is_cursors)),
+    "M": (Admit, (_is_text, _is_text)),
+    "L": (Raise, (_is_level,)),
+}
+_KINDS: Final = {build: kind for kind, (build, _) in _SHAPES.items()}

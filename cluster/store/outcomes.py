@@ -1,0 +1,85 @@
+"""What the store answers: outcomes of operations, deliveries, and the refusals they share.
+
+What lives here: plain values. What must not: the rules that lead to them (`store.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flotilla_client.protocol import EPOCHS_A_RECOVERY, ERRORS
+
+
+@dataclass(slots=True)
+class Done:
+    """The operation took effect: `body` is the body of its ACK (docs/protocol.md)."""
+
+    body: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Refused:
+    """The operation did nothing: `code` is a key of protocol.ERRORS, `details` join the NAK."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.code in ERRORS, self.code
+
+
+Outcome = Done | Refused
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Publications of one topic, packed; `count` 0: nothing new (then `first_id` is 0)."""
+
+    topic: str
+    first_id: int
+    count: int
+    lengths: bytes
+    data: bytes
+
+
+def unknown_client(client_id: str) -> Refused:
+    """Return the refusal of a client that the cluster never issued."""
+    return Refused("unknown_client", f"client_id {client_id!r} was not issued here")
+
+
+def wrong_epoch(epoch: int, newest: int) -> Refused:
+    """Return the refusal of a process whose epoch is not the newest.
+
+    One from before a recovery, or one that this cluster's state does not know of: what the process
+    was told since then may be undone, which it has to learn (docs/recovery.md).
+    """
+    if epoch > newest or epoch // EPOCHS_A_RECOVERY < newest // EPOCHS_A_RECOVERY:
+        message = (
+            f"epoch {epoch} of the client is of another history, {newest} is the newest of this"
+            " one: the cluster was recovered, or its data put back; take up the client_id anew"
+        )
+        return Refused("recovered", message, {"epoch": newest})
+    message = f"epoch {epoch} of the client ended, {newest} is the newest"
+    return Refused("fenced", message, {"epoch": newest})
+
+
+def stale_request(sequence: int, last: int) -> Refused:
+    """Return the refusal of a control request that comes after a later one."""
+    message = f"`sequence` {sequence} is over, {last + 1} is expected"
+    return Refused("stale_request", message, {"expected": last + 1})
+
+
+def too_many(what: str, limit: int) -> Refused:
+    """Return the refusal of one more than `limit`."""
+    return Refused("too_many", f"{limit} {what} is the limit", {"limit": limit})
+
+
+def beyond_the_end(last_id: int, end: int) -> Refused:
+    """Return the refusal of a `last_id` that the topic has not reached."""
+    message = (
+        f"`last_id` {last_id} is above {end}, the topic's end: nobody was given it, or the cluster"
+        " was recovered, or its data put back"
+    )
+    return Refused("bad_request", message, {"end": end})

@@ -1,0 +1,256 @@
+"""The publications on disk: packed batches in rows, written, sliced and collected.
+
+What lives here: rows of `publications` and a small cache of them. What must not: who may read what
+(`store.py`), who still needs it (`topics.py`).
+
+All publications that one entry adds to a topic are one row: group commit makes rows large and
+few. A row goes from disk some time after its last publication died, in bounded steps.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+from cluster.store.tables import ID_MAX, TOPIC_SHIFT, CorruptStore, Database, row_crc
+from cluster.store.topics import TOPIC_COLUMNS, Topic, restored
+
+COLLECT_BYTES_MAX: Final = 1024 * 1024  # a step: to free a row takes some time for each page
+ROWS_CACHED_BYTES_MAX: Final = 16 * 1024 * 1024  # rows that many subscribers read one by one
+ROWS_CACHED_MAX: Final = 1_024
+READ_ROWS_MAX: Final = 128  # rows joined into one delivery: about a millisecond
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A row of publications: ids from `first_id`; publication i ends at byte `ends[i]`."""
+
+    first_id: int
+    entry: int
+    ends: array[int]
+    lengths: bytes
+    data: bytes
+
+    @property
+    def last_id(self) -> int:
+        """The id of the row's last publication."""
+        return self.first_id + len(self.ends) - 1
+
+    def cut(self, first_id: int, count_max: int, bytes_max: int) -> tuple[int, bytes, bytes]:
+        """Return (count, lengths, data) from `first_id` on, within both limits; may be 0."""
+        i = first_id - self.first_id
+        start = self.ends[i - 1] if i else 0
+        j = min(bisect_right(self.ends, start + bytes_max), i + count_max, len(self.ends))
+        if j <= i:
+            return 0, b"", b""
+        if i == 0 and j == len(self.ends):
+            return j, self.lengths, self.data
+        return j - i, self.lengths[4 * i : 4 * j], self.data[start : self.ends[j - 1]]
+
+
+class Publications:
+    """The rows of all topics: buffered, written in one go, read through a small cache."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._added: dict[Topic, list[Any]] = {}
+        self._rows: list[tuple[Any, ...]] = []
+        self._cache: dict[int, Row] = {}
+        self._cache_bytes = 0
+        self.garbage: dict[str, Topic] = {}  # topics whose oldest row is dead
+        self.stored_bytes = 0  # on disk or buffered, dead or alive
+        self.buffered_bytes = 0
+
+    def load(self, active: Iterable[Topic]) -> None:
+        """Find every topic's oldest row, after a start; `active`: those with subscribers."""
+        by_number = {topic.number: topic for topic in active}
+        key = 0
+        while rows := self._database.query(
+            _OLDEST + " WHERE key >= ? ORDER BY key LIMIT 1", (key,)
+        ):
+            number = rows[0][0] >> TOPIC_SHIFT
+            topic = by_number.get(number) or self._load_inactive(number)
+            self._set_oldest(topic, rows)
+            self.stored_bytes += topic.added_bytes - topic.dropped_bytes
+            self.floor_moved(topic)
+            key = (number + 1) << TOPIC_SHIFT
+
+    def _load_inactive(self, number: int) -> Topic:
+        rows = self._database.query(
+            f"SELECT {TOPIC_COLUMNS} FROM topics WHERE number = ?", (number,)
+        )
+        if not rows:
+            raise CorruptStore(self._database.path, f"publications of an unknown topic {number}")
+        return restored(self._database, rows[0])
+
+    def _set_oldest(self, topic: Topic, rows: list[Any]) -> None:
+        if rows:
+            key, count, before_bytes = rows[0]
+            topic.oldest_end = (key & ID_MAX) + count - 1
+            topic.dropped_bytes = before_bytes
+        else:
+            topic.oldest_end = 0
+            topic.dropped_bytes = topic.added_bytes
+
+    # --- writing ---
+
+    def add(self, topic: Topic, count: int, lengths: bytes, data: bytes) -> int:
+        """Append a batch to the topic's row of this entry; return its first id."""
+        first_id = topic.last_id + 1
+        topic.last_id += count
+        added = self._added.get(topic)
+        if added is None:
+            self._added[topic] = [first_id, [lengths], [data]]
+        else:
+            added[1].append(lengths)
+            added[2].append(data)
+        return first_id
+
+    def seal(self, entry: int) -> list[Topic]:
+        """End the entry: what it added to each topic becomes one row. Return these topics."""
+        for topic, (first_id, lengths_parts, data_parts) in self._added.items():
+            lengths, data = b"".join(lengths_parts), b"".join(data_parts)
+            key = topic.number << TOPIC_SHIFT | first_id
+            before, count = topic.added_bytes, len(lengths) >> 2
+            crc = row_crc((key, entry, before, count), lengths + data)
+            self._rows.append((key, entry, before, count, crc, lengths, data))
+            size_bytes = len(lengths) + len(data)
+            topic.added_bytes += size_bytes
+            self.stored_bytes += size_bytes
+            self.buffered_bytes += size_bytes
+            if not topic.oldest_end:
+                topic.oldest_end = first_id + count - 1
+                topic.dropped_bytes = before
+                self.floor_moved(topic)
+        topics = list(self._added)
+        self._added.clear()
+        return topics
+
+    def flush(self) -> None:
+        """Write the buffered rows, in the open transaction."""
+        if self._rows:
+            sql = "INSERT INTO publications VALUES(?, ?, ?, ?, ?, ?, ?)"
+            self._database.write(sql, self._rows)
+            self._rows.clear()
+            self.buffered_bytes = 0
+
+    # --- reading ---
+
+    def cut(
+        self, topic: Topic, first_id: int, count_max: int, bytes_max: int
+    ) -> tuple[int, bytes, bytes]:
+        """Return (count, lengths, data) from `first_id` on; at least one, even over bytes_max."""
+        assert topic.floor_id < first_id <= topic.last_id, (topic, first_id)
+        row = self._row_of(topic, first_id)
+        count, lengths, data = row.cut(first_id, count_max, bytes_max)
+        if count == 0:
+            return row.cut(first_id, 1, len(row.data))
+        parts = [(lengths, data)]
+        room = bytes_max - len(data)
+        while count < count_max and len(parts) < READ_ROWS_MAX:
+            next_id = first_id + count
+            if next_id != row.last_id + 1 or next_id > topic.last_id:
+                break
+            row = self._row(topic.number << TOPIC_SHIFT | next_id)
+            more, lengths, data = row.cut(next_id, count_max - count, room)
+            count += more
+            room -= len(data)
+            parts.append((lengths, data))
+        if len(parts) == 1:
+            return count, *parts[0]
+        return count, b"".join(part[0] for part in parts), b"".join(part[1] for part in parts)
+
+    def entry_of(self, topic: Topic, publication_id: int) -> int:
+        """Return the index of the entry that brought the publication: its age."""
+        rows = self._database.query(
+            "SELECT entry FROM publications WHERE key <= ? ORDER BY key DESC LIMIT 1",
+            (topic.number << TOPIC_SHIFT | publication_id,),
+        )
+        entry: int = rows[0][0]
+        return entry
+
+    def _row_of(self, topic: Topic, publication_id: int) -> Row:
+        key = topic.number << TOPIC_SHIFT | publication_id
+        if key not in self._cache:
+            sql = "SELECT max(key) FROM publications WHERE key <= ?"
+            key = self._database.query(sql, (key,))[0][0] or 0
+        row = self._row(key)
+        if key >> TOPIC_SHIFT != topic.number or row.last_id < publication_id:
+            what = f"publication {publication_id} of topic {topic.number} is missing"
+            raise CorruptStore(self._database.path, what)
+        return row
+
+    def _row(self, key: int) -> Row:
+        row = self._cache.pop(key, None)
+        if row is None:
+            row = self._load(key)
+            self._cache_bytes += len(row.data)
+            while self._cache and (
+                self._cache_bytes > ROWS_CACHED_BYTES_MAX or len(self._cache) >= ROWS_CACHED_MAX
+            ):
+                oldest = self._cache.pop(next(iter(self._cache)))
+                self._cache_bytes -= len(oldest.data)
+        self._cache[key] = row  # last: the most recently used
+        return row
+
+    def _load(self, key: int) -> Row:
+        rows = self._database.query(
+            "SELECT entry, before_bytes, count, crc, lengths, data FROM publications WHERE key = ?",
+            (key,),
+        )
+        if not rows:
+            what = f"publications of topic {key >> TOPIC_SHIFT} from {key & ID_MAX} are missing"
+            raise CorruptStore(self._database.path, what)
+        entry, before, count, crc, lengths, data = rows[0]
+        self._database.verify(crc, (key, entry, before, count), lengths + data)
+        ends = array("L", accumulate(struct.unpack(f"<{count}I", lengths)))
+        return Row(key & ID_MAX, entry, ends, lengths, data)
+
+    # --- garbage ---
+
+    def floor_moved(self, topic: Topic) -> None:
+        """Note that the topic's oldest row may be dead."""
+        if 0 < topic.oldest_end <= topic.floor_id:
+            self.garbage[topic.name] = topic
+
+    def collect(self, rows_max: int) -> int:
+        """Delete dead rows, at most `rows_max` and about COLLECT_BYTES_MAX; return how many."""
+        deleted = 0
+        room_bytes = COLLECT_BYTES_MAX
+        while self.garbage and deleted < rows_max and room_bytes > 0:
+            topic = next(iter(self.garbage.values()))
+            before_bytes = topic.dropped_bytes
+            deleted += self._collect_topic(topic, rows_max - deleted, room_bytes)
+            freed_bytes = topic.dropped_bytes - before_bytes
+            room_bytes -= freed_bytes
+            self.stored_bytes -= freed_bytes
+            if not 0 < topic.oldest_end <= topic.floor_id:
+                del self.garbage[topic.name]
+        return deleted
+
+    def _collect_topic(self, topic: Topic, rows_max: int, bytes_max: int) -> int:
+        low = topic.number << TOPIC_SHIFT
+        rows = self._database.query(
+            _OLDEST + " WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+            (low, low | topic.floor_id, rows_max),
+        )
+        dead = [
+            key
+            for key, count, before_bytes in rows
+            if (key & ID_MAX) + count - 1 <= topic.floor_id
+            and before_bytes - topic.dropped_bytes < bytes_max
+        ]
+        assert dead, f"{topic.name}: oldest row ends at {topic.oldest_end}, floor {topic.floor_id}"
+        sql = "DELETE FROM publications WHERE key BETWEEN ? AND ?"
+        self._database.write(sql, [(dead[0], dead[-1])])
+        rest = _OLDEST + " WHERE key > ? AND key <= ? ORDER BY key LIMIT 1"
+        self._set_oldest(topic, self._database.query(rest, (dead[-1], low | ID_MAX)))
+        return len(dead)
+
+
+_OLDEST: Final = "SELECT key, count, before_bytes FROM publications"

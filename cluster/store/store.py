@@ -1,0 +1,612 @@
+"""The replicated state machine: entries of the Raft log in, outcomes out, kept in SQLite.
+
+What lives here: what every operation does, and reads. What must not: clocks, randomness, sockets,
+threads, or a setting of one node: `apply` gives the same outcomes and the same logical state on
+every node. An operating error is a `Refused` outcome; anything else that is raised means that this
+replica can't go on.
+
+Topics and subscriptions are in memory (bounded by `Limits`), clients and producers behind a
+bounded cache, publications on disk only. Changes are buffered until `commit`, or until a read
+needs them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, KeysView, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from cluster.store import tables
+from cluster.store.clients import Client, Clients, Producer
+from cluster.store.commands import (
+    Admit,
+    Advance,
+    Put,
+    Raise,
+    Register,
+    Subscribe,
+    Unsubscribe,
+    decode,
+)
+from cluster.store.outcomes import (
+    Delivery,
+    Done,
+    Outcome,
+    Refused,
+    beyond_the_end,
+    stale_request,
+    too_many,
+    unknown_client,
+    wrong_epoch,
+)
+from cluster.store.publications import Publications
+from cluster.store.tables import ID_MAX, TOPIC_NUMBER_MAX, CorruptStore, Database, row_crc
+from cluster.store.topics import Subscription, Topic, Topics
+from cluster.wire.levels import BUILD, Build, UnsupportedLevel
+from flotilla_client.protocol import INTEGER_MAX
+
+__all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
+
+BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024  # of publications, before they are written anyway
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the cluster takes: part of the state machine, so the same on every node.
+
+    A node keeps topics and subscriptions in memory (30 MB at these limits). `names_bytes_max`
+    keeps a client's counters within one header (protocol.TEXT_HEADER_BYTES_MAX).
+    """
+
+    topics_max: int = 10_000  # with a subscriber
+    topic_names_max: int = TOPIC_NUMBER_MAX  # ever
+    subscriptions_max: int = 100_000
+    subscriptions_per_client_max: int = 1_000
+    clients_max: int = 1_000_000
+    producers_per_client_max: int = 10_000
+    names_bytes_max: int = 1024 * 1024
+    id_max: int = ID_MAX
+
+
+class Store:
+    """One replica's state. Used by one thread; `tables.checkpoint` is for another."""
+
+    def __init__(self, database: Database, limits: Limits, build: Build) -> None:
+        self._database = database
+        self._limits = limits
+        self._level_max = build.level_max
+        self._clients = Clients(database)
+        self._publications = Publications(database)
+        self._topics = Topics(database, self._publications.garbage)
+        self._publications.load(self._topics.active.values())
+        self._dirty_members = False
+        self._handlers: Final = {
+            Register: self._register,
+            Subscribe: self._subscribe,
+            Unsubscribe: self._unsubscribe,
+            Put: self._put,
+            Advance: self._advance,
+            Admit: self._admit,
+            Raise: self._raise,
+        }
+        self.members = database.members()
+        self._recoveries = database.recoveries()
+        self.applied_index, self.applied_term = database.position()
+        self.level = database.level()
+        self._committed_index = self.applied_index
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        members: Mapping[str, str],
+        limits: Limits = Limits(),
+        build: Build = BUILD,
+    ) -> Store:
+        """Open the database at `path`, or make one with the founding members {name: incarnation}.
+
+        Raises CorruptStore when the file is damaged or another program's, UnsupportedLevel when
+        it is of a level that the build does not understand.
+        """
+        database = Database(path, members)
+        try:
+            database.position()  # its checksum covers the level
+            if not build.understands(database.level()):
+                raise UnsupportedLevel(
+                    "the cluster, as of this node's store, is at", database.level(), build
+                )
+            return cls(database, limits, build)
+        except BaseException:
+            database.close()
+            raise
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Remove the database at `path`, if there is one, with all that belongs to it."""
+        tables.remove(path)
+
+    # --- applying -------------------------------------------------------------------------------
+
+    def apply(self, index: int, term: int, payload: bytes) -> list[Outcome]:
+        """Carry out one committed entry; return one outcome an operation, in order.
+
+        An entry that was applied before is skipped (no outcomes); b"" is Raft's own no-op.
+        Raises DamagedEntry, CorruptStore or sqlite3.Error: then the process must end.
+        """
+        if index <= self.applied_index:
+            return []
+        assert index == self.applied_index + 1, f"entry {index} after {self.applied_index}"
+        outcomes: list[Outcome] = []
+        if payload:
+            _, operations = decode(payload, self._level_max)
+            handlers: Any = self._handlers
+            outcomes = [handlers[type(operation)](operation) for operation in operations]
+            self._topics.grown(self._publications.seal(index))
+        self.applied_index, self.applied_term = index, term
+        if self._publications.buffered_bytes > BUFFER_BYTES_MAX:
+            self._flush()
+        return outcomes
+
+    def commit(self) -> None:
+        """Commit everything applied and collected so far, the applied index with it. No fsync."""
+        if self.applied_index != self._committed_index:
+            self._flush()
+            position = self.applied_index, self.applied_term
+            self._database.write_state(*position, self.level)
+            self._committed_index = self.applied_index
+            self._topics.committed()
+        if self._database.in_transaction:
+            self._database.commit()
+
+    def close(self) -> None:
+        """Close the database; what was not committed is applied again from the log."""
+        self._database.close()
+
+    def _flush(self) -> None:
+        """Write what is buffered, in the open transaction."""
+        self._clients.flush()
+        self._topics.flush()
+        self._publications.flush()
+        if self._dirty_members:
+            sql = "INSERT OR REPLACE INTO members VALUES(?, ?, ?)"
+            rows = [(*member, row_crc(member)) for member in self.members.items()]
+            self._database.write(sql, rows)
+            self._dirty_members = False
+
+    # --- operations: clients --------------------------------------------------------------------
+
+    def check_client(self, client_id: str, epoch: int | None) -> Refused | None:
+        """Return why this process of the client may not act, None if it may."""
+        client = self._clients.get(client_id)
+        if client is None:
+            return unknown_client(client_id)
+        if epoch is not None and epoch != client.epoch:
+            return wrong_epoch(epoch, client.epoch)
+        return None
+
+    def _register(self, operation: Register) -> Outcome:
+        client = self._clients.get(operation.client_id)
+        if operation.fresh:
+            return self._register_fresh(operation, client)
+        if client is None:
+            return unknown_client(operation.client_id)
+        sequence = operation.sequence
+        if sequence is None:
+            client.epoch += 1
+            client.nonce = ""  # or a retry of the process before would share the new epoch
+        elif sequence > client.sequence:
+            client.epoch += 1
+            client.sequence, client.nonce = sequence, operation.nonce
+        elif sequence < client.sequence or not operation.nonce or operation.nonce != client.nonce:
+            return stale_request(sequence, client.sequence)
+        self._clients.changed(client)
+        return self._registered(client)
+
+    def _register_fresh(self, operation: Register, client: Client | None) -> Outcome:
+        if client is not None:
+            return Refused("bad_request", f"client_id {operation.client_id!r} is taken")
+        if self._clients.count >= self._limits.clients_max:
+            return too_many("clients", self._limits.clients_max)
+        sequence, nonce = operation.sequence or 0, operation.nonce
+        return self._registered(self._clients.add(operation.client_id, sequence, nonce))
+
+    def _registered(self, client: Client) -> Done:
+        """Return who the client is. Its counters, up to 10,000, only who answers it looks up."""
+        return Done(
+            {
+                "client_id": client.client_id,
+                "epoch": client.epoch,
+                "sequence": client.sequence,
+            }
+        )
+
+    def _controlling(self, operation: Subscribe | Unsubscribe) -> Client | Refused:
+        """Return the client after the checks of a control request, its sequence taken.
+
+        The sequence is taken even if the operation is then refused: a late copy of it must not be
+        carried out when there is room again.
+        """
+        client = self._clients.get(operation.client_id)
+        if client is None:
+            return unknown_client(operation.client_id)
+        if operation.epoch is not None and operation.epoch != client.epoch:
+            return wrong_epoch(operation.epoch, client.epoch)
+        sequence = operation.sequence
+        if sequence is not None:
+            if sequence < client.sequence:
+                return stale_request(sequence, client.sequence)
+            if sequence > client.sequence:
+                client.sequence, client.nonce = sequence, ""
+                self._clients.changed(client)
+        return client
+
+    def _admit(self, operation: Admit) -> Outcome:
+        if operation.node not in self.members:
+            return Refused("bad_request", f"{operation.node!r} is no member")
+        if self.members[operation.node] != operation.incarnation:
+            # A new dictionary: who holds the old one sees that something has changed.
+            self.members = {**self.members, operation.node: operation.incarnation}
+            self._dirty_members = True
+        return Done({})
+
+    def _raise(self, operation: Raise) -> Outcome:
+        before = self.level
+        self.level = max(before, operation.level)
+        return Done({"level": self.level, "before": before})
+
+    # --- operations: subscriptions --------------------------------------------------------------
+
+    def _subscribe(self, operation: Subscribe) -> Outcome:
+        client = self._controlling(operation)
+        if isinstance(client, Refused):
+            return client
+        topic = self._topics.active.get(operation.topic)
+        if topic and (subscription := topic.subscribers.get(client.client_id)):
+            return Done({"last_id": subscription.cursor, "resumed": True})
+        if refused := self._no_room(client, topic):
+            return refused
+        topic = topic or self._topics.inactive(operation.topic)
+        if topic is None:
+            if self._topics.names_count >= self._limits.topic_names_max:
+                return too_many("topic names", self._limits.topic_names_max)
+            topic = self._topics.create(operation.topic)
+        return Done({"last_id": self._topics.join(client, topic), "resumed": False})
+
+    def _no_room(self, client: Client, topic: Topic | None) -> Refused | None:
+        limits = self._limits
+        own = len(self._topics.of(client.client_id))
+        if own >= limits.subscriptions_per_client_max:
+            return too_many("subscriptions of the client", limits.subscriptions_per_client_max)
+        if self._topics.subscriptions_count >= limits.subscriptions_max:
+            return too_many("subscriptions", limits.subscriptions_max)
+        if topic is None and len(self._topics.active) >= limits.topics_max:
+            return too_many("topics", limits.topics_max)
+        return None
+
+    def _unsubscribe(self, operation: Unsubscribe) -> Outcome:
+        client = self._controlling(operation)
+        if isinstance(client, Refused):
+            return client
+        topic = self._topics.of(client.client_id).get(operation.topic)
+        if topic is None:
+            return Done({"was_subscribed": False})
+        self._topics.leave(client, topic)
+        self._publications.floor_moved(topic)
+        return Done({"was_subscribed": True})
+
+    # --- operations: publications ---------------------------------------------------------------
+
+    def _put(self, operation: Put) -> Outcome:
+        client = self._clients.get(operation.client_id)
+        if client is None:
+            return unknown_client(operation.client_id)
+        if operation.epoch is not None and operation.epoch != client.epoch:
+            return wrong_epoch(operation.epoch, client.epoch)
+        count = len(operation.lengths) >> 2
+        producer = self._clients.producer(client, operation.topic)
+        if producer is not None and operation.counter != producer.counter + 1:
+            return self._put_again(operation, producer, count)
+        if operation.counter + count - 1 > INTEGER_MAX:
+            return Refused("bad_request", f"`counter` would pass {INTEGER_MAX}")
+        topic = self._topics.active.get(operation.topic)
+        if topic is not None and topic.last_id + count > self._limits.id_max:
+            return too_many("publications in the topic", self._limits.id_max)
+        if producer is None:
+            created = self._create_producer(client, operation.topic)
+            if isinstance(created, Refused):
+                return created
+            producer = created
+        first_id = 0
+        if topic is not None:
+            first_id = self._publications.add(topic, count, operation.lengths, operation.data)
+        self._clients.record(producer, operation.counter, count, first_id)
+        stored = topic is not None
+        return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
+
+    def _put_again(self, operation: Put, producer: Producer, count: int) -> Outcome:
+        """Answer a PUT whose first counter is not the one behind the producer's last."""
+        if operation.counter > producer.counter:
+            expected = producer.counter + 1
+            message = (
+                f"`counter` {operation.counter} leaves a hole, {expected} is expected: one before"
+                " it was not sent, or the cluster was recovered, or its data put back"
+            )
+            return Refused("counter_gap", message, {"expected": expected})
+        if operation.counter + count - 1 > producer.counter:
+            return Refused("bad_request", f"the batch overlaps counter {producer.counter} in part")
+        first_id = self._clients.original_id(producer, operation.counter)
+        stored = None if first_id is None else first_id > 0
+        return Done({"id": first_id or 0, "count": count, "duplicate": True, "stored": stored})
+
+    def _create_producer(self, client: Client, topic: str) -> Producer | Refused:
+        limits = self._limits
+        if client.producers >= limits.producers_per_client_max:
+            return too_many("topics the client put to", limits.producers_per_client_max)
+        name_bytes = len(orjson.dumps(topic))
+        if client.names_bytes + name_bytes > limits.names_bytes_max:
+            return too_many("bytes of names of topics it put to", limits.names_bytes_max)
+        return self._clients.add_producer(client, topic, name_bytes)
+
+    def _advance(self, operation: Advance) -> Outcome:
+        if refused := self.check_client(operation.client_id, operation.epoch):
+            return refused
+        moves: list[tuple[Topic, Subscription, int]] = []
+        for name, cursor in operation.cursors.items():
+            found = self._subscription(operation.client_id, name)
+            if isinstance(found, Refused):
+                return found
+            topic, subscription = found
+            if cursor > topic.last_id:
+                return beyond_the_end(cursor, topic.last_id)
+            if cursor > subscription.cursor:
+                moves.append((topic, subscription, cursor))
+        for topic, subscription, cursor in moves:
+            self._topics.advance(topic, subscription, cursor)
+            self._publications.floor_moved(topic)
+        return Done({})
+
+    # --- reads ----------------------------------------------------------------------------------
+
+    def read(
+        self, client_id: str, topic: str, last_id: int | None, max_count: int, max_bytes: int
+    ) -> Delivery | Refused:
+        """Return what the client has not got of the topic: after `last_id`, or its cursor.
+
+        At least one publication if there is any, even one over `max_bytes`.
+        """
+        start = self._start(client_id, topic, last_id)
+        if isinstance(start, Refused):
+            return start
+        return self._deliver(start[0], start[1], max_count, max_bytes)
+
+    def read_any(
+        self, client_id: str, last_ids: Mapping[str, int], max_count: int, max_bytes: int
+    ) -> Delivery | Refused:
+        """Return publications of that topic of the client's whose next one waits longest.
+
+        `last_ids` {topic: id the client has}; its cursor counts for topics left out.
+        """
+        for name, last_id in last_ids.items():
+            start = self._start(client_id, name, last_id)
+            if isinstance(start, Refused):
+                return start
+        waiting: list[tuple[Topic, Subscription, int]] = []
+        for name, topic in self._topics.of(client_id).items():
+            subscription = topic.subscribers[client_id]
+            last_id = last_ids.get(name, subscription.cursor)
+            if last_id < topic.last_id:
+                waiting.append((topic, subscription, last_id))
+        if not waiting:
+            return Delivery("", 0, 0, b"", b"")
+        topic, _, last_id = waiting[0] if len(waiting) == 1 else min(waiting, key=self._age)
+        return self._deliver(topic, last_id, max_count, max_bytes)
+
+    def _age(self, place: tuple[Topic, Subscription, int]) -> tuple[int, str]:
+        """Return which entry brought the publication that is next for a subscriber, and its topic.
+
+        It is kept, or a client with a thousand topics would cost as many queries each time.
+        """
+        topic, subscription, last_id = place
+        if subscription.aged_id != last_id:
+            self._flush()
+            subscription.age = self._publications.entry_of(topic, last_id + 1)
+            subscription.aged_id = last_id
+        return subscription.age, topic.name
+
+    def _subscription(self, client_id: str, name: str) -> tuple[Topic, Subscription] | Refused:
+        topic = self._topics.active.get(name)
+        if topic is None:
+            return Refused("unknown_topic", f"nobody subscribes to {name!r}")
+        subscription = topic.subscribers.get(client_id)
+        if subscription is None:
+            return Refused("not_subscribed", f"the client has no subscription to {name!r}")
+        return topic, subscription
+
+    def _start(self, client_id: str, name: str, last_id: int | None) -> tuple[Topic, int] | Refused:
+        """Return the topic and the id behind which the client reads on."""
+        found = self._subscription(client_id, name)
+        if isinstance(found, Refused):
+            return found
+        topic, subscription = found
+        if last_id is None:
+            return topic, subscription.cursor
+        if last_id > topic.last_id:
+            return beyond_the_end(last_id, topic.last_id)
+        if last_id < topic.floor_id:
+            message = f"publications after {last_id} of {name!r} are gone"
+            return Refused("already_acknowledged", message, {"cursor": subscription.cursor})
+        return topic, last_id
+
+    def _deliver(self, topic: Topic, last_id: int, max_count: int, max_bytes: int) -> Delivery:
+        if last_id == topic.last_id:
+            return Delivery(topic.name, 0, 0, b"", b"")
+        self._flush()
+        first_id = last_id + 1
+        return Delivery(
+            topic.name, first_id, *self._publications.cut(topic, first_id, max_count, max_bytes)
+        )
+
+    # --- recoveries (docs/recovery.md) ----------------------------------------------------------
+
+    def name_members(self, members: Mapping[str, str]) -> None:
+        """Give a recovered cluster its first members {name: incarnation}; durable on return."""
+        assert self.applied_index == self._committed_index, "nothing is applied before"
+        self.members = dict(members)
+        self._dirty_members = True
+        self._flush()
+        self._database.commit()
+        tables.checkpoint(self._database.path)
+
+    def since_recovery(self, client_id: str, known: str | None) -> dict[str, Any]:
+        """Return what REQUEST_ID tells a client of recoveries; `known`: the last it was told of.
+
+        `settled`, if there was one since: up to this id each subscription's publications are the
+        same as before. The client's cursor proves as much: it was moved by an entry of this log.
+        """
+        topics = self._topics.of(client_id)
+        names = ["", *(recovery.name for recovery in self._recoveries)]
+        told: dict[str, Any] = {
+            "recovery": names[-1],
+            "ends": {name: topics[name].last_id for name in sorted(topics)},
+        }
+        if known is not None and known != names[-1]:
+            settled = self._recoveries[names.index(known)].settled if known in names else {}
+            told["settled"] = {
+                name: max(settled.get(name, 0), topics[name].subscribers[client_id].cursor)
+                for name in sorted(topics)
+            }
+        return told
+
+    def topic_ends(self) -> dict[str, int]:
+        """Return the last id of every topic with a subscriber."""
+        return {name: topic.last_id for name, topic in self._topics.active.items()}
+
+    def unread_publications(self) -> int:
+        """Return how many publications are kept for somebody who has not got them."""
+        return sum(topic.last_id - topic.floor_id for topic in self._topics.active.values())
+
+    # --- views ----------------------------------------------------------------------------------
+
+    def cursor(self, client_id: str, topic: str) -> int | None:
+        """Return where the client's subscription to the topic stands, None without one."""
+        found = self._subscription(client_id, topic)
+        return None if isinstance(found, Refused) else found[1].cursor
+
+    def subscribers(self, topic: str) -> KeysView[str]:
+        """Return the client ids that subscribe to a topic: a live view, empty for no topic."""
+        found = self._topics.active.get(topic)
+        return (found.subscribers if found else dict[str, Subscription]()).keys()
+
+    def subscribers_of(self, topic: str, after: str, count_max: int) -> list[dict[str, Any]]:
+        """Return the first of a topic's subscribers behind the client id `after`, by client id."""
+        found = self._topics.active.get(topic)
+        if found is None:
+            return []
+        ids = (client_id for client_id in found.subscribers if client_id > after)
+        return [
+            {
+                "client_id": client_id,
+                "cursor": found.subscribers[client_id].cursor,
+                "backlog": found.last_id - found.subscribers[client_id].cursor,
+            }
+            for client_id in heapq.nsmallest(count_max, ids)
+        ]
+
+    def has_taken(self, client_id: str, topic: str, counter: int) -> bool:
+        """Return whether a PUT of the client to the topic with that counter was carried out."""
+        client = self._clients.get(client_id)
+        producer = self._clients.producer(client, topic) if client else None
+        return producer is not None and counter <= producer.counter
+
+    def counters(self, client_id: str, after: str, count_max: int) -> dict[str, int]:
+        """Return {topic: last counter} of the client's PUTs, by name: those behind `after`."""
+        client = self._clients.get(client_id)
+        assert client is not None, client_id
+        return self._clients.counters(client, after, count_max)
+
+    def subscriptions(self, client_id: str) -> dict[str, int]:
+        """Return {topic: cursor} of the client's subscriptions, by name."""
+        topics = self._topics.of(client_id)
+        return {name: topics[name].subscribers[client_id].cursor for name in sorted(topics)}
+
+    def topics_of(self, client_id: str, after: str, count_max: int) -> list[dict[str, Any]]:
+        """Return the client's topics, as TOPICS lists them, by name: those behind `after`."""
+        topics = self._topics.of(client_id)
+        names = sorted(name for name in topics if name > after)[:count_max]
+        return [
+            {
+                "topic": name,
+                "last_id": topics[name].last_id,
+                "cursor": topics[name].subscribers[client_id].cursor,
+                "backlog": topics[name].last_id - topics[name].subscribers[client_id].cursor,
+            }
+            for name in names
+        ]
+
+    def all_topics(self, after: str, count_max: int) -> list[dict[str, Any]]:
+        """Return the topics, as TOPICS with `all` lists them, by name: those behind `after`."""
+        return [
+            {
+                "topic": topic.name,
+                "last_id": topic.last_id,
+                "subscribers": len(topic.subscribers),
+                "backlog_bytes": topic.added_bytes - topic.dropped_bytes,
+            }
+            for topic in self._topics.page(after, count_max)
+        ]
+
+    def backlog_bytes(self, topic: str) -> int:
+        """Return the bytes of the topic's publications on this node's disk, 0 for no topic."""
+        found = self._topics.active.get(topic)
+        return found.added_bytes - found.dropped_bytes if found else 0
+
+    def total_backlog_bytes(self) -> int:
+        """Return the bytes of all publications on this node's disk."""
+        return self._publications.stored_bytes
+
+    def collect_garbage(self, rows_max: int) -> int:
+        """Delete up to `rows_max` dead rows; return how many. The next `commit` commits it."""
+        if not self._publications.garbage:
+            return 0
+        self._flush()
+        return self._publications.collect(rows_max)
+
+    def free_bytes(self) -> int:
+        """Return how much of the database's file is free pages."""
+        return self._database.free_bytes()
+
+    def room_bytes(self) -> int:
+        """Return how much the database's file can take before it has to grow; see `Database`."""
+        return self._database.room_bytes()
+
+    def size_bytes(self) -> int:
+        """Return how long the database's file has to be."""
+        return self._database.size_bytes()
+
+    def give_back(self, kept_bytes: int, enough: Callable[[], bool]) -> bool:
+        """Give free pages over `kept_bytes` back, until `enough()`; return if there are more.
+
+        The next `commit` commits it.
+        """
+        return self._database.give_back(kept_bytes, enough)
+
+    def digest(self) -> str:
+        """Commit, then return `tables.digest`."""
+        self.commit()
+        return tables.digest(self._database)
+
+    def statistics(self) -> dict[str, int]:
+        """Return the numbers of this replica for STATUS."""
+        return {
+            "applied_index": self.applied_index,
+            "applied_term": self.applied_term,
+            "clients": self._clients.count,
+            "producers": self._clients.producers_count,
+            "topics": len(self._topics.active),
+            "subscriptions": self._topics.subscriptions_count,
+            "backlog_bytes": self._publications.stored_bytes,
+        }

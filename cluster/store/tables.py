@@ -1,0 +1,562 @@
+"""The tables of a node's database and the connection under the store.
+
+What lives here: the schema, opening and checking a database file, one write transaction at a time,
+what makes committed transactions durable, and the digest of the logical state. What must not: the
+rules of the broker (`cluster/store/store.py`), clocks, randomness, sockets.
+
+SQLite in WAL mode with `synchronous=NORMAL`: a commit writes, it does not fsync; the Raft journal
+is what makes an entry durable. docs/decisions/0004-store.md has the reasoning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cluster.log.files import DISK
+from cluster.wire.levels import LEVEL_FIRST
+
+APPLICATION_ID: Final = 0x464C4F54  # "FLOT"
+PAGE_BYTES: Final = 4096
+CACHE_KIB: Final = 32 * 1024  # page cache of the writer; the rest of the backlog is the kernel's
+WAL_BYTES_MAX: Final = 64 * 1024 * 1024  # over this a checkpoint may hold up the writer for once
+WAL_BYTES_KEPT: Final = 16 * 1024 * 1024  # a WAL that has grown over this is cut back to it
+WRITER_BUSY_MS_MAX: Final = 10_000  # the worker's last bit of a checkpoint holds the write lock
+CHECKPOINT_BUSY_MS_MAX: Final = 100  # how long a checkpoint may wait, the writer behind it
+
+TOPIC_SHIFT: Final = 40  # publications.key = topic number << 40 | id of the row's first publication
+ID_MAX: Final = 2**TOPIC_SHIFT - 1  # 120 days at 100,000 publications a second to one topic
+TOPIC_NUMBER_MAX: Final = 2 ** (63 - TOPIC_SHIFT) - 1  # topic names ever used: 8 million
+
+_SCHEMA: Final = """
+CREATE TABLE state(one INTEGER PRIMARY KEY CHECK(one = 1), applied_index INTEGER NOT NULL,
+    applied_term INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE members(name TEXT PRIMARY KEY, incarnation TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE clients(number INTEGER PRIMARY KEY, client_id TEXT NOT NULL UNIQUE,
+    epoch INTEGER NOT NULL, sequence INTEGER NOT NULL, nonce TEXT NOT NULL,
+    producers INTEGER NOT NULL, names_bytes INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE topics(number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+    last_id INTEGER NOT NULL, active INTEGER NOT NULL, added_bytes INTEGER NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE TABLE subscriptions(topic INTEGER NOT NULL, client INTEGER NOT NULL,
+    cursor INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY(topic, client)) WITHOUT ROWID;
+CREATE TABLE producers(number INTEGER PRIMARY KEY, client INTEGER NOT NULL, topic TEXT NOT NULL,
+    counter INTEGER NOT NULL, puts INTEGER NOT NULL, recent BLOB NOT NULL,
+    crc INTEGER NOT NULL, UNIQUE(client, topic));
+CREATE TABLE earlier_puts(slot INTEGER PRIMARY KEY, puts BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE publications(key INTEGER PRIMARY KEY, entry INTEGER NOT NULL,
+    before_bytes INTEGER NOT NULL, count INTEGER NOT NULL, crc INTEGER NOT NULL,
+    lengths BLOB NOT NULL, data BLOB NOT NULL);
+"""
+
+# Only in the database of a cluster that was recovered (docs/recovery.md).
+_RECOVERIES_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS recoveries(number INTEGER PRIMARY KEY, name TEXT NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS settled(recovery INTEGER NOT NULL, topic TEXT NOT NULL,
+    last_id INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY(recovery, topic)) WITHOUT ROWID;
+"""
+RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
+
+_WRITER_PRAGMAS: Final = (
+    f"cache_size=-{CACHE_KIB}",
+    "wal_autocheckpoint=0",  # the worker does it
+    f"journal_size_limit={WAL_BYTES_KEPT}",
+    "secure_delete=OFF",  # a distribution's build may zero deleted pages: cost only
+)
+REMADE: Final = ".remade"  # the suffix of a store that is made anew, until it is whole
+_INCREMENTAL: Final = 2  # PRAGMA auto_vacuum: free pages are given back when asked for
+_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One recovery of the cluster: its name, and each topic's last id that was certainly kept."""
+
+    name: str
+    settled: Mapping[str, int]
+
+
+class CorruptStore(Exception):
+    """The database is damaged or not ours: the node must stop and be rebuilt from the others."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(
+            f"{path}: {what}. This node's state can't be trusted. To rebuild it, move its data "
+            f"directory away and start it again: it is readmitted and copies the others' state."
+        )
+        self.path = path
+
+
+class Database:
+    """The writer's connection: reads at once, writes in one open transaction until `commit`."""
+
+    def __init__(self, path: Path, members: Mapping[str, str]) -> None:
+        """Open `path`; made with the founding `members`, if there are any. Raises CorruptStore."""
+        self.path = path
+        if not path.exists():
+            if not members:
+                raise CorruptStore(path, "the file is missing")
+            _create(path, members)
+        DISK.fsync_directory(path.parent)  # a killed process may have left the name unsynced
+        _forget_cached(side_file(path, "-wal"))
+        self._connection = connect(path, WRITER_BUSY_MS_MAX)
+        try:
+            check_format(path, self._connection)
+            self._level = read_level(path, self._connection)
+            for pragma in _WRITER_PRAGMAS:
+                self._connection.execute(f"PRAGMA {pragma}")
+            self._shrinks = is_shrinkable(self._connection)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows. They are fetched at once: an open cursor would hold up checkpoints."""
+        try:
+            return self._connection.execute(sql, arguments).fetchall()
+        except sqlite3.DatabaseError as error:
+            _raise_corrupt(self.path, error)
+            raise
+
+    def stream(self, sql: str, arguments: Sequence[Any] = ()) -> Iterator[Any]:
+        """Yield all rows, one in memory at a time. A checkpoint waits until the last was taken."""
+        try:
+            yield from self._connection.execute(sql, arguments)
+        except sqlite3.DatabaseError as error:
+            _raise_corrupt(self.path, error)
+            raise
+
+    def write(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run the statement for each row, in the open transaction (opened if need be)."""
+        try:
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(sql, rows)
+        except sqlite3.DatabaseError as error:
+            _raise_corrupt(self.path, error)
+            raise
+
+    def verify(self, crc: int, row: tuple[int | str, ...], blob: bytes = b"") -> None:
+        """Raise CorruptStore unless `crc` is the checksum that the row was written with."""
+        if crc != row_crc(row, blob):
+            raise CorruptStore(self.path, f"checksum of the row {row}")
+
+    def position(self) -> tuple[int, int]:
+        """Return the applied (index, term) as committed last."""
+        return read_position(self.path, self._connection)
+
+    def level(self) -> int:
+        """Return the cluster's feature level as written last."""
+        return self._level
+
+    def write_state(self, index: int, term: int, level: int) -> None:
+        """Write the applied position and the level, in the open transaction."""
+        sql = "UPDATE state SET applied_index = ?, applied_term = ?, crc = ?"
+        self.write(sql, [(index, term, _state_crc(index, term, level))])
+        if level != self._level:
+            self._connection.execute(f"PRAGMA user_version={level}")
+            self._level = level
+
+    def members(self) -> dict[str, str]:
+        """Return {name: incarnation} as committed last."""
+        return read_members(self.path, self._connection)
+
+    def size_bytes(self) -> int:
+        """Return how long the file will be once the WAL is in it."""
+        return PAGE_BYTES * int(self.query("PRAGMA page_count")[0][0])
+
+    def free_bytes(self) -> int:
+        """Return how much of that is free pages."""
+        return PAGE_BYTES * int(self.query("PRAGMA freelist_count")[0][0])
+
+    def room_bytes(self) -> int:
+        """Return how much the file can take before it has to grow.
+
+        That is free pages, and what a checkpoint has still to cut off. Negative: so much of what
+        stands in the WAL has no place in the file yet, so the next checkpoint makes it longer.
+        """
+        used_bytes = self.size_bytes() - self.free_bytes()
+        return os.stat(self.path).st_size - used_bytes
+
+    def give_back(self, kept_bytes: int, enough: Callable[[], bool]) -> bool:
+        """Take free pages out of the file in the open transaction, one at a time until `enough()`.
+
+        Returns whether there is more to give back. A checkpoint then cuts the file. Does nothing in
+        a file that was made before files could shrink (`snapshots.make_shrinkable`).
+        """
+        if not self._shrinks:
+            return False
+        free_bytes = self.free_bytes()
+        while free_bytes > kept_bytes:
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN IMMEDIATE")
+            # One page, whatever number it is given: Python steps a statement without rows once.
+            self.query("PRAGMA incremental_vacuum(1)")
+            free_bytes -= PAGE_BYTES
+            if enough():
+                break
+        return free_bytes > kept_bytes
+
+    def recoveries(self) -> list[Recovery]:
+        """Return the recoveries that the cluster came through, oldest first."""
+        return read_recoveries(self.path, self._connection)
+
+    @property
+    def in_transaction(self) -> bool:
+        """True while writes wait for `commit`."""
+        return self._connection.in_transaction
+
+    def commit(self) -> None:
+        """Commit the open transaction. Not durable yet: see `checkpoint`."""
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            _raise_corrupt(self.path, error)
+            raise
+
+    def close(self) -> None:
+        """Close the connection; what was not committed is gone."""
+        self._connection.close()
+
+
+def _forget_cached(path: Path) -> None:
+    """Read a file anew that a process may have left behind a failed sync; nobody has it open."""
+    if path.exists():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            DISK.forget_cached(file.fileno())
+
+
+def _raise_corrupt(path: Path, error: sqlite3.DatabaseError) -> None:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPT:
+        raise CorruptStore(path, str(error)) from error
+
+
+def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
+    """Return a connection in WAL mode with autocommit. Raises CorruptStore."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=busy_ms_max / 1000)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        _raise_corrupt(path, error)
+        raise
+    return connection
+
+
+def _create(path: Path, members: Mapping[str, str]) -> None:
+    """Make a new database under a temporary name first: what stands at `path` is whole.
+
+    Who opens it makes its name durable.
+    """
+    DISK.make_directory(path.parent)
+    draft = side_file(path, ".new")
+    draft.unlink(missing_ok=True)
+    with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        connection.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={LEVEL_FIRST}")
+        connection.executescript("BEGIN;" + _SCHEMA)
+        connection.execute("INSERT INTO state VALUES(1, 0, 0, ?)", (_state_crc(0, 0, LEVEL_FIRST),))
+        rows = [(*member, row_crc(member)) for member in members.items()]
+        connection.executemany("INSERT INTO members VALUES(?, ?, ?)", rows)
+        connection.execute("COMMIT")
+    draft.rename(path)
+
+
+def is_shrinkable(connection: sqlite3.Connection) -> bool:
+    """Return whether free pages can be given back; not so in the files of version 0.1."""
+    return bool(connection.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL)
+
+
+def file_is_shrinkable(path: Path) -> bool:
+    """Return the same of a file that nobody has open: SQLite, closing it, would checkpoint it."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    return header[64:68] == b"\0\0\0\1"  # "incremental-vacuum mode"
+
+
+def copy_used(path: Path, connection: sqlite3.Connection, target: Path) -> None:
+    """Write what the database at `path` holds to the new file `target`, without its free pages.
+
+    One read transaction, so the copy is the state as of one commit. Raises CorruptStore,
+    sqlite3.Error. Not in a transaction.
+    """
+    try:
+        if not is_shrinkable(connection):
+            # Of a file that has pages this decides nothing but what becomes of the copy.
+            connection.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")
+        connection.execute("VACUUM INTO ?", (str(target),))
+    except sqlite3.DatabaseError as error:
+        _raise_corrupt(path, error)
+        raise
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """Return how large a copy of the database will be, more or less."""
+    pages, free = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count")
+    )
+    return PAGE_BYTES * (pages - free)
+
+
+def check_format(path: Path, connection: sqlite3.Connection) -> None:
+    """Raise CorruptStore unless this is a node's database."""
+    application = _pragma(path, connection, "application_id")
+    if application != APPLICATION_ID:
+        raise CorruptStore(path, f"not a node's database (application {application:#x})")
+
+
+def read_level(path: Path, connection: sqlite3.Connection) -> int:
+    """Return the cluster's feature level. Raises CorruptStore.
+
+    It is the database's format as well: version 0.1 reads format 1 alone, so that it refuses by
+    itself to start in a cluster whose level was raised. The state's checksum covers it.
+    """
+    return _pragma(path, connection, "user_version")
+
+
+def _pragma(path: Path, connection: sqlite3.Connection, name: str) -> int:
+    try:
+        value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        _raise_corrupt(path, error)
+        raise
+    return value
+
+
+def read_members(path: Path, connection: sqlite3.Connection) -> dict[str, str]:
+    """Return {name: incarnation} of the admitted members. Raises CorruptStore."""
+    members = {}
+    for name, incarnation, crc in connection.execute("SELECT * FROM members"):
+        if crc != row_crc((name, incarnation)):
+            raise CorruptStore(path, f"checksum of member {name!r}")
+        members[name] = incarnation
+    return members
+
+
+def read_position(path: Path, connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the applied (index, term) that the connection sees. Raises CorruptStore."""
+    # In one statement, which sees one commit: the level may be raised beside a worker's reading.
+    sql = "SELECT applied_index, applied_term, user_version, crc FROM state, pragma_user_version"
+    try:
+        rows = connection.execute(sql).fetchall()
+    except sqlite3.DatabaseError as error:
+        _raise_corrupt(path, error)
+        raise
+    if len(rows) != 1 or _state_crc(*rows[0][:3]) != rows[0][3]:
+        raise CorruptStore(path, f"no applied (index, term, level, checksum): {rows}")
+    return rows[0][0], rows[0][1]
+
+
+def _state_crc(index: int, term: int, level: int) -> int:
+    """Return the state's checksum; that of the first level is version 0.1's, which had no other."""
+    return row_crc((index, term) if level == LEVEL_FIRST else (index, term, level))
+
+
+def read_recoveries(path: Path, connection: sqlite3.Connection) -> list[Recovery]:
+    """Return the recoveries that the cluster came through, oldest first. Raises CorruptStore."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'recoveries'").fetchall():
+        return []
+    rows = connection.execute("SELECT number, name, crc FROM recoveries ORDER BY number").fetchall()
+    settled: dict[int, dict[str, int]] = {number: {} for number, _, _ in rows}
+    for number, topic, last_id, crc in connection.execute("SELECT * FROM settled"):
+        if crc != row_crc((number, topic, last_id)) or number not in settled:
+            raise CorruptStore(path, f"checksum of the settled id of {topic!r}")
+        settled[number][topic] = last_id
+    for number, name, crc in rows:
+        if crc != row_crc((number, name)):
+            raise CorruptStore(path, f"checksum of recovery {number}")
+    return [Recovery(name, settled[number]) for number, name, _ in rows]
+
+
+def write_recovery(path: Path, recovery: Recovery, members: Mapping[str, str], epochs: int) -> None:
+    """Begin a new history: other members, every client's epoch raised by `epochs`; durable.
+
+    For a database that nothing else has open. Raises CorruptStore, sqlite3.Error.
+    """
+    with closing(connect(path, WRITER_BUSY_MS_MAX)) as connection:
+        connection.executescript("BEGIN IMMEDIATE;" + _RECOVERIES_SCHEMA)
+        number = len(read_recoveries(path, connection)) + 1
+        connection.execute(
+            "INSERT INTO recoveries VALUES(?, ?, ?)",
+            (number, recovery.name, row_crc((number, recovery.name))),
+        )
+        settled = [(number, *row) for row in recovery.settled.items()]
+        connection.executemany(
+            "INSERT INTO settled VALUES(?, ?, ?, ?)", [(*row, row_crc(row)) for row in settled]
+        )
+        connection.execute("DELETE FROM settled WHERE recovery <= ?", (number - RECOVERIES_KEPT,))
+        connection.execute("DELETE FROM members")
+        rows = [(*member, row_crc(member)) for member in members.items()]
+        connection.executemany("INSERT INTO members VALUES(?, ?, ?)", rows)
+        _raise_epochs(connection, epochs)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    DISK.fsync_directory(path.parent)
+
+
+def _raise_epochs(connection: sqlite3.Connection, epochs: int) -> None:
+    columns = "number, client_id, epoch, sequence, nonce, producers, names_bytes"
+    last = 0
+    while rows := connection.execute(
+        f"SELECT {columns} FROM clients WHERE number > ? ORDER BY number LIMIT 10000", (last,)
+    ).fetchall():
+        last = rows[-1][0]
+        raised = [(*row[:2], row[2] + epochs, *row[3:]) for row in rows]
+        connection.executemany(
+            "UPDATE clients SET epoch = ?, crc = ? WHERE number = ?",
+            [(row[2], row_crc(row), row[0]) for row in raised],
+        )
+
+
+def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int], None]) -> None:
+    """Raise CorruptStore, about `path`, unless every row is what was written.
+
+    Reads everything: for a worker thread. `read(size_bytes)` is told of each row's blobs.
+    """
+    read_position(path, connection)
+    try:
+        for table, columns, blobs in _CHECKED:
+            for crc, *row in connection.execute(f"SELECT crc, {columns} FROM {table}"):
+                values, blob = tuple(row[: len(row) - blobs]), b"".join(row[len(row) - blobs :])
+                if crc != row_crc(values, blob):
+                    raise CorruptStore(path, f"checksum of the row {values} of {table}")
+                read(len(blob))
+    except sqlite3.DatabaseError as error:
+        _raise_corrupt(path, error)
+        raise
+
+
+# Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
+_CHECKED: Final = (
+    ("members", "name, incarnation", 0),
+    ("clients", "number, client_id, epoch, sequence, nonce, producers, names_bytes", 0),
+    ("topics", "number, name, last_id, active, added_bytes", 0),
+    ("subscriptions", "topic, client, cursor", 0),
+    ("producers", "number, client, topic, counter, puts, recent", 1),
+    ("earlier_puts", "slot, puts", 1),
+    ("publications", "key, entry, before_bytes, count, lengths, data", 2),
+)
+
+
+def row_crc(row: tuple[int | str, ...], blob: bytes = b"") -> int:
+    """Return the CRC-32 of a row: SQLite itself doesn't notice a flipped bit."""
+    return zlib.crc32(blob, zlib.crc32(repr(row).encode()))
+
+
+def side_file(path: Path, suffix: str) -> Path:
+    """Return the file that stands beside the database under its name with `suffix`."""
+    return path.with_name(path.name + suffix)
+
+
+def remove(path: Path) -> None:
+    """Remove the database and all that may stand beside it; durable."""
+    if path.parent.exists():
+        remove_log(path)
+        for suffix in ("", ".new", ".install", REMADE):
+            side_file(path, suffix).unlink(missing_ok=True)
+        DISK.fsync_directory(path.parent)
+
+
+def remove_log(path: Path) -> None:
+    """Remove the database's logs, durably: the file alone may be garbage then.
+
+    The rollback journal too: SQLite uses one to make a WAL database of a copy, and would roll what
+    a killed process has left of it back into whatever stands at `path` next.
+    """
+    for suffix in ("-wal", "-shm", "-journal"):
+        side_file(path, suffix).unlink(missing_ok=True)
+    DISK.fsync_directory(path.parent)
+
+
+# --- for the worker thread ----------------------------------------------------------------------
+
+
+def checkpoint(path: Path) -> int:
+    """Move the WAL into the database file; return an applied index that is durable now.
+
+    For a worker thread, with a connection of its own; the writer is held up only when the WAL has
+    grown over WAL_BYTES_MAX. The index is read before the fsync, so every transaction up to it is
+    in the WAL that the fsync covers or, by an earlier checkpoint's own fsync, in the database.
+    The database file itself is never opened here by hand: closing it would drop SQLite's locks.
+    """
+    wal = side_file(path, "-wal")
+    with closing(connect(path, CHECKPOINT_BUSY_MS_MAX)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if wal.exists() and wal.stat().st_size > WAL_BYTES_MAX:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+        applied_index, _ = read_position(path, connection)
+        with open(wal, "rb") as file:
+            os.fsync(file.fileno())
+    DISK.fsync_directory(path.parent)
+    return applied_index
+
+
+# --- the logical state --------------------------------------------------------------------------
+
+
+def digest(database: Database) -> str:
+    """Return the SHA-256 (hex) of the logical state: equal on all nodes at one applied index.
+
+    Independent of numbering and of which dead rows were collected. Reads everything: not for the
+    loop of a node with a large backlog.
+    """
+    hasher = hashlib.sha256(b"%d\n" % database.level())
+    for sql in _LOGICAL:
+        for row in database.query(sql):
+            hasher.update(repr(row).encode())
+        hasher.update(b"\n")
+    for number, name, last_id in database.query(
+        "SELECT number, name, last_id FROM topics WHERE active ORDER BY name"
+    ):
+        _digest_publications(hasher, database, number, name, last_id)
+    return hasher.hexdigest()
+
+
+_LOGICAL: Final = (
+    "SELECT applied_index, applied_term FROM state",
+    "SELECT name, incarnation FROM members ORDER BY name",
+    "SELECT client_id, epoch, sequence, nonce FROM clients ORDER BY client_id",
+    "SELECT name, last_id, active FROM topics ORDER BY name",
+    "SELECT client_id, name, cursor FROM subscriptions JOIN clients ON client = clients.number"
+    " JOIN topics ON topic = topics.number ORDER BY client_id, name",
+    "SELECT client_id, topic, counter, puts, recent FROM producers"
+    " JOIN clients ON client = clients.number ORDER BY client_id, topic",
+    "SELECT client_id, topic, slot & 63, earlier_puts.puts FROM earlier_puts"
+    " JOIN producers ON producers.number = slot >> 6"
+    " JOIN clients ON client = clients.number ORDER BY client_id, topic, slot & 63",
+)
+
+
+def _digest_publications(
+    hasher: Any, database: Database, number: int, name: str, last_id: int
+) -> None:
+    """Hash a topic's rows that hold a publication somebody still wants, one at a time."""
+    floor = database.query("SELECT min(cursor) FROM subscriptions WHERE topic = ?", (number,))[0][0]
+    rows = database.stream(
+        "SELECT key, entry, count, lengths, data FROM publications"
+        " WHERE key BETWEEN ? AND ? ORDER BY key",
+        (number << TOPIC_SHIFT, number << TOPIC_SHIFT | last_id),
+    )
+    for key, entry, count, lengths, data in rows:
+        first_id = key & ID_MAX
+        if first_id + count - 1 > floor:
+            hasher.update(repr((name, first_id, entry, count)).encode())
+            hasher.update(lengths)
+            hasher.update(data)

@@ -1,0 +1,245 @@
+"""The parts of the connections between nodes: a look-up, a dial, a connection and its buffers.
+
+What lives here: what one connection is, and its two system calls. What must not: who may connect,
+when to dial, what is reported (peers.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from itertools import islice
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from cluster.wire import messages
+from cluster.wire.frames import FrameReader
+from cluster.wire.messages import Hello
+
+READ_BYTES_MAX: Final = 1024 * 1024  # of one connection a turn: nobody starves the loop
+RECEIVE_BUFFER_BYTES_MAX: Final = messages.FRAME_BYTES_MAX + READ_BYTES_MAX  # a frame always fits
+GATHER_FRAMES_MAX: Final = 64  # buffers in one sendmsg; far below IOV_MAX (1024)
+# What the system may hold of a connection and not have sent yet: what is urgent overtakes the rest.
+UNSENT_BYTES_MAX: Final = 256 * 1024  # 2 ms at 1 Gbit/s
+TCP_NOTSENT_LOWAT: Final = 25  # of Linux; the socket module has no name for it
+BACKOFF_MS_MIN: Final = 25  # a restarted peer is reachable at once
+BACKOFF_MS_MAX: Final = 1_000  # a dead one costs a SYN a second
+REFUSED_ATTEMPTS: Final = 10  # who was refused asks at the longest distance
+LOOKUPS_MAX: Final = 8  # threads inside getaddrinfo, abandoned ones included
+
+Address: TypeAlias = tuple[str, int]
+
+
+class Reason(StrEnum):
+    """Why a connection ended."""
+
+    CLOSED = "the peer closed the connection"
+    LOST = "the connection broke"
+    BAD_FRAME = "the peer sent something that is no message"
+    SILENT = "the peer said nothing for too long"
+    REPLACED = "the peer opened a new connection"
+    BEHIND = "the peer doesn't take what we send"
+    UNFIT = "the peer's build and this one don't fit"
+    REFUSED = "the peer refuses this node"
+    UNWELCOME = "this node refuses the peer"
+
+
+class Lookup:
+    """One look-up of an address; a name's runs in a thread, as getaddrinfo can block for seconds.
+
+    Nothing is cached beyond the system's resolver: a container that restarts has a new address.
+    """
+
+    _slots: Final = threading.BoundedSemaphore(LOOKUPS_MAX)
+
+    def __init__(self, address: Address) -> None:
+        self.found: list[Any] | None = None
+        self.failure = ""
+        try:
+            self.found = socket.getaddrinfo(
+                *address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            )
+        except (OSError, UnicodeError):
+            self._start(address)
+
+    def _start(self, address: Address) -> None:
+        if self._slots.acquire(blocking=False):
+            threading.Thread(target=self._run, args=(address,), daemon=True).start()
+        else:
+            self.failure = f"{LOOKUPS_MAX} look-ups of names are stuck in the resolver"
+
+    def _run(self, address: Address) -> None:
+        try:
+            self.found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            self.failure = f"look-up of {address[0]}: {error}"
+        finally:
+            self._slots.release()
+
+
+@dataclass(slots=True, eq=False)
+class Dial:
+    """A peer that we dial (its name is greater than ours), and how that goes."""
+
+    name: str
+    address: Address
+    due_at: float
+    attempts: int = 0  # since it last said Hello
+    give_up_at: float = 0.0
+    lookup: Lookup | None = None
+    connection: Connection | None = None
+
+    def connect(self, found: list[Any]) -> tuple[socket.socket, Any]:
+        """Begin to connect to one of the addresses found, in turn; raises OSError."""
+        family, kind, protocol, _, address = found[self.attempts % len(found)]
+        raw = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+        error = raw.connect_ex(address)
+        if error not in (0, errno.EINPROGRESS):
+            raw.close()
+            raise OSError(error, os.strerror(error))
+        return raw, address
+
+    def schedule(self, now: float, random: Random) -> None:
+        """Set the next attempt: soon at first, then at doubling distances."""
+        backoff_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(self.attempts, 10))
+        self.due_at = now + backoff_ms * random.uniform(0.5, 1.0) / 1000
+        self.attempts += 1
+        self.lookup = self.connection = None
+
+
+class State(Enum):
+    """What a connection is at."""
+
+    CONNECTING = 1
+    GREETING = 2
+    LIVE = 3
+    ENDED = 4  # read to its end: what came before it is still to be received
+    CLOSED = 5
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """A socket, what waits on either side of it, and who is at its other end.
+
+    What waits in `bulk` leaves when nothing waits in `outbox`; a frame that has begun is finished.
+    """
+
+    socket: socket.socket
+    fd: int
+    address: str
+    dial: Dial | None
+    state: State
+    deadline_at: float  # of connecting, then of the handshake
+    name: str = ""
+    hello: Hello | None = None  # while greeting: without its extension
+    unfit: str = ""  # why it is refused when its deadline comes
+    reader: FrameReader = field(default_factory=lambda: FrameReader(messages.HELLO_BYTES_MAX))
+    outbox: deque[bytes | memoryview] = field(default_factory=deque)
+    outbox_bytes: int = 0
+    bulk: deque[bytes | memoryview] = field(default_factory=deque)
+    bulk_bytes: int = 0
+    has_begun_bulk: bool = False  # the first frame of `bulk` has left in part
+    heard_at: float = 0.0
+    sent_at: float = 0.0
+    blocked: bool = False  # the socket took less than we had
+    watched: tuple[bool, bool] = (False, False)
+    ending: tuple[Reason, str] | None = None  # no more bytes will come or go
+
+    def queue(self, frame: bytes) -> None:
+        self.outbox.append(frame)
+        self.outbox_bytes += len(frame)
+
+    def queue_bulk(self, frame: bytes) -> None:
+        self.bulk.append(frame)
+        self.bulk_bytes += len(frame)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self.outbox_bytes + self.bulk_bytes
+
+    def read(self, scratch: memoryview, until_empty: bool) -> bool:
+        """Take up to `READ_BYTES_MAX`; return whether anything came. May set `ending`.
+
+        A read that doesn't fill `scratch` is taken for the last one, which saves a system call;
+        `until_empty` asks the socket nevertheless, to see its end in time.
+        """
+        taken = 0
+        while taken < READ_BYTES_MAX and self.reader.buffered_bytes < RECEIVE_BUFFER_BYTES_MAX:
+            try:
+                size = self.socket.recv_into(scratch)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self.ending = (Reason.LOST, str(error))
+                break
+            if size == 0:
+                self.ending = (Reason.CLOSED, "")
+                break
+            self.reader.feed(scratch[:size])
+            taken += size
+            if size < len(scratch) and not until_empty:
+                break
+        return taken > 0
+
+    def write(self) -> bool:
+        """Write what the socket takes; return whether it took anything. May set `ending`."""
+        self.blocked = False
+        before = self.waiting_bytes
+        while self.waiting_bytes and not self.blocked:
+            frames = self._gathered()
+            try:
+                size = self.socket.sendmsg(frames)
+            except BlockingIOError:
+                size = 0
+            except OSError as error:
+                self.ending = (Reason.LOST, str(error))
+                break
+            self.blocked = size < sum(map(len, frames))
+            self._sent(size)
+        return self.waiting_bytes < before
+
+    def _gathered(self) -> list[bytes | memoryview]:
+        """Return the next frames in the order in which they leave."""
+        frames = [self.bulk[0]] if self.has_begun_bulk else []
+        frames += islice(self.outbox, GATHER_FRAMES_MAX - len(frames))
+        begun = int(self.has_begun_bulk)
+        frames += islice(self.bulk, begun, begun + GATHER_FRAMES_MAX - len(frames))
+        return frames
+
+    def _sent(self, size_bytes: int) -> None:
+        if self.has_begun_bulk:
+            size_bytes = self._sent_bulk(size_bytes, 1)
+        while size_bytes and self.outbox:
+            head = self.outbox.popleft()
+            self.outbox_bytes -= min(len(head), size_bytes)
+            if len(head) > size_bytes:
+                self.outbox.appendleft(memoryview(head)[size_bytes:])
+                return
+            size_bytes -= len(head)
+        self._sent_bulk(size_bytes, len(self.bulk))
+
+    def _sent_bulk(self, size_bytes: int, frames_max: int) -> int:
+        """Note that up to `size_bytes` of the first frames have left; return what is over."""
+        for _ in range(frames_max):
+            if not size_bytes:
+                break
+            head = self.bulk.popleft()
+            self.bulk_bytes -= min(len(head), size_bytes)
+            self.has_begun_bulk = len(head) > size_bytes
+            if self.has_begun_bulk:
+                self.bulk.appendleft(memoryview(head)[size_bytes:])
+                return 0
+            size_bytes -= len(head)
+        return size_bytes
+
+    def wishes(self) -> tuple[bool, bool]:
+        if self.state is State.CONNECTING:
+            return False, True
+        open_ = self.state in (State.GREETING, State.LIVE)
+        room = self.reader.buffered_bytes < RECEIVE_BUFFER_BYTES_MAX
+        return open_ and room, open_ and self.blocked
