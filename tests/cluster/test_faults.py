@@ -217,7 +217,7 @@ ACKNOWLEDGED = b"what is acknowledged is on the disks of a majority"
 UNSYNCED = """
 import os
 os.fdatasync = lambda descriptor: None
-from cluster.node.node.node import main
+from cluster.node.node import main
 main()
 """
 
@@ -341,7 +341,7 @@ def deaf(descriptor):
     except OSError:
         pass
 os.fdatasync = deaf
-from cluster.node.node.node import main
+from cluster.node.node import main
 main()
 """
 

@@ -24,7 +24,7 @@ STUB = (sys.executable, str(Path(__file__).with_name("stub_node.py")))
 ENOUGH_S = 30  # for a command to end; it takes under one
 MAIN = """
 import functools, sys
-from cluster.local.local import cli as local_cli
+from cluster.local import cli as local_cli
 local_cli.LocalCluster = functools.partial(local_cli.LocalCluster, command={command!r})
 local_cli.main()
 """

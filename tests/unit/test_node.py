@@ -158,7 +158,7 @@ def test_a_file_that_can_t_be_read_is_one_line_on_how_to_go_on(tmp_path: Path) -
 COLLECTIONS = """
 import gc
 import weakref
-from cluster.node.node.node import shorten_collections
+from cluster.node.node import shorten_collections
 modules = len(gc.get_objects())
 shorten_collections()
 assert len(gc.get_objects()) < modules / 100, "it looks at the modules"

@@ -208,7 +208,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster.log.files import DISK
-from cluster.recovery.recovery.recovery import Recovery, RecoveryError
+from cluster.recovery.recovery import Recovery, RecoveryError
 
 
 def recover(directory, left):

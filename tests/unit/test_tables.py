@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 _CHILD = """
 import sys
 from pathlib import Path
-from cluster.store.store.store import Store
+from cluster.store.store import Store
 from tests.unit.model_store import MEMBERS, SMALL, random_payloads
 
 store = Store.open(Path(sys.argv[1]), MEMBERS, SMALL)
