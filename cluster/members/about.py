@@ -41,13 +41,14 @@ class Facts:
 
     `settings`: the numbers that should be the same on all nodes, by key. `seen`: when it last heard
     each member. `double`: what it knows of another process that claims the receiver's name.
-    `advice`: why the receiver is no member yet. "" = nothing.
+    `advice`: why the receiver is no member yet. `http`: where the sender's page is. "" = nothing.
     """
 
     settings: Mapping[str, int] = field(default_factory=dict)
     seen: Mapping[str, Heard] = field(default_factory=dict)
     double: str = ""
     advice: str = ""
+    http: str = ""
 
 
 def encode(facts: Facts) -> About:
@@ -56,6 +57,7 @@ def encode(facts: Facts) -> About:
     document: dict[str, Any] = {"settings": dict(facts.settings), "seen": seen}
     document["double"] = facts.double[:TEXT_CHARACTERS_MAX]
     document["advice"] = facts.advice[:TEXT_CHARACTERS_MAX]
+    document["http"] = facts.http[:TEXT_CHARACTERS_MAX]
     data = orjson.dumps(document)
     assert len(data) <= ABOUT_BYTES_MAX, len(data)
     return About(data)
@@ -74,6 +76,7 @@ def decode(message: About) -> Facts:
         _seen(document.get("seen", {})),
         _text("double", document.get("double", "")),
         _text("advice", document.get("advice", "")),
+        _text("http", document.get("http", "")),
     )
 
 

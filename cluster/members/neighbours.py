@@ -43,10 +43,16 @@ class Neighbours:
 
     `settings`: what should be the same on all nodes. `aware_since`: from when on this node would
     have heard a member that spoke; the caller moves it when it was away, or begins to lead.
+    `http`: where this node's own page is, "" for none.
     """
 
     def __init__(
-        self, others: Collection[str], settings: Mapping[str, int], peers: Peers, now: float
+        self,
+        others: Collection[str],
+        settings: Mapping[str, int],
+        peers: Peers,
+        now: float,
+        http: str = "",
     ) -> None:
         self.aware_since = now
         self.advice: dict[str, str] = {}  # that this node gives, by receiver
@@ -56,6 +62,8 @@ class Neighbours:
         self._refusals: dict[str, tuple[float, int, str]] = {}
         self._advised: dict[str, str] = {}
         self._differences: dict[str, dict[str, list[int]]] = {}
+        self._http = http
+        self._pages: dict[str, str] = {}  # of the others, kept while they are away
         self._reports = Reports()
 
     # --- who is heard -------------------------------------------------------------------------
@@ -90,7 +98,7 @@ class Neighbours:
             for other, (incarnation, at) in self._heard.items()
             if other != name
         }
-        return Facts(self._settings, seen, "", self.advice.get(name, ""))
+        return Facts(self._settings, seen, "", self.advice.get(name, ""), self._http)
 
     def take(self, name: str, facts: Facts, now: float) -> list[tuple[str, dict[str, Any]]]:
         """Take what a peer tells; return what is to be logged, as (event, fields)."""
@@ -100,6 +108,7 @@ class Neighbours:
             return lines
         self._seen[name] = (now, facts.seen)
         self._advised[name] = facts.advice
+        self._pages[name] = facts.http
         differences = about.differences(self._settings, facts.settings)
         if differences != self._differences.get(name, {}):
             level = "warning" if differences else "info"
@@ -148,7 +157,13 @@ class Neighbours:
         # Of a peer that is gone they are known only so that the same is not logged again.
         known = {name: self._differences[name] for name in self._seen}
         differences = {name: each for name, each in known.items() if each}
-        return {"refused_by": refused, "settings_differ": differences}
+        pages = {name: page for name, page in sorted(self._pages.items()) if page}
+        return {
+            "refused_by": refused,
+            "settings_differ": differences,
+            "http": self._http,
+            "pages": pages,
+        }
 
     def waiting_for(self, copying_from: str) -> list[str]:
         """Return what a node that is no member yet waits for, a line each."""

@@ -93,7 +93,7 @@ class ReplicaSettings:
 
     `build`: the program that runs. `takeover_s`: how long a member has to be silent before another
     incarnation is admitted. `announced`: the settings that should be the same on all nodes, which
-    are told to the peers. `files`, `on_journal_failure`: the disk under journal and identity, and
+    are told to the peers. `http`: where its page is, "" for none, which they are told too. `files`, `on_journal_failure`: the disk under journal and identity, and
     how their failure ends the node; a simulator has others.
     """
 
@@ -110,6 +110,7 @@ class ReplicaSettings:
     build: Build = BUILD
     takeover_s: float = TAKEOVER_MS / 1000
     announced: Mapping[str, int] = field(default_factory=dict)
+    http: str = ""
     files: Files = DISK
     on_journal_failure: Callable[[Exception], NoReturn] = exit_process
 
@@ -166,7 +167,9 @@ class Replica:
         self._new_client_id = new_client_id
         self._now = now
         self._linked: set[str] = set()
-        self._neighbours = Neighbours(settings.others, settings.announced, peers, now)
+        self._neighbours = Neighbours(
+            settings.others, settings.announced, peers, now, settings.http
+        )
         self._pending = PendingAdmissions()
         self._admission_noted = False
         self._started_s, self._settled, self._aside_until = now, False, now

@@ -62,6 +62,7 @@ class Waiting:
     """A request that was not answered yet.
 
     `deadline_ms`: until when a GET may park. `put_bytes`: what a PUT adds to its topic.
+    `taken_ms`: when the turn began that took it.
     `carried_out`: the change that it asked for stands (of a GET: the acknowledgment it carried).
     `body`: an answer that is made step by step, as far as it has come.
     """
@@ -70,6 +71,7 @@ class Waiting:
     request: Request
     deadline_ms: float = 0.0
     put_bytes: int = 0
+    taken_ms: float = 0.0
     carried_out: bool = False
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
@@ -77,7 +79,10 @@ class Waiting:
 
 @dataclass(slots=True)
 class Answer:
-    """A reply without its sender's name and term, which the node adds."""
+    """A reply without its sender's name and term, which the node adds.
+
+    `put_taken_ms`: of the ACK of a PUT, when the turn began that took it; else 0.
+    """
 
     route: Route
     request_id: str
@@ -85,6 +90,7 @@ class Answer:
     body: dict[str, Any]
     lengths: bytes = b""
     data: bytes = b""
+    put_taken_ms: float = 0.0
 
 
 @dataclass(slots=True)
@@ -137,7 +143,8 @@ class Broker:
 
     def request(self, route: Route, request: Request, now_ms: float) -> Waiting | None:
         """Take a request as the leader. Returns it if it has to wait for a read barrier."""
-        waiting = Waiting(route, request, now_ms + request.body.get("wait_ms", 0))
+        deadline_ms = now_ms + request.body.get("wait_ms", 0)
+        waiting = Waiting(route, request, deadline_ms, taken_ms=now_ms)
         try:
             self._admit(request)
             operation = _OPERATIONS[request.type](self, request)
@@ -564,8 +571,20 @@ class Broker:
     ) -> None:
         assert not waiting.answered, waiting
         waiting.answered = True
-        request_id = waiting.request.request_id
-        self._answers.append(Answer(waiting.route, request_id, kind, body, lengths, data))
+        request = waiting.request
+        put_taken_ms = waiting.taken_ms if kind == ACK and request.type == PUT else 0.0
+        self._answers.append(
+            Answer(waiting.route, request.request_id, kind, body, lengths, data, put_taken_ms)
+        )
+
+    def load(self) -> dict[str, int]:
+        """Return how many requests wait here, by what for."""
+        return {
+            "entry": self._entries_waiting + len(self._operations),
+            "barrier": len(self._reads),
+            "turn": len(self._due) + len(self._woken),
+            "publication": self._parked_count,
+        }
 
     def take_answers(self) -> list[Answer]:
         """Return the answers since the last call, for sending."""

@@ -21,6 +21,7 @@ from cluster.serve.intake import RELAYS_WAITING_MAX
 from cluster.serve.relays import RELAY_ID_BITS, Relays
 from cluster.wire.levels import Build, Sighting
 from cluster.wire.messages import Health, Relay, RelayReply
+from cluster.serve.meters import Meters
 from flotilla_client.protocol import (
     ACK,
     NAK,
@@ -74,6 +75,7 @@ class Frontend:
         self.lead: Leading | None = None
         self.stopping = False
         self.describe: Callable[[], dict[str, Any]] = dict
+        self.meters = Meters()
         self._name, self._peers, self._linked, self._build = name, peers, linked, build
         self._client_room_bytes = client_room_bytes
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
@@ -126,7 +128,9 @@ class Frontend:
 
     def _decode(self, route: Route, frames: Sequence[bytes]) -> Request | None:
         try:
-            return decode_request(frames)
+            request = decode_request(frames)
+            self.meters.requests[request.type] += 1
+            return request
         except ProtocolError as error:
             request_id = request_id_of(frames)
             self._refuse(route, request_id, error.code, error.message, **error.details)
@@ -211,6 +215,8 @@ class Frontend:
         replies, self._relayed = self._relayed, []
         if self.lead is not None:
             answers.extend(self.lead.broker.take_answers())
+        meters = self.meters
+        meters.leaving.clear()
         if not answers:
             return replies
         leader = self._leader
@@ -218,6 +224,12 @@ class Frontend:
         while answers:
             answer = answers.popleft()
             route = answer.route
+            if answer.type == NAK:
+                meters.refused[answer.body["error"]] += 1
+            elif answer.put_taken_ms:
+                meters.leaving.append(answer.put_taken_ms)
+            elif answer.lengths:
+                meters.delivered(answer.body["count"], len(answer.data))
             node = self._name if isinstance(route, bytes) else route[0]
             reply = Reply(
                 answer.type,
@@ -243,6 +255,11 @@ class Frontend:
 
     def _is_far_behind(self, node: str) -> bool:
         return self._peers.room_bytes(node) < BULK_BYTES_SERVED - BULK_BYTES_LONG_REPLIES
+
+    @property
+    def relays_waiting(self) -> int:
+        """How many requests of this node's clients the leader has not answered yet."""
+        return len(self._relays)
 
     # --- status -------------------------------------------------------------------------------
 

@@ -64,6 +64,7 @@ class Publications:
         self._cache_bytes = 0
         self.garbage: dict[str, Topic] = {}  # topics whose oldest row is dead
         self.stored_bytes = 0  # on disk or buffered, dead or alive
+        self.added_count = self.added_bytes = 0  # since this was opened
         self.buffered_bytes = 0
 
     def load(self, active: Iterable[Topic]) -> None:
@@ -123,6 +124,8 @@ class Publications:
             topic.added_bytes += size_bytes
             self.stored_bytes += size_bytes
             self.buffered_bytes += size_bytes
+            self.added_count += count
+            self.added_bytes += size_bytes
             if not topic.oldest_end:
                 topic.oldest_end = first_id + count - 1
                 topic.dropped_bytes = before

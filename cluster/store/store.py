@@ -559,6 +559,14 @@ class Store:
             for topic in self._topics.page(after, count_max)
         ]
 
+    def topics_page(self, after: str, count_max: int) -> list[Topic]:
+        """Return the topics themselves, by name, those behind `after`: not to be changed."""
+        return self._topics.page(after, count_max)
+
+    def added(self) -> tuple[int, int]:
+        """Return how many publications this object has taken since it was opened, and bytes."""
+        return self._publications.added_count, self._publications.added_bytes
+
     def backlog_bytes(self, topic: str) -> int:
         """Return the bytes of the topic's publications on this node's disk, 0 for no topic."""
         found = self._topics.active.get(topic)

@@ -1,0 +1,218 @@
+"""A small HTTP server: connections with bounds and deadlines, over h11 and asyncio.
+
+What lives here: reading requests, writing responses, what a connection may take. What must not:
+what is answered (pages.py), threads (server.py).
+
+Read-only by nature: GET, HEAD and a browser's OPTIONS, without bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import h11
+
+CONNECTIONS_MAX: Final = 64  # some scrapers, probes and people; over it the idlest gives way
+LISTENERS_MAX: Final = 16  # open pages; each gets some KiB a second
+REQUEST_BYTES_MAX: Final = 8 * 1024  # line and headers; a browser's are 2 KiB
+REQUEST_S_MAX: Final = 10.0  # from a request's first byte, or the connection's, to its end
+IDLE_S_MAX: Final = 90.0  # between two requests: Prometheus asks every 15 to 60 s
+WRITE_S_MAX: Final = 30.0  # for a response to leave: 1 MiB at 35 KB/s
+REQUESTS_MAX: Final = 10_000  # on one connection
+READ_BYTES: Final = 16 * 1024
+BACKLOG: Final = 64
+PARAMETERS_MAX: Final = 16
+HANDSHAKE_S_MAX: Final = 5.0  # of TLS
+
+_SAFE: Final = (
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked: `path` without the query, `query` the last value of each parameter."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Response:
+    """What is answered. `events`: server-sent events that follow, for as long as they come."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+    events: AsyncIterator[bytes] | None = None
+
+
+Answer = Callable[[Request], Response]
+
+
+def text(status: int, line: str, *headers: tuple[str, str]) -> Response:
+    """Return a response of one line."""
+    return Response(status, "text/plain; charset=utf-8", f"{line}\n".encode(), headers)
+
+
+@dataclass(eq=False)
+class _Connection:
+    writer: asyncio.StreamWriter
+    task: asyncio.Task[Any] | None
+    is_listener: bool = False
+    is_answering: bool = False
+
+
+@dataclass
+class Http:
+    """The connections of one server; `answer` makes responses and raises nothing.
+
+    `failed(error)` hears of what should not happen: the connection is closed, the server goes on.
+    """
+
+    answer: Answer
+    failed: Callable[[Exception], None]
+    _connections: dict[_Connection, None] = field(default_factory=dict)  # the idlest first
+    _listeners: int = 0
+
+    async def serve(self, connection: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection to its end."""
+        if len(self._connections) >= CONNECTIONS_MAX and not self._make_room():
+            writer.transport.abort()
+            return
+        mine = _Connection(writer, asyncio.current_task())
+        self._connections[mine] = None
+        try:
+            await self._talk(mine, connection)
+        except (OSError, TimeoutError, h11.RemoteProtocolError, asyncio.IncompleteReadError):
+            writer.transport.abort()  # gone, too slow, or no HTTP: it has no use for an answer
+        except Exception as error:  # noqa: BLE001  (a defect here must not end the node)
+            self.failed(error)
+        finally:
+            del self._connections[mine]
+            self._listeners -= mine.is_listener
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    def _make_room(self) -> bool:
+        """End the connection that has been idle for longest; False if all are at work."""
+        for each in self._connections:
+            if not each.is_answering and each.task is not None:
+                each.task.cancel()
+                return True
+        return False
+
+    async def _talk(self, mine: _Connection, reader: asyncio.StreamReader) -> None:
+        wire = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
+        first = True
+        for _ in range(REQUESTS_MAX):
+            try:
+                asked = await self._next(wire, reader, first)
+            except h11.RemoteProtocolError as error:
+                if wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                    refused = text(error.error_status_hint, str(error))
+                    await self._send(mine, wire, "GET", refused, close=True)
+                return
+            if asked is None:
+                return
+            first = False
+            mine.is_answering = True
+            response = asked if isinstance(asked, Response) else self.answer(asked)
+            if response.events is not None and self._listeners >= LISTENERS_MAX:
+                response = text(503, f"{LISTENERS_MAX} pages listen already", ("retry-after", "5"))
+            method = "GET" if isinstance(asked, Response) else asked.method
+            await self._send(mine, wire, method, response, close=isinstance(asked, Response))
+            mine.is_answering = False
+            if wire.our_state is not h11.DONE or wire.their_state is not h11.DONE:
+                return
+            wire.start_next_cycle()
+            del self._connections[mine]  # it has been idle for less long than the others
+            self._connections[mine] = None
+
+    async def _next(
+        self, wire: h11.Connection, reader: asyncio.StreamReader, first: bool
+    ) -> Request | Response | None:
+        """Return the next request, what it is refused with, or None at the connection's end."""
+        head: h11.Request | None = None
+        deadline_s = REQUEST_S_MAX if first else IDLE_S_MAX
+        async with asyncio.timeout(deadline_s) as patience:
+            while True:
+                event = wire.next_event()
+                if event is h11.NEED_DATA:
+                    data = await reader.read(READ_BYTES)
+                    if data and not first and head is None and not wire.trailing_data[0]:
+                        patience.reschedule(asyncio.get_running_loop().time() + REQUEST_S_MAX)
+                        first = True
+                    wire.receive_data(data)
+                elif isinstance(event, h11.Request):
+                    head = event
+                elif isinstance(event, h11.Data):
+                    return text(413, "no request here has a body")
+                elif isinstance(event, h11.EndOfMessage):
+                    assert head is not None
+                    return _request(head)
+                else:  # ConnectionClosed, PAUSED
+                    return None
+
+    async def _send(
+        self, mine: _Connection, wire: h11.Connection, method: str, response: Response, close: bool
+    ) -> None:
+        headers = [
+            ("content-type", response.content_type),
+            ("cache-control", "no-store"),
+            *_SAFE,
+            *response.headers,
+        ]
+        if response.events is None:
+            headers.append(("content-length", str(len(response.body))))
+        if close or response.events is not None:
+            headers.append(("connection", "close"))
+        writer = mine.writer
+        writer.write(wire.send(h11.Response(status_code=response.status, headers=headers)) or b"")
+        if response.body and method != "HEAD":
+            writer.write(wire.send(h11.Data(data=response.body)) or b"")
+        await self._drain(writer)
+        if response.events is not None and method != "HEAD":
+            self._listeners += 1
+            mine.is_listener = True
+            async for each in response.events:
+                writer.write(wire.send(h11.Data(data=each)) or b"")
+                await self._drain(writer)
+        writer.write(wire.send(h11.EndOfMessage()) or b"")
+        await self._drain(writer)
+
+    @staticmethod
+    async def _drain(writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(WRITE_S_MAX):
+            await writer.drain()
+
+
+def _request(head: h11.Request) -> Request | Response:
+    method = head.method.decode("ascii")
+    if method not in ("GET", "HEAD", "OPTIONS"):
+        return text(405, "only GET and HEAD", ("allow", "GET, HEAD, OPTIONS"))
+    try:
+        url = urlsplit(head.target.decode("ascii"))
+        values = parse_qs(url.query, max_num_fields=PARAMETERS_MAX, keep_blank_values=True)
+    except ValueError as error:
+        return text(400, f"the address is none: {error}")
+    headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+    return Request(method, url.path, {name: each[-1] for name, each in values.items()}, headers)
+
+
+async def run(http: Http, listener: Any, tls: ssl.SSLContext | None) -> asyncio.Server:
+    """Begin to serve on a listening socket; with `tls` nobody speaks plainly."""
+    given: dict[str, Any] = {}
+    if tls is not None:
+        given = {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_S_MAX}
+    return await asyncio.start_server(
+        http.serve, sock=listener, backlog=BACKLOG, limit=READ_BYTES, **given
+    )
