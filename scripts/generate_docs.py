@@ -15,6 +15,7 @@ from typing import Final
 from chaos.catalogue import client_table, experiment_table
 from chaos.faults.support import fault_table
 from chaos.simulation.run import PLANTABLE
+from cluster.observe.metrics import metrics_table
 from cluster.serve import intake
 from cluster.settings import config
 from cluster.settings.config import MEMBER_COUNTS
@@ -192,6 +193,7 @@ GENERATED: Final[Mapping[tuple[str, str], Callable[[], str]]] = {
     ("docs/protocol.md", "errors"): error_table,
     ("docs/limits.md", "limits"): limit_table,
     ("docs/configuration.md", "settings"): config.describe,
+    ("docs/metrics.md", "metrics"): metrics_table,
     ("docs/simulation.md", "bugs"): bug_table,
     ("docs/faults.md", "faults"): fault_table,
     ("docs/chaos.md", "experiments"): experiment_table,

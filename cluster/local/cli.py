@@ -76,7 +76,7 @@ _node_argument: Final = click.argument("node")
     "--port",
     default=DEFAULT_PORT,
     show_default=True,
-    help="Clients get PORT+1 and up, peers PORT+101 and up; 0 picks free ones.",
+    help="Clients get PORT+1 and up, peers PORT+101, browsers PORT+201; 0 picks free ones.",
 )
 @click.option("--detach", is_flag=True, help="Leave the nodes running and return.")
 def up(directory: Path, nodes: int, port: int, detach: bool) -> None:
@@ -86,7 +86,7 @@ def up(directory: Path, nodes: int, port: int, detach: bool) -> None:
     """
     cluster = LocalCluster(directory)
     if not cluster.exists():
-        cluster.create(nodes, port)
+        cluster.create(nodes, port, pages=True)
     elif len(cluster.nodes()) != nodes:
         raise LocalError(
             f"{directory} holds a cluster of {len(cluster.nodes())} nodes, not {nodes}: "
@@ -276,6 +276,9 @@ def _print_next_steps(cluster: LocalCluster, detach: bool) -> None:
         f"{ours} down --dir {directory}" if detach else "ctrl-C stops all the nodes",
     ):
         _console.print(f"  {line}", soft_wrap=True, markup=False)
+    page = next(iter(cluster.pages().values()), "")
+    if page:
+        _console.print(f"  or look at {page}", soft_wrap=True, markup=False)
 
 
 def _typed(command: str) -> str:

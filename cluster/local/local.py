@@ -36,7 +36,7 @@ from typing import Any, Final, Self
 import cluster
 import flotilla_client
 from cluster.recovery.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
-from cluster.settings.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, load
+from cluster.settings.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, http_page, load
 from flotilla_client import Client, FlotillaError
 from flotilla_client.connection import Connection
 from flotilla_client.protocol import STATUS, Request, encode_request
@@ -45,6 +45,7 @@ NODE_COMMAND: Final = (sys.executable, "-m", "cluster")
 HOST: Final = "127.0.0.1"
 HOST_PORTS: Final = (7000, 7100)  # clients', peers': as in the image
 PEER_PORT_OFFSET: Final = 100  # peers of PORT+1.. listen on PORT+101..
+PAGE_PORT_OFFSET: Final = 200  # and their pages are on PORT+201..
 PORT_LOW: Final = 10_000  # below are the well-known services
 PORT_HIGH_MIN: Final = 20_000  # enough to choose from where the ephemeral range starts early
 STOP_TIMEOUT_S: Final = 10.0  # SIGTERM to SIGKILL: leadership is handed over within two elections
@@ -113,11 +114,13 @@ class LocalCluster:
         port: int = 0,
         settings: Mapping[str, Any] | None = None,
         hosts: Sequence[str] = (),
+        pages: bool = False,
     ) -> None:
         """Write the directory of `nodes` nodes n1, n2, …; nothing is started.
 
-        Clients reach them on `port`+1 and up, peers on `port`+101 and up; 0 picks free ports. With
-        `hosts`, one a node, each listens on its own at HOST_PORTS: the host must be its alone.
+        Clients reach them on `port`+1 and up, peers on `port`+101 and up, browsers with `pages` on
+        `port`+201 and up; 0 picks free ports. With `hosts`, one a node, each listens on its own at
+        HOST_PORTS: the host must be its alone.
         `settings` go into every node's file: {"limits.parked_gets_max": 10}. Raises LocalError
         for a directory in use, a number of nodes that makes no cluster and ports that are taken,
         ConfigError for settings that a node would refuse.
@@ -130,13 +133,20 @@ class LocalCluster:
         assert len(hosts) in (0, nodes), hosts
         addresses = [f"{host}:{number}" for number in HOST_PORTS for host in hosts]
         if not hosts:
-            ports = _ports_from(port, nodes) if port else _free_ports(2 * nodes, self.directory)
+            kinds = 3 if pages else 2
+            ports = (
+                _ports_from(port, nodes, kinds)
+                if port
+                else _free_ports(kinds * nodes, self.directory)
+            )
             addresses = [f"{HOST}:{number}" for number in ports]
         names = [f"n{number}" for number in range(1, nodes + 1)]
-        members = dict(zip(names, addresses[nodes:], strict=True))
+        members = dict(zip(names, addresses[nodes : 2 * nodes], strict=True))
+        shown = addresses[2 * nodes :] or [""] * nodes
         rows = []
-        for name, listen in zip(names, addresses[:nodes], strict=True):
-            self._write_config(name, listen, members, settings or {})
+        for name, listen, page in zip(names, addresses[:nodes], shown, strict=True):
+            own = {"http_listen": page} if page else {}
+            self._write_config(name, listen, members, own | dict(settings or {}))
             rows.append(LocalNode(name, f"tcp://{listen}", None, str(self._data_dir(name))))
         with self._locked():
             self._write(rows)
@@ -157,6 +167,13 @@ class LocalCluster:
     def endpoints(self) -> dict[str, str]:
         """Return where clients reach each node: {"n1": "tcp://127.0.0.1:7001", …}."""
         return {node.name: node.endpoint for node in self.nodes()}
+
+    def pages(self) -> dict[str, str]:
+        """Return where a browser finds each node's page: {"n1": "http://127.0.0.1:7201", …}."""
+        found = {
+            node.name: http_page(load(self._config_file(node.name), {})) for node in self.nodes()
+        }
+        return {name: page for name, page in found.items() if page}
 
     def pids(self) -> dict[str, int]:
         """Return the process of each node that lives."""
@@ -496,8 +513,8 @@ def _child_environ() -> dict[str, str]:
     return environ
 
 
-def _ports_from(port: int, nodes: int) -> list[int]:
-    starts = (port + 1, port + 1 + PEER_PORT_OFFSET)
+def _ports_from(port: int, nodes: int, kinds: int) -> list[int]:
+    starts = [port + 1 + offset for offset in (0, PEER_PORT_OFFSET, PAGE_PORT_OFFSET)][:kinds]
     ports = [start + number for start in starts for number in range(nodes)]
     if not 0 < min(ports) <= max(ports) <= PORT_MAX:
         raise LocalError(f"ports from {min(ports)} to {max(ports)}: take a lower --port")

@@ -29,17 +29,20 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from cluster.log.files import EXIT_STATUS
+from cluster.log.files import EXIT_STATUS, Files
 from cluster.log.segments import JournalError
 from cluster.members.identity import DirectoryLock, Identity, IdentityError
 from cluster.members.membership import ReplacedError, hello_of
 from cluster.members.peers import PeerPort
 from cluster.node.replica import Replica, ReplicaSettings
 from cluster.node.upkeep import Upkeep
+from cluster.observe.observer import Observer, TimedFiles
+from cluster.observe.server import HttpThread, listen
 from cluster.raft.core import Timing
 from cluster.recovery.cli import recover
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.client_port import ClientPort, PortLimits
+from cluster.serve.meters import FSYNC_S, Histogram
 from cluster.settings import config, logs
 from cluster.settings.config import ConfigError, NodeConfig, split_address
 from cluster.store.tables import CorruptStore
@@ -177,7 +180,12 @@ class Node:
         self._worker = ThreadWorker()
         with _blamed("peer_listen", settings.peer_listen):
             self._peers = self._open_peers(identity)
+        self._observer: Observer | None = None
+        self._fsync = Histogram(FSYNC_S)
         self._replica = self._open_replica(identity)
+        self._meters = self._replica.frontend.meters
+        if settings.http_listen:
+            self._observer = self._show(settings)
         self._peers.update_hello(self._replica.hello())
         self._upkeep = Upkeep(
             self._replica, self._worker, settings.limits.disk_free_min_bytes, self._event
@@ -207,7 +215,7 @@ class Node:
             ),
             time.monotonic,
             watch=self._watch,
-            report=self._log.warning,
+            report=self._report_clients,
         )
 
     def _open_peers(self, identity: Identity) -> PeerPort:
@@ -230,7 +238,7 @@ class Node:
 
     def _open_replica(self, identity: Identity) -> Replica:
         return Replica(
-            _replica_settings(self._settings),
+            _replica_settings(self._settings, TimedFiles(self._fsync)),
             identity,
             self._peers,
             self._worker,
@@ -242,8 +250,27 @@ class Node:
             self._clients.room_bytes,
         )
 
+    def _show(self, settings: NodeConfig) -> Observer:
+        """Show this node over HTTP, in a thread; return what tells that thread of it."""
+        with _blamed("http_listen", settings.http_listen):
+            listener = listen(split_address(settings.http_listen))
+        observer = Observer(self._replica.frontend, self._clients, self._fsync, settings.data_dir)
+        HttpThread(
+            observer,
+            listener,
+            settings.cluster_id,
+            config.http_token(settings),
+            lambda error: self._log.error("http_failed", exc_info=error),
+        )
+        return observer
+
     def _event(self, event: str, level: str = "info", **fields: Any) -> None:
         getattr(self._log, level)(event, **fields)
+        if self._observer is not None:
+            self._observer.note(event, level, fields)
+
+    def _report_clients(self, event: str, **fields: Any) -> None:
+        self._event(event, "warning", **fields)
 
     def _watch(self, fd: int, read: bool, write: bool) -> None:
         """Keep an eye on a descriptor; one that is watched for nothing is not looked at at all."""
@@ -304,13 +331,18 @@ class Node:
         self._upkeep.tick(now)
         if self._health is not None:
             self._health.touch(now)
-        self._report_if_slow(now, answered, time.monotonic())
+        ended = time.monotonic()
+        self._meters.turned(now, answered, ended)
+        if self._observer is not None:
+            self._observer.tick(now)
+        self._report_if_slow(now, answered, ended)
         return replica.busy or clients.has_more
 
     def _report_if_slow(self, began: float, answered: float, ended: float) -> None:
         if ended - began > SLOW_TURN_S:
-            self._log.warning(
+            self._event(
                 "slow_turn",
+                "warning",
                 answering_ms=round((answered - began) * 1000),
                 storing_ms=round((ended - answered) * 1000),
             )
@@ -321,7 +353,7 @@ class Node:
         return self._replica.may_stop() or time.monotonic() >= self._stop_at
 
 
-def _replica_settings(settings: NodeConfig) -> ReplicaSettings:
+def _replica_settings(settings: NodeConfig, files: Files) -> ReplicaSettings:
     raft, limits = settings.raft, settings.limits
     return ReplicaSettings(
         cluster_id=settings.cluster_id,
@@ -347,6 +379,8 @@ def _replica_settings(settings: NodeConfig) -> ReplicaSettings:
             for section in ("raft", "limits")
             for key, value in asdict(getattr(settings, section)).items()
         },
+        http=config.http_page(settings),
+        files=files,
     )
 
 

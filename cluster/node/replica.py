@@ -93,8 +93,9 @@ class ReplicaSettings:
 
     `build`: the program that runs. `takeover_s`: how long a member has to be silent before another
     incarnation is admitted. `announced`: the settings that should be the same on all nodes, which
-    are told to the peers. `http`: where its page is, "" for none, which they are told too. `files`, `on_journal_failure`: the disk under journal and identity, and
-    how their failure ends the node; a simulator has others.
+    are told to the peers, and `http`, where its page is, "" for none. `files`,
+    `on_journal_failure`: the disk under journal and identity, and how their failure ends the node;
+    a simulator has others.
     """
 
     cluster_id: str

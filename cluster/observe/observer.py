@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cluster.log.files import Files
+from cluster.observe.survey import Survey, walk
 from cluster.serve.client_port import ClientPort
 from cluster.serve.frontend import Frontend
-from cluster.log.files import Files
 from cluster.serve.meters import Histogram
-from cluster.observe.survey import Survey, walk
 
 SAMPLE_PERIOD_S: Final = 1.0  # how old what is shown may be; a sample takes 0.1 ms
 SURVEY_PERIOD_S: Final = 5.0  # a walk over 10,000 topics and 100,000 subscriptions takes 40 ms
@@ -32,7 +32,7 @@ class TimedFiles(Files):
     """The disk, with a count of how long it takes to make something durable."""
 
     def __init__(self, fsync: Histogram) -> None:
-        def timed(fd: int) -> None:
+        def timed(fd: Any) -> None:
             began = time.monotonic()
             os.fdatasync(fd)
             fsync.observe(time.monotonic() - began)
@@ -103,11 +103,12 @@ class Observer:
         self,
         frontend: Frontend,
         clients: ClientPort,
+        fsync: Histogram,
         data_dir: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._frontend, self._clients, self._data_dir = frontend, clients, data_dir
-        self._clock = clock
+        self._frontend, self._clients, self._fsync = frontend, clients, fsync
+        self._data_dir, self._clock = data_dir, clock
         self._next_sample_s = self._next_survey_s = 0.0
         self._walk: Iterator[None] | None = None
         self._walked = Survey()
@@ -118,6 +119,8 @@ class Observer:
     def note(self, event: str, level: str, fields: Mapping[str, Any]) -> None:
         """Hand over what the log is told; the oldest gives way where nobody looks."""
         self.happened.append(Happened(self._clock(), event, level, fields))
+        if event == "role":  # whether this node is any use to a client may be another answer now
+            self._next_sample_s = 0.0
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -140,7 +143,8 @@ class Observer:
 
     def _take(self, now: float) -> Sample:
         frontend, clients = self._frontend, self._clients
-        meters, lead = frontend.meters, frontend.lead
+        meters = frontend.meters
+        broker = None if frontend.lead is None else frontend.lead.broker
         room = os.statvfs(self._data_dir)
         return Sample(
             at=now,
@@ -148,13 +152,15 @@ class Observer:
             status=frontend.status(),
             stopping=frontend.stopping,
             turn=_distribution(meters.turn),
-            fsync=_distribution(meters.fsync),
+            fsync=_distribution(self._fsync),
             put=_distribution(meters.put),
             requests=dict(meters.requests),
             refused=dict(meters.refused),
-            delivered=(meters.delivered_count, meters.delivered_bytes),
-            added=(0, 0) if lead is None else lead.broker.store.added(),
-            waiting={} if lead is None else lead.broker.load(),
+            delivered=(0, 0)
+            if broker is None
+            else (broker.delivered_count, broker.delivered_bytes),
+            added=(0, 0) if broker is None else broker.store.added(),
+            waiting={} if broker is None else broker.load(),
             relays=frontend.relays_waiting,
             connections=len(clients),
             unread_bytes=clients.unread_bytes,
@@ -169,6 +175,3 @@ def _distribution(histogram: Histogram) -> Distribution:
         total += count
         buckets.append((bound, total))
     return Distribution(tuple(buckets), histogram.sum_s)
-
-
-

@@ -98,7 +98,7 @@ class Pages:
             # A name that a stranger's DNS points here would let his page read this one's data.
             return text(421, "without http_token_file this answers to IP addresses and localhost")
         if request.method == "OPTIONS":
-            return Response(204, "text/plain", b"", shared)
+            return Response(200, "text/plain", b"", shared)
         page = _ASSETS.get(request.path)
         if page is not None:
             body = (FOLDER / page[0]).read_bytes()
@@ -288,10 +288,10 @@ def _happened(each: Happened) -> dict[str, Any]:
 
 def _is_ours(host: str) -> bool:
     """Return whether a Host header names an address, and not a name that anybody could give it."""
-    name = urlsplit(f"//{host}").hostname or ""
-    if name == "localhost":
-        return True
     try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if name == "localhost":
+            return True
         ipaddress.ip_address(name)
     except ValueError:
         return False

@@ -125,9 +125,7 @@ def between(first: Sample, second: Sample) -> Point:
     )
 
 
-def _percentiles(
-    first: Distribution, second: Distribution
-) -> tuple[float | None, float | None]:
+def _percentiles(first: Distribution, second: Distribution) -> tuple[float | None, float | None]:
     return quantile_ms(first, second, 0.5), quantile_ms(first, second, 0.99)
 
 

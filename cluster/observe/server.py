@@ -54,6 +54,13 @@ class HttpThread:
         try:
             from cluster.observe import pages
 
-            pages.run(self._observer, self._cluster_id, self._token, self._failed, self._listener, self._tls)
+            pages.run(
+                self._observer,
+                self._cluster_id,
+                self._token,
+                self._failed,
+                self._listener,
+                self._tls,
+            )
         except Exception as error:  # noqa: BLE001  (a defect here must not end the node)
             self._failed(error)

@@ -121,6 +121,8 @@ class Broker:
     room_bytes: Callable[[Route], int]
     disk_low: bool = False
     level_for: Callable[[int | None], int] = _first_level
+    delivered_count: int = 0  # publications that were read for clients, ever
+    delivered_bytes: int = 0
     _answers: list[Answer] = field(default_factory=list)
     _read_bytes: Counter[bytes | str] = field(default_factory=Counter)  # in `_answers`, by its way
     _read_bytes_in_all: int = 0
@@ -143,8 +145,8 @@ class Broker:
 
     def request(self, route: Route, request: Request, now_ms: float) -> Waiting | None:
         """Take a request as the leader. Returns it if it has to wait for a read barrier."""
-        deadline_ms = now_ms + request.body.get("wait_ms", 0)
-        waiting = Waiting(route, request, deadline_ms, taken_ms=now_ms)
+        waiting = Waiting(route, request, now_ms + request.body.get("wait_ms", 0))
+        waiting.taken_ms = now_ms
         try:
             self._admit(request)
             operation = _OPERATIONS[request.type](self, request)
@@ -423,6 +425,8 @@ class Broker:
             "id": delivery.first_id,
             "count": delivery.count,
         }
+        self.delivered_count += delivery.count
+        self.delivered_bytes += len(delivery.data)
         self._read_bytes[_way(waiting.route)] += len(delivery.data)
         self._read_bytes_in_all += len(delivery.data)
         if not (waiting.request.body["text"] and delivery.count):

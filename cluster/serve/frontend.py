@@ -18,10 +18,10 @@ from cluster.members.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED, Pe
 from cluster.raft.raft import Raft
 from cluster.serve.broker import RETRY_AFTER_MS, Answer, Broker, Route
 from cluster.serve.intake import RELAYS_WAITING_MAX
+from cluster.serve.meters import Meters
 from cluster.serve.relays import RELAY_ID_BITS, Relays
 from cluster.wire.levels import Build, Sighting
 from cluster.wire.messages import Health, Relay, RelayReply
-from cluster.serve.meters import Meters
 from flotilla_client.protocol import (
     ACK,
     NAK,
@@ -228,8 +228,6 @@ class Frontend:
                 meters.refused[answer.body["error"]] += 1
             elif answer.put_taken_ms:
                 meters.leaving.append(answer.put_taken_ms)
-            elif answer.lengths:
-                meters.delivered(answer.body["count"], len(answer.data))
             node = self._name if isinstance(route, bytes) else route[0]
             reply = Reply(
                 answer.type,

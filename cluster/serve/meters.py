@@ -45,18 +45,10 @@ class Meters:
 
     def __init__(self) -> None:
         self.turn = Histogram(TURN_S)
-        self.fsync = Histogram(FSYNC_S)
         self.put = Histogram(PUT_S)
         self.requests = dict.fromkeys(sorted(REQUEST_TYPES), 0)
         self.refused = dict.fromkeys(sorted(ERRORS), 0)
-        self.delivered_count = 0
-        self.delivered_bytes = 0
         self.leaving: list[float] = []
-
-    def delivered(self, count: int, size_bytes: int) -> None:
-        """Count publications that were read for a client."""
-        self.delivered_count += count
-        self.delivered_bytes += size_bytes
 
     def turned(self, began: float, answered: float, ended: float) -> None:
         """Count a turn: when it began, when its replies had left, when it ended."""

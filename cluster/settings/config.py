@@ -11,6 +11,7 @@ before the node starts, and all that is wrong is reported at once, each with the
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ ENV_PREFIX: Final = "FLOTILLA_"
 MEMBER_COUNTS: Final = (1, 3, 5, 7)  # an even count adds a node that can fail and no tolerance
 NAME_PATTERN: Final = re.compile(r"[a-z0-9-]{1,32}")
 PORT_MAX: Final = 65_535
+HTTP_TOKEN_CHARACTERS_MIN: Final = 16  # 96 bits in base64: beyond guessing over a network
 CLOSE_ENOUGH: Final = 0.8  # likeness above which an unknown name is taken for a slip of the pen
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -218,6 +220,16 @@ class NodeConfig:
         "asks nobody. Empty: none.",
         "",
     )
+    http_listen: str = _setting(
+        "`host:port` for metrics, health and the live page ([metrics](metrics.md)). Off unless "
+        "given: it shows topics' names and clients' ids.",
+        "",
+    )
+    http_token_file: str = _setting(
+        "A file with the token that has to be shown there (`Authorization: Bearer …`), 16 "
+        "characters or more. Needed for an `http_listen` that is not this machine's alone.",
+        "",
+    )
     raft: Raft = field(default_factory=Raft)
     limits: Limits = field(default_factory=Limits)
     journal: Journal = field(default_factory=Journal)
@@ -312,6 +324,44 @@ def split_address(address: str) -> tuple[str, int]:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError(f"{address!r}: an IPv6 address stands in brackets, as in [::1]:7001")
     return host.strip("[]"), int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches what listens there; "" is nowhere."""
+    if not address:
+        return True
+    host = split_address(address)[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def http_page(config: NodeConfig) -> str:
+    """Return where a browser finds the node's page, as its peers are told; "" for nowhere.
+
+    A node that listens everywhere is found where its peers find it.
+    """
+    if not config.http_listen:
+        return ""
+    host, port = split_address(config.http_listen)
+    if host in ("0.0.0.0", "::"):
+        host = split_address(config.members[config.node])[0]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def http_token(config: NodeConfig) -> str:
+    """Return the token of `http_token_file`, "" without one. Raises ConfigError."""
+    if not config.http_token_file:
+        return ""
+    try:
+        token = Path(config.http_token_file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"http_token_file: cannot be read: {error}"]) from None
+    if len(token) < HTTP_TOKEN_CHARACTERS_MIN or not token.isprintable() or " " in token:
+        least = HTTP_TOKEN_CHARACTERS_MIN
+        raise ConfigError([f"http_token_file: holds no token of {least} characters or more"])
+    return token
 
 
 def _from_file(path: Path | None, problems: list[str]) -> dict[str, Any]:
@@ -463,6 +513,15 @@ def _contradictions(config: NodeConfig) -> list[str]:
         (
             config.client_listen != config.peer_listen,
             "peer_listen: is the same address as client_listen",
+        ),
+        (
+            config.http_listen not in (config.client_listen, config.peer_listen),
+            "http_listen: is the same address as client_listen or peer_listen",
+        ),
+        (
+            bool(config.http_token_file) or is_loopback(config.http_listen),
+            f"http_listen: {config.http_listen} is not this machine's alone, and whoever reaches it"
+            " sees topics and clients; give http_token_file as well",
         ),
     )
     return [problem for holds, problem in rules if not holds]

@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.settings.config import SECTIONS, SETTINGS, ConfigError, NodeConfig, load, split_address
+from cluster.settings.config import (
+    SECTIONS,
+    SETTINGS,
+    ConfigError,
+    NodeConfig,
+    http_page,
+    http_token,
+    is_loopback,
+    load,
+    split_address,
+)
 
 NEEDED = {
     "FLOTILLA_CLUSTER_ID": "harbour",
@@ -213,3 +223,37 @@ def test_no_environment_gets_anything_but_a_config_or_a_config_error(
 ) -> None:
     with contextlib.suppress(ConfigError):
         assert load(None, {**NEEDED, **environ}).members
+
+
+# --- HTTP ---
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:7201", "localhost:7201", "[::1]:7201", "127.9.9.9:1"]
+)
+def test_a_page_on_loopback_needs_no_token(address: str) -> None:
+    assert is_loopback(address)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7201", "10.0.0.1:7201", "[::]:7201", "n1:7201"])
+def test_a_page_elsewhere_needs_one(address: str) -> None:
+    assert not is_loopback(address)
+
+
+@pytest.mark.parametrize("text", ["", "short", "with a space in the middle of it", "ÿ" * 20])
+def test_a_token_that_is_none_is_refused_without_showing_it(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(text, encoding="latin-1")
+    config = NodeConfig("c", "n1", tmp_path, "a:1", "a:2", {}, http_token_file=str(file))
+
+    with pytest.raises(ConfigError, match="http_token_file: ") as caught:
+        http_token(config)
+
+    assert not text or text not in str(caught.value)
+
+
+def test_a_page_that_listens_everywhere_is_where_the_peers_find_the_node(tmp_path: Path) -> None:
+    members = {"n1": "10.0.0.7:7101"}
+    config = NodeConfig("c", "n1", tmp_path, "a:1", "a:2", members, http_listen="0.0.0.0:7201")
+
+    assert http_page(config) == "http://10.0.0.7:7201"

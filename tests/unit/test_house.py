@@ -40,8 +40,8 @@ MAY_IMPORT: Final[Mapping[str, set[str]]] = {
 # import from all of them.
 FLOORS: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster": (
-        "settings", "log", "wire", "store", "raft", "members", "serve", "recovery", "observe", "node",
-        "local",
+        "settings", "log", "wire", "store", "raft", "members", "serve", "recovery", "observe",
+        "node", "local",
     ),
 }  # fmt: skip
 # In these modules of the core nothing comes from the outside but as an argument.

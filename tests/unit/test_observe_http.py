@@ -1,0 +1,222 @@
+"""The HTTP connections: what they may take, and that none of them takes it from the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from cluster.observe import http
+from cluster.observe.http import Http, Request, Response, text
+
+GET = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+WAIT_S = 20.0
+
+
+def answer(request: Request) -> Response:
+    if request.path == "/fails":
+        raise ZeroDivisionError
+    if request.path == "/events":
+        return Response(200, "text/event-stream", b"", (), ticks())
+    return text(200, f"{request.method} {request.path} {dict(request.query)}")
+
+
+async def ticks() -> AsyncIterator[bytes]:
+    while True:
+        yield b"data: 1\n\n"
+        await asyncio.sleep(0.01)
+
+
+failures: list[Exception] = []
+
+
+class Peer:
+    """One connection to the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def ask(self, data: bytes) -> bytes:
+        self.writer.write(data)
+        return await self.response()
+
+    async def response(self) -> bytes:
+        """Return a response's head and body."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        lines = head.lower().split(b"\r\n")
+        length = [int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length")]
+        return head + (await self.reader.readexactly(length[0]) if length else b"")
+
+    async def ended(self) -> bool:
+        try:
+            return await self.reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+
+def served(talk: Callable[[Callable[[], Awaitable[Peer]]], Awaitable[None]]) -> None:
+    """Run `talk(connect)` against a server."""
+
+    async def both() -> None:
+        failures.clear()
+        listener = __import__("socket").create_server(("127.0.0.1", 0))
+        address = listener.getsockname()
+        made: list[Peer] = []
+
+        async def connect() -> Peer:
+            made.append(Peer(*await asyncio.open_connection(*address)))
+            return made[-1]
+
+        server = await http.run(Http(answer, failures.append), listener, None)
+        async with server, asyncio.timeout(WAIT_S):
+            try:
+                await talk(connect)
+            finally:
+                for peer in made:
+                    peer.writer.close()
+                    with contextlib.suppress(OSError):
+                        await peer.writer.wait_closed()
+
+    asyncio.run(both())
+
+
+Connect = Callable[[], Awaitable[Peer]]
+
+
+def test_a_connection_serves_one_request_after_the_other() -> None:
+    async def talk(connect: Connect) -> None:
+        peer = await connect()
+        for name in (b"a", b"b?x=1&y="):
+            response = await peer.ask(GET % name)
+            assert response.startswith(b"HTTP/1.1 200")
+            assert b"nosniff" in response
+        assert b"GET /b {'x': '1', 'y': ''}" in response
+        both = await peer.ask((GET % b"c") + (GET % b"d"))
+        assert b"/c" in both
+        assert b"/d" in await peer.response()
+
+    served(talk)
+
+
+def test_head_has_no_body() -> None:
+    async def talk(connect: Connect) -> None:
+        peer = await connect()
+        peer.writer.write(b"HEAD /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await peer.reader.read()).endswith(b"\r\n\r\n")
+
+    served(talk)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", b"413"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", b"405"),
+        (b"DELETE / HTTP/1.1\r\nHost: a\r\n\r\n", b"405"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # no Host
+        (b"hello\r\n\r\n", b"400"),
+        (b"GET /?" + b"&".join(b"a" for _ in range(100)) + b" HTTP/1.1\r\nHost: a\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000, b"431"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", b"501"),
+    ],
+)
+def test_what_is_no_request_for_us_is_refused_and_the_connection_closed(
+    request_: bytes, status: bytes
+) -> None:
+    async def talk(connect: Connect) -> None:
+        peer = await connect()
+        response = await peer.ask(request_)
+        assert response.split()[1] == status, response
+        assert await peer.ended()
+
+    served(talk)
+
+
+def test_who_sends_a_request_byte_by_byte_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_S_MAX", 0.3)
+
+    async def talk(connect: Connect) -> None:
+        peer, silent = await connect(), await connect()
+
+        async def drip() -> None:
+            for byte in GET % b"slow" * 10:
+                peer.writer.write(bytes([byte]))
+                await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        assert await peer.ended()
+        assert await silent.ended()
+        dripping.cancel()
+        assert (await (await connect()).ask(GET % b"a")).startswith(b"HTTP/1.1 200")
+
+    served(talk)
+
+
+def test_over_the_limit_the_connection_that_has_been_idle_longest_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+
+    async def talk(connect: Connect) -> None:
+        peers = [await connect() for _ in range(3)]
+        for peer in peers:
+            await peer.ask(GET % b"a")
+        await peers[0].ask(GET % b"again")
+
+        assert (await (await connect()).ask(GET % b"new")).startswith(b"HTTP/1.1 200")
+
+        assert await peers[1].ended(), "it was idle for longest"
+        for alive in (peers[0], peers[2]):
+            assert (await alive.ask(GET % b"b")).startswith(b"HTTP/1.1 200")
+
+    served(talk)
+
+
+def test_listeners_are_bounded_and_do_not_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "LISTENERS_MAX", 2)
+
+    async def talk(connect: Connect) -> None:
+        listeners = [await connect() for _ in range(2)]
+        for peer in listeners:
+            assert b"event-stream" in await peer.ask(GET % b"events")
+        refused = await (await connect()).ask(GET % b"events")
+        assert refused.split()[1] == b"503"
+        listeners[0].writer.close()
+        while (await (await connect()).ask(GET % b"events")).split()[1] == b"503":
+            await asyncio.sleep(0.01)
+        assert b"data: 1" in await listeners[1].reader.readuntil(b"\n\n")
+
+    served(talk)
+
+
+def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "WRITE_S_MAX", 0.2)
+    monkeypatch.setattr(
+        "tests.unit.test_observe_http.answer",
+        lambda _: Response(200, "text/plain", b"x" * 50_000_000),
+    )
+
+    async def talk(connect: Connect) -> None:
+        peer = await connect()
+        peer.writer.write(GET % b"much")
+        await asyncio.sleep(0.6)
+        got = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := await peer.reader.read(1 << 20):
+                got += len(data)
+        assert got < 50_000_000
+
+    served(talk)
+
+
+def test_a_defect_closes_its_connection_and_is_told() -> None:
+    async def talk(connect: Connect) -> None:
+        peer = await connect()
+        peer.writer.write(GET % b"fails")
+        assert await peer.ended()
+        assert [type(error) for error in failures] == [ZeroDivisionError]
+        assert (await (await connect()).ask(GET % b"a")).startswith(b"HTTP/1.1 200")
+
+    served(talk)

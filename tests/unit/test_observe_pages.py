@@ -1,0 +1,163 @@
+"""What a node answers over HTTP, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from cluster.observe.http import Request, Response
+from cluster.observe.observer import Happened
+from cluster.observe.pages import FRESH_S, LIVE_S, ROWS_MAX, Pages
+from cluster.observe.past import Past
+from cluster.observe.survey import SubscriptionRow, Survey, TopicRow
+from tests.unit.observed import SAMPLE, Observed, later
+
+TOKEN = "correct-horse-battery"
+
+
+class World:
+    """Pages over a node made by hand, and a clock."""
+
+    def __init__(self, token: str = "") -> None:
+        self.node, self.now = Observed(), SAMPLE.at
+        observer: Any = self.node
+        self.pages = Pages(observer, Past("c"), token, lambda: self.now)
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> Response:
+        path, _, query = path.partition("?")
+        given = dict(pair.split("=") for pair in query.split("&")) if query else {}
+        given_headers = {"host": "127.0.0.1:7201", **headers}
+        return self.pages.answer(Request(method, path, given, given_headers))
+
+    def json(self, path: str) -> Any:
+        response = self.get(path)
+        assert response.status == 200, response
+        return orjson.loads(response.body)
+
+
+def test_a_loop_that_does_not_turn_is_ill_and_before_that_not_ready() -> None:
+    world = World()
+    assert (world.get("/healthz").status, world.get("/readyz").status) == (200, 200)
+    world.now += FRESH_S + 1
+    assert (world.get("/healthz").status, world.get("/readyz").status) == (200, 503)
+    world.now += LIVE_S
+    assert world.get("/healthz").status == 503
+    assert b"has not turned for 36 s" in world.get("/healthz").body
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"status": {"leader": ""}}, b"no leader is known"),
+        ({"status": {"role": "joining", "leader": ""}}, b"no member yet"),
+        ({"stopping": True}, b"stopping"),
+    ],
+)
+def test_readyz_says_why_a_node_is_not_ready(changes: dict[str, Any], reason: bytes) -> None:
+    world = World()
+    world.node.sample = later(SAMPLE, 0, **changes)
+
+    response = world.get("/readyz")
+
+    assert response.status == 503
+    assert reason in response.body
+    assert world.get("/healthz").status == 200, "a restart would not help"
+
+
+def test_without_the_token_only_health_and_the_bare_page_are_shown() -> None:
+    world = World(TOKEN)
+    closed = ("/metrics", "/status.json", "/topics.json", "/subscriptions.json", "/history.json",
+              "/events")  # fmt: skip
+    for path in closed:
+        for given in ({}, {"authorization": f"Bearer {TOKEN}x"}, {"authorization": TOKEN},
+                      {"authorization": f"Basic {TOKEN}"}):  # fmt: skip
+            response = world.get(path, **given)
+            assert response.status == 401, path
+            assert dict(response.headers)["www-authenticate"].startswith("Bearer")
+            assert b"n1" not in response.body
+        assert world.get(path, authorization=f"Bearer {TOKEN}").status == 200
+    for path in ("/", "/page.css", "/page.js", "/healthz", "/readyz"):
+        assert world.get(path).status == 200
+
+
+def test_a_name_that_a_stranger_points_here_is_refused_without_a_token() -> None:
+    for host in ("evil.example", "evil.example:7201", "127.0.0.1.evil.example", "", "[::1"):
+        assert World().get("/status.json", host=host).status == 421, host
+    for host in ("127.0.0.1:7201", "localhost:7201", "[::1]:7201", "10.0.0.7"):
+        assert World().get("/status.json", host=host).status == 200, host
+    named = World(TOKEN).get("/status.json", host="n1.example", authorization=f"Bearer {TOKEN}")
+    assert named.status == 200
+
+
+def test_pages_of_this_cluster_s_nodes_may_read_and_no_others() -> None:
+    world = World()
+    allowed = "access-control-allow-origin"
+    ours = world.get("/status.json", origin="http://127.0.0.1:7202")
+    assert dict(ours.headers)[allowed] == "http://127.0.0.1:7202"
+    preflight = world.get("/status.json", method="OPTIONS", origin="http://127.0.0.1:7202")
+    assert dict(preflight.headers)["access-control-allow-headers"] == "authorization"
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:7203"):
+        assert allowed not in dict(world.get("/status.json", origin=origin).headers)
+
+
+def test_topics_are_searched_and_sorted_here() -> None:
+    world = World()
+    rows = [TopicRow(f"orders.{n}", n, 0, n % 7, 100 - n, 10 * n) for n in range(100)]
+    world.node.survey = Survey([*rows, TopicRow("other", 1, 0, 0, 0, 0)])
+
+    found = world.json("/topics.json?search=orders&sort=bytes&count=2")
+    assert [row["topic"] for row in found["rows"]] == ["orders.99", "orders.98"]
+    assert (found["found"], found["all"]) == (100, 101)
+    found = world.json("/topics.json?sort=topic&down=0&first=1&count=1")
+    assert [row["topic"] for row in found["rows"]] == ["orders.1"]
+    assert len(world.json(f"/topics.json?count={10 * ROWS_MAX}")["rows"]) == 101
+
+
+@pytest.mark.parametrize(
+    "query", ["sort=colour", "first=-1", "count=x", "first=1e9", "search=" + "x" * 256]
+)
+def test_what_cannot_be_meant_is_refused(query: str) -> None:
+    assert World().get(f"/topics.json?{query}").status == 400
+    assert World().get(f"/subscriptions.json?{query}").status == 400
+
+
+def test_subscriptions_are_searched_and_sorted_here() -> None:
+    world = World()
+    rows = [SubscriptionRow(100 - n, "a" if n % 2 else "b", f"c{n}", n) for n in range(100)]
+    world.node.survey = Survey([], rows, 250, 5000)
+
+    found = world.json("/subscriptions.json?topic=a&sort=cursor&count=1")
+    assert found["rows"] == [{"lag": 1, "topic": "a", "client_id": "c99", "cursor": 99}]
+    assert (found["found"], found["known"], found["all"]) == (50, 100, 250)
+    assert world.json("/subscriptions.json?search=c42")["found"] == 1
+
+
+def test_events_tell_each_thing_that_happened_once() -> None:
+    world = World()
+    stream = world.pages.events()
+
+    async def following(count: int) -> list[Any]:
+        got = []
+        for number in range(count):
+            world.node.happened.append(Happened(float(number), "role", "info", {"term": number}))
+            line = await anext(stream)
+            assert line.startswith(b"data: ")
+            assert line.endswith(b"\n\n")
+            got.append(orjson.loads(line[6:]))
+        return got
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cluster.observe.pages.EVENT_S", 0.0)
+        got = asyncio.run(following(3))
+    terms = [[each["term"] for each in line["events"]] for line in got]
+    assert terms == [[0], [1], [2]]
+    assert got[0]["status"]["role"] == "leader"
+
+
+def test_an_unknown_address_says_which_there_are() -> None:
+    response = World().get("/nothing")
+    assert response.status == 404
+    assert b"/metrics" in response.body
