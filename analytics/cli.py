@@ -14,10 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from analytics import plain, session
-from analytics.cache import HistoryError
-from analytics.check import Finish, check
-from analytics.choice import (
+from analytics.command import plain
+from analytics.command.choice import (
     AUTO,
     BYTES_TWINS_MAX,
     CHOICES,
@@ -26,17 +24,20 @@ from analytics.choice import (
     TWINS,
     chosen,
 )
-from analytics.compare import compare
+from analytics.command.compare import compare
+from analytics.command.interruption import interruptible
+from analytics.command.prepare import prepare
+from analytics.common import session
+from analytics.common.session import JavaMissing
+from analytics.common.storage import is_url
+from analytics.common.verdict import EXIT_CODES, CheckResult, Observations, Report, Verdict, Witness
 from analytics.generate.options import made, with_generation
 from analytics.generate.shape import BadShape
-from analytics.interruption import interruptible
-from analytics.prepare import prepare
+from analytics.intake.cache import HistoryError
+from analytics.intake.disk_space import fullness_named
+from analytics.intake.seal import seal
+from analytics.judge.check import Finish, check
 from analytics.report.page import PAGE, write_report
-from analytics.room import fullness_named
-from analytics.seal import seal
-from analytics.session import JavaMissing
-from analytics.storage import is_url
-from analytics.verdict import EXIT_CODES, CheckResult, Observations, Report, Verdict, Witness
 
 STYLES = {
     Verdict.VALID: "green",

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from analytics.choice import AUTO, CHOICES
+from analytics.command.choice import AUTO, CHOICES
 from chaos import experiment as experiments
 from chaos import launch
 from chaos.bounds import SECONDS_MAX

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from analytics import session
-from analytics.choice import SPARK
 from analytics.cli import main as check
-from analytics.interruption import EXIT_CODE_BASE
+from analytics.command.choice import SPARK
+from analytics.command.interruption import EXIT_CODE_BASE
+from analytics.common import session
 from analytics.report.index import write_index
 
 LOG: Final = "analytics.log"

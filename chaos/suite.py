@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from analytics import plain
-from analytics.choice import AUTO, SPARK, TWINS, chosen
+from analytics.command import plain
+from analytics.command.choice import AUTO, SPARK, TWINS, chosen
 from chaos import experiment as experiments
 from chaos import launch
 from chaos.crew import child_environment

@@ -2,7 +2,7 @@
 
 A check returns rows of `schema.EVIDENCE`; none = clean. It never collects, uses no UDF, and its
 windows stay inside a bucket, an answer or a summary. To add one: a module, a row here, and what it
-claims in claims.py.
+claims in check_specs.py.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ from analytics.anomalies.stale_read import stale_read
 from analytics.anomalies.subscription import subscription
 from analytics.anomalies.term_order import term_order
 from analytics.anomalies.torn_batch import torn_batch
-from analytics.claims import CLAIMS, Claim
-from analytics.tables import Tables
+from analytics.common.check_specs import CLAIMS, Claim
+from analytics.tables.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)

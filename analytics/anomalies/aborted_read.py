@@ -3,12 +3,12 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics import intervals
-from analytics.doubts import only
-from analytics.keeping import settled
-from analytics.runs import counters_of_places, counters_of_puts
-from analytics.schema import evidence, operation
-from analytics.tables import Tables, seen_by
+from analytics.common import intervals
+from analytics.common.schema import evidence, operation
+from analytics.common.table_store import settled
+from analytics.tables.runs import counters_of_places, counters_of_puts
+from analytics.tables.suspects import only
+from analytics.tables.tables import Tables, seen_by
 
 PRODUCER = ("run_id", "topic", "producer")
 

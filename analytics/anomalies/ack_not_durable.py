@@ -3,10 +3,10 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics import intervals
-from analytics.keeping import is_never_any, settled
-from analytics.schema import evidence, operation
-from analytics.tables import Tables
+from analytics.common import intervals
+from analytics.common.schema import evidence, operation
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.tables import Tables
 
 PRODUCER = ("run_id", "topic", "producer")
 HOLDER = (*PRODUCER, "node")

@@ -3,8 +3,8 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics.schema import evidence, operation
-from analytics.tables import Tables
+from analytics.common.schema import evidence, operation
+from analytics.tables.tables import Tables
 
 
 def corrupt(tables: Tables) -> DataFrame:

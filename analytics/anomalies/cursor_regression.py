@@ -3,12 +3,12 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics import moments
-from analytics.doubts import only
-from analytics.keeping import settled
-from analytics.runs import one_host
-from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables
+from analytics.common.schema import KEY, evidence, operation
+from analytics.common.table_store import settled
+from analytics.tables import as_of
+from analytics.tables.runs import one_host
+from analytics.tables.suspects import only
+from analytics.tables.tables import Tables
 
 OWNER = ("run_id", "client_id", "topic")
 TIMELINE = (*OWNER, "at")
@@ -42,7 +42,7 @@ def _back(tables: Tables) -> DataFrame:
     keys = (*TIMELINE, "detail")
     marks = marks.select(*keys, F.col("end_ns").alias("t_ns"), value.alias("mark"))
     asks = steps.withColumn("t_ns", F.col("invoke_ns"))
-    return moments.overtaken(asks, marks, keys).select(
+    return as_of.overtaken(asks, marks, keys).select(
         *_evidence(
             other_id=F.col("mark.value"),
             detail=F.col("detail"),

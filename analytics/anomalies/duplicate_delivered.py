@@ -4,11 +4,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics import intervals
-from analytics.doubts import SHARE, only
-from analytics.keeping import settled
-from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables, deliveries_of, with_application
+from analytics.common import intervals
+from analytics.common.schema import KEY, evidence, operation
+from analytics.common.table_store import settled
+from analytics.tables.suspects import SHARE, only
+from analytics.tables.tables import Tables, deliveries_of, with_application
 
 OWNER = ("run_id", "client_id", "topic")
 

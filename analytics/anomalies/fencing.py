@@ -4,11 +4,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.doubts import only
-from analytics.keeping import settled
-from analytics.runs import one_host
-from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables
+from analytics.common.schema import KEY, evidence, operation
+from analytics.common.table_store import settled
+from analytics.tables.runs import one_host
+from analytics.tables.suspects import only
+from analytics.tables.tables import Tables
 
 CLIENT = ("run_id", "client_id", "at")
 

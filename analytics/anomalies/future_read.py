@@ -3,11 +3,11 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics import intervals
-from analytics.doubts import TOPIC_BUCKET, only
-from analytics.runs import PLACE, one_host
-from analytics.schema import evidence, operation
-from analytics.tables import Tables
+from analytics.common import intervals
+from analytics.common.schema import evidence, operation
+from analytics.tables.runs import PLACE, one_host
+from analytics.tables.suspects import TOPIC_BUCKET, only
+from analytics.tables.tables import Tables
 
 
 def future_read(tables: Tables) -> DataFrame:

@@ -4,12 +4,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.doubts import OWNER, only
-from analytics.keeping import settled
-from analytics.lives import EVER, FOREVER, HOME
-from analytics.runs import one_host
-from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables, with_application
+from analytics.common.schema import KEY, evidence, operation
+from analytics.common.table_store import settled
+from analytics.tables.lives import EVER, FOREVER, HOME
+from analytics.tables.runs import one_host
+from analytics.tables.suspects import OWNER, only
+from analytics.tables.tables import Tables, with_application
 
 
 def gap(tables: Tables) -> DataFrame:

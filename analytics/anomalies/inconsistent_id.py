@@ -3,10 +3,10 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics import intervals
-from analytics.keeping import settled
-from analytics.schema import evidence, operation
-from analytics.tables import Tables, contents_of, seen_by
+from analytics.common import intervals
+from analytics.common.schema import evidence, operation
+from analytics.common.table_store import settled
+from analytics.tables.tables import Tables, contents_of, seen_by
 
 DIGITS = 8  # of a digest that are shown
 

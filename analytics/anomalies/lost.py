@@ -4,14 +4,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics import intervals
-from analytics.doubts import TOPIC_BUCKET, only
-from analytics.keeping import is_never_any, settled
-from analytics.lives import EVER, FOREVER
-from analytics.owed import is_passed, with_cut
-from analytics.runs import one_host
-from analytics.schema import evidence, operation
-from analytics.tables import Tables, seen_by
+from analytics.common import intervals
+from analytics.common.schema import evidence, operation
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.lives import EVER, FOREVER
+from analytics.tables.owed import is_passed, with_cut
+from analytics.tables.runs import one_host
+from analytics.tables.suspects import TOPIC_BUCKET, only
+from analytics.tables.tables import Tables, seen_by
 
 OWNER = ("run_id", "topic", "client_id")
 PRODUCER = ("run_id", "topic", "producer")

@@ -3,11 +3,11 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics import intervals
-from analytics.keeping import settled
-from analytics.runs import counters_of_places
-from analytics.schema import evidence
-from analytics.tables import Tables, seen_by
+from analytics.common import intervals
+from analytics.common.schema import evidence
+from analytics.common.table_store import settled
+from analytics.tables.runs import counters_of_places
+from analytics.tables.tables import Tables, seen_by
 
 PRODUCER = ("run_id", "topic", "producer")
 

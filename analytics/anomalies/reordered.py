@@ -4,11 +4,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics import intervals
-from analytics.keeping import settled
-from analytics.runs import counters_of_places
-from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables, seen_by
+from analytics.common import intervals
+from analytics.common.schema import KEY, evidence, operation
+from analytics.common.table_store import settled
+from analytics.tables.runs import counters_of_places
+from analytics.tables.tables import Tables, seen_by
 
 PRODUCER = ("run_id", "topic", "producer")
 

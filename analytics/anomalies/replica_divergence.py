@@ -3,8 +3,8 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.schema import evidence
-from analytics.tables import Tables
+from analytics.common.schema import evidence
+from analytics.tables.tables import Tables
 
 DIGITS = 8  # of a digest that are shown
 

@@ -3,11 +3,11 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics import moments
-from analytics.keeping import is_never_any, settled
-from analytics.runs import acknowledged_runs, one_host
-from analytics.schema import evidence, operation
-from analytics.tables import Tables
+from analytics.common.schema import evidence, operation
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables import as_of
+from analytics.tables.runs import acknowledged_runs, one_host
+from analytics.tables.tables import Tables
 
 TIMELINE = ("run_id", "topic", "at")
 
@@ -22,9 +22,9 @@ def stale_read(tables: Tables) -> DataFrame:
     Clocks are compared, so only on one host.
     """
     known = settled(_known(tables))
-    nothing = _above_starts(moments.overtaken(_empty_answers(tables), known, TIMELINE), tables.acts)
+    nothing = _above_starts(as_of.overtaken(_empty_answers(tables), known, TIMELINE), tables.acts)
     reached = known.unionByName(_claimed(tables.doubts.claims))
-    below = moments.overtaken(_new_starts(tables), reached, TIMELINE)
+    below = as_of.overtaken(_new_starts(tables), reached, TIMELINE)
     return nothing.unionByName(below).select(
         *evidence(
             run_id=F.col("run_id"),

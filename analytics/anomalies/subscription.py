@@ -3,12 +3,12 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.doubts import only
-from analytics.keeping import settled
-from analytics.lives import EVER
-from analytics.runs import one_host
-from analytics.schema import KEY, evidence, operation
-from analytics.tables import Tables
+from analytics.common.schema import KEY, evidence, operation
+from analytics.common.table_store import settled
+from analytics.tables.lives import EVER
+from analytics.tables.runs import one_host
+from analytics.tables.suspects import only
+from analytics.tables.tables import Tables
 
 HOME = ("run_id", "client_id", "topic", "at")
 

@@ -3,12 +3,12 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.batches import PAIR
-from analytics.doubts import OWNER, only
-from analytics.lives import HOME
-from analytics.owed import with_cut, with_known
-from analytics.schema import evidence
-from analytics.tables import Tables, seen_by
+from analytics.common.schema import evidence
+from analytics.tables.batches import PAIR
+from analytics.tables.lives import HOME
+from analytics.tables.owed import with_cut, with_known
+from analytics.tables.suspects import OWNER, only
+from analytics.tables.tables import Tables, seen_by
 
 
 def torn_batch(tables: Tables) -> DataFrame:

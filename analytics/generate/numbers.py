@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics.intervals import BUCKET_SIZE, bucket_of
+from analytics.common.intervals import BUCKET_SIZE, bucket_of
 
 Key = tuple[str, int]  # process, number
 STEPS: Final = (

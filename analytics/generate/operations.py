@@ -12,8 +12,8 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from analytics.common.schema import BAD_ITEM, ITEM
 from analytics.generate.shape import Number, Shape
-from analytics.schema import BAD_ITEM, ITEM
 
 STEP_NS: Final = 100_000  # between two publications: 10,000 a second
 LATENCY_NS_MIN: Final = STEP_NS // 4

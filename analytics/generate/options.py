@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 from rich.console import Console
 
-from analytics import session
+from analytics.common import session
 from analytics.generate.plants import PLANTS
 from analytics.generate.shape import Shape, violations_of
 from analytics.generate.writing import generate

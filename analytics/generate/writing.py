@@ -15,13 +15,13 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from analytics.files import PARQUET
+from analytics.common.schema import EVENT, PLAIN
 from analytics.generate import operations as ops
 from analytics.generate.numbers import Numbers, numbers_of, renumbered
 from analytics.generate.plants import PLANTS, TOPICLESS, Operation, Scene, victims_of
 from analytics.generate.shape import BadShape, Shape
-from analytics.schema import EVENT, PLAIN
-from analytics.seal import seal
+from analytics.intake.files import PARQUET
+from analytics.intake.seal import seal
 
 PUBLICATIONS_A_TASK: Final = 250_000  # half a million events of a GET and a PUT: tens of MB
 COPY_BYTES: Final = 8 * 1024 * 1024

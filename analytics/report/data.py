@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from analytics.verdict import Fault
+from analytics.common.verdict import Fault
 
 SLICES_MAX: Final = 1_000  # more than a screen has pixels to tell apart
 SLICE_MS_MIN: Final = 100  # shorter, and a rate is mostly the luck of where a slice begins

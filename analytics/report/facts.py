@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:  # not at run time: it imports Spark, and the index does without
-    from analytics.storage import Place
+    from analytics.common.storage import Place
 
 LIST_SHOWN_MAX: Final = 12  # of a list's values: a run may have hundreds of topics
 
@@ -42,7 +42,7 @@ class Facts:
 def facts_of(directory: Place) -> Facts:
     """Return what the run's `run.json` says; a file that says nothing gives empty facts.
 
-    That it cannot be read is among the report's reasons already (analytics/load.py).
+    That it cannot be read is among the report's reasons already (analytics/judge/load.py).
     """
     run = _object(directory / "run.json")
     experiment = _table(run.get("experiment"))

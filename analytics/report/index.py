@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from analytics.common.verdict import Verdict, worst
 from analytics.report import html
 from analytics.report.facts import Facts, facts_of
-from analytics.verdict import Verdict, worst
 
 PAGE, JSON = "report.html", "report.json"
 FOUND_SHOWN_MAX: Final = 4  # of a run's checks with evidence, or of its reasons

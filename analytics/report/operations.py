@@ -11,8 +11,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from analytics.common.verdict import Operation, Witness
 from analytics.report.data import FIELDS, Band
-from analytics.verdict import Operation, Witness
 
 NS_PER_MS: Final = 1_000_000
 MARGIN_SHARE: Final = 0.06  # of a timeline's length, left free on either side

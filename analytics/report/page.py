@@ -15,14 +15,8 @@ from typing import Final
 
 from plotly.offline import get_plotlyjs
 
-from analytics.load import History
-from analytics.report import html, operations
-from analytics.report.data import Band, Series
-from analytics.report.facts import Facts, facts_of
-from analytics.report.figures import Plot, plots
-from analytics.report.series import collect
-from analytics.storage import Place, place_of
-from analytics.verdict import (
+from analytics.common.storage import Place, place_of
+from analytics.common.verdict import (
     CheckResult,
     Fault,
     Observations,
@@ -31,6 +25,12 @@ from analytics.verdict import (
     Verdict,
     Witness,
 )
+from analytics.judge.load import History
+from analytics.report import html, operations
+from analytics.report.data import Band, Series
+from analytics.report.facts import Facts, facts_of
+from analytics.report.figures import Plot, plots
+from analytics.report.series import collect
 
 PAGE, JSON = "report.html", "report.json"
 FAULTS_SHOWN_MAX: Final = 50  # the longest blackouts; report.json has every fault

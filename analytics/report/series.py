@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics import timing
+from analytics.common.verdict import Observations
+from analytics.judge import timing
 from analytics.report.data import (
     NS_PER_MS,
     Axis,
@@ -24,9 +25,8 @@ from analytics.report.data import (
     phases_of,
     summed,
 )
-from analytics.runs import acknowledged_runs
-from analytics.tables import Tables
-from analytics.verdict import Observations
+from analytics.tables.runs import acknowledged_runs
+from analytics.tables.tables import Tables
 
 MARKS_MAX: Final = 10_000  # phases: two a fault, and a fault a second for over an hour
 LEADS_MAX: Final = 2_000  # (node, term): an election a second for half an hour

@@ -1,7 +1,7 @@
 """The verdict of a run's directory, by this judge's own reading of docs/checks.md.
 
 What lives here: what counts as a proof, the reasons for `unknown`, the exit code. What must not:
-any check, reading (intake.py), reports (analytics/plain.py).
+any check, reading (intake.py), reports (analytics/command/plain.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from analytics.common.verdict import Verdict
 from analytics.twins.checks import TWINS, evidence_of
 from analytics.twins.intake import PUBLICATIONS_MAX, Intake, Unjudgeable, size_of, take_in
 from analytics.twins.record import Evidence
 from analytics.twins.run import Run, read
-from analytics.verdict import Verdict
 
 EXIT_CODES: Final = {Verdict.VALID: 0, Verdict.INVALID: 1, Verdict.UNKNOWN: 2}
 UNDRAINED_SHOWN_MAX: Final = 3

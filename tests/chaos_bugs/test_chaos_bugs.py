@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from analytics import plain, session
-from analytics.check import check
-from analytics.verdict import Verdict
+from analytics.command import plain
+from analytics.common import session
+from analytics.common.verdict import Verdict
+from analytics.judge.check import check
 from tests.chaos_bugs.cases import CASES, CONTROLS, QUICK
 from tests.chaos_bugs.trial import Case, carry_out
 

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import pytest
 
-from analytics import session, twins
+from analytics import twins
 from analytics.anomalies import CHECKS
-from analytics.check import check
-from analytics.verdict import Verdict
+from analytics.common import session
+from analytics.common.verdict import Verdict
+from analytics.judge.check import check
 from flotilla_client import Client
 from flotilla_client.reading import Reader, Readers
 from flotilla_client.recording import read
@@ -127,7 +128,9 @@ def test_a_library_that_lets_four_threads_read_one_subscription_is_judged_invali
     [(name, rows)] = evidence(record).items()
     assert name == "duplicate_delivered"
 
-    monkeypatch.setattr("analytics.check.CHECKS", tuple(one for one in CHECKS if one.name == name))
+    monkeypatch.setattr(
+        "analytics.judge.check.CHECKS", tuple(one for one in CHECKS if one.name == name)
+    )
     with session.opened(is_for_short=True):
         report = check(record)
     assert report.verdict is Verdict.INVALID

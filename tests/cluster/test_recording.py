@@ -12,11 +12,11 @@ from typing import Final
 
 import pytest
 
-from analytics import session
 from analytics.anomalies import CHECKS
-from analytics.check import check
-from analytics.seal import seal
-from analytics.verdict import NAMELESS, Report, Verdict
+from analytics.common import session
+from analytics.common.verdict import NAMELESS, Report, Verdict
+from analytics.intake.seal import seal
+from analytics.judge.check import check
 from flotilla_client.recording import read
 from tests.conftest import ClusterFactory
 
@@ -123,7 +123,7 @@ def test_what_an_application_recorded_through_a_failover_is_valid_and_a_lost_ans
     with session.opened(is_for_short=True):
         clean = check(record)
         lost_alone = tuple(one for one in CHECKS if one.name == "lost")
-        monkeypatch.setattr("analytics.check.CHECKS", lost_alone)  # the others take a while
+        monkeypatch.setattr("analytics.judge.check.CHECKS", lost_alone)  # the others take a while
         found = check(doctored)
 
     assert (clean.verdict, clean.reasons) == (Verdict.VALID, ())

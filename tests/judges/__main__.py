@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from analytics.differences import Difference
+from analytics.command.differences import Difference
 from tests.judges.chance import random_parts
 from tests.judges.detection import (
     Sabotaged,
@@ -86,7 +86,7 @@ def missed(trial: Trial, options: argparse.Namespace) -> int:
 
 def compared(directory: Path, options: argparse.Namespace) -> int:
     """Let Spark judge many at once, beside the other judge; return how much is wrong."""
-    from analytics import session
+    from analytics.common import session
     from tests.judges.together import LEGAL, Comparison, judged_together
 
     kinds = list(shares(options.histories, options.seed, kinds_named(tuple(options.kind))))

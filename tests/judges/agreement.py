@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analytics.differences import Found, Judgement, identity
+from analytics.command.differences import Found, Judgement, identity
 from analytics.twins import Evidence
 from tests.judges.detection import SOURCES
 from tests.judges.history import RAW, History

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from analytics.differences import Judgement
+from analytics.command.differences import Judgement
 from tests.spark.histories import Row, Run, write
 
 OF_DISKS: Final = {"replica_divergence", "ack_not_durable"}  # no disk is read here

@@ -43,8 +43,8 @@ def by_twins(directory: Path) -> Said:
 
 def by_spark(directory: Path) -> Said:
     """Ask the judge on Spark. Of many rows it tells three: no detail is asked for then."""
-    from analytics.cache import HistoryError
-    from analytics.check import check
+    from analytics.intake.cache import HistoryError
+    from analytics.judge.check import check
 
     try:
         report = check(directory)

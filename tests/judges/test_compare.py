@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from analytics import choice, plain
-from analytics.choice import AUTO, SPARK, TWINS, chosen
 from analytics.cli import main
+from analytics.command import choice, plain
+from analytics.command.choice import AUTO, SPARK, TWINS, chosen
 from analytics.twins.checks import IDENTITY
 from tests.judges.broken_scenes import lost_acknowledged
 from tests.judges.world import legal

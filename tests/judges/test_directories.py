@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.judging import by_twins
+from analytics.command.judging import by_twins
 from tests.judges.directories import DIRECTORIES, came_to
 
 

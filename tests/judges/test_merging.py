@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from analytics.differences import Judgement, differences
-from analytics.judging import by_twins
+from analytics.command.differences import Judgement, differences
+from analytics.command.judging import by_twins
 from tests.judges.agreement import case_of
 from tests.judges.merging import Part, batches, merged, part_of
 from tests.judges.together import rows_of, sum_of, written

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from analytics.differences import (
+from analytics.command.differences import (
     Difference,
     Found,
     Identity,
@@ -20,7 +20,7 @@ from analytics.differences import (
     NoJudgement,
     differences,
 )
-from analytics.judging import Row, by_spark, by_twins, judgement_on, rows_by_spark
+from analytics.command.judging import Row, by_spark, by_twins, judgement_on, rows_by_spark
 from tests.judges.detection import Tally, sabotaged
 from tests.judges.detection import is_found as is_found_in
 from tests.judges.history import History

@@ -10,10 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analytics.report.data import Axis, Band, Lead, Phase, Series, Spread
-from analytics.report.facts import Facts, facts_of
-from analytics.report.operations import Events
-from analytics.verdict import (
+from analytics.common.verdict import (
     CheckResult,
     Fault,
     Observations,
@@ -22,6 +19,9 @@ from analytics.verdict import (
     Report,
     Witness,
 )
+from analytics.report.data import Axis, Band, Lead, Phase, Series, Spread
+from analytics.report.facts import Facts, facts_of
+from analytics.report.operations import Events
 
 SECOND_NS = 1_000_000_000
 ORIGIN_NS = 5 * SECOND_NS

@@ -12,10 +12,10 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from analytics.claims import CLAIMS
+from analytics.common.check_specs import CLAIMS
+from analytics.common.verdict import CheckResult
 from analytics.report.index import write_index
 from analytics.report.page import page
-from analytics.verdict import CheckResult
 from tests.report import samples
 
 CHROMIUM: Final = shutil.which("chromium")

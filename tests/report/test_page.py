@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analytics.common.verdict import Fault, Verdict
 from analytics.report.data import SLICES_MAX, Axis, Band, axis_over, bands_of, phases_of, summed
 from analytics.report.facts import facts_of
 from analytics.report.index import entry_of, index, write_index
 from analytics.report.operations import timeline
 from analytics.report.page import page
-from analytics.verdict import Fault, Verdict
 from tests.report import samples
 from tests.report.samples import AXIS, EVENTS, GET, HOSTILE, ORIGIN_NS, PUT, SECOND_NS
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics import session
 from analytics.anomalies import CHECKS, Check
-from analytics.keeping import InDriver, OnDisk
-from analytics.load import parse
-from analytics.schema import EVIDENCE, NODES
-from analytics.tables import build
-from analytics.tallies import tallies_of
-from analytics.truth import Truth, parsed
+from analytics.common import session
+from analytics.common.schema import EVIDENCE, NODES
+from analytics.common.table_store import InDriver, OnDisk
+from analytics.intake.truth import Truth, parsed
+from analytics.judge.load import parse
+from analytics.tables.tables import build
+from analytics.tables.tallies import tallies_of
 from tests.spark.cases import Evidence
 from tests.spark.histories import Row
 

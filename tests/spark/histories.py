@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from analytics.seal import seal
+from analytics.intake.seal import seal
 
 Row = dict[str, Any]
 

@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics import anomalies
-from analytics import check as checking
-from analytics.cache import HistoryError, held
-from analytics.check import check
 from analytics.cli import main
-from analytics.load import load
-from analytics.seal import seal
-from analytics.tables import Tables
-from analytics.verdict import Verdict
+from analytics.common.verdict import Verdict
+from analytics.intake.cache import HistoryError, held
+from analytics.intake.seal import seal
+from analytics.judge import check as checking
+from analytics.judge.check import check
+from analytics.judge.load import load
+from analytics.tables.tables import Tables
 from tests.spark.histories import Run, write
 
 # The cheapest one: enough for what is not about checks.

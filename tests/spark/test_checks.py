@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from analytics.differences import differences
+from analytics.command.differences import differences
 from analytics.twins import find_all
 from tests.judges import deceiving, strange
 from tests.judges.agreement import Case, case_of, judgement

@@ -17,7 +17,7 @@ from typing import IO
 import pyspark
 import pytest
 
-from analytics import session
+from analytics.common import session
 from tests.spark.histories import Broker, clean_run, write
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from analytics import room
 from analytics.cli import main
-from analytics.interruption import Interrupted, interruptible
+from analytics.command.interruption import Interrupted, interruptible
+from analytics.intake import disk_space
 from tests.spark.histories import clean_run, write
 
 END_TIMEOUT_S = 60
@@ -110,8 +110,8 @@ def test_full_disk_is_named_with_its_remedy_and_exits_2(
 def test_disk_with_the_least_room_is_taken_to_be_the_full_one(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(room.LOCAL_DIRECTORIES, f"{tmp_path},{small_disk}")
-    assert room.least_room([str(tmp_path), str(small_disk)]) == str(small_disk)
-    assert room.said(tmp_path).endswith("or set SPARK_LOCAL_DIRS to a directory with more")
-    monkeypatch.setenv(room.LOCAL_DIRECTORIES, str(tmp_path))
-    assert room.said(small_disk).startswith(f"no room is left on the disk of {small_disk}: ")
+    monkeypatch.setenv(disk_space.LOCAL_DIRECTORIES, f"{tmp_path},{small_disk}")
+    assert disk_space.least_room([str(tmp_path), str(small_disk)]) == str(small_disk)
+    assert disk_space.said(tmp_path).endswith("or set SPARK_LOCAL_DIRS to a directory with more")
+    monkeypatch.setenv(disk_space.LOCAL_DIRECTORIES, str(tmp_path))
+    assert disk_space.said(small_disk).startswith(f"no room is left on the disk of {small_disk}: ")

@@ -8,14 +8,14 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from analytics import session
-from analytics.check import check
 from analytics.cli import main
+from analytics.common import session
 from analytics.generate import operations as ops
 from analytics.generate.plants import PLANTS
 from analytics.generate.shape import BadShape, Shape, violations_of
 from analytics.generate.writing import generate
-from analytics.load import PARQUET, load, parse
+from analytics.judge.check import check
+from analytics.judge.load import PARQUET, load, parse
 
 pytestmark = pytest.mark.spark
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analytics.cache import HistoryError
-from analytics.load import load, parse, taken_in
-from analytics.seal import seal
-from analytics.wholeness import TORN_MARK
+from analytics.intake.cache import HistoryError
+from analytics.intake.completeness import TORN_MARK
+from analytics.intake.seal import seal
+from analytics.judge.load import load, parse, taken_in
 from tests.spark.histories import Row, Run, write
 
 pytestmark = pytest.mark.slow

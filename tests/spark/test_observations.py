@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from analytics import observations
-from analytics.tables import ticks_of
+from analytics.judge import observations
+from analytics.tables.tables import ticks_of
 from chaos.history import longest_gap_ns
 
 pytestmark = pytest.mark.slow

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from analytics import check as checking
 from analytics.anomalies import CHECKS
-from analytics.check import check
-from analytics.verdict import Verdict
+from analytics.common.verdict import Verdict
+from analytics.judge import check as checking
+from analytics.judge.check import check
 from tests.spark.histories import Run, write
 
 pytestmark = pytest.mark.slow

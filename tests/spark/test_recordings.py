@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analytics.anomalies import CHECKS
-from analytics.load import parse
+from analytics.judge.load import parse
 from analytics.twins import Evidence, find_all
 from tests.spark.histories import Row, Run, clean_run
 

@@ -10,17 +10,17 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from analytics.keeping import InDriver
-from analytics.load import History, Intake, parse
+from analytics.common.table_store import InDriver
+from analytics.common.verdict import Fault, Observations, Operation, Report, Verdict, Witness
+from analytics.intake.truth import none
+from analytics.judge.load import History, Intake, parse
 from analytics.report import page
 from analytics.report.data import Band, Lead, Phase, Series
 from analytics.report.operations import fetch, timeline
 from analytics.report.page import write_report
 from analytics.report.series import collect
-from analytics.tables import build
-from analytics.tallies import tallies_of
-from analytics.truth import none
-from analytics.verdict import Fault, Observations, Operation, Report, Verdict, Witness
+from analytics.tables.tables import build
+from analytics.tables.tallies import tallies_of
 from tests.report import samples
 from tests.spark.histories import Row, Run, clean_run
 

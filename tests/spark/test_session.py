@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics import session
+from analytics.common import session
 
 
 def fake_java(directory: Path, version: str) -> Path:

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from analytics.cli import main
-from analytics.load import load
-from analytics.seal import seal
-from analytics.storage import RemotePath, files_in, is_url, place_of
+from analytics.common.storage import RemotePath, files_in, is_url, place_of
+from analytics.intake.seal import seal
+from analytics.judge.load import load
 from tests.spark.histories import clean_run, write
 
 pytestmark = pytest.mark.spark

@@ -5,9 +5,10 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from analytics import timing, truth
-from analytics.load import parse
-from analytics.tables import Tables, build, ticks_of
+from analytics.intake import truth
+from analytics.judge import timing
+from analytics.judge.load import parse
+from analytics.tables.tables import Tables, build, ticks_of
 from tests.spark.histories import Run
 
 pytestmark = pytest.mark.slow

@@ -7,11 +7,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analytics import anomalies
-from analytics import check as checking
-from analytics.check import check
 from analytics.cli import sentence
-from analytics.truth import files_of, sound, truth_of
-from analytics.verdict import Verdict
+from analytics.common.verdict import Verdict
+from analytics.intake.truth import files_of, sound, truth_of
+from analytics.judge import check as checking
+from analytics.judge.check import check
 from tests.spark.histories import Run, write
 
 CHEAPEST = tuple(one for one in anomalies.CHECKS if one.name == "corrupt")

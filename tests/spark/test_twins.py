@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from analytics import session
 from analytics.anomalies import CHECKS
-from analytics.differences import differences
-from analytics.judging import by_spark, by_twins
-from analytics.load import parse
+from analytics.command.differences import differences
+from analytics.command.judging import by_spark, by_twins
+from analytics.common import session
+from analytics.judge.load import parse
 from analytics.twins import TWINS, find_all
 from analytics.twins.intake import Malformed, checked, parsed
 from analytics.twins.run import read

@@ -4,7 +4,7 @@ of the judge on Spark as well.
 
 import pytest
 
-from analytics.differences import differences
+from analytics.command.differences import differences
 from analytics.twins import find_all
 from tests.judges import deceiving, strange
 from tests.judges.agreement import judgement

@@ -43,6 +43,9 @@ FLOORS: Final[Mapping[str, tuple[str, ...]]] = {
         "settings", "log", "wire", "store", "raft", "members", "serve", "recovery", "observe",
         "node", "local",
     ),
+    "analytics": (
+        "common", "intake", "tables", "anomalies", "judge", "twins", "report", "generate", "command",
+    ),
 }  # fmt: skip
 # In these modules of the core nothing comes from the outside but as an argument.
 CORE: Final = (

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from analytics.liveness import Healing, named, with_healing, with_recovery
-from analytics.verdict import (
+from analytics.common.verdict import (
     PROGRESS_MS_MAX,
     RECOVERY_MS_MAX,
     Fault,
     Observations,
     Verdict,
 )
+from analytics.judge.liveness import Healing, named, with_healing, with_recovery
 
 NODES = ("n1", "n2", "n3")
 MS = 1_000_000

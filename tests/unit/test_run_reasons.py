@@ -1,4 +1,4 @@
-"""What analytics/outcome.py promises: a run that calls itself unknown is not called valid."""
+"""What analytics/judge/outcome.py promises: a run that calls itself unknown is not called valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analytics.outcome import reasons_of
+from analytics.judge.outcome import reasons_of
 
 
 @pytest.mark.parametrize(

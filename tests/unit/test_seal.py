@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.cache import HistoryError
-from analytics.seal import seal
+from analytics.intake.cache import HistoryError
+from analytics.intake.seal import seal
 
 
 @pytest.fixture

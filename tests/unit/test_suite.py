@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from analytics import plain
+from analytics.command import plain
 from chaos import experiment, launch, suite
 from chaos.history import Recorder
 from chaos.outcome import Injection, Outcome

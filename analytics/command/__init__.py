@@ -1,0 +1,1 @@
+"""What `flotilla-check` does beside Spark's verdict: choosing, comparing, preparing."""

@@ -1,0 +1,108 @@
+"""`flotilla-check seal DIR`: says in a run's run.json what its history is, file by file.
+
+What lives here: writing `history` for a directory of which its owner knows that it is whole: one
+that was put together of several machines' files, or recorded by version 0.1 or 0.2. What must not:
+finding out whether it is whole: that is load.py's, which believes what is written here.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import functions as F
+
+from analytics.common.session import opened
+from analytics.common.storage import files_in, to_read
+from analytics.intake.cache import HistoryError
+from analytics.intake.files import HIDDEN, LINES, PARQUET, PARQUET_ASIDE, contents_of, strictly
+
+RUN_FILE: Final = "run.json"
+LOCK: Final = "run.json.lock"  # that of clients which record themselves into the same directory
+
+
+def seal(directory: Path) -> dict[str, int]:
+    """Write what each file of the history in `directory` is; return their lines by name.
+
+    The files are closed then: nobody may write into them any more. Of Parquet, `lines` is rows.
+    Raises HistoryError where something stands that would not be read, or nothing at all.
+    """
+    with _held(directory):
+        document = _document(directory / RUN_FILE)
+        files = _files(directory)
+        parts = [name for name in files if name.startswith(f"{PARQUET}/")]
+        rows = _rows_of([str(files[name]) for name in parts]) if parts else {}
+        described = {
+            name: contents_of(file, is_lines=name not in parts).described
+            for name, file in files.items()
+        }
+        for name in parts:
+            described[name] = replace(described[name], lines=rows.get(files[name].name, 0))
+        history = {name: asdict(one) for name, one in described.items()}
+        _write(directory / RUN_FILE, document | {"history": history})
+    return {name: one.lines for name, one in described.items()}
+
+
+def _files(directory: Path) -> dict[str, Path]:
+    parts, lines = files_in(directory / PARQUET, "*"), files_in(directory / LINES, "*")
+    if parts and lines:
+        raise HistoryError(f"{directory} has both {LINES} and {PARQUET}: remove one of them")
+    ending, prefix = (".parquet", f"{PARQUET}/") if parts else (".jsonl", "")
+    entries = [one for one in parts or lines if not (parts and one.name.endswith(PARQUET_ASIDE))]
+    for entry in entries:
+        if entry.name.startswith(HIDDEN) or not entry.name.endswith(ending) or not entry.is_file():
+            raise HistoryError(f"{entry} is no file of a history, and would not be read: remove it")
+    if not entries:
+        raise HistoryError(f"no history to seal in {directory / LINES}")
+    return {f"{prefix}{entry.name}": Path(str(entry)) for entry in entries}
+
+
+def _rows_of(parts: Iterable[str]) -> dict[str, int]:
+    """Return the rows of each part of a history that is kept as Parquet."""
+    with opened() as spark:
+        read = spark.read.parquet(*(to_read(Path(part)) for part in parts))
+        counts = read.groupBy(F.col("_metadata.file_name").alias("name")).count().collect()
+    return {row["name"]: row["count"] for row in counts}
+
+
+def _document(path: Path) -> dict[str, object]:
+    try:
+        document = strictly(path.read_bytes())
+    except OSError as error:
+        raise HistoryError(f"{path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise HistoryError(f"{path} is no JSON: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("run_id"), str):
+        raise HistoryError(f"{path} names no run: `run_id` is due")
+    return document
+
+
+def _write(path: Path, document: dict[str, object]) -> None:
+    """Replace the file, durably: it is there whole, before or after."""
+    new = path.with_name(f"{path.name}.new")
+    with new.open("w") as file:
+        file.write(json.dumps(document, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """Keep clients that record into the same directory from writing its run.json meanwhile."""
+    try:
+        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise HistoryError(f"{directory} can't be written: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HistoryError(f"a client is writing {directory / RUN_FILE}: try again") from error
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Spark's verdict: loading, checking, observations, witnesses, what to do about a lost context."""

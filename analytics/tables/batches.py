@@ -1,0 +1,133 @@
+"""Batches of which the parts may stand apart, found in steps for the check of torn batches.
+
+Two neighbouring counters are bound if every try of either that may have succeeded holds both. Only
+where more stands than what was acknowledged, or a life may lack something, is anything looked for:
+elsewhere each batch was acknowledged as one, and given as one.
+
+standing  the places of batches' topics in the buckets in doubt, and in those beside them
+bound     bound pairs of counters, named by the lower one (`PAIR`), of which one is in `standing`
+apart     those that have places (`id`, `other_id`), and no two that are neighbours
+alone     of a bound pair, what a client was given, and the other one that it never was
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from analytics.common import intervals
+from analytics.common.schema import KEY, operation
+from analytics.common.table_store import is_never_any
+from analytics.tables.lives import EVER
+from analytics.tables.runs import acknowledged_runs, counters_of_places, counters_of_puts, one_host
+from analytics.tables.suspects import OWNER, PRODUCER, TOPIC, TOPIC_BUCKET, Doubts, only
+
+PAIR: Final = (*PRODUCER, "counter")
+
+
+def _batches(puts: DataFrame) -> DataFrame:
+    several = F.col("last_counter") > F.col("first_counter")
+    return puts.where((F.col("outcome") != "fail") & several)
+
+
+def standing_of(puts: DataFrame, places: DataFrame, doubts: Doubts) -> DataFrame:
+    """Return the places of batches' topics in the buckets in doubt, and in those beside them."""
+    near = F.explode(F.array(F.col("bucket") - 1, "bucket", F.col("bucket") + 1)).alias("bucket")
+    doubtful = doubts.buckets.select(*TOPIC_BUCKET).unionByName(
+        doubts.watches.select(*TOPIC_BUCKET)
+    )
+    spots = only(doubtful.select(*TOPIC, near).distinct(), _batches(puts), TOPIC)
+    return only(places, spots, TOPIC_BUCKET)
+
+
+def bound_of(standing: DataFrame, puts: DataFrame) -> DataFrame:
+    """Return `PAIR` of the bound counters of batches that are among `standing`."""
+    if is_never_any(standing):
+        return standing.select(*PRODUCER, F.col("first").alias("counter"))
+    where = [*PRODUCER, "bucket"]
+    batches = counters_of_puts(_batches(puts).withColumn("end", F.col("last_counter")))
+    near = only(batches, counters_of_places(standing), where)
+    lower = F.explode(F.sequence("first", F.least("last", F.col("end") - 1))).alias("counter")
+    inside = near.where(F.col("first") <= F.least("last", F.col("end") - 1))
+    pairs = inside.select(*PRODUCER, lower).distinct()
+    possible = only(puts.where(F.col("outcome") != "fail"), pairs, PRODUCER)
+    borders = F.explode(F.array(F.col("first_counter") - 1, "last_counter")).alias("counter")
+    return pairs.join(possible.select(*PRODUCER, borders), list(PAIR), "leftanti")
+
+
+def apart_of(bound: DataFrame, standing: DataFrame, puts: DataFrame) -> DataFrame:
+    """Return the pairs with places of both (`id`, `other_id`), and no two that are neighbours."""
+    if is_never_any(bound):
+        nothing = F.lit(None).cast("bigint")
+        return bound.select(*PAIR, nothing.alias("id"), nothing.alias("other_id"))
+    placed = intervals.exploded(
+        counters_of_places(only(standing, bound, PRODUCER)), "counter"
+    ).select(*PAIR, (F.col("counter") - F.col("shift")).alias("id"))
+    others = placed.select(
+        *PRODUCER, (F.col("counter") - 1).alias("counter"), F.col("id").alias("other_id")
+    )
+    apart = (
+        bound.join(placed, list(PAIR))
+        .join(others, list(PAIR))
+        .groupBy(*PAIR)
+        .agg(
+            F.max(F.col("other_id") == F.col("id") + 1).alias("together"),
+            F.min(F.struct("id", "other_id")).alias("places"),
+        )
+        .where(~F.col("together"))
+        .select(*PAIR, "places.*")
+    )
+    # Acknowledged as one, it stands as one, be it elsewhere.
+    whole = only(acknowledged_runs(puts), apart, PRODUCER).select(
+        *(F.col(name).alias(f"whole_{name}") for name in PRODUCER),
+        "first_counter",
+        "last_counter",
+    )
+    same = [F.col(name) == F.col(f"whole_{name}") for name in PRODUCER]
+    holds = F.col("counter").between(F.col("first_counter"), F.col("last_counter") - 1)
+    return apart.join(whole, [*same, holds], "leftanti")
+
+
+def alone_of(bound: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Return what a client was given of a bound pair, of which it was never given the other one:
+    (home, producer, id, given_counter, counter, invoke_ns, end_ns, get).
+    """
+    given = counters_of_places(
+        deliveries.where(F.col("producer").isNotNull()),
+        *(*KEY[1:], "client_id", "invoke_ns", "end_ns", "host"),
+    )
+    keyed = bound.withColumn("bucket", intervals.bucket_of(F.col("counter")))
+    beside = keyed.withColumn("bucket", intervals.bucket_of(F.col("counter") + 1))
+    given = only(given, keyed.unionByName(beside), (*PRODUCER, "bucket"))
+    owner = (*OWNER, "producer")
+    runs = intervals.merged(given.select(*owner, "bucket", "first", "last"), owner)
+    edge = F.explode(
+        F.array(
+            F.struct(F.col("first").alias("given_counter"), (F.col("first") - 1).alias("other")),
+            F.struct(F.col("last").alias("given_counter"), (F.col("last") + 1).alias("other")),
+        )
+    ).alias("edge")
+    lower = F.least("given_counter", "other").alias("counter")
+    edges = runs.select(*owner, edge).select(*owner, "edge.*")
+    pairs = edges.select(*owner, "given_counter", "other", lower).join(bound, list(PAIR))
+    pairs = pairs.drop("counter").withColumnRenamed("other", "counter")
+    lacked = (
+        pairs.withColumn("bucket", intervals.bucket_of(F.col("counter")))
+        .join(runs, [*owner, "bucket"], "left")
+        .groupBy(*owner, "given_counter", "counter")
+        .agg(F.max(F.col("counter").between(F.col("first"), F.col("last"))).alias("came"))
+        .where(~F.coalesce("came", F.lit(False)))
+        .drop("came")
+        .withColumn("bucket", intervals.bucket_of(F.col("given_counter")))
+    )
+    return (
+        lacked.join(given, [*owner, "bucket"])
+        .where(F.col("given_counter").between(F.col("first"), F.col("last")))
+        .select(
+            *(*owner, "given_counter", "counter", "end_ns"),
+            one_host(),
+            F.coalesce("invoke_ns", F.lit(EVER)).alias("invoke_ns"),
+            (F.col("given_counter") - F.col("shift")).alias("id"),
+            operation().alias("get"),
+        )
+    )

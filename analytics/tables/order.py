@@ -1,0 +1,165 @@
+"""What contradicts the order of time, found once for all checks that ask: publications whose topic
+had reached their id before they were first tried, and answers of a term after a higher one's.
+
+No rule about what that proves: those are in anomalies/. Times are compared on one host only.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
+
+from analytics.common import intervals
+from analytics.common.schema import KEY, operation
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.runs import PLACE, acknowledged_runs, counters_of_puts, one_host
+from analytics.tables.suspects import PRODUCER, TIMELINE, Doubts, only
+
+TERM = ("run_id", "at", "term")
+ABOVE = "STRUCT<end_ns: BIGINT, value: BIGINT, process: STRING, op_id: BIGINT>"
+
+
+def with_first_try(rows: DataFrame, puts: DataFrame) -> DataFrame:
+    """Add `tried_ns` and `at`: when and where each row's publication was first tried.
+
+    `rows` has run_id, topic, producer, counter. Rows whose tries were not all on one host, or that
+    have none which may have succeeded, go. A try whose invoke is gone may have been the first.
+    """
+    if is_never_any(rows):
+        return rows.select(
+            "*",
+            F.lit(None).cast("bigint").alias("tried_ns"),
+            F.lit(None).cast("string").alias("at"),
+        )
+    tries = counters_of_puts(puts.where(F.col("outcome") != "fail")).select(
+        *(*PRODUCER, "bucket", "first", "last"),
+        one_host(),
+        F.coalesce("invoke_ns", F.lit(-1)).alias("tried_ns"),
+    )
+    keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("counter")))
+    own = [*PRODUCER, "bucket"]
+    return (
+        keyed.join(only(tries, keyed, own), own)
+        .where(F.col("counter").between(F.col("first"), F.col("last")))
+        .groupBy(*rows.columns)
+        .agg(
+            F.min("tried_ns").alias("tried_ns"),
+            F.min("at").alias("at"),
+            F.max("at").alias("other_at"),
+        )
+        .where(F.col("at") == F.col("other_at"))
+        .drop("other_at")
+    )
+
+
+def late_of(puts: DataFrame, answers: DataFrame, loose: DataFrame, doubts: Doubts) -> DataFrame:
+    """Return (run_id, topic, producer, id, counter, at, tried_ns, above): the late publications.
+
+    `above`: what was first known of the topic at or above `id`: end_ns, value, process, op_id.
+    """
+    where = [*TIMELINE, "bucket"]
+    acks = intervals.split(acknowledged_runs(puts).withColumn("at", one_host()))
+    in_doubt = only(acks, doubts.timelines, where).select(*PLACE, "first", "last")
+    ids = intervals.exploded(in_doubt.unionByName(loose.select(*in_doubt.columns)), "id")
+    rows = with_first_try(
+        ids.select(*PRODUCER, "id", (F.col("id") + F.col("shift")).alias("counter")).distinct(),
+        puts,
+    ).withColumn("bucket", intervals.bucket_of(F.col("id")))
+    if is_never_any(rows):
+        nothing = F.lit(None).cast(ABOVE).alias("above")
+        return rows.select(*PRODUCER, "id", "counter", "at", "tried_ns", nothing)
+    marks = _marks(acks, answers, doubts.claims)
+    near = only(marks, rows, where).select(*where, F.col("value").alias("id"), "end_ns")
+    above = W.partitionBy(*where).orderBy(F.col("id").desc())
+    # A row a bucket: 1/65,536 of the ids.
+    beyond = W.partitionBy(*TIMELINE).orderBy(F.col("bucket").desc())
+    # What only a node holds may stand in a bucket of which nobody knew anything.
+    reached = (
+        doubts.reached.select(*where, "end_ns")
+        .unionByName(rows.select(*where), allowMissingColumns=True)
+        .groupBy(*where)
+        .agg(F.min("end_ns").alias("end_ns"))
+    )
+    later = reached.select(
+        *where,
+        F.min("end_ns").over(beyond.rowsBetween(W.unboundedPreceding, -1)).alias("later_ns"),
+    )
+    inside_ns = F.min("end_ns").over(above.rangeBetween(W.unboundedPreceding, 0))
+    late = (
+        rows.unionByName(near, allowMissingColumns=True)
+        .withColumn("inside_ns", inside_ns)
+        .where(F.col("counter").isNotNull())
+        .join(later, where, "left")
+        .withColumn("above_ns", F.least("inside_ns", "later_ns"))
+        .where(F.col("above_ns") < F.col("tried_ns"))
+        .drop("end_ns", "inside_ns", "later_ns", "bucket")
+    )
+    first = only(marks.withColumn("above_ns", F.col("end_ns")), late, [*TIMELINE, "above_ns"])
+    return (
+        late.join(first.drop("bucket"), [*TIMELINE, "above_ns"])
+        .where(F.col("value") >= F.col("id"))
+        .groupBy(*PRODUCER, "id", "counter", "at", "tried_ns")
+        .agg(F.min(F.struct("end_ns", "value", "process", "op_id")).alias("above"))
+    )
+
+
+def _marks(acks: DataFrame, answers: DataFrame, claims: DataFrame) -> DataFrame:
+    """Return what says that a topic has reached an id (`value`), in its bucket."""
+    columns = (*TIMELINE, "bucket", "value", "end_ns", "process", "op_id")
+    given = answers.where(F.col("last").isNotNull() & F.col("topic").isNotNull())
+    heard = given.withColumn("value", F.col("last")).withColumn("at", one_host())
+    bucket = intervals.bucket_of(F.col("value"))
+    told = acks.withColumn("value", F.col("last")).select(*columns)
+    return told.unionByName(heard.withColumn("bucket", bucket).select(*columns)).unionByName(
+        claims.withColumn("bucket", bucket).select(*columns)
+    )
+
+
+def late_terms_of(tallies: DataFrame, events: DataFrame) -> DataFrame:
+    """Return (run_id, term, other_term, earlier, later): a term with an answer to what was sent
+    after an answer of a higher one; and the smallest two operations that show it.
+    """
+    answered = tallies.where(F.col("term").isNotNull() & F.col("answered_ns").isNotNull())
+    terms = answered.groupBy("run_id", one_host(), "term").agg(
+        F.min("answered_ns").alias("answered_ns"), F.max("sent_ns").alias("sent_ns")
+    )
+    # A row a term.
+    higher = W.partitionBy("run_id", "at").orderBy(F.col("term").desc())
+    first = F.min(F.struct("answered_ns", F.col("term").alias("term")))
+    doubtful = settled(
+        terms.withColumn("higher", first.over(higher.rowsBetween(W.unboundedPreceding, -1)))
+        .where(F.col("higher.answered_ns") < F.col("sent_ns"))
+        .select(
+            *TERM,
+            F.col("higher.term").alias("other_term"),
+            F.col("higher.answered_ns").alias("other_ns"),
+        )
+    )
+    operations = F.col("f").isin("put", "get", "sub", "unsub")
+    ends = events.where((F.col("type") == "ok") & operations).select(
+        *KEY, one_host(), "term", "t_ns", "invoke_ns"
+    )
+    # Only what was sent later, as far as its end repeats when, is looked up.
+    sent_later = F.coalesce("invoke_ns", "t_ns") > F.col("other_ns")
+    late = settled(ends.join(F.broadcast(doubtful), list(TERM)).where(sent_later))
+    invokes = events.where((F.col("type") == "invoke") & operations)
+    sent = only(invokes.select(*KEY, F.col("t_ns").alias("sent_ns")), late, KEY)
+    proven = settled(
+        late.join(sent, list(KEY), "left")  # where its invoke is gone, the end says when
+        .where(F.coalesce("sent_ns", "invoke_ns") > F.col("other_ns"))
+        .groupBy("run_id", "at", "term", "other_term", "other_ns")
+        .agg(F.min(operation()).alias("later"))
+    )
+    earlier = ends.select(
+        "run_id",
+        "at",
+        F.col("term").alias("other_term"),
+        F.col("t_ns").alias("other_ns"),
+        operation().alias("earlier"),
+    )
+    shown = ["run_id", "at", "other_term", "other_ns"]
+    return (
+        proven.join(only(earlier, proven, shown), shown)
+        .groupBy("run_id", "term")
+        .agg(F.min(F.struct("other_term", "earlier", "later")).alias("proof"))
+        .select("run_id", "term", "proof.*")
+    )

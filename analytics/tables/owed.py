@@ -1,0 +1,239 @@
+"""What may be owed to a life, and when what was known. anomalies/lost.py says what is lost.
+
+missing   ids, known to stand above a life's start, that its client was never given, if the life
+          has passed them or drained
+tails     those that the life has not passed: with `known_ns` and `cut_ns`
+below     publications at or below a life's start that were first tried after it had begun, and
+          that its client was never given: with `known_ns`
+unplaced  publications first tried while a life stood, not known to stand anywhere, but known to be
+          taken: with `taken_ns`
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.common import intervals
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.lives import HOME
+from analytics.tables.order import with_first_try
+from analytics.tables.runs import acknowledged_runs, counters_of_places, one_host
+from analytics.tables.suspects import (
+    OWNER,
+    PRODUCER,
+    SHARE,
+    TIMELINE,
+    TOPIC,
+    TOPIC_BUCKET,
+    Doubts,
+    only,
+)
+
+LIFE: Final = (*HOME, "begun_ns", "until_ns", "start_id", "passed", "drained_ns", "made_by")
+
+
+def missing_of(watches: DataFrame, places: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Return `missing`: the columns of a life, bucket, id."""
+    if is_never_any(watches):
+        return watches.select(*LIFE, "bucket", F.lit(None).cast("bigint").alias("id"))
+    known = intervals.merged(
+        only(places, watches, TOPIC_BUCKET).select(*TOPIC_BUCKET, "first", "last"), TOPIC
+    )
+    reach = F.least("last", "passed")
+    owed = (
+        known.join(watches, list(TOPIC_BUCKET))
+        .withColumn("first", F.greatest("first", F.col("start_id") + 1))
+        .withColumn(
+            "last",
+            F.when(F.col("drained_ns").isNotNull(), F.col("last"))
+            .when(F.col("passed").isNotNull(), reach)
+            .otherwise(-1),
+        )
+        .where(F.col("first") <= F.col("last"))
+    )
+    cover = only(intervals.split(deliveries.select(*OWNER, "first", "last")), watches, SHARE)
+    return intervals.exploded(intervals.uncovered(owed, cover, OWNER), "id").select(
+        *LIFE, "bucket", "id"
+    )
+
+
+def tails_of(
+    missing: DataFrame,
+    asides: DataFrame,
+    puts: DataFrame,
+    gets: DataFrame,
+    deliveries: DataFrame,
+) -> DataFrame:
+    """Return `tails`."""
+    tails = missing.where(~is_passed() & F.col("drained_ns").isNotNull())
+    return with_known(with_cut(tails, puts, gets, asides), puts, deliveries)
+
+
+def is_passed() -> Column:
+    """Return whether a life has passed a row's `id`."""
+    return F.coalesce(F.col("id") <= F.col("passed"), F.lit(False))
+
+
+def below_of(
+    tried_after: DataFrame, puts: DataFrame, gets: DataFrame, deliveries: DataFrame
+) -> DataFrame:
+    """Return `below`."""
+    return with_known(without_given(tried_after, deliveries), puts, deliveries)
+
+
+def tried_after_of(
+    puts: DataFrame, loose: DataFrame, lives: DataFrame, doubts: Doubts
+) -> DataFrame:
+    """Return the publications at or below a life's start that were first tried after its begin:
+    the columns of a life, producer, counter, id.
+    """
+    started = F.broadcast(lives.where(F.col("start_id") > 0))
+    begins = F.col("bucket") * intervals.BUCKET_SIZE
+    spots = settled(
+        doubts.stored.groupBy(*TIMELINE, "bucket")
+        .agg(F.max("invoke_ns").alias("invoke_ns"))
+        .join(started, list(TIMELINE))
+        .where((begins <= F.col("start_id")) & (F.col("invoke_ns") > F.col("begun_ns")))
+        .select(*TIMELINE, "bucket")
+        .distinct()
+    )
+    acks = intervals.split(acknowledged_runs(puts).withColumn("at", one_host()))
+    after = (
+        only(acks, spots, (*TIMELINE, "bucket"))
+        .join(started, list(TIMELINE))
+        .where((F.col("first") <= F.col("start_id")) & (F.col("invoke_ns") > F.col("begun_ns")))
+    )
+    columns = (*LIFE, "producer", "shift", "first", F.least("last", "start_id").alias("last"))
+    others = loose.join(started, list(TOPIC)).where(F.col("first") <= F.col("start_id"))
+    ids = intervals.exploded(after.select(*columns).unionByName(others.select(*columns)), "id")
+    rows = (
+        ids.withColumn("counter", F.col("id") + F.col("shift"))
+        .drop("shift")
+        .withColumnRenamed("at", "life_at")
+        .distinct()
+    )
+    tried = with_first_try(rows, puts)
+    return tried.where(
+        (F.col("at") == F.col("life_at")) & (F.col("tried_ns") > F.col("begun_ns"))
+    ).drop("life_at", "tried_ns")
+
+
+def nowhere_of(
+    puts: DataFrame, applications: DataFrame, places: DataFrame, lives: DataFrame
+) -> DataFrame:
+    """Return the publications that were first tried while a life stood, and stand nowhere: the
+    columns of a life, producer, counter, tried_ns.
+    """
+    unsaid = (F.col("outcome") == "info") | ((F.col("outcome") == "ok") & (F.col("first_id") <= 0))
+    stood = F.col("invoke_ns").between(F.col("begun_ns") + 1, F.col("until_ns"))
+    tries = settled(
+        puts.where(unsaid & F.col("first_counter").isNotNull())
+        .withColumn("at", one_host())
+        .join(F.broadcast(lives.select(*TIMELINE, "begun_ns", "until_ns")), list(TIMELINE))
+        .where(stood)
+        .join(applications, "run_id", "leftanti")
+    )
+    counters = F.explode(F.sequence("first_counter", "last_counter")).alias("counter")
+    rows = tries.where(F.col("first_counter") <= F.col("last_counter")).select(*PRODUCER, counters)
+    rows = rows.distinct().withColumn("bucket", intervals.bucket_of(F.col("counter")))
+    placed = counters_of_places(only(places, rows, PRODUCER)).withColumnsRenamed(
+        {name: f"placed_{name}" for name in (*PRODUCER, "bucket")}
+    )
+    same = [F.col(name) == F.col(f"placed_{name}") for name in (*PRODUCER, "bucket")]
+    inside = F.col("counter").between(F.col("first"), F.col("last"))
+    tried = with_first_try(rows.join(placed, [*same, inside], "leftanti").drop("bucket"), puts)
+    return tried.join(F.broadcast(lives.select(*LIFE)), list(TIMELINE)).where(
+        F.col("tried_ns").between(F.col("begun_ns") + 1, F.col("until_ns") - 1)
+    )
+
+
+def with_known(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Add `known_ns`: when each row's `id` was first known on the row's host; null if never."""
+    if is_never_any(rows):
+        return rows.withColumn("known_ns", F.lit(None).cast("bigint"))
+    columns = (*TIMELINE, "bucket", "first", "last", "end_ns")
+    seen = [
+        intervals.split(table.withColumn("at", one_host())).select(*columns)
+        for table in (acknowledged_runs(puts), deliveries)
+    ]
+    keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("id")))
+    marks = only(seen[0].unionByName(seen[1]), keyed, TOPIC_BUCKET)
+    inside = F.col("id").between(F.col("first"), F.col("last"))
+    return (
+        keyed.join(marks, [*TIMELINE, "bucket"], "left")
+        .groupBy(*rows.columns)
+        .agg(F.min(F.when(inside, F.col("end_ns"))).alias("known_ns"))
+    )
+
+
+def without_given(rows: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Return the `rows` whose `id` their client was never given."""
+    if is_never_any(rows):
+        return rows
+    keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("id")))
+    names = {name: f"given_{name}" for name in SHARE}
+    given = only(
+        intervals.split(deliveries.select(*OWNER, "first", "last")), keyed, SHARE
+    ).withColumnsRenamed(names)
+    same = [F.col(name) == F.col(given_name) for name, given_name in names.items()]
+    inside = F.col("id").between(F.col("first"), F.col("last"))
+    return keyed.join(given, [*same, inside], "leftanti").drop("bucket")
+
+
+def with_taken(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Add `taken_ns`: when each row's publication was first known, on the row's host, to be taken:
+    by itself or by a later counter of its producer. Those never known to be taken go.
+    """
+    done = puts.where(F.col("outcome") == "ok").select(
+        *PRODUCER, one_host(), F.col("last_counter").alias("reach"), "end_ns"
+    )
+    given = deliveries.where(F.col("producer").isNotNull()).select(
+        *PRODUCER, one_host(), (F.col("last") + F.col("shift")).alias("reach"), "end_ns"
+    )
+    marks = only(done.unionByName(given), rows, PRODUCER)
+    return (
+        rows.join(marks, [*PRODUCER, "at"])
+        .where(F.col("reach") >= F.col("counter"))
+        .groupBy(*rows.columns)
+        .agg(F.min("end_ns").alias("taken_ns"))
+    )
+
+
+def with_cut(rows: DataFrame, puts: DataFrame, gets: DataFrame, asides: DataFrame) -> DataFrame:
+    """Add `cut_ns` to rows of lives that drained: what was known before it, they have. Rows of a
+    life whose cut is not known go.
+    """
+    if is_never_any(rows):
+        return rows.withColumn("cut_ns", F.lit(None).cast("bigint"))
+    drained = rows.select(*HOME, "drained_ns").distinct()
+    is_tombstone = (F.col("f") == "phase") & (F.col("phase") == "tombstone")
+    phases = (
+        asides.where(is_tombstone)
+        .groupBy("run_id", one_host())
+        .agg(F.min("t_ns").alias("phase_ns"))
+    )
+    sent = only(puts.withColumn("at", one_host()), drained, TIMELINE).select(*TIMELINE, "invoke_ns")
+    tombstones = (
+        sent.join(F.broadcast(phases), ["run_id", "at"])
+        .where(F.col("invoke_ns") >= F.col("phase_ns"))
+        .groupBy(*TIMELINE)
+        .agg(F.min("invoke_ns").alias("sent_ns"))
+    )
+    by_tombstone = drained.join(tombstones, list(TIMELINE)).withColumn(
+        "cut_ns", F.least("sent_ns", "drained_ns")
+    )
+    others = drained.join(phases.select("run_id").distinct(), "run_id", "leftanti")
+    answered = (F.col("outcome") == "ok") & F.col("topic").isNotNull()
+    asked = only(gets.where(answered).withColumn("at", one_host()), others, HOME).select(
+        *HOME, "invoke_ns", "end_ns"
+    )
+    before = F.when(F.col("end_ns") <= F.col("drained_ns"), F.col("invoke_ns"))
+    by_get = (
+        others.join(asked, list(HOME), "left")
+        .groupBy(*HOME, "drained_ns")
+        .agg(F.coalesce(F.max(before), "drained_ns").alias("cut_ns"))
+    )
+    columns = [*HOME, "drained_ns", "cut_ns"]
+    cuts = by_tombstone.select(*columns).unionByName(by_get.select(*columns))
+    return rows.join(cuts, [*HOME, "drained_ns"])

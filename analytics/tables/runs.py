@@ -1,0 +1,46 @@
+"""PUTs and places as runs of ids or of counters. What a run proves is said in anomalies/."""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.common import intervals
+
+PLACE: Final = ("run_id", "topic", "producer", "shift")
+
+
+def acknowledged_runs(puts: DataFrame) -> DataFrame:
+    """Return the PUTs that were acknowledged and stored, with their ids as `first`..`last`."""
+    count = F.col("last_counter") - F.col("first_counter") + 1
+    stored = (F.col("outcome") == "ok") & (F.col("first_id") > 0)
+    return (
+        puts.where(stored & F.col("first_counter").isNotNull())  # null: its invoke is gone
+        .withColumn("first", F.col("first_id"))
+        .withColumn("last", F.col("first_id") + count - 1)
+        .withColumn("shift", F.col("first_counter") - F.col("first_id"))
+    )
+
+
+def counters_of_puts(puts: DataFrame) -> DataFrame:
+    """Return the PUTs as runs of counters, split."""
+    return intervals.split(
+        puts.withColumnsRenamed({"first_counter": "first", "last_counter": "last"})
+    )
+
+
+def counters_of_places(places: DataFrame, *others: str) -> DataFrame:
+    """Return `places` as runs of counters, split at the counters' buckets; `others` stay."""
+    return intervals.split(
+        places.select(
+            *PLACE,
+            *others,
+            (F.col("first") + F.col("shift")).alias("first"),
+            (F.col("last") + F.col("shift")).alias("last"),
+        )
+    )
+
+
+def one_host() -> Column:
+    """Return the row's host as `at`, for keys of what compares clocks: unknown is one host too."""
+    return F.coalesce("host", F.lit("")).alias("at")

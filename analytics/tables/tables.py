@@ -1,0 +1,621 @@
+"""The tables that all checks share, made from events once. No rule about right and wrong here.
+
+puts           one row a PUT: producer, first and last counter, outcome, first id
+gets           one row a GET: subscriber, cursor it asked with, first and last id that came
+deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = id + `shift`
+asides         the events that are of no PUT or GET, nor of what was handed over: few
+ends           one row a run: `end_ns`, when its last event was
+ticks          one row a millisecond in which PUTs were acknowledged: when first, when last
+handlings      one row a step between a client and its application: what is handed over (`hand`),
+               acknowledged (`ack`), given back (`release`), as runs of ids
+controls       one row a SUB or UNSUB, with what the broker said of the cursor
+acts           the SUBs and UNSUBs that may have acted, from when to when (lives.py)
+lives          when a client surely was subscribed to a topic (lives.py)
+absences       when a client that got answers of a topic surely was not (lives.py)
+subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
+applications   the runs that applications recorded themselves: some line of them has digests
+drains         one row a subscriber that reached a topic's tombstone
+leaders        one row a (term, node) that answered as the leader of the term, first operation
+late_terms     answers of a term that were sent after an answer of a higher one
+truth, nodes   what the nodes have left on their disks and in their logs, and which there were
+held           the places on the nodes' disks, split at buckets and merged
+journaled      what nodes hold in their journals alone, under no id yet, as runs of counters, split
+places         which publication stands under which id, as anyone saw it, split at buckets:
+               acknowledgments, and in doubtful buckets deliveries and disks too, merged into runs
+doubts         where the checks have to look closely (suspects.py); most of a history is not in it
+unclear_gets   the GETs of the sessions in doubt, with `had_id` and `due_id`
+seen_places    the places of the buckets in doubt, as operations saw them
+unclear_places the same with what the disks hold
+loose_places   those of them that no acknowledgment names
+tried          the PUTs that can have made those, as runs of counters, split
+late           the publications whose topic had reached their id before they were first tried
+missing, tails, below, unplaced   what may have been lost by lives (owed.py)
+apart, alone   bound parts of batches that stand or came apart (batches.py)
+producers      the producers in doubt, and all their places: `suspects`
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
+
+from analytics.common import intervals
+from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, OPERATION, operation
+from analytics.common.table_store import is_never_any, settled
+from analytics.intake.truth import Truth, sound
+from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
+from analytics.tables.lives import absences_of, acts_of, lives_of
+from analytics.tables.order import late_of, late_terms_of
+from analytics.tables.owed import (
+    below_of,
+    missing_of,
+    nowhere_of,
+    tails_of,
+    tried_after_of,
+    with_taken,
+)
+from analytics.tables.pairs import joined, operations, unpaired_of
+from analytics.tables.runs import (
+    PLACE,
+    acknowledged_runs,
+    counters_of_places,
+    counters_of_puts,
+    one_host,
+)
+from analytics.tables.suspects import (
+    PRODUCER,
+    SESSION,
+    TOPIC_BUCKET,
+    Doubts,
+    doubts_of,
+    only,
+    producers_of,
+    spans_of,
+    without,
+)
+
+TICK_NS: Final = 1_000_000
+DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may have lost its name
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The shared tables; the module's docstring says what a row of each is."""
+
+    puts: DataFrame
+    gets: DataFrame
+    asides: DataFrame
+    ends: DataFrame
+    ticks: DataFrame
+    deliveries: DataFrame
+    handlings: DataFrame
+    subscriptions: DataFrame
+    drains: DataFrame
+    applications: DataFrame
+    acts: DataFrame
+    lives: DataFrame
+    absences: DataFrame
+    places: DataFrame
+    controls: DataFrame
+    leaders: DataFrame
+    late_terms: DataFrame
+    truth: DataFrame
+    nodes: DataFrame
+    held: DataFrame
+    journaled: DataFrame
+    unclear_gets: DataFrame
+    seen_places: DataFrame
+    unclear_places: DataFrame
+    loose_places: DataFrame
+    tried: DataFrame
+    late: DataFrame
+    missing: DataFrame
+    tails: DataFrame
+    below: DataFrame
+    unplaced: DataFrame
+    apart: DataFrame
+    alone: DataFrame
+    producers: DataFrame
+    suspects: DataFrame
+    doubts: Doubts
+
+
+def build(
+    events: DataFrame,
+    tallies: DataFrame,
+    truth: Truth,
+    keep: Callable[[str, DataFrame], DataFrame],
+) -> Tables:
+    """Return the tables of a run. `keep(name, table)` stores one and returns what was stored.
+
+    `tallies`: of `events` (tallies.py).
+    """
+    unpaired = keep("unpaired", unpaired_of(tallies))
+    puts = keep("puts", puts_of(operations(events, "put", unpaired)))
+    asides = keep("asides", events.where(~F.col("f").isin("put", "get", *HANDLINGS)))
+    controls = keep("controls", controls_of(asides))
+    answers = keep("answers", answers_of(operations(events, "get", unpaired)))
+    deliveries = settled(deliveries_of(answers))
+    subscriptions = keep("subscriptions", subscriptions_of(controls))
+    truth_rows = keep("truth", sound(truth.rows))
+    applications = keep("applications", applications_of(puts, answers))
+    held = keep("held", held_of(truth_rows))
+    journaled = keep("journaled", journaled_of(truth_rows))
+    acts = keep("acts", acts_of(controls))
+    spans = keep("spans", spans_of(answers))
+    lives = keep("lives", lives_of(acts, answers, spans, _drained_rows(asides)))
+    doubts = doubts_of(puts, answers, deliveries, controls, held, spans, lives, keep)
+    seen = keep("seen_places", _seen_places(puts, deliveries, doubts))
+    on_disks = only(held, doubts.buckets, TOPIC_BUCKET)
+    unclear = keep("unclear_places", intervals.merged(seen.unionByName(on_disks), PLACE))
+    acknowledged = settled(_acknowledged_places(puts))
+    loose = intervals.uncovered(unclear, only(acknowledged, unclear, TOPIC_BUCKET), PLACE)
+    loose = keep("loose_places", loose)
+    places = settled(without(acknowledged, doubts.buckets, TOPIC_BUCKET).unionByName(unclear))
+    clear = without(doubts.stored, doubts.buckets, TOPIC_BUCKET)
+    producers = keep("unclear_producers", producers_of(clear, unclear))
+    missing = keep("missing", missing_of(doubts.watches, places, deliveries))
+    below = keep("tried_after", tried_after_of(puts, loose, lives, doubts))
+    unplaced = keep("nowhere", nowhere_of(puts, applications, places, lives))
+    standing = keep("standing", standing_of(puts, places, doubts))
+    bound = keep("bound", bound_of(standing, puts))
+    seen_in = (puts, answers, deliveries)
+    return Tables(
+        puts=puts,
+        gets=answers.drop("pieces"),
+        asides=asides,
+        ends=keep("ends", ends_of(tallies)),
+        ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
+        deliveries=deliveries,
+        handlings=keep("handlings", handlings_of(events)),
+        subscriptions=subscriptions,
+        drains=keep("drains", drains_of(asides)),
+        applications=applications,
+        acts=acts,
+        lives=lives,
+        absences=keep("absences", absences_of(acts, spans)),
+        places=places,
+        controls=controls,
+        leaders=keep("leaders", leaders_of(tallies)),
+        late_terms=keep("late_terms", late_terms_of(tallies, events)),
+        truth=truth_rows,
+        nodes=keep("nodes", truth.nodes),
+        held=held,
+        journaled=journaled,
+        unclear_gets=keep(
+            "unclear_gets", with_had_ids(only(answers, doubts.sessions, SESSION), acts)
+        ),
+        seen_places=seen,
+        unclear_places=unclear,
+        loose_places=loose,
+        tried=keep("tried", _tried(puts, unclear, journaled)),
+        late=keep("late", late_of(puts, answers, loose, doubts)),
+        missing=missing,
+        tails=keep("tails", tails_of(missing, asides, *seen_in)),
+        below=keep("below", below_of(below, *seen_in)),
+        unplaced=keep("unplaced", with_taken(unplaced, puts, deliveries)),
+        apart=keep("apart", apart_of(bound, standing, puts)),
+        alone=keep("alone", alone_of(bound, deliveries)),
+        producers=producers,
+        suspects=keep("suspects", only(places, producers, PRODUCER)),
+        doubts=doubts,
+    )
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the tables that are kept: no views, and none of `doubts`."""
+    derived = ("asides", "ends", "ticks", "deliveries", "places", "tried", "doubts")
+    return tuple(field.name for field in fields(Tables) if field.name not in derived)
+
+
+def puts_of(pairs: DataFrame) -> DataFrame:
+    """Return `puts` of the PUTs with both their ends."""
+    return pairs.select(
+        *KEY,
+        F.col("client_id").alias("producer"),
+        "topic",
+        "host",
+        "epoch",
+        F.col("counter").alias("first_counter"),
+        (F.col("counter") + F.coalesce("count", F.lit(1)) - 1).alias("last_counter"),
+        "outcome",
+        F.coalesce("first_id", F.lit(0)).alias("first_id"),
+        F.coalesce("duplicate", F.lit(False)).alias("duplicate"),
+        "invoke_ns",
+        "end_ns",
+        "digests",
+    )
+
+
+def answers_of(pairs: DataFrame) -> DataFrame:
+    """Return `gets` of the GETs with both their ends; the runs of an answer are still an array.
+
+    They are `pieces`. `first`, `last` are null when nothing came; `sent_id` then says from where
+    on the broker sent what the client had by then, null if it sent nothing. `is_plain`: all is
+    sound, and each run goes on where the one before it ends. `digests`: it was recorded by an
+    application, whose publications do not say who put them: its runs have no producer.
+    """
+    answers = pairs.withColumn("is_single", _is_single()).withColumn(
+        "pieces", F.when(F.col("is_single"), F.array(_only_piece())).otherwise(_all_pieces())
+    )
+    return answers.select(
+        *KEY,
+        "client_id",
+        "topic",
+        "session",
+        "host",
+        "epoch",
+        "asked",
+        F.col("first_id").alias("sent_id"),
+        "outcome",
+        "invoke_ns",
+        "end_ns",
+        "digests",
+        F.coalesce("handed_apart", F.lit(False)).alias("handed_apart"),
+        "asked_topic",
+        F.coalesce(_is_denied(), F.lit(False)).alias("is_denied"),
+        F.coalesce(_brought() > F.col("max_count"), F.lit(False)).alias("is_excessive"),
+        "pieces",
+        _of_pieces(lambda one: one["first"], F.array_min).alias("first"),
+        _of_pieces(lambda one: one["last"], F.array_max).alias("last"),
+        _is_plain().alias("is_plain"),
+    )
+
+
+def _is_denied() -> Column:
+    return (F.col("outcome") == "fail") & F.col("error").isin(*DENIALS)
+
+
+def _brought() -> Column:
+    """Return how many publications came."""
+    single = F.get("pieces", F.lit(0))
+    total = F.aggregate(
+        "pieces",
+        F.lit(0).cast("bigint"),
+        lambda sum_, piece: sum_ + piece["last"] - piece["first"] + 1,
+    )
+    return F.when(F.col("is_single"), single["last"] - single["first"] + 1).otherwise(total)
+
+
+def _of_pieces(
+    place: Callable[[Column], Column], least_or_most: Callable[[Column], Column]
+) -> Column:
+    single = place(F.get("pieces", F.lit(0)))
+    return F.when(F.col("is_single"), single).otherwise(least_or_most(F.transform("pieces", place)))
+
+
+def _is_plain() -> Column:
+    pieces, size = F.col("pieces"), F.size("pieces")
+    single = F.get(pieces, F.lit(0))
+    sound = F.forall(pieces, lambda piece: piece["reason"].isNull())
+    goes_on = F.zip_with(
+        F.slice(pieces, 1, F.greatest(size - 1, F.lit(0))),
+        F.slice(pieces, 2, F.greatest(size - 1, F.lit(0))),
+        lambda left, right: right["first"] == left["last"] + 1,
+    )
+    forward = F.forall(pieces, lambda piece: piece["first"] <= piece["last"])
+    whole = sound & forward & ((size < 2) | F.forall(goes_on, lambda one: one))
+    return F.when(F.col("is_single"), single["first"] <= single["last"]).otherwise(whole)
+
+
+def with_had_ids(answers: DataFrame, acts: DataFrame) -> DataFrame:
+    """Add `had_id`: the highest id that the same session was given before; and `due_id`: the same
+    since its client last left the topic. A GET that was under way when it left has none.
+    """
+    if is_never_any(answers):
+        nothing = F.lit(None).cast("bigint")
+        return answers.withColumns({"had_id": nothing, "due_id": nothing})
+    left = (
+        acts.where(F.col("f") == "unsub")
+        .groupBy("run_id", "client_id", "topic", "at")
+        .agg(F.collect_set("from_ns").alias("left_ns"))
+    )
+
+    def times_before(moment: str) -> Column:
+        return F.coalesce(F.size(F.filter("left_ns", lambda ns: ns < F.col(moment))), F.lit(0))
+
+    rows = (
+        answers.select(*answers.columns, one_host())
+        .join(F.broadcast(left), ["run_id", "client_id", "topic", "at"], "left")
+        .withColumn("era", times_before("invoke_ns"))
+        .withColumn("last_era", times_before("end_ns"))
+    )
+    with_had = _with_highest_before(rows, SESSION, "had_id")
+    with_due = _with_highest_before(with_had, (*SESSION, "era"), "due_id")
+    due_id = F.when(F.col("era") == F.col("last_era"), F.col("due_id"))
+    return with_due.withColumn("due_id", due_id).select(*answers.columns, "had_id", "due_id")
+
+
+def _with_highest_before(answers: DataFrame, keys: Sequence[str], name: str) -> DataFrame:
+    """Add `name`: the greatest `last` among the rows of the same `keys` with a lower op_id."""
+    rows = answers.withColumn("bucket", intervals.bucket_of(F.col("op_id")))
+    prior = intervals.highest_in_buckets_before(rows, keys, prior=F.col("last"))
+    had_id = F.greatest(intervals.highest_before(keys, "op_id", F.col("last")), "prior")
+    renamed = prior.withColumnsRenamed({key: f"prior_{key}" for key in (*keys, "bucket")})
+    same = [F.col(key).eqNullSafe(F.col(f"prior_{key}")) for key in (*keys, "bucket")]
+    return rows.join(renamed, same, "left").withColumn(name, had_id).select(*answers.columns, name)
+
+
+def deliveries_of(answers: DataFrame) -> DataFrame:
+    """Return `deliveries`. `place` counts within the answer; a corrupt payload has a `reason`.
+
+    Columns of `answers` stay, such as `is_plain`: that of the whole answer. `is_nameless`: recorded
+    by an application.
+    """
+    of_answer = [
+        name
+        for name in answers.columns
+        if name not in ("first", "last", "outcome", "pieces", "digests")
+    ]
+    return answers.select(
+        *of_answer,
+        F.col("digests").isNotNull().alias("is_nameless"),
+        F.explode("pieces").alias("piece"),
+    ).select(*of_answer, "is_nameless", "piece.*")
+
+
+def handlings_of(events: DataFrame) -> DataFrame:
+    """Return `handlings`. An `ack` has no `first` but of what is handed over at most once."""
+    return events.where(F.col("f").isin(*HANDLINGS)).select(
+        *KEY,
+        "f",
+        "client_id",
+        "topic",
+        "session",
+        one_host(),
+        "t_ns",
+        F.col("first_id").alias("first"),
+        F.col("last_id").alias("last"),
+        "cursor",
+    )
+
+
+def controls_of(events: DataFrame) -> DataFrame:
+    """Return `controls`. `start_id`: only later ids come; `cursor`: where the broker has it."""
+    columns = ("client_id", "session", "topic", "host", "epoch", "outcome", "invoke_ns", "end_ns")
+    answered = (F.col("last_id").alias("start_id"), "resumed", "attempt", "cursor")
+    made = [
+        joined(events, f).select(*KEY, F.lit(f).alias("f"), *columns, *answered)
+        for f in ("sub", "unsub")
+    ]
+    return made[0].unionByName(made[1])
+
+
+def subscriptions_of(controls: DataFrame) -> DataFrame:
+    """Return `subscriptions`. An UNSUB that may have happened ends one; a repeated SUB does not."""
+    subs = controls.where((F.col("f") == "sub") & (F.col("outcome") == "ok"))
+    unsubs = controls.where((F.col("f") == "unsub") & (F.col("outcome") != "fail"))
+    steps = _steps(subs, is_end=False).unionByName(_steps(unsubs, is_end=True))
+    owner = ("run_id", "client_id", "topic")
+    # A client's control requests are few, so this window is bounded by its nature.
+    before = (
+        W.partitionBy(*owner).orderBy("invoke_ns", "op_id").rowsBetween(W.unboundedPreceding, -1)
+    )
+    ends_before = F.coalesce(F.sum(F.col("is_end").cast("int")).over(before), F.lit(0))
+    step = F.struct(
+        "invoke_ns", "op_id", operation().alias("made_by"), "start_id", "begun_ns", "host"
+    )
+    return (
+        steps.withColumn("era", ends_before)
+        .groupBy(*owner, "era")
+        .agg(F.min(F.when(~F.col("is_end"), step)).alias("first"), F.max("is_end").alias("ended"))
+        .where(F.col("first").isNotNull())
+        .select(*owner, "first.start_id", "first.begun_ns", "first.host", "first.made_by", "ended")
+    )
+
+
+def drains_of(events: DataFrame) -> DataFrame:
+    """Return `drains`: (run_id, client_id, topic), once each."""
+    drained = (F.col("f") == "phase") & (F.col("phase") == "drained")
+    return events.where(drained).select("run_id", "client_id", "topic").distinct()
+
+
+def _drained_rows(asides: DataFrame) -> DataFrame:
+    drained = (F.col("f") == "phase") & (F.col("phase") == "drained")
+    columns = ("run_id", "client_id", "topic", "t_ns", "last_id")
+    return asides.where(drained).select(*columns, one_host())
+
+
+def held_of(truth: DataFrame) -> DataFrame:
+    """Return `held`: what nodes hold under an id."""
+    runs = truth.where((F.col("kind") == "held") & (F.col("first_id") > 0)).select(
+        "run_id",
+        "topic",
+        "producer",
+        (F.col("first_counter") - F.col("first_id")).alias("shift"),
+        F.col("first_id").alias("first"),
+        (F.col("first_id") + F.col("count") - 1).alias("last"),
+    )
+    return intervals.merged(intervals.split(runs), PLACE)
+
+
+def journaled_of(truth: DataFrame) -> DataFrame:
+    """Return `journaled`."""
+    no_id = F.coalesce(F.col("first_id"), F.lit(0)) <= 0
+    runs = truth.where((F.col("kind") == "held") & no_id).select(
+        *PRODUCER,
+        F.col("first_counter").alias("first"),
+        (F.col("first_counter") + F.col("count") - 1).alias("last"),
+    )
+    return intervals.merged(intervals.split(runs), PRODUCER)
+
+
+def ends_of(tallies: DataFrame) -> DataFrame:
+    """Return `ends`."""
+    return tallies.groupBy("run_id").agg(F.max("last_ns").alias("end_ns"))
+
+
+def applications_of(puts: DataFrame, gets: DataFrame) -> DataFrame:
+    """Return `applications`: (run_id, is_application)."""
+    found = [table.where(F.col("digests").isNotNull()).select("run_id") for table in (puts, gets)]
+    return found[0].unionByName(found[1]).distinct().withColumn("is_application", F.lit(True))
+
+
+def with_application(rows: DataFrame, tables: Tables) -> DataFrame:
+    """Add `is_application`: whether the row's run was recorded by an application."""
+    named = rows.join(F.broadcast(tables.applications), "run_id", "left")
+    return named.withColumn("is_application", F.coalesce("is_application", F.lit(False)))
+
+
+def ticks_of(acks: DataFrame) -> DataFrame:
+    """Return `ticks`: (run_id, first_ns, last_ns). Silences that matter are longer than one.
+
+    `acks`: (run_id, end_ns) of the PUTs that were acknowledged.
+    """
+    return (
+        acks.groupBy("run_id", F.floor(F.col("end_ns") / TICK_NS).alias("tick"))
+        .agg(F.min("end_ns").alias("first_ns"), F.max("end_ns").alias("last_ns"))
+        .drop("tick")
+    )
+
+
+def leaders_of(tallies: DataFrame) -> DataFrame:
+    """Return `leaders`: (run_id, term, node, seen), `seen` the smallest operation it answered.
+
+    An acknowledgment bears the name and the term of the node that made it, which it makes while it
+    leads; a refusal may come from any node, and name whom that one takes for the leader.
+    """
+    answered = F.col("node").isNotNull() & F.col("term").isNotNull()
+    return (
+        tallies.where(answered & F.col("answered_by").isNotNull())
+        .groupBy("run_id", "term", "node")
+        .agg(F.min(operation(op_id="answered_by")).alias("seen"))
+    )
+
+
+def _acknowledged_places(puts: DataFrame) -> DataFrame:
+    runs = acknowledged_runs(puts).select(*PLACE, "first", "last")
+    return intervals.split(runs).select(*PLACE, "bucket", "first", "last")
+
+
+def _seen_places(puts: DataFrame, deliveries: DataFrame, doubts: Doubts) -> DataFrame:
+    seen = intervals.split(sightings_of(puts, deliveries).select(*PLACE, "first", "last"))
+    return intervals.merged(only(seen, doubts.buckets, TOPIC_BUCKET), PLACE)
+
+
+def _tried(puts: DataFrame, unclear: DataFrame, journaled: DataFrame) -> DataFrame:
+    own = counters_of_puts(puts).select(*KEY, *PRODUCER[1:], "bucket", "first", "last", "outcome")
+    where = (*PRODUCER, "bucket")
+    seen = counters_of_places(unclear).select(*where).unionByName(journaled.select(*where))
+    return only(own, seen, where)
+
+
+def sightings_of(puts: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Return every run of ids that an operation saw a producer's publications under, unmerged."""
+    columns = (*KEY, "topic", "producer", "shift", "first", "last")
+    acknowledged = acknowledged_runs(puts).select(*columns)
+    delivered = deliveries.where(F.col("producer").isNotNull()).select(*columns)
+    return acknowledged.unionByName(delivered)
+
+
+def contents_of(puts: DataFrame, gets: DataFrame) -> DataFrame:
+    """Return (run_id, process, op_id, topic, id, digest): what applications saw under which id.
+
+    A row a publication and sighting: digests can't be folded into runs.
+    """
+    acknowledged = acknowledged_runs(puts).where(F.col("digests").isNotNull())
+    delivered = gets.where(F.col("digests").isNotNull())
+    columns = (*KEY, "topic", "first", "digests")
+    each = F.regexp_extract_all("digests", F.lit(f".{{{DIGEST_DIGITS}}}"), F.lit(0))
+    return (
+        acknowledged.select(*columns)
+        .unionByName(delivered.select(*columns))
+        .select(*KEY, "topic", "first", F.posexplode(each).alias("place", "digest"))
+        .select(*KEY, "topic", (F.col("first") + F.col("place")).alias("id"), "digest")
+    )
+
+
+def seen_by(rows: DataFrame, tables: Tables, id_: str, counter: str, name: str) -> DataFrame:
+    """Add `name`: the smallest operation that saw the row's publication under the row's id; null if
+    only a node has it.
+
+    `rows` has run_id, topic, producer and the columns called `id_` and `counter`. For evidence:
+    few rows, joined back to the operations only now.
+    """
+    if is_never_any(rows):
+        return rows.withColumn(name, F.lit(None).cast(OPERATION))
+    keyed = rows.withColumn("bucket", intervals.bucket_of(F.col(id_))).withColumn(
+        "shift", F.col(counter) - F.col(id_)
+    )
+    sightings = intervals.split(sightings_of(tables.puts, tables.deliveries)).select(
+        *PLACE, "bucket", "first", "last", operation().alias("seen")
+    )
+    inside = F.col(id_).between(F.col("first"), F.col("last"))
+    return (
+        keyed.join(only(sightings, keyed, TOPIC_BUCKET), [*PLACE, "bucket"], "left")
+        .groupBy(*rows.columns)
+        .agg(F.min(F.when(inside, F.col("seen"))).alias(name))
+    )
+
+
+def _steps(operations: DataFrame, is_end: bool) -> DataFrame:
+    nothing = F.lit(None).cast("bigint")
+    return operations.select(
+        *KEY,
+        "client_id",
+        "topic",
+        "host",
+        "invoke_ns",
+        F.lit(is_end).alias("is_end"),
+        (nothing if is_end else F.col("start_id")).alias("start_id"),
+        (nothing if is_end else F.col("end_ns")).alias("begun_ns"),
+    )
+
+
+def _is_single() -> Column:
+    """Return whether an answer is one run and nothing else: most are, and need no loops."""
+    size = F.coalesce(F.size("items"), F.lit(0))
+    others = F.coalesce(F.size("corrupt"), F.lit(0)) > 0
+    return (size == 1) & ~others & F.col("digests").isNull()
+
+
+def _only_piece() -> Column:
+    return _good_piece(F.get("items", F.lit(0)), F.lit(0))
+
+
+def _all_pieces() -> Column:
+    return F.concat(_good_pieces(), _bad_pieces(), _nameless_pieces())
+
+
+def _good_piece(item: Column, place: Column) -> Column:
+    return F.struct(
+        item["first_id"].alias("first"),
+        (item["first_id"] + item["count"] - 1).alias("last"),
+        item["producer"].alias("producer"),
+        (item["counter"] - item["first_id"]).alias("shift"),
+        place.alias("place"),
+        F.lit(None).cast("string").alias("reason"),
+    )
+
+
+def _good_pieces() -> Column:
+    return F.coalesce(F.transform("items", _good_piece), F.array())
+
+
+def _bad_pieces() -> Column:
+    def piece(bad: Column, place: Column) -> Column:
+        return F.struct(
+            bad["id"].alias("first"),
+            bad["id"].alias("last"),
+            F.lit(None).cast("string").alias("producer"),
+            F.lit(None).cast("bigint").alias("shift"),
+            (F.size("items") + place).alias("place"),
+            bad["reason"].alias("reason"),
+        )
+
+    return F.coalesce(F.transform("corrupt", piece), F.array())
+
+
+def _nameless_pieces() -> Column:
+    piece = F.struct(
+        F.col("first_id").alias("first"),
+        F.col("last_id").alias("last"),
+        F.lit(None).cast("string").alias("producer"),
+        F.lit(None).cast("bigint").alias("shift"),
+        F.lit(0).alias("place"),
+        F.lit(None).cast("string").alias("reason"),
+    )
+    return F.when(F.length("digests") > 0, F.array(piece)).otherwise(F.array())
