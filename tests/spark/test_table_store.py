@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from analytics.common import session
-from analytics.common import table_store
+from analytics.common import session, table_store
 from analytics.common.table_store import InDriver, OnDisk, is_never_any
 from analytics.intake.cache import inputs_of, kept_intake, write_manifest
 from analytics.judge.load import Intake, is_short, load
@@ -43,7 +42,7 @@ def test_table_in_the_driver_is_what_it_was_and_leaves_no_file(
 def test_table_too_long_for_the_driver_is_kept_on_disk_whole(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "ROWS_MAX", 9)
+    monkeypatch.setattr(table_store, "ROWS_MAX", 9)
     kept = InDriver(spark, tmp_path).table("numbers", numbers)
     assert rows_of(kept) == rows_of(numbers)
     assert [path.name for path in tmp_path.glob("*/*")] == ["numbers"]
@@ -64,7 +63,7 @@ def test_evidence_of_an_earlier_check_goes_when_there_is_none_any_more(
 def test_evidence_too_long_for_the_driver_is_kept_whole(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "ROWS_MAX", 9)
+    monkeypatch.setattr(table_store, "ROWS_MAX", 9)
     kept = InDriver(spark, tmp_path).evidence("gap", numbers)
     written = spark.read.parquet(str(tmp_path / "evidence" / "gap"))
     assert rows_of(kept) == rows_of(written) == rows_of(numbers)

@@ -44,7 +44,8 @@ FLOORS: Final[Mapping[str, tuple[str, ...]]] = {
         "node", "local",
     ),
     "analytics": (
-        "common", "intake", "tables", "anomalies", "judge", "twins", "report", "generate", "command",
+        "common", "intake", "tables", "anomalies", "judge", "twins", "report", "generate",
+        "command",
     ),
 }  # fmt: skip
 # In these modules of the core nothing comes from the outside but as an argument.
