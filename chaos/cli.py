@@ -16,19 +16,19 @@ import click
 from rich.console import Console
 
 from analytics.command.choice import AUTO, CHOICES
-from chaos import experiment as experiments
-from chaos import launch
-from chaos.bounds import SECONDS_MAX
-from chaos.console import stdout_console
-from chaos.demo import run_demo
-from chaos.experiment import schedule
-from chaos.options import Named, a_number
-from chaos.outcome import Outcome
-from chaos.progress import display
-from chaos.reading import ExperimentError
-from chaos.suite import Options, Suite
+from chaos.run import launch
+from chaos.run.demo import run_demo
+from chaos.run.outcome import Outcome
+from chaos.run.suite import Options, Suite
+from chaos.spec import experiment as experiments
+from chaos.spec.bounds import SECONDS_MAX
+from chaos.spec.experiment import schedule
+from chaos.spec.reading import ExperimentError
 from chaos.targets import TargetError
 from chaos.targets.leftovers import sweep
+from chaos.terminal.console import stdout_console
+from chaos.terminal.options import Named, a_number
+from chaos.terminal.progress import display
 from cluster.settings.config import MEMBER_COUNTS
 from flotilla_client.version import VERSION
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.catalogue import client_table, experiment_table
 from chaos.faults.support import fault_table
+from chaos.run.catalogue import client_table, experiment_table
 from chaos.simulation.run import PLANTABLE
 from cluster.observe.metrics import metrics_table
 from cluster.serve import intake

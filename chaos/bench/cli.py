@@ -23,9 +23,9 @@ from chaos.bench.machine import Processors, facts
 from chaos.bench.measures import MEASURES, Plan
 from chaos.bench.report import Report, document, table
 from chaos.bench.stage import Stage
-from chaos.console import stdout_console
-from chaos.options import Named, a_number
-from chaos.progress import Display, display
+from chaos.terminal.console import stdout_console
+from chaos.terminal.options import Named, a_number
+from chaos.terminal.progress import Display, display
 from cluster.local.local import LocalError
 from flotilla_client import FlotillaError
 

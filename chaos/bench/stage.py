@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from chaos.bench import wire
 from chaos.bench.figures import BenchError
-from chaos.progress import Display
+from chaos.terminal.progress import Display
 from cluster.local.local import LocalCluster
 from flotilla_client import FlotillaError
 from flotilla_client.protocol import STATUS, Request

@@ -20,7 +20,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from chaos.console import stdout_console
 from chaos.simulation import determinism, report
 from chaos.simulation.bugs import Bug
 from chaos.simulation.campaign import FAILURES_MAX, JOBS_MAX, Recipe, Statistics, results
@@ -30,6 +29,7 @@ from chaos.simulation.plan import NODES_MAX, Mode, Plan
 from chaos.simulation.result import LOST, Quarry, Result
 from chaos.simulation.run import PLANTABLE, run
 from chaos.simulation.shrink import shrink
+from chaos.terminal.console import stdout_console
 from flotilla_client.version import VERSION
 
 EXIT_FAILED: Final = 1

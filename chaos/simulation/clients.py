@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos.history import ClientObserver, Recorder
 from chaos.simulation.client_disk import ClientDisk
 from chaos.simulation.disk import PowerLoss
+from chaos.workloads.history import ClientObserver, Recorder
 from flotilla_client import FlotillaError, Handling, Operation, Outcome
 from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed

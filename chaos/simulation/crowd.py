@@ -4,7 +4,7 @@ What lives here: the clients by name, orders to them, the phases of a run's end 
 drain; docs/history.md) and who has got how far. What must not: what one client does (scripts.py),
 what must hold (invariants.py), faults of nodes.
 
-The end of a run is as in chaos/runner.py: after the last fault one publication has to be
+The end of a run is as in chaos/run/runner.py: after the last fault one publication has to be
 acknowledged; the publishers stop and empty their outboxes; each topic gets a tombstone; the
 subscribers read up to it.
 """
@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos import payload
 from chaos.simulation.awaiting import new_awaiting
 from chaos.simulation.clients import Process, Script, SimClient, Watcher, Wire, new_process
 from chaos.simulation.scripts import ClientScript, Known, Role
+from chaos.workloads import payload
 from flotilla_client import FlotillaError
 from flotilla_client.reading import Delivery
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from chaos.crew import child_environment
+from chaos.workloads.children import child_environment
 
 COMMAND: Final = (sys.executable, "-m", "chaos.simulation")
 HASH_SEEDS: Final = ("1", "2")  # of PYTHONHASHSEED: the order of sets of strings differs

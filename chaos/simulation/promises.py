@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from chaos.payload import BadPayload, check
 from chaos.simulation.clients import Process
 from chaos.simulation.invariants import Invariants
 from chaos.simulation.reads import Reads
 from chaos.simulation.subscriptions import MISSING, Subscriptions
+from chaos.workloads.payload import BadPayload, check
 from flotilla_client import FlotillaError, Operation, Outcome
 from flotilla_client.operations import REFUSED_FOREVER
 from flotilla_client.reading import Delivery

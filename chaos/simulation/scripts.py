@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from chaos import payload
-from chaos.history import DRAINED
 from chaos.simulation.clients import Process, Script, Wire
 from chaos.simulation.pipes import QUEUED_MAX, Pipe
+from chaos.workloads import payload
+from chaos.workloads.history import DRAINED
 from flotilla_client import Fenced, FlotillaError, NotSubscribed, TooLarge, TooMany, UnknownTopic
 from flotilla_client.operations import PutResult, Steps
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX

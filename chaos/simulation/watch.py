@@ -15,7 +15,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from analytics import twins
-from chaos import history
 from chaos.simulation.books import QUIET_S, Books
 from chaos.simulation.claims import Claims
 from chaos.simulation.clients import Process
@@ -34,6 +33,7 @@ from chaos.simulation.result import Failure
 from chaos.simulation.scripts import Known, Role
 from chaos.simulation.sockets import Sockets
 from chaos.simulation.world import World
+from chaos.workloads import history
 from flotilla_client import FlotillaError, Operation, Outcome
 from flotilla_client.protocol import Reply, Request
 from flotilla_client.reading import Delivery

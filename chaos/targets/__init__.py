@@ -69,7 +69,7 @@ class Target(Breakable, Protocol):
     def remains(self, directory: Path) -> dict[str, Remains]:
         """Return where what each node leaves is, copied below `directory` if it is far away.
 
-        For chaos/truth.py, when every node was stopped.
+        For chaos/run/truth.py, when every node was stopped.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The kinds of targets by name. Nothing else lives here; chaos/launch.py makes them."""
+"""The kinds of targets by name. Nothing else lives here; chaos/run/launch.py makes them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 What lives here: one dataclass a kind; its fields are the keys of an experiment's `[[clients]]`.
 What must not: what a client of that kind does (the module of its name), numbers of clients, and
-what a number may be (chaos/bounds.py).
+what a number may be (chaos/spec/bounds.py).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from chaos.history import Recorder
 from chaos.workloads import ClientConfig, decode_config
 from chaos.workloads.control import Control
+from chaos.workloads.history import Recorder
 from chaos.workloads.kinds import Parameters
 from chaos.workloads.recording import MortalObserver, open_client
 from flotilla_client import Client, Fenced, FlotillaError

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from chaos import payload
-from chaos.workloads import kinds
+from chaos.workloads import kinds, payload
 from chaos.workloads.process import IDLE_S, Kit, Worker, parameters_of, work
 from flotilla_client import Client, FlotillaError, PutResult
 

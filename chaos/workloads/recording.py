@@ -18,8 +18,8 @@ import threading
 import warnings
 from typing import Final, NoReturn
 
-from chaos.history import ClientObserver, Recorder
 from chaos.workloads import ClientConfig
+from chaos.workloads.history import ClientObserver, Recorder
 from flotilla_client import Client, Handling, Operation, Outcome, UnheardWarning
 
 CRASH_POINTS: Final = ("invoked", "answered", "recorded")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from chaos.history import DRAINED
 from chaos.workloads import kinds
+from chaos.workloads.history import DRAINED
 from chaos.workloads.process import IDLE_S, Kit, Worker, parameters_of, work
 from flotilla_client import Delivery
 

@@ -15,16 +15,17 @@ from unittest import mock
 
 from rich.console import Console
 
-from chaos import crew, launch
-from chaos.crew import Crew
 from chaos.faults import support
-from chaos.outcome import Outcome
-from chaos.probe import open_probe
-from chaos.progress import display
-from chaos.runner import Runner
+from chaos.run import client_pool as crew
+from chaos.run import launch
+from chaos.run.client_pool import Crew
+from chaos.run.outcome import Outcome
+from chaos.run.probe import open_probe
+from chaos.run.runner import Runner
+from chaos.run.truth import Disks
 from chaos.targets.local import LocalTarget
 from chaos.targets.namespaces import NamespacesTarget
-from chaos.truth import Disks
+from chaos.terminal.progress import display
 from chaos.workloads import ClientConfig
 from cluster.local.local import NODE_COMMAND
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from analytics import twins
-from chaos.history import read
+from chaos.workloads.history import read
 
 SEED = 20_240
 RUN_S_MAX = 90

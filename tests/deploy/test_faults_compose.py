@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from chaos import truth
 from chaos.faults import FAULTS, support
+from chaos.run import truth
 from chaos.targets import CLIENTS, Links, Weathers, await_leader, compose, leftovers
 from chaos.targets.compose import ComposeTarget
 from flotilla_client import Client

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from analytics.judge import observations
 from analytics.tables.tables import ticks_of
-from chaos.history import longest_gap_ns
+from chaos.workloads.history import longest_gap_ns
 
 pytestmark = pytest.mark.slow
 

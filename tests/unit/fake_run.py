@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos import experiment
-from chaos.client_faults import CLIENT_FAULTS
 from chaos.faults import FAULTS
-from chaos.history import Recorder, read
-from chaos.outcome import Outcome
-from chaos.plan import RunPlan
-from chaos.runner import Runner
+from chaos.run.client_faults import CLIENT_FAULTS
+from chaos.run.outcome import Outcome
+from chaos.run.plan import RunPlan
+from chaos.run.runner import Runner
+from chaos.run.truth import TruthError
+from chaos.spec import experiment
 from chaos.targets import Remains
-from chaos.truth import TruthError
 from chaos.workloads import ClientConfig
+from chaos.workloads.history import Recorder, read
 
 EXPERIMENT = """
 about = "two faults"

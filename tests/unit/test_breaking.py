@@ -1,4 +1,4 @@
-"""What chaos/breaking.py promises: faults of one window hit different victims if they can."""
+"""What chaos/run/injector.py promises: faults of one window hit different victims if they can."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.breaking import Breaker, everybody
+from chaos.run.injector import Breaker, everybody
 
 
 class Nodes:

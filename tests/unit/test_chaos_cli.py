@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from chaos import cli, experiment, launch
-from chaos.outcome import Outcome
+from chaos import cli
+from chaos.run import launch
+from chaos.run.outcome import Outcome
+from chaos.spec import experiment
 from chaos.targets import leftovers
 
 

@@ -1,4 +1,4 @@
-"""What chaos/crew.py promises: ends are bounded, deaths are noticed, clients come back."""
+"""What chaos/run/client_pool.py promises: ends are bounded, deaths are noticed, clients come back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from chaos import crew as crew_module
-from chaos.client_faults import CLIENT_FAULTS
-from chaos.crew import Crew, CrewError
+from chaos.run import client_pool as crew_module
+from chaos.run.client_faults import CLIENT_FAULTS
+from chaos.run.client_pool import Crew, CrewError
 from chaos.workloads import ClientConfig, kinds
 from flotilla_client.directory import DATABASE_NAME
 from flotilla_client.state import State

@@ -1,4 +1,4 @@
-"""What chaos/demo.py promises: the exit code is the verdict, and the summary says why."""
+"""What chaos/run/demo.py promises: the exit code is the verdict, and the summary says why."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from chaos import demo, experiment
-from chaos.demo import run_demo
 from chaos.faults import FAULTS
-from chaos.outcome import Injection, Outcome
-from chaos.plan import RunPlan
+from chaos.run import demo
+from chaos.run.demo import run_demo
+from chaos.run.outcome import Injection, Outcome
+from chaos.run.plan import RunPlan
+from chaos.spec import experiment
 
 ANALYTICS = """
 import pathlib, sys

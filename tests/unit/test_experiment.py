@@ -1,4 +1,4 @@
-"""What chaos/experiment.py promises: slips of the pen are refused, a seed decides a schedule."""
+"""What chaos/spec/experiment.py promises: slips of the pen are refused, a seed decides a schedule."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos import experiment, launch
-from chaos.bounds import BOUNDS
-from chaos.client_faults import CLIENT_FAULTS
-from chaos.experiment import Experiment
 from chaos.faults import FAULTS
-from chaos.reading import ExperimentError
+from chaos.run import launch
+from chaos.run.client_faults import CLIENT_FAULTS
+from chaos.spec import experiment
+from chaos.spec.bounds import BOUNDS
+from chaos.spec.experiment import Experiment
+from chaos.spec.reading import ExperimentError
 from chaos.workloads import ClientConfig, kinds
 
 KNOWN = {*FAULTS, *CLIENT_FAULTS}

@@ -1,4 +1,4 @@
-"""What chaos/history.py promises: docs/history.md, line by line, even when a process is killed."""
+"""What chaos/workloads/history.py promises: docs/history.md, line by line, even when a process is killed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from chaos import history, payload
-from chaos.history import ClientObserver, HistoryError, Recorder
+from chaos.workloads import history, payload
+from chaos.workloads.history import ClientObserver, HistoryError, Recorder
 from flotilla_client import Operation, Outcome
 
 
@@ -42,7 +42,7 @@ def test_invoke_and_completion_share_op_id_and_say_where_and_when(tmp_path: Path
 
 def test_an_invoke_is_in_the_file_before_invoke_returns(tmp_path: Path) -> None:
     script = (
-        "import os, signal, pathlib; from chaos.history import Recorder\n"
+        "import os, signal, pathlib; from chaos.workloads.history import Recorder\n"
         f"Recorder(pathlib.Path({str(tmp_path)!r}), 'p', 'r').invoke('put', 't', counter=1)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -1,4 +1,4 @@
-"""What chaos/outcome.py promises: counts of publications, each once, from what the files say."""
+"""What chaos/run/outcome.py promises: counts of publications, each once, from what the files say."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.history import Recorder
-from chaos.outcome import tally
+from chaos.run.outcome import tally
+from chaos.workloads.history import Recorder
 
 Record = Callable[..., None]
 

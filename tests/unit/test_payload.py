@@ -1,4 +1,4 @@
-"""What chaos/payload.py promises: payloads that prove their origin, runs that lose nothing."""
+"""What chaos/workloads/payload.py promises: payloads that prove their origin, runs that lose nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos import payload
-from chaos.payload import BadPayload
+from chaos.workloads import payload
+from chaos.workloads.payload import BadPayload
 
 names = st.text(st.characters(codec="utf-8", exclude_characters=" "), min_size=1, max_size=20)
 fillers = st.text(st.characters(codec="utf-8"), max_size=50)

@@ -1,4 +1,4 @@
-"""What chaos/progress.py promises: a pace of the last seconds, and the longest silence so far."""
+"""What chaos/terminal/progress.py promises: a pace of the last seconds, and the longest silence so far."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from chaos.progress import PACE_S, Lines, Meter, display
+from chaos.terminal.progress import PACE_S, Lines, Meter, display
 
 
 def test_a_pace_is_that_of_the_last_seconds() -> None:
@@ -47,7 +47,7 @@ def test_a_log_has_stages_and_what_is_said_and_a_tick_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = 100.0
-    monkeypatch.setattr("chaos.progress.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("chaos.terminal.progress.time.monotonic", lambda: now_s)
     file = io.StringIO()
     shown = display(Console(file=file), 10)
     assert isinstance(shown, Lines)

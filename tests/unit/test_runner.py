@@ -1,4 +1,4 @@
-"""What chaos/runner.py promises: phases in order, faults recorded and healed whatever happens."""
+"""What chaos/run/runner.py promises: phases in order, faults recorded and healed whatever happens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos import experiment, outcome
-from chaos.crew import CrewError
 from chaos.faults import FAULTS
-from chaos.history import Recorder
-from chaos.outcome import Injection, Outcome
+from chaos.run import outcome
+from chaos.run.client_pool import CrewError
+from chaos.run.outcome import Injection, Outcome
+from chaos.spec import experiment
 from chaos.targets import TargetError
+from chaos.workloads.history import Recorder
 from flotilla_client.recording import described
 from tests.unit.fake_run import EXPERIMENT, Stage
 

@@ -1,4 +1,4 @@
-"""What chaos/targets/simulated.py promises: an experiment in virtual time, its history whole."""
+"""What chaos/run/simulated.py promises: an experiment in virtual time, its history whole."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from analytics.twins import find_all
-from chaos import experiment, launch
 from chaos.faults import FAULTS
-from chaos.history import read
-from chaos.outcome import Outcome
-from chaos.plan import RunPlan
+from chaos.run import launch
+from chaos.run.outcome import Outcome
+from chaos.run.plan import RunPlan
+from chaos.run.simulated import NAME, SimulatedRun, simulator_plan
 from chaos.simulation.plan import CLIENTS_MAX
+from chaos.spec import experiment
 from chaos.targets import TargetError, UnsupportedFault
-from chaos.targets.simulated import NAME, SimulatedRun, simulator_plan
+from chaos.workloads.history import read
 
 SHORT = """
 about = "a leader and then all nodes, killed"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from chaos import history
 from chaos.simulation.client_disk import ClientDisk
 from chaos.simulation.clients import Caller, Process, Script, SimClient
 from chaos.simulation.crowd import Crowd
 from chaos.simulation.pipes import BATCH_BYTES, Pipe
 from chaos.simulation.scripts import Role
+from chaos.workloads import history
 from flotilla_client import FlotillaError, Operation, Outcome
 from flotilla_client.protocol import (
     ACK,

@@ -12,7 +12,6 @@ from zlib import crc32
 
 import pytest
 
-from chaos import payload
 from chaos.simulation.bugs import BUGS
 from chaos.simulation.coverage import STATES, Coverage
 from chaos.simulation.disk import SimDisk
@@ -26,6 +25,7 @@ from chaos.simulation.run import run
 from chaos.simulation.swarm import plan_for
 from chaos.simulation.watch import Attached, attach
 from chaos.simulation.world import World
+from chaos.workloads import payload
 from cluster.log.journal import Journal
 from cluster.store import commands
 from cluster.store.commands import Advance, Put

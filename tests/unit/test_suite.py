@@ -1,4 +1,4 @@
-"""What chaos/suite.py promises: one judge for all, a table, an exit code that is never too good."""
+"""What chaos/run/suite.py promises: one judge for all, a table, an exit code that is never too good."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ import pytest
 from rich.console import Console
 
 from analytics.command import plain
-from chaos import experiment, launch, suite
-from chaos.history import Recorder
-from chaos.outcome import Injection, Outcome
-from chaos.plan import RunPlan
-from chaos.progress import Display
-from chaos.reading import ExperimentError
-from chaos.suite import Judge, Options, Row, Suite, blackouts, exit_code
+from chaos.run import launch, suite
+from chaos.run.outcome import Injection, Outcome
+from chaos.run.plan import RunPlan
+from chaos.run.suite import Judge, Options, Row, Suite, blackouts, exit_code
+from chaos.spec import experiment
+from chaos.spec.reading import ExperimentError
 from chaos.targets import TargetError, UnsupportedFault
+from chaos.terminal.progress import Display
+from chaos.workloads.history import Recorder
 
 # Answers each directory with the code in its file `code`, and writes a report; `crash` = it dies.
 JUDGE = """

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaos.client_faults import CLIENT_FAULTS
 from chaos.faults import FAULTS, support
+from chaos.run.client_faults import CLIENT_FAULTS
+from chaos.run.simulated_windows import SimulatedCrew
 from chaos.simulation.plan import Plan
 from chaos.simulation.watch import Attached, attach
 from chaos.simulation.world import World
 from chaos.targets import CLIENTS, Breakable, TargetError, Weather
 from chaos.targets.simulated_cluster import SimulatedCluster
-from chaos.targets.simulated_windows import SimulatedCrew
 
 SEED = 4
 ROLE = {"topics": ["t"], "puts": 1.0, "gets": 1.0, "pause_s": 0.2}

@@ -1,4 +1,4 @@
-"""What chaos/truth.py promises: what stands on a node's disk, and nothing on it is changed."""
+"""What chaos/run/truth.py promises: what stands on a node's disk, and nothing on it is changed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 import orjson
 import pytest
 
-from chaos import payload, truth
+from chaos.run import truth
+from chaos.run.truth import TruthError
 from chaos.targets import Remains
-from chaos.truth import TruthError
+from chaos.workloads import payload
 from cluster.log.journal import Journal
 from cluster.store import commands
 from cluster.store.commands import Advance, Operation, Put, Register, Subscribe
@@ -270,7 +271,7 @@ def test_a_flipped_bit_in_the_store_is_not_passed_over(node: Node, tmp_path: Pat
     data = database.read_bytes()
     database.write_bytes(data.replace(b"p tides 4", b"p tides 5"))
     places = map(str, (*node.remains, tmp_path / "n1.jsonl"))
-    arguments = ["-m", "chaos.truth", "r", "n1", *places]
+    arguments = ["-m", "chaos.run.truth", "r", "n1", *places]
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("CorruptStore: ")

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from chaos import payload
-from chaos.history import Recorder, read
-from chaos.workloads import ClientConfig, decode_config, kinds
+from chaos.workloads import ClientConfig, decode_config, kinds, payload
 from chaos.workloads.gatherer import GathererProcess
+from chaos.workloads.history import Recorder, read
 from chaos.workloads.pipeliner import PipelinerProcess
 from chaos.workloads.process import Kit, Worker
 from chaos.workloads.publisher import BEHIND_S_MAX, Pace, PublisherProcess, Texts
@@ -371,7 +370,7 @@ def test_a_visitor_that_is_away_at_the_drain_has_nothing_to_drain(
 DIES = """
 import sys
 from pathlib import Path
-from chaos.history import Recorder
+from chaos.workloads.history import Recorder
 from chaos.workloads.recording import MortalObserver
 from flotilla_client import Operation, Outcome
 with Recorder(Path(sys.argv[1]), "p", "r") as recorder:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final
 
-from chaos import payload
 from chaos.simulation.bugs.registry import Patches, bug
+from chaos.workloads import payload
 from cluster.raft.raft import Raft
 from cluster.raft.transport import RaftTransport
 from cluster.serve import frontend

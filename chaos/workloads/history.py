@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from chaos import payload
+from chaos.workloads import payload
 from flotilla_client import Outcome, recording
 from flotilla_client.recording import read as read
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from chaos.near import no_such
+from chaos.spec.suggestions import no_such
 
 
 # Not `Choice[str]`: in click 8.1 it is no generic class.

@@ -11,8 +11,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.client_faults import CLIENT_FAULTS, Crewed
 from chaos.faults import FAULTS
+from chaos.run.client_faults import CLIENT_FAULTS, Crewed
 from chaos.targets import Breakable
 
 JOINT: Final = " + "  # between the names of faults of one window

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Final, TypeVar
 
-from chaos.bounds import BOUNDS
-from chaos.near import no_such
+from chaos.spec.bounds import BOUNDS
+from chaos.spec.suggestions import no_such
 from flotilla_client.protocol import INTEGER_MAX
 
 NESTING_MAX: Final = 8  # tables and lists in each other; an experiment has three

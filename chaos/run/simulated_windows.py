@@ -1,7 +1,7 @@
 """The fault windows of a simulated run: opened and closed by its plan, in virtual time.
 
 What lives here: the two actions that a plan names, and what is recorded about them. What must not:
-what a fault does (chaos/faults, chaos/client_faults), or how (simulated_cluster.py).
+what a fault does (chaos/faults, chaos/run/client_faults), or how (simulated_cluster.py).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.breaking import JOINT, Breaker, everybody
-from chaos.history import Recorder
-from chaos.outcome import Injection, Outcome
-from chaos.plan import RunPlan
+from chaos.run.injector import JOINT, Breaker, everybody
+from chaos.run.outcome import Injection, Outcome
+from chaos.run.plan import RunPlan
 from chaos.simulation.world import World
 from chaos.targets.simulated_cluster import SimulatedCluster
 from chaos.workloads import recording
+from chaos.workloads.history import Recorder
 
 OPENS, CLOSES = "open_window", "close_window"
 

@@ -20,10 +20,10 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from chaos.crew import child_environment
-from chaos.outcome import Outcome
-from chaos.plan import RunPlan
-from chaos.progress import Display, display
+from chaos.run.outcome import Outcome
+from chaos.run.plan import RunPlan
+from chaos.terminal.progress import Display, display
+from chaos.workloads.children import child_environment
 
 PAGE: Final = "report.html"  # written by analytics
 ANALYTICS: Final = (sys.executable, "-m", "analytics", "--judge", "spark")  # its page has figures

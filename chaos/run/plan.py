@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chaos.experiment import Experiment, Window, schedule
+from chaos.spec.experiment import Experiment, Window, schedule
 
 START_S_EXPECTED: Final = 6.0
 HEAL_S_EXPECTED: Final = 4.0

@@ -16,7 +16,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from chaos.bounds import (
+from chaos.spec.bounds import (
     AT_ONCE_BYTES_MAX,
     CLIENTS_MAX,
     LINE_BYTES,
@@ -24,8 +24,7 @@ from chaos.bounds import (
     TOPICS_MAX,
     WINDOWS_MAX,
 )
-from chaos.near import no_such
-from chaos.reading import (
+from chaos.spec.reading import (
     ExperimentError,
     Table,
     build,
@@ -37,10 +36,11 @@ from chaos.reading import (
     tables_of,
     texts_of,
 )
+from chaos.spec.suggestions import no_such
 from chaos.workloads.kinds import KINDS, Parameters, Pipeliner, Publisher, kind_of
 from flotilla_client.protocol import SUB, ProtocolError, Request, decode_request, encode_request
 
-EXPERIMENTS: Final = Path(__file__).parent / "experiments"
+EXPERIMENTS: Final = Path(__file__).parents[1] / "experiments"
 SUFFIX: Final = ".toml"
 JITTER: Final = 0.25  # windows differ by up to a quarter, so runs don't beat in time with timers
 

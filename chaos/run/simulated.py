@@ -1,7 +1,7 @@
 """A run of an experiment on a simulated cluster: virtual time, no processes, the same history.
 
 What lives here: an experiment as a plan of the simulator. What must not: the simulator
-(chaos/simulation), runs on real clusters (chaos/runner.py), the fault windows (simulated_windows).
+(chaos/simulation), runs on real clusters (chaos/run/runner.py), the fault windows (simulated_windows).
 It is no `Target`: those are broken from outside while real time passes, here the run itself is
 simulated.
 
@@ -15,18 +15,18 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from chaos.client_faults import CLIENT_FAULTS
-from chaos.experiment import Group, Workload
 from chaos.faults import support
-from chaos.outcome import Outcome, measure, write_run_file
-from chaos.plan import RunPlan
-from chaos.progress import Display
+from chaos.run.client_faults import CLIENT_FAULTS
+from chaos.run.outcome import Outcome, measure, write_run_file
+from chaos.run.plan import RunPlan
+from chaos.run.simulated_windows import CLOSES, OPENS, Windows
 from chaos.simulation.plan import CLIENTS_MAX, SCHEDULE_MAX, Action, Plan
 from chaos.simulation.scripts import Role
 from chaos.simulation.watch import Attached, attach
 from chaos.simulation.world import World
+from chaos.spec.experiment import Group, Workload
 from chaos.targets import TargetError
-from chaos.targets.simulated_windows import CLOSES, OPENS, Windows
+from chaos.terminal.progress import Display
 from chaos.workloads import kinds
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 import orjson
 
 from chaos.workloads import ClientConfig
+from chaos.workloads.children import child_environment
 from flotilla_client.directory import DATABASE_NAME
 
 READ_BYTES: Final = 65_536
@@ -285,12 +286,6 @@ def _spawn(config: ClientConfig) -> subprocess.Popen[bytes]:
 def client_command(config: ClientConfig) -> list[str]:
     """Return the command of one client process."""
     return [sys.executable, "-m", f"chaos.workloads.{config.kind}", config.encode()]
-
-
-def child_environment() -> dict[str, str]:
-    """Return the environment in which a child finds the same packages as this process."""
-    packages = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return {**os.environ, "PYTHONPATH": packages}
 
 
 def _is_to_be_heard(member: Member) -> bool:

@@ -1,4 +1,4 @@
-"""A process that judges one run after the other in one Spark session: `python -m chaos.judging`.
+"""A process that judges one run after the other in one Spark session: `python -m chaos.run.judging`.
 
 What lives here: `flotilla-check`, carried out for each directory that comes in on stdin, and what
 it came to on stdout. What must not: which runs there are (suite.py), or any check (analytics).

@@ -12,23 +12,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from chaos import experiment as experiments
-from chaos.client_faults import CLIENT_FAULTS
-from chaos.crew import Crew
-from chaos.experiment import Experiment
 from chaos.faults import FAULTS, support
-from chaos.outcome import Outcome
-from chaos.plan import RunPlan
-from chaos.probe import open_probe
-from chaos.progress import Display
-from chaos.reading import ExperimentError
-from chaos.runner import Runner
-from chaos.targets import Target, simulated
+from chaos.run import simulated
+from chaos.run.client_faults import CLIENT_FAULTS
+from chaos.run.client_pool import Crew
+from chaos.run.outcome import Outcome
+from chaos.run.plan import RunPlan
+from chaos.run.probe import open_probe
+from chaos.run.runner import Runner
+from chaos.run.simulated import SimulatedRun
+from chaos.run.truth import Disks
+from chaos.spec import experiment as experiments
+from chaos.spec.experiment import Experiment
+from chaos.spec.reading import ExperimentError
+from chaos.targets import Target
 from chaos.targets.compose import ComposeTarget
 from chaos.targets.local import LocalTarget
 from chaos.targets.namespaces import NamespacesTarget
-from chaos.targets.simulated import SimulatedRun
-from chaos.truth import Disks
+from chaos.terminal.progress import Display
 
 SEED_BITS: Final = 32
 RUNS: Final = Path("runs")

@@ -9,8 +9,8 @@ import random
 import warnings
 from collections.abc import Callable
 
-from chaos.history import ClientObserver, Recorder
-from chaos.plan import RunPlan
+from chaos.run.plan import RunPlan
+from chaos.workloads.history import ClientObserver, Recorder
 from chaos.workloads.publisher import Publications, Texts
 from flotilla_client import Client, FlotillaError, UnheardWarning
 

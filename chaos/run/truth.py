@@ -7,7 +7,7 @@ large. What must not: comparing the nodes, or judging anything (analytics does).
 Nothing in a data directory is changed: the journal is read through files that cannot be written,
 the store from a copy. So the evidence stays as the nodes left it.
 
-`python -m chaos.truth RUN_ID NODE DATA_DIRECTORY LOG FILE` writes one node's file.
+`python -m chaos.run.truth RUN_ID NODE DATA_DIRECTORY LOG FILE` writes one node's file.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from chaos import payload
-from chaos.crew import child_environment
 from chaos.targets import Remains
+from chaos.workloads import payload
+from chaos.workloads.children import child_environment
 from cluster.log.files import Files
 from cluster.log.journal import Journal
 from cluster.store import commands, tables
@@ -112,7 +112,7 @@ def collect(run_id: str, remains: Mapping[str, Remains], directory: Path) -> Non
 
 def _reader(run_id: str, node: str, left: Remains, file: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "chaos.truth", run_id, node, *map(str, left), str(file)],
+        [sys.executable, "-m", "chaos.run.truth", run_id, node, *map(str, left), str(file)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 
-from chaos import experiment as experiments
-from chaos import launch
-from chaos.bounds import BOUNDS
-from chaos.experiment import Experiment
+from chaos.run import launch
+from chaos.spec import experiment as experiments
+from chaos.spec.bounds import BOUNDS
+from chaos.spec.experiment import Experiment
 from chaos.workloads.kinds import KINDS
 
 

@@ -16,9 +16,9 @@ from typing import Final
 
 import orjson
 
-from chaos.experiment import Experiment, as_document
-from chaos.history import longest_gap_ns, read
-from chaos.plan import RunPlan
+from chaos.run.plan import RunPlan
+from chaos.spec.experiment import Experiment, as_document
+from chaos.workloads.history import longest_gap_ns, read
 from flotilla_client.recording import described
 from flotilla_client.version import VERSION
 

@@ -16,16 +16,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos.breaking import JOINT, Breaker, everybody
-from chaos.crew import CrewError
-from chaos.experiment import Group, Window
-from chaos.history import HistoryError, Recorder
-from chaos.outcome import Injection, Outcome, measure, write_run_file
-from chaos.plan import HEAL_S_EXPECTED, START_S_EXPECTED, RunPlan
-from chaos.progress import Display, Meter
+from chaos.run.client_pool import CrewError
+from chaos.run.injector import JOINT, Breaker, everybody
+from chaos.run.outcome import Injection, Outcome, measure, write_run_file
+from chaos.run.plan import HEAL_S_EXPECTED, START_S_EXPECTED, RunPlan
+from chaos.run.truth import TruthError
+from chaos.spec.experiment import Group, Window
 from chaos.targets import Remains, Target, TargetError, await_leader
-from chaos.truth import TruthError
+from chaos.terminal.progress import Display, Meter
 from chaos.workloads import ClientConfig
+from chaos.workloads.history import HistoryError, Recorder
 
 TICK_S: Final = 0.1  # how often reports are taken and shown
 READY_S_MAX: Final = 60.0  # clients' start and first subscription on a busy machine

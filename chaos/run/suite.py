@@ -26,15 +26,15 @@ from rich.table import Table
 
 from analytics.command import plain
 from analytics.command.choice import AUTO, SPARK, TWINS, chosen
-from chaos import experiment as experiments
-from chaos import launch
-from chaos.crew import child_environment
-from chaos.outcome import Outcome
-from chaos.plan import RunPlan
-from chaos.progress import display
-from chaos.reading import ExperimentError
+from chaos.run import launch
+from chaos.run.outcome import Outcome
+from chaos.run.plan import RunPlan
+from chaos.spec import experiment as experiments
+from chaos.spec.reading import ExperimentError
+from chaos.terminal.progress import display
+from chaos.workloads.children import child_environment
 
-JUDGING: Final = (sys.executable, "-m", "chaos.judging")
+JUDGING: Final = (sys.executable, "-m", "chaos.run.judging")
 JUDGING_S_MAX: Final = 600.0  # of one run: fifty times what it takes; then the verdict is unknown
 JUDGING_S_EXPECTED: Final = 10.0
 READY_S_MAX: Final = 120.0  # a JVM on a busy machine
