@@ -14,7 +14,7 @@ from typing import Final
 
 from chaos.faults.support import fault_table
 from chaos.run.catalogue import client_table, experiment_table
-from chaos.simulation.run import PLANTABLE
+from chaos.simulation.search.run import PLANTABLE
 from cluster.observe.metrics import metrics_table
 from cluster.serve import intake
 from cluster.settings import config

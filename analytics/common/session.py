@@ -81,7 +81,8 @@ LINES_A_PARTITION: Final = 250_000  # half of them make rows of 200 bytes: a tas
 PARTITIONS_MAX: Final = 4_096  # above a billion lines partitions grow instead
 # A short history's tables are in the driver (table_store.py), in one partition each. Then all of a
 # plan is one task, whatever it joins: nothing is sent or sorted twice, nothing is broadcast by a
-# job of its own. Compiling a plan, or planning it anew between stages, costs more than interpreting it.
+# job of its own. Compiling a plan, or planning it anew between stages, costs more than
+# interpreting it.
 LINES_SHORT_MAX: Final = 60_000
 BYTES_SHORT_MAX: Final = 32 * 1024 * 1024
 LONG: Final[Mapping[str, str]] = {

@@ -1,8 +1,8 @@
 """Whether all of a run could be read, and which findings are proofs if it could not. No Spark.
 
 A check whose rows rest on what is not there (check_specs.py: `needs_whole`) finds them as well
-where a line could not be read. Lines that a killed process was writing last are no such: nobody relied
-on them, and they weaken nothing.
+where a line could not be read. Lines that a killed process was writing last are no such: nobody
+relied on them, and they weaken nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -150,7 +150,8 @@ def _windows(asides: DataFrame, ends: DataFrame) -> DataFrame:
     """Return (run_id, error, begin_ns, until_ns) of each injection.
 
     A window ends with the next injection, with the phase `heal`, or with the history: the first of
-    these. It is the rule of the runner (chaos/workloads/history.py), stated anew, as everything here is.
+    these. It is the rule of the runner (chaos/workloads/history.py), stated anew, as everything
+    here is.
     """
     injects = F.get_json_object("error", "$.action") == "inject"
     heals = (F.col("f") == "phase") & (F.col("phase") == "heal")

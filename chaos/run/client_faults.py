@@ -1,7 +1,7 @@
 """What can be done to the clients of a run, on every target alike: they are processes of ours.
 
 What lives here: the ClientFault Protocol and its table. What must not: how a process is killed or
-doubled (crew.py), or what is done to nodes (faults/).
+doubled (client_pool.py), or what is done to nodes (faults/).
 """
 
 from __future__ import annotations

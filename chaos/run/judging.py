@@ -1,7 +1,8 @@
-"""A process that judges one run after the other in one Spark session: `python -m chaos.run.judging`.
+"""A process that judges one run after the other in one Spark session.
 
-What lives here: `flotilla-check`, carried out for each directory that comes in on stdin, and what
-it came to on stdout. What must not: which runs there are (suite.py), or any check (analytics).
+What lives here: `python -m chaos.run.judging`, that is `flotilla-check` for each directory that
+comes in on stdin, and what it came to on stdout. What must not: which runs there are (suite.py), or
+any check (analytics).
 
 A line in: a run's directory. A line out: the exit code of `flotilla-check`. What it prints goes
 to `analytics.log` in that directory. With arguments, FILE DIRECTORY…, it writes the index of these

@@ -1,7 +1,8 @@
 """A run of an experiment on a simulated cluster: virtual time, no processes, the same history.
 
 What lives here: an experiment as a plan of the simulator. What must not: the simulator
-(chaos/simulation), runs on real clusters (chaos/run/runner.py), the fault windows (simulated_windows).
+(chaos/simulation), runs on real clusters (chaos/run/runner.py), the windows
+(simulated_windows).
 It is no `Target`: those are broken from outside while real time passes, here the run itself is
 simulated.
 
@@ -20,10 +21,10 @@ from chaos.run.client_faults import CLIENT_FAULTS
 from chaos.run.outcome import Outcome, measure, write_run_file
 from chaos.run.plan import RunPlan
 from chaos.run.simulated_windows import CLOSES, OPENS, Windows
-from chaos.simulation.plan import CLIENTS_MAX, SCHEDULE_MAX, Action, Plan
-from chaos.simulation.scripts import Role
-from chaos.simulation.watch import Attached, attach
-from chaos.simulation.world import World
+from chaos.simulation.checks.watch import Attached, attach
+from chaos.simulation.clients.scripts import Role
+from chaos.simulation.plan.plan import CLIENTS_MAX, SCHEDULE_MAX, Action, Plan
+from chaos.simulation.world.world import World
 from chaos.spec.experiment import Group, Workload
 from chaos.targets import TargetError
 from chaos.terminal.progress import Display

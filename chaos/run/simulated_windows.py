@@ -13,14 +13,15 @@ from typing import Final
 from chaos.run.injector import JOINT, Breaker, everybody
 from chaos.run.outcome import Injection, Outcome
 from chaos.run.plan import RunPlan
-from chaos.simulation.world import World
+from chaos.simulation.world.world import World
 from chaos.targets.simulated_cluster import SimulatedCluster
 from chaos.workloads import recording
 from chaos.workloads.history import Recorder
 
 OPENS, CLOSES = "open_window", "close_window"
 
-# Where a client dies: a name of chaos/workloads/recording.py -> one of chaos/simulation/clients.py.
+# Where a client dies: a name of chaos/workloads/recording.py -> one of the simulator's
+# clients.py.
 POINTS: Final[Mapping[str, str]] = dict(
     zip(recording.CRASH_POINTS, ("invoke", "complete", "handed"), strict=True)
 )

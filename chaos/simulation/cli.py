@@ -20,15 +20,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from chaos.simulation import determinism, report
+from chaos.simulation import report
 from chaos.simulation.bugs import Bug
-from chaos.simulation.campaign import FAILURES_MAX, JOBS_MAX, Recipe, Statistics, results
-from chaos.simulation.guided import GuidedSearch, Search, load
-from chaos.simulation.lines import modules, ranges
-from chaos.simulation.plan import NODES_MAX, Mode, Plan
-from chaos.simulation.result import LOST, Quarry, Result
-from chaos.simulation.run import PLANTABLE, run
-from chaos.simulation.shrink import shrink
+from chaos.simulation.plan.plan import NODES_MAX, Mode, Plan
+from chaos.simulation.plan.result import LOST, Quarry, Result
+from chaos.simulation.search import determinism
+from chaos.simulation.search.campaign import FAILURES_MAX, JOBS_MAX, Recipe, Statistics, results
+from chaos.simulation.search.guided import GuidedSearch, Search, load
+from chaos.simulation.search.lines import modules, ranges
+from chaos.simulation.search.run import PLANTABLE, run
+from chaos.simulation.search.shrink import shrink
 from chaos.terminal.console import stdout_console
 from flotilla_client.version import VERSION
 

@@ -17,11 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from chaos.simulation.bugs import Bug
-from chaos.simulation.campaign import Recipe, Statistics
-from chaos.simulation.lines import OUTSIDE, Module, ranges, total
-from chaos.simulation.plan import Plan
-from chaos.simulation.result import Quarry, Result
-from chaos.simulation.shrink import Shrunk
+from chaos.simulation.plan.plan import Plan
+from chaos.simulation.plan.result import Quarry, Result
+from chaos.simulation.search.campaign import Recipe, Statistics
+from chaos.simulation.search.lines import OUTSIDE, Module, ranges, total
+from chaos.simulation.search.shrink import Shrunk
 
 LINE_EVERY_S: Final = 15.0  # where there is no terminal
 FAILURES_SHOWN_MAX: Final = 5  # of one run; the first ones are the nearest to the cause

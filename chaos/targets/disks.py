@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from chaos.simulation.durable import proved_bytes
+from chaos.simulation.disks.durable import proved_bytes
 from chaos.targets import TargetError
 from cluster.log import segments
 from cluster.log.segments import Segment

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
-from chaos.simulation.disk import KEEPS
-from chaos.simulation.world import World
+from chaos.simulation.disks.disk import KEEPS
+from chaos.simulation.world.world import World
 from chaos.targets import CLIENTS, Link, Weather
 
 CALM_DELAY_MS: Final = 0.0  # added to the world's own

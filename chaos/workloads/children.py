@@ -1,4 +1,4 @@
-"""What processes that we start get from this one. What must not live here: which processes there are."""
+"""What processes that we start get from this one. What must not: who they are."""
 
 from __future__ import annotations
 

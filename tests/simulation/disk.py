@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import NoReturn
 
-from chaos.simulation.disk import DiskFailed, PowerLoss
+from chaos.simulation.disks.disk import DiskFailed, PowerLoss
 from cluster.log.files import Files
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from chaos.simulation.disk import PowerLoss
+from chaos.simulation.disks.disk import PowerLoss
 from cluster.members.identity import Identity
 from cluster.members.membership import hello_of
 from cluster.node.replica import Replica, ReplicaSettings

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from chaos.simulation.network import OF_THE_CONNECTION, Link
+from chaos.simulation.world.network import OF_THE_CONNECTION, Link
 from cluster.members.membership import Roll
 from cluster.members.peers import (
     BULK_BYTES_SERVED,

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from chaos.simulation import cli
-from chaos.simulation.campaign import Recipe
-from chaos.simulation.guided import MEMBERS_MAX, Corpus, GuidedSearch, Search, load, varied
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.result import Failure, Result
-from chaos.simulation.run import run
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.plan.result import Failure, Result
+from chaos.simulation.search.campaign import Recipe
+from chaos.simulation.search.guided import MEMBERS_MAX, Corpus, GuidedSearch, Search, load, varied
+from chaos.simulation.search.run import run
 
 SEED = 20261122
 PLANS = [Recipe().plan(seed) for seed in range(1, 13)]

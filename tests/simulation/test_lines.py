@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.simulation.campaign import Recipe
-from chaos.simulation.lines import OUTSIDE, Tracer, merged, modules, ranges, total
-from chaos.simulation.run import run
+from chaos.simulation.search.campaign import Recipe
+from chaos.simulation.search.lines import OUTSIDE, Tracer, merged, modules, ranges, total
+from chaos.simulation.search.run import run
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.simulation.campaign import Recipe
-from chaos.simulation.run import PLANTABLE
+from chaos.simulation.search.campaign import Recipe
+from chaos.simulation.search.run import PLANTABLE
 
 SEEDS_MAX = 6
 CHEAP = (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.plan import Plan
-from chaos.simulation.run import run
+from chaos.simulation.plan.plan import Plan
+from chaos.simulation.search.run import run
 
 FILE = Path(__file__).with_name("regressions.toml")
 FOUND: list[dict[str, Any]] = tomllib.loads(FILE.read_text(encoding="utf-8")).get("found", [])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.simulation.disk import DiskFailed
+from chaos.simulation.disks.disk import DiskFailed
 from cluster.log import journal as journal_module
 from cluster.log.files import FailStop
 from cluster.log.journal import Journal

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.disk import PowerLoss
+from chaos.simulation.disks.disk import PowerLoss
 from cluster.log.journal import Journal
 from cluster.raft.core import Timing
 from cluster.raft.raft import Raft

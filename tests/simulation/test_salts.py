@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from chaos.simulation.database import seated
+from chaos.simulation.world.database import seated
 
 
 def drawn(salt: int) -> bytes:

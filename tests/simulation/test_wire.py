@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from chaos.simulation.bugs import BUGS
-from chaos.simulation.campaign import Recipe
-from chaos.simulation.network import Weather
-from chaos.simulation.plan import Plan
-from chaos.simulation.run import run
-from chaos.simulation.wire import Wire, WirePeers, wired
-from chaos.simulation.world import World
+from chaos.simulation.plan.plan import Plan
+from chaos.simulation.search.campaign import Recipe
+from chaos.simulation.search.run import run
+from chaos.simulation.world.network import Weather
+from chaos.simulation.world.wire import Wire, WirePeers, wired
+from chaos.simulation.world.world import World
 from cluster.members.peers import Connected, Disconnected, PeerPort
 from cluster.wire.messages import PROTOCOL_VERSION, Barrier, Hello, Relay
 from tests.unit.test_simulation_network import Clock as Timeline

@@ -26,7 +26,7 @@ PATIENCE_S = 60  # two JVMs that start on a busy machine
 WORKERS = 2
 CHECK_S_MAX = 500  # half a minute on an idle machine
 SPARK_HOME = Path(pyspark.__path__[0])
-CHECK = Path(session.__file__).with_name("__main__.py")
+CHECK = Path(session.__file__).parents[1] / "__main__.py"
 
 
 class Daemon:

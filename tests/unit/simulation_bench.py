@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from chaos.simulation.campaign import Recipe
-from chaos.simulation.invariants import Invariants
-from chaos.simulation.plan import Plan
-from chaos.simulation.run import run
-from chaos.simulation.world import World
+from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.plan.plan import Plan
+from chaos.simulation.search.campaign import Recipe
+from chaos.simulation.search.run import run
+from chaos.simulation.world.world import World
 
 NODES: Final = 3
 CLIENTS: Final = 4

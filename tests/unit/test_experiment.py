@@ -1,4 +1,4 @@
-"""What chaos/spec/experiment.py promises: slips of the pen are refused, a seed decides a schedule."""
+"""What experiment.py promises: slips of the pen are refused, a seed decides a schedule."""
 
 from __future__ import annotations
 

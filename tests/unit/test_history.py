@@ -1,4 +1,4 @@
-"""What chaos/workloads/history.py promises: docs/history.md, line by line, even when a process is killed."""
+"""What history.py promises: docs/history.md, line by line, even when a process is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chaos/run/outcome.py promises: counts of publications, each once, from what the files say."""
+"""What outcome.py promises: counts of publications, each once, from what the files say."""
 
 from __future__ import annotations
 

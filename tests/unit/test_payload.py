@@ -1,4 +1,4 @@
-"""What chaos/workloads/payload.py promises: payloads that prove their origin, runs that lose nothing."""
+"""What payload.py promises: payloads that prove their origin, runs that lose nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chaos/terminal/progress.py promises: a pace of the last seconds, and the longest silence so far."""
+"""What progress.py promises: a pace of the last seconds, and the longest silence so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chaos/run/runner.py promises: phases in order, faults recorded and healed whatever happens."""
+"""What runner.py promises: phases in order, faults recorded and healed whatever happens."""
 
 from __future__ import annotations
 

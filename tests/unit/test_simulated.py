@@ -15,7 +15,7 @@ from chaos.run import launch
 from chaos.run.outcome import Outcome
 from chaos.run.plan import RunPlan
 from chaos.run.simulated import NAME, SimulatedRun, simulator_plan
-from chaos.simulation.plan import CLIENTS_MAX
+from chaos.simulation.plan.plan import CLIENTS_MAX
 from chaos.spec import experiment
 from chaos.targets import TargetError, UnsupportedFault
 from chaos.workloads.history import read

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.claims import Claims
-from chaos.simulation.reads import Reads
+from chaos.simulation.checks.message_rules import Claims
+from chaos.simulation.checks.reads import Reads
 from cluster.store import commands
 from cluster.store.commands import Put, Subscribe, Unsubscribe
 from flotilla_client.protocol import ACK, NAK, SUB, Reply, Request, encode_reply

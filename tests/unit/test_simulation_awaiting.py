@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.run import run
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.search.run import run
 
 ROLES: tuple[dict[str, Any], ...] = (
     {"topics": ["x"], "puts": 1.0, "pause_s": 0.05, "is_awaiting": True},

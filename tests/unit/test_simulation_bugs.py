@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-import chaos.simulation.disk
-import chaos.simulation.stored
+import chaos.simulation.disks.disk
+import chaos.simulation.disks.stored
 import cluster.log.files
 import cluster.log.journal
 import cluster.log.segments
@@ -43,8 +43,8 @@ import flotilla_client.state
 from analytics import twins
 from chaos.simulation.bugs import BUGS, SEEDS_MAX, Bug
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
-from chaos.simulation.invariants import CHECKS
-from chaos.simulation.run import PLANTABLE
+from chaos.simulation.checks.invariants import CHECKS
+from chaos.simulation.search.run import PLANTABLE
 
 BUGS_MIN = 28
 SEEN_MIN = 25

@@ -1,4 +1,4 @@
-"""What chaos/simulation/campaign.py promises: every seed has a result, whatever its worker does."""
+"""What campaign.py promises: every seed has a result, whatever its worker does."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.campaign import LIVE_EVERY, Recipe, Statistics, results
-from chaos.simulation.plan import Plan
-from chaos.simulation.result import BROKEN, LOST, Failure, Result
+from chaos.simulation.plan.plan import Plan
+from chaos.simulation.plan.result import BROKEN, LOST, Failure, Result
+from chaos.simulation.search.campaign import LIVE_EVERY, Recipe, Statistics, results
 
 STUCK_S = 600.0
 

@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 from click.testing import Result as Answer
 
-from chaos.simulation import cli, determinism
-from chaos.simulation.campaign import FAILURES_MAX, Recipe
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.result import BROKEN, LOST, Failure, Result
-from chaos.simulation.run import PLANTABLE
+from chaos.simulation import cli
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.plan.result import BROKEN, LOST, Failure, Result
+from chaos.simulation.search import determinism
+from chaos.simulation.search.campaign import FAILURES_MAX, Recipe
+from chaos.simulation.search.run import PLANTABLE
 
 SCHEDULE = tuple(Action(float(number), f"fault-{number}") for number in range(5))
 Judge = Callable[[Plan], tuple[Failure, ...]]

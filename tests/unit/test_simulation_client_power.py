@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.run import run
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.search.run import run
 
 ROLES = (
     {"topics": ["x"], "puts": 1.0, "pause_s": 0.05},

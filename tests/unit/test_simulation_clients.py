@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.client_disk import ClientDisk
-from chaos.simulation.clients import Caller, Process, Script, SimClient
-from chaos.simulation.crowd import Crowd
-from chaos.simulation.pipes import BATCH_BYTES, Pipe
-from chaos.simulation.scripts import Role
+from chaos.simulation.clients.clients import Caller, Process, Script, SimClient
+from chaos.simulation.clients.crowd import Crowd
+from chaos.simulation.clients.pipes import BATCH_BYTES, Pipe
+from chaos.simulation.clients.scripts import Role
+from chaos.simulation.disks.client_disk import ClientDisk
 from chaos.workloads import history
 from flotilla_client import FlotillaError, Operation, Outcome
 from flotilla_client.protocol import (

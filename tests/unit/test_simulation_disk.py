@@ -15,12 +15,12 @@ from typing import cast
 
 import pytest
 
-from chaos.simulation.database import seated
-from chaos.simulation.disk import PAGE_BYTES, DiskFailed, PowerLoss, SimDisk
-from chaos.simulation.jobs import Stepped
-from chaos.simulation.memory import remove_leftovers
-from chaos.simulation.node import SimNode
-from chaos.simulation.stored import StoredFiles
+from chaos.simulation.disks.disk import PAGE_BYTES, DiskFailed, PowerLoss, SimDisk
+from chaos.simulation.disks.memory import remove_leftovers
+from chaos.simulation.disks.stored import StoredFiles
+from chaos.simulation.world.database import seated
+from chaos.simulation.world.jobs import Stepped
+from chaos.simulation.world.node import SimNode
 from cluster.log.journal import Journal
 from cluster.store import commands, snapshots, tables
 from cluster.store.commands import Register

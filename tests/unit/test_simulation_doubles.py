@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.network import member_of
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.result import Result
-from chaos.simulation.run import run
-from chaos.simulation.swarm import plan_for
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.plan.result import Result
+from chaos.simulation.search.run import run
+from chaos.simulation.search.swarm import plan_for
+from chaos.simulation.world.network import member_of
 
 SEED = 2
 DURATION_S = 24.0

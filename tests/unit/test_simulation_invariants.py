@@ -13,18 +13,18 @@ from zlib import crc32
 import pytest
 
 from chaos.simulation.bugs import BUGS
-from chaos.simulation.coverage import STATES, Coverage
-from chaos.simulation.disk import SimDisk
-from chaos.simulation.durable import DurableLog, journal_files, proved_bytes
-from chaos.simulation.invariants import CHECKS, Invariants
-from chaos.simulation.operator import DAMAGES, Operator
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.promises import Promises
-from chaos.simulation.reads import Reads
-from chaos.simulation.run import run
-from chaos.simulation.swarm import plan_for
-from chaos.simulation.watch import Attached, attach
-from chaos.simulation.world import World
+from chaos.simulation.checks.coverage import STATES, Coverage
+from chaos.simulation.checks.invariants import CHECKS, Invariants
+from chaos.simulation.checks.promises import Promises
+from chaos.simulation.checks.reads import Reads
+from chaos.simulation.checks.watch import Attached, attach
+from chaos.simulation.disks.disk import SimDisk
+from chaos.simulation.disks.durable import DurableLog, journal_files, proved_bytes
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.search.run import run
+from chaos.simulation.search.swarm import plan_for
+from chaos.simulation.world.operator import DAMAGES, Operator
+from chaos.simulation.world.world import World
 from chaos.workloads import payload
 from cluster.log.journal import Journal
 from cluster.store import commands

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.simulation.builds import BUILDS, NEXT, as_written_by
-from chaos.simulation.plan import Action
-from chaos.simulation.result import Result
-from chaos.simulation.run import run
-from chaos.simulation.swarm import plan_for
+from chaos.simulation.plan.plan import Action
+from chaos.simulation.plan.result import Result
+from chaos.simulation.search.run import run
+from chaos.simulation.search.swarm import plan_for
+from chaos.simulation.world.builds import BUILDS, NEXT, as_written_by
 from cluster.store import commands
 from cluster.wire.levels import BUILD, BUILD_0_1
 

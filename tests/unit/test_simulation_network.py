@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from chaos.simulation.network import SILENCE_S, SimNet, SimPeers, Weather
+from chaos.simulation.world.network import SILENCE_S, SimNet, SimPeers, Weather
 from cluster.members.peers import Connected, Disconnected
 from cluster.wire.messages import PROTOCOL_VERSION, Barrier, Hello, Message, RelayReply
 

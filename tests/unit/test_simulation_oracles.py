@@ -7,8 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from chaos.simulation.disk import SimDisk
-from chaos.simulation.limits import (
+from chaos.simulation.checks.mirror import Mirror
+from chaos.simulation.checks.reference import Past, Reference
+from chaos.simulation.disks.disk import SimDisk
+from chaos.simulation.plan.limits import (
     CONSTANTS,
     DEFAULTS,
     OF_THE_STORE,
@@ -16,10 +18,8 @@ from chaos.simulation.limits import (
     store_limits,
     value_of,
 )
-from chaos.simulation.mirror import Mirror
-from chaos.simulation.node import SimNode
-from chaos.simulation.reference import Past, Reference
-from chaos.simulation.swarm import plan_for
+from chaos.simulation.search.swarm import plan_for
+from chaos.simulation.world.node import SimNode
 from cluster.log.journal import Journal
 from cluster.raft.core import FIRST_INDEX
 from cluster.serve import broker

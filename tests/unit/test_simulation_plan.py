@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.simulation.plan import CLIENTS_MAX, NODES_MAX, Action, Plan
+from chaos.simulation.plan.plan import CLIENTS_MAX, NODES_MAX, Action, Plan
 
 
 def test_a_plan_is_the_same_after_json() -> None:

@@ -1,4 +1,4 @@
-"""What chaos/simulation/run.py promises: a run is its plan and the code, and nothing else."""
+"""What run.py promises: a run is its plan and the code, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation import run as run_module
-from chaos.simulation.invariants import CHECKS
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.result import BROKEN
-from chaos.simulation.run import run
-from chaos.simulation.trace import VALUE_CHARACTERS_MAX, line
-from chaos.simulation.world import World
+from chaos.simulation.checks.invariants import CHECKS
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.plan.result import BROKEN
+from chaos.simulation.search import run as run_module
+from chaos.simulation.search.run import run
+from chaos.simulation.search.trace import VALUE_CHARACTERS_MAX, line
+from chaos.simulation.world.world import World
 
 PUBLISHER = {"topics": ["x"], "puts": 1.0, "pause_s": 0.05}
 SUBSCRIBER = {"topics": ["x"], "gets": 1.0, "pause_s": 0.05}
@@ -81,7 +81,7 @@ def test_a_run_asks_neither_a_clock_nor_the_system_for_randomness(
             monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
     assert run(PLAN).verdict == "clean"
     callers.discard(("time", "logging"))  # stamps the lines of the client's log, decides nothing
-    assert callers == {("monotonic", "chaos.simulation.run")}  # how long it took, no more
+    assert callers == {("monotonic", "chaos.simulation.search.run")}  # how long it took, no more
 
 
 def test_the_trace_has_a_line_for_each_event_and_frequent_ones_when_asked_for() -> None:

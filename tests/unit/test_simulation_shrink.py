@@ -1,4 +1,4 @@
-"""What chaos/simulation/shrink.py promises: less that still fails, within a bound."""
+"""What chaos/simulation/search/shrink.py promises: less that still fails, within a bound."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.shrink import Shrunk, ddmin
-from chaos.simulation.shrink import shrink as bounded_shrink
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.search.shrink import Shrunk, ddmin
+from chaos.simulation.search.shrink import shrink as bounded_shrink
 
 NAMES = [f"fault-{number}" for number in range(40)]
 

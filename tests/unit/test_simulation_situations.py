@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.run import run
-from chaos.simulation.swarm import KINDS, Draw, plan_for
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.search.run import run
+from chaos.simulation.search.swarm import KINDS, Draw, plan_for
 
 BEGIN_S, END_S = 4.0, 14.0
 Knobs = Mapping[str, Any]

@@ -1,10 +1,10 @@
-"""What chaos/simulation/subscriptions.py promises: no outcome is believed more than it says."""
+"""What subscriptions.py promises: no outcome is believed more than it says."""
 
 from __future__ import annotations
 
 import pytest
 
-from chaos.simulation.subscriptions import Subscriptions
+from chaos.simulation.checks.subscriptions import Subscriptions
 from flotilla_client import Operation, Outcome
 
 OK, UNKNOWN, REFUSED = (

@@ -8,15 +8,15 @@ from collections import Counter
 
 import pytest
 
-from chaos.simulation import swarm
-from chaos.simulation.clients import CRASH_POINTS
-from chaos.simulation.limits import CONSTANTS, DEFAULTS, OF_THE_STORE
-from chaos.simulation.operator import BROKEN_HOWS, Operator
-from chaos.simulation.plan import Plan
-from chaos.simulation.scripts import Role
-from chaos.simulation.swarm import KINDS, Draw, plan_for
-from chaos.simulation.watch import Attached
-from chaos.simulation.world import KNOBS, World
+from chaos.simulation.checks.watch import Attached
+from chaos.simulation.clients.clients import CRASH_POINTS
+from chaos.simulation.clients.scripts import Role
+from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_THE_STORE
+from chaos.simulation.plan.plan import Plan
+from chaos.simulation.search import swarm
+from chaos.simulation.search.swarm import KINDS, Draw, plan_for
+from chaos.simulation.world.operator import BROKEN_HOWS, Operator
+from chaos.simulation.world.world import KNOBS, World
 
 PLANS = [plan_for(seed, "safety") for seed in range(200)]
 OF_OPERATOR = ("wipe", "damage", "double", "install", "raise_level", "restart", "restart_all")

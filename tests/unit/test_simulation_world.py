@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.node import STOPPING_S_MAX, SimNode
-from chaos.simulation.plan import Action, Plan
-from chaos.simulation.world import ACTIONS, KNOBS, World
+from chaos.simulation.plan.plan import Action, Plan
+from chaos.simulation.world.node import STOPPING_S_MAX, SimNode
+from chaos.simulation.world.world import ACTIONS, KNOBS, World
 from cluster.node.replica import Replica
 from cluster.wire.messages import Barrier
 from flotilla_client.protocol import (

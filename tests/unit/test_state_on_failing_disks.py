@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.simulation.client_disk import ClientDisk
-from chaos.simulation.database import seated
-from chaos.simulation.disk import KEEPS
+from chaos.simulation.disks.client_disk import ClientDisk
+from chaos.simulation.disks.disk import KEEPS
+from chaos.simulation.world.database import seated
 from flotilla_client import StateUnusable
 from flotilla_client import state as state_module
 from flotilla_client.observer import Silent

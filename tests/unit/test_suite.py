@@ -1,4 +1,4 @@
-"""What chaos/run/suite.py promises: one judge for all, a table, an exit code that is never too good."""
+"""What suite.py promises: one judge for all, a table, an exit code that is never too good."""
 
 from __future__ import annotations
 

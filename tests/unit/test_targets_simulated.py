@@ -10,9 +10,9 @@ import pytest
 from chaos.faults import FAULTS, support
 from chaos.run.client_faults import CLIENT_FAULTS
 from chaos.run.simulated_windows import SimulatedCrew
-from chaos.simulation.plan import Plan
-from chaos.simulation.watch import Attached, attach
-from chaos.simulation.world import World
+from chaos.simulation.checks.watch import Attached, attach
+from chaos.simulation.plan.plan import Plan
+from chaos.simulation.world.world import World
 from chaos.targets import CLIENTS, Breakable, TargetError, Weather
 from chaos.targets.simulated_cluster import SimulatedCluster
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from unittest import mock
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
-from chaos.simulation.disk import SimDisk
-from chaos.simulation.stored import StoredFiles
+from chaos.simulation.disks.disk import SimDisk
+from chaos.simulation.disks.stored import StoredFiles
 from cluster.log import segments
 from cluster.log.files import FailStop, Files
 from cluster.log.journal import Journal

@@ -5,9 +5,9 @@ What must not live here: what finds them.
 
 from __future__ import annotations
 
-from chaos.simulation import node
 from chaos.simulation.bugs.registry import Patches, bug
-from chaos.simulation.builds import NEXT, as_written_by
+from chaos.simulation.world import node
+from chaos.simulation.world.builds import NEXT, as_written_by
 from cluster.node import replica
 from cluster.node.replica import Replica
 from cluster.wire.levels import Build

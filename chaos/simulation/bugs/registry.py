@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 from unittest import mock
 
-from chaos.simulation.plan import Mode
+from chaos.simulation.plan.plan import Mode
 
 SEEDS_MAX: Final = 40  # a bug that hides longer is a hole in the swarm, to be mended there
 SEEDS_RARE_MAX: Final = 150  # but for one that shows only where several rare things meet

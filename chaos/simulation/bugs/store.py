@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
-from chaos.simulation.builds import NEXT
+from chaos.simulation.world.builds import NEXT
 from cluster.serve.broker import _OPERATIONS, Broker, Route, Waiting
 from cluster.store import commands
 from cluster.store.clients import Client, Clients, Producer

@@ -1,0 +1,1 @@
+"""What is looked at while a world runs, and at its end."""

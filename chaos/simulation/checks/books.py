@@ -1,0 +1,200 @@
+"""What nodes have on their books: that it adds up, keeps its limits, and is nothing in the end.
+
+What lives here: looks into brokers, relays, caches and windows, now and then in a run and once when
+all is quiet. What must not: what was answered (replies.py).
+
+A count that is not given back refuses everybody some day; what nobody waits for any more must not
+be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.world import World
+from cluster.node.replica import Replica
+from cluster.raft import transport
+from cluster.serve import broker, intake, relays
+from cluster.store import publications
+
+TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
+TOLD_MAX: Final = 2  # times that a node says how its disk is, until it heeds what others say
+QUIET_S: Final = 3.0  # until what the last clients have asked for is over: GETs wait for 2 s
+
+
+class Books:
+    """Looks into the nodes of a world; tells `invariants` of what does not add up."""
+
+    def __init__(self, world: World, invariants: Invariants) -> None:
+        self._world, self._invariants = world, invariants
+        self._turns = 0
+        self._short: dict[str, tuple[float, int]] = {}  # by node: see `_is_short_in_vain`
+        world.watchers.append(self._turned)
+
+    def _turned(self, node: SimNode) -> None:
+        self._turns += 1
+        replica = node.replica
+        if self._turns % TURNS_PER_LOOK or replica is None or replica.raft is None:
+            return
+        found = *self._sums(replica), *self._limits(replica), *self._is_short_in_vain(node, replica)
+        for check, text in found:
+            self._invariants.fail(check, f"{node.name}: {text}")
+
+    # --- at any time ------------------------------------------------------------------------------
+
+    def _sums(self, replica: Replica) -> Iterator[tuple[str, str]]:
+        """Yield what is counted in two ways and differs."""
+        led, rows, store = replica.broker, replica.store._publications, replica.store
+        waiting = [each for _, authors in led._entries.values() for each in authors]
+        parked = [*led._parked.values(), *led._parked_any.values()]
+        queue = replica.intake._nodes
+        active = store._topics.active
+        subscriptions = sum(len(topic.subscribers) for topic in active.values())
+        pairs: dict[str, tuple[Any, Any]] = {
+            "requests in entries": (led._entries_waiting, len(waiting)),
+            "bytes of PUTs": (
+                led._put_bytes,
+                sum(each.put_bytes for each in (*waiting, *led._authors)),
+            ),
+            "parked GETs": (led._parked_count, sum(map(len, parked))),
+            "bytes in the rows' cache": (
+                rows._cache_bytes,
+                sum(len(row.data) for row in rows._cache.values()),
+            ),
+            "bytes of relays in the intake": (
+                replica.intake._nodes_bytes,
+                sum(len(frame) for _, relay in queue for frame in relay.frames),
+            ),
+            "subscriptions": (store._topics.subscriptions_count, subscriptions),
+            "names of topics": (store._topics._names, sorted(active)),
+        }
+        on_disk = {id(topic): topic for topic in (*active.values(), *rows.garbage.values())}
+        pairs["bytes of publications on disk"] = (
+            rows.stored_bytes,
+            sum(topic.added_bytes - topic.dropped_bytes for topic in on_disk.values()),
+        )
+        for topic in active.values():
+            least = min(each.cursor for each in topic.subscribers.values())
+            pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, least
+        for name, window in replica._transport._in_flight.items():
+            total = sum(size for _, size in window)
+            pairs[f"bytes in flight to {name}"] = replica._transport._in_flight_bytes[name], total
+        for what, (counted, found) in pairs.items():
+            if counted != found:
+                yield "books", f"{counted} {what} on the books, and there are {found}"
+        yield from self._parked_in_vain(replica)
+        twice = [name for name, dead in rows.garbage.items() if active.get(name, dead) is not dead]
+        if twice:
+            yield "books", f"{twice} on the books twice: who subscribes, and what is collected"
+
+    def _parked_in_vain(self, replica: Replica) -> Iterator[tuple[str, str]]:
+        """Yield the GETs that wait for what is there."""
+        led, topics = replica.broker, replica.store._topics
+        for topic, parked in led._parked.items():
+            place = topics.active.get(topic)
+            end = 0 if place is None else place.last_id
+            for each in parked.values():
+                client_id = each.request.client_id
+                if place is None or client_id not in place.subscribers:
+                    yield "waits", f"{client_id} waits for {topic}, and has no subscription to it"
+                last_id = each.request.body["last_id"]
+                if last_id is not None and last_id < end:
+                    yield "waits", f"a GET of {topic} is parked behind {last_id}, it ends at {end}"
+        for client_id in led._parked_any:
+            for name, found in topics.of(client_id).items():
+                cursor = found.subscribers[client_id].cursor
+                if cursor < found.last_id:
+                    yield "waits", f"{client_id} waits for any topic, {name} is at {cursor}"
+
+    def _limits(self, replica: Replica) -> Iterator[tuple[str, str]]:
+        """Yield what is over its limit."""
+        led, rows, knob = replica.broker, replica.store._publications, self._world.knob
+        under_way = led._entries_waiting + len(led._operations) + len(led._reads) + len(led._due)
+        most = {
+            "bytes of PUTs": (led._put_bytes, broker.PUT_BYTES_MAX),
+            # A read that was admitted may come back to be answered in steps.
+            "requests under way": (under_way, knob("in_flight_max")),
+            "parked GETs": (led._parked_count + len(led._woken), knob("parked_gets_max")),
+            "relays": (len(replica.frontend._relays), knob("relays_max")),
+            "rows in the cache": (len(rows._cache), publications.ROWS_CACHED_MAX),
+            "relays in the intake": (len(replica.intake._nodes), intake.RELAYS_WAITING_MAX),
+            "bytes of relays there": (
+                replica.intake._nodes_bytes,
+                intake.RELAYS_WAITING_BYTES_MAX,
+            ),
+        }
+        if len(rows._cache) > 1:
+            most["bytes in the rows' cache"] = rows._cache_bytes, publications.ROWS_CACHED_BYTES_MAX
+        for name, window in replica._transport._in_flight.items():
+            last = window[-1][1] if window else 0
+            before_last = replica._transport._in_flight_bytes[name] - last
+            most[f"bytes in flight to {name}"] = before_last, transport.IN_FLIGHT_BYTES_MAX
+        for what, (found, limit) in most.items():
+            if found > limit:
+                yield "limit", f"{found} {what}, {limit:.0f} may be"
+
+    def _is_short_in_vain(self, node: SimNode, replica: Replica) -> Iterator[tuple[str, str]]:
+        """Yield if PUTs are refused for want of room that this node and a majority have.
+
+        What the others say is counted each time that this node says the same of itself: so it is
+        wrong only if it is wrong after two more of these.
+        """
+        said_s = replica._next_health_s
+        there = [name for name in replica._health if replica._peers.hello_of(name) is not None]
+        low = replica.disk_low + sum(replica._health[name].disk_low for name in there)
+        is_short = replica.disk_low or low * 2 > len(replica.settings.members)
+        if not replica.broker.disk_low or is_short:
+            self._short.pop(node.name, None)
+            return
+        last_s, times = self._short.get(node.name, (said_s, 0))
+        self._short[node.name] = said_s, times + (said_s != last_s)
+        if times >= TOLD_MAX:
+            yield "books", f"PUTs are refused for want of room, and {low} are short of it"
+
+    # --- in the end -------------------------------------------------------------------------------
+
+    def check_quiet(self, node: SimNode, recovered_s: float, healthy: Collection[str]) -> None:
+        """Check that a node has nothing on its books any more: no client asks for anything."""
+        replica = node.replica
+        if replica is None or replica.raft is None:
+            return
+        led, front = replica.broker, replica.frontend
+        left: dict[str, Any] = {
+            "entries somebody waits for": led._entries,
+            "operations": led._operations,
+            "authors": led._authors,
+            "reads": led._reads,
+            "answers to be made": led._due,
+            "woken GETs": led._woken,
+            "parked GETs": led._parked or led._parked_any,
+            "answers": led._answers or front._answers or front._relayed,
+            "requests": replica.intake,
+            "bytes of PUTs": led._put_bytes,
+            "requests in entries": led._entries_waiting,
+            "messages": replica._transport.held or replica._transport.appends,
+            "bytes of publications that are not written": (
+                replica.store._publications.buffered_bytes
+            ),
+            "dead rows": replica.store._publications.garbage,
+            "checkpoints that nobody makes": node.waits_in_vain,
+            "who waits for a copy": replica._server._waiting if replica._worker.idle else (),
+        }
+        if replica.raft.is_leader:
+            flying = replica._transport._in_flight_bytes
+            left["bytes in flight"] = {
+                name: size for name, size in flying.items() if size and name in healthy
+            }
+            left["entries not committed"] = replica.raft.uncommitted_entries
+        now_ms = node.clock() * 1000
+        ago_ms = (self._world.now - recovered_s) * 1000
+        left["relays"] = [
+            each.request_id
+            for each in front._relays._under_way.values()
+            if now_ms - (each.deadline_ms - relays.RELAY_MS_MAX) < ago_ms
+        ]
+        for what, found in left.items():
+            if found:
+                self._invariants.fail("books", f"{node.name}: all is quiet, and {what}: {found}")

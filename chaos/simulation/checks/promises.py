@@ -1,0 +1,288 @@
+"""What clients may rely on, checked with each answer that one of them gets.
+
+What lives here: claims that can be judged from what the clients sent and were told, and that the
+history (analytics.twins) is too coarse for. What must not: nodes (invariants.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.checks.reads import Reads
+from chaos.simulation.checks.subscriptions import MISSING, Subscriptions
+from chaos.simulation.clients.clients import Process
+from chaos.workloads.payload import BadPayload, check
+from flotilla_client import FlotillaError, Operation, Outcome
+from flotilla_client.operations import REFUSED_FOREVER
+from flotilla_client.reading import Delivery
+
+# Errors that faults explain. `fenced` and `stale_request` only for who has, or is, a copy;
+# `not_subscribed`, `unknown_topic` only for who unsubscribes: an answer to that may get lost.
+EXPLAINED: Final = frozenset({"unavailable", "overloaded", "backlog_full", "disk_full"})
+OF_COPIES: Final = frozenset({"fenced", "stale_request"})
+OF_LEAVERS: Final = MISSING
+OF_FAILING_DISKS: Final = frozenset({"state_unusable"})
+
+Counted = tuple[str, str, int]  # (client_id, topic, counter)
+
+
+class Promises:
+    """Watches the clients; implements `crowd.Witness`.
+
+    `leavers`: the clients that unsubscribe; `manual`: those that acknowledge by hand.
+    `is_doubling`: see `Subscriptions`. `of_limits`: the errors that the plan's limits explain.
+    """
+
+    def __init__(
+        self,
+        invariants: Invariants,
+        reads: Reads,
+        leavers: frozenset[str],
+        manual: frozenset[str],
+        is_doubling: Callable[[], bool],
+        of_limits: frozenset[str] = frozenset(),
+    ) -> None:
+        self._invariants, self._reads = invariants, reads
+        self._leavers, self._manual, self._of_limits = leavers, manual, of_limits
+        self._copied: set[str] = set()
+        self._with_failing_disk: set[str] = set()
+        self._made: dict[tuple[str, Counted], bytes] = {}  # by whose state directory it is in
+        self._denied: set[tuple[str, bytes]] = set()  # (topic, publication), refused for certain
+        self._acknowledged: dict[Counted, bytes] = {}
+        self._delivered: dict[Counted, bytes] = {}
+        self._last_ids: dict[str, int] = {}  # topic -> highest acknowledged
+        self._floors: dict[tuple[str, int], int] = {}  # (process, operation) -> the same, before
+        self._epochs: dict[str, int] = {}  # client_id -> newest that is in use
+        self._late: set[tuple[str, int]] = set()  # operations begun behind a newer epoch
+        self._handed_over: dict[tuple[str, str], int] = {}  # by client and topic
+        self._asked: dict[tuple[str, str], int] = {}  # the same: highest cursor in a GET
+        self._confirmed: dict[tuple[str, str], int] = {}  # the same: in one that was answered
+        self._ids: dict[str, str] = {}  # by state directory: whose it is
+        self._kept: dict[tuple[str, Counted], bytes] = {}  # by state directory: in the outbox
+        self._subscriptions = Subscriptions(
+            lambda text: self._fail("subscription", text), is_doubling
+        )
+
+    # --- what the clients do ----------------------------------------------------------------------
+
+    def invoked(self, process: Process, operation: Operation) -> None:
+        """Note what is true before the request leaves."""
+        key = (process.name, operation.number)
+        self._floors[key] = self._last_ids.get(operation.topic, 0)
+        if (
+            known := self._ids.setdefault(process.place, operation.client_id)
+        ) != operation.client_id:
+            self._fail("kept", f"{process.name} was {known}, and is {operation.client_id}")
+        epoch = process.session.state.epoch
+        newest = max(epoch, self._epochs.get(operation.client_id, 0))
+        self._epochs[operation.client_id] = newest
+        if epoch < newest:
+            self._late.add(key)
+        if operation.f == "get" and operation.last_id is not None:
+            asker = (process.name.partition("/")[0], operation.topic)
+            self._asked[asker] = max(operation.last_id, self._asked.get(asker, 0))
+        if not self._is_copied(process):
+            self._subscriptions.invoked(process.name, operation)
+
+    def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        """Judge an answer."""
+        key = (process.name, operation.number)
+        floor = self._floors.pop(key)
+        if not self._is_copied(process):
+            self._subscriptions.completed(process.name, operation, outcome)
+        if operation.f == "put" and outcome.error:
+            self._note_kept(process, operation, outcome)
+        if outcome.error:
+            return
+        if operation.f == "get" and operation.last_id is not None:
+            asker = (process.name.partition("/")[0], operation.topic)
+            self._confirmed[asker] = max(operation.last_id, self._confirmed.get(asker, 0))
+        if key in self._late:
+            what = f"{operation.f} of {operation.client_id} by {process.name}"
+            self._fail("fenced", f"{what} succeeded although a newer process had taken over")
+        _JUDGES[operation.f](self, process, operation, outcome, floor)
+
+    def _note_kept(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        """Note what a client is told that it stands in its outbox, and what is taken out of it."""
+        assert operation.counter is not None, operation
+        assert operation.count is not None, operation
+        own = (operation.client_id, operation.topic)
+        if outcome.error in REFUSED_FOREVER:  # what follows may move up
+            self._kept = {
+                key: text
+                for key, text in self._kept.items()
+                if (key[0], key[1][:2]) != (process.place, own)
+            }
+        elif not outcome.definite:
+            for counter in range(operation.counter, operation.counter + operation.count):
+                key = (process.place, (*own, counter))
+                if key in self._made:
+                    self._kept[key] = self._made[key]
+
+    def _stored(self, process: Process, operation: Operation, outcome: Outcome, floor: int) -> None:
+        assert operation.counter is not None, operation
+        assert operation.count is not None, operation
+        last_id = (outcome.first_id or 0) + operation.count - 1
+        if outcome.first_id and not outcome.duplicate and outcome.first_id <= floor:
+            text = f"{operation.topic}: id {outcome.first_id} is given, {floor} was before"
+            self._fail("stale_read", text)
+        if outcome.first_id:
+            topic = operation.topic
+            self._last_ids[topic] = max(last_id, self._last_ids.get(topic, 0))
+        put = (operation.client_id, operation.topic, operation.counter)
+        self._invariants.acknowledged(*put)
+        self._reads.acknowledged(self._invariants.puts.get(put, (0, 0))[0])
+        for counter in range(operation.counter, operation.counter + operation.count):
+            counted = (operation.client_id, operation.topic, counter)
+            made = self._made.pop((process.place, counted), None)
+            self._kept.pop((process.place, counted), None)
+            if made is not None:
+                self._compare(counted, self._acknowledged.setdefault(counted, made))
+
+    def _received(
+        self, process: Process, operation: Operation, outcome: Outcome, floor: int
+    ) -> None:
+        if not outcome.publications:
+            cursor = operation.last_id
+            if operation.topic and cursor is not None and cursor < floor:
+                text = f"nothing behind {cursor}, {floor} was acknowledged before"
+                self._fail("stale_read", f"{operation.client_id} {operation.topic}: {text}")
+            return
+        owner = (operation.client_id, outcome.topic)
+        last_id = (outcome.first_id or 0) + len(outcome.publications) - 1
+        handed = self._invariants.handed
+        handed[owner] = max(last_id, handed.get(owner, 0))
+        for data in outcome.publications:
+            self._saw(outcome.topic, data)
+
+    def _saw(self, topic: str, data: bytes) -> None:
+        try:
+            producer, counter = check(data, topic)
+        except BadPayload:
+            return  # the history has it, as `corrupt`
+        counted = (producer, topic, counter)
+        if (topic, data) in self._denied:
+            self._fail("definite", f"{counted} is delivered, and was refused for certain")
+        if self._delivered.setdefault(counted, data) != data:
+            self._fail("content", f"{counted} was delivered with two contents")
+        self._compare(counted, self._acknowledged.get(counted, data))
+
+    def _compare(self, counted: Counted, acknowledged: bytes) -> None:
+        if self._delivered.get(counted, acknowledged) != acknowledged:
+            self._fail("content", f"{counted} is not what was acknowledged to its publisher")
+
+    def _subscribed(
+        self, process: Process, operation: Operation, outcome: Outcome, floor: int
+    ) -> None:
+        assert outcome.last_id is not None, outcome
+        owner = (operation.client_id, operation.topic)
+        handed = self._invariants.handed
+        handed[owner] = max(outcome.last_id, handed.get(owner, 0))
+        if not outcome.resumed and outcome.last_id < floor:
+            text = f"{operation.client_id} joins {operation.topic} behind {outcome.last_id}"
+            self._fail("stale_read", f"{text}, {floor} was acknowledged before")
+
+    def _unsubscribed(
+        self, process: Process, operation: Operation, outcome: Outcome, floor: int
+    ) -> None:
+        """Nothing is claimed of an UNSUB."""
+
+    # --- what their scripts say -------------------------------------------------------------------
+
+    def life(self, client: str, what: str) -> None:
+        """Note which clients have a copy, and what the power may take of what they noted."""
+        if what == "copied":
+            self._copied.add(client)
+        elif what == "failed":
+            self._with_failing_disk.add(client)
+        elif what == "cut":
+            for owner in [owner for owner in self._asked if owner[0] == client]:
+                # By coming back for more, which nobody waited for, unless a node had it.
+                self._asked[owner] = self._confirmed.get(owner, 0)
+            if client in self._manual:  # what it was handed over, nobody waited for either
+                for owner in [owner for owner in self._handed_over if owner[0] == client]:
+                    del self._handed_over[owner]
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        """Judge an error."""
+        explained = EXPLAINED | self._of_limits
+        if client in self._copied:
+            explained |= OF_COPIES
+        if client in self._leavers:
+            explained |= OF_LEAVERS
+        if client in self._with_failing_disk:
+            explained |= OF_FAILING_DISKS
+        if error.code not in explained:
+            self._fail("unexpected", f"{client} got {error.code}: {error.message}")
+
+    def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
+        """Note what stands behind a counter: what was made last, until it is acknowledged."""
+        client_id = process.session.state.client_id
+        for number, text in enumerate(publications, counter):
+            key = (process.place, (client_id, topic, number))
+            if self._kept.get(key, text.encode()) != text.encode() and not self._is_copied(process):
+                self._fail("kept", f"{key[1]} is given again, and what it was given to is kept")
+            self._made[key] = text.encode()
+            self._denied.discard((topic, text.encode()))  # the same once more is another one
+
+    def not_stored(self, topic: str, publication: bytes) -> None:
+        """Note what was refused for certain; nobody may be given it, now or later."""
+        self._denied.add((topic, publication))
+        if publication in self._delivered.values():
+            self._fail(
+                "definite", f"a publication of {topic} is refused for certain, and delivered"
+            )
+
+    def known(self) -> Mapping[str, int]:
+        """Return the highest id of each topic that was ever acknowledged to anybody."""
+        return dict(self._last_ids)
+
+    def listed(
+        self, client: str, rows: Sequence[Mapping[str, Any]], known: Mapping[str, int]
+    ) -> None:
+        """Check that a listing is no older than the question for it, and has a topic once."""
+        names = [row["topic"] for row in rows]
+        if names != sorted(set(names)):
+            self._fail("answered", f"{client} is told of {names}: each once, by name, is due")
+        for row in rows:
+            topic, last_id = row["topic"], row["last_id"]
+            if last_id < known.get(topic, 0):
+                text = f"{client} is told that {topic} ends at {last_id}"
+                self._fail("stale_read", f"{text}, {known[topic]} was acknowledged before")
+
+    def handed_over(self, client: str, delivery: Delivery) -> None:
+        """Check what an application is given, over all its processes.
+
+        Nothing again below a cursor that a request of its has carried, or without saying so; and
+        nothing is passed over.
+        """
+        if client in self._copied:
+            return
+        owner, first_id = (client, delivery.topic), delivery.first_id
+        acknowledged, last_id = self._asked.get(owner, 0), self._handed_over.get(owner, 0)
+        what = f"{client} {delivery.topic}: {first_id} again, "
+        if first_id <= acknowledged:
+            self._fail("handed_over_twice", f"{what}it has acknowledged {acknowledged}")
+        elif min(last_id, delivery.last_id) - first_id + 1 > delivery.redelivered_count:
+            self._fail("handed_over_twice", f"{what}it had {last_id}, and is not told")
+        if last_id and first_id > last_id + 1 and client not in self._leavers:
+            text = f"{client} {delivery.topic}: {first_id} comes behind {last_id}"
+            self._fail("skipped", text)
+        self._handed_over[owner] = max(last_id, delivery.last_id)
+
+    def _is_copied(self, process: Process) -> bool:
+        """Return whether two processes act for the client, each unknown to the other."""
+        return process.name.partition("/")[0] in self._copied
+
+    def _fail(self, check: str, text: str) -> None:
+        self._invariants.fail(check, text)
+
+
+_JUDGES: Final = {
+    "put": Promises._stored,
+    "get": Promises._received,
+    "sub": Promises._subscribed,
+    "unsub": Promises._unsubscribed,
+}

@@ -1,0 +1,512 @@
+"""What Raft and docs/raft.md demand of messages, checked on each of them when it is sent.
+
+What lives here: an observer of all messages and of what every disk durably holds, and the rules on
+votes, appends, commit indexes, acknowledgments, reads, hand-overs and copies that follow from these
+two alone. What must not: the product's own tables and helpers, as far as a rule is about them;
+outcomes (invariants.py, replies.py).
+
+A message that no rule allows is damage long before an entry is lost by it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+import orjson
+
+from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.checks.mirror import Mirror
+from chaos.simulation.world.network import member_of
+from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.world import World
+from cluster.node.replica import Replica
+from cluster.store.commands import Operation
+from cluster.wire.messages import (
+    AppendEntries,
+    Barrier,
+    BarrierAck,
+    Message,
+    NextIndex,
+    PreVote,
+    PreVoteGranted,
+    RequestVote,
+    SnapshotChunk,
+    SnapshotOffer,
+    TimeoutNow,
+    Vote,
+)
+
+UNGRANTABLE: Final = -1  # the last term of a vote request that only tells the term
+CLOCK_S: Final = 1e-6
+_ADMIT: Final = b'["M",'
+
+Last = tuple[int, int]  # term and index of a log's last entry
+Voter = tuple[str, str]  # a member and its incarnation
+
+
+@dataclass(slots=True)
+class Life:
+    """What one process was told, and where it stood at the end of its last turn."""
+
+    number: int
+    last: Last | None = None
+    term: int = 0
+    settled_index: int = 0
+    votes: dict[int, set[Voter]] = field(default_factory=lambda: defaultdict(set))
+    pre_votes: set[str] = field(default_factory=set)
+    campaigns: dict[int, bool] = field(default_factory=dict)
+    handed_over: set[int] = field(default_factory=set)
+    asked_votes: dict[tuple[str, int], Last] = field(default_factory=dict)
+    asked_pre_votes: dict[tuple[str, int], Last] = field(default_factory=dict)
+    heard: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    heard_before: dict[str, dict[str, tuple[int, float, float]]] = field(default_factory=dict)
+    proved: dict[tuple[str, int], int] = field(default_factory=dict)
+    installed_index: int = 0
+    reset_s: dict[str, float] = field(default_factory=dict)
+    acknowledged: dict[int, dict[Voter, int]] = field(default_factory=lambda: defaultdict(dict))
+    questions: set[tuple[str, int, int]] = field(default_factory=set)
+    answers_s: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    digests: dict[str, bytes] = field(default_factory=dict)
+    led: list[int] = field(default_factory=list)
+    matches: tuple[int, list[tuple[str, int]]] | None = None  # as a leader: term, who has what
+    transferred_index: int | None = None  # the last entry when it was told to hand over
+
+
+class RaftRules:
+    """Watches the messages of a world; tells `invariants` of those that no rule allows."""
+
+    def __init__(self, world: World, invariants: Invariants) -> None:
+        self._world, self._invariants = world, invariants
+        self._majority = world.plan.nodes // 2 + 1
+        self._mirrors: dict[str, Mirror] = {}
+        self._lives: dict[str, Life] = {}
+        self._leaders: dict[int, str] = {}  # term -> the machine that won it
+        self._granted: dict[tuple[str, int], str] = {}  # (voter's incarnation, term)
+        self._entries: dict[tuple[int, int], tuple[int, int]] = {}  # -> checksum, term before
+        self._admitted: dict[tuple[int, int], Voter] = {}  # by (index, term) of its entry
+        self._admitted_at: dict[Voter, int] = {}
+        self._committed = 1
+        self._first_of_term: dict[int, int] = {}
+        self._answered_s: dict[tuple[str, int, int], float] = {}  # a barrier, by whom, first
+        world.net.taps.append(self._delivered)
+        world.net.send_taps.append(self._sent)
+        world.observers.append(self._observe)
+        world.watchers.append(self._turned)
+        invariants.on_entry.append(self._applied)
+
+    # --- what is seen -----------------------------------------------------------------------------
+
+    def _mirror(self, name: str) -> Mirror:
+        node = self._world.machine(name)
+        mirror = self._mirrors.get(name)
+        if mirror is None or mirror.node is not node:
+            mirror = self._mirrors[name] = Mirror(node)
+        return mirror.look()
+
+    def _life(self, name: str) -> Life:
+        number = self._world.machine(name).life
+        life = self._lives.get(name)
+        if life is None or life.number != number:
+            life = self._lives[name] = Life(number)
+        return life
+
+    def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "role" and fields["role"] == "leader":
+            self._won(fields["node"], fields["term"])
+        elif kind == "snapshot_installed":
+            life = self._life(fields["node"])
+            life.installed_index = max(life.installed_index, fields["index"])
+            if self._world.machine(fields["node"]).has_job:
+                text = f"{fields['node']} installs a copy while a job has the database open"
+                self._fail("snapshot", text)
+        elif kind == "ended":
+            self._note_end(fields["node"])
+        elif kind == "double_gone":
+            self._lives.pop(fields["node"], None)
+        elif kind == "transferring":
+            self._life(fields["node"]).transferred_index = fields["index"]
+
+    def _applied(self, index: int, term: int, operations: Sequence[Operation]) -> None:
+        self._first_of_term.setdefault(term, index)
+
+    def _turned(self, node: SimNode) -> None:
+        replica = node.replica
+        if replica is None or replica.raft is None:
+            return
+        raft, mirror, life = replica.raft, self._mirror(node.name), self._life(node.name)
+        self._only_committed(node, max(raft.commit_index, raft.applied_index))
+        if raft.is_leader:
+            self._counts_rightly(node, replica, life)
+        life.last = (mirror.last_term, mirror.last_index)
+        life.term, life.settled_index = mirror.term, raft.settled_index
+
+    def _counts_rightly(self, node: SimNode, replica: Replica, life: Life) -> None:
+        """Check what a leader believes that the others have, if it may have changed.
+
+        What they have said only grows; but it counts no more once somebody else is admitted.
+        """
+        raft = replica.raft
+        assert raft is not None
+        matches = [(name, raft.match_index(name)) for name in replica.settings.others]
+        if (raft.term, matches) == life.matches and not self._admitted:
+            return
+        life.matches = (raft.term, matches)
+        said = self._counted(node.name, raft.term)
+        for name, index in matches:
+            most = said.get(name, 0)
+            if index > most:
+                text = f"{node.name} believes that {name} has {index} in term {raft.term}"
+                self._fail("commit", f"{text}, it has said {most}")
+
+    # --- delivered --------------------------------------------------------------------------------
+
+    def _delivered(self, source: str, target: str, message: Message) -> None:
+        take = _TAKE.get(type(message))
+        if take is not None:
+            take(self, member_of(source), target, message)
+
+    def _take_append(self, source: str, target: str, message: AppendEntries) -> None:
+        life, key = self._life(target), (source, message.term)
+        proved = message.previous_index + len(message.entries)
+        life.proved[key] = max(proved, life.proved.get(key, 0))
+        now = self._world.now
+        life.heard[source] = message.term, self._world.machine(target).clock(), now
+
+    def _take_next_index(self, source: str, target: str, message: NextIndex) -> None:
+        if message.success:
+            said = self._life(target).acknowledged[message.term]
+            voter = self._voter(source, target)
+            said[voter] = max(message.next_index - 1, said.get(voter, 0))
+
+    def _take_vote(self, source: str, target: str, message: Vote) -> None:
+        self._life(target).votes[message.term].add(self._voter(source, target))
+
+    def _take_vote_request(self, source: str, target: str, message: RequestVote) -> None:
+        last = message.last_term, message.last_index
+        asked, key = self._life(target).asked_votes, (source, message.term)
+        asked[key] = max(last, asked.get(key, last))
+
+    def _take_pre_vote(self, source: str, target: str, message: PreVote) -> None:
+        life, key = self._life(target), (source, message.term)
+        last = message.last_term, message.last_index
+        life.asked_pre_votes[key] = max(last, life.asked_pre_votes.get(key, last))
+        life.heard_before[source] = dict(life.heard)
+
+    def _take_pre_vote_granted(self, source: str, target: str, message: PreVoteGranted) -> None:
+        self._life(target).pre_votes.add(source)
+
+    def _take_timeout_now(self, source: str, target: str, message: TimeoutNow) -> None:
+        self._life(target).handed_over.add(message.term)
+
+    def _take_barrier(self, source: str, target: str, message: Barrier) -> None:
+        self._life(target).questions.add((source, message.term, message.sequence))
+
+    def _take_barrier_ack(self, source: str, target: str, message: BarrierAck) -> None:
+        answers = self._life(target).answers_s[message.term]
+        key = (source, message.term, message.sequence)
+        sent_s = self._answered_s.get(key, self._world.now)
+        answers[source] = max(sent_s, answers.get(source, 0.0))
+
+    def _voter(self, source: str, target: str) -> Voter:
+        hello = self._world.net.hello_of(target, source)
+        return source, "" if hello is None else hello.incarnation
+
+    # --- sent -------------------------------------------------------------------------------------
+
+    def _sent(self, source: str, target: str, message: Message) -> None:
+        judge = _JUDGES.get(type(message))
+        if judge is not None:
+            judge(self, self._world.machine(source), target, message)
+
+    def _append(self, node: SimNode, target: str, message: AppendEntries) -> None:
+        self._by_its_leader(node, message.term, "appends")
+        self._only_committed(node, message.commit_index)
+        before = message.previous_term
+        index = message.previous_index
+        for command, at, term in message.entries:
+            index += 1
+            wrong = at != index or not before <= term <= message.term
+            entry = (crc32(command), before)
+            known = self._entries.setdefault((at, term), entry)
+            if wrong or known != entry:
+                text = f"{node.name} sends entry {at} of term {term} behind one of term {before}"
+                self._fail("append", f"{text} at {index - 1}, it was {known} before {entry}")
+                return
+            if known is entry and _ADMIT in command:
+                self._note_admission(at, term, command)
+            before = term
+        own = self._mirror(node.name).terms.get(message.previous_index)
+        if own is not None and own != message.previous_term and node.disk.is_synced:
+            what = f"entry {message.previous_index} is of term {message.previous_term}"
+            self._fail("append", f"{node.name} says that {what}, it has {own}")
+
+    def _note_admission(self, index: int, term: int, command: bytes) -> None:
+        size = int.from_bytes(command[2:6], "little")
+        for kind, *rest in orjson.loads(command[6 : 6 + size])[1]:
+            if kind == "M":
+                self._admitted[index, term] = (rest[0], rest[1])
+                self._admitted_at[rest[0], rest[1]] = index
+
+    def _by_its_leader(self, node: SimNode, term: int, what: str) -> None:
+        if self._leaders.get(term) != node.name:
+            text = f"{node.name} {what} in term {term}, which {self._leaders.get(term)} has won"
+            self._fail("append", text)
+
+    def _only_committed(self, node: SimNode, index: int) -> None:
+        """Check that what a node calls committed is durable on a majority, in its leader's term."""
+        if index <= self._committed:
+            return
+        life = self._life(node.name)
+        mirror = self._mirror(node.name)
+        for term in reversed(life.led):
+            said = [*self._counted(node.name, term).values(), mirror.last_index]
+            reached = sorted(said, reverse=True)[: self._majority]
+            if len(reached) < self._majority or reached[-1] < index:
+                continue
+            if mirror.terms.get(min(reached[-1], mirror.last_index), term) == term:
+                self._committed = index
+                return
+        text = f"{node.name} takes entry {index} for committed; of what it leads"
+        known = {term: self._counted(node.name, term) for term in life.led}
+        self._fail("commit", f"{text} {known} is known, {self._committed} was committed before")
+
+    def _note_end(self, name: str) -> None:
+        """Note what a leader could take for committed in a turn that had no end.
+
+        That is committed, and the head of a segment that it began then may say so to the next one.
+        """
+        life = self._lives.get(name)
+        if life is None or not life.led:
+            return
+        mirror = self._mirror(name)
+        for term in life.led:
+            said: dict[str, int] = {}
+            for voter, index in life.acknowledged[term].items():
+                said[voter[0]] = max(index, said.get(voter[0], 0))
+            reached = sorted([*said.values(), mirror.last_index], reverse=True)[: self._majority]
+            least = min(reached[-1], mirror.last_index)
+            if len(reached) == self._majority and mirror.terms.get(least) == term:
+                self._committed = max(self._committed, least)
+
+    def _counted(self, name: str, term: int) -> dict[str, int]:
+        """Return what members have acknowledged to a leader, of those that count by its log."""
+        said: dict[str, int] = {}
+        for voter, index in self._life(name).acknowledged[term].items():
+            if not self._is_replaced(name, voter):
+                said[voter[0]] = max(index, said.get(voter[0], 0))
+        return said
+
+    def _is_replaced(self, name: str, voter: Voter) -> bool:
+        """Return whether a node has on its disk the entry that admits another incarnation."""
+        if not self._admitted:
+            return False
+        life, mirror = self._life(name), self._mirror(name)
+        known_to = 0 if life.last is None else life.last[1]
+        own = self._admitted_at.get(voter, 0)
+        return any(
+            own < index <= known_to and mirror.terms.get(index) == term
+            for (index, term), (member, incarnation) in self._admitted.items()
+            if member == voter[0] and incarnation != voter[1]
+        )
+
+    def _acknowledgment(self, node: SimNode, target: str, message: NextIndex) -> None:
+        life, mirror = self._life(node.name), self._mirror(node.name)
+        index = message.next_index - 1
+        if not message.success:
+            self._reset(node, target, message)
+            return
+        most = max(life.proved.get((target, message.term), 0), life.installed_index)
+        if index > most:
+            text = f"{node.name} acknowledges {index} to {target} of term {message.term}"
+            self._fail("acknowledged", f"{text}, which has shown it {most}")
+        if mirror.term != message.term:
+            return  # in a later one it may have been told to drop what it acknowledges in this
+        if not (index <= mirror.last_index or index < mirror.base_index):
+            text = f"{node.name} acknowledges {index}, on its disk are {mirror.last_index}"
+            self._fail("acknowledged", text)
+        leader = self._leaders.get(message.term)
+        if leader is None or not self._world.machine_is_up(leader):
+            return
+        theirs, own = self._mirror(leader).terms.get(index), mirror.terms.get(index)
+        if None not in (theirs, own) and theirs != own:
+            text = f"{node.name} acknowledges {index} to {target}: it has term {own}"
+            self._fail("acknowledged", f"{text} there, and {leader} {theirs}")
+
+    def _reset(self, node: SimNode, target: str, message: NextIndex) -> None:
+        if not message.reset:
+            return
+        life, replica = self._life(node.name), node.replica
+        assert replica is not None, node.name
+        assert replica.raft is not None, node.name
+        low, high = life.settled_index + 1, replica.raft.settled_index + 1
+        if not low <= message.next_index <= high:
+            text = f"{node.name} asks {target} for entry {message.next_index}"
+            self._fail("acknowledged", f"{text}, it has {high - 1} for certain")
+        now, period_s = node.clock(), self._world.knob("heartbeat_s")
+        if now - life.reset_s.get(target, -period_s) < period_s - CLOCK_S:
+            self._fail("acknowledged", f"{node.name} asks {target} twice within a heartbeat")
+        life.reset_s[target] = now
+
+    # --- elections --------------------------------------------------------------------------------
+
+    def _won(self, name: str, term: int) -> None:
+        self._leaders.setdefault(term, name)
+        life = self._life(name)
+        life.led.append(term)
+        voters = {member_of(name)}
+        voters |= {voter[0] for voter in life.votes[term] if not self._is_replaced(name, voter)}
+        if len(voters) < self._majority:
+            self._fail("vote", f"{name} leads term {term} by the votes of {sorted(voters)}")
+
+    def _vote(self, node: SimNode, target: str, message: Vote) -> None:
+        life, mirror = self._life(node.name), self._mirror(node.name)
+        what = f"{node.name} votes for {target} in term {message.term}"
+        asked = life.asked_votes.get((target, message.term))
+        if asked is None:
+            self._fail("vote", f"{what}, which has not asked it")
+        elif not self._is_as_new(asked, life, mirror):
+            has = (mirror.last_term, mirror.last_index)
+            self._fail("vote", f"{what}, whose log ends at {asked}, its own at {has}")
+        if (mirror.term, mirror.vote) != (message.term, target) and mirror.term <= message.term:
+            self._fail("vote", f"{what}; on its disk: {mirror.vote} in {mirror.term}")
+        replica = node.replica
+        assert replica is not None, node.name
+        voter = replica.identity.incarnation, message.term
+        if self._granted.setdefault(voter, target) != target:
+            self._fail("vote", f"{what}, and for {self._granted[voter]}")
+
+    def _is_as_new(self, asked: Last, life: Life, mirror: Mirror) -> bool:
+        """Return whether a log is as new as a node's was, at the turn's begin or at its end."""
+        now = (mirror.last_term, mirror.last_index)
+        return asked >= min(now, life.last or now)
+
+    def _vote_request(self, node: SimNode, target: str, message: RequestVote) -> None:
+        if message.last_term == UNGRANTABLE:
+            return
+        life, mirror, term = self._life(node.name), self._mirror(node.name), message.term
+        what = f"{node.name} asks for votes in term {term}"
+        if mirror.term < term or (mirror.term == term and mirror.vote != node.member):
+            self._fail("vote", f"{what}; on its disk: {mirror.vote} in {mirror.term}")
+        now = (mirror.last_term, mirror.last_index)
+        if (message.last_term, message.last_index) > max(now, life.last or now):
+            claimed = message.last_term, message.last_index
+            self._fail("vote", f"{what} with a log up to {claimed}, it has {now}")
+        if term not in life.campaigns:
+            is_wished = term - 1 in life.handed_over
+            enough = len(life.pre_votes | {node.member}) >= self._majority
+            life.campaigns[term] = is_wished or enough
+            if not (is_wished or enough):
+                self._fail("vote", f"{what}, only {sorted(life.pre_votes)} would vote for it")
+            life.pre_votes.clear()
+
+    def _pre_vote(self, node: SimNode, target: str, message: PreVoteGranted) -> None:
+        life, mirror, replica = self._life(node.name), self._mirror(node.name), node.replica
+        assert replica is not None, node.name
+        assert replica.raft is not None, node.name
+        what = f"{node.name} would vote for {target} in term {message.term}"
+        asked = life.asked_pre_votes.get((target, message.term))
+        if asked is None:
+            self._fail("vote", f"{what}, which has not asked it")
+        elif not self._is_as_new(asked, life, mirror):
+            self._fail("vote", f"{what}, whose log ends at {asked}")
+        if life.term > message.term:
+            self._fail("vote", f"{what}, and is in term {life.term}")
+        for leader, (term, clock_s, at_s) in life.heard_before.get(target, {}).items():
+            silent_s = node.clock() - clock_s
+            is_linked = leader in replica._linked and leader == replica.raft.leader
+            is_linked = is_linked and self._world.net.closed_s(node.name, leader) < at_s
+            is_lately = silent_s < self._world.knob("election_min_s") - CLOCK_S
+            # A leader of a later term was heard behind the promise: it is none in a term gone by.
+            is_known = term == replica.raft.term and term <= message.term
+            if is_linked and is_lately and is_known:
+                text = f"{what}, and has heard {leader} of that term {silent_s:.3f} s ago"
+                self._fail("vote", text)
+
+    def _timeout_now(self, node: SimNode, target: str, message: TimeoutNow) -> None:
+        self._by_its_leader(node, message.term, "hands over")
+        life, last_index = self._life(node.name), self._mirror(node.name).last_index
+        if life.transferred_index is not None:
+            last_index = min(last_index, life.transferred_index)
+        said = self._counted(node.name, message.term).get(target, 0)
+        if said < last_index:
+            text = f"{node.name} hands term {message.term} over to {target}, which has {said}"
+            self._fail("handover", f"{text} of {last_index}")
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    def _barrier(self, node: SimNode, target: str, message: Barrier) -> None:
+        self._by_its_leader(node, message.term, "asks whether it leads")
+
+    def _barrier_ack(self, node: SimNode, target: str, message: BarrierAck) -> None:
+        life = self._life(node.name)
+        self._answered_s.setdefault((node.member, message.term, message.sequence), self._world.now)
+        what = f"{node.name} says that {target} leads term {message.term}"
+        if (target, message.term, message.sequence) not in life.questions:
+            self._fail("barrier", f"{what} ({message.sequence}), which has not asked that")
+        if life.term > message.term:
+            self._fail("barrier", f"{what}, and is in term {life.term}")
+
+    def served(self, node: SimNode, since_s: float, applied_index: int) -> str:
+        """Return why a node may not answer a read that came at `since_s`, "" if it may.
+
+        A majority has told it that it led, each after the read had come, in a term of which it has
+        applied an entry.
+        """
+        life = self._life(node.name)
+        for term in reversed(life.led):
+            first = self._first_of_term.get(term, applied_index + 1)
+            answers = life.answers_s[term]
+            told = {name for name, sent_s in answers.items() if sent_s >= since_s}
+            if first <= applied_index and len(told | {node.member}) >= self._majority:
+                return ""
+        answers_s = {term: dict(life.answers_s[term]) for term in life.led}
+        return f"served since {since_s:.4f}, with answers of {answers_s}"
+
+    # --- copies -----------------------------------------------------------------------------------
+
+    def _offer(self, node: SimNode, target: str, message: SnapshotOffer) -> None:
+        self._by_its_leader(node, message.term, "offers a copy")
+
+    def _chunk(self, node: SimNode, target: str, message: SnapshotChunk) -> None:
+        replica, life = node.replica, self._life(node.name)
+        assert replica is not None, node.name
+        what = f"{node.name} gives {target} a copy of entry {message.index}"
+        if message.index > replica.store.applied_index:
+            self._fail("snapshot", f"{what}, and has applied {replica.store.applied_index}")
+        term = self._invariants.term_of(message.index)
+        if term not in (None, message.term):
+            self._fail("snapshot", f"{what} as of term {message.term}, it is of {term}")
+        if life.digests.setdefault(message.snapshot_id, message.digest) != message.digest:
+            self._fail("snapshot", f"{what}, {message.snapshot_id}, with two digests")
+
+    def _fail(self, check: str, text: str) -> None:
+        self._invariants.fail(check, text)
+
+
+_TAKE: Final[dict[type, Callable[[RaftRules, str, str, Any], None]]] = {
+    AppendEntries: RaftRules._take_append,
+    NextIndex: RaftRules._take_next_index,
+    Vote: RaftRules._take_vote,
+    RequestVote: RaftRules._take_vote_request,
+    PreVote: RaftRules._take_pre_vote,
+    PreVoteGranted: RaftRules._take_pre_vote_granted,
+    TimeoutNow: RaftRules._take_timeout_now,
+    Barrier: RaftRules._take_barrier,
+    BarrierAck: RaftRules._take_barrier_ack,
+}
+_JUDGES: Final[dict[type, Callable[[RaftRules, SimNode, str, Any], None]]] = {
+    AppendEntries: RaftRules._append,
+    NextIndex: RaftRules._acknowledgment,
+    Vote: RaftRules._vote,
+    RequestVote: RaftRules._vote_request,
+    PreVoteGranted: RaftRules._pre_vote,
+    TimeoutNow: RaftRules._timeout_now,
+    Barrier: RaftRules._barrier,
+    BarrierAck: RaftRules._barrier_ack,
+    SnapshotOffer: RaftRules._offer,
+    SnapshotChunk: RaftRules._chunk,
+}

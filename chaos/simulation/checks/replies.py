@@ -1,0 +1,646 @@
+"""Every reply held against the request that it answers, and against what the log says.
+
+What lives here: who asked what by which way, what became of it in the log, and the claims that
+follow: a reply answers a request that came by its way, once; it says what the log says at some
+index since; an entry holds only what somebody asked for; what is refused for certain is never
+carried out, nor was before; nobody waits long for what is there. What must not: how the state comes
+about (reference.py), Raft's own messages (raft_rules.py).
+
+A reply is judged where it is made, at the end of that turn: at the leader, also one that goes back
+by way of another node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from struct import unpack
+from typing import Any, Final
+from zlib import crc32
+
+import orjson
+
+from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.checks.reference import Reference, Result
+from chaos.simulation.plan.limits import value_of
+from chaos.simulation.world.network import member_of
+from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.world import World
+from cluster.serve import broker
+from cluster.store.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
+from cluster.wire.messages import Message, Relay, RelayReply
+from flotilla_client.protocol import (
+    ACK,
+    GET,
+    GET_WAIT_MS_MAX,
+    PUT,
+    REQUEST_ID,
+    STATUS,
+    SUB,
+    TOPICS,
+    UNSUB,
+    UPGRADE,
+)
+
+Key = tuple[Any, ...]  # what an operation is known by, in a request as in the log
+WAIT_S_MAX: Final = 0.5  # from a commit to the answer of who waits for it, when nothing is broken
+CALM_S: Final = 3.0  # behind the last fault: a leader is there, and what was late has come
+CLOCK_MS: Final = 1.0  # a deadline is a number of milliseconds, a turn's time one of seconds
+ASKED_AT_MOST: Final = 2_000  # indexes that an answer is looked for at
+# Refused before anything is looked up: what they say of the node is judged apart.
+OF_THE_NODE: Final = frozenset({"not_leader", "electing", "uncertain", "shutting_down"})
+OF_A_LIMIT: Final = frozenset({"overloaded", "backlog_full", "disk_full"})
+CONTROLS: Final = {SUB: Subscribe, UNSUB: Unsubscribe}
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request at a node. `low`: what the node had applied when it came."""
+
+    node: str
+    header: dict[str, Any]
+    lengths: bytes
+    data_crc: int
+    data_bytes: int
+    keys: tuple[Key, ...]
+    low: int
+    came_s: float
+    clock_s: float
+    number: int = 0  # among all that came from clients
+    relay: tuple[str, int] | None = None
+    relayed_reply: Sequence[bytes] | None = None
+
+    @property
+    def kind(self) -> str:
+        return str(self.header.get("type"))
+
+    @property
+    def topic(self) -> str:
+        return str(self.header.get("topic") or "")
+
+    @property
+    def client_id(self) -> str:
+        return str(self.header.get("client_id") or "")
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return self.header.get("body") or {}
+
+    @property
+    def what(self) -> str:
+        return f"{self.kind} {self.header.get('request_id')} for {self.topic!r} at {self.node}"
+
+
+class Replies:
+    """Watches requests, replies and entries; tells `invariants` of what can't be true.
+
+    `why_not_served(node, since_s, applied_index)`: see `RaftRules.served`.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        invariants: Invariants,
+        reference: Reference,
+        why_not_served: Callable[[SimNode, float, int], str],
+    ) -> None:
+        self._world, self._invariants, self._reference = world, invariants, reference
+        self._why_not_served = why_not_served
+        # By node, then by way and request id: what is not answered yet.
+        self._open: dict[str, dict[tuple[str, str], deque[Asked]]] = defaultdict(dict)
+        # By leader's machine, then by (who passed it on, relay id).
+        self._passed_on: dict[str, dict[tuple[str, int], Asked]] = defaultdict(dict)
+        self._by_relay: dict[tuple[str, int], Asked] = {}  # (follower, relay id)
+        self._pending: list[tuple[str, Asked, Sequence[bytes]]] = []
+        self._came: Counter[Key] = Counter()
+        self._contents: dict[Key, set[int]] = defaultdict(set)
+        self._denied: Counter[Key] = Counter()
+        self._carried_out: Counter[Key] = Counter()
+        self._numbers = 0
+        # Of what was carried out for the first time: how many requests had come for it by then,
+        # the number of the last one, and how many of these were refused for certain.
+        self._firsts: dict[Key, tuple[int, int]] = {}
+        self._first_denied: Counter[Key] = Counter()
+        self._results: dict[Key, list[tuple[int, Result]]] = defaultdict(list)
+        self._applied_s: dict[int, float] = {}
+        self._disturbed_s = 0.0
+        self.waited_s: list[float] = []
+        world.request_taps.append(self._came_in)
+        world.reply_taps.append(self._replied)
+        world.net.taps.append(self._delivered)
+        world.net.send_taps.append(self._sent)
+        world.observers.append(self._observe)
+        world.watchers.append(self._turned)
+        invariants.on_entry.append(self._applied)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _came_in(self, node: SimNode, route: str, frames: Sequence[bytes]) -> None:
+        asked = self._take(node, frames)
+        if asked is None:
+            return
+        self._numbers += 1
+        asked.number = self._numbers
+        key = (route, str(asked.header.get("request_id", "")))
+        self._open[node.name].setdefault(key, deque()).append(asked)
+        for each in asked.keys:
+            self._came[each] += 1
+            self._contents[each].add(asked.data_crc)
+
+    def _take(self, node: SimNode, frames: Sequence[bytes]) -> Asked | None:
+        header = orjson.loads(frames[0])
+        lengths, data = (frames[1], frames[2]) if len(frames) == 3 else (b"", b"")
+        if "publication" in header["body"]:
+            data = header["body"]["publication"].encode()
+            lengths = len(data).to_bytes(4, "little")
+        replica = node.replica
+        started = replica is not None and replica.raft is not None
+        low = replica.store.applied_index if replica is not None and started else 0
+        keys = tuple(_keys_of(header, len(lengths) // 4))
+        now, clock_s = self._world.now, node.clock()
+        return Asked(
+            node.name, header, bytes(lengths), crc32(data), len(data), keys, low, now, clock_s
+        )
+
+    # --- the way over other nodes -----------------------------------------------------------------
+
+    def _sent(self, source: str, target: str, message: Message) -> None:
+        if isinstance(message, Relay):
+            header = orjson.loads(message.frames[0])
+            asked = self._relayed_from(source, header)
+            if asked is None:
+                self._fail("answered", f"{source} passes on what nobody asks it: {header}")
+                return
+            asked.relay = (target, message.relay_id)
+            self._by_relay[source, message.relay_id] = asked
+        elif isinstance(message, RelayReply) and message.relay_id:
+            asked = self._passed_on[source].pop((target, message.relay_id), None)
+            if asked is None:
+                if not self._world.net.doubled:
+                    text = f"{source} answers relay {message.relay_id} of {target}"
+                    self._fail("answered", f"{text}, which it has not got, or has answered")
+                return
+            self._pending.append((source, asked, message.frames))
+
+    def _relayed_from(self, source: str, header: Mapping[str, Any]) -> Asked | None:
+        for (_, request_id), waiting in self._open[source].items():
+            if request_id == header["request_id"]:
+                for asked in waiting:
+                    if asked.relay is None and asked.header == header:
+                        return asked
+        return None
+
+    def _delivered(self, source: str, target: str, message: Message) -> None:
+        if isinstance(message, Relay):
+            asked = self._take(self._world.machine(target), message.frames)
+            if asked is not None:
+                # The first, of two that the network has made of one.
+                key = member_of(source), message.relay_id
+                self._passed_on[target].setdefault(key, asked)
+        elif isinstance(message, RelayReply):
+            found = self._by_relay.get((target, message.relay_id))
+            if found is not None and found.relayed_reply is None:
+                found.relayed_reply = message.frames
+
+    # --- replies ----------------------------------------------------------------------------------
+
+    def _replied(self, node: str, route: str, frames: Sequence[bytes]) -> None:
+        header = orjson.loads(frames[0])
+        waiting = self._open[node].get((route, header["request_id"]))
+        if not waiting:
+            text = f"{node} answers {header['request_id']!r} by {route}"
+            self._fail("answered", f"{text}: nobody asked that there, or it was answered")
+            return
+        asked = waiting.popleft()
+        if not waiting:
+            del self._open[node][route, header["request_id"]]
+        body = header["body"]
+        if header["type"] != ACK and body.get("definite"):
+            self._deny(asked, body)
+        if asked.relay is None:
+            self._pending.append((node, asked, frames))
+            return
+        self._by_relay.pop((node, asked.relay[1]), None)
+        passed = asked.relayed_reply
+        if passed is not None and [*map(bytes, passed)] == [*map(bytes, frames)]:
+            return
+        if header["type"] == ACK or body.get("error") != "uncertain":
+            text = f"{node} answers {asked.what} itself, and had passed it on"
+            self._fail("answered", f"{text}: {header['type']} {body}")
+
+    def _deny(self, asked: Asked, body: Mapping[str, Any]) -> None:
+        for key in asked.keys:
+            self._denied[key] += 1
+            if asked.number <= self._firsts.get(key, (0, 0))[1]:
+                self._first_denied[key] += 1
+            self._check_denied(key, str(body.get("error")))
+
+    def _check_denied(self, key: Key, code: str) -> None:
+        if self._world.net.doubled:
+            return  # of one request on its way to the leader the network has made two
+        left = self._came[key] - self._denied[key]
+        first_came = self._firsts.get(key, (0, 0))[0]
+        if 0 < first_came <= self._first_denied[key]:
+            text = f"{key} is carried out, and all {first_came} requests for it that had come"
+            self._fail("definite", f"{text} by then are refused for certain ({code})")
+        if self._carried_out[key] > left:
+            text = f"{key} is carried out {self._carried_out[key]} times: it came {self._came[key]}"
+            denied = self._denied[key]
+            self._fail("definite", f"{text} times and was refused for certain {denied} ({code})")
+
+    # --- entries ----------------------------------------------------------------------------------
+
+    def _applied(self, index: int, term: int, operations: Sequence[Operation]) -> None:
+        """Carry the entry out in the reference, and see whether somebody asked for it."""
+        if index != self._reference.applied_index + 1:
+            return  # of a turn that had no end: what it applied is applied again
+        self._applied_s[index] = self._world.now
+        results = self._reference.apply(index, operations)
+        for operation, result in zip(operations, results, strict=True):
+            if result is None:
+                continue
+            for key in _keys_in(operation):
+                self._results[key].append((index, result))
+                self._was_asked(index, key, operation)
+                if not result[0]:
+                    self._carried_out[key] += 1
+                    if key not in self._firsts:
+                        self._firsts[key] = self._came[key], self._numbers
+                        self._first_denied[key] = self._denied[key]
+                    self._check_denied(key, "before")
+            if isinstance(operation, Put) and not result[0]:
+                self._within_backlog(operation.topic)
+
+    def _was_asked(self, index: int, key: Key, operation: Operation) -> None:
+        if not self._came[key]:
+            self._fail("asked", f"entry {index} holds {key}, for which nobody asked")
+            return
+        data = operation.data if isinstance(operation, Put) else b""
+        if data and crc32(data) not in self._contents[key]:
+            self._fail("asked", f"entry {index} has other publications for {key} than asked")
+
+    def _within_backlog(self, topic: str) -> None:
+        found = self._reference.topics.get(topic)
+        limit = self._world.knob("backlog_bytes_max")
+        if found is not None and self._reference.unread_bytes(topic) > limit:
+            unread_bytes = self._reference.unread_bytes(topic)
+            self._fail("limit", f"{topic} holds {unread_bytes} unread bytes, {limit:.0f} may be")
+
+    # --- judgment ---------------------------------------------------------------------------------
+
+    def _turned(self, node: SimNode) -> None:
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        replica = node.replica
+        for name, asked, frames in pending:
+            assert name == node.name, (name, node.name)
+            if replica is None or replica.raft is None:
+                self._by_no_member(asked, frames)
+            else:
+                self._judge(node, asked, frames, replica.store.applied_index)
+
+    def _by_no_member(self, asked: Asked, frames: Sequence[bytes]) -> None:
+        header = orjson.loads(frames[0])
+        if header["type"] == ACK and asked.kind != STATUS:
+            self._fail("answered", f"{asked.what} is answered by no member: {header['body']}")
+
+    def _judge(self, node: SimNode, asked: Asked, frames: Sequence[bytes], high: int) -> None:
+        header = orjson.loads(frames[0])
+        body = header["body"]
+        if high > self._reference.applied_index:
+            return
+        lengths, data = (bytes(frames[1]), bytes(frames[2])) if len(frames) == 3 else (b"", b"")
+        if header["type"] == ACK:
+            wrong = _JUDGES[asked.kind](self, node, asked, body, lengths, data, high)
+            if asked.kind in (GET, TOPICS) and not self._results_of(asked, high):
+                why_not = self._why_not_served(node, asked.came_s, high)
+                if why_not:
+                    self._fail("barrier", f"{asked.what} by {node.name}: {why_not}")
+        else:
+            wrong = self._refusal(asked, body, high)
+        if wrong:
+            where = f"entries {asked.low} to {high}"
+            self._fail("answered", f"{asked.what} by {node.name}, {where}: {wrong}")
+
+    def _of_the_log(
+        self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
+    ) -> str:
+        found = self._results_of(asked, high)
+        for code, said in found:
+            if not code and all(body.get(name) == value for name, value in said.items()):
+                return ""
+        return f"it says {body}, the log {found}"
+
+    def _results_of(self, asked: Asked, high: int) -> list[Result]:
+        return [
+            result
+            for key in asked.keys
+            for index, result in self._results.get(key, ())
+            if asked.low < index <= high
+        ]
+
+    def _registered(
+        self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
+    ) -> str:
+        wrong = self._of_the_log(node, asked, body, lengths, data, high)
+        client = self._reference.clients.get(body["client_id"])
+        if wrong or client is None:
+            return wrong or f"there is no {body['client_id']}"
+        indexes = _indexes(asked.low, high)
+        if not any(client.topics_at(index) == body["subscriptions"] for index in indexes):
+            return f"subscriptions {body['subscriptions']}, {client.topics_at(high)}"
+        for topic, producer in client.producers.items():
+            counters = list(producer.counter.during(asked.low, high))
+            if body["counters"].get(topic, -1) not in counters:
+                return f"counter {body['counters'].get(topic)} of {topic}, {counters}"
+        return ""
+
+    def _got(
+        self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
+    ) -> str:
+        count, first_id, topic = body["count"], body["id"], body["topic"]
+        if not count:
+            return self._got_nothing(node, asked, high)
+        if asked.topic and topic != asked.topic:
+            return f"publications of {topic}"
+        last_id = first_id + count - 1
+        starts = self._starts(asked, topic, high)
+        if first_id - 1 not in starts:
+            return f"{topic} from {first_id} on, behind {sorted(starts)} was asked for"
+        sizes = unpack(f"<{len(lengths) // 4}I", lengths)
+        if "publication" in body:
+            data = body["publication"].encode()
+            sizes = (len(data),)
+        if len(sizes) != count or sum(sizes) != len(data):
+            return f"{count} publications, {len(sizes)} lengths of {len(data)} bytes"
+        max_count, max_bytes = _bounds(asked)
+        if count > max_count or (count > 1 and len(data) > max_bytes):
+            return f"{count} publications of {len(data)} bytes, {max_count} of {max_bytes} may be"
+        known, at = self._reference.topics[topic].publications, 0
+        for place, size in enumerate(sizes):
+            entry, content = known.get(first_id + place, (high + 1, b""))
+            if entry > high or content != data[at : at + size]:
+                return f"id {first_id + place} of {topic} is another publication, or none"
+            at += size
+        if self._is_short(asked, topic, first_id, last_id, len(data)):
+            return f"{topic} from {first_id} to {last_id}, there are more"
+        entry = known[first_id][0]
+        if not asked.topic and (older := self._older(asked, topic, entry, high)):
+            return f"{topic} of entry {entry}, and {older} waits longer"
+        self._in_time(node, asked, entry)
+        return ""
+
+    def _starts(self, asked: Asked, topic: str, high: int) -> set[int]:
+        """Return the ids behind which a GET of a topic may begin."""
+        client = self._reference.clients.get(asked.client_id)
+        past = None if client is None else client.cursors.get(topic)
+        cursors = () if past is None else past.during(asked.low, high)
+        starts = {cursor for cursor in cursors if cursor is not None}
+        if asked.topic:
+            last_id = asked.body.get("last_id")
+            return starts if last_id is None else {last_id}
+        claimed = (asked.body.get("last_ids") or {}).get(topic)
+        return starts if claimed is None else starts | {claimed}
+
+    def _is_short(
+        self, asked: Asked, topic: str, first_id: int, last_id: int, size_bytes: int
+    ) -> bool:
+        """Return whether more was there when it was asked for, and would have had room."""
+        max_count, max_bytes = _bounds(asked)
+        if last_id >= self._reference.last_id_at(topic, asked.low):
+            return False
+        if last_id - first_id + 1 >= max_count:
+            return False
+        known = self._reference.topics[topic].publications
+        rows = {known[each][0] for each in range(first_id, last_id + 2)}
+        if len(rows) > value_of("read_rows_max"):
+            return False
+        return size_bytes + len(known[last_id + 1][1]) <= max_bytes
+
+    def _older(self, asked: Asked, topic: str, entry: int, high: int) -> str:
+        """Return another topic whose next publication has waited longer, "" if there is none."""
+        client = self._reference.clients[asked.client_id]
+        for name in client.cursors:
+            starts = self._starts(asked, name, high)
+            gone = None in client.cursors[name].during(asked.low, high)
+            if name == topic or len(starts) != 1 or gone:
+                continue
+            [start] = starts
+            if start < self._reference.last_id_at(name, asked.low):
+                other = self._reference.topics[name].publications[start + 1][0]
+                if (other, name) < (entry, topic):
+                    return f"{name} of entry {other}"
+        return ""
+
+    def _got_nothing(self, node: SimNode, asked: Asked, high: int) -> str:
+        names: Iterable[str] = [asked.topic]
+        client = self._reference.clients.get(asked.client_id)
+        if not asked.topic:
+            names = client.cursors if client is not None else ()
+        for name in names:
+            starts = self._starts(asked, name, high)
+            gone = client is None or None in client.cursors[name].during(asked.low, high)
+            end = self._reference.last_id_at(name, asked.low)
+            if starts and not gone and max(starts) < end:
+                return f"nothing behind {max(starts)} of {name}, which ends at {end}"
+        waited_ms = (node.clock() - asked.clock_s) * 1000
+        wait_ms = min(asked.body.get("wait_ms") or 0, GET_WAIT_MS_MAX)
+        has_room = self._world.knob("parked_gets_max") >= broker.BrokerLimits().parked_gets_max / 10
+        if has_room and waited_ms + CLOCK_MS < wait_ms:
+            return f"nothing after {waited_ms:.0f} ms, {wait_ms} ms were to be waited"
+        if self._is_calm() and waited_ms > wait_ms + WAIT_S_MAX * 1000:
+            self._fail("waits", f"{asked.what}: nothing after {waited_ms:.0f} of {wait_ms} ms")
+        return ""
+
+    def _in_time(self, node: SimNode, asked: Asked, entry: int) -> None:
+        since_s = max(asked.came_s, self._applied_s.get(entry, 0.0))
+        waited_s = self._world.now - since_s
+        if self._is_calm():
+            self.waited_s.append(waited_s)
+            if waited_s > WAIT_S_MAX:
+                text = f"{asked.what}: entry {entry} was there for {waited_s:.2f} s"
+                self._fail("waits", f"{text} before {node.name} gave it")
+
+    def _is_calm(self) -> bool:
+        """Return whether nothing is broken, and has not been for a while."""
+        world, net = self._world, self._world.net
+        if world.now < self._disturbed_s + CALM_S or net.cut or net.weather.loss:
+            return False
+        if any(until > world.now - CALM_S for until in net.clogged.values()):
+            return False
+        return all(
+            node.up and not node.paused and not node.slow_sync_ms and not node.disk.full
+            for node in world.nodes.values()
+        )
+
+    def _listed(
+        self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
+    ) -> str:
+        if "topics" not in body:
+            return ""
+        limit, after = value_of("topics_count_max"), str(asked.body.get("after") or "")
+        client_id = "" if asked.body.get("all") else asked.client_id
+        found: list[dict[str, Any]] = []
+        for index in _indexes(asked.low, high):
+            rows = self._reference.listing_at(client_id, index)
+            found = [row for row in rows if row["topic"] > after]
+            names = found[0].keys() if found else ()
+            said = [{name: row[name] for name in names} for row in body["topics"]]
+            if said == found[:limit] and body["more"] == (len(found) > limit):
+                return ""
+        return f"it lists {body['topics']}, there are {found}"
+
+    def _upgraded(
+        self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
+    ) -> str:
+        return ""  # see `level`
+
+    # --- refusals ---------------------------------------------------------------------------------
+
+    def _refusal(self, asked: Asked, body: Mapping[str, Any], high: int) -> str:
+        code = body["error"]
+        if code in OF_THE_NODE or code in ("too_large", "not_upgraded"):
+            return ""
+        if code in OF_A_LIMIT:
+            if asked.kind == PUT and _is_of_room(body) and self._was_stored(asked):
+                return f"refused as {code}, and it is stored"
+            return "" if body.get("definite") else f"{code} is not said to be for certain"
+        for found, details in self._results_of(asked, high):
+            if found == code and all(body.get(name) == each for name, each in details.items()):
+                return ""
+        if asked.kind in (GET, TOPICS) and any(
+            self._read_refusal(asked, code, index) for index in _indexes(asked.low, high)
+        ):
+            return ""
+        if code == "bad_request" and asked.kind not in (PUT, GET):
+            return ""
+        return f"refused as {dict(body)}, the log says {self._results_of(asked, high)}"
+
+    def _was_stored(self, asked: Asked) -> bool:
+        """Return whether a PUT's first counter was taken before it came here, by any process."""
+        client = self._reference.clients.get(asked.client_id)
+        producer = None if client is None else client.producers.get(asked.topic)
+        return producer is not None and producer.counter.at(asked.low) >= asked.body["counter"]
+
+    def _read_refusal(self, asked: Asked, code: str, index: int) -> bool:
+        """Return whether a read is refused so behind the entry at `index`."""
+        client, epoch = self._reference.clients.get(asked.client_id), asked.header.get("epoch")
+        if client is None or not client.epoch.at(index):
+            return code == "unknown_client"
+        if epoch is not None and epoch != client.epoch.at(index):
+            return code == self._reference.refusal_of(epoch, client.epoch.at(index))[0]
+        claims = asked.body.get("last_ids") or {}
+        if asked.topic:
+            claims = {asked.topic: asked.body.get("last_id")}
+        return any(
+            self._claim_refused(client, topic, last_id, code, index)
+            for topic, last_id in claims.items()
+        )
+
+    def _claim_refused(
+        self, client: Any, topic: str, last_id: int | None, code: str, index: int
+    ) -> bool:
+        found = self._reference.topics.get(topic)
+        subscribers = frozenset() if found is None else found.subscribers.at(index)
+        if found is None or not subscribers:
+            return code == "unknown_topic"
+        past = client.cursors.get(topic)
+        if past is None or past.at(index) is None:
+            return code == "not_subscribed"
+        if last_id is None:
+            return False
+        if last_id > found.last_id.at(index):
+            return code == "bad_request"
+        cursors = [self._reference.cursor_at(each, topic, index) or 0 for each in subscribers]
+        return code == "already_acknowledged" and last_id < min(cursors)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def unanswered(self, since_s: float, until_s: float) -> list[tuple[str, str]]:
+        """Return (node, what) came to living nodes in that time, and got no answer."""
+        return [
+            (node, asked.what)
+            for node, ways in self._open.items()
+            for waiting in ways.values()
+            for asked in waiting
+            if since_s <= asked.came_s <= until_s and self._world.nodes[node].up
+        ]
+
+    def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        # Until a member has taken its copy, which may take seconds, there may be no majority.
+        if kind in ("fault", "ended", "recover", "snapshot_installed"):
+            self._disturbed_s = self._world.now
+        if kind == "ended":
+            name = fields["node"]
+            self._open.pop(name, None)
+            self._passed_on.pop(name, None)
+            self._by_relay = {at: each for at, each in self._by_relay.items() if at[0] != name}
+            self._pending = [one for one in self._pending if one[0] != name]
+
+    def _fail(self, check: str, text: str) -> None:
+        self._invariants.fail(check, text)
+
+
+def _keys_of(header: Mapping[str, Any], count: int) -> Iterable[Key]:
+    kind, client_id, epoch = header["type"], header.get("client_id") or "", header.get("epoch")
+    body, topic = header.get("body") or {}, header.get("topic") or ""
+    if kind == PUT:
+        yield PUT, client_id, epoch, topic, body.get("counter"), count
+    elif kind in CONTROLS:
+        yield kind, client_id, epoch, topic, body.get("sequence")
+    elif kind == REQUEST_ID:
+        yield kind, client_id, body.get("sequence"), body.get("nonce") or ""
+    elif kind == GET:
+        claims = {topic: body.get("last_id")} if topic else body.get("last_ids") or {}
+        for name, last_id in claims.items():
+            if last_id is not None:
+                yield GET, client_id, epoch, name, last_id
+
+
+def _keys_in(operation: Operation) -> Iterable[Key]:
+    """Return what an operation of the log is known by: as `_keys_of` its request."""
+    match operation:
+        case Put(client_id, epoch, topic, counter, lengths):
+            yield PUT, client_id, epoch, topic, counter, len(lengths) // 4
+        case Subscribe(client_id, epoch, topic, sequence):
+            yield SUB, client_id, epoch, topic, sequence
+        case Unsubscribe(client_id, epoch, topic, sequence):
+            yield UNSUB, client_id, epoch, topic, sequence
+        case Register(client_id, fresh, sequence, nonce):
+            yield REQUEST_ID, "" if fresh else client_id, sequence, nonce
+        case Advance(client_id, epoch, cursors):
+            for name, last_id in cursors.items():
+                yield GET, client_id, epoch, name, last_id
+
+
+def _is_of_room(body: Mapping[str, Any]) -> bool:
+    """Return whether a PUT is refused for what it takes: what is stored takes nothing more."""
+    of_bytes = "bytes of publications" in str(body.get("message"))
+    return body["error"] in ("backlog_full", "disk_full") or of_bytes
+
+
+def _bounds(asked: Asked) -> tuple[int, int]:
+    body = asked.body
+    most, most_bytes = value_of("batch_count_max"), value_of("batch_bytes_max")
+    max_count = min(body.get("max_count") or 1, most)
+    return max_count, min(body.get("max_bytes") or most_bytes, most_bytes)
+
+
+def _indexes(low: int, high: int) -> Iterable[int]:
+    """Return the indexes at which an answer may have been made, the newest first."""
+    return range(high, max(low - 1, high - ASKED_AT_MOST), -1)
+
+
+Judge = Callable[[Replies, SimNode, Asked, Any, bytes, bytes, int], str]
+_JUDGES: Final[Mapping[str, Judge]] = {
+    REQUEST_ID: Replies._registered,
+    SUB: Replies._of_the_log,
+    UNSUB: Replies._of_the_log,
+    PUT: Replies._of_the_log,
+    GET: Replies._got,
+    TOPICS: Replies._listed,
+    UPGRADE: Replies._upgraded,
+    STATUS: Replies._upgraded,
+}

@@ -1,0 +1,265 @@
+"""Everything that is put into a world and round it: its clients, and all that is checked.
+
+What lives here: `attach` and what it returns, the run's progress, and its end. What must not: any
+single claim, the world itself, how a run is started (run.py).
+
+Use: `watch = attach(world)`, let the world's time pass until `watch.is_over`, then
+`watch.finish()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from analytics import twins
+from chaos.simulation.checks.books import QUIET_S, Books
+from chaos.simulation.checks.coverage import Coverage
+from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.checks.message_rules import Claims
+from chaos.simulation.checks.promises import Promises
+from chaos.simulation.checks.raft_rules import RaftRules
+from chaos.simulation.checks.reads import Reads
+from chaos.simulation.checks.rebuilt import Rebuilt
+from chaos.simulation.checks.reference import Reference
+from chaos.simulation.checks.replies import Replies
+from chaos.simulation.clients.clients import Process
+from chaos.simulation.clients.crowd import Crowd
+from chaos.simulation.clients.scripts import Known, Role
+from chaos.simulation.plan.limits import of_limits, store_limits
+from chaos.simulation.plan.result import Failure
+from chaos.simulation.world.operator import Operator
+from chaos.simulation.world.sockets import Sockets
+from chaos.simulation.world.world import World
+from chaos.workloads import history
+from flotilla_client import FlotillaError, Operation, Outcome
+from flotilla_client.protocol import Reply, Request
+from flotilla_client.reading import Delivery
+from flotilla_client.retry import DEADLINE_MS
+
+PROGRESS_S_MAX: Final = 120.0  # from the last fault to the end: deadlines, shunned nodes, copies
+EVIDENCE_MAX: Final = 3  # of each check: one defect shows a thousand times
+
+
+class Attached:
+    """The clients of a world and everything that watches them; implements `crowd.Witness`.
+
+    `failures`: what was seen so far. `coverage`: how often each interesting state was reached.
+    """
+
+    def __init__(self, world: World, directory: Path) -> None:
+        load: Mapping[str, Any] = world.plan.knobs["load"]
+        roles = [Role.of(role) for role in load["roles"]]
+        assert len(roles) == world.plan.clients, (len(roles), world.plan.clients)
+        names = [f"client-{number}" for number in range(1, len(roles) + 1)]
+        by_name = dict(zip(names, roles, strict=True))
+        leavers = frozenset(name for name, role in by_name.items() if role.churns)
+        manual = frozenset(name for name, role in by_name.items() if role.is_manual)
+        self.directory = directory
+        self._world = world
+        self._invariants = Invariants(world)
+        self._claims = Claims(world, self._invariants)
+        self._reads = Reads(world, self._invariants)
+        self._reference = Reference(store_limits(world.plan.knobs))
+        self._rules = RaftRules(world, self._invariants)
+        self._replies = Replies(world, self._invariants, self._reference, self._rules.served)
+        self._books = Books(world, self._invariants)
+        self._rebuilt = Rebuilt(world, self._invariants, self._reference)
+        self._promises = Promises(
+            self._invariants,
+            self._reads,
+            leavers,
+            manual,
+            lambda: world.net.doubled > 0,
+            of_limits(world.plan.knobs),
+        )
+        self._coverage = Coverage(world)
+        self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
+        self.crowd = Crowd(
+            Sockets(world),
+            self,
+            world.plan.members,
+            roles,
+            world.plan.duration_s,
+            directory,
+            str(UUID(int=world.plan.seed % 2**128)),
+            int(load.get("deadline_ms", DEADLINE_MS)),
+        )
+        world.actions |= {
+            "client_crash": self._client_crash,
+            "client_restart": self._client_restart,
+            "client_copy": self._client_copy,
+            "client_power_loss": self._client_power_loss,
+            "client_fsync_error": self._client_fsync_error,
+        }
+        self._operator = Operator(world)
+        world.at(0.0, self.crowd.start)
+        world.at(world.plan.duration_s, lambda: self._operator.recover(load.get("broken", {})))
+
+    @property
+    def is_over(self) -> bool:
+        """True once everybody has come to the end, or the time for it is over."""
+        is_done = self.crowd.is_done and self._is_settled()
+        return is_done or self._world.now >= self._deadline_s
+
+    @property
+    def failures(self) -> list[Failure]:
+        """What was seen so far."""
+        return self._invariants.failures
+
+    @property
+    def coverage(self) -> dict[str, int]:
+        """How often each interesting state was reached."""
+        return dict(self._coverage.counts)
+
+    def finish(self) -> list[Failure]:
+        """End the clients, check what is left to check; return all failures."""
+        if self.crowd.is_done:
+            self._coverage.reach("drained")
+        if self._world.now >= self._deadline_s:
+            self._no_progress()
+        self.crowd.close()
+        if not self.failures:
+            self._be_quiet()
+        self._invariants.finish()
+        if not self.failures:
+            self._rebuilt.compare(self._operator.healthy)
+        return self.failures + self._evidence()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the run's history, all files of it."""
+        files = sorted((self.directory / "history").glob("*.jsonl"))
+        return [event for file in files for event in history.read(file)]
+
+    def _be_quiet(self) -> None:
+        """Let what is under way come to its end; nobody asks for anything any more."""
+        world = self._world
+        since_s, until_s = world.plan.duration_s + QUIET_S, world.now
+        world.run_until(until_s + QUIET_S)
+        healthy = self._operator.healthy
+        for node in healthy:
+            self._books.check_quiet(node, since_s, {each.name for each in healthy})
+        left = self._replies.unanswered(since_s, until_s)
+        names = {node.name for node in healthy}
+        forgotten = [what for node, what in left if node in names]
+        if forgotten:
+            self._invariants.fail("answered", f"all is quiet, and nobody answers {forgotten}")
+
+    def _is_settled(self) -> bool:
+        """Return whether every node that may is a member and has applied all there is."""
+        replicas = [node.replica for node in self._operator.healthy]
+        applied = {r.raft.applied_index if r and r.raft else 0 for r in replicas}
+        return len(applied) == 1 and 0 not in applied
+
+    def _no_progress(self) -> None:
+        lagging = ", ".join(self.crowd.lagging()) or "nobody"
+        standings = "; ".join(self._invariants.standings())
+        text = f"{self.crowd.phase} has no end, {lagging} lagging: {standings}"
+        self._invariants.fail("progress", text)
+
+    def _evidence(self) -> list[Failure]:
+        found = twins.find_all(self.events())
+        return [
+            Failure(check, repr(one._replace(run_id="")), self._world.now)
+            for check, evidence in found.items()
+            for one in evidence[:EVIDENCE_MAX]
+        ]
+
+    # --- actions ----------------------------------------------------------------------------------
+
+    def _client_crash(self, client: str, at: str = "now") -> None:
+        """End a client's process; see `clients.CRASH_POINTS`."""
+        self.crowd.clients[client].crash(at)
+
+    def _client_restart(self, client: str) -> None:
+        """Start a client's process, if none lives."""
+        self.crowd.clients[client].start()
+
+    def _client_copy(self, client: str) -> None:
+        """Let another process go on with a copy of a client's state."""
+        self.crowd.clients[client].take_over()
+
+    def _client_power_loss(
+        self, client: str, keep: str = "torn", at: str = "now", count: int = 1
+    ) -> None:
+        """End a client's machine, now or at an operation of its disk; see `World.power_loss`."""
+        self.crowd.clients[client].lose_power(keep, at, count)
+
+    def _client_fsync_error(self, client: str, count: int = 1, kind: str = "store_sync") -> None:
+        """Let a sync of a client's state report EIO and lose its bytes; see `World.fsync_error`."""
+        self.crowd.clients[client].fail_sync(kind, count)
+
+    # --- what clients do, for everybody who watches -----------------------------------------------
+
+    def invoked(self, process: Process, operation: Operation) -> None:
+        """See `clients.Watcher`."""
+        self._promises.invoked(process, operation)
+        self._coverage.invoked(process, operation)
+
+    def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        """See `clients.Watcher`."""
+        self._tell(process, operation, outcome)
+        self._promises.completed(process, operation, outcome)
+        self._coverage.completed(process, operation, outcome)
+
+    def _tell(self, process: Process, operation: Operation, outcome: Outcome) -> None:
+        told = {name: value for name in _TOLD if (value := getattr(outcome, name)) is not None}
+        kind = "answered" if not outcome.error else "not_answered"
+        self._world.emit(kind, client=process.name, f=operation.f, topic=operation.topic, **told)
+
+    def asked(self, request_id: str) -> None:
+        """See `clients.Watcher`."""
+        self._reads.asked(request_id)
+
+    def denied(self, request: Request, reply: Reply) -> None:
+        """See `clients.Watcher`."""
+        self._claims.denied(request, reply)
+
+    def life(self, client: str, what: str) -> None:
+        """See `clients.Watcher`."""
+        self._world.emit(f"client_{what}", client=client)
+        self._promises.life(client, what)
+        self._coverage.life(client, what)
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        """See `scripts.Course`."""
+        self._promises.refused(client, error)
+        self._coverage.refused(client, error)
+
+    def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
+        """See `scripts.Course`."""
+        self._promises.made(process, topic, counter, publications)
+
+    def not_stored(self, topic: str, publication: str) -> None:
+        """See `scripts.Course`."""
+        self._promises.not_stored(topic, publication.encode())
+
+    def handed_over(self, client: str, delivery: Delivery) -> None:
+        """See `scripts.Course`."""
+        self._promises.handed_over(client, delivery)
+
+    def known(self) -> Known:
+        """See `scripts.Course`."""
+        return Known(self._promises.known(), self._reference.applied_index)
+
+    def listed(self, client: str, rows: Sequence[Mapping[str, Any]], known: Known) -> None:
+        """See `scripts.Course`."""
+        self._promises.listed(client, rows, known.ends)
+        left_out = self._reference.alive_since(known.index) - {row["topic"] for row in rows}
+        if left_out:
+            text = f"{client} lists all topics, and is not told of {sorted(left_out)}"
+            self._invariants.fail("answered", f"{text}, which were there all the time")
+
+
+_TOLD: Final = ("attempts", "leader", "term", "error", "first_id", "count", "duplicate", "last_id")
+
+
+def attach(world: World, directory: Path | None = None) -> Attached:
+    """Put the plan's clients into a world, and watch all of it.
+
+    `directory`: where the histories go (`history/<process>.jsonl`); the world's own by default,
+    which is removed with it.
+    """
+    return Attached(world, directory or world.directory / "run")

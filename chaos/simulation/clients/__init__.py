@@ -1,0 +1,1 @@
+"""Clients of a world, and what they do."""

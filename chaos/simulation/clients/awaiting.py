@@ -1,0 +1,472 @@
+"""A simulated `AsyncClient`: the library's own, on an event loop whose time and sockets are ours.
+
+What lives here: an asyncio loop whose callbacks are events of the world, as much of zmq.asyncio as
+the library uses, on the clients' simulated connections, and a process whose script awaits an
+`AsyncClient`, some of whose operations are cancelled. What must not: what a client does
+(scripts.py), what becomes of a message (sockets.py), anything that the library decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final, cast
+from unittest.mock import patch
+
+import zmq
+
+from chaos.simulation.clients.clients import (
+    INBOX_MAX,
+    REFUSED_MS,
+    ClientCrash,
+    Place,
+    Process,
+    Script,
+    Wire,
+    is_first,
+)
+from chaos.simulation.disks.disk import PowerLoss
+from flotilla_client import (
+    AsyncClient,
+    Delivery,
+    FlotillaError,
+    Unavailable,
+    UnheardWarning,
+    aio,
+)
+from flotilla_client import client as client_module
+from flotilla_client.connection import RECONNECT_MS, parsed
+from flotilla_client.operations import PutResult
+from flotilla_client.protocol import Request, decode_request
+from flotilla_client.reading import Owner
+
+CANCELLED_SHARE: Final = 0.15  # of the PUTs and GETs
+PATIENCE_S: Final = (0.0005, 0.5)  # until one of these is cancelled: in any of its steps
+
+Callback = Callable[..., object]
+
+
+class SimLoop:
+    """An event loop of which every callback is an event of the world: as much as the library uses.
+
+    `carry` runs a callback as something that the process does. Behind `end` none runs any more.
+    """
+
+    def __init__(self, wire: Wire, carry: Callable[[Callable[[], None]], None]) -> None:
+        self._wire, self._carry = wire, carry
+        self._has_ended = False
+        self.loop = cast(asyncio.AbstractEventLoop, self)
+
+    def time(self) -> float:
+        """Return the time in seconds."""
+        return self._wire.now
+
+    def get_debug(self) -> bool:
+        """Return that nothing is to be said of slow callbacks."""
+        return False
+
+    def is_running(self) -> bool:
+        """Return whether callbacks still run."""
+        return not self._has_ended
+
+    def is_closed(self) -> bool:
+        """Return whether nothing may be called any more: it is not called, rather."""
+        return False
+
+    def call_soon(self, callback: Callback, *args: Any, context: Any = None) -> asyncio.Handle:
+        """Have it called as an event of its own, at this moment."""
+        handle = asyncio.Handle(callback, args, self.loop, context)
+        self._wire.after(0.0, partial(self._run, handle))
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callback, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Have it called after a time."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callback, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Have it called at a time."""
+        handle = asyncio.TimerHandle(when, callback, args, self.loop, context)
+        self._wire.after(max(0.0, when - self.time()), partial(self._run, handle))
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future of this loop."""
+        return asyncio.Future(loop=self.loop)
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Any = None
+    ) -> asyncio.Task[Any]:
+        """Begin a task."""
+        return asyncio.Task(coro, loop=self.loop, name=name, context=context)
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Return the result of a call that would be another thread's."""
+        future = self.create_future()
+        future.set_result(func(*args))
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Let a defect end the run; a task that is left when its process has ended is none."""
+        if not self._has_ended:
+            raise AssertionError(context["message"]) from context.get("exception")
+
+    def end(self) -> None:
+        """Run no callback any more."""
+        self._has_ended = True
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Do nothing: it is not called when its time has come."""
+
+    def _run(self, handle: asyncio.Handle) -> None:
+        if not (self._has_ended or handle.cancelled()):
+            self._carry(partial(self._call, handle))
+
+    def _call(self, handle: asyncio.Handle) -> None:
+        asyncio._set_running_loop(self.loop)
+        try:
+            handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+
+
+class _Monitor:
+    """The socket on which a message means that a connection was lost, or refused."""
+
+    def __init__(self) -> None:
+        self.has_news = False
+        self.waiting: list[asyncio.Future[None]] = []
+
+    async def poll(self, timeout_ms: float) -> bool:
+        """Return whether there is one now."""
+        assert timeout_ms == 0, timeout_ms
+        return self.has_news
+
+    def close(self, linger: int) -> None:
+        """Do nothing: the socket is closed beside it."""
+
+    def is_ready(self, flags: int) -> bool:
+        """Return whether a poll returns at once."""
+        return bool(flags & zmq.POLLIN) and self.has_news
+
+
+class _Socket:
+    """A DEALER socket of the library, to one node; a `clients.Caller`."""
+
+    def __init__(self, wire: Wire, process: AwaitingProcess, number: int) -> None:
+        self.name = f"{process.name}#{number}"
+        self.waiting: list[asyncio.Future[None]] = []
+        self._wire, self._process = wire, process
+        self._node = ""
+        self._monitor = _Monitor()
+        self._inbox: deque[list[bytes]] = deque(maxlen=INBOX_MAX)
+        self._is_connected = self._is_closed = False
+
+    # --- what the library calls -------------------------------------------------------------------
+
+    def setsockopt(self, option: int, value: int) -> None:
+        """Do nothing: what the options say is how connections are here."""
+
+    def get_monitor_socket(self, events: int) -> _Monitor:
+        """Return the monitor."""
+        return self._monitor
+
+    def disable_monitor(self) -> None:
+        """Do nothing."""
+
+    def connect(self, address: str) -> None:
+        """Begin to connect to a node."""
+        self._node = address.partition(":")[0]
+        self._try()
+
+    def close(self, linger: int = 0) -> None:
+        """Close the connection; what is on it is gone."""
+        self._is_closed = True
+        self._wire.client_close(self, self._node)
+
+    async def send_multipart(self, frames: Sequence[bytes], flags: int) -> None:
+        """Let a request leave, of which those who watch hear. Raises Again without a connection."""
+        assert flags == zmq.NOBLOCK, flags
+        self._process.check()
+        if self._wire.client_send(self, self._node, frames[1:]) != "sent":
+            self._is_connected = False
+            raise zmq.Again
+        self._process.asked(decode_request(frames[1:]))
+
+    async def recv_multipart(self) -> list[bytes]:
+        """Return what has come, of which those who watch hear."""
+        frames = self._inbox.popleft()
+        self._process.answered(frames)
+        return [b"", *frames]
+
+    def is_ready(self, flags: int) -> bool:
+        """Return whether a poll returns at once."""
+        readable, writable = bool(self._inbox), self._is_connected
+        return (bool(flags & zmq.POLLIN) and readable) or (bool(flags & zmq.POLLOUT) and writable)
+
+    # --- what the world says ----------------------------------------------------------------------
+
+    def replied(self, node: str, frames: Sequence[bytes]) -> None:
+        """See `clients.Caller`."""
+        self._inbox.append(list(frames))
+        _wake(self)
+
+    def lost(self, node: str) -> None:
+        """See `clients.Caller`."""
+        self._is_connected = False
+        self._report()
+
+    def _try(self) -> None:
+        """Connect, or try again later as ZeroMQ does; a refusal is news for the monitor."""
+        if self._is_closed or self._process.loop_has_ended:
+            return
+        outcome = self._wire.client_connect(self, self._node)
+        if outcome == "sent":
+            self._is_connected = True
+            _wake(self)
+            return
+        if outcome == "refused":
+            self._wire.after(REFUSED_MS / 1000, self._report)
+        self._wire.after(RECONNECT_MS / 1000, self._try)
+
+    def _report(self) -> None:
+        self._monitor.has_news = True
+        _wake(self._monitor)
+
+
+def _wake(source: _Socket | _Monitor) -> None:
+    waiting, source.waiting = source.waiting, []
+    for future in waiting:
+        _settle(future)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class _Poller:
+    """As much of zmq.asyncio.Poller as the library uses."""
+
+    def __init__(self) -> None:
+        self._sources: list[tuple[_Socket | _Monitor, int]] = []
+
+    def register(self, source: _Socket | _Monitor, flags: int) -> None:
+        """Look at a socket too."""
+        self._sources.append((source, flags))
+
+    async def poll(self, timeout_ms: float) -> list[tuple[_Socket | _Monitor, int]]:
+        """Return which are ready, as soon as one is, or none when the time is over."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_ms / 1000
+        while not (ready := [each for each in self._sources if each[0].is_ready(each[1])]):
+            left_s = until_s - loop.time()
+            if left_s <= 0:
+                return []
+            future = loop.create_future()
+            for source, _ in self._sources:
+                source.waiting.append(future)
+            timer = loop.call_later(left_s, _settle, future)
+            try:
+                await future
+            finally:
+                timer.cancel()
+        return ready
+
+
+class _Context:
+    """The sockets of one process."""
+
+    def __init__(self, wire: Wire, process: AwaitingProcess) -> None:
+        self._wire, self._process = wire, process
+        self.sockets: list[_Socket] = []
+
+    def socket(self, kind: int) -> _Socket:
+        """Return a new socket."""
+        assert kind == zmq.DEALER, kind
+        made = _Socket(self._wire, self._process, len(self.sockets) + 1)
+        self.sockets.append(made)
+        return made
+
+
+class _Address:
+    """An address that needs no look-up."""
+
+    failure = ""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    def __str__(self) -> str:
+        return self._endpoint
+
+    def is_over(self) -> bool:
+        """Return that it is known."""
+        return True
+
+
+_ZMQ: Final = SimpleNamespace(
+    POLLIN=zmq.POLLIN,
+    POLLOUT=zmq.POLLOUT,
+    NOBLOCK=zmq.NOBLOCK,
+    Again=zmq.Again,
+    Context=SimpleNamespace(instance=lambda: None),
+    asyncio=SimpleNamespace(Poller=_Poller, Context=SimpleNamespace(shadow=lambda context: None)),
+)
+
+
+@contextmanager
+def awaited(now: Callable[[], float]) -> Iterator[None]:
+    """Let `AsyncClient` have the world's time and sockets; a process gives it its context."""
+    with (
+        patch.object(aio, "zmq", _ZMQ),
+        patch.object(aio, "Address", _Address),
+        patch.object(aio, "now_ms", lambda: now() * 1000),
+        patch.object(aio, "explained", lambda error, endpoints: error),
+        patch.object(client_module, "now_ms", lambda: now() * 1000),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", UnheardWarning)
+        yield
+
+
+class AwaitingProcess(Process):
+    """A process whose script awaits an `AsyncClient`, one operation after the other.
+
+    Of its PUTs and GETs some are cancelled, by a time that is over: its application hears
+    Unavailable then.
+    """
+
+    def __init__(self, client: AsyncClient, *place: *Place) -> None:
+        super().__init__(client._session, *place)
+        wire, name, *_ = place
+        self._client = client
+        self._context = _Context(wire, self)
+        client._parts.here().context = self._context
+        self._loop = SimLoop(wire, self.carry)
+        self._rng = wire.stream(f"cancels {name}")
+        self._requests: dict[str, Request] = {}  # under way, by their ids
+        self._task: asyncio.Task[None]
+        self._is_over = self._is_crashing = False
+
+    @property
+    def owner(self) -> Owner:
+        """Who reads: the task."""
+        return Owner(self._task, self.name, self._task.done)
+
+    @property
+    def loop_has_ended(self) -> bool:
+        """Whether nothing is called any more."""
+        return not self._loop.is_running()
+
+    def start(self, script: Script) -> None:
+        """Begin the script."""
+        self._task = self._loop.create_task(self._live(script), name=self.name)
+
+    def end(self, crashed: bool) -> None:
+        """Stop for good; tasks are left where they are."""
+        self._loop.end()
+        for socket in self._context.sockets:
+            socket.close()
+        super().end(crashed)
+
+    def carry(self, action: Callable[[], None]) -> None:
+        """Do something of the process's, in which it may die, or come to its end."""
+        super().carry(action)
+        if self.is_alive and (self._is_over or self._is_crashing):
+            self.end(self._is_crashing)
+
+    # --- what a script does -----------------------------------------------------------------------
+
+    def put(self, topic: str, texts: Sequence[str]) -> Generator[Any, Any, list[PutResult]]:
+        """Publish."""
+        putting = self._client.put_many(topic, texts)
+        results: list[PutResult] = yield self._at_times_cancelled(putting)
+        return results
+
+    def get(
+        self, topic: str | None, wait_ms: int, max_count: int, is_manual: bool
+    ) -> Generator[Any, Any, Delivery | None]:
+        """Read; what a GET that is cancelled has brought was taken by nobody."""
+        ack: Any = "manual" if is_manual else "auto"
+        getting = self._client.get(topic, wait_ms, max_count, ack)
+        delivery: Delivery | None = yield self._at_times_cancelled(getting)
+        return delivery
+
+    async def _at_times_cancelled(self, operation: Coroutine[Any, Any, Any]) -> Any:
+        if self._rng.random() >= CANCELLED_SHARE:
+            return await operation
+        low, high = PATIENCE_S
+        patience_s = low * (high / low) ** self._rng.random()
+        task = asyncio.ensure_future(operation)
+        await asyncio.wait([task], timeout=patience_s)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            if task.cancelled():
+                raise Unavailable("the application cancelled it", definite=False)
+        return task.result()
+
+    async def _live(self, script: Script) -> None:
+        try:
+            await self._drive(script)
+        except (ClientCrash, PowerLoss):  # a task would keep it
+            self._is_crashing = True
+
+    async def _drive(self, script: Script) -> None:
+        step: Callable[[], Any] = partial(next, script)
+        while True:
+            self.asked_s = None
+            try:
+                wish = step()
+            except StopIteration:
+                break
+            try:
+                result = await self._granted(wish)
+            except FlotillaError as error:
+                step = partial(script.throw, error)
+            else:
+                step = partial(script.send, result)
+        await self._client.close()
+        self._is_over = True
+
+    async def _granted(self, wish: Any) -> Any:
+        if isinstance(wish, float | int):
+            await asyncio.sleep(max(0.0, wish))
+            return None
+        self.asked_s = self._wire.now
+        if isinstance(wish, Generator):
+            return await self._client._run(wish)
+        assert isinstance(wish, Awaitable), wish
+        return await wish
+
+    # --- for those who watch ----------------------------------------------------------------------
+
+    def asked(self, request: Request) -> None:
+        """Hear that an attempt leaves."""
+        self._requests[request.request_id] = request
+        self.observer.watcher.asked(request.request_id)
+
+    def answered(self, frames: Sequence[bytes]) -> None:
+        """Hear of a reply."""
+        reply = parsed([b"", *frames])
+        request = None if reply is None else self._requests.pop(reply.request_id, None)
+        if reply is not None and request is not None and not reply.ok and is_first(reply):
+            self.observer.watcher.denied(request, reply)
+
+
+def new_awaiting(options: Mapping[str, Any], new_nonce: Callable[[], str], place: Place) -> Process:
+    """Return a process of an `AsyncClient` with these options; see `clients.new_process`."""
+    client = AsyncClient(**options)
+    client._operations._new_nonce = new_nonce
+    return AwaitingProcess(client, *place)

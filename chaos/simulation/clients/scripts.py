@@ -1,0 +1,341 @@
+"""What the clients of a simulation do: publish, read, subscribe and leave, until all is drained.
+
+What lives here: the script of one client process, the roles it is drawn from, and what a script
+knows of the run's course (`Course`). What must not: retries, connections (clients.py), the course
+itself (crowd.py).
+
+As in chaos/workloads: a publication without an answer stays in the outbox and goes first next time;
+a subscriber reads until it has the tombstone of every topic that it is subscribed to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from chaos.simulation.clients.clients import Process, Script, Wire
+from chaos.simulation.clients.pipes import QUEUED_MAX, Pipe
+from chaos.workloads import payload
+from chaos.workloads.history import DRAINED
+from flotilla_client import Fenced, FlotillaError, NotSubscribed, TooLarge, TooMany, UnknownTopic
+from flotilla_client.operations import PutResult, Steps
+from flotilla_client.protocol import PUBLICATION_BYTES_MAX
+from flotilla_client.reading import Delivery
+
+REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
+ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again
+IDLE_S: Final = 0.2  # between looks at the course
+POURED_MAX: Final = 6  # publications at once for a background producer, most of them a batch each
+OVERSIZED_BYTES: Final = PUBLICATION_BYTES_MAX + 1
+FILLER: Final = "abcdefghijklmnopqrstuvwxyz" * (PUBLICATION_BYTES_MAX // 26 + 1)
+
+Step = Generator[float | Steps[Any], Any, object]  # a part of a script, with some result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What a client does, as drawn by the swarm. Weights: 0 = never.
+
+    `pause_s`: mean time between two operations; `batch_count`, `size_bytes`: the most publications
+    of a PUT, the largest filler; `reads_any`: one GET over all topics; `is_manual`: what was handed
+    over is acknowledged at once or not at all, else with the next GET; `in_flight`: batches of a
+    background producer that are under way at once, 0 for one PUT after the other; `is_hasty`: it
+    publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
+    `AsyncClient`, and cancels some of what it asks.
+    """
+
+    topics: tuple[str, ...]
+    puts: float = 0.0
+    gets: float = 0.0
+    churns: float = 0.0
+    lists: float = 0.0
+    oversized: float = 0.0
+    pause_s: float = 0.1
+    batch_count: int = 1
+    size_bytes: int = 100
+    get_count: int = 100
+    get_wait_ms: int = 500
+    in_flight: int = 0
+    reads_any: bool = False
+    is_manual: bool = False
+    is_hasty: bool = False
+    is_awaiting: bool = False
+
+    @classmethod
+    def of(cls, knobs: Mapping[str, Any]) -> Role:
+        """Return the role that a plan's JSON describes."""
+        return cls(**{**knobs, "topics": tuple(knobs["topics"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of all topics when somebody asks for a listing.
+
+    `ends`: the highest id of each that was ever acknowledged to anybody; `index`: an entry that is
+    committed.
+    """
+
+    ends: Mapping[str, int]
+    index: int
+
+
+class Course(Protocol):
+    """The course of the run, as far as a client has to know it."""
+
+    is_publishing: bool
+    tombstones: Mapping[str, int] | None
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        """Hear of an operation's error."""
+
+    def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
+        """Hear what a client will publish, before it is given its counter."""
+
+    def not_stored(self, topic: str, publication: str) -> None:
+        """Hear that a publication is said to be stored neither now nor later, for certain."""
+
+    def handed_over(self, client: str, delivery: Delivery) -> None:
+        """Hear what a client's application was given, and whether that may be for another time."""
+
+    def known(self) -> Known:
+        """Return what is known of all topics."""
+
+    def listed(self, client: str, rows: Sequence[Mapping[str, Any]], known: Known) -> None:
+        """Hear how all topics stand, as a client was told; `known`: before it asked."""
+
+    def flushed(self, client: str, process: Process) -> None:
+        """Hear that a client's outbox is empty and that it will publish no more."""
+
+    def drained(self, client: str) -> None:
+        """Hear that a client has the tombstone of each of its topics."""
+
+
+class ClientScript:
+    """One process's script. `name` is the client's."""
+
+    def __init__(
+        self,
+        name: str,
+        role: Role,
+        process: Process,
+        course: Course,
+        rng: random.Random,
+        wire: Wire,
+    ) -> None:
+        self._name, self._role, self._course, self._rng = name, role, course, rng
+        self._process, self._wire = process, wire
+        self._pipes: dict[str, Pipe] = {}
+        self._operations = process.session.operations
+        self._state = process.session.state
+        self._readers = self._operations.readers
+        self._number = rng.randrange(len(role.topics))
+        self._actions: dict[Callable[[], Script], float] = {
+            (self._pour if role.in_flight else self._publish): role.puts,
+            self._read: role.gets,
+            self._churn: role.churns,
+            self._list: role.lists,
+            self._publish_oversized: role.oversized,
+        }
+
+    def run(self) -> Script:
+        """Take part in the run from here to its end; stop early only when fenced."""
+        try:
+            if self._role.is_hasty and self._role.puts:
+                yield from self._tried(self._publish)
+            if self._role.gets:
+                yield from self._subscribe_all()
+            yield from self._steady()
+            yield from self._tried(self._empty_pipes)
+            yield from self._until_done(self._flush, meanwhile=self._catch_up)
+            self._course.flushed(self._name, self._process)
+            while self._course.tombstones is None:
+                yield IDLE_S  # whoever is slow keeps those from their end who wait for room
+                if self._role.gets:
+                    yield from self._tried(self._catch_up)
+            yield from self._drain(self._course.tombstones)
+        except Fenced as error:
+            self._course.refused(self._name, error)
+            return
+        self._course.drained(self._name)
+
+    def _steady(self) -> Script:
+        actions, weights = list(self._actions), list(self._actions.values())
+        while self._course.is_publishing:
+            yield self._rng.expovariate(1 / self._role.pause_s)
+            [action] = self._rng.choices(actions, weights)
+            yield from self._tried(action)
+
+    def _tried(self, action: Callable[[], Step]) -> Script:
+        """Do it once; an error but a fence is told and then forgotten, as the history has it."""
+        try:
+            yield from action()
+        except Fenced:
+            raise
+        except FlotillaError as error:
+            self._course.refused(self._name, error)
+            yield REFUSED_PAUSE_S
+
+    def _until_done(
+        self, action: Callable[[], Script], meanwhile: Callable[[], Script] | None = None
+    ) -> Script:
+        """Try until it succeeds; `meanwhile`: a full topic has to be read before it takes more."""
+        while True:
+            try:
+                yield from action()
+            except Fenced:
+                raise
+            except FlotillaError as error:
+                self._course.refused(self._name, error)
+                yield REFUSED_PAUSE_S
+            else:
+                return
+            if meanwhile is not None:
+                yield from self._tried(meanwhile)
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def _publish(self) -> Script:
+        topic, count = self._next_topic(), self._rng.randint(1, self._role.batch_count)
+        first = yield self._operations.next_counter(topic)
+        texts = [self._payload(topic, first + place) for place in range(count)]
+        self._course.made(self._process, topic, first, texts)
+        yield from self._process.put(topic, texts)
+
+    def _pour(self) -> Script:
+        """Let a background producer publish, without waiting for an answer."""
+        topic = self._next_topic()
+        counter = yield self._operations.next_counter(topic)
+        pipe = self._pipes.get(topic)
+        if pipe is None:
+            seeded = random.Random(self._rng.getrandbits(64))
+            pipe = Pipe(self._wire, self._process, topic, self._role.in_flight, seeded)
+            self._pipes[topic] = pipe
+        if pipe.error is not None:
+            del self._pipes[topic]
+            pipe.end()
+            raise pipe.error
+        room = min(self._role.batch_count, POURED_MAX, QUEUED_MAX - pipe.queued)
+        for _ in range(self._rng.randint(min(1, room), room)):
+            number = counter + pipe.queued
+            text = self._payload(topic, number)
+            self._course.made(self._process, topic, number, [text])
+            pipe.publish(text.encode()).add_done_callback(partial(self._answered, topic, text))
+
+    def _answered(self, topic: str, text: str, future: Future[PutResult]) -> None:
+        error = future.exception()
+        if isinstance(error, FlotillaError):
+            self._course.refused(self._name, error)
+            if error.definite:
+                self._course.not_stored(topic, text)
+
+    def _empty_pipes(self) -> Script:
+        """Wait for the answers of all producers, and end them; raise what has stopped one."""
+        while self._pipes:
+            _, pipe = self._pipes.popitem()
+            while not pipe.is_answered:
+                pipe.hurry()
+                yield IDLE_S
+            pipe.end()
+            if pipe.error is not None:
+                raise pipe.error
+
+    def _payload(self, topic: str, counter: int) -> str:
+        size = self._rng.randint(0, self._role.size_bytes)
+        return payload.make(self._state.client_id, topic, counter, FILLER[:size])
+
+    def _publish_oversized(self) -> Script:
+        """Hand over a publication that no node takes: the library must refuse it and go on."""
+        try:
+            yield self._process.session.put(self._next_topic(), [b"\0" * OVERSIZED_BYTES])
+        except TooLarge:
+            return
+        raise AssertionError(f"a publication of {OVERSIZED_BYTES} bytes was taken")
+
+    def _flush(self) -> Script:
+        yield self._operations.flush()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _subscribe_all(self) -> Script:
+        for topic in self._role.topics:
+
+            def subscribe(topic: str = topic) -> Script:
+                try:
+                    yield self._operations.subscribe(topic)
+                except TooMany as error:
+                    self._course.refused(self._name, error)
+
+            yield from self._until_done(subscribe)
+
+    def _read(self) -> Script:
+        topic = None if self._role.reads_any else self._next_topic()
+        if topic is not None and self._state.cursor(topic) is None:
+            yield IDLE_S
+            return
+        yield from self._get(topic)
+
+    def _catch_up(self) -> Script:
+        """Read every topic to its end, for now."""
+        for topic in sorted(self._state.cursors()):
+            while (yield from self._get_or_leave(topic)):
+                pass
+
+    def _get(self, topic: str | None) -> Step:
+        """GET once; return whether the application was given something to keep."""
+        role = self._role
+        delivery = yield from self._process.get(
+            topic, role.get_wait_ms, role.get_count, role.is_manual
+        )
+        if delivery is None:
+            yield role.pause_s
+            return False
+        self._course.handed_over(self._name, delivery)
+        if role.is_manual:
+            if self._rng.random() >= ACKNOWLEDGED_SHARE:
+                return False
+            self._readers.acknowledge(delivery.topic, delivery.last_id)
+        return True
+
+    def _churn(self) -> Script:
+        topic = self._next_topic()
+        if self._state.cursor(topic) is None:
+            yield self._operations.subscribe(topic)
+        else:
+            yield self._operations.unsubscribe(topic)
+            if self._role.is_hasty:
+                yield self._operations.subscribe(topic)
+
+    def _list(self) -> Script:
+        if self._rng.random() < 0.5:
+            yield self._operations.topics(False)
+            return
+        known = self._course.known()
+        rows = yield self._operations.topics(True)
+        self._course.listed(self._name, rows, known)
+
+    def _drain(self, tombstones: Mapping[str, int]) -> Script:
+        for topic in sorted(self._state.cursors()):
+            while self._state.cursor(topic) is not None:
+                self._readers.come_back(self._process.owner, topic)
+                cursor = self._state.cursor(topic) or 0
+                if cursor >= tombstones.get(topic, 0):
+                    self._process.recorder.mark_phase(DRAINED, topic=topic, last_id=cursor)
+                    break
+                yield from self._tried(partial(self._get_or_leave, topic))
+
+    def _get_or_leave(self, topic: str) -> Step:
+        """As `_get`; who has left already, by an UNSUB without an answer, leaves."""
+        try:
+            return (yield from self._get(topic))
+        except (NotSubscribed, UnknownTopic) as error:
+            self._course.refused(self._name, error)
+            yield self._operations.unsubscribe(topic)
+            return False
+
+    def _next_topic(self) -> str:
+        self._number += 1
+        return self._role.topics[self._number % len(self._role.topics)]

@@ -1,0 +1,1 @@
+"""Disks of nodes and of clients: what is durable, what is lost, what fails."""

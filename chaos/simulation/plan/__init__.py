@@ -1,0 +1,1 @@
+"""What a world is made from: its plan, its limits, and what came of it."""

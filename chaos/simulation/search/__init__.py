@@ -1,0 +1,1 @@
+"""Which worlds are run: drawn, guided, shrunk, repeated."""

@@ -1,0 +1,754 @@
+"""Plans from seeds: each seed draws its own mix of clients, network and faults.
+
+What lives here: the drawing. What must not: what an action does (world.py, operator.py,
+clients.py), and anything that depends on how a run goes: a plan is a function of its arguments.
+
+After Groce et al., Swarm Testing (2012): runs in which a few kinds of faults happen, often, reach
+states that no run with all kinds at once does; so each seed leaves out about half of everything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from chaos.simulation.disks.disk import KEEPS, SYNCS
+from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_PUTS, OF_THE_STORE
+from chaos.simulation.plan.plan import Action, Mode, Plan
+from chaos.simulation.world.network import double_of
+from chaos.simulation.world.operator import BROKEN_HOWS
+
+NODES: Final = {3: 70, 5: 22, 1: 4, 7: 4}  # weights
+DURATION_S: Final = (12.0, 30.0)  # of faults; more seeds find more than longer runs
+CLIENTS: Final = (3, 5)
+CROWD: Final = (6, 10)  # clients of some seeds: so that many requests stand in one entry
+CROWD_SHARE: Final = 0.25
+PAUSE_S: Final = (0.04, 0.4)  # mean time between two operations of a client
+CROWD_PAUSES: Final = 2  # as long in a crowd: it is to meet, not to weigh
+PUT_BYTES: Final = 40_000  # filler of the largest PUT: more of it only makes a run slower
+LISTER_SHARE: Final = 0.5  # of the seeds have a client that only lists, the others a leaver
+WAITER_SHARE: Final = 0.25  # of the seeds have a reader that always waits
+FITTING_SHARE: Final = 0.5  # of the seeds have settings that fit their faults
+SLEEPER_SHARE: Final = 0.6  # of those with a bounded backlog have one that seldom reads
+SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
+WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
+AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
+TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
+BOUNDED_SHARE: Final = 0.5  # of the seeds have constants of the product that are met
+BOUND_SHARES: Final = (0.1, 0.3, 0.6)  # of these constants
+STORE_SHARE: Final = 0.06  # for each limit of the state machine: who is refused a topic does less
+FOUNDING_SHARE: Final = 0.2  # of the seeds have processes that end while they found the cluster
+START_S: Final = 1.0  # the cluster may form before the first fault, or not
+KIND_SHARE: Final = (0.08, 0.5)  # of the kinds of faults that a seed has: few leave time to work
+PERIOD_S: Final = (1.0, 12.0)  # mean time between two faults of a kind
+HOLD_S: Final = (0.05, 4.0)  # how long a fault lasts
+DISK_OPERATIONS: Final = (
+    "write", "fdatasync", "rename", "unlink", "truncate", "fsync_directory", "store", "any",
+    "store_sync", "store_open", "store_rename", "store_unlink", "store_write",
+)  # fmt: skip
+STATE_OPERATIONS: Final = ("store_sync", "store_synced", "store_open", "store_write", "any")
+STATE_SYNCS: Final = ("store_sync", "store_sync", "store", "any")
+DAMAGES_DRAWN: Final = (
+    "cut",
+    "flip",
+    "flip",
+    "unreadable",
+    "flip_store",
+)  # a flip alone is for the checksums
+BACKLOG_PUTS_MIN: Final = 3  # of a seed's largest: so none of them waits for ever
+PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, with its length
+LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and comes back
+CLOG_S: Final = (0.05, 12.0)  # what comes out of one may be older than a client's patience
+CRASH_POINTS: Final = ("now", "invoke", "complete", "handed", "stored")
+
+Schedule = Iterator[tuple[float, str, dict[str, Any]]]
+
+
+class Draw:
+    """The random choices of one seed."""
+
+    def __init__(self, rng: random.Random, members: Sequence[str], clients: Sequence[str]) -> None:
+        self.rng, self.members, self.clients = rng, members, clients
+
+    def between(self, low: float, high: float) -> float:
+        """Return a number whose logarithm is evenly spread, so that short times are common."""
+        return round(float(low * (high / low) ** self.rng.random()), 3)
+
+    def node(self) -> str:
+        """Return a node, the leader about as often as all others together."""
+        return "leader" if self.rng.random() < 0.4 else self.member()
+
+    def member(self) -> str:
+        """Return a node's own name."""
+        return self.rng.choice(self.members)
+
+    def pair(self) -> list[str]:
+        """Return two nodes; a lone one twice."""
+        return self.rng.sample(self.members, 2) if len(self.members) > 1 else [*self.members] * 2
+
+    def hold_s(self) -> float:
+        """Return how long a fault lasts."""
+        return self.between(*HOLD_S)
+
+
+# --- kinds of faults: each yields what happens, at times from the fault's beginning --------------
+
+
+def _kills(draw: Draw) -> Schedule:
+    yield 0.0, "kill", {"node": draw.node(), **_moment(draw)}
+    yield draw.hold_s(), "restart_all", {}
+
+
+def _power_losses(draw: Draw) -> Schedule:
+    keep = draw.rng.choice(KEEPS)
+    yield 0.0, "power_loss", {"node": draw.node(), "keep": keep, **_moment(draw)}
+    yield draw.hold_s(), "restart_all", {}
+
+
+def _moment(draw: Draw) -> dict[str, Any]:
+    if draw.rng.random() < 0.4:
+        return {}
+    return {"at": draw.rng.choice(DISK_OPERATIONS), "count": draw.rng.randint(1, 12)}
+
+
+def _inheritances(draw: Draw) -> Schedule:
+    """Kill a process at a change of names; another one goes on from there, until the power goes."""
+    node = draw.member()
+    yield 0.0, "kill", {"node": node, "at": "fsync_directory", "count": draw.rng.randint(1, 2)}
+    restarted_s = draw.between(0.5, 4.0)
+    yield restarted_s, "restart_all", {}
+    yield restarted_s + draw.between(0.05, 0.5), "power_loss", {"node": node, "keep": "lost"}
+    yield restarted_s + 1.0 + draw.hold_s(), "restart_all", {}
+
+
+def _outages(draw: Draw) -> Schedule:
+    if draw.rng.random() < 0.5:
+        yield 0.0, "kill_all", {}
+    else:
+        yield 0.0, "power_loss_all", {"keep": draw.rng.choice(KEEPS)}
+    yield draw.between(0.01, 1.0), "restart_all", {}
+
+
+def _pauses(draw: Draw) -> Schedule:
+    yield 0.0, "pause", {"node": draw.node()}
+    yield draw.hold_s(), "resume", {"node": "all"}
+
+
+def _clocks(draw: Draw) -> Schedule:
+    node = draw.member()
+    yield 0.0, "clock_rate", {"node": node, "rate": draw.between(0.5, 2.0)}
+    yield draw.hold_s() * 4, "clock_rate", {"node": node, "rate": 1.0}
+
+
+def _cuts(draw: Draw) -> Schedule:
+    others = draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members)))
+    if draw.clients and draw.rng.random() < 0.3:
+        others += draw.rng.sample(draw.clients, draw.rng.randint(1, len(draw.clients)))
+    yield 0.0, "cut", {"node": draw.node(), "others": others, "seconds": draw.hold_s()}
+
+
+def _deposed_leaders(draw: Draw) -> Schedule:
+    """Leave a leader to its clients, long enough for the others to elect another one."""
+    seconds = draw.between(1.0, 6.0)
+    yield 0.0, "cut", {"node": "leader", "others": list(draw.members), "seconds": seconds}
+
+
+def _cuts_one_way(draw: Draw) -> Schedule:
+    source, target = draw.pair()
+    yield 0.0, "cut_one_way", {"source": source, "target": target, "seconds": draw.hold_s()}
+
+
+def _clogs(draw: Draw) -> Schedule:
+    source, target = draw.pair()
+    if draw.rng.random() < 0.5:
+        # Its requests arrive when it has long moved on; the second one comes and goes, or lists.
+        source = draw.rng.choice((draw.clients[:2][-1], draw.rng.choice(draw.clients)))
+    yield 0.0, "clog", {"source": source, "target": target, "seconds": draw.between(*CLOG_S)}
+
+
+def _disconnects(draw: Draw) -> Schedule:
+    one, other = draw.pair()
+    if one != other:
+        yield 0.0, "disconnect", {"one": one, "other": other}
+
+
+def _weathers(draw: Draw) -> Schedule:
+    yield 0.0, "weather", weather(draw)
+
+
+def _full_disks(draw: Draw) -> Schedule:
+    for node in draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members))):
+        yield 0.0, "disk_full", {"node": node}
+        yield draw.hold_s(), "disk_free", {"node": node}
+    yield HOLD_S[1] + 0.1, "restart_all", {}
+
+
+def _low_disks(draw: Draw) -> Schedule:
+    seconds = draw.hold_s()
+    for node in draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members))):
+        yield 0.0, "disk_low", {"node": node}
+        yield seconds, "disk_free", {"node": node}
+
+
+def _slow_disks(draw: Draw) -> Schedule:
+    node = draw.member()
+    yield 0.0, "slow_fsync", {"node": node, "ms": draw.between(5.0, 500.0)}
+    yield draw.hold_s(), "slow_fsync", {"node": node, "ms": 0.0}
+
+
+def _successions(draw: Draw) -> Schedule:
+    """End a leader while all disks are slow: the next one leads long before it has proved it."""
+    ms = draw.between(20.0, 500.0)
+    for node in draw.members:
+        yield 0.0, "slow_fsync", {"node": node, "ms": ms}
+    yield draw.between(0.2, 1.0), "kill", {"node": "leader"}
+    yield 1.5 + draw.hold_s(), "restart_all", {}
+    for node in draw.members:
+        yield 6.0, "slow_fsync", {"node": node, "ms": 0.0}
+
+
+def _failing_disks(draw: Draw) -> Schedule:
+    """Let a sync fail; the process that comes after it may lose its machine's power."""
+    kind, node = draw.rng.choice(("fdatasync", *SYNCS, "any")), draw.node()
+    yield 0.0, "fsync_error", {"node": node, "count": draw.rng.randint(1, 10), "kind": kind}
+    if kind.startswith("store"):
+        yield 0.05, "compact", {"node": node}
+    restarted_s = draw.hold_s()
+    yield restarted_s, "restart_all", {}
+    if draw.rng.random() < 0.5:
+        later_s = restarted_s + draw.hold_s()
+        yield later_s, "power_loss", {"node": node, "keep": draw.rng.choice(KEEPS)}
+        yield later_s + draw.hold_s(), "restart_all", {}
+
+
+def _wiped_disks(draw: Draw) -> Schedule:
+    yield 0.0, "wipe", {"node": draw.member()}
+    yield draw.hold_s(), "restart_all", {}
+
+
+def _damaged_disks(draw: Draw) -> Schedule:
+    node = draw.member()
+    yield 0.0, "damage", {"node": node, "how": draw.rng.choice(DAMAGES_DRAWN)}
+    yield draw.between(0.05, 1.0), "kill", {"node": node}
+    yield 1.0 + draw.hold_s(), "restart_all", {}
+
+
+def _stops(draw: Draw) -> Schedule:
+    yield 0.0, "stop", {"node": draw.node(), "seconds": draw.hold_s()}
+
+
+def _transfers(draw: Draw) -> Schedule:
+    yield 0.0, "transfer", {}
+
+
+def _late_transfers(draw: Draw) -> Schedule:
+    """Hand the leadership over while what one member says comes late."""
+    source, target = draw.pair()
+    clog = {"source": source, "target": target, "seconds": draw.between(0.05, 3.0)}
+    yield 0.0, "clog", clog
+    yield 0.001, "transfer", {}
+
+
+def _compactions(draw: Draw) -> Schedule:
+    for node in draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members))):
+        yield 0.0, "compact", {"node": node}
+
+
+def _lost_checkpoints(draw: Draw) -> Schedule:
+    """Have the power go in a checkpoint or behind it: nothing but that has what is dropped.
+
+    Of some, a sync of the store fails before.
+    """
+    for _ in range(draw.rng.randint(1, 3)):
+        node = draw.member()
+        if draw.rng.random() < 0.5:
+            failing = {"count": draw.rng.choice((1, 2, 3, 3)), "kind": "store_sync"}
+            yield 0.0, "fsync_error", {"node": node, **failing}
+        yield 0.0, "compact", {"node": node}
+        later_s = draw.between(0.1, 2.0)
+        keep = draw.rng.choice(("lost", "lost", *KEEPS))
+        yield later_s, "power_loss", {"node": node, "keep": keep}
+        yield later_s + draw.between(0.05, 1.0), "restart_all", {}
+
+
+def _rebirths(draw: Draw) -> Schedule:
+    """End a process that rejoins with an empty disk, at any of its operations, and again."""
+    node = draw.member()
+    yield 0.0, "wipe", {"node": node}
+    yield 0.05, "restart_all", {}
+    at_s = 0.1
+    for _ in range(draw.rng.randint(1, 3)):
+        how = {"at": draw.rng.choice(DISK_OPERATIONS), "count": draw.rng.randint(1, 20)}
+        if draw.rng.random() < 0.5:
+            yield at_s, "kill", {"node": node, **how}
+        else:
+            yield at_s, "power_loss", {"node": node, "keep": draw.rng.choice(KEEPS), **how}
+        at_s += draw.between(1.0, 5.0)
+        yield at_s, "restart_all", {}
+
+
+def _dead_sources(draw: Draw) -> Schedule:
+    """End a member from which an empty one copies the store, in the middle of that."""
+    yield 0.0, "wipe", {"node": draw.member()}
+    yield 0.05, "restart_all", {}
+    for _ in range(draw.rng.randint(1, 2)):
+        yield 0.1, "kill_source", {"seconds": 8.0, "pieces": draw.rng.randint(0, 3)}
+    yield 10.0, "restart_all", {}
+
+
+def _upgrades(draw: Draw) -> Schedule:
+    """Install another program on one node after the other; raise the level, too early as well.
+
+    Somebody may go back to version 0.1 at the moment at which the level is raised.
+    """
+    build = draw.rng.choice(("0.1", "next", "next"))
+    level, at_s = draw.rng.choice(("this", "next")), 0.0
+    for node in draw.rng.sample(draw.members, len(draw.members)):
+        yield at_s, "install", {"node": node, "build": build}
+        at_s += draw.between(0.2, 2.0)
+        if draw.rng.random() < 0.4:
+            yield at_s, "raise_level", {"node": "leader", "build": level}
+    yield at_s, "raise_level", {"node": "leader", "build": level}
+    if draw.rng.random() < 0.5:
+        hasty = {"node": draw.member(), "build": "0.1"}
+        yield at_s + draw.between(0.0005, 0.05), "install", hasty
+
+
+def _way_back_meanwhile(draw: Draw) -> Schedule:
+    """Raise the level while the leader is cut off; a member comes back to it with version 0.1.
+
+    So the entry stands in the leader's log alone when somebody connects who can't read it. All the
+    others are cut off for longer: they would have the entry committed, or elect another leader.
+    """
+    back = draw.member()
+    others = [name for name in draw.members if name != back]
+    yield 0.0, "cut", {"node": "leader", "others": others, "seconds": draw.between(0.5, 4.0)}
+    yield 0.0, "cut", {"node": "leader", "others": [back], "seconds": draw.between(0.02, 0.3)}
+    yield 0.01, "raise_level", {"node": "leader", "build": draw.rng.choice(("this", "next"))}
+    yield 0.015, "install", {"node": back, "build": "0.1"}
+
+
+def _lonely_leaders(draw: Draw) -> Schedule:
+    """Empty a member's disk; until its readmission is due, so many others fall silent.
+
+    The leader, which may go on for seconds without a majority, is left with one that is empty.
+    """
+    node = draw.member()
+    yield 0.0, "wipe", {"node": node}
+    yield draw.between(0.02, 0.2), "restart_all", {}
+    for _ in range(len(draw.members) // 2):
+        yield draw.between(0.25, 0.75), "pause", {"node": "follower"}
+    yield draw.between(4.0, 8.0), "resume", {"node": "all"}
+
+
+def _client_crashes(draw: Draw) -> Schedule:
+    client = draw.rng.choice(draw.clients)
+    yield 0.0, "client_crash", {"client": client, "at": draw.rng.choice(CRASH_POINTS)}
+    yield draw.hold_s(), "client_restart", {"client": client}
+
+
+def _late_retries(draw: Draw) -> Schedule:
+    """Have clients ask again for what is stored when nobody has room any more.
+
+    Each dies behind the record of the answer, and what it has sent stands in its outbox still.
+    """
+    seconds = draw.between(1.0, HOLD_S[1])
+    for client in draw.rng.sample(draw.clients, draw.rng.randint(1, len(draw.clients))):
+        yield 0.0, "client_crash", {"client": client, "at": "stored"}
+        yield draw.between(1.0, 2.0), "client_restart", {"client": client}
+    for node in draw.members:
+        yield 0.5, "disk_low", {"node": node}
+        yield 1.0 + seconds, "disk_free", {"node": node}
+
+
+def _lost_pieces(draw: Draw) -> Schedule:
+    """Lose a piece of a copy of the store, or the question for it, on a connection that goes on."""
+    yield 0.0, "wipe", {"node": draw.member()}
+    yield 0.05, "restart_all", {}
+    for _ in range(draw.rng.randint(1, 3)):
+        piece = {"pieces": draw.rng.randint(0, 3), "hold_s": draw.between(0.02, 0.3)}
+        yield 0.1, "lose_piece", {"seconds": 8.0, **piece}
+
+
+def _returning_leaders(draw: Draw) -> Schedule:
+    """Cut a leader off with entries that it does not know to be committed, for two more terms.
+
+    The others have some of these, and others in place of the rest: the second leader after it finds
+    out entry by entry how far their logs are the same.
+    """
+    ms = draw.between(50.0, 400.0)
+    for node in draw.members:
+        yield 0.0, "slow_fsync", {"node": node, "ms": ms}
+    cut_s, seconds = draw.between(0.2, 1.0), draw.between(3.0, 6.0)
+    yield cut_s, "cut", {"node": "leader", "others": list(draw.members), "seconds": seconds}
+    for node in draw.members:
+        yield cut_s + 0.1, "slow_fsync", {"node": node, "ms": 0.0}
+    for later_s in (1.5, 2.0, 2.5):
+        yield cut_s + later_s, "transfer", {}
+
+
+def _client_copies(draw: Draw) -> Schedule:
+    yield 0.0, "client_copy", {"client": draw.rng.choice(draw.clients)}
+
+
+def _client_power_losses(draw: Draw) -> Schedule:
+    client, keep = draw.rng.choice(draw.clients), draw.rng.choice(KEEPS)
+    moment: dict[str, Any] = {}
+    if draw.rng.random() < 0.5:
+        moment = {"at": draw.rng.choice(STATE_OPERATIONS), "count": draw.rng.randint(1, 12)}
+    yield 0.0, "client_power_loss", {"client": client, "keep": keep, **moment}
+    yield draw.hold_s(), "client_restart", {"client": client}
+
+
+def _client_failing_disks(draw: Draw) -> Schedule:
+    """Let syncs of a client's state fail; it goes on, or another process; then the power goes."""
+    client = draw.rng.choice(draw.clients)
+    for _ in range(draw.rng.randint(1, 3)):
+        failing = {"kind": draw.rng.choice(STATE_SYNCS), "count": draw.rng.randint(1, 6)}
+        yield 0.0, "client_fsync_error", {"client": client, **failing}
+        if draw.rng.random() < 0.5:
+            yield draw.hold_s(), "client_crash", {"client": client, "at": "now"}
+            yield HOLD_S[1], "client_restart", {"client": client}
+    later_s = HOLD_S[1] + draw.hold_s()
+    keep = draw.rng.choice(("lost", *KEEPS))
+    yield later_s, "client_power_loss", {"client": client, "keep": keep}
+    yield later_s + draw.hold_s(), "client_restart", {"client": client}
+
+
+def _empty_doubles(draw: Draw) -> Schedule:
+    """Start a member with an empty disk a second time; the first one lives, or falls silent."""
+    node = draw.member()
+    yield 0.0, "double", {"node": node, "how": "empty", "seconds": draw.between(2.0, 20.0)}
+    if draw.rng.random() < 0.7:
+        # Longer than it takes to be replaced, or not, and then back, often while the double runs.
+        later_s, seconds = draw.between(0.1, 1.0), draw.between(2.0, 7.0)
+        others = [name for name in draw.members if name != node]
+        yield later_s, "cut", {"node": node, "others": others, "seconds": seconds}
+
+
+def _replaced_unheard(draw: Draw) -> Schedule:
+    """Cut a member off until its empty double is admitted, which one of the others can't hear.
+
+    That one believes that it is connected with the first, until its log says otherwise.
+    """
+    node = draw.member()
+    others = [name for name in draw.members if name != node]
+    yield 0.0, "double", {"node": node, "how": "empty", "seconds": draw.between(12.0, 20.0)}
+    # Silence, a second until the double asks again, half a one until the leader looks: or longer.
+    yield 0.1, "cut", {"node": node, "others": others, "seconds": draw.between(5.0, 8.0)}
+    # By now another one leads if that was the member, and the double is heard nowhere yet.
+    deaf = {"source": double_of(node), "target": "follower"}
+    yield 1.5, "cut_one_way", {**deaf, "seconds": draw.between(6.0, 10.0)}
+
+
+def _copied_doubles(draw: Draw) -> Schedule:
+    seconds = draw.between(1.0, 8.0)
+    yield 0.0, "double", {"node": draw.member(), "how": "copy", "seconds": seconds}
+
+
+KINDS: Final[Mapping[str, Callable[[Draw], Schedule]]] = {
+    "kills": _kills,
+    "power_losses": _power_losses,
+    "inheritances": _inheritances,
+    "outages": _outages,
+    "pauses": _pauses,
+    "clocks": _clocks,
+    "cuts": _cuts,
+    "deposed_leaders": _deposed_leaders,
+    "cuts_one_way": _cuts_one_way,
+    "clogs": _clogs,
+    "disconnects": _disconnects,
+    "weathers": _weathers,
+    "full_disks": _full_disks,
+    "low_disks": _low_disks,
+    "slow_disks": _slow_disks,
+    "successions": _successions,
+    "failing_disks": _failing_disks,
+    "wiped_disks": _wiped_disks,
+    "damaged_disks": _damaged_disks,
+    "stops": _stops,
+    "transfers": _transfers,
+    "late_transfers": _late_transfers,
+    "compactions": _compactions,
+    "lost_checkpoints": _lost_checkpoints,
+    "rebirths": _rebirths,
+    "dead_sources": _dead_sources,
+    "upgrades": _upgrades,
+    "way_back_meanwhile": _way_back_meanwhile,
+    "lonely_leaders": _lonely_leaders,
+    "client_crashes": _client_crashes,
+    "client_copies": _client_copies,
+    "late_retries": _late_retries,
+    "lost_pieces": _lost_pieces,
+    "returning_leaders": _returning_leaders,
+    "client_power_losses": _client_power_losses,
+    "client_failing_disks": _client_failing_disks,
+    "empty_doubles": _empty_doubles,
+    "copied_doubles": _copied_doubles,
+    "replaced_unheard": _replaced_unheard,
+}
+RARE: Final = frozenset(
+    {
+        "client_copies",
+        "client_failing_disks",
+        "lost_checkpoints",
+        "rebirths",
+        "dead_sources",
+        "lost_pieces",
+        "late_retries",
+        "returning_leaders",
+        "deposed_leaders",
+        "outages",
+        "full_disks",
+        "failing_disks",
+        "successions",
+        "upgrades",
+        "way_back_meanwhile",
+        "lonely_leaders",
+        "replaced_unheard",
+    }
+)
+# Half of all seeds: most rules are about a leader that is none any more, or what comes late.
+FREQUENT: Final = frozenset({"deposed_leaders", "clogs", "lost_checkpoints"})
+RARE_PERIOD_S: Final = (6.0, 30.0)  # each of these takes the cluster, or a client, out for long
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
+    """Return the plan of a seed; `nodes`: how many, drawn if None.
+
+    Each part of a plan has random numbers of its own: a new kind of fault, or role, leaves the
+    other parts of every seed as they were.
+    """
+    rng = _stream(seed, mode, "size")
+    [drawn] = rng.choices(list(NODES), list(NODES.values()))
+    count = nodes or drawn
+    size = rng.randint(*(CROWD if rng.random() < CROWD_SHARE else CLIENTS))
+    clients = [f"client-{number}" for number in range(1, size + 1)]
+    empty = Plan(seed, count, len(clients), round(rng.uniform(*DURATION_S), 1), mode)
+
+    def draw(purpose: str) -> Draw:
+        return Draw(_stream(seed, mode, purpose), empty.members, clients)
+
+    load, awaiting = _load(draw("load")), draw("awaiting")
+    schedule = tuple(_schedule(draw, empty.duration_s))
+    knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
+    _slow_down(draw("slow"), load["roles"], "backlog_bytes_max" in knobs)
+    knobs |= _bounds(draw("bounds"), _largest(load["roles"]))
+    knobs |= _fitting(draw("fitting"), {action.name for action in schedule}, knobs)
+    for role in load["roles"]:
+        role["is_awaiting"] = awaiting.rng.random() < AWAITING_SHARE
+    knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
+    # Version 0.1 says its Hello by the product of today there, which looks at what 0.1 would not.
+    has_old = any(action.args.get("build") == "0.1" for action in schedule)
+    if draw("wire").rng.random() < WIRE_SHARE and not has_old:
+        knobs["wire"] = 1
+    if any(action.name == "client_copy" for action in schedule):
+        knobs.pop("backlog_bytes_max", None)  # a client that was fenced for good reads no more
+    knobs["load"] = {**load, "broken": _broken(draw("broken"), mode)}
+    return Plan(seed, count, len(clients), empty.duration_s, mode, knobs, schedule)
+
+
+def _stream(seed: int, mode: Mode, purpose: str) -> random.Random:
+    return random.Random(f"swarm {seed} {mode} {purpose}")
+
+
+def _schedule(draw: Callable[[str], Draw], duration_s: float) -> list[Action]:
+    """Return the faults of all kinds that this seed has, in order."""
+    actions = [Action(0.0, "weather", weather(draw("weather"))), *_founding(draw("founding"))]
+    share = draw("share").between(*KIND_SHARE)
+    for name, kind in KINDS.items():
+        own = draw(name)
+        if own.rng.random() >= (0.5 if name in FREQUENT else share):
+            continue
+        period_s = own.between(*(RARE_PERIOD_S if name in RARE else PERIOD_S))
+        # A kind that a seed has comes at least once.
+        at_s = START_S + own.rng.random() * (min(period_s, duration_s) - START_S)
+        while at_s < duration_s:
+            actions += [
+                Action(round(at_s + later_s, 4), what, args) for later_s, what, args in kind(own)
+            ]
+            at_s += own.rng.expovariate(1 / period_s)
+    return sorted((one for one in actions if one.at_s < duration_s), key=lambda one: one.at_s)
+
+
+def _founding(draw: Draw) -> Iterator[Action]:
+    """End some processes while they found the cluster; they come back."""
+    if draw.rng.random() >= FOUNDING_SHARE:
+        return
+    for node in draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members))):
+        how = {"at": draw.rng.choice(DISK_OPERATIONS), "count": draw.rng.randint(1, 20)}
+        at_s = draw.between(0.05, 0.25)  # about when the last one starts
+        if draw.rng.random() < 0.5:
+            yield Action(at_s, "kill", {"node": node, **how})
+        else:
+            keep = draw.rng.choice(KEEPS)
+            yield Action(at_s, "power_loss", {"node": node, "keep": keep, **how})
+    for at_s in (0.6, 1.5, 3.0):
+        yield Action(at_s, "restart_all", {})
+
+
+def weather(draw: Draw) -> dict[str, float]:
+    """Return a network: calm, bad in one way, or bad in every way."""
+    rng = draw.rng
+    if rng.random() < 0.3:
+        return {}
+    wild = {
+        "loss": draw.between(0.001, 0.1),
+        "duplicate": draw.between(0.001, 0.2),
+        "reorder": draw.between(0.001, 0.3),
+        "late": draw.between(0.01, 1.0),
+    }
+    chosen = wild if rng.random() < 0.3 else dict([rng.choice(list(wild.items()))])
+    return {**chosen, "delay_ms": draw.between(0.1, 20.0), "jitter_ms": draw.between(0.1, 30.0)}
+
+
+def _world(draw: Draw) -> dict[str, float]:
+    """Return the nodes' settings: small, so that their limits are met."""
+    rng = draw.rng
+    knobs: dict[str, float] = {
+        "segment_bytes": rng.choice((1024, 1024, 4096, 65536)),
+        "keep_bytes": rng.choice((0, 256, 1024, 8192, 65536)),
+        "fsync_ms": draw.between(0.1, 8.0),
+        "job_ms": draw.between(1.0, 300.0),
+    }
+    knobs["fallback_s"] = rng.choice((1.0, 2.0, 6.0))  # how long a leader without followers leads
+    return knobs
+
+
+def _limits(draw: Draw, roles: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return tight limits: none in most seeds, in the others several, so that refusals meet."""
+    rng = draw.rng
+    if rng.random() >= TIGHT_SHARE:
+        return {}
+    largest = _largest(roles)
+    tight = {
+        "in_flight_max": 3,
+        "parked_gets_max": 2,
+        "backlog_bytes_max": BACKLOG_PUTS_MIN * largest,
+        "uncommitted_entries_max": 4,
+        "relays_max": 3,
+        "full_share": 0.1,
+    }
+    limits = {name: value for name, value in tight.items() if rng.random() < 0.4}
+    if "relays_max" in limits:  # the same kind: what waits on the way to clients
+        limits["room_bytes"] = 1  # one GET a turn and way; the others are put off
+    return limits
+
+
+def _bounds(draw: Draw, largest: int) -> dict[str, int]:
+    """Return small values of the product's constants, in half of all seeds: so they are met."""
+    rng = draw.rng
+    if rng.random() >= BOUNDED_SHARE:
+        return {}
+    share, bounds = rng.choice(BOUND_SHARES), {}
+    for knob, (_, _, values) in CONSTANTS.items():
+        chosen = rng.choice(values or [largest * times + 1_000 for times in OF_PUTS[knob]])
+        if rng.random() < share:
+            bounds[knob] = chosen
+    for knob, (_, _, values) in DEFAULTS.items():
+        chosen = rng.choice(values)
+        if rng.random() < share:
+            bounds[knob] = chosen
+    for knob, values in OF_THE_STORE.items():
+        if rng.random() < STORE_SHARE:
+            bounds[knob] = rng.choice(values)
+    return bounds
+
+
+def _fitting(draw: Draw, actions: Collection[str], knobs: Mapping[str, Any]) -> dict[str, int]:
+    """Return settings that let faults meet what they are for, in half of the seeds.
+
+    A checkpoint that vouches for too much shows where the journal keeps nothing behind it; a lost
+    piece where a copy has several; an acknowledgment of what was not shown where little is at once;
+    a listing without its end where it has pages.
+    """
+    if draw.rng.random() >= FITTING_SHARE:
+        return {}
+    fitting = {"topics_count_max": int(knobs.get("topics_count_max", 2))}
+    if "fsync_error" in actions:
+        fitting |= {"segment_bytes": 1024, "keep_bytes": 0}
+    if not {"lose_piece", "kill_source"}.isdisjoint(actions):
+        fitting["copy_chunk_bytes"] = int(knobs.get("copy_chunk_bytes", 8_192))
+    if "transfer" in actions:
+        fitting["slice_entries_max"] = int(knobs.get("slice_entries_max", 2))
+    return fitting
+
+
+def _largest(roles: Sequence[Mapping[str, Any]]) -> int:
+    """Return the bytes of the largest PUT that these roles make."""
+    size_bytes = max(role["size_bytes"] for role in roles)
+    count = max(role["batch_count"] for role in roles)
+    return int(count * (size_bytes + PUBLICATION_OVERHEAD_BYTES))
+
+
+def _load(draw: Draw) -> dict[str, Any]:
+    """Return the clients' part: topics are few, so that clients meet."""
+    rng = draw.rng
+    topics = ["x", "y", "z"][: rng.randint(1, 3)]
+    size_bytes = rng.choice((20, 200, 2000, 20_000))
+    sizes = [size_bytes] if rng.random() < 0.7 else [20, 200, 2000, size_bytes]
+    roles = [_role(draw, topics, rng.choice(sizes)) for _ in draw.clients]
+    roles[0] |= {"puts": 1.0, "churns": 0.0}
+    # One that only reads: it never waits for an answer to a PUT that a deposed leader can't give.
+    roles[-1] |= {"puts": 0.0, "gets": 1.0, "churns": 0.0, "reads_any": False}
+    roles[1] |= _lister(draw) if rng.random() < LISTER_SHARE else _leaver(draw)
+    for role in roles:
+        if role["churns"]:
+            role |= {"topics": [*role["topics"], LEFT_TOPIC], "puts": role["puts"] or 0.2}
+            role["reads_any"] = False  # it may hear of a SUB by its publications, not its answer
+    return {"roles": roles, "deadline_ms": rng.choice((1_500, 1_500, 3_000, 15_000))}
+
+
+def _slow_down(draw: Draw, roles: Sequence[dict[str, Any]], is_bounded: bool) -> None:
+    """Let some client wait long for what comes, or leave others' publications lying about."""
+    if draw.rng.random() < WAITER_SHARE:
+        roles[-1] |= {"get_wait_ms": 2_000, "pause_s": draw.between(0.02, 0.1)}
+    if is_bounded and draw.rng.random() < SLEEPER_SHARE:
+        reads_too = {"gets": 1.0, "churns": 0.0, "puts": 0.0, "lists": 0.0}
+        roles[2] |= {**reads_too, "pause_s": draw.between(2.0, 6.0), "reads_any": False}
+
+
+def _lister(draw: Draw) -> dict[str, Any]:
+    """Who changes nothing stays with a deposed leader as long as it answers."""
+    only = {"puts": 0.0, "gets": 0.0, "churns": 0.0, "lists": 1.0, "oversized": 0.0}
+    return only | {"pause_s": draw.between(0.03, 0.15)}
+
+
+def _leaver(draw: Draw) -> dict[str, Any]:
+    """Who comes and goes finds out when a request of the past is carried out."""
+    return {"puts": 0.2, "gets": 1.0, "churns": 1.0, "pause_s": draw.between(0.05, 0.2)}
+
+
+def _role(draw: Draw, topics: Sequence[str], size_bytes: int) -> dict[str, Any]:
+    rng = draw.rng
+    puts, gets = rng.choice(((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.2, 1.0)))
+    role: dict[str, Any] = {
+        "topics": rng.sample(topics, rng.randint(1, len(topics))),
+        "puts": puts,
+        "gets": gets,
+        "churns": rng.choice((0.0, 0.1, 0.5)) if gets else 0.0,
+        "lists": rng.choice((0.0, 0.05)),
+        "oversized": rng.choice((0.0, 0.0, 0.01)),
+        "pause_s": draw.between(*PAUSE_S) * (CROWD_PAUSES if len(draw.clients) > CLIENTS[1] else 1),
+        "batch_count": min(rng.choice((1, 1, 3, 20)), max(1, PUT_BYTES // size_bytes)),
+        "size_bytes": size_bytes,
+        "get_count": rng.choice((1, 3, 100)),
+        "get_wait_ms": rng.choice((0, 0, 50, 500, 2000)),
+        "reads_any": rng.random() < 0.3,
+        "is_manual": rng.random() < 0.2,
+        "is_hasty": rng.random() < 0.3,
+        "in_flight": rng.choice((0, 0, 0, 0, 3, 16)),
+    }
+    return role
+
+
+def _broken(draw: Draw, mode: Mode) -> dict[str, str]:
+    """Return which nodes stay broken in the end: a minority, where progress is the point."""
+    if mode == "safety":
+        return {}
+    count = draw.rng.randint(0, (len(draw.members) - 1) // 2)
+    return {name: draw.rng.choice(BROKEN_HOWS) for name in draw.rng.sample(draw.members, count)}

@@ -1,0 +1,1 @@
+"""One world: its nodes, their network, who operates them."""

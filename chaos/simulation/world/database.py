@@ -1,0 +1,170 @@
+"""What a simulated disk does to a node's real SQLite and to the files beside it.
+
+What lives here: the seams in sqlite3, os, tables.py and snapshots.py while a world runs. What
+must not: what of the files is durable (stored.py), how SQLite is heard (vfs.py), when a disk is
+full or a process ends (world.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
+
+from chaos.simulation.disks import vfs
+from cluster.log.files import DISK
+from cluster.node import upkeep
+from cluster.store import snapshots
+from flotilla_client import state
+
+if TYPE_CHECKING:
+    from chaos.simulation.disks.stored import StoredFiles
+    from chaos.simulation.world.node import SimNode
+
+# A simulated store is so small that it would never shrink, and be copied in one step.
+SPARE_BYTES: Final = 8 * 1024
+STEP_BYTES: Final = 16 * 1024
+SYNC_BYTES: Final = 40 * 1024
+STATE_PAGES: Final = 16  # of a client's log, so that it is carried on into the database
+
+Active = Callable[[], "SimNode | None"]
+Disks = Mapping[str, "StoredFiles"]  # by directory
+
+_rename: Final = os.rename
+_unlink: Final = os.unlink
+_pwrite: Final = os.pwrite
+_make_copy: Final = snapshots.make_copy
+_write: Final = snapshots.Download.write
+_verify: Final = snapshots.Download.verify
+
+
+@contextmanager
+def seated(active: Active, disks: Disks, salt: int = 1) -> Iterator[None]:
+    """Have the real files in some directories on simulated disks.
+
+    `active`: whose code runs. `salt`: what SQLite's random numbers begin with. Pauses between the
+    steps of a copy are the world's.
+    """
+    occupant = getattr(DISK.free_bytes, "__self__", None)
+    assert not isinstance(occupant, _Seats), "one world at a time"
+    seats = _Seats(active, disks)
+    with (
+        _salted(salt),
+        patch.object(sqlite3, "connect", vfs.connect),
+        patch.object(vfs.LAYER, "find", seats.owner),
+        patch.object(vfs.LAYER, "current", seats.current),
+        patch.object(os, "fsync", seats.sync),
+        patch.object(os, "fdatasync", seats.sync),
+        patch.object(os, "rename", seats.rename),
+        patch.object(os, "replace", seats.rename),
+        patch.object(os, "unlink", seats.unlink),
+        patch.object(os, "remove", seats.unlink),
+        patch.object(os, "pwrite", seats.pwrite),
+        patch.object(os, "posix_fadvise", seats.forget),
+        patch.object(DISK, "free_bytes", seats.free_bytes),
+        patch.object(upkeep, "SPARE_BYTES", SPARE_BYTES),
+        patch.object(snapshots, "STEP_BYTES", STEP_BYTES),
+        patch.object(snapshots, "SYNC_BYTES", SYNC_BYTES),
+        patch.object(state, "CHECKPOINT_PAGES", STATE_PAGES),
+        patch.object(snapshots, "make_copy", seats.make_copy),
+        patch.object(snapshots.Download, "write", lambda copy, chunk: seats.write(copy, chunk)),
+        patch.object(snapshots.Download, "verify", lambda copy: _verify(copy, seats.pause)),
+    ):
+        yield
+
+
+@contextmanager
+def _salted(salt: int) -> Iterator[None]:
+    vfs.LAYER.seed(salt)
+    try:
+        yield
+    finally:
+        vfs.LAYER.seed(0)
+
+
+class _Seats:
+    def __init__(self, active: Active, disks: Disks) -> None:
+        self._active, self._disks = active, disks
+
+    @property
+    def _node(self) -> SimNode:
+        node = self._active()
+        assert node is not None, "no node's code runs"
+        return node
+
+    def owner(self, path: str) -> StoredFiles | None:
+        """Return what knows the file, None if it is on no simulated disk."""
+        return self._disks.get(os.path.dirname(path))
+
+    def current(self) -> StoredFiles | None:
+        """Return the files of whose code runs."""
+        node = self._active()
+        return None if node is None else node.image
+
+    def sync(self, descriptor: int) -> None:
+        """Take the place of `os.fsync`, of a file or a directory."""
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        files, own = self.owner(path), self._disks.get(path)
+        if files is not None:
+            files.syncing(path)
+        elif own is not None:
+            own.sync_names()
+        else:
+            for place, each in self._disks.items():
+                if os.path.dirname(place) == path:
+                    each.sync_own_name()
+
+    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+        """Take the place of `os.pwrite`."""
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        files = self.owner(path)
+        if files is not None:
+            files.writing(path, offset, len(data))
+        return _pwrite(descriptor, data, offset)
+
+    def forget(self, descriptor: int, offset: int, size: int, advice: int) -> None:
+        """Take the place of `os.posix_fadvise`, which is only asked to forget."""
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        files = self.owner(path)
+        assert advice == os.POSIX_FADV_DONTNEED, advice
+        if files is not None:  # others have lost nothing
+            files.forget_cached(path)
+
+    def rename(self, old: str | Path, new: str | Path) -> None:
+        """Take the place of `os.rename` and `os.replace`."""
+        files = self.owner(str(old))
+        if files is None:
+            _rename(old, new)
+        else:
+            files.rename(str(old), str(new))
+
+    def unlink(self, path: str | Path, *, dir_fd: int | None = None) -> None:
+        """Take the place of `os.unlink`."""
+        files = self.owner(str(path)) if dir_fd is None else None
+        if files is None or not os.path.lexists(path):
+            _unlink(path, dir_fd=dir_fd)
+        else:
+            files.unlink(str(path))
+
+    def free_bytes(self, directory: Path) -> int:
+        """Take the place of `DISK.free_bytes`."""
+        return self._node.disk.free_bytes(directory)
+
+    def pause(self, seconds: float) -> None:
+        """Let turns run between the steps of a copy."""
+        self._node.image.operate("store_pause")
+
+    def make_copy(self, database: Path, path: Path) -> snapshots.SnapshotInfo:
+        """Make a copy, with pauses."""
+        return _make_copy(database, path, self.pause)
+
+    def write(self, copy: snapshots.Download, chunk: Any) -> None:
+        """Store a piece of a copy, if it has room."""
+        if self._node.disk.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "injected into a copy")
+        _write(copy, chunk)
