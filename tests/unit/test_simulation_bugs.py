@@ -50,8 +50,8 @@ BUGS_MIN = 28
 SEEN_MIN = 25
 HUNT = Path(__file__).parents[1] / "simulation/planted.jsonl"
 MODULES: tuple[ModuleType, ...] = (
-    chaos.simulation.disk,  # where the kernel's cache is what a bug is about
-    chaos.simulation.stored,
+    chaos.simulation.disks.disk,  # where the kernel's cache is what a bug is about
+    chaos.simulation.disks.stored,
     cluster.serve.broker,
     cluster.serve.client_port,
     cluster.log.files,

@@ -638,7 +638,7 @@ def test_the_seams_are_gone_behind_a_run() -> None:
 def test_what_a_killed_process_leaves_in_memory_is_removed_by_the_next(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
-        "from chaos.simulation import memory\n"
+        "from chaos.simulation.disks import memory\n"
         "memory.MEMORY = pathlib.Path(sys.argv[1])\n"
         "directory = memory.memory_directory()\n"
         "(directory / 'file').write_bytes(b'data')\n"
