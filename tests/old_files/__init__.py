@@ -1,0 +1,1 @@
+"""Files that earlier versions left on disks."""
