@@ -127,6 +127,7 @@ class AsyncClient:
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         record: str | Path | None = None,
+        key: str | Path | None = None,
     ) -> None:
         def make() -> _Parts:
             session = Session(
@@ -137,6 +138,7 @@ class AsyncClient:
                 rng=rng,
                 outbox_bytes_max=outbox_bytes_max,
                 record=record,
+                key=key,
             )
             return _Parts(session, zmq.asyncio.Context.shadow(zmq.Context.instance()))
 
@@ -354,7 +356,7 @@ class AsyncClient:
                     case Done():
                         return action
                     case Failed(error):
-                        error = await _explained(error, session.endpoints)
+                        error = await _explained(error, session.endpoints, session.key is not None)
                         raise with_endpoints(error, session.endpoints)
                     case Close(endpoint):
                         parts.close_link(endpoint)
@@ -410,7 +412,7 @@ class AsyncClient:
             await _until(address.is_over, until_ms)
             if address.failure:
                 return address.failure
-            link = parts.links[endpoint] = open_link(parts.context, address)
+            link = parts.links[endpoint] = open_link(parts.context, address, parts.session.key)
         return link
 
 
@@ -431,9 +433,11 @@ class _Turn:
         self._lock.release()
 
 
-async def _explained(error: FlotillaError, endpoints: Sequence[str]) -> FlotillaError:
+async def _explained(
+    error: FlotillaError, endpoints: Sequence[str], has_key: bool
+) -> FlotillaError:
     """`explained` in a thread, as it waits; without it if no thread is free."""
-    explaining = asyncio.to_thread(explained, error, endpoints)
+    explaining = asyncio.to_thread(explained, error, endpoints, has_key)
     try:
         return await asyncio.wait_for(explaining, 2 * PROBE_MS_MAX / 1000)
     except TimeoutError:

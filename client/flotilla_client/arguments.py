@@ -71,6 +71,13 @@ def directory_type(text: str) -> str:
     return text
 
 
+def file_type(text: str) -> str:
+    """Return a file's path; an empty one comes of a variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty text names no file")
+    return text
+
+
 def count(text: str) -> int:
     """Return a number from 1 on."""
     try:

@@ -32,16 +32,21 @@ def integer(name: str, value: object, low: int, high: int) -> int:
 
 def directory(name: str, value: object) -> Path | None:
     """Return a directory's path, None for none; an empty text is a mistake."""
+    return path(name, value, "directory")
+
+
+def path(name: str, value: object, kind: str = "file") -> Path | None:
+    """Return a file's path, None for none; an empty text is a mistake."""
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} is a path, not {_kind(value)}")
-    path = os.fspath(value)
-    if not isinstance(path, str):
-        raise TypeError(f"{name} is a path of text, not of {_kind(path)}")
-    if not path or "\0" in path:
-        raise ValueError(f"{name} is {path!r}, which names no directory")
-    return Path(path)
+    text = os.fspath(value)
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is a path of text, not of {_kind(text)}")
+    if not text or "\0" in text:
+        raise ValueError(f"{name} is {text!r}, which names no {kind}")
+    return Path(text)
 
 
 def several(name: str, value: object) -> Iterable[object]:

@@ -31,6 +31,7 @@ from flotilla_client.arguments import (
     deadline_s,
     directory_type,
     endpoints_type,
+    file_type,
     seconds,
 )
 from flotilla_client.client import Client, now_ms
@@ -90,6 +91,7 @@ _EPILOG: Final = """\
 environment:
   FLOTILLA_ENDPOINTS  HOST:PORT,... of the nodes, instead of -e
   FLOTILLA_STATE      this client's state directory, instead of --state
+  FLOTILLA_KEY        this client's key file, instead of --key
 
 exit codes:
   0    done
@@ -173,6 +175,7 @@ def _add_settings(parser: Any, **defaults: Any) -> None:
     )
     said = f"; default: {defaults['state']}" if defaults else ""
     option("--state", type=directory_type, metavar="DIR", help=f"this client's directory{said}")
+    option("--key", type=file_type, metavar="FILE", help="this client's key, if nodes ask for one")
     option("--deadline", type=deadline_s, metavar="SECONDS", help="patience; default: 15")
     recorded = "record what is done, for `flotilla-check DIR`"
     option("--record", type=directory_type, metavar="DIR", help=recorded)
@@ -313,11 +316,17 @@ def _client(options: Any) -> Client:
     deadline_ms = int(options.deadline * 1000)
     of_nobody = options.verb == "topics" and (options.all or options.subscribers is not None)
     if of_nobody or options.verb in ("status", "upgrade"):
-        return Client(options.endpoints, deadline_ms=deadline_ms, record=options.record)
+        record, key = options.record, options.key
+        return Client(options.endpoints, deadline_ms=deadline_ms, record=record, key=key)
     if options.record:
-        state, record = options.state, options.record
-        return Client(options.endpoints, state_dir=state, deadline_ms=deadline_ms, record=record)
-    return SharedClient(options.endpoints, options.state, deadline_ms)
+        return Client(
+            options.endpoints,
+            state_dir=options.state,
+            deadline_ms=deadline_ms,
+            record=options.record,
+            key=options.key,
+        )
+    return SharedClient(options.endpoints, options.state, deadline_ms, options.key)
 
 
 def _perform(client: Client, options: Any, settings: Any) -> int:

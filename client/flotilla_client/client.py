@@ -36,6 +36,7 @@ from flotilla_client.errors import (
     Unavailable,
 )
 from flotilla_client.forks import PerProcess
+from flotilla_client.keys import key_file
 from flotilla_client.losses import Losses
 from flotilla_client.observer import Observer, Silent
 from flotilla_client.operations import (
@@ -143,6 +144,7 @@ class Session:
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         new_nonce: Callable[[], str] = new_nonce,
         record: str | Path | None = None,
+        key: str | Path | None = None,
         open_state: Callable[[Path | None, int], State] = State,
     ) -> None:
         self.endpoints = endpoints_of(endpoints)
@@ -154,6 +156,7 @@ class Session:
             raise ValueError("a recording is an observer: give `observer` or `record`, not both")
         if rng is not None and not isinstance(rng, random.Random):
             raise TypeError(f"rng is a random.Random, not {type(rng).__name__}")
+        self.key = key_file(key)
         self.state = open_state(directory, outbox_bytes_max)
         self._is_closed = False
         self._recording = self._recorded_in(record)
@@ -313,6 +316,7 @@ class Session:
                 self.operations,
                 topic,
                 self.endpoints,
+                self.key,
                 copy.deepcopy(self._routes),
                 self.deadline_ms,
                 self._rng,
@@ -377,12 +381,14 @@ class Client:
     can't subscribe.
     `deadline_ms`: how long a call tries, the wait for its turn included. `observer`: hears of every
     operation. `record`: instead, a directory in which `flotilla-check` finds them all
-    (docs/recording.md). `rng`: for jitter. Safe to use from several threads; one operation runs at
-    a time (Busy). A child process needs a client of its own (Forked), or has one: without
-    `state_dir` this becomes a new one there.
+    (docs/recording.md). `rng`: for jitter. `key`: the file of this client's key, for a cluster that
+    asks for one (docs/security.md); None: the file that FLOTILLA_KEY names, if it is set. Safe to
+    use from several threads; one operation runs at a time (Busy). A child process needs a client of
+    its own (Forked), or has one: without `state_dir` this becomes a new one there.
 
     Every method may raise FlotillaError: `definite` says whether the operation may have happened.
-    Opening is lazy: the constructor touches the two directories only (StateError, RecordError).
+    Opening is lazy: the constructor touches these files only (StateError, RecordError,
+    KeyUnusable).
     """
 
     _open_state: Callable[[Path | None, int], State] = State
@@ -397,6 +403,7 @@ class Client:
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         record: str | Path | None = None,
+        key: str | Path | None = None,
     ) -> None:
         def make() -> _Parts:
             session = Session(
@@ -407,9 +414,10 @@ class Client:
                 rng=rng,
                 outbox_bytes_max=outbox_bytes_max,
                 record=record,
+                key=key,
                 open_state=self._open_state,
             )
-            return _Parts(session, Connection(session.endpoints), Turns())
+            return _Parts(session, Connection(session.endpoints, session.key), Turns())
 
         self._parts = PerProcess(make, state_dir)
 
@@ -685,7 +693,7 @@ class Client:
                     case Done():
                         return action
                     case Failed(error):
-                        error = explained(error, session.endpoints)
+                        error = explained(error, session.endpoints, session.key is not None)
                         raise with_endpoints(error, session.endpoints)
                     case Close(endpoint):
                         connection.close(endpoint)

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import zmq
 
-from flotilla_client.errors import FlotillaError
+from flotilla_client.errors import FlotillaError, KeyUnusable
+from flotilla_client.keys import KeyFile
 from flotilla_client.names import Address
 from flotilla_client.protocol import MESSAGE_BYTES_MAX, ProtocolError, Reply, decode_reply
 
@@ -45,8 +46,8 @@ class Link:
         self.socket.close(linger=0)
 
 
-def open_link(context: Any, address: Address) -> Link:
-    """Return a link to an address that has been looked up.
+def open_link(context: Any, address: Address, key: KeyFile | None) -> Link:
+    """Return a link to an address that has been looked up, by CURVE if there is a key.
 
     IMMEDIATE: nothing is queued before the connection stands, so what could not be sent certainly
     was not, and a lost connection's requests are never repeated behind our back.
@@ -58,6 +59,8 @@ def open_link(context: Any, address: Address) -> Link:
         socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
         socket.setsockopt(zmq.SNDHWM, REQUESTS_QUEUED_MAX)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        if key is not None:
+            _set_key(socket, key)
         link = Link(socket, socket.get_monitor_socket(LOST))
     except BaseException:  # no descriptor could be had
         socket.close(linger=0)
@@ -68,6 +71,15 @@ def open_link(context: Any, address: Address) -> Link:
         link.close()
         raise
     return link
+
+
+def _set_key(socket: Any, key: KeyFile) -> None:
+    if not zmq.has("curve"):
+        raise KeyUnusable("this build of libzmq has no CURVE; pyzmq's wheels have it")
+    now = key.current()
+    socket.setsockopt(zmq.CURVE_SERVERKEY, now.server.encode())
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, now.public.encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, now.secret.encode())
 
 
 def why_unsent(lost: bool) -> str:
@@ -103,10 +115,10 @@ def parsed(frames: Sequence[bytes]) -> Reply | None:
 
 
 class Connection:
-    """The sockets to a client's endpoints, for one thread at a time."""
+    """The sockets to a client's endpoints, for one thread at a time; `key`: for CURVE."""
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
-        self._endpoints = tuple(endpoints)
+    def __init__(self, endpoints: Sequence[str], key: KeyFile | None = None) -> None:
+        self._endpoints, self._key = tuple(endpoints), key
         self._context: zmq.Context[Any] = zmq.Context.instance()
         self._links: dict[int, Link] = {}
         self.cause = ""  # why the last `send` returned False, or the last `receive` None
@@ -165,7 +177,7 @@ class Connection:
             address.wait(until_s - time.monotonic())
             self.cause = address.failure
             if not self.cause:
-                link = self._links[endpoint] = open_link(self._context, address)
+                link = self._links[endpoint] = open_link(self._context, address, self._key)
         return link
 
     @staticmethod

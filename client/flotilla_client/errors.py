@@ -23,6 +23,7 @@
     │   └── InternalError             a defect of the broker
     ├── Closed                        the client or the producer has been closed
     ├── ClusterRecovered              the cluster has lost what it told this client
+    ├── KeyUnusable                   the key file can't be read, or is none
     ├── Forked                        made in another process, with a state directory
     ├── TopicInUse                    an open producer alone publishes to the topic
     ├── AlreadyReading                another thread, task or loop reads the subscription
@@ -211,6 +212,12 @@ class Closed(FlotillaError):
     """The client or the producer has been closed: it does nothing any more."""
 
     CODE = "closed"
+
+
+class KeyUnusable(FlotillaError):
+    """The key file can't be read, or is none (`details`: `file`). No text tells what is in it."""
+
+    CODE = "key_unusable"
 
 
 class Forked(FlotillaError):

@@ -23,6 +23,7 @@ from flotilla_client.batches import as_bytes
 from flotilla_client.connection import Connection
 from flotilla_client.errors import Closed, FlotillaError, Overloaded, Unavailable
 from flotilla_client.forks import forked
+from flotilla_client.keys import KeyFile
 from flotilla_client.operations import Operations, PutResult
 from flotilla_client.pipeline import Pipeline
 from flotilla_client.retry import (
@@ -104,6 +105,7 @@ class Producer:
         operations: Operations,
         topic: str,
         endpoints: Sequence[str],
+        key: KeyFile | None,
         routes: Routes,
         deadline_ms: float,
         rng: random.Random,
@@ -123,7 +125,7 @@ class Producer:
         self._is_done = threading.Event()
         self._has_ended = False  # the thread; guarded by the queue's lock
         # From here on the thread's own.
-        self._connection = Connection(endpoints)
+        self._connection = Connection(endpoints, key)
         self._pipeline = Pipeline(
             operations,
             topic,

@@ -42,9 +42,15 @@ class SharedClient(Client):
     be the one that does so: within `reading`.
     """
 
-    def __init__(self, endpoints: str | Sequence[str], state_dir: str, deadline_ms: int) -> None:
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        state_dir: str,
+        deadline_ms: int,
+        key: str | None = None,
+    ) -> None:
         self._open_state = functools.partial(SharedState, patience_s=deadline_ms / 1000)
-        super().__init__(endpoints, state_dir=state_dir, deadline_ms=deadline_ms)
+        super().__init__(endpoints, state_dir=state_dir, deadline_ms=deadline_ms, key=key)
 
     def get(self, *arguments: Any, **options: Any) -> Delivery | None:
         """GET as `Client`; again if it waited while another process of ours took up the id."""

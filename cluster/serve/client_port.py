@@ -8,6 +8,7 @@ Decisions: docs/decisions/0008-client-port.md.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
@@ -18,8 +19,9 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Final
 
+from cluster.keys.curve import Handshake, Keyring
 from cluster.members.peers import Watch
-from cluster.serve.zmtp import Ping, Ready, Receiver, ZmtpError, encode, greeting
+from cluster.serve.zmtp import Ping, Ready, Receiver, Say, ZmtpError, encode, greeting
 from cluster.serve.zmtp import ping as encode_ping
 from cluster.serve.zmtp import pong as encode_pong
 from cluster.wire.links import Address
@@ -41,6 +43,8 @@ UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 
 CHECK_PERIOD_S: Final = 0.25  # how late a deadline may be noticed
 HANDSHAKE_S_MAX: Final = 5.0  # from accepted to READY: some round trips and a busy client
+# Each may cost the curve 0.2 ms: strangers must not take a turn's time from those who are in.
+HANDSHAKES_PER_TURN_MAX: Final = 16
 PING_AFTER_S: Final = 10.0  # of silence; a living ZMTP 3.1 client answers
 SILENCE_S_MAX: Final = 30.0  # then the client has vanished, however it did
 CLAIM_S: Final = 2.0  # a connection whose identity comes again has this long to answer a PING
@@ -91,7 +95,7 @@ class Client:
     state: State
     deadline_at: float  # of the handshake, then of the claim
     heard_at: float
-    receiver: Receiver = field(default_factory=Receiver)
+    receiver: Receiver
     outbox: deque[bytes | memoryview] = field(default_factory=deque)
     outbox_bytes: int = 0
     took_at: float = 0.0  # when it last took something of the outbox, or the outbox was empty
@@ -110,7 +114,8 @@ class ClientPort:
     """A node's connections to clients.
 
     `watch(fd, read, write)` is called whenever the wish for a descriptor changes, (False, False) =
-    forget it. `clock` is monotonic seconds. `report(event, **fields)` tells the operator.
+    forget it. `clock` is monotonic seconds. `report(event, **fields)` tells the operator. With a
+    `keyring` clients have to prove by CURVE who they are; without one anybody may come.
     Each turn: `on_ready` for ready descriptors, `tick`, `receive`, `send`. The constructor raises
     OSError if it can't listen.
     """
@@ -123,7 +128,9 @@ class ClientPort:
         *,
         watch: Watch,
         report: Report,
+        keyring: Keyring | None = None,
     ) -> None:
+        self._keyring = keyring
         self._limits, self._clock, self._watch, self._report = limits, clock, watch, report
         self._clients: dict[int, Client] = {}  # by descriptor
         self._routes: dict[bytes, Client] = {}
@@ -183,11 +190,16 @@ class ClientPort:
         """
         taken: list[tuple[bytes, list[bytes]]] = []
         left = [limit, READ_BYTES_PER_TURN_MAX]  # events, bytes
+        strangers = HANDSHAKES_PER_TURN_MAX
         for client in list(self._readable):
             if left[0] <= 0 or left[1] <= 0:
                 break
             if client.state is State.CLOSED:  # since: the one before it came with its identity
                 continue
+            if client.state is State.GREETING:
+                if not strangers:
+                    continue
+                strangers -= 1
             del self._readable[client]
             self._receive_from(client, taken, left)
         return taken
@@ -206,12 +218,24 @@ class ClientPort:
                 continue
             assert client.requests > 0, route
             client.requests -= 1
-            self._queue(client, encode([b"", *frames]))
+            self._queue(client, encode([b"", *frames], client.receiver.session))
             touched[client] = None
         for client in touched:
             if client.state is State.READY:
                 self._write(client)
         self._bound_unread()
+
+    def update_keyring(self, keyring: Keyring) -> None:
+        """Let in whose keys these are from now on, and nobody else: not even who is in already."""
+        assert self._keyring is not None, "a port has keys from its beginning, or never"
+        self._keyring = keyring
+        servers = {server.public for server in keyring.servers}
+        for client in list(self._clients.values()):
+            session = client.receiver.session
+            if session is not None and (
+                keyring.clients.get(session.client) != session.name or session.server not in servers
+            ):
+                self._close(client, f"the key of {session.name} is not accepted any more")
 
     def room_bytes(self, route: bytes) -> int:
         """Return how many bytes of replies may still be made for a client; below 1: none.
@@ -299,11 +323,19 @@ class ClientPort:
         route, now = struct.pack(">Q", self._number), self._clock()
         label = f"{address[0]}:{address[1]}"
         deadline_at = now + HANDSHAKE_S_MAX
-        client = Client(raw, raw.fileno(), label, route, State.GREETING, deadline_at, now)
+        receiver = Receiver(self._handshake() if self._keyring is not None else None)
+        client = Client(raw, raw.fileno(), label, route, State.GREETING, deadline_at, now, receiver)
         self._clients[client.fd] = self._routes[route] = client
         self._strangers[client] = None
-        self._queue(client, greeting())
+        self._queue(client, greeting(curve=self._keyring is not None))
         self._write(client)
+
+    def _handshake(self) -> Handshake:
+        def keyring() -> Keyring:
+            assert self._keyring is not None
+            return self._keyring
+
+        return Handshake(keyring, os.urandom)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -404,9 +436,16 @@ class ClientPort:
             # Without the delimiter there is nothing to decode: answered as a bad request.
             taken.append((client.route, event[1:] if not event[0] else []))
         elif isinstance(event, Ready):
-            self._take_ready(client, event)
+            if event.reply:
+                self._queue(client, event.reply)
+                self._write(client)
+            if client.state is not State.CLOSED:
+                self._take_ready(client, event)
+        elif isinstance(event, Say):
+            self._queue(client, event.data)
+            self._write(client)
         elif isinstance(event, Ping):
-            self._queue(client, encode_pong(event.context))
+            self._queue(client, encode_pong(event.context, client.receiver.session))
             self._write(client)
 
     # --- identities ---------------------------------------------------------------------------
@@ -424,7 +463,7 @@ class ClientPort:
         elif other.claimant is None and other.pings and other.watched[0]:
             client.state, client.deadline_at = State.CLAIMING, self._clock() + CLAIM_S
             other.claimant = client
-            self._queue(other, encode_ping(client.route))
+            self._queue(other, encode_ping(client.route, other.receiver.session))
             self._write(other)
         else:
             self._close(client, "came with the identity of a living connection")
@@ -532,7 +571,7 @@ class ClientPort:
             self._close(client, f"silent for {SILENCE_S_MAX:.0f} s")
         elif client.pings and silent_s >= PING_AFTER_S and client.pinged_at <= client.heard_at:
             client.pinged_at = now
-            self._queue(client, encode_ping(b""))
+            self._queue(client, encode_ping(b"", client.receiver.session))
             self._write(client)
 
     @staticmethod

@@ -1,17 +1,18 @@
 """ZMTP 3 as a node speaks it to its clients: the bytes of one connection in, what they mean out.
 
-What lives here: greeting, NULL handshake, frames, heartbeats, and the bounds of what a client can
-make a node hold before it has sent a whole message. What must not: sockets, clocks, or what a
-message asks for (protocol.py). Source: RFC 23 and 37 of rfc.zeromq.org.
+What lives here: greeting, handshake, frames, heartbeats, and the bounds of what a client can make a
+node hold before it has sent a whole message. What must not: sockets, clocks, what a message asks
+for (protocol.py), the proofs of CURVE (keys/curve.py). Source: RFC 23 and 37 of rfc.zeromq.org.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from cluster.keys.curve import MESSAGE_OVERHEAD_BYTES, CurveError, Handshake, Session
 from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
 PARTS_MAX: Final = 8  # a request has four; one with a few more gets a NAK
@@ -22,11 +23,17 @@ _MORE: Final = 0x01
 _LONG: Final = 0x02
 _COMMAND: Final = 0x04
 _SHORT_BYTES_MAX: Final = 255
+_BOXED_MORE: Final = 0x01  # flags inside a MESSAGE of CURVE
+_BOXED_COMMAND: Final = 0x02
 _LENGTH: Final = struct.Struct(">Q")
 _GREETING_BYTES: Final = 64
-_GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+_SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01"
+_NULL: Final = b"NULL"
+_CURVE: Final = b"CURVE"
 _MECHANISM: Final = slice(12, 32)
+_AS_SERVER: Final = 32
 _READY: Final = b"\x05READY"
+_HELLO: Final = b"\x05HELLO"
 _PING: Final = b"\x04PING"
 _PONG: Final = b"\x04PONG"
 _PING_TTL_BYTES: Final = 2
@@ -40,10 +47,21 @@ class ZmtpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The client has said who it is. `pings`: it answers a PING (ZMTP 3.1 and newer)."""
+    """The client has said who it is. `pings`: it answers a PING (ZMTP 3.1 and newer).
+
+    `reply`: what it is to be told, by CURVE.
+    """
 
     identity: bytes
     pings: bool
+    reply: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """The handshake goes on: these bytes are to be sent."""
+
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +76,47 @@ class Heard:
     """A PONG, or a command that we don't know, which RFC 37 wants ignored."""
 
 
-Event: TypeAlias = "Ready | Ping | Heard | list[bytes]"
+Event: TypeAlias = "Ready | Say | Ping | Heard | list[bytes]"
 
 
-def greeting() -> bytes:
-    """Return what a node says first on a connection: ZMTP 3.1, NULL, and that it is a ROUTER."""
-    ready = _READY + _property(b"Socket-Type", b"ROUTER") + _property(b"Identity", b"")
-    return _GREETING + _command(ready)
+def greeting(curve: bool = False) -> bytes:
+    """Return what a node says first on a connection: ZMTP 3.1, and its mechanism.
+
+    By NULL also that it is a ROUTER; by CURVE nobody is told more who has not proved who he is.
+    """
+    if curve:
+        return _SIGNATURE + _CURVE.ljust(20, b"\0") + b"\1" + bytes(31)
+    return _SIGNATURE + _NULL.ljust(20, b"\0") + bytes(32) + _command(_READY + _metadata())
 
 
-def ping(context: bytes) -> bytes:
+def _metadata() -> bytes:
+    return _property(b"Socket-Type", b"ROUTER") + _property(b"Identity", b"")
+
+
+def ping(context: bytes, session: Session | None = None) -> bytes:
     """Return a PING with up to 16 bytes of context; the node gives the client no deadline."""
     assert len(context) <= _PING_CONTEXT_BYTES_MAX, context
-    return _command(_PING + bytes(_PING_TTL_BYTES) + context)
+    return _told(_PING + bytes(_PING_TTL_BYTES) + context, session)
 
 
-def pong(context: bytes) -> bytes:
+def pong(context: bytes, session: Session | None = None) -> bytes:
     """Return the answer to a PING."""
-    return _command(_PONG + context)
+    return _told(_PONG + context, session)
 
 
-def encode(parts: Sequence[bytes]) -> bytes:
-    """Return the bytes of a message."""
-    encoded: list[bytes] = []
+def _told(body: bytes, session: Session | None) -> bytes:
+    return _command(body) if session is None else _frame(0, session.message(_BOXED_COMMAND, body))
+
+
+def encode(parts: Sequence[bytes], session: Session | None = None) -> bytes:
+    """Return the bytes of a message; by CURVE each part is in a box of its own."""
     last = len(parts) - 1
+    if session is not None:
+        return b"".join(
+            _frame(0, session.message(_BOXED_MORE if number < last else 0, part))
+            for number, part in enumerate(parts)
+        )
+    encoded: list[bytes] = []
     for number, part in enumerate(parts):
         more = _MORE if number < last else 0
         size = len(part)
@@ -91,6 +126,13 @@ def encode(parts: Sequence[bytes]) -> bytes:
             encoded.append(bytes((more | _LONG,)) + _LENGTH.pack(size))
         encoded.append(part)
     return b"".join(encoded)
+
+
+def _frame(flags: int, body: bytes) -> bytes:
+    size = len(body)
+    if size <= _SHORT_BYTES_MAX:
+        return bytes((flags, size)) + body
+    return bytes((flags | _LONG,)) + _LENGTH.pack(size) + body
 
 
 def _command(body: bytes) -> bytes:
@@ -106,10 +148,13 @@ class Receiver:
     """Cuts what a client sends into events.
 
     Use: `feed` what was read, then `next` until it returns None, then read again. Holds at most one
-    unfinished message, of `MESSAGE_BYTES_MAX` in `PARTS_MAX` parts, and what was fed last.
+    unfinished message, of `MESSAGE_BYTES_MAX` in `PARTS_MAX` parts, and what was fed last. With a
+    `handshake` the client has to prove who it is, by CURVE; then `session` is set.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, handshake: Handshake | None = None) -> None:
+        self._handshake = handshake
+        self.session: Session | None = None
         self._bytes = b""  # fed and not yet cut, from `_start` on
         self._start = 0
         self._held = bytearray()  # an unfinished frame, of which `_missing` bytes were not fed yet
@@ -117,6 +162,9 @@ class Receiver:
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._announced_bytes = 0  # of the unfinished message, the unfinished frame included
+        # What a message's frame may have. A MESSAGE is a command to the RFC, and none to libzmq.
+        self._frame_flags = _LONG | (_COMMAND if handshake else _MORE)
+        self._box_bytes = MESSAGE_OVERHEAD_BYTES if handshake else 0
         self._minor = -1  # of the client's ZMTP, -1 before its greeting
         self.is_ready = False
 
@@ -158,10 +206,12 @@ class Receiver:
             if frame is None:
                 return None
             flags, body = frame
+            if self._handshake is not None:
+                if not self.is_ready:
+                    return self._shake_hands(self._handshake, body)
+                flags, body = self._unboxed(flags, body)
             if flags & _COMMAND:
                 return self._take_command(body)
-            if not self.is_ready:
-                raise ZmtpError("sent a message before READY")
             parts = self._parts
             parts.append(body)
             if flags & _MORE:
@@ -188,14 +238,16 @@ class Receiver:
             size, begin = _LENGTH.unpack_from(data, start + 1)[0], start + 9
         else:
             size, begin = data[start + 1], start + 2
-        if flags & _COMMAND:
+        if flags & _COMMAND and not (self._handshake and self.is_ready):
             if flags & ~(_COMMAND | _LONG) or size > COMMAND_BYTES_MAX:
                 raise ZmtpError(f"a command of {size} bytes with flags {flags:#x}")
-        elif flags & ~(_MORE | _LONG):
+        elif flags & ~self._frame_flags:
             raise ZmtpError(f"a frame with flags {flags:#x}")
+        elif not self.is_ready:
+            raise ZmtpError("sent a message before READY")
         else:
             self._announced_bytes = self._parts_bytes + size
-            if self._announced_bytes > MESSAGE_BYTES_MAX:
+            if self._announced_bytes > MESSAGE_BYTES_MAX + self._box_bytes:
                 raise ZmtpError(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
         end = begin + size
         if end > len(data):
@@ -221,12 +273,44 @@ class Receiver:
         if len(data) < _GREETING_BYTES:
             self._wait(len(data) + 1)  # each byte is looked at: ZMTP 2 sends fewer, and waits
             return False
-        mechanism = data[_MECHANISM].rstrip(b"\0")
-        if mechanism != b"NULL":
-            raise ZmtpError(f"asks for the security mechanism {mechanism!r}; this node has NULL")
+        mechanism, ours = data[_MECHANISM].rstrip(b"\0"), _CURVE if self._handshake else _NULL
+        if mechanism != ours:
+            told = ours.decode()
+            raise ZmtpError(f"asks for the security mechanism {mechanism!r}; this node has {told}")
+        if self._handshake and data[_AS_SERVER]:
+            raise ZmtpError("says that it is the server of CURVE")
         self._minor = data[11] if data[10] == 3 else 1  # a newer one must speak ours
         self._start = _GREETING_BYTES
         return True
+
+    def _shake_hands(self, handshake: Handshake, body: bytes) -> Event:
+        try:
+            if body.startswith(_HELLO):
+                return Say(_command(handshake.hello(body)))
+            admitted = handshake.initiate(body, _metadata())
+        except CurveError as error:
+            raise ZmtpError(str(error)) from None
+        self.session = admitted.session
+        ready = self._take_ready(admitted.metadata)
+        return replace(ready, reply=_command(admitted.ready))
+
+    def _unboxed(self, flags: int, body: bytes) -> tuple[int, bytes]:
+        """Return flags and body of what is in a MESSAGE, as they would be without CURVE."""
+        assert self.session is not None, "not ready"
+        try:
+            boxed, body = self.session.open(body)
+        except CurveError as error:
+            raise ZmtpError(str(error)) from None
+        if boxed == _BOXED_COMMAND:
+            if len(body) > COMMAND_BYTES_MAX:
+                raise ZmtpError(f"a command of {len(body)} bytes")
+            self._announced_bytes = self._parts_bytes  # it is part of no message
+            return _COMMAND, body
+        if boxed & ~_BOXED_MORE:
+            raise ZmtpError(f"a MESSAGE with flags {boxed:#x}")
+        if self._parts_bytes + len(body) > MESSAGE_BYTES_MAX:
+            raise ZmtpError(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
+        return boxed, body
 
     def _take_command(self, body: bytes) -> Event:
         if body.startswith(_READY):

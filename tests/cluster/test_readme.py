@@ -43,6 +43,10 @@ def test_the_readme_s_commands_work_as_written(tmp_path: Path) -> None:
     tools = Path(sys.executable).parent
 
     def run(command: str) -> str:
+        exported = re.fullmatch(r"export (\w+)=(\S+)", command)
+        if exported is not None:
+            environment[exported[1]] = exported[2]
+            return ""
         done = subprocess.run(
             ["bash", "-c", command.replace(".venv/bin/", f"{tools}/")],
             cwd=tmp_path,

@@ -40,8 +40,8 @@ MAY_IMPORT: Final[Mapping[str, set[str]]] = {
 # import from all of them.
 FLOORS: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster": (
-        "settings", "log", "wire", "store", "raft", "members", "serve", "recovery", "observe",
-        "node", "local",
+        "settings", "log", "keys", "wire", "store", "raft", "members", "serve", "recovery",
+        "observe", "node", "local",
     ),
     "analytics": (
         "common", "intake", "tables", "anomalies", "judge", "twins", "report", "generate",
@@ -64,6 +64,7 @@ CORE: Final = (
     "cluster/node/budget.py",
     "cluster/store/commands.py",
     "cluster/serve/frontend.py",
+    "cluster/keys/curve.py",
     "cluster/members/handshake.py",
     "cluster/serve/intake.py",
     "cluster/wire/levels.py",

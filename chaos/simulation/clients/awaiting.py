@@ -332,7 +332,7 @@ def awaited(now: Callable[[], float]) -> Iterator[None]:
         patch.object(aio, "zmq", _ZMQ),
         patch.object(aio, "Address", _Address),
         patch.object(aio, "now_ms", lambda: now() * 1000),
-        patch.object(aio, "explained", lambda error, endpoints: error),
+        patch.object(aio, "explained", lambda error, endpoints, has_key: error),
         patch.object(client_module, "now_ms", lambda: now() * 1000),
         warnings.catch_warnings(),
     ):
