@@ -38,6 +38,11 @@ def check() -> Any:
     return _run("flotilla-check", "analytics.cli", "analytics")
 
 
+def keys() -> Any:
+    """`flotilla-keys`."""
+    return _run("flotilla-keys", "cluster.keys.cli", "cluster")
+
+
 def simulate() -> Any:
     """`flotilla-simulate`."""
     return _run("flotilla-simulate", "chaos.simulation.cli", "cluster")

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cluster.keys.directory import KeysError
 from cluster.local.local import LocalCluster, LocalError
 from cluster.members.identity import IdentityError
 from cluster.recovery.cli import report
@@ -54,7 +55,7 @@ def main() -> None:
     """Run the command line; exit 1 with a message for everything that a user can mend."""
     try:
         commands()
-    except (LocalError, ConfigError, RecoveryError, IdentityError) as error:
+    except (LocalError, ConfigError, RecoveryError, IdentityError, KeysError) as error:
         errors = Console(stderr=True, highlight=False, soft_wrap=True)
         errors.print(f"[red]Error:[/] {escape(str(error))}")
         sys.exit(1)
@@ -79,18 +80,34 @@ _node_argument: Final = click.argument("node")
     help="Clients get PORT+1 and up, peers PORT+101, browsers PORT+201; 0 picks free ones.",
 )
 @click.option("--detach", is_flag=True, help="Leave the nodes running and return.")
-def up(directory: Path, nodes: int, port: int, detach: bool) -> None:
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Make no keys: every process of this machine may publish, read and join.",
+)
+def up(directory: Path, nodes: int, port: int, detach: bool, insecure: bool) -> None:
     """Start a cluster, or start again the one that DIR holds.
+
+    A new one gets keys, and clients need the file that is named at the end. It listens on this
+    machine alone, with keys or without.
 
     In the foreground it shows who leads and what the nodes warn of; ctrl-C stops them all.
     """
     cluster = LocalCluster(directory)
     if not cluster.exists():
-        cluster.create(nodes, port, pages=True)
+        cluster.create(nodes, port, pages=True, keys=not insecure)
     elif len(cluster.nodes()) != nodes:
         raise LocalError(
             f"{directory} holds a cluster of {len(cluster.nodes())} nodes, not {nodes}: "
             "choose another --dir, or stop and remove this one"
+        )
+    elif insecure and cluster.key is not None:
+        raise LocalError(f"{directory} holds a cluster with keys: --insecure is for a new one")
+    if cluster.key is None:
+        _console.print(
+            "[bold red]INSECURE:[/] this cluster has no keys. Every process of this machine may"
+            " publish, read, take over a client by its id and join as a node.",
+            soft_wrap=True,
         )
     with ExitStack() as stack:
         stack.callback(_down, cluster)
@@ -269,6 +286,9 @@ def _print_next_steps(cluster: LocalCluster, detach: bool) -> None:
     client, ours = _typed("flotilla"), _typed("flotilla-cluster")
     directory = shlex.quote(str(cluster.directory))
     _console.print("\nnext:", soft_wrap=True)
+    if cluster.key is not None:
+        key = shlex.quote(str(cluster.key))
+        _console.print(f"  export FLOTILLA_KEY={key}", soft_wrap=True, markup=False)
     for line in (
         f"{client} --endpoints {','.join(addresses)} status",
         f"{ours} status --dir {directory}",

@@ -35,10 +35,12 @@ from typing import Any, Final, Self
 
 import cluster
 import flotilla_client
+from cluster.keys.authority import NODES, Authority
 from cluster.recovery.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
 from cluster.settings.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, http_page, load
 from flotilla_client import Client, FlotillaError
 from flotilla_client.connection import Connection
+from flotilla_client.keys import KeyFile
 from flotilla_client.protocol import STATUS, Request, encode_request
 
 NODE_COMMAND: Final = (sys.executable, "-m", "cluster")
@@ -58,6 +60,9 @@ EXEC_INTERVAL_S: Final = 0.0001
 LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 LOG_TAIL_LINES: Final = 8
 LOCK_NAME: Final = "cluster.lock"
+KEYS_NAME: Final = "keys"
+CLUSTER_ID: Final = "local"
+CLIENT_NAME: Final = "app"  # of the one key that is made for clients
 
 
 class LocalError(Exception):
@@ -115,12 +120,14 @@ class LocalCluster:
         settings: Mapping[str, Any] | None = None,
         hosts: Sequence[str] = (),
         pages: bool = False,
+        keys: bool = False,
     ) -> None:
         """Write the directory of `nodes` nodes n1, n2, …; nothing is started.
 
         Clients reach them on `port`+1 and up, peers on `port`+101 and up, browsers with `pages` on
         `port`+201 and up; 0 picks free ports. With `hosts`, one a node, each listens on its own at
         HOST_PORTS: the host must be its alone.
+        With `keys` clients and nodes have to prove who they are; `key` is then a client's file.
         `settings` go into every node's file: {"limits.parked_gets_max": 10}. Raises LocalError
         for a directory in use, a number of nodes that makes no cluster and ports that are taken,
         ConfigError for settings that a node would refuse.
@@ -144,12 +151,33 @@ class LocalCluster:
         members = dict(zip(names, addresses[nodes : 2 * nodes], strict=True))
         shown = addresses[2 * nodes :] or [""] * nodes
         rows = []
+        if keys:
+            self._make_keys(names)
         for name, listen, page in zip(names, addresses[:nodes], shown, strict=True):
             own = {"http_listen": page} if page else {}
+            own |= {"keys_dir": str(self.keys_dir / NODES / name)} if keys else {}
             self._write_config(name, listen, members, own | dict(settings or {}))
             rows.append(LocalNode(name, f"tcp://{listen}", None, str(self._data_dir(name))))
         with self._locked():
             self._write(rows)
+
+    @property
+    def keys_dir(self) -> Path:
+        """Where the cluster's keys are, if it has any: a directory for `flotilla-keys`."""
+        return self.directory / KEYS_NAME
+
+    @property
+    def key(self) -> Path | None:
+        """The file of a client's key; None for a cluster without keys."""
+        return Authority(self.keys_dir).client_file(CLIENT_NAME) if self.keys_dir.exists() else None
+
+    def _make_keys(self, names: Sequence[str]) -> None:
+        if self.keys_dir.exists():  # a creation that was broken off
+            shutil.rmtree(self.keys_dir)
+        authority = Authority.create(self.keys_dir, CLUSTER_ID)
+        for name in names:
+            authority.node(name)
+        authority.client(CLIENT_NAME)
 
     def exists(self) -> bool:
         """True when the directory holds a cluster."""
@@ -246,13 +274,16 @@ class LocalCluster:
             file = self._config_file(other)
             line = f"cluster_id = {json.dumps(cluster_id)}"
             file.write_text(re.sub("(?m)^cluster_id = .*$", line, file.read_text()))
+        if self.keys_dir.exists():
+            Authority(self.keys_dir).rename(cluster_id)
         return cluster_id
 
     def statuses(self) -> dict[str, dict[str, Any]]:
         """Return what each node says of itself (the body of its STATUS); silent ones are absent."""
         alive = [node for node in self.nodes() if node.pid is not None]
         with ThreadPoolExecutor(max(MEMBER_COUNTS)) as pool:  # frozen nodes cost one time-out
-            bodies = pool.map(_ask_status, [node.endpoint for node in alive])
+            key = None if self.key is None else KeyFile(self.key)
+            bodies = pool.map(lambda node: _ask_status(node.endpoint, key), alive)
             answers = zip(alive, bodies, strict=True)
             return {node.name: body for node, body in answers if body is not None}
 
@@ -270,7 +301,7 @@ class LocalCluster:
 
         Returns the level now and `before`. Raises LocalError while a member stands in its way.
         """
-        with Client(list(self.endpoints().values())) as client:
+        with Client(list(self.endpoints().values()), key=self.key) as client:
             try:
                 return client.upgrade(level)
             except FlotillaError as error:
@@ -339,7 +370,8 @@ class LocalCluster:
             return
         except OSError as error:
             raise LocalError(f"{self.directory}: {error.strerror}") from error
-        ours = {f"n{number}" for number in range(1, MEMBER_COUNTS[-1] + 1)} | {LOCK_NAME}
+        ours = {f"n{number}" for number in range(1, MEMBER_COUNTS[-1] + 1)}
+        ours |= {LOCK_NAME, KEYS_NAME}
         strange = sorted(names - ours)
         if strange:
             raise LocalError(
@@ -360,7 +392,7 @@ class LocalCluster:
         self, name: str, listen: str, members: Mapping[str, str], settings: Mapping[str, Any]
     ) -> None:
         values = {
-            "cluster_id": "local",
+            "cluster_id": CLUSTER_ID,
             "node": name,
             "data_dir": str(self._data_dir(name)),
             "client_listen": listen,
@@ -556,8 +588,8 @@ def _bind_error(port: int) -> OSError | None:
     return None
 
 
-def _ask_status(endpoint: str) -> dict[str, Any] | None:
-    connection = Connection([endpoint])
+def _ask_status(endpoint: str, key: KeyFile | None) -> dict[str, Any] | None:
+    connection = Connection([endpoint], key)
     try:
         if not connection.send(0, encode_request(Request(STATUS, "local")), STATUS_TIMEOUT_MS):
             return None

@@ -16,14 +16,17 @@ REPORTS_MAX: Final = 16  # of strangers, whatever their addresses, in that time
 REPORTS_REMEMBERED_MAX: Final = 64  # addresses; the oldest is forgotten first
 
 
-def objection(mine: Hello, message: Message, dialed: str | None) -> str:
+def objection(mine: Hello, message: Message, dialed: str | None, proved: str | None = None) -> str:
     """Return why a first message is no Hello for us, "" if it is.
 
+    `proved`: the name in the sender's certificate, None where nobody has to prove anything.
     `dialed` is the peer that we dialed, None if the other side did: the smaller name dials, so that
     a pair has one connection. The version was checked by decoding.
     """
     if not isinstance(message, Hello):
         return f"said {type(message).__name__} before Hello"
+    if proved is not None and message.node != proved:
+        return f"says that it is {message.node!r}, and has the certificate of {proved!r}"
     if message.cluster_id != mine.cluster_id:
         return f"belongs to cluster {message.cluster_id!r}, this node to {mine.cluster_id!r}"
     if message.members != mine.members:

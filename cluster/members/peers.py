@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
+from cluster.keys.tls import Tls, TlsSocket
 from cluster.members.handshake import Reports, contest, follows, identity, objection, unfit
 from cluster.members.membership import Roll
 from cluster.wire import messages
@@ -56,6 +57,7 @@ UNFIT_CHARACTERS_MAX: Final = 200  # below messages.REASON_BYTES_MAX, whatever t
 PEER_SILENCE_MS_MAX: Final = 10_000  # default: a hundred heartbeats missed
 TAKEOVER_MS: Final = 3_000  # default of `raft.takeover_ms`
 KEEPALIVES_PER_SILENCE: Final = 4  # an idle side repeats its Hello: three may be lost
+RENEWAL_S: Final = 0.5  # from one to the next: a new connection takes a tenth of that
 LOOKUP_POLL_MS: Final = 5  # how late a finished look-up may be noticed
 
 # Their senders repeat them anyway, so a peer that is behind may miss them. Appends and their
@@ -209,6 +211,7 @@ class PeerPort:
     `members` maps every other member's name to (host, port); `listen` may have port 0 (`address`
     tells which it became). `watch(fd, read, write)` is called whenever the wish for a descriptor
     changes, (False, False) = forget it. `clock` is monotonic seconds; `random` jitters the dials.
+    With `tls` both ends prove who they are before a byte of a message is looked at.
     The constructor raises OSError if it can't listen.
     """
 
@@ -224,7 +227,12 @@ class PeerPort:
         random: Random,
         silence_ms: int = PEER_SILENCE_MS_MAX,
         takeover_ms: int = TAKEOVER_MS,
+        tls: Tls | None = None,
     ) -> None:
+        assert tls is None or tls.own.node == name, (tls, name)
+        self._tls = tls
+        self._renewals: deque[Connection] = deque()
+        self._renew_at = float("inf")
         assert hello.node == name, (hello.node, name)
         assert set(hello.members) == {name, *members}, (hello.members, sorted(members))
         self._name, self._hello = name, hello
@@ -350,6 +358,42 @@ class PeerPort:
                 self._part(connection, Refusal.EVICTED, eviction)
                 self._close(connection, Reason.UNWELCOME, eviction)
 
+    def update_tls(self, tls: Tls) -> None:
+        """Prove who this is by other keys from now on, and end what these would not let in.
+
+        With another certificate of our own each peer is connected anew, one after the other: so
+        that what was proved by the old one ends before the old one is not accepted any more, and
+        no leader loses two of its followers at a time.
+        """
+        assert self._tls is not None, "peers prove who they are from the beginning, or never"
+        is_renewed = tls.own != self._tls.own
+        self._tls = tls
+        for connection in list(self._connections.values()):
+            peer = connection.socket.peer if isinstance(connection.socket, TlsSocket) else None
+            objection = tls.objection(peer) if peer is not None else ""
+            if not objection:
+                continue
+            if connection.state in (State.LIVE, State.ENDED):
+                self._close(connection, Reason.UNPROVED, objection)
+            else:
+                self._refuse(connection, objection)
+        if is_renewed:
+            self._renewals = deque(self._live.values())
+            self._schedule_renewal()
+
+    def _schedule_renewal(self) -> None:
+        self._renew_at = float("inf")
+        if self._renewals:
+            self._renew_at = self._clock() + RENEWAL_S * self._random.uniform(0.5, 1.5)
+            self._wake(self._renew_at)
+
+    def _renew(self) -> None:
+        """End the next connection that we have proved ourselves on by an older certificate."""
+        connection = self._renewals.popleft()
+        if connection.state is State.LIVE:
+            self._close(connection, Reason.RENEWED, "")
+        self._schedule_renewal()
+
     def part(self, name: str, reason: str) -> None:
         """Close the connection with a peer, if there is one; another is made a second later."""
         connection = self._live.get(name)
@@ -390,6 +434,9 @@ class PeerPort:
         if now >= self._accept_at:
             self._deadline = self._accept_at = float("inf")
             self._watch(self._listener.fileno(), True, False)
+        if now >= self._renew_at:
+            self._renew()
+        self._wake(self._renew_at)
         for dial in self._dials:
             if dial.connection is None:
                 self._advance(dial, now)
@@ -480,7 +527,8 @@ class PeerPort:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._silence_s * 1000))
         label = f"{address[0]}:{address[1]}"
-        connection = Connection(raw, raw.fileno(), label, dial, State.CONNECTING, deadline_at)
+        wire = raw if self._tls is None else self._tls.wrap(raw, is_server=dial is None)
+        connection = Connection(wire, raw.fileno(), label, dial, State.CONNECTING, deadline_at)
         self._connections[connection.fd] = connection
         self._wake(deadline_at)
         self._rewatch(connection)
@@ -581,7 +629,7 @@ class PeerPort:
         if message is None:
             return ""
         dialed = connection.dial.name if connection.dial else None
-        refusal = objection(self._hello, message, dialed)
+        refusal = objection(self._hello, message, dialed, connection.proved)
         if isinstance(message, Hello) and message.node in self._members:
             self._troubles[message.node] = refusal
         if refusal and isinstance(message, Hello):
@@ -667,7 +715,11 @@ class PeerPort:
         if connection.read(self._scratch, until_empty=not live):
             connection.heard_at = self._clock()
         if not live:
-            self._greet(connection)
+            # What TLS proved since may let our Hello leave now.
+            if connection.waiting_bytes and connection.ending is None:
+                self._write(connection)
+            if connection.state is State.GREETING:
+                self._greet(connection)
         elif connection.ending is not None:
             self._end(connection)
         self._rewatch(connection)

@@ -29,6 +29,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from cluster.keys.directory import KeysDirectory, KeysError
 from cluster.log.files import EXIT_STATUS, Files
 from cluster.log.segments import JournalError
 from cluster.members.identity import DirectoryLock, Identity, IdentityError
@@ -173,6 +174,8 @@ class Node:
         self._watched: set[int] = set()
         self._rng = random.Random()
         identity = self._identity()
+        self._keys = self._open_keys()
+        self._must_read_keys = False
         with _blamed("client_listen", settings.client_listen):
             self._clients = self._open_clients()
         with _blamed("health_file", settings.health_file):
@@ -202,6 +205,37 @@ class Node:
         identity.check(directory, settings.cluster_id, settings.node)
         return identity
 
+    def _open_keys(self) -> KeysDirectory | None:
+        settings = self._settings
+        if not settings.keys_dir:
+            return None
+        try:
+            return KeysDirectory(Path(settings.keys_dir), settings.cluster_id, settings.node)
+        except KeysError as error:
+            raise ConfigError([f"keys_dir: {error}"]) from error
+
+    def _follow_keys(self, keys: KeysDirectory, now: float) -> None:
+        """Take up keys that were changed; with ones that can't be used it goes on with the old."""
+        asked, self._must_read_keys = self._must_read_keys, False
+        try:
+            if not keys.look(now, asked):
+                return
+        except KeysError as error:
+            self._log.error("keys_unusable", reason=str(error))
+            return
+        new = keys.keys
+        self._clients.update_keyring(new.keyring)
+        self._peers.update_tls(new.tls)
+        self._event(
+            "keys_read",
+            clients=len(new.keyring.clients),
+            server_keys=len(new.keyring.servers),
+            revoked=len(new.tls.revoked),
+        )
+
+    def _read_keys(self, *signal_and_frame: object) -> None:
+        self._must_read_keys = True
+
     def _open_clients(self) -> ClientPort:
         limits = self._settings.limits
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -216,6 +250,7 @@ class Node:
             time.monotonic,
             watch=self._watch,
             report=self._report_clients,
+            keyring=self._keys.keys.keyring if self._keys is not None else None,
         )
 
     def _open_peers(self, identity: Identity) -> PeerPort:
@@ -234,6 +269,7 @@ class Node:
             watch=self._watch,
             random=self._rng,
             takeover_ms=settings.raft.takeover_ms,
+            tls=self._keys.keys.tls if self._keys is not None else None,
         )
 
     def _open_replica(self, identity: Identity) -> Replica:
@@ -295,6 +331,14 @@ class Node:
         """Run turns until stopped."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.stop)
+        if self._keys is not None:
+            signal.signal(signal.SIGHUP, self._read_keys)
+        else:
+            self._log.warning(
+                "insecure",
+                reason="keys_dir is not set: whoever reaches the ports may publish, read and join"
+                " the cluster; see docs/security.md",
+            )
         self._event(
             "started", clients=self._settings.client_listen, peers=self._settings.peer_listen
         )
@@ -320,6 +364,8 @@ class Node:
             else:
                 port.on_ready(fd, bool(flags & READABLE), bool(flags & WRITABLE))
         now = time.monotonic()
+        if self._keys is not None:
+            self._follow_keys(self._keys, now)
         self._peers.tick(now)
         clients.tick(now)
         replica, requests = self._replica, []

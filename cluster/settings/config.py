@@ -230,6 +230,12 @@ class NodeConfig:
         "characters or more. Needed for an `http_listen` that is not this machine's alone.",
         "",
     )
+    keys_dir: str = _setting(
+        "The directory that `flotilla-keys node` has made for this node: clients and nodes have to "
+        "prove who they are ([security](security.md)). It is read again when it changes, and on "
+        "SIGHUP. Empty: anybody may come.",
+        "",
+    )
     raft: Raft = field(default_factory=Raft)
     limits: Limits = field(default_factory=Limits)
     journal: Journal = field(default_factory=Journal)

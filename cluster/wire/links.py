@@ -17,6 +17,7 @@ from itertools import islice
 from random import Random
 from typing import Any, Final, TypeAlias
 
+from cluster.keys.tls import TlsSocket
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
 from cluster.wire.messages import Hello
@@ -47,6 +48,8 @@ class Reason(StrEnum):
     UNFIT = "the peer's build and this one don't fit"
     REFUSED = "the peer refuses this node"
     UNWELCOME = "this node refuses the peer"
+    UNPROVED = "the peer's certificate is not accepted any more"
+    RENEWED = "this node has a new certificate to prove itself with"
 
 
 class Lookup:
@@ -129,7 +132,7 @@ class Connection:
     What waits in `bulk` leaves when nothing waits in `outbox`; a frame that has begun is finished.
     """
 
-    socket: socket.socket
+    socket: socket.socket | TlsSocket
     fd: int
     address: str
     dial: Dial | None
@@ -190,6 +193,8 @@ class Connection:
         """Write what the socket takes; return whether it took anything. May set `ending`."""
         self.blocked = False
         before = self.waiting_bytes
+        if self._holds_sealed():
+            self._flush_sealed()
         while self.waiting_bytes and not self.blocked:
             frames = self._gathered()
             try:
@@ -201,7 +206,20 @@ class Connection:
                 break
             self.blocked = size < sum(map(len, frames))
             self._sent(size)
+        self.blocked = self.blocked or self._holds_sealed()
         return self.waiting_bytes < before
+
+    def _holds_sealed(self) -> bool:
+        return isinstance(self.socket, TlsSocket) and self.socket.has_unsent
+
+    def _flush_sealed(self) -> None:
+        """Let what TLS has sealed leave, though nothing may wait behind it."""
+        assert isinstance(self.socket, TlsSocket), self.address
+        try:
+            self.blocked = not self.socket.flush()
+        except OSError as error:
+            self.ending = (Reason.LOST, str(error))
+            self.blocked = True
 
     def _gathered(self) -> list[bytes | memoryview]:
         """Return the next frames in the order in which they leave."""
@@ -242,4 +260,17 @@ class Connection:
             return False, True
         open_ = self.state in (State.GREETING, State.LIVE)
         room = self.reader.buffered_bytes < RECEIVE_BUFFER_BYTES_MAX
-        return open_ and room, open_ and self.blocked
+        return open_ and room, open_ and self.blocked and not self.awaits_peer
+
+    @property
+    def proved(self) -> str | None:
+        """The name that the other end's certificate has; None without TLS."""
+        if not isinstance(self.socket, TlsSocket):
+            return None
+        assert self.socket.peer is not None, "nothing is read before the handshake is done"
+        return self.socket.peer.node
+
+    @property
+    def awaits_peer(self) -> bool:
+        """True while TLS can send nothing before the peer has: writable is no news then."""
+        return isinstance(self.socket, TlsSocket) and self.socket.awaits_peer

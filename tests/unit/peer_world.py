@@ -6,10 +6,11 @@ import random
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from cluster.keys.tls import Tls
 from cluster.members.peers import Event, HandshakeRefused, PeerPort, RefusedBy
 from cluster.wire import messages
 from cluster.wire.links import (
@@ -24,9 +25,13 @@ NOWHERE: Address = ("127.0.0.1", 1)  # nothing listens on tcpmux
 
 
 class World:
-    """The clock that all nodes of a test share; it runs, and can be made to jump."""
+    """The clock that all nodes of a test share; it runs, and can be made to jump.
 
-    def __init__(self) -> None:
+    `tls`: what each node proves itself with; one that has none speaks in the clear.
+    """
+
+    def __init__(self, tls: Mapping[str, Tls] | None = None) -> None:
+        self.tls = tls or {}
         self.ahead_s = 0.0
         self.nodes: list[Node] = []
         self.raws: list[socket.socket] = []
@@ -110,6 +115,7 @@ class Node:
             world.clock,
             watch=self.watch,
             random=random.Random(SEED),
+            tls=world.tls.get(name),
         )
 
     def watch(self, fd: int, read: bool, write: bool) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import zmq
 
+from cluster.keys.directory import SERVER_KEY
 from cluster.settings.config import load
 from flotilla_client.protocol import ACK, Reply, decode_request, encode_reply
 
@@ -26,6 +27,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     socket = zmq.Context.instance().socket(zmq.ROUTER)
+    if config.keys_dir:
+        lines = (Path(config.keys_dir) / SERVER_KEY).read_text().splitlines()
+        socket.curve_server = True
+        socket.curve_secretkey = lines[-1].split()[2].encode()
     socket.bind(f"tcp://{config.client_listen}")
     with (directory / "leader.lock").open("w") as lock:
         while True:

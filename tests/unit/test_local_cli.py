@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from cluster.local import cli as local_cli
 from cluster.local.cli import Watch
 from cluster.local.local import LocalCluster, LocalError, LocalNode
+from flotilla_client.keys import read_key
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_node.py")))
 ENOUGH_S = 30  # for a command to end; it takes under one
@@ -111,6 +112,32 @@ def test_up_detached_leaves_the_nodes_alone_when_nobody_reads_what_it_prints(
     cluster = LocalCluster(directory, STUB)
     assert set(cluster.pids()) == {"n1", "n2", "n3"}
     assert cluster.leader() is not None
+
+
+def test_up_makes_keys_and_says_where_the_clients_file_is(directory: Path) -> None:
+    result = _run("up", "--dir", directory, "--port", "0", "--detach")
+    file = directory / "keys" / "clients" / "app.key"
+    assert f"export FLOTILLA_KEY={file}\n" in result.output
+    assert "INSECURE" not in result.output
+    key = read_key(file)
+    for text in (key.secret, (directory / "keys" / "server.key").read_text().split()[-1]):
+        assert text not in result.output
+    modes = {file.stat().st_mode & 0o777 for file in (directory / "keys").rglob("*")}
+    assert modes == {0o600, 0o700}
+    with pytest.raises(LocalError, match="holds a cluster with keys: --insecure is for a new one"):
+        _run("up", "--dir", directory, "--insecure", "--detach")
+
+
+def test_up_without_keys_says_so_loudly_each_time_and_listens_on_loopback(directory: Path) -> None:
+    for _ in range(2):  # a directory of an earlier version has none either
+        result = _run("up", "--dir", directory, "--port", "0", "--insecure", "--detach")
+        assert "INSECURE: this cluster has no keys" in result.output
+        assert "FLOTILLA_KEY" not in result.output
+        result = _run("up", "--dir", directory, "--detach")
+        assert "INSECURE: this cluster has no keys" in result.output
+        _run("down", "--dir", directory)
+    endpoints = LocalCluster(directory, STUB).endpoints().values()
+    assert all(each.startswith("tcp://127.0.0.1:") for each in endpoints)
 
 
 def test_kill_and_restart_take_leader_and_all_for_names(directory: Path) -> None:
