@@ -23,6 +23,7 @@ from cluster.local.local import LocalCluster
 
 DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must not hang the tests
 # One that is cut off in the middle of a call leaves the JVM's bridge of all others broken.
+ID_LENGTH_MAX: Final = 60
 SPARK_TIMEOUT_S: Final = 600
 TEARDOWN_PATIENCE_S: Final = 0.0  # a test is over: how a node stops is for the tests of that
 
@@ -88,6 +89,14 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.freeze()
     gc.enable()
     return collected
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a long argument by its beginning: workers tell each other every test's whole name."""
+    text = val.decode("latin-1") if isinstance(val, bytes) else val
+    if not isinstance(text, str) or len(text) <= ID_LENGTH_MAX:
+        return None
+    return f"{text[:ID_LENGTH_MAX].encode('unicode_escape').decode('ascii')}...{len(text)}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -18,9 +18,17 @@ from chaos.simulation.search.swarm import KINDS, Draw, plan_for
 from chaos.simulation.world.operator import BROKEN_HOWS, Operator
 from chaos.simulation.world.world import KNOBS, World
 
-PLANS = [plan_for(seed, "safety") for seed in range(200)]
 OF_OPERATOR = ("wipe", "damage", "double", "install", "raise_level", "restart", "restart_all")
-LIVE = [plan_for(seed, "live") for seed in range(200)]
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[Plan]:
+    return [plan_for(seed, "safety") for seed in range(200)]
+
+
+@pytest.fixture(scope="module")
+def live_plans() -> list[Plan]:
+    return [plan_for(seed, "live") for seed in range(200)]
 
 
 def test_a_seed_is_a_plan_for_ever() -> None:
@@ -28,55 +36,57 @@ def test_a_seed_is_a_plan_for_ever() -> None:
     assert plan_for(7, "live") != plan_for(7, "safety")
 
 
-def test_a_plan_survives_json() -> None:
-    for plan in PLANS[:50]:
+def test_a_plan_survives_json(plans: list[Plan]) -> None:
+    for plan in plans[:50]:
         assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_the_number_of_nodes_can_be_asked_for() -> None:
+def test_the_number_of_nodes_can_be_asked_for(plans: list[Plan]) -> None:
     assert {plan_for(seed, "safety", 5).nodes for seed in range(20)} == {5}
-    drawn = Counter(plan.nodes for plan in PLANS)
+    drawn = Counter(plan.nodes for plan in plans)
     assert drawn[3] > drawn[5] > drawn[1] + drawn[7] > 0
 
 
-def test_every_kind_of_fault_is_in_many_plans_and_in_no_way_in_all() -> None:
-    names = Counter(name for plan in PLANS for name in {a.name for a in plan.schedule})
-    for name, count in names.items() - {("weather", len(PLANS))}:
+def test_every_kind_of_fault_is_in_many_plans_and_in_no_way_in_all(plans: list[Plan]) -> None:
+    names = Counter(name for plan in plans for name in {a.name for a in plan.schedule})
+    for name, count in names.items() - {("weather", len(plans))}:
         assert count > 20, name
-    draw = Draw(random.Random(1), PLANS[0].members, ["client-1"])
+    draw = Draw(random.Random(1), plans[0].members, ["client-1"])
     assert names.keys() >= {name for kind in KINDS.values() for _, name, _ in kind(draw)}
-    sizes = Counter(len({a.name for a in plan.schedule}) for plan in PLANS)
+    sizes = Counter(len({a.name for a in plan.schedule}) for plan in plans)
     assert max(sizes) - min(sizes) > 10
 
 
 def test_one_kind_of_fault_more_leaves_the_rest_of_every_plan_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, plans: list[Plan]
 ) -> None:
     kinds = {name: kind for name, kind in KINDS.items() if name != "stops"}
     monkeypatch.setattr(swarm, "KINDS", kinds)
     for seed in range(50):
-        plan, before = plan_for(seed, "safety"), PLANS[seed]
+        plan, before = plan_for(seed, "safety"), plans[seed]
         rest = [action for action in before.schedule if action.name != "stop"]
         assert list(plan.schedule) == rest
         assert plan.knobs == before.knobs
 
 
-def test_who_only_lists_and_who_comes_and_goes_are_in_about_half_of_the_plans_each() -> None:
-    second = [Role.of(plan.knobs["load"]["roles"][1]) for plan in PLANS]
+def test_who_only_lists_and_who_comes_and_goes_are_in_about_half_of_the_plans_each(
+    plans: list[Plan],
+) -> None:
+    second = [Role.of(plan.knobs["load"]["roles"][1]) for plan in plans]
     listers = [role for role in second if role.lists and not (role.puts or role.gets)]
     leavers = [role for role in second if role.churns]
-    assert len(listers) + len(leavers) == len(PLANS)
-    assert 0.3 < len(leavers) / len(PLANS) < 0.7
+    assert len(listers) + len(leavers) == len(plans)
+    assert 0.3 < len(leavers) / len(plans) < 0.7
 
 
-def test_tight_limits_come_together_and_not_in_most_plans() -> None:
+def test_tight_limits_come_together_and_not_in_most_plans(plans: list[Plan]) -> None:
     names = {name for name in KNOBS if name.endswith("_max")}
-    tight = [len(names & plan.knobs.keys()) for plan in PLANS]
-    assert 0.2 < sum(count > 0 for count in tight) / len(PLANS) < 0.5
+    tight = [len(names & plan.knobs.keys()) for plan in plans]
+    assert 0.2 < sum(count > 0 for count in tight) / len(plans) < 0.5
     assert sum(count > 1 for count in tight) > 20
 
 
-def test_every_action_can_be_performed() -> None:
+def test_every_action_can_be_performed(plans: list[Plan]) -> None:
     own = {
         "client_crash": Attached._client_crash,
         "client_restart": Attached._client_restart,
@@ -85,21 +95,21 @@ def test_every_action_can_be_performed() -> None:
         "client_fsync_error": Attached._client_fsync_error,
         **{name: getattr(Operator, name) for name in OF_OPERATOR},
     }
-    for action in {(a.name, tuple(sorted(a.args))) for plan in PLANS for a in plan.schedule}:
+    for action in {(a.name, tuple(sorted(a.args))) for plan in plans for a in plan.schedule}:
         name, arguments = action
         perform = own.get(name) or getattr(World, name)
         inspect.signature(perform).bind(None, **dict.fromkeys(arguments))
 
 
-def test_actions_come_in_order_before_the_end() -> None:
-    for plan in PLANS:
+def test_actions_come_in_order_before_the_end(plans: list[Plan]) -> None:
+    for plan in plans:
         times = [action.at_s for action in plan.schedule]
         assert times == sorted(times)
         assert times[-1] < plan.duration_s
 
 
-def test_roles_and_knobs_are_what_the_clients_and_the_world_take() -> None:
-    for plan in PLANS:
+def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Plan]) -> None:
+    for plan in plans:
         roles = [Role.of(role) for role in plan.knobs["load"]["roles"]]
         assert len(roles) == plan.clients
         assert any(role.puts for role in roles)
@@ -107,23 +117,27 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take() -> None:
         assert plan.knobs.keys() - {"load"} <= {*KNOBS, *CONSTANTS, *DEFAULTS, *OF_THE_STORE}
 
 
-def test_only_a_minority_stays_broken_and_only_where_progress_is_the_point() -> None:
-    assert not any(plan.knobs["load"]["broken"] for plan in PLANS)
+def test_only_a_minority_stays_broken_and_only_where_progress_is_the_point(
+    plans: list[Plan], live_plans: list[Plan]
+) -> None:
+    assert not any(plan.knobs["load"]["broken"] for plan in plans)
     hows: set[str] = set()
-    for plan in LIVE:
+    for plan in live_plans:
         broken = plan.knobs["load"]["broken"]
         assert len(broken) <= (plan.nodes - 1) // 2
         hows |= set(broken.values())
     assert hows == set(BROKEN_HOWS)
 
 
-def test_clients_crash_at_every_point() -> None:
-    points = {a.args["at"] for plan in PLANS for a in plan.schedule if a.name == "client_crash"}
+def test_clients_crash_at_every_point(plans: list[Plan]) -> None:
+    points = {a.args["at"] for plan in plans for a in plan.schedule if a.name == "client_crash"}
     assert points == set(CRASH_POINTS)
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_nobody_waits_for_room_that_a_fenced_client_will_never_make(seed: int) -> None:
-    plan = PLANS[seed]
+def test_nobody_waits_for_room_that_a_fenced_client_will_never_make(
+    seed: int, plans: list[Plan]
+) -> None:
+    plan = plans[seed]
     copied = any(action.name == "client_copy" for action in plan.schedule)
     assert not (copied and "backlog_bytes_max" in plan.knobs)
