@@ -32,6 +32,7 @@ import orjson
 from chaos.targets import Remains
 from chaos.workloads import payload
 from chaos.workloads.children import child_environment
+from cluster.log.entries import NO_OP, payload_of
 from cluster.log.files import Files
 from cluster.log.journal import Journal
 from cluster.store import commands, tables
@@ -43,8 +44,6 @@ DIRECTORY: Final = "truth"  # below the run's
 STATUS_MS_MAX: Final = 500  # a node that lives answers at the end of its turn
 READ_S_MAX: Final = 1_800.0  # of all nodes at once: backlogs of some GB
 DIGEST_BYTES: Final = 16
-NO_OP: Final = b"\x01"  # what a log that begins anew has in its first entry's place
-TYPE_BYTES: Final = 1  # of a command, before the payload
 ERROR_CHARACTERS_MAX: Final = 2_000
 
 Row = dict[str, Any]
@@ -187,10 +186,10 @@ def rows(data: Path, copies: Path) -> Iterator[Row]:
 
 def _entries(journal: Journal, applied_index: int) -> Iterator[Row]:
     """Yield the entries that the node knows to be committed, by its hint or by its store."""
-    last = min(journal.last_index, max(journal.getRaftCommitIndex(), applied_index))
-    for position in range(last - journal.first_index + 1):
-        command, index, term = journal[position]
-        if position == 0 and command == NO_OP:
+    last = min(journal.last_index, max(journal.commit_index, applied_index))
+    for index in range(journal.first_index, last + 1):
+        command, _, term = journal.entry(index)
+        if index == journal.first_index and command == NO_OP:
             continue  # may stand there for another entry, which a copy of the store covers
         digest = hashlib.blake2b(command, digest_size=DIGEST_BYTES).hexdigest()
         yield {"kind": "entry", "index": index, "term": term, "digest": digest}
@@ -198,9 +197,8 @@ def _entries(journal: Journal, applied_index: int) -> Iterator[Row]:
 
 def _behind(journal: Journal, applied_index: int) -> Iterator[Put]:
     """Yield the PUTs in the journal that the store has not seen, committed or not."""
-    for position in range(max(0, applied_index + 1 - journal.first_index), len(journal)):
-        command, _, _ = journal[position]
-        if content := command[TYPE_BYTES:]:
+    for index in range(max(applied_index + 1, journal.first_index), journal.last_index + 1):
+        if content := payload_of(journal.entry(index)):
             _, operations = commands.decode(content)
             yield from (operation for operation in operations if isinstance(operation, Put))
 

@@ -1,4 +1,4 @@
-"""The Raft log on disk: pysyncobj's Journal, kept in checksummed segment files.
+"""The Raft log on disk: entries, term and vote in checksummed segment files.
 
 What lives here: the log's index and cache in memory, recovery, and the rules by which entries are
 added, replaced and dropped. What must not: the bytes of a record (segments.py), any meaning of a
@@ -6,7 +6,6 @@ command, elections, sockets, clocks, and when to sync or compact: the caller's t
 
 The format and the reasons for it: docs/decisions/0001-journal.md. Called from one thread.
 """
-# ruff: noqa: N802, N803 (pysyncobj's names)
 
 from __future__ import annotations
 
@@ -14,11 +13,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn, overload
-
-import pysyncobj.journal
+from typing import NoReturn
 
 from cluster.log import segments
+from cluster.log.entries import NO_OP, Entry
 from cluster.log.files import DISK, FailStop, Files, exit_process
 from cluster.log.segments import ContradictedJournal as Contradicted
 from cluster.log.segments import CorruptJournal, JournalError, MissingJournal, Segment
@@ -32,30 +30,31 @@ CACHE_BYTES = 16 << 20
 CACHE_ENTRY_BYTES = 128
 """What a cached command costs besides its bytes: object header, dict slot, key."""
 SLICE_ENTRIES_MAX = 256
-"""Longest slice returned: the core asks for "all the rest" once a message."""
+"""Longest slice returned: Raft asks for "all the rest" once a message."""
 SLICE_BYTES_MAX = 4 << 20
 """A slice ends before its commands exceed this: one message to a follower."""
 SLICE_ENTRIES_MIN = 2
-"""No slice is cut shorter: the core needs the previous entry and one more to make progress."""
+"""No slice is cut shorter: whoever asks has to make progress."""
 BUFFER_BYTES_MAX = 8 << 20
 """Records above this are written out without waiting for a sync: bounds the memory of a turn."""
 
-_NO_OP = b"\x01"
 
-Entry = tuple[bytes, int, int]
-"""Command (type byte and payload), index, term: the shape in which the core compares entries."""
+def capped(entries: list[Entry]) -> list[Entry]:
+    """Return as many of the entries, from the first on, as one slice may have."""
+    size_bytes = 0
+    for count, entry in enumerate(entries[:SLICE_ENTRIES_MAX]):
+        size_bytes += len(entry[0])
+        if size_bytes > SLICE_BYTES_MAX and count >= SLICE_ENTRIES_MIN:
+            return entries[:count]
+    return entries[:SLICE_ENTRIES_MAX]
 
 
-class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
+class Journal:
     """Keep the log's entries, term and vote; nothing is promised before `sync` has returned.
 
-    Positions (`[k]`, `len`) count from the first entry kept; indexes are Raft's. The caller sets
-    `applied_index` to what its state machine holds: entries up to it are never replaced.
-    `on_entry(index, command)`, if set, hears of each entry that is appended; it must not come back.
+    The caller sets `applied_index` to what its state machine holds: entries up to it are never
+    replaced.
     """
-
-    _head: Entry | None  # first and last: the core asks for them all the time
-    _last: Entry | None
 
     def __init__(
         self,
@@ -68,7 +67,6 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
     ) -> None:
         """Set up the memory alone: use `open`."""
         self.applied_index = 0
-        self.on_entry: Callable[[int, bytes], None] | None = None
         self._directory, self._files = directory, files
         self._segment_bytes, self._keep_bytes = segment_bytes, keep_bytes
         self._cache_bytes_max = cache_bytes
@@ -78,7 +76,6 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         self._buffer = bytearray()
         self._term, self._commit = 0, 0
         self._vote: str | None = None
-        self._adds_since_clear: int | None = None
         self._forget(1)
 
     @classmethod
@@ -176,8 +173,14 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
 
         Durable on return; term and vote stay. The snapshot must be durable before.
         """
-        committed = self.getRaftCommitIndex()
-        assert index >= committed, f"reset to {index} behind commit index {committed}"
+        committed = self.commit_index
+        with self._fail_stop:
+            differs = index < committed or self.term_at(index) != term
+            if self._terms and index <= committed and differs:
+                raise JournalError(
+                    f"the store stands at index {index} of term {term}, which contradicts the "
+                    f"journal in {self._directory}: committed from {self._first} to {committed}"
+                )
         self.sync()
         with self._fail_stop:
             old = len(self._segments)
@@ -201,78 +204,58 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
             self._drop_segments(count)
         return count
 
-    # What pysyncobj's core calls
+    # Entries, term and vote
 
-    def __len__(self) -> int:
-        return len(self._terms)
+    def entries(self, first_index: int, count: int) -> list[Entry]:
+        """Return up to `count` entries from `first_index` on, none where it is not held.
 
-    @overload
-    def __getitem__(self, item: int) -> Entry: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[Entry]: ...
-    def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
-        """Return one entry, or a capped list of them: SLICE_ENTRIES_MAX, SLICE_BYTES_MAX."""
-        if item == -1 and self._last is not None:  # three times in every turn
-            return self._last
-        count = len(self._terms)
-        if isinstance(item, slice):
-            return self._slice(*item.indices(count))
-        at = item if item >= 0 else item + count
-        if not 0 <= at < count:
-            raise IndexError(f"position {item} of {count}")
-        if at == count - 1:
-            self._last = self._last or self._entry(at)
-            return self._last
-        if at == 0:
-            self._head = self._head or self._entry(at)
-            return self._head
-        return self._entry(at)
+        Capped: SLICE_ENTRIES_MAX, SLICE_BYTES_MAX.
+        """
+        start = first_index - self._first
+        return [] if start < 0 else self._slice(start, min(start + count, len(self._terms)))
+
+    def entry(self, index: int) -> Entry:
+        """Return the entry at `index`. Raises IndexError where it is not held."""
+        if not self._first <= index <= self.last_index:
+            raise IndexError(f"entry {index} of [{self._first}, {self.last_index}]")
+        return self._entry(index - self._first)
 
     def add(self, command: bytes, idx: int, term: int) -> None:
         """Append an entry; skip it if (idx, term) is here; replace what conflicts with it."""
-        if self._adds_since_clear is not None:
-            self._decide_clear(idx, term)
-        elif idx == self._first + len(self._terms) or self._make_room(idx, term):
+        if idx == self._first + len(self._terms) or self._make_room(idx, term):
             self._append(segments.ENTRY, command, idx, term)
 
-    def deleteEntriesFrom(self, entryFrom: int) -> None:
-        """Do nothing: `add` finds out which entries conflict (rule 1)."""
-
-    def deleteEntriesTo(self, entryTo: int) -> None:
-        """Refuse: only `compact` drops entries."""
-        raise AssertionError(f"deleteEntriesTo({entryTo}): the core's compaction must be off")
-
-    def clear(self) -> None:
-        """Leave it to the two adds that must follow whether anything is dropped (rule 2)."""
-        self._adds_since_clear = 0
-
-    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
-        """Record term and vote; durable with the next `sync`, like everything else."""
-        if (term, votedForNodeId) == (self._term, self._vote):
-            return
-        assert term > self._term or (term == self._term and self._vote is None), (
-            f"({self._term}, {self._vote}) -> ({term}, {votedForNodeId})"
-        )
-        self._term, self._vote = term, votedForNodeId
-        self._put(segments.HARD_STATE, segments.hard_state_payload(self._term, self._vote))
-
-    def getCurrentTerm(self) -> int:
-        """Return the recorded term."""
+    @property
+    def term(self) -> int:
+        """The recorded term."""
         return self._term
 
-    def getVotedForNodeId(self) -> str | None:
-        """Return whom this node voted for in the recorded term."""
+    @property
+    def vote(self) -> str | None:
+        """Whom this node voted for in the recorded term."""
         return self._vote
 
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Remember a hint, written with the next segment or on closing."""
-        self._commit = raftCommitIndex
+    def set_term(self, term: int, vote: str | None) -> None:
+        """Record term and vote; durable with the next `sync`, like everything else."""
+        if (term, vote) == (self._term, self._vote):
+            return
+        assert term > self._term or (term == self._term and self._vote is None), (
+            f"({self._term}, {self._vote}) -> ({term}, {vote})"
+        )
+        self._term, self._vote = term, vote
+        self._put(segments.HARD_STATE, segments.hard_state_payload(self._term, self._vote))
 
-    def getRaftCommitIndex(self) -> int:
-        """Return the hint, within what the log proves: its first entry is always committed."""
+    @property
+    def commit_index(self) -> int:
+        """The hint, within what the log proves: its first entry is always committed."""
         return max(self._first, min(self._commit, self.last_index))
 
-    def _destroy(self) -> None:
+    @commit_index.setter
+    def commit_index(self, index: int) -> None:
+        """Remember a hint, written with the next segment or on closing."""
+        self._commit = index
+
+    def close(self) -> None:
         """Make everything durable and close the files; a second call does nothing."""
         if not self._segments:
             return
@@ -291,36 +274,16 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         )
         if self.term_at(idx) == term:
             return False
-        committed, applied = self.getRaftCommitIndex(), self.applied_index
+        committed, applied = self.commit_index, self.applied_index
         with self._fail_stop:
             if idx <= max(committed, applied):
                 raise Contradicted(idx, term, max(committed, applied))
         self._truncate(idx - self._first)
         return True
 
-    def _decide_clear(self, idx: int, term: int) -> None:
-        """Take an add after `clear`; on the second keep the log or begin it anew there."""
-        if self._adds_since_clear == 0:
-            self._adds_since_clear = 1
-            return
-        self._adds_since_clear = None
-        if self.term_at(idx) == term:
-            return
-        committed = self.getRaftCommitIndex()
-        with self._fail_stop:  # the core swallows every exception here
-            if idx <= committed:
-                raise JournalError(
-                    f"the store stands at index {idx} of term {term}, which contradicts the "
-                    f"journal in {self._directory}: committed from {self._first} to {committed}"
-                )
-        self.reset(idx, term)
-
     def _append(self, kind: int, command: bytes, idx: int, term: int) -> None:
         fixed = segments.entry_fixed(idx, term, command)
         self._index(self._put(kind, fixed, command), len(command), idx, term)
-        self._last = (command, idx, term)
-        if self.on_entry is not None and kind == segments.ENTRY:
-            self.on_entry(idx, command)
         self._cache[idx] = command
         self._cache_bytes += len(command) + CACHE_ENTRY_BYTES
         if len(self._buffer) >= BUFFER_BYTES_MAX:
@@ -365,7 +328,6 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         self._positions, self._sizes, self._terms = array("Q"), array("I"), array("Q")
         self._cache: dict[int, bytes] = {}  # of the indexes from _cache_first to the last
         self._cache_first, self._cache_bytes = first, 0
-        self._head = self._last = None
 
     def _truncate(self, at: int) -> None:
         """Forget the entries from position `at` on."""
@@ -400,7 +362,6 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         del self._segments[:count]
         gone = bisect_left(self._positions, self._segments[0].start)
         self._first += gone
-        self._head = None
         del self._positions[:gone], self._sizes[:gone], self._terms[:gone]
         while self._cache and self._cache_first < self._first:
             self._evict_first()
@@ -421,7 +382,7 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
         self._put(segments.COMMIT_HINT, segments.commit_hint_payload(self._commit))
         if base is not None:
             self._forget(base[0])
-            self._append(segments.BASE, _NO_OP, *base)
+            self._append(segments.BASE, NO_OP, *base)
         self._write()
         self._files.fdatasync(segment.fd)
         self._files.rename(unfinished, segment.path)
@@ -430,8 +391,7 @@ class Journal(pysyncobj.journal.Journal):  # type: ignore[misc]
 
     # Reading
 
-    def _slice(self, start: int, stop: int, step: int) -> list[Entry]:
-        assert step == 1, f"step {step}"
+    def _slice(self, start: int, stop: int) -> list[Entry]:
         entries: list[Entry] = []
         size_bytes = 0
         for at in range(start, min(stop, start + SLICE_ENTRIES_MAX)):

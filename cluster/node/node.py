@@ -39,7 +39,7 @@ from cluster.node.replica import Replica, ReplicaSettings
 from cluster.node.upkeep import Upkeep
 from cluster.observe.observer import Observer, TimedFiles
 from cluster.observe.server import HttpThread, listen
-from cluster.raft.core import Timing
+from cluster.raft.ready import Timing
 from cluster.recovery.cli import recover
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.client_port import ClientPort, PortLimits

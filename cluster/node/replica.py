@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from cluster.log.entries import FIRST_INDEX, LEVEL, Entry, payload_of
 from cluster.log.files import DISK, Files, exit_process
 from cluster.log.journal import Journal
 from cluster.members import about
@@ -43,10 +44,9 @@ from cluster.members.neighbours import NEVER_S, REFUSAL_S, Neighbours
 from cluster.members.peers import TAKEOVER_MS, Disconnected, Doubled, Event, Peers, RefusedBy, Unfit
 from cluster.node import budget
 from cluster.node.budget import Budget
-from cluster.raft.core import FIRST_INDEX, REGULAR, Timing
 from cluster.raft.raft import Raft, reason_of_change
-from cluster.raft.transport import RaftTransport
-from cluster.serve.broker import Broker, BrokerLimits
+from cluster.raft.ready import NOTHING, Ready, SoftState, Timing
+from cluster.serve.broker import Broker, BrokerLimits, Waiting
 from cluster.serve.frontend import Frontend, Leading
 from cluster.serve.intake import Intake
 from cluster.store import commands, snapshots
@@ -63,7 +63,6 @@ from cluster.wire.levels import (
 )
 from cluster.wire.messages import (
     About,
-    Entry,
     Health,
     Hello,
     Message,
@@ -172,7 +171,6 @@ class Replica:
             settings.others, settings.announced, peers, now, settings.http
         )
         self._pending = PendingAdmissions()
-        self._admission_noted = False
         self._started_s, self._settled, self._aside_until = now, False, now
         self._obstacles: dict[str, str] = {}
         self._health: dict[str, Health] = {}
@@ -185,12 +183,12 @@ class Replica:
         self._links_stand, self._took_part = False, False  # see _refresh_links
         # Entries, (index, term, level), that need a higher level than the store's; see _log_level.
         self._raises: list[tuple[int, int, int]] = []
-        self._screened: Sequence[Entry] = ()
         self._reports = Reports()
         self._next_health_s = self._next_admit_s = self._barrier_repeat_s = now
         self._next_waiting_s = now
-        self._standing = ("", 0, "")
-        self._raft_standing: object = None
+        self._standing = self._soft_state = SoftState("", 0, "")  # as it was noticed, as it is
+        self._before_sync: list[tuple[str, Message]] = []
+        self._after_sync: list[tuple[str, Message]] = []
         self._led_term: int | None = None
         self._more_messages = self._more_answers = self._behind = False
         heartbeat_s = settings.timing.heartbeat_s
@@ -245,16 +243,16 @@ class Replica:
 
     def _read_tail(self) -> None:
         """Look at the entries that are not applied; refuse to start with one that can't be read."""
-        position = max(0, self.store.applied_index + 1 - self.journal.first_index)
-        while position < len(self.journal):
-            entries = self.journal[position:]  # no more than the journal's longest slice
-            readable = self._readable(entries)
-            if readable < len(entries):
-                command, index, _ = entries[readable]
-                what = f"entry {index} of this node's log needs"
-                raise UnsupportedLevel(what, commands.level_of(command[1:]), self.settings.build)
+        journal, build = self.journal, self.settings.build
+        index = max(self.store.applied_index + 1, journal.first_index)
+        while index <= journal.last_index:
+            entries = journal.entries(index, journal.last_index)  # no more than a slice
+            for command, index, _ in entries:
+                if (level := commands.level_of(command[LEVEL])) > build.level_max:
+                    what = f"entry {index} of this node's log needs"
+                    raise UnsupportedLevel(what, level, build)
             self._note_levels(entries)
-            position += len(entries)
+            index += 1
 
     def _join(self) -> None:
         """Become a member if the peers' hellos or a copy of the store make this node one."""
@@ -341,30 +339,26 @@ class Replica:
         # a power loss before the first checkpoint puts a store back to how it was made.
         self.store.apply(FIRST_INDEX, 0, b"")
         self.journal.applied_index = self.store.applied_index
-        transport = RaftTransport(settings.others, timing.heartbeat_s, lambda: self._now)
-        transport.level, transport.screen = self.store.level, self._screen
-        self._transport = transport
         for index, command in self.journal.small_entries(self.store.applied_index, ADMIT_BYTES_MAX):
             self._pending.note(index, command)
-        self.journal.on_entry = self._note_entry
         self.broker = Broker(
             self.store, settings.broker_limits, self._new_client_id, self.frontend.room_bytes
         )
         self.broker.level_for = self._level_for
         self.raft = raft = Raft(
             settings.name,
-            transport,
+            settings.others,
             self.journal,
-            self,
-            self._apply,
+            (self.store.applied_index, self.store.applied_term),
             timing,
+            self._entries_level_max,
             self._rng,
             self._now,
-            settings.database,
         )
         self.frontend.lead = Leading(
             raft, self.broker, self.journal, settings.uncommitted_entries_max, self._sightings
         )
+        self._take_ready(raft.step(self._now))
         self._list_changed()
 
     def _name_members(self) -> None:
@@ -384,18 +378,46 @@ class Replica:
         """Return what each other member said on its present connection, None without one."""
         return {name: self._peers.hello_of(name) for name in self.settings.others}
 
-    # --- Raft's Snapshots port ----------------------------------------------------------------
+    # --- what Raft has done -------------------------------------------------------------------
 
-    def position(self) -> tuple[int, int]:
-        """Return the store's applied (index, term)."""
-        return self.store.applied_index, self.store.applied_term
+    def _take_ready(self, ready: Ready) -> None:
+        """Write down what a step says, and act on what its entries say of members and levels.
 
-    def install(self, name: str) -> bool:
-        """Replace the store by a finished copy, or begin to pull one from the leader `name`."""
+        Nothing of it is durable yet; what is committed is the caller's to apply.
+        """
+        if ready is NOTHING:
+            return
+        journal, raft = self.journal, self.raft
+        assert raft is not None
+        if ready.reset is not None:
+            journal.reset(*ready.reset)
+        if ready.hard_state is not None:
+            journal.set_term(*ready.hard_state)
+        for entry in ready.entries:
+            journal.add(*entry)
+        journal.commit_index = raft.commit_index
+        self._before_sync += ready.before_sync
+        self._after_sync += ready.after_sync
+        if ready.soft_state is not None:
+            self._soft_state = ready.soft_state
+        if ready.refused is not None:
+            self._report_refused(ready.refused)
+        if ready.entries:
+            self._note_levels(ready.entries)
+            # All of them: each may take the place of another.
+            if any([self._pending.note(index, command) for command, index, _ in ready.entries]):
+                self._list_changed()
+        if ready.offer and self._install(ready.offer):
+            raft.restore(ready.offer, self.store.applied_index, self.store.applied_term)
+            self._take_ready(raft.step(self._now))
+            self._list_changed()
+
+    def _install(self, leader: str) -> bool:
+        """Replace the store by a finished copy, or begin to pull one from the leader."""
         verified = self._fetch.ready
         if verified is None or verified.index <= self.store.applied_index:
             self._fetch.ready = None
-            self._fetch.start(name, self._now)
+            self._fetch.start(leader, self._now)
             return False
         if not self._worker.idle:
             # A job may have the database open: SQLite, closing it, would remove the new one's WAL.
@@ -412,7 +434,6 @@ class Replica:
         check_not_replaced(self.identity, self.store.members)
         self.journal.applied_index = self.store.applied_index
         self._pending.applied(self.store.applied_index)
-        self._admission_noted = True
         self._server.members_index = verified.index
         self._log("snapshot_installed", index=verified.index, term=verified.term)
         return True
@@ -437,10 +458,8 @@ class Replica:
         self._take_events()
         if self.raft is None:
             self._join()
-        if self.raft is not None:
-            if UNNAMED in self.store.members.values():
-                self._name_members()
-            self.raft.begin_turn(now)
+        if self.raft is not None and UNNAMED in self.store.members.values():
+            self._name_members()
         self._take_messages(messages)
         self._watch_leadership()
         self.frontend.begin_turn(now * 1000, self._health)
@@ -484,46 +503,44 @@ class Replica:
                 return
 
     def _drive_raft(self, raft: Raft) -> None:
-        self._submit(raft)
-        if raft.tick_is_due:
-            self._applying.begin()
-            raft.tick(self._applying.spent)
-            self._watch_leadership()
+        """Propose, commit, apply, answer; then send what may, make all durable, send the rest."""
+        entries: list[tuple[bytes, list[Waiting]]] = []
+        if raft.serving:
+            if not self.frontend.stopping:  # who is handed the lead has to have all of the log
+                self._propose_admissions(raft)
+            entries = list(self.broker.take_entries(int(self._now * 1000)))
+            self._repeat_barrier_if_due(raft)
+        ready = self._propose(raft, [payload for payload, _ in entries], tick=True)
+        for (_, authors), (_, index, term) in zip(entries, ready.entries, strict=False):
+            self.broker.submitted(index, term, authors)
+        if ready.committed:
+            self._apply_committed(raft, ready.committed)
+        self._watch_leadership()
         if not self._behind and raft.serving:
             self._more_answers = self._serve(raft)
-        raft.queue_barrier()
-        raft.queue_appends()
-        if self._transport.appends:
+        if self._before_sync:
             # Rule 7's one sound relaxation: an acknowledgment of these can't be taken before the
             # sync below has returned, because it comes in a later turn.
-            self._send_all(self._transport.appends)
+            self._send_all(self._before_sync)
             self._peers.flush(None)
         self.journal.sync()
-        self._send_all(self._transport.held)
+        self._send_all(self._after_sync)
 
     def _send_all(self, queue: list[tuple[str, Message]]) -> None:
         for name, message in queue:
             self._peers.send(name, message)
         queue.clear()
 
-    def _submit(self, raft: Raft) -> None:
-        if not raft.serving:
-            return
-        if not self.frontend.stopping:  # who is handed the leadership has to have all of the log
-            self._propose_admissions(raft)
-        for payload, authors in self.broker.take_entries(int(self._now * 1000)):
-            self.broker.submitted(self._append(raft, payload), raft.term, authors)
-
-    def _append(self, raft: Raft, payload: bytes) -> int:
-        """Append an entry as the leader and return its index: the only way into the log."""
-        level = commands.level_of(payload)
-        assert level <= self.store.level or self._raises_to(level, payload), (
-            f"an entry of level {level} in a cluster of level {self.store.level}"
-        )
-        index = raft.submit(payload)
-        if level > self.store.level:
-            self._note_levels([(REGULAR + payload, index, raft.term)])
-        return index
+    def _propose(self, raft: Raft, payloads: list[bytes], *, tick: bool) -> Ready:
+        """Append entries as the leader: the only way into the log."""
+        for payload in payloads:
+            level = commands.level_of(payload)
+            assert level <= self.store.level or self._raises_to(level, payload), (
+                f"an entry of level {level} in a cluster of level {self.store.level}"
+            )
+        ready = raft.step(self._now, (), payloads, tick=tick)
+        self._take_ready(ready)
+        return ready
 
     def _raises_to(self, level: int, payload: bytes) -> bool:
         """Return whether that is why an entry needs the level; `_level_for` has seen to the rest.
@@ -533,6 +550,16 @@ class Replica:
         """
         _, operations = commands.decode(payload, self.settings.build.level_max)
         return any(isinstance(each, Raise) and each.level == level for each in operations)
+
+    def _apply_committed(self, raft: Raft, entries: Sequence[Entry]) -> None:
+        """Apply one entry at least, then more until the turn's time for it is over."""
+        self._applying.begin()
+        for entry in entries:
+            _, index, term = entry
+            self._apply(index, term, payload_of(entry))
+            raft.advance(index)
+            if self._applying.spent():
+                return
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         members_before, level_before = self.store.members, self.store.level
@@ -557,8 +584,12 @@ class Replica:
 
     # --- the cluster's level (rule 30) --------------------------------------------------------
 
+    @property
+    def _entries_level_max(self) -> int:
+        """The highest level of an entry that this node takes: what it can't apply, it has not."""
+        return self.settings.build.level_max
+
     def _level_changed(self) -> None:
-        self._transport.level = self.store.level
         self._links_stand = False
         self._log("level_raised", feature_level=self.store.level)
         self._peers.update_hello(self.hello())
@@ -574,36 +605,21 @@ class Replica:
         return max([self.store.level, *(level for _, _, level in self._raises)])
 
     def _note_levels(self, entries: Sequence[Entry]) -> None:
-        """Remember which of these entries, as far as the log has them, need a higher level."""
+        """Remember which of these entries of the log need a higher level."""
         for command, index, term in entries:
-            level = commands.level_of(command[1:2])
-            if level > self._log_level and self.journal.term_at(index) == term:
+            level = commands.level_of(command[LEVEL])
+            if level > self.store.level and level > self._log_level:
                 self._raises.append((index, term, level))
                 self._links_stand = False
 
-    def _readable(self, entries: Sequence[Entry]) -> int:
-        """Return how many of the entries, from the first on, this build can apply."""
-        level_max = self.settings.build.level_max
-        levels = enumerate(commands.level_of(command[1:2]) for command, _, _ in entries)
-        return next((place for place, level in levels if level > level_max), len(entries))
-
-    def _screen(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return those entries that may be taken: what can't be applied is not acknowledged."""
-        readable = self._readable(entries)
-        if readable < len(entries):
-            command, index, _ = entries[readable]
-            level, build = commands.level_of(command[1:2]), self.settings.build
-            if self._reports.due("entry_refused", self._now):
-                reason = f"it needs level {level}; this is {build}: install a newer one"
-                self._log(
-                    "entry_refused",
-                    level="error",
-                    index=index,
-                    feature_level=level,
-                    reason=reason,
-                )
-        self._screened = entries[:readable]
-        return self._screened
+    def _report_refused(self, entry: Entry) -> None:
+        if self._reports.due("entry_refused", self._now):
+            command, index, _ = entry
+            level, build = commands.level_of(command[LEVEL]), self.settings.build
+            reason = f"it needs level {level}; this is {build}: install a newer one"
+            self._log(
+                "entry_refused", level="error", index=index, feature_level=level, reason=reason
+            )
 
     def _sightings(self) -> dict[str, Sighting]:
         sightings = {}
@@ -631,11 +647,13 @@ class Replica:
             raise ProtocolError("not_upgraded", message, level=self.store.level)
         return level
 
-    def _serve(self, raft: Raft) -> bool:
+    def _repeat_barrier_if_due(self, raft: Raft) -> None:
         if self._now >= self._barrier_repeat_s:
             self._barrier_repeat_s = self._now + self.settings.timing.heartbeat_s
             if self.broker.reads_wait():
                 raft.repeat_barrier()
+
+    def _serve(self, raft: Raft) -> bool:
         broker, now_ms = self.broker, self._now * 1000
         if not broker.may_serve(now_ms):
             return False
@@ -760,13 +778,9 @@ class Replica:
             return False
         return incarnation in (self._admission(name)[0], self.store.members.get(name))
 
-    def _note_entry(self, index: int, command: bytes) -> None:
-        # Inside of the core, which must not be called now.
-        self._admission_noted |= self._pending.note(index, command)
-
     def _list_changed(self) -> None:
         """Act on a changed member list, whether applied or not."""
-        self._admission_noted = self._links_stand = False
+        self._links_stand = False
         raft = self.raft
         assert raft is not None
         admitted = {name: self._admission(name)[0] or "" for name in self.settings.members}
@@ -811,7 +825,7 @@ class Replica:
         if name in self._linked:
             self._linked.discard(name)
             assert self.raft is not None
-            self.raft.disconnected(name)
+            self.raft.disconnected(name, self._now)
 
     def _propose_admissions(self, raft: Raft) -> None:
         if self._now < self._next_admit_s:
@@ -832,8 +846,7 @@ class Replica:
                 continue
             self._log("admitting", node=name, incarnation=incarnation, replaced=members[name])
             admit = commands.Admit(name, incarnation)
-            self._append(raft, commands.encode(int(self._now * 1000), [admit]))
-            self._list_changed()
+            self._propose(raft, [commands.encode(int(self._now * 1000), [admit])], tick=False)
         self._obstacles = self._neighbours.advice
 
     def _obstacle(self, raft: Raft, name: str, admitted: str) -> str:
@@ -860,12 +873,8 @@ class Replica:
             handler(self, name, message)
         elif is_linked_now:
             assert self.raft is not None
-            self.raft.deliver(name, message)
-            if self._screened:
-                self._note_levels(self._screened)
-                self._screened = ()
-            if self._admission_noted:
-                self._list_changed()
+            # One by one: what an entry says of members holds for the message behind it.
+            self._take_ready(self.raft.step(self._now, ((name, message),)))
 
     def _hear(self, name: str) -> None:
         """Note that a member lives, also one that was admitted and still copies the store."""
@@ -936,11 +945,9 @@ class Replica:
 
     def _watch_leadership(self) -> None:
         """Notice a change of role or term: waiting clients are answered, operators are told."""
-        raft = self.raft
-        if raft is None or raft.standing == self._raft_standing:
+        raft, standing = self.raft, self._soft_state
+        if raft is None or standing == self._standing:
             return
-        self._raft_standing = raft.standing
-        standing = raft.role, raft.term, raft.leader
         before, self._standing = self._standing, standing
         if self._led_term is not None and (not raft.is_leader or raft.term != self._led_term):
             self.broker.abdicate("" if raft.leader == self.settings.name else raft.leader)
@@ -949,8 +956,8 @@ class Replica:
             if self._led_term is None:
                 self._neighbours.aware_since = self._now  # it may have heard nobody before
             self._led_term = raft.term
-        if before[2] and before[2] != raft.leader:
-            self.frontend.abandon_relays(before[2])
+        if before.leader and before.leader != standing.leader:
+            self.frontend.abandon_relays(before.leader)
         self._log(
             "role",
             role=raft.role,
@@ -982,7 +989,7 @@ class Replica:
         if self.raft is not None:
             self.store.commit()
             self.store.close()
-            self.journal._destroy()  # pysyncobj's name for it
+            self.journal.close()
 
 
 _MESSAGES: Final[dict[type, Callable[[Replica, str, Any], None]]] = {

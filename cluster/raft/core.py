@@ -1,46 +1,40 @@
 """pysyncobj, seated: the only module that knows its private names.
 
-What lives here: the module-level seams where pysyncobj finds our journal, serializer, poller and
-clock, the private methods that are replaced, and plain names for the private attributes. What must
-not: any rule of when to elect, believe or send (raft.py, transport.py).
+What lives here: the module-level seams where pysyncobj finds our log, serializer, poller and clock,
+the private methods that are replaced, and plain names for the private attributes. What must not:
+any rule of when to elect, believe or send (raft.py, transport.py).
 
-The core never unpickles anything: entries are one type byte (0 regular, 1 no-op) and a payload,
-and the method that would call `pickle.loads` is replaced by ours.
+The core calls nobody outside of this package: what it says and what it commits is collected here.
+It never unpickles anything: entries are one type byte (0 regular, 1 no-op) and a payload, and the
+method that would apply them by `pickle.loads` is replaced by one that hands them out.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pysyncobj.syncobj
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.config import SERIALIZER_STATE
 from pysyncobj.node import Node
+from pysyncobj.transport import Transport
 
-from cluster.log.journal import Journal
-from cluster.raft.transport import RaftTransport
+from cluster.log.entries import REGULAR, Entry
+from cluster.raft.log import Log
+from cluster.raft.ready import NEVER_S, Timing
 
 PYSYNCOBJ_VERSION: Final = "0.3.17"
-REGULAR: Final = b"\0"  # the type byte of an entry with a payload
-NO_OP: Final = b"\1"  # the type byte of the entry that a new leader begins with
-NEVER_S: Final = 1e15
-FIRST_INDEX: Final = 1  # the entry that every log begins with; it has no payload
-# Over the largest entry, so that the core never cuts an entry into `transmission` pieces
-# (they carry no number: two lost pieces are silent corruption).
-APPEND_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _ATTRIBUTES: Final = (
     "connectedNodes",
     "newAppendEntriesTime",
     "noopIDx",
-    "raftCurrentTerm",
     "raftCommitIndex",
+    "raftCurrentTerm",
     "raftElectionDeadline",
     "raftLastApplied",
     "raftLeader",
@@ -51,14 +45,10 @@ _ATTRIBUTES: Final = (
 )
 _METHODS: Final = (
     "_SyncObj__applyLogEntries",
-    "_SyncObj__doApplyCommand",
     "_SyncObj__generateRaftTimeout",
-    "_SyncObj__getEntries",
     "_SyncObj__parseChangeClusterRequest",
     "_SyncObj__sendAppendEntries",
-    "_applyCommand",
     "_checkCommandsToApply",
-    "_getLeader",
 )
 _ROLES: Final = ("follower", "candidate", "leader")  # by the core's numbers
 _LEADER: Final = _ROLES.index("leader")
@@ -71,26 +61,6 @@ _SEAMS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Raft's time-outs in seconds. Invariant: election_min > 3 heartbeats, fallback > heartbeat."""
-
-    election_min_s: float = 0.3
-    election_max_s: float = 0.6
-    heartbeat_s: float = 0.08
-    fallback_s: float = 1.0
-
-
-class Offers(Protocol):
-    """What the core's snapshot calls end in (rules 24 and 25); raft.py implements it."""
-
-    def position(self) -> tuple[int, int]:
-        """Return the store's applied (index, term)."""
-
-    def install_offered(self) -> bool:
-        """Return True if a verified, newer snapshot has just replaced the store."""
-
-
 class _NullPoller:
     """The core's own poll would be a second wait in the turn."""
 
@@ -99,10 +69,10 @@ class _NullPoller:
 
 
 class _Serializer:
-    """Replaces pysyncobj's Serializer: snapshots go out of band, compaction is the journal's."""
+    """Replaces pysyncobj's Serializer: copies go out of band, compaction is the journal's."""
 
-    def __init__(self, file: str, batch: int, fork: bool, offers: Offers, *rest: Any) -> None:
-        self._offers = offers
+    def __init__(self, *settings: Any) -> None:
+        """Take pysyncobj's settings, and need none."""
 
     def checkSerializing(self) -> tuple[int, None]:  # noqa: N802 (pysyncobj's name)
         return SERIALIZER_STATE.NOT_SERIALIZING, None
@@ -110,23 +80,31 @@ class _Serializer:
     def serialize(self, data: object, index: int) -> None:
         raise AssertionError("the core's own compaction is switched off")
 
-    def deserialize(self) -> tuple[None, tuple[bytes, int, int], tuple[bytes, int, int], None]:
-        # Journal.clear() decides by the second entry alone and never stores these commands.
-        index, term = self._offers.position()
-        return None, (NO_OP, index, term), (NO_OP, index - 1, term), None
-
-    def getTransmissionData(self, node: object) -> tuple[bytes, bool, bool]:  # noqa: N802
-        return b"", True, True  # an offer, never None: None would make the core spin
-
     def setTransmissionData(self, offer: object) -> bool:  # noqa: N802
-        return self._offers.install_offered()
-
-    def cancelTransmisstion(self, node: object) -> None:  # noqa: N802
-        """Do nothing: downloads are the follower's."""
+        return False  # nothing is installed yet: see Core.restore
 
 
-class CoreClock:
-    """The time that every core in the process sees; it stands still during a turn."""
+class _Collector(Transport):  # type: ignore[misc]  # pysyncobj is untyped
+    """Takes what the core sends, in pysyncobj's form."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        super().__init__(None, None, [])
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, node: Node, message: dict[str, Any]) -> bool:
+        self.sent.append((node.id, message))
+        return True
+
+    def tryGetReady(self) -> None:  # noqa: N802 (pysyncobj's name)
+        """Do nothing: connections are not the core's."""
+
+    waitReady = destroy = tryGetReady  # noqa: N815
+
+
+class _Clock:
+    """The time that every core in the process reads: that of the step that is being made."""
 
     now_s: float = 0.0
 
@@ -139,12 +117,12 @@ def _seat_pysyncobj() -> None:
     missing = [name for name in _SEAMS if not hasattr(module, name)]
     missing += [name for name in _METHODS if not hasattr(SyncObj, name)]
     assert not missing, f"pysyncobj has changed: no {missing}"
-    module.createJournal = lambda journal: journal
+    module.createJournal = lambda log: log
     module.Serializer = _Serializer
     module.createPoller = lambda kind: _NullPoller()
     module.PIPE_NOTIFIER_ENABLED = False
-    module.monotonicTime = lambda: CoreClock.now_s
-    # It cries CRITICAL for each harmless duplicate that the journal skips.
+    module.monotonicTime = lambda: _Clock.now_s
+    # It cries CRITICAL for each harmless duplicate that the log skips.
     logging.getLogger("pysyncobj.syncobj").setLevel(logging.CRITICAL + 1)
 
 
@@ -152,50 +130,45 @@ _seat_pysyncobj()
 
 
 class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
-    """pysyncobj's SyncObj with six private methods replaced and its state given names.
+    """pysyncobj's SyncObj with five private methods replaced and its state given names.
 
-    `marker`: a file that exists if the store stands above the first entry. `on_apply(command)`:
-    called for each committed entry in order, in a tick until `applied_enough()`. Messages go in and
-    out by `transport`.
+    `applied_index`: what the store holds already. What it sends is in `sent`, for the caller to
+    take; what a tick finds committed is in `committed`.
     """
 
     def __init__(
         self,
         name: str,
-        transport: RaftTransport,
-        journal: Journal,
-        offers: Offers,
-        on_apply: Callable[[bytes], None],
+        others: Sequence[str],
+        log: Log,
+        applied_index: int,
         timing: Timing,
         rng: random.Random,
-        marker: Path,
+        now: float,
     ) -> None:
-        self._rng, self._timing, self._on_apply = rng, timing, on_apply
+        self.log, self._rng, self._timing = log, rng, timing
+        self._nodes: Final = {other: Node(other) for other in others}
+        self._collector = _Collector()
+        self.sent: Final = self._collector.sent
+        self.committed: Sequence[Entry] = ()
         self.append_due = False
-        self.applied_enough: Callable[[], bool] = _never
-        conf = _conf(journal, offers, timing, marker)
-        others = list(transport.nodes.values())
-        super().__init__(Node(name), others, conf, transport=transport)
+        self.begin(now)
+        nodes = list(self._nodes.values())
+        super().__init__(Node(name), nodes, _conf(log, timing), transport=self._collector)
         missing = [name for name in _ATTRIBUTES if not hasattr(self, f"_SyncObj__{name}")]
         assert not missing, f"pysyncobj has changed: no {missing}"
+        self.advance(applied_index)
 
     # --- replaced -----------------------------------------------------------------------------
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
-        """Apply committed entries; those that are not reached the next ticks apply."""
-        count = self._SyncObj__raftCommitIndex - self._SyncObj__raftLastApplied
+        """Hand out what is committed and not applied, as much as the log returns at once."""
+        applied = self._SyncObj__raftLastApplied
+        count = self._SyncObj__raftCommitIndex - applied
         if count <= 0:
             return False
-        # The journal returns as many as it likes to read at once.
-        for entry in self._SyncObj__getEntries(self._SyncObj__raftLastApplied + 1, count):
-            self._SyncObj__doApplyCommand(entry[0])
-            self._SyncObj__raftLastApplied += 1
-            if self.applied_enough():
-                break
+        self.committed = self.log.entries(applied + 1, count)
         return True
-
-    def _SyncObj__doApplyCommand(self, command: bytes) -> None:  # noqa: N802
-        self._on_apply(command)
 
     def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
         return self._rng.uniform(self._timing.election_min_s, self._timing.election_max_s)
@@ -207,20 +180,73 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         """Do nothing in a tick: `append` is the only way in, and leaves nothing waiting."""
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        # The core sends after each command and each apply; we send once, at the end of the turn.
+        # The core sends after each command and each apply; we send once, at the end of a step.
         self.append_due = True
 
-    # --- named --------------------------------------------------------------------------------
+    # --- driven -------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """Set the time of what follows."""
+        _Clock.now_s = now
+
+    def receive(self, name: str, message: dict[str, Any]) -> None:
+        """Take a message in pysyncobj's form."""
+        self._SyncObj__onMessageReceived(self._nodes[name], message)
+
+    def tick(self) -> None:
+        """Hold an election if it is due, commit what a majority has, find what is to be applied."""
+        self.doTick(0.0)
 
     def append(self, payload: bytes) -> None:
         """Append an entry as the leader."""
-        self._applyCommand(REGULAR + payload, None)
-        SyncObj._checkCommandsToApply(self)
+        self.log.add(REGULAR + payload, self.log.last_index + 1, self._SyncObj__raftCurrentTerm)
+        self.append_due = True
 
-    def send_appends(self) -> None:
-        """Send one round of append_entries to every connected member."""
-        self.append_due = False
-        SyncObj._SyncObj__sendAppendEntries(self)
+    def advance(self, applied_index: int) -> None:
+        """Note what the store has applied."""
+        self._SyncObj__raftLastApplied = applied_index
+
+    def set_reachable(self, name: str, is_reachable: bool) -> None:
+        """Note whether there is a way to a member: with none to any, nobody campaigns."""
+        change = self._SyncObj__connectedNodes.add
+        if not is_reachable:
+            change = self._SyncObj__connectedNodes.discard
+        change(self._nodes[name])
+
+    def is_reachable(self, name: str) -> bool:
+        """Return whether there is a way to a member."""
+        return self._nodes[name] in self._SyncObj__connectedNodes
+
+    def ask_to_take_over(self) -> bool:
+        """Ask the most caught-up follower to campaign; False if none has all of the log."""
+        denied: list[bool] = []
+        self.transferLeadership(None, lambda result, reason: denied.append(bool(reason)))
+        return denied == [False]
+
+    # --- named --------------------------------------------------------------------------------
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        term: int = self._SyncObj__raftCurrentTerm
+        return term
+
+    @property
+    def commit_index(self) -> int:
+        """The highest index known to be committed."""
+        index: int = self._SyncObj__raftCommitIndex
+        return index
+
+    @property
+    def applied_index(self) -> int:
+        """The highest index that was applied."""
+        index: int = self._SyncObj__raftLastApplied
+        return index
+
+    @property
+    def settled_index(self) -> int:
+        """The highest index that is certainly right here."""
+        return max(self.commit_index, self.applied_index)
 
     def heartbeat_deadline_s(self) -> float:
         """Return when the last round of append_entries will be a heartbeat period ago.
@@ -228,6 +254,11 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         No property: the core reads all of those before it has set this.
         """
         return float(self._SyncObj__newAppendEntriesTime)
+
+    def begin_heartbeat(self) -> None:
+        """Note that a round of append_entries is sent now."""
+        self.append_due = False
+        self._SyncObj__newAppendEntriesTime = _Clock.now_s + self._timing.heartbeat_s
 
     @property
     def standing(self) -> tuple[int, int, Node | None]:
@@ -247,7 +278,7 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     @property
     def leader(self) -> str:
         """The last known leader's name, "" if none."""
-        node = self._getLeader()
+        node = self._SyncObj__raftLeader
         return "" if node is None else str(node.id)
 
     @property
@@ -270,34 +301,26 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     def election_deadline_s(self, value: float) -> None:
         self._SyncObj__raftElectionDeadline = value
 
-    @property
-    def next_indexes(self) -> dict[Node, int]:
-        """On a leader: the index that each member is sent next. Live."""
-        table: dict[Node, int] = self._SyncObj__raftNextIndex
-        return table
+    def match_index(self, name: str) -> int:
+        """Return what a member has acknowledged to this leader."""
+        return int(self._SyncObj__raftMatchIndex.get(self._nodes[name], 0))
 
-    @property
-    def match_indexes(self) -> dict[Node, int]:
-        """On a leader: the highest index that each member has acknowledged. Live."""
-        table: dict[Node, int] = self._SyncObj__raftMatchIndex
-        return table
+    def next_index(self, name: str) -> int | None:
+        """Return the index that a member is sent next, None on a node that has never led."""
+        index: int | None = self._SyncObj__raftNextIndex.get(self._nodes[name])
+        return index
 
-    @property
-    def connected_nodes(self) -> set[Node]:
-        """The members that append_entries go to. Live."""
-        nodes: set[Node] = self._SyncObj__connectedNodes
-        return nodes
+    def set_next_index(self, name: str, index: int) -> None:
+        """Let a member be sent this index next."""
+        self._SyncObj__raftNextIndex[self._nodes[name]] = index
 
-
-def _never() -> bool:
-    return False
+    def forget_match(self, name: str) -> None:
+        """Let what a member has acknowledged count no more."""
+        if self._nodes[name] in self._SyncObj__raftMatchIndex:
+            self._SyncObj__raftMatchIndex[self._nodes[name]] = 0
 
 
-def _conf(journal: Journal, offers: Offers, timing: Timing, marker: Path) -> SyncObjConf:
-    # The core loads a dump at its first tick if this file exists; ours "exists" exactly when the
-    # store is past the first entry.
-    past_first = offers.position()[0] > FIRST_INDEX
-    assert not past_first or marker.exists(), marker
+def _conf(log: Log, timing: Timing) -> SyncObjConf:
     return SyncObjConf(
         autoTick=False,
         appendEntriesUseBatch=False,
@@ -309,11 +332,8 @@ def _conf(journal: Journal, offers: Offers, timing: Timing, marker: Path) -> Syn
         appendEntriesPeriod=timing.heartbeat_s,
         leaderFallbackTimeout=timing.fallback_s,
         connectionTimeout=timing.election_max_s,
-        appendEntriesBatchSizeBytes=APPEND_BYTES_MAX,
         logCompactionMinEntries=2**62,
         logCompactionMinTime=NEVER_S,
-        journalFile=journal,
-        fullDumpFile=str(marker) if past_first else f"{marker}.none",
-        serializer=offers,
-        deserializer=offers,
+        journalFile=log,
+        fullDumpFile=None,
     )

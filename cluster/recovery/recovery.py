@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 from uuid import uuid4
 
+from cluster.log.entries import payload_of
 from cluster.log.files import DISK
 from cluster.log.journal import Journal
 from cluster.log.segments import JournalError
@@ -36,7 +37,6 @@ from cluster.members.identity import (
     Identity,
 )
 from cluster.members.membership import UNNAMED
-from cluster.raft.core import REGULAR
 from cluster.settings.config import MEMBER_COUNTS, NAME_PATTERN
 from cluster.store import snapshots, tables
 from cluster.store.commands import DamagedEntry
@@ -213,11 +213,11 @@ class Recovery:
             term = store.applied_term
             if self._with_journal:
                 journal = Journal.open(self._work / "journal", on_failure=_raise)
-                stack.callback(journal._destroy)  # pysyncobj's name for it
+                stack.callback(journal.close)
                 _check_joint(journal, store)
-                term = max(term, journal.getCurrentTerm(), journal.last_term)
+                term = max(term, journal.term, journal.last_term)
                 last = max(journal.last_index, applied)
-                settled = max(journal.getRaftCommitIndex(), applied)
+                settled = max(journal.commit_index, applied)
                 _apply(store, journal, settled)
                 self._settled = store.topic_ends()
                 _apply(store, journal, last)
@@ -256,9 +256,9 @@ class Recovery:
         shutil.rmtree(directory)
         Journal.create(directory)
         journal = Journal.open(directory, on_failure=_raise)
-        journal.setCurrentTerm(term, None)
+        journal.set_term(term, None)
         journal.reset(index, term)
-        journal._destroy()  # pysyncobj's name for it
+        journal.close()
 
     def _give_to_owner(self, made: Path) -> None:
         """Let who owns the source own what was made: an operator is root, a node is not."""
@@ -357,8 +357,8 @@ def _check_joint(journal: Journal, store: Store) -> None:
 def _apply(store: Store, journal: Journal, last: int) -> None:
     """Apply the journal's entries up to `last`, as a node does."""
     for index in range(store.applied_index + 1, min(last, journal.last_index) + 1):
-        command, _, term = journal[index - journal.first_index]
-        store.apply(index, term, command[1:] if command[:1] == REGULAR else b"")
+        entry = journal.entry(index)
+        store.apply(index, entry[2], payload_of(entry))
         if index % COMMIT_ENTRIES == 0:
             store.commit()
     store.commit()

@@ -25,6 +25,7 @@ from zlib import crc32
 
 import orjson
 
+from cluster.log.entries import Entry
 from cluster.wire.levels import BUILD_0_1, LEVEL_FIRST, LEVEL_MAX, Build
 
 PROTOCOL_VERSION: Final = 1  # of this encoding; nodes of different versions don't talk
@@ -41,8 +42,6 @@ EXTENSION_BYTES_MAX: Final = 16 * 1024  # of its JSON; well within HELLO_BYTES_M
 RELAY_FRAME_COUNT_MAX: Final = 8  # a client's request has three frames and its route
 ABOUT_RELAY_ID: Final = 0  # relays are numbered from 1 on
 INTEGER_MAX: Final = 2**63 - 1  # terms, indexes, offsets: what SQLite and C readers hold
-
-Entry: TypeAlias = tuple[bytes, int, int]  # (command, index, term), as in the journal
 
 
 class MessageError(Exception):

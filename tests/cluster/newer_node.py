@@ -34,17 +34,18 @@ commands.decode = decode
 from cluster.node.node import main  # noqa: E402
 from cluster.node.replica import Replica  # noqa: E402
 from cluster.raft.raft import Raft  # noqa: E402
+from cluster.raft.ready import Ready  # noqa: E402
 
-_append = Replica._append
+_propose = Replica._propose
 
 
-def append(replica: Replica, raft: Raft, payload: bytes) -> int:
+def propose(replica: Replica, raft: Raft, payloads: list[bytes], *, tick: bool) -> Ready:
     if replica.store.level >= LEVEL:
-        payload = MARK + zlib.compress(payload)
-    return _append(replica, raft, payload)
+        payloads = [MARK + zlib.compress(payload) for payload in payloads]
+    return _propose(replica, raft, payloads, tick=tick)
 
 
-Replica._append = append  # type: ignore[method-assign]
+Replica._propose = propose  # type: ignore[method-assign]
 
 
 def _options(arguments: Sequence[str]) -> Sequence[str]:

@@ -18,7 +18,7 @@ from chaos.simulation.disks.disk import PowerLoss
 from cluster.members.identity import Identity
 from cluster.members.membership import hello_of
 from cluster.node.replica import Replica, ReplicaSettings
-from cluster.raft.core import Timing
+from cluster.raft.ready import Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.client_port import UNREAD_BYTES_SERVED
 from cluster.store import tables
@@ -132,8 +132,12 @@ class Lab:
             self.net.join(name, hello_of(identity, self.names, self.builds.get(name, BUILD)))
             self.workers[name] = LabWorker()
             self._requests[name] = []
-            self.nodes[name] = self._replica(name, identity)
-            self.net.hellos[name] = self.nodes[name].hello()
+            try:
+                self.nodes[name] = self._replica(name, identity)
+            except self.may_end as error:
+                self.ended[name] = error
+            else:
+                self.net.hellos[name] = self.nodes[name].hello()
 
     def _replica(self, name: str, identity: Identity) -> Replica:
         values: dict[str, Any] = {

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from cluster.node.replica import Replica
-from cluster.raft.core import Core, Timing
+from cluster.raft.core import Core
 from cluster.raft.raft import Raft
+from cluster.raft.ready import Timing
 from cluster.wire.messages import Message
 from flotilla_client.protocol import GET, PUT, REQUEST_ID, SUB, Request, unpack
 from tests.simulation.lab import Lab
@@ -77,6 +78,12 @@ class Stage:
 
     def core(self, name: str) -> Core:
         return self.raft(name)._core
+
+    def append(self, name: str, payload: bytes) -> int:
+        """Have a leader append an entry that no client has asked for; return its index."""
+        node = self.node(name)
+        node._take_ready(self.raft(name).step(self.lab.now, (), [payload]))
+        return node.journal.last_index
 
     def campaign(self, name: str) -> None:
         """Have a node campaign in its next turn, as after a leadership transfer."""

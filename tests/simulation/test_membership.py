@@ -182,7 +182,7 @@ def test_acknowledgments_of_the_old_incarnation_count_no_more(tmp_path: Path) ->
     stage.net.cut_off("b", "a", "c")
     stage.publish("a", "x")
     acknowledged = stage.raft("a").match_index("c")
-    assert acknowledged == stage.raft("a").journal.last_index
+    assert acknowledged == stage.node("a").journal.last_index
     stage.lab.crash("c")
     stage.lab.wipe("c")
     stage.lab.start("c")
@@ -190,7 +190,7 @@ def test_acknowledgments_of_the_old_incarnation_count_no_more(tmp_path: Path) ->
     assert stage.raft("a").match_index("c") == 0
     stage.put("a", "y")
     stage.lab.run(0.1)
-    late = NextIndex(stage.raft("a").term, stage.raft("a").journal.last_index + 1, False, True)
+    late = NextIndex(stage.raft("a").term, stage.node("a").journal.last_index + 1, False, True)
     stage.net.put("c", "a", late)
     stage.lab.run(0.5)
     assert "y" not in stage.acknowledged()
@@ -247,7 +247,7 @@ def test_a_running_node_that_was_replaced_stops(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.lab.may_end = (ReplacedError,)
     admit = commands.encode(0, [commands.Admit("c", "another-incarnation")])
-    stage.raft("a").submit(admit)
+    stage.append("a", admit)
     stage.lab.run(0.5)
     assert isinstance(stage.lab.ended.get("c"), ReplacedError)
 
@@ -258,12 +258,12 @@ def test_a_node_that_has_the_entry_which_replaces_it_does_not_campaign(tmp_path:
     # A leader of version 0.1 sends the entry to whom it replaces, ours does not.
     stage.node("a")._pending.newest = lambda *ignored: None  # type: ignore[method-assign]
     admit = commands.encode(0, [commands.Admit("c", "another-incarnation")])
-    index = stage.raft("a").submit(admit)
+    index = stage.append("a", admit)
     stage.net.cut_one_way("b", "a")
     for _ in range(3):
         stage.lab.turn("a")
         stage.lab.turn("c")
-    assert stage.raft("c").journal.last_index == index
+    assert stage.node("c").journal.last_index == index
     stage.lab.crash("a")
     stage.campaign("c")
     stage.lab.run(2.0)

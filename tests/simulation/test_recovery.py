@@ -186,7 +186,7 @@ class Chance:
         self.stage.net.cut_off(old, *others)
         for _ in range(self.rng.randrange(3)):
             self.put(old, 0.1)
-        journals = {name: self.stage.raft(name).journal for name in others}
+        journals = {name: self.stage.node(name).journal for name in others}
         self.leader = max(others, key=lambda n: (journals[n].last_term, journals[n].last_index))
         self.stage.elect(self.leader)
 

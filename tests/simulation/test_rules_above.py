@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pysyncobj import SyncObj
 
 from cluster.log.journal import Journal
 from cluster.members.identity import Identity
@@ -182,7 +181,7 @@ def read_at_a_deposed_leader(directory: Path) -> list[str]:
 def test_a_deposed_leader_answers_no_read(tmp_path: Path) -> None:
     compare_with_and_without(
         read_at_a_deposed_leader,
-        lambda patch: patch.setattr(Raft, "barrier_passed", lambda raft: raft._barrier_sequence),
+        lambda patch: patch.setattr(Raft, "barrier_passed", lambda raft: raft._reads._newest),
         tmp_path,
         "missed acknowledged x",
     )
@@ -206,20 +205,24 @@ def pickle_in_an_entry(directory: Path) -> list[str]:
     stage = Stage(directory)
     stage.lab.may_end = (DamagedEntry, KeyError)
     trace = directory / "trace"
-    stage.raft("a").submit(pickle.dumps(Touch(trace)))
+    stage.append("a", pickle.dumps(Touch(trace)))
     stage.lab.run(0.5)
     return ["a pickle was executed"] if trace.exists() else []
 
 
 def test_a_pickle_is_never_executed(tmp_path: Path) -> None:
-    ours, theirs = Core._SyncObj__doApplyCommand, SyncObj._SyncObj__doApplyCommand
+    ours = Core._SyncObj__applyLogEntries
 
-    def apply(core: Core, command: bytes) -> None:
-        is_pickle = command[1:2] == pickle.PROTO
-        (theirs if is_pickle else ours)(core, command)
+    def apply(core: Core) -> bool:
+        due = bool(ours(core))
+        for command, _, _ in core.committed:
+            if command[1:2] == pickle.PROTO:
+                core._SyncObj__doApplyCommand(command)
+        return due
 
     def switch_off(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(Core, "_SyncObj__doApplyCommand", apply)
-        patch.setattr(Replica, "_screen", lambda replica, entries: entries)  # rule 30
+        patch.setattr(Core, "_SyncObj__applyLogEntries", apply)
+        patch.setattr(Replica, "_note_levels", lambda replica, entries: None)
+        patch.setattr(Replica, "_entries_level_max", 255)  # rule 30
 
     compare_with_and_without(pickle_in_an_entry, switch_off, tmp_path, "a pickle was executed")

@@ -5,22 +5,20 @@ The guards stand behind one another, so that a schedule for one of them takes th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from cluster.log.entries import REGULAR
 from cluster.node.replica import Replica
-from cluster.raft.core import REGULAR
 from cluster.store import commands
 from cluster.store.commands import DamagedEntry
-from cluster.wire.levels import BUILD, BUILD_0_1, Build, UnsupportedLevel
-from cluster.wire.messages import AppendEntries, Entry, Hello
+from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_MAX, Build, UnsupportedLevel
+from cluster.wire.messages import AppendEntries, Hello
 from flotilla_client.protocol import UPGRADE, Reply, Request
 from tests.simulation.schedules import Stage, compare_with_and_without
 
 NEXT = Build("9.0", 1, 3)
-_screen = Replica._screen
 
 
 def upgrade(stage: Stage, node: str, level: int | None = None) -> Reply:
@@ -37,8 +35,8 @@ def run_with(stage: Stage, name: str, build: Build) -> None:
     stage.lab.run(0.3)
 
 
-def no_guard_as_in_0_1(replica: Replica, entries: Sequence[Entry]) -> Sequence[Entry]:
-    return entries if replica.settings.build == BUILD_0_1 else _screen(replica, entries)
+def no_guard_as_in_0_1(replica: Replica) -> int:
+    return LEVEL_MAX if replica.settings.build == BUILD_0_1 else replica.settings.build.level_max
 
 
 # --- the procedure --------------------------------------------------------------------------------
@@ -91,7 +89,6 @@ def test_member_that_missed_the_raise_says_the_level_that_its_copy_brings(tmp_pa
     told = stage.node("a")._peers.hello_of("c")
     assert told is not None
     assert told.extension.level == 2
-    assert stage.node("c")._transport.level == 2
 
 
 def test_new_leader_that_has_never_seen_a_member_raises_nothing(tmp_path: Path) -> None:
@@ -147,9 +144,9 @@ def test_entry_above_the_clusters_level_does_not_get_into_the_log(tmp_path: Path
     stage.elect("a")
     newer = b"\3" + commands.encode(1, [])[1:]
     with pytest.raises(AssertionError, match="an entry of level 3 in a cluster of level 1"):
-        stage.node("a")._append(stage.raft("a"), newer)
+        stage.node("a")._propose(stage.raft("a"), [newer], tick=False)
     assert upgrade(stage, "a").body["level"] == 3
-    stage.node("a")._append(stage.raft("a"), newer)
+    stage.node("a")._propose(stage.raft("a"), [newer], tick=False)
     stage.lab.run(0.3)
     assert stage.damage("a") == []
 
@@ -168,7 +165,7 @@ def test_level_is_not_raised_over_an_old_member(tmp_path: Path) -> None:
     def switch_off(patch: pytest.MonkeyPatch) -> None:
         patch.setattr("cluster.node.replica.objections", lambda *arguments: [])
         patch.setattr("cluster.node.replica.can_read", lambda hello, level: hello is not None)
-        patch.setattr(Replica, "_screen", no_guard_as_in_0_1)
+        patch.setattr(Replica, "_entries_level_max", property(no_guard_as_in_0_1))
 
     compare_with_and_without(raised_over_an_old_member, switch_off, tmp_path, "c ended: Damaged")
 
@@ -199,7 +196,7 @@ def test_member_that_went_back_to_0_1_gets_no_entry_that_it_cannot_read(tmp_path
             return hello is not None
 
         patch.setattr("cluster.node.replica.can_read", anybody)
-        patch.setattr(Replica, "_screen", no_guard_as_in_0_1)
+        patch.setattr(Replica, "_entries_level_max", property(no_guard_as_in_0_1))
 
     compare_with_and_without(taken_back_too_late, switch_off, tmp_path, "c ended: DamagedEntry")
 
@@ -241,21 +238,19 @@ def entry_from_the_future(directory: Path) -> list[str]:
     """An entry that a follower can't read reaches it all the same, behind one that it can."""
     stage = Stage(directory)
     stage.lab.may_end = (DamagedEntry,)
-    leader, follower = stage.raft("a"), stage.raft("c")
-    last, term = follower.journal.last_index, leader.term
+    last, term = stage.node("c").journal.last_index, stage.raft("a").term
     readable = REGULAR + commands.encode(
         1, [commands.Admit("a", stage.node("a").identity.incarnation)]
     )
     entries = [(readable, last + 1, term), (REGULAR + b"\7from 2030", last + 2, term)]
     stage.net.cut_off("a", "b", "c")
     for commit in (last, last + 2):
-        follower.begin_turn(stage.lab.now)
         stage.node("c")._take_message("a", AppendEntries(term, commit, last, term, entries))
         stage.lab.turn("c")
         if "c" in stage.lab.ended:
             return [f"c ended: {stage.lab.ended['c']!r}"]
     evidence = []
-    if follower.journal.last_index != last + 1:
+    if stage.node("c").journal.last_index != last + 1:
         evidence.append("c took what it can't apply")
     refusals = [fields for name, event, fields in stage.lab.log if event == "entry_refused"]
     assert not refusals or refusals == [
@@ -270,9 +265,13 @@ def entry_from_the_future(directory: Path) -> list[str]:
 
 
 def test_entry_that_cannot_be_applied_is_not_acknowledged(tmp_path: Path) -> None:
+    def switch_off(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Replica, "_note_levels", lambda replica, entries: None)
+        patch.setattr(Replica, "_entries_level_max", LEVEL_MAX)
+
     compare_with_and_without(
         entry_from_the_future,
-        lambda patch: patch.setattr(Replica, "_screen", lambda replica, entries: entries),
+        switch_off,
         tmp_path,
         "c ended: DamagedEntry",
     )

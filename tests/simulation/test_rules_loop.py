@@ -9,9 +9,9 @@ import pytest
 
 from chaos.simulation.disks.disk import PowerLoss
 from cluster.log.journal import Journal
-from cluster.raft.core import Timing
+from cluster.node.replica import Replica
 from cluster.raft.raft import Raft
-from cluster.raft.transport import RaftTransport
+from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import Broker
 from cluster.store.store import Store
 from cluster.wire.messages import AppendEntries
@@ -38,13 +38,13 @@ def power_loss_in_the_sync(directory: Path) -> list[str]:
 
 
 def let_everything_leave_before_the_sync(patch: pytest.MonkeyPatch) -> None:
-    made = RaftTransport.__init__
+    ours = Raft.step
 
-    def make(transport: RaftTransport, *arguments: Any) -> None:
-        made(transport, *arguments)
-        transport.held = transport.appends
+    def step(raft: Raft, *arguments: Any, **options: Any) -> Ready:
+        ready = ours(raft, *arguments, **options)
+        return ready._replace(before_sync=[*ready.before_sync, *ready.after_sync], after_sync=[])
 
-    patch.setattr(RaftTransport, "__init__", make)
+    patch.setattr(Raft, "step", step)
 
 
 def test_an_acknowledgment_waits_for_the_sync(tmp_path: Path) -> None:
@@ -172,17 +172,17 @@ def apply_fails_once(directory: Path) -> list[str]:
 
 
 def test_an_exception_in_apply_ends_the_process(tmp_path: Path) -> None:
-    applied = Raft._on_apply
+    applied = Replica._apply
 
-    def swallow(raft: Raft, command: bytes) -> None:
+    def swallow(node: Replica, index: int, term: int, payload: bytes) -> None:
         try:
-            applied(raft, command)
+            applied(node, index, term, payload)
         except DiskFull:
             return
 
     compare_with_and_without(
         apply_fails_once,
-        lambda patch: patch.setattr(Raft, "_on_apply", swallow),
+        lambda patch: patch.setattr(Replica, "_apply", swallow),
         tmp_path,
         "differ at applied index",
     )
@@ -260,7 +260,7 @@ def leader_without_a_majority(directory: Path) -> list[str]:
         stage.put("a", f"x{number}")
         stage.lab.step()
     raft = stage.raft("a")
-    waiting = raft.journal.last_index - raft.commit_index
+    waiting = stage.node("a").journal.last_index - raft.commit_index
     return [f"{waiting} entries wait"] if waiting > 8 else stage.damage("b")
 
 
@@ -273,7 +273,7 @@ def test_uncommitted_entries_are_bounded(tmp_path: Path) -> None:
     )
 
 
-# --- 13: the store is checked against the journal in the first tick -------------------------------
+# --- 13: the store is checked against the journal at the start -------------------------------
 
 
 def store_from_long_ago(directory: Path) -> list[str]:
@@ -298,7 +298,7 @@ def store_from_long_ago(directory: Path) -> list[str]:
 def test_a_store_that_does_not_reach_the_journal_ends_the_process(tmp_path: Path) -> None:
     compare_with_and_without(
         store_from_long_ago,
-        lambda patch: patch.setattr(Raft, "_check_start", lambda raft: None),
+        lambda patch: patch.setattr(Raft, "_check_position", lambda raft, applied: None),
         tmp_path,
         "b votes",
     )

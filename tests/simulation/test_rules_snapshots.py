@@ -12,12 +12,12 @@ from typing import Any
 from pysyncobj import SyncObjConf
 
 from cluster.raft import transport as transport_module
-from cluster.raft.transport import RaftTransport
+from cluster.raft.raft import Raft
+from cluster.raft.transport import Guard
 from cluster.store import snapshots
 from cluster.store.snapshots import Download, Verified
 from cluster.wire.messages import NextIndex, SnapshotChunk, SnapshotOffer
 from tests.simulation.schedules import Stage, compare_with_and_without
-from tests.simulation.test_rules_transport import raw_next_index
 
 
 def far_behind(directory: Path, name: str) -> Stage:
@@ -34,7 +34,7 @@ def far_behind(directory: Path, name: str) -> Stage:
     for other in stage.lab.names:
         if other != name:
             stage.lab.compact(other)
-    first, last = stage.raft(leader).journal.first_index, stage.raft(name).journal.last_index
+    first, last = stage.node(leader).journal.first_index, stage.node(name).journal.last_index
     assert first > last, (first, last)
     return stage
 
@@ -52,9 +52,9 @@ def offer_to_a_deposed_leader(directory: Path) -> list[str]:
 
 
 def test_an_offer_commits_nothing(tmp_path: Path) -> None:
-    def take_the_leaders_index(transport: RaftTransport, name: str, message: SnapshotOffer) -> None:
+    def take_the_leaders_index(guard: Guard, name: str, message: SnapshotOffer) -> None:
         offer = {"type": "append_entries", "term": message.term, "commit_index": 10**6}
-        transport._pass(name, offer | {"serialized": (b"", True, True)})
+        guard._pass(name, offer | {"serialized": (b"", True, True)})
 
     compare_with_and_without(
         offer_to_a_deposed_leader,
@@ -83,17 +83,25 @@ def copy_within_the_log(directory: Path) -> list[str]:
     stage.lab.step()
     b = stage.node("b")
     b._fetch.ready = Verified(path, copy.index, copy.term, dict(a.store.members), a.store.level)
-    stage.raft("b").deliver("a", SnapshotOffer(stage.raft("a").term))
-    answers = [each for _, each in b._transport.held if isinstance(each, NextIndex)]
+    offer = SnapshotOffer(stage.raft("a").term)
+    b._take_ready(stage.raft("b").step(stage.lab.now, [("a", offer)]))
+    answers = [each for _, each in b._after_sync if isinstance(each, NextIndex)]
     assert answers[-1].success
     proved = answers[-1].next_index - 1
     return [] if proved == copy.index else [f"b acknowledges {proved}, {copy.index} is proved"]
 
 
+def restore_and_prove_the_log(raft: Raft, leader: str, index: int, term: int) -> None:
+    """Acknowledge all of the log, as pysyncobj does."""
+    raft._log.begin_anew(index, term)
+    raft.advance(index)
+    raft._after_sync.append((leader, NextIndex(raft.term, raft._log.last_index + 1, False, True)))
+
+
 def test_a_copy_proves_its_own_index_alone(tmp_path: Path) -> None:
     compare_with_and_without(
         copy_within_the_log,
-        lambda patch: patch.setattr(RaftTransport, "_next_index", raw_next_index),
+        lambda patch: patch.setattr(Raft, "restore", restore_and_prove_the_log),
         tmp_path,
         "b acknowledges",
     )
@@ -155,9 +163,7 @@ def offer_without_a_copy(directory: Path) -> list[str]:
 def test_an_offer_is_accepted_when_the_copy_is_installed(tmp_path: Path) -> None:
     compare_with_and_without(
         offer_without_a_copy,
-        lambda patch: patch.setattr(
-            "cluster.node.replica.Replica.install", lambda node, name: True
-        ),
+        lambda patch: patch.setattr("cluster.node.replica.Replica._install", lambda *ignored: True),
         tmp_path,
         "c lags",
     )

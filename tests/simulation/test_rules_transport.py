@@ -13,9 +13,8 @@ import pytest
 
 from cluster.log import journal as journal_module
 from cluster.raft import transport as transport_module
-from cluster.raft.core import Timing
-from cluster.raft.raft import Raft
-from cluster.raft.transport import RaftTransport
+from cluster.raft.ready import Timing
+from cluster.raft.transport import Guard
 from cluster.wire.messages import AppendEntries, Message, NextIndex, Vote
 from tests.simulation.network import LabPeers
 from tests.simulation.schedules import Stage, compare_with_and_without
@@ -61,9 +60,9 @@ def acknowledgment_of_an_earlier_term(directory: Path) -> list[str]:
 
 
 def test_an_acknowledgment_of_an_earlier_term_does_not_count(tmp_path: Path) -> None:
-    def believe(transport: RaftTransport, name: str, message: NextIndex) -> None:
-        now = NextIndex(transport.core.term, message.next_index, message.reset, message.success)
-        RaftTransport._receive_next_index(transport, name, now)
+    def believe(guard: Guard, name: str, message: NextIndex) -> None:
+        now = NextIndex(guard._core.term, message.next_index, message.reset, message.success)
+        Guard._receive_next_index(guard, name, now)
 
     compare_with_and_without(
         acknowledgment_of_an_earlier_term,
@@ -107,12 +106,12 @@ def stale_end_behind_the_first_message(directory: Path) -> list[str]:
 
 
 def test_an_append_commits_no_more_than_it_proves(tmp_path: Path) -> None:
-    def unclamped(transport: RaftTransport, name: str, message: AppendEntries) -> None:
+    def unclamped(guard: Guard, name: str, message: AppendEntries) -> None:
         entries = [*message.entries]
-        transport._proved_index = message.previous_index + len(entries)
+        guard._proved_index = message.previous_index + len(entries)
         append = {"type": "append_entries", "term": message.term, "entries": entries}
         append |= {"prevLogIdx": message.previous_index, "prevLogTerm": message.previous_term}
-        transport._pass(name, append | {"commit_index": message.commit_index})
+        guard._pass(name, append | {"commit_index": message.commit_index})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal_module, "SLICE_ENTRIES_MAX", 2)
@@ -148,9 +147,9 @@ def conflicting_end_and_a_long_backlog(directory: Path) -> list[str]:
 PUBLICATIONS_BEHIND = 15
 
 
-def raw_next_index(transport: RaftTransport, name: str, message: dict[str, Any]) -> NextIndex:
+def raw_next_index(guard: Guard, name: str, message: dict[str, Any]) -> NextIndex:
     reset, success = message["reset"], message["success"]
-    return NextIndex(transport.core.term, message["next_node_idx"], reset, success)
+    return NextIndex(guard._core.term, message["next_node_idx"], reset, success)
 
 
 def test_a_conflicting_follower_catches_up(tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_a_conflicting_follower_catches_up(tmp_path: Path) -> None:
         patch.setattr(journal_module, "SLICE_ENTRIES_MAX", 2)
         compare_with_and_without(
             conflicting_end_and_a_long_backlog,
-            lambda inner: inner.setattr(RaftTransport, "_next_index", raw_next_index),
+            lambda inner: inner.setattr(Guard, "_next_index", raw_next_index),
             tmp_path,
             "a lags",
         )
@@ -188,8 +187,8 @@ def duplicated_vote(directory: Path) -> list[str]:
 
 
 def test_a_vote_is_counted_once(tmp_path: Path) -> None:
-    def count(transport: RaftTransport, name: str, message: Vote) -> None:
-        transport._pass(name, {"type": "response_vote", "term": message.term})
+    def count(guard: Guard, name: str, message: Vote) -> None:
+        guard._pass(name, {"type": "response_vote", "term": message.term})
 
     compare_with_and_without(
         duplicated_vote, lambda patch: receive_by(patch, Vote, count), tmp_path, "lead term"
@@ -219,9 +218,7 @@ def follower_in_a_newer_term(directory: Path) -> list[str]:
 def test_a_follower_in_a_newer_term_rejoins(tmp_path: Path) -> None:
     compare_with_and_without(
         follower_in_a_newer_term,
-        lambda patch: patch.setattr(
-            RaftTransport, "_refused_as_stale", lambda transport, name, term: False
-        ),
+        lambda patch: patch.setattr(Guard, "_refused_as_stale", lambda guard, name, term: False),
         tmp_path,
         "lags",
     )
@@ -234,7 +231,7 @@ def slow_follower(directory: Path) -> list[str]:
     """A follower answers late while entries keep coming (audit: e15)."""
     stage = Stage(directory)
     sent = stage.record("a", "b")
-    first = stage.raft("a").journal.last_index
+    first = stage.node("a").journal.last_index
     in_flight: list[list[Message]] = [[] for _ in range(5)]  # what takes five steps to arrive
     for number in range(30):
         stage.put("a", f"x{number}")
@@ -247,7 +244,7 @@ def slow_follower(directory: Path) -> list[str]:
     for messages in in_flight:
         stage.net.put("a", "b", *messages)
     stage.lab.run(0.3)
-    appended = stage.raft("a").journal.last_index - first
+    appended = stage.node("a").journal.last_index - first
     entries = sum(len(each.entries) for each in sent if isinstance(each, AppendEntries))
     evidence = [] if entries <= appended else [f"{entries} entries were sent for {appended}"]
     return evidence + stage.damage("a")
@@ -256,7 +253,7 @@ def slow_follower(directory: Path) -> list[str]:
 def test_nothing_is_sent_twice_without_a_loss(tmp_path: Path) -> None:
     compare_with_and_without(
         slow_follower,
-        lambda patch: patch.setattr(Raft, "raise_next_index", lambda raft, name, index: None),
+        lambda patch: patch.setattr(Guard, "_keep_next_index", lambda guard, name, before: None),
         tmp_path,
         "entries were sent for",
     )

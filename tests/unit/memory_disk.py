@@ -154,4 +154,4 @@ def filled(disk: Files, count: int, **options: Any) -> Journal:
 
 
 def entries(journal: Journal) -> list[tuple[bytes, int, int]]:
-    return [journal[at] for at in range(len(journal))]
+    return [journal.entry(at) for at in range(journal.first_index, journal.last_index + 1)]

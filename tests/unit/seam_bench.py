@@ -39,13 +39,13 @@ def entry_us(module: Any, directory: Path) -> float:
     """Return the CPU microseconds of one entry, appended and synced."""
     module.Journal.create(directory)
     journal = module.Journal.open(directory)
-    journal.setCurrentTerm(1, None)
+    journal.set_term(1, None)
     began_s = time.process_time()
     for index in range(1, ENTRIES + 1):
         journal.add(COMMAND, index, 1)
         journal.sync()
     took_s = time.process_time() - began_s
-    journal._destroy()
+    journal.close()
     return took_s / ENTRIES * 1e6
 
 

@@ -82,8 +82,7 @@ NOT_IN_THE_CORE: Final = {
 KEEPERS: Final[Mapping[str, set[str]]] = {
     "pysyncobj": {
         "cluster/raft/core.py",
-        "cluster/log/journal.py",
-        "cluster/raft/transport.py",
+        "cluster/raft/log.py",
     },
     "zmq": {
         "client/flotilla_client/connection.py",

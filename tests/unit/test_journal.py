@@ -45,49 +45,33 @@ def journal(disk: MemoryDisk) -> Journal:
 
 def test_an_empty_journal_begins_at_index_1_in_term_0_without_a_vote(disk: MemoryDisk) -> None:
     journal = open_journal(disk)
-    assert (len(journal), journal.first_index, journal.last_index, journal.last_term) == (
-        0,
-        1,
-        0,
-        0,
-    )
-    assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (0, None)
+    assert (journal.first_index, journal.last_index, journal.last_term) == (1, 0, 0)
+    assert (journal.term, journal.vote) == (0, None)
     assert not journal.dirty
     with pytest.raises(IndexError):
-        journal[-1]
+        journal.entry(0)
 
 
 def test_entries_come_back_as_tuples_of_bytes_and_ints(journal: Journal) -> None:
-    assert journal[0] == (command(1), 1, 1)
-    assert journal[2] == (command(3), 3, 1)
-    assert journal[-1] == (command(5), 5, 1)
-    assert journal[-5] == journal[0]
-    for entry in (journal[0], journal[-1], *journal[:]):
+    assert journal.entry(1) == (command(1), 1, 1)
+    assert journal.entry(5) == (command(5), 5, 1)
+    for entry in (journal.entry(1), *journal.entries(1, 9)):
         assert type(entry) is tuple
         assert [type(part) for part in entry] == [bytes, int, int]
 
 
-def test_positions_outside_raise_index_error_as_a_list_does(journal: Journal) -> None:
-    for position in (5, -6):
+def test_an_entry_that_is_not_held_raises_index_error(journal: Journal) -> None:
+    for index in (0, 6):
         with pytest.raises(IndexError):
-            journal[position]
+            journal.entry(index)
 
 
-def test_slices_may_start_anywhere_as_a_lists_do(journal: Journal) -> None:
+def test_slices_end_with_the_log_and_are_empty_where_it_holds_nothing(journal: Journal) -> None:
     everything = entries(journal)
-    for start in (None, 0, 2, 5, 9, -2):
-        for stop_at in (None, 0, 3, 5, 9, -1):
-            assert journal[start:stop_at] == everything[start:stop_at]
-
-
-def test_delete_entries_from_drops_nothing(journal: Journal) -> None:
-    journal.deleteEntriesFrom(1)
-    assert journal.last_index == 5
-
-
-def test_delete_entries_to_is_refused(journal: Journal) -> None:
-    with pytest.raises(AssertionError, match="compaction must be off"):
-        journal.deleteEntriesTo(2)
+    for first in range(1, 8):
+        for count in range(7):
+            assert journal.entries(first, count) == everything[first - 1 : first - 1 + count]
+    assert journal.entries(0, 3) == []
 
 
 def test_an_entry_that_is_here_is_skipped_and_nothing_after_it_lost(journal: Journal) -> None:
@@ -97,16 +81,15 @@ def test_an_entry_that_is_here_is_skipped_and_nothing_after_it_lost(journal: Jou
 
 
 def test_a_conflicting_entry_replaces_the_suffix(disk: MemoryDisk, journal: Journal) -> None:
-    assert journal[3] != journal[-1]
     journal.add(command("new"), 4, 2)
-    assert [entry[1:] for entry in journal[:]] == [(1, 1), (2, 1), (3, 1), (4, 2)]
-    assert journal[-1] == (command("new"), 4, 2)
+    assert [entry[1:] for entry in entries(journal)] == [(1, 1), (2, 1), (3, 1), (4, 2)]
+    assert journal.entry(4) == (command("new"), 4, 2)
     journal.sync()
     assert entries(open_journal(disk)) == entries(journal)
 
 
 def test_a_committed_entry_is_never_replaced(journal: Journal) -> None:
-    journal.setRaftCommitIndex(4)
+    journal.commit_index = 4
     with pytest.raises(Stopped, match="settled up to 4"):
         journal.add(command("x"), 4, 2)
     journal.add(command("x"), 5, 2)
@@ -133,27 +116,14 @@ def test_only_regular_commands_and_no_ops_of_bounded_size_are_taken(
         journal.add(bad, 6, 1)
 
 
-# --- rule 2: clear --------------------------------------------------------------------------
-
-
-def test_clear_keeps_the_log_that_holds_the_snapshots_last_entry(journal: Journal) -> None:
-    before = entries(journal)
-    journal.clear()
-    journal.add(NO_OP, 2, 0)
-    journal.add(NO_OP, 3, 1)
-    assert entries(journal) == before
-    journal.add(command(6), 6, 1)
-    assert journal.last_index == 6
+# --- rule 2: a reset contradicts nothing ----------------------------------------------------
 
 
 @pytest.mark.parametrize(("index", "term"), [(9, 1), (6, 1), (4, 3)])
-def test_clear_begins_anew_at_a_last_entry_that_is_not_here(
+def test_a_reset_begins_anew_and_is_durable(
     disk: MemoryDisk, journal: Journal, index: int, term: int
 ) -> None:
-    journal.clear()
-    journal.add(NO_OP, index - 1, term)
-    assert journal.last_index == 5, "nothing is decided by the first add"
-    journal.add(command("ignored"), index, term)
+    journal.reset(index, term)
     assert entries(journal) == [(NO_OP, index, term)]
     assert not journal.dirty
     lost = disk.after_power_loss(lose_unsynced, "durable")
@@ -162,39 +132,35 @@ def test_clear_begins_anew_at_a_last_entry_that_is_not_here(
 
 
 def test_a_snapshot_that_contradicts_committed_entries_stops_the_node(journal: Journal) -> None:
-    journal.setRaftCommitIndex(4)
-    journal.clear()
-    journal.add(NO_OP, 3, 2)
+    journal.commit_index = 4
     with pytest.raises(Stopped, match="contradicts"):
-        journal.add(NO_OP, 4, 2)
+        journal.reset(4, 2)
 
 
 def test_a_snapshot_below_the_first_entry_stops_the_node(disk: MemoryDisk) -> None:
     journal = open_journal(disk)
     journal.reset(100, 3)
-    journal.clear()
-    journal.add(NO_OP, 49, 3)
     with pytest.raises(Stopped, match="contradicts"):
-        journal.add(NO_OP, 50, 3)
+        journal.reset(50, 3)
 
 
 # --- reset and compaction (rule 3) ----------------------------------------------------------
 
 
 def test_reset_is_durable_and_keeps_term_and_vote(disk: MemoryDisk, journal: Journal) -> None:
-    journal.setCurrentTerm(7, "b")
+    journal.set_term(7, "b")
     journal.reset(50, 6)
     again = open_journal(disk.after_power_loss(lose_unsynced, "durable"))
     assert (again.first_index, again.last_index, again.last_term) == (50, 50, 6)
-    assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (7, "b")
-    assert again.getRaftCommitIndex() == 50
+    assert (again.term, again.vote) == (7, "b")
+    assert again.commit_index == 50
     again.add(command(51), 51, 7)
-    assert [entry[1] for entry in again[:]] == [50, 51]
+    assert [entry[1] for entry in entries(again)] == [50, 51]
 
 
 def test_reset_behind_the_commit_index_is_refused(journal: Journal) -> None:
-    journal.setRaftCommitIndex(4)
-    with pytest.raises(AssertionError, match="behind commit index 4"):
+    journal.commit_index = 4
+    with pytest.raises(Stopped, match="contradicts"):
         journal.reset(3, 1)
 
 
@@ -209,7 +175,11 @@ def test_compaction_drops_whole_segments_below_the_durable_index(disk: MemoryDis
     assert len(disk.list(ROOT, ".log")) == segments_before - dropped
     assert journal.size_bytes < size_before
     assert 1 < journal.first_index <= 20
-    assert journal[0] == (command(journal.first_index), journal.first_index, 1)
+    assert journal.entry(journal.first_index) == (
+        command(journal.first_index),
+        journal.first_index,
+        1,
+    )
     assert journal.term_at(20) == 1
     assert journal.term_at(journal.first_index - 1) is None
     assert journal.compact(20) == 0
@@ -229,7 +199,7 @@ def test_compaction_keeps_the_last_entry_whatever_it_is_told() -> None:
         disk = MemoryDisk()
         journal = filled(disk, count, segment_bytes=SMALL_BYTES)
         journal.compact(10**9)
-        assert journal[-1] == (command(count), count, 1)
+        assert journal.entry(count) == (command(count), count, 1)
         assert open_journal(disk).last_index == count
 
 
@@ -250,7 +220,7 @@ def test_compaction_never_drops_what_only_a_buffer_replaces(disk: MemoryDisk) ->
 def test_replaced_entries_in_a_dropped_segments_successor_are_ignored(disk: MemoryDisk) -> None:
     """1..10 | 11..20, then 9' ..: when the segment with 1..8 is gone, 11.. must not be a base."""
     journal = filled(disk, 20, segment_bytes=SMALL_BYTES)
-    journal.setCurrentTerm(2, None)
+    journal.set_term(2, None)
     for index in range(9, 60):
         journal.add(command(f"{index}'"), index, 2)
         journal.sync()
@@ -259,20 +229,13 @@ def test_replaced_entries_in_a_dropped_segments_successor_are_ignored(disk: Memo
         assert entries(open_journal(disk, segment_bytes=SMALL_BYTES)) == entries(journal)
 
 
-def test_first_entry_read_before_compaction_is_not_remembered(disk: MemoryDisk) -> None:
-    journal = filled(disk, 40, segment_bytes=SMALL_BYTES)
-    assert journal[0][1] == 1
-    journal.compact(30)
-    assert journal[0][1] == journal.first_index > 1
-
-
 # --- rule 4: slices and memory --------------------------------------------------------------
 
 
 def test_slices_are_capped_in_entries(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = filled(disk, 9)
     monkeypatch.setattr(journal_module, "SLICE_ENTRIES_MAX", 4)
-    assert [entry[1] for entry in journal[3:]] == [4, 5, 6, 7]
+    assert [entry[1] for entry in journal.entries(4, 99)] == [4, 5, 6, 7]
 
 
 def test_slices_are_capped_in_bytes_but_not_below_two_entries(
@@ -280,9 +243,9 @@ def test_slices_are_capped_in_bytes_but_not_below_two_entries(
 ) -> None:
     journal = filled(disk, 9)
     monkeypatch.setattr(journal_module, "SLICE_BYTES_MAX", 3 * len(command(1)))
-    assert [entry[1] for entry in journal[3:]] == [4, 5, 6]
+    assert [entry[1] for entry in journal.entries(4, 99)] == [4, 5, 6]
     monkeypatch.setattr(journal_module, "SLICE_BYTES_MAX", 1)
-    assert [entry[1] for entry in journal[3:]] == [4, 5]
+    assert [entry[1] for entry in journal.entries(4, 99)] == [4, 5]
 
 
 def test_entries_evicted_from_the_cache_are_read_from_disk_even_before_a_sync(
@@ -324,12 +287,12 @@ def test_a_damaged_entry_is_found_when_it_is_read_and_stops_the_node(disk: Memor
     journal = open_journal(disk)
     (inode,) = disk.names.values()
     inode.data[inode.data.index(command(3))] ^= 1
-    assert journal[1] == (command(2), 2, 1)
+    assert journal.entry(2) == (command(2), 2, 1)
     with pytest.raises(Stopped, match="entry 3 of term 1 is damaged"):
-        journal[2]
+        journal.entry(3)
     del inode.data[20:]
     with pytest.raises(Stopped, match="entry 2 of term 1 is damaged"):
-        journal[1]
+        journal.entry(2)
 
 
 # --- rule 5: term, vote, commit index -------------------------------------------------------
@@ -338,19 +301,19 @@ def test_a_damaged_entry_is_found_when_it_is_read_and_stops_the_node(disk: Memor
 def test_term_and_vote_survive_a_power_loss_after_sync(disk: MemoryDisk) -> None:
     journal = open_journal(disk)
     for term, vote in ((3, None), (3, "node-ü"), (4, "c"), (9, None)):
-        journal.setCurrentTerm(term, vote)
+        journal.set_term(term, vote)
         assert journal.dirty
         journal.sync()
         again = open_journal(disk.after_power_loss(lose_unsynced, "durable"))
-        assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (term, vote)
+        assert (again.term, again.vote) == (term, vote)
 
 
 def test_an_unchanged_vote_costs_no_sync(disk: MemoryDisk) -> None:
     journal = open_journal(disk)
-    journal.setCurrentTerm(3, "a")
+    journal.set_term(3, "a")
     journal.sync()
     done = len(disk.operations)
-    journal.setCurrentTerm(3, "a")
+    journal.set_term(3, "a")
     assert not journal.dirty
     journal.sync()
     assert len(disk.operations) == done
@@ -361,45 +324,45 @@ def test_a_term_never_goes_back_and_a_vote_never_changes(
     disk: MemoryDisk, term: int, vote: str | None
 ) -> None:
     journal = open_journal(disk)
-    journal.setCurrentTerm(3, "a")
+    journal.set_term(3, "a")
     with pytest.raises(AssertionError, match=r"\(3, a\) ->"):
-        journal.setCurrentTerm(term, vote)
+        journal.set_term(term, vote)
 
 
 def test_every_segment_stands_alone(disk: MemoryDisk) -> None:
     journal = open_journal(disk, segment_bytes=SMALL_BYTES)
-    journal.setCurrentTerm(5, "a")
+    journal.set_term(5, "a")
     for index in range(1, 60):
         journal.add(command(index), index, 5)
         journal.sync()
     journal.compact(59)
     again = open_journal(disk)
-    assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (5, "a")
+    assert (again.term, again.vote) == (5, "a")
 
 
 def test_the_commit_hint_stays_within_the_log(disk: MemoryDisk, journal: Journal) -> None:
-    journal.setRaftCommitIndex(99)
-    assert journal.getRaftCommitIndex() == 5
-    journal.setRaftCommitIndex(3)
-    assert journal.getRaftCommitIndex() == 3
+    journal.commit_index = 99
+    assert journal.commit_index == 5
+    journal.commit_index = 3
+    assert journal.commit_index == 3
     assert not journal.dirty, "a hint is not worth a sync"
-    journal._destroy()
-    assert open_journal(disk).getRaftCommitIndex() == 3
+    journal.close()
+    assert open_journal(disk).commit_index == 3
 
 
 def test_the_commit_hint_is_at_least_the_first_entry(disk: MemoryDisk) -> None:
     journal = open_journal(disk)
-    assert journal.getRaftCommitIndex() == 1
+    assert journal.commit_index == 1
     journal.reset(70, 2)
-    journal.setRaftCommitIndex(1)
-    assert journal.getRaftCommitIndex() == 70
+    journal.commit_index = 1
+    assert journal.commit_index == 70
 
 
 def test_a_closed_journal_is_closed_once_and_durable(disk: MemoryDisk) -> None:
     journal = filled(disk, 3)
     journal.add(command(4), 4, 1)
-    journal._destroy()
-    journal._destroy()
+    journal.close()
+    journal.close()
     again = open_journal(disk.after_power_loss(lose_unsynced, "durable"))
     assert again.last_index == 4
 
@@ -479,17 +442,17 @@ def test_the_real_disk_keeps_a_life_with_rolls_compaction_and_reset(tmp_path: Pa
     journal.compact(15)
     assert journal.first_index > 1
     journal.add(command("new"), 28, 2)
-    journal._destroy()
+    journal.close()
     again = open_journal(Files(), directory)
-    assert again[-1] == (command("new"), 28, 2)
-    assert again[0][1] == journal.first_index
+    assert again.entry(28) == (command("new"), 28, 2)
+    assert again.first_index == journal.first_index
     again.reset(100, 2)
-    again._destroy()
+    again.close()
     assert entries(open_journal(Files(), directory)) == [(NO_OP, 100, 2)]
     (segment,) = directory.iterdir()
     with segment.open("ab") as file:
         file.write(b"torn")
     size = segment.stat().st_size
-    open_journal(Files(), directory)._destroy()
+    open_journal(Files(), directory).close()
     assert b"torn" not in segment.read_bytes()
     assert segment.stat().st_size > size - 4, "closing adds its own record"

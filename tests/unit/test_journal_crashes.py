@@ -66,7 +66,7 @@ class Model:
         return (
             kept == expected
             and (not self.entries or journal.first_index <= self.floor)
-            and (journal.getCurrentTerm(), journal.getVotedForNodeId()) == self.hard_state
+            and (journal.term, journal.vote) == self.hard_state
         )
 
 
@@ -93,7 +93,7 @@ class Twins:
     def set_term(self, term: int, vote: str | None) -> None:
         self.model.hard_state = (term, vote)
         self._changed()
-        self.journal.setCurrentTerm(term, vote)
+        self.journal.set_term(term, vote)
 
     def sync(self) -> None:
         self.journal.sync()
@@ -115,7 +115,7 @@ class Twins:
         found = self.disk.after_power_loss(keep, names)
         again = open_journal(found, segment_bytes=SMALL_BYTES)
         assert any(state.matches(again) for state in self.possible), (
-            f"{entries(again)} {again.getCurrentTerm()} is none of {self.possible}"
+            f"{entries(again)} {again.term} is none of {self.possible}"
         )
         return found
 
@@ -180,11 +180,11 @@ def test_what_a_process_syncs_behind_one_that_was_killed_survives_a_power_loss()
             break
         second = open_journal(disk, segment_bytes=SMALL_BYTES)
         second.add(command("behind"), second.last_index + 1, 9)
-        second.setCurrentTerm(9, "c")
+        second.set_term(9, "c")
         second.sync()
         third = open_journal(disk.after_power_loss(lose_unsynced, "durable"))
         assert entries(third) == entries(second), f"killed before operation {kill_at}"
-        assert (third.getCurrentTerm(), third.getVotedForNodeId()) == (9, "c")
+        assert (third.term, third.vote) == (9, "c")
         kill_at += 1
     assert kill_at > 100, "the life has become too quiet to prove anything"
 
@@ -200,7 +200,7 @@ def test_a_power_loss_during_creation_leaves_a_whole_journal_or_none(
             Journal.create(ROOT, disk)
         except Crash:
             found = disk.after_power_loss(keep, names)
-            assert len(open_journal(found)) == 0
+            assert entries(open_journal(found)) == []
         else:
             assert crash_at > 6
             return
@@ -234,13 +234,13 @@ class JournalMachine(RuleBasedStateMachine):
     def add_again(self, data: st.DataObject) -> None:
         journal = self.twins.journal
         index = data.draw(st.integers(journal.first_index, journal.last_index))
-        self.twins.add(*journal[index - journal.first_index])
+        self.twins.add(*journal.entry(index))
 
-    @precondition(lambda self: self.last > self.twins.journal.getRaftCommitIndex())
+    @precondition(lambda self: self.last > self.twins.journal.commit_index)
     @rule(data=st.data())
     def replace(self, data: st.DataObject) -> None:
         journal = self.twins.journal
-        index = data.draw(st.integers(journal.getRaftCommitIndex() + 1, self.last))
+        index = data.draw(st.integers(journal.commit_index + 1, self.last))
         self.new_term(vote=None)
         self.serial += 1
         self.twins.add(command(self.serial), index, self.twins.model.hard_state[0])
@@ -254,7 +254,7 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
         journal = self.twins.journal
-        journal.setRaftCommitIndex(data.draw(st.integers(journal.getRaftCommitIndex(), self.last)))
+        journal.commit_index = data.draw(st.integers(journal.commit_index, self.last))
 
     @rule()
     def sync(self) -> None:
@@ -264,32 +264,18 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def compact(self, data: st.DataObject) -> None:
         journal = self.twins.journal
-        self.twins.compact(
-            data.draw(st.integers(journal.first_index, journal.getRaftCommitIndex()))
-        )
+        self.twins.compact(data.draw(st.integers(journal.first_index, journal.commit_index)))
 
     @rule(ahead=st.integers(0, 9))
     def reset(self, ahead: int) -> None:
-        index = max(self.twins.journal.getRaftCommitIndex(), 1) + ahead
-        self.twins.reset(index, max(1, self.twins.model.hard_state[0]))
-
-    @precondition(lambda self: self.twins.model.entries)
-    @rule(data=st.data(), beyond=st.integers(0, 3))
-    def clear(self, data: st.DataObject, beyond: int) -> None:
         journal = self.twins.journal
-        index = data.draw(st.integers(journal.getRaftCommitIndex(), self.last)) + beyond
-        held = journal.term_at(index)
-        term = max(1, self.twins.model.hard_state[0]) if held is None else held
-        journal.clear()
-        journal.add(NO_OP, index - 1, term)
-        journal.add(NO_OP, index, term)
-        if held is None:
-            self.twins.model.reset(index, term)
-            self.twins._durable()
+        index = max(journal.commit_index, 1) + ahead
+        held = None if ahead else journal.term_at(index)  # what is committed is not contradicted
+        self.twins.reset(index, max(1, self.twins.model.hard_state[0]) if held is None else held)
 
     @rule()
     def restart(self) -> None:
-        self.twins.journal._destroy()
+        self.twins.journal.close()
         self.reopen(MemoryDisk(self.twins.disk.names))
 
     @rule(loss=st.sampled_from(LOSSES))
@@ -311,7 +297,7 @@ class JournalMachine(RuleBasedStateMachine):
             journal, model = self.twins.journal, self.twins.model
             assert model.matches(journal), f"{entries(journal)} is not {model}"
             assert journal.last_index == self.last
-            assert journal[:3] == entries(journal)[:3]
+            assert journal.entries(journal.first_index, 3) == entries(journal)[:3]
             assert not journal.dirty or len(self.twins.possible) > 1
 
 

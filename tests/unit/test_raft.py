@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.raft import transport
-from cluster.raft.transport import IN_FLIGHT_BYTES_MAX
+from cluster.raft import sending
+from cluster.raft.sending import IN_FLIGHT_BYTES_MAX
 from cluster.wire.messages import PreVoteGranted
 from tests.simulation.schedules import Stage
 
@@ -15,9 +15,9 @@ from tests.simulation.schedules import Stage
 def test_a_new_leadership_waits_for_no_answer_to_an_earlier_one(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "abc")
     stage.elect("a")
-    in_flight = stage.raft("a")._transport._in_flight["c"]
+    window = stage.raft("a")._sender.windows["c"]
     stage.elect("b")
-    in_flight.append((10**6, IN_FLIGHT_BYTES_MAX))  # nobody will acknowledge it
+    window.add(10**6, IN_FLIGHT_BYTES_MAX)  # nobody will acknowledge it
     stage.lab.crash("b")
     stage.elect("a")
     assert stage.lab.reaches(
@@ -29,14 +29,14 @@ def test_a_follower_that_is_behind_is_fed_at_the_pace_of_its_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(tmp_path, "abc")
-    monkeypatch.setattr(transport, "IN_FLIGHT_BYTES_MAX", 200)
+    monkeypatch.setattr(sending, "IN_FLIGHT_BYTES_MAX", 200)
     stage.net.held.add(("a", "c"))
-    in_flight = stage.raft("a")._transport._in_flight["c"]
+    window = stage.raft("a")._sender.windows["c"]
     most = 0
     for number in range(20):
         stage.put("a", f"publication {number}" * 5)
         stage.lab.run(0.05)
-        most = max(most, sum(size for _, size in in_flight))
+        most = max(most, sum(size for _, size in window.flying))
     assert 200 <= most < 1000, most
     stage.net.heal()
     assert stage.lab.reaches(

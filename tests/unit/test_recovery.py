@@ -67,7 +67,7 @@ def node_data(
     Journal.create(directory / "journal")
     journal = Journal.open(directory / "journal")
     store = Store.open(directory / "store" / "store.db", MEMBERS)
-    journal.setCurrentTerm(NEWER_TERM, None)
+    journal.set_term(NEWER_TERM, None)
     journal.add(b"\x01", 1, 0)
     store.apply(1, 0, b"")
     for index, operations in enumerate([FIRST, *entries], start=2):
@@ -148,7 +148,7 @@ def test_the_new_node_belongs_to_a_new_cluster_in_a_later_term(
     place = store.applied_index, store.applied_term
     assert place == (6, NEWER_TERM + TERMS_AHEAD)
     assert (journal.last_index, journal.last_term) == place
-    assert journal.getCurrentTerm() == NEWER_TERM + TERMS_AHEAD
+    assert journal.term == NEWER_TERM + TERMS_AHEAD
     assert identity.admitted_index == 6
 
 
@@ -380,7 +380,7 @@ def test_a_journal_that_does_not_belong_to_the_store_is_refused(
     other = node_data(tmp_path / "other", [[put(1)]] * 3, applied=3)
     journal = Journal.open(other / "journal")
     journal.reset(90, TERM)
-    journal._destroy()
+    journal.close()
     (other / "store").rename(tmp_path / "gone")
     (source / "store").rename(other / "store")
     assert "the journal has entries 90 to 90" in refusal(other, tmp_path / "new")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.raft.core import REGULAR
+from cluster.log.entries import REGULAR
 from cluster.serve import intake
 from cluster.store import commands
 from cluster.wire.messages import Health, Message

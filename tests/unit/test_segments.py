@@ -25,6 +25,7 @@ from tests.unit.memory_disk import (
     Inode,
     MemoryDisk,
     command,
+    entries,
     filled,
     lose_unsynced,
     open_journal,
@@ -56,11 +57,11 @@ def test_a_tail_torn_at_any_byte_is_cut_off_and_the_rest_kept() -> None:
         for rest in (b"", b"\0", bytes(64)):
             torn = with_content(path, data[:size] + rest)
             again = open_journal(torn)
-            assert [entry[1] for entry in again[:]] == [1, 2, 3, 4], (size, rest)
+            assert [entry[1] for entry in entries(again)] == [1, 2, 3, 4], (size, rest)
             assert torn.names[path].durable == before, "cut off durably"
             again.add(command("new"), 5, 2)
             again.sync()
-            assert open_journal(torn)[-1] == (command("new"), 5, 2)
+            assert open_journal(torn).entry(5) == (command("new"), 5, 2)
 
 
 def record_offsets(data: bytes) -> list[int]:
@@ -95,7 +96,7 @@ def test_a_flipped_bit_in_the_last_record_cannot_be_told_from_a_torn_tail() -> N
 
 def test_clean_closing_makes_damage_to_the_last_entry_evident() -> None:
     disk = MemoryDisk()
-    filled(disk, 4)._destroy()
+    filled(disk, 4).close()
     path, data = only_file(disk)
     damaged = bytearray(data)
     damaged[data.index(command(4))] ^= 1

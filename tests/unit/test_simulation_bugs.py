@@ -21,7 +21,9 @@ import cluster.members.neighbours
 import cluster.members.peers
 import cluster.node.replica
 import cluster.node.upkeep
+import cluster.raft.log
 import cluster.raft.raft
+import cluster.raft.sending
 import cluster.raft.transport
 import cluster.serve.broker
 import cluster.serve.client_port
@@ -64,7 +66,9 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.members.neighbours,
     cluster.members.peers,
     cluster.store.publications,
+    cluster.raft.log,
     cluster.raft.raft,
+    cluster.raft.sending,
     cluster.serve.relays,
     cluster.node.replica,
     cluster.log.segments,

@@ -372,7 +372,7 @@ def test_errors_that_no_fault_explains_are_seen(scene: Scene) -> None:
 def journal_on(disk: SimDisk, count: int) -> Journal:
     Journal.create(Path("j"), disk)
     journal = Journal.open(Path("j"), 1 << 20, 1 << 20, files=disk, on_failure=disk.stop)
-    journal.setCurrentTerm(1, None)
+    journal.set_term(1, None)
     for index in range(1, count + 1):
         journal.add(b"\0" + b"x" * 20, index, 1)
         journal.sync()
@@ -465,7 +465,7 @@ def test_a_counter_whose_publication_is_refused_for_ever_may_be_given_again(scen
 def test_damage_to_what_is_proved_durable_is_always_noticed() -> None:
     for at in range(0, 1000, 7):
         disk = SimDisk(lambda: None)
-        journal_on(disk, 5)._destroy()
+        journal_on(disk, 5).close()
         [(path, inode)] = journal_files(disk)
         high = proved_bytes(path, bytes(inode.data))
         assert 0 < high < len(inode.data)

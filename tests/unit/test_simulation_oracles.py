@@ -20,8 +20,8 @@ from chaos.simulation.plan.limits import (
 )
 from chaos.simulation.search.swarm import plan_for
 from chaos.simulation.world.node import SimNode
+from cluster.log.entries import FIRST_INDEX
 from cluster.log.journal import Journal
-from cluster.raft.core import FIRST_INDEX
 from cluster.serve import broker
 from cluster.store import commands
 from cluster.store.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
@@ -83,7 +83,7 @@ def test_a_mirror_has_what_the_journal_has_synced_and_no_more() -> None:
     directory = Path("/journal")
     Journal.create(directory, disk)
     journal = Journal.open(directory, 300, 300, files=disk, on_failure=disk.stop)
-    journal.setCurrentTerm(4, "b")
+    journal.set_term(4, "b")
     mirror = Mirror(cast(SimNode, node))
     first = journal.last_index + 1
     for index in range(first, first + 20):
@@ -93,7 +93,7 @@ def test_a_mirror_has_what_the_journal_has_synced_and_no_more() -> None:
     journal.sync()
     mirror.look()
     assert (mirror.term, mirror.vote, mirror.last_index) == (4, "b", first + 19)
-    journal.setCurrentTerm(5, None)
+    journal.set_term(5, None)
     journal.add(b"\0other", first + 10, 5)
     journal.sync()
     mirror.look()

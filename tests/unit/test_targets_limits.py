@@ -72,7 +72,7 @@ def journal(directory: Path, entries: int) -> int:
         made.add(b"\0" + bytes([index]) * 50, index, 1)
         made.sync()
     last = made.last_index
-    made._destroy()
+    made.close()
     return last
 
 

@@ -59,8 +59,8 @@ class Node:
             self.store.apply(index, 3, content)
 
     def close(self, commit_index: int) -> None:
-        self.journal.setRaftCommitIndex(commit_index)
-        self.journal._destroy()
+        self.journal.commit_index = commit_index
+        self.journal.close()
         self.store.commit()
         self.store.close()
 

@@ -15,7 +15,7 @@ from cluster.log.files import DISK, Files
 from cluster.node import upkeep
 from cluster.node.budget import CHORES_SHARE
 from cluster.node.upkeep import Upkeep
-from cluster.raft.core import Timing
+from cluster.raft.ready import Timing
 from cluster.store import tables
 from cluster.store.commands import Advance, Subscribe
 from tests.unit.store_bench import Bench as StoreBench

@@ -12,7 +12,8 @@ from typing import Any, Final
 from chaos.simulation.bugs.registry import Patches, bug
 from chaos.workloads import payload
 from cluster.raft.raft import Raft
-from cluster.raft.transport import RaftTransport
+from cluster.raft.sending import Window
+from cluster.raft.transport import Guard
 from cluster.serve import frontend
 from cluster.serve.broker import _OPERATIONS, Answer, Broker, Waiting
 from cluster.serve.frontend import Frontend
@@ -226,20 +227,19 @@ def reads_join_an_earlier_barrier(patches: Patches) -> None:
 def acknowledgments_are_not_clamped(patches: Patches) -> None:
     """Acknowledge all of the own log, whatever the message proved of it."""
 
-    def next_index(own: RaftTransport, name: str, message: dict[str, Any]) -> NextIndex:
-        core: Any = own.core
-        index, reset = core.journal.last_index + 1, message["reset"]
+    def next_index(guard: Guard, name: str, message: dict[str, Any]) -> NextIndex:
         if not message["success"]:
-            return _next_index(own, name, message)
-        return NextIndex(own.core.term, index, reset, True)
+            return _next_index(guard, name, message)
+        core = guard._core
+        return NextIndex(core.term, core.log.last_index + 1, message["reset"], True)
 
-    patches.attribute(RaftTransport, "_next_index", next_index)
+    patches.attribute(Guard, "_next_index", next_index)
 
 
 @bug("what is in flight to a follower is bounded", {"limit"})
 def windows_have_no_end(patches: Patches) -> None:
     """Send a follower's whole backlog."""
-    patches.attribute(RaftTransport, "window_is_full", lambda *_arguments: False)
+    patches.attribute(Window, "is_full", False)
 
 
 @bug("the rows' cache is bounded", {"limit", "books"})
@@ -261,4 +261,4 @@ def _handle(patches: Patches, name: str, handler: Any) -> None:
     patches.attribute(stores.Store, name, handler)
 
 
-_next_index: Final = RaftTransport._next_index
+_next_index: Final = Guard._next_index

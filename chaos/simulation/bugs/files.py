@@ -17,7 +17,7 @@ from cluster.node.replica import Replica
 from cluster.store import tables
 
 _checkpoint: Final = tables.checkpoint
-_install: Final = Replica.install
+_install: Final = Replica._install
 _connect: Final = tables.connect
 _remove_log: Final = tables.remove_log
 
@@ -102,4 +102,4 @@ def installs_do_not_wait_for_the_worker(patches: Patches) -> None:
         with mock.patch.object(type(replica._worker), "idle", True):
             return _install(replica, name)
 
-    patches.attribute(Replica, "install", install)
+    patches.attribute(Replica, "_install", install)

@@ -16,6 +16,7 @@ from cluster.log.files import FailStop, Files
 from cluster.log.journal import Journal
 from cluster.log.segments import Segment
 from cluster.node.upkeep import Upkeep
+from cluster.raft.log import Log
 
 _load: Final = Journal._load
 _open: Final = Journal.open
@@ -29,27 +30,29 @@ _sync: Final = Journal.sync
 def truncates_like_stock(patches: Patches) -> None:
     """Drop all entries behind the previous one of an append, as pysyncobj asks."""
 
-    def delete_entries_from(journal: Journal, position: int) -> None:
-        journal._truncate(position)
-        journal._last = None
+    def delete_entries_from(log: Log, position: int) -> None:
+        index = log.first_index + position
+        log._added = [entry for entry in log._added if entry[1] < index]
+        journal: Any = log._storage
+        if journal.first_index <= index <= journal.last_index:
+            journal._truncate(index - journal.first_index)
+        log.last_index, log.last_term = index - 1, log.term_at(index - 1) or 0
 
-    patches.attribute(Journal, "deleteEntriesFrom", delete_entries_from)
+    patches.attribute(Log, "deleteEntriesFrom", delete_entries_from)
 
 
 @bug(
-    "2: clear() is decided by the adds that follow",
+    "2: a log that holds the store's last entry stays",
     {"acknowledged", "commit", "durable", "ended", "lost", "vote"},
 )
 def restart_wipes_the_log(patches: Patches) -> None:
-    """Begin the log anew at the store's position whenever the core loads it."""
+    """Begin the log anew at the store's position, whatever it holds."""
 
-    def decide(journal: Journal, index: int, term: int) -> None:
-        first, journal._adds_since_clear = journal._adds_since_clear == 0, 1
-        if not first:
-            journal._adds_since_clear = None
-            journal.reset(index, term)
+    def begin_anew(log: Log, index: int, term: int) -> None:
+        log._added.clear()
+        log._base = log.last_index, log.last_term = index, term
 
-    patches.attribute(Journal, "_decide_clear", decide)
+    patches.attribute(Log, "begin_anew", begin_anew)
 
 
 @bug(
@@ -76,7 +79,7 @@ def term_and_vote_stay_in_memory(patches: Patches) -> None:
     def set_term(journal: Journal, term: int, vote: str | None) -> None:
         journal._term, journal._vote = term, vote
 
-    patches.attribute(Journal, "setCurrentTerm", set_term)
+    patches.attribute(Journal, "set_term", set_term)
 
 
 @bug(

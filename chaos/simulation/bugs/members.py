@@ -25,8 +25,8 @@ _rejoin: Final = Replica._rejoin
 
 @bug("24: an offer is accepted once the copy is installed", {"acknowledged", "append", "progress"})
 def offers_are_accepted_at_once(patches: Patches) -> None:
-    """Tell the core that a snapshot was installed when it was only offered."""
-    patches.attribute(Replica, "install", lambda node, name: True)
+    """Tell Raft that a copy was installed when it was only offered."""
+    patches.attribute(Replica, "_install", lambda node, leader: True)
 
 
 @bug(

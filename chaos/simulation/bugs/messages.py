@@ -10,11 +10,11 @@ from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster.log import journal
-from cluster.raft.transport import _RECEIVE, RaftTransport
+from cluster.raft.transport import _RECEIVE, Guard
 from cluster.wire.messages import AppendEntries, SnapshotOffer, Vote
 
-_next_index: Final = RaftTransport._next_index
-_receive_append: Final = RaftTransport._receive_append
+_next_index: Final = Guard._next_index
+_receive_append: Final = Guard._receive_append
 
 
 def _shorten_messages(patches: Patches) -> None:
@@ -26,13 +26,13 @@ def _shorten_messages(patches: Patches) -> None:
 def commit_index_is_believed(patches: Patches) -> None:
     """Commit up to the leader's index, whatever stands there."""
 
-    def receive(transport: RaftTransport, name: str, message: AppendEntries) -> None:
-        if transport._refused_as_stale(name, message.term):
+    def receive(guard: Guard, name: str, message: AppendEntries) -> None:
+        if guard._refused_as_stale(name, message.term):
             return
-        transport._proved_index = message.previous_index + len(message.entries)
+        guard._proved_index = message.previous_index + len(message.entries)
         append = {"type": "append_entries", "term": message.term, "entries": message.entries}
         append |= {"prevLogIdx": message.previous_index, "prevLogTerm": message.previous_term}
-        transport._pass(name, append | {"commit_index": message.commit_index})
+        guard._pass(name, append | {"commit_index": message.commit_index})
 
     patches.entry(_RECEIVE, AppendEntries, receive)
     _shorten_messages(patches)
@@ -42,10 +42,10 @@ def commit_index_is_believed(patches: Patches) -> None:
 def offer_commits_the_whole_log(patches: Patches) -> None:
     """Commit what is in the log when a snapshot is offered."""
 
-    def receive(transport: RaftTransport, name: str, message: SnapshotOffer) -> None:
-        if not transport._refused_as_stale(name, message.term):
+    def receive(guard: Guard, name: str, message: SnapshotOffer) -> None:
+        if not guard._refused_as_stale(name, message.term):
             offer = {"type": "append_entries", "term": message.term, "commit_index": 2**62}
-            transport._pass(name, offer | {"serialized": (b"", True, True)})
+            guard._pass(name, offer | {"serialized": (b"", True, True)})
 
     patches.entry(_RECEIVE, SnapshotOffer, receive)
 
@@ -57,9 +57,9 @@ def offer_commits_the_whole_log(patches: Patches) -> None:
 def deposed_leaders_are_obeyed(patches: Patches) -> None:
     """Take a deposed leader's entries for the new leader's."""
 
-    def receive(transport: RaftTransport, name: str, message: AppendEntries) -> None:
-        term = max(message.term, transport.core.term)
-        _receive_append(transport, name, replace(message, term=term))
+    def receive(guard: Guard, name: str, message: AppendEntries) -> None:
+        term = max(message.term, guard._core.term)
+        _receive_append(guard, name, replace(message, term=term))
 
     patches.entry(_RECEIVE, AppendEntries, receive)
 
@@ -68,8 +68,8 @@ def deposed_leaders_are_obeyed(patches: Patches) -> None:
 def votes_are_counted_twice(patches: Patches) -> None:
     """Count each voter's answer twice, as if it had come twice."""
 
-    def receive(transport: RaftTransport, name: str, message: Vote) -> None:
+    def receive(guard: Guard, name: str, message: Vote) -> None:
         for _ in range(2):
-            transport._pass(name, {"type": "response_vote", "term": message.term})
+            guard._pass(name, {"type": "response_vote", "term": message.term})
 
     patches.entry(_RECEIVE, Vote, receive)

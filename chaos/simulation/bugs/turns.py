@@ -5,24 +5,26 @@ What must not live here: what finds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from chaos.simulation.bugs.registry import Patches, bug
-from cluster.raft.core import Core
+from cluster.log.entries import Entry
+from cluster.node.replica import Replica
 from cluster.raft.raft import Raft
-from cluster.raft.transport import _RECEIVE, RaftTransport
+from cluster.raft.ready import Ready
 from cluster.serve.broker import _OPERATIONS, Broker
 from cluster.store.commands import Put
 from cluster.store.store import Delivery, Store
-from cluster.wire.messages import RequestVote
+from cluster.wire.messages import Message, RequestVote
 from flotilla_client.protocol import ERRORS, PUT, Request
 
-_made: Final = RaftTransport.__init__
-_tick: Final = Raft.tick
+_step: Final = Raft.step
+_tick: Final = Raft._tick
+_receive: Final = Raft._receive
 _broker_put: Final = Broker._put
-_apply_entries: Final = Core._SyncObj__applyLogEntries
+_apply_committed: Final = Replica._apply_committed
 
 
 @bug(
@@ -32,37 +34,37 @@ _apply_entries: Final = Core._SyncObj__applyLogEntries
 def everything_leaves_before_the_sync(patches: Patches) -> None:
     """Send votes and acknowledgments together with the appends, ahead of the fdatasync."""
 
-    def make(transport: RaftTransport, *arguments: Any) -> None:
-        _made(transport, *arguments)
-        transport.held = transport.appends
+    def step(raft: Raft, *arguments: Any, **options: Any) -> Ready:
+        ready = _step(raft, *arguments, **options)
+        at_once = [*ready.before_sync, *ready.after_sync]
+        return ready._replace(before_sync=at_once, after_sync=[]) if ready.after_sync else ready
 
-    patches.attribute(RaftTransport, "__init__", make)
+    patches.attribute(Raft, "step", step)
 
 
 @bug("a commit takes a majority", {"commit", "durable", "ended", "lost", "prefix"})
 def leader_commits_alone(patches: Patches) -> None:
     """Commit on the leader whatever is in its own log."""
 
-    def tick(raft: Raft, applied_enough: Callable[[], bool]) -> None:
+    def tick(raft: Raft) -> None:
         if raft.serving:
-            raft._core._SyncObj__raftCommitIndex = raft.journal.last_index
-        _tick(raft, applied_enough)
+            raft._core._SyncObj__raftCommitIndex = raft._log.last_index
+        _tick(raft)
 
-    patches.attribute(Raft, "tick", tick)
+    patches.attribute(Raft, "_tick", tick)
 
 
 @bug("9: pre-votes come before votes", {"progress", "vote"}, mode="live")
 def followers_stick_to_their_leader(patches: Patches) -> None:
     """Ignore requests for votes while a leader is heard, in the place of pre-votes."""
 
-    def receive(transport: RaftTransport, name: str, message: RequestVote) -> None:
-        raft: Any = transport.core
+    def receive(raft: Raft, name: str, message: Message) -> None:
         heard = raft._now - raft._leader_heard_s < raft._timing.election_min_s
-        if not (raft.is_leader or heard):
-            transport._receive_vote_request(name, message)
+        if not isinstance(message, RequestVote) or not (raft.is_leader or heard):
+            _receive(raft, name, message)
 
     patches.attribute(Raft, "_pre_vote", lambda raft: None)
-    patches.entry(_RECEIVE, RequestVote, receive)
+    patches.attribute(Raft, "_receive", receive)
 
 
 @bug("10: the applied index is committed with the effects", {"digest", "ended", "rebuilt"})
@@ -96,7 +98,7 @@ def serves_before_its_no_op(patches: Patches) -> None:
 @bug("28: reads wait for answers from a majority", {"barrier", "stale_read"})
 def barrier_always_passes(patches: Patches) -> None:
     """Answer reads without asking anybody."""
-    patches.attribute(Raft, "barrier_passed", lambda raft: raft._barrier_sequence)
+    patches.attribute(Raft, "barrier_passed", lambda raft: raft._reads._newest)
 
 
 @bug(
@@ -129,12 +131,11 @@ def parked_gets_hear_too_early(patches: Patches) -> None:
 def entries_without_time_are_skipped(patches: Patches) -> None:
     """Count all committed entries as applied when a turn's time for them is over."""
 
-    def apply(core: Core) -> bool:
-        due = bool(_apply_entries(core))
-        core._SyncObj__raftLastApplied = core._SyncObj__raftCommitIndex
-        return due
+    def apply(replica: Replica, raft: Raft, entries: Sequence[Entry]) -> None:
+        _apply_committed(replica, raft, entries)
+        raft.advance(raft.commit_index)
 
-    patches.attribute(Core, "_SyncObj__applyLogEntries", apply)
+    patches.attribute(Replica, "_apply_committed", apply)
 
 
 @bug("a tick comes when it is due", {"progress"}, mode="live")
@@ -142,8 +143,7 @@ def elections_are_never_due(patches: Patches) -> None:
     """Leave the election deadline out of what a tick may be due for."""
 
     def is_due(raft: Raft) -> bool:
-        has_entries = raft.applied_index < raft.commit_index
-        return has_entries or raft.is_leader or not raft._checked_start
+        return raft.applied_index < raft.commit_index or raft.is_leader
 
     patches.attribute(Raft, "tick_is_due", property(is_due))
 

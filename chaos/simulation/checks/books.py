@@ -16,7 +16,7 @@ from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 from cluster.node.replica import Replica
-from cluster.raft import transport
+from cluster.raft import sending
 from cluster.serve import broker, intake, relays
 from cluster.store import publications
 
@@ -48,6 +48,7 @@ class Books:
     def _sums(self, replica: Replica) -> Iterator[tuple[str, str]]:
         """Yield what is counted in two ways and differs."""
         led, rows, store = replica.broker, replica.store._publications, replica.store
+        assert replica.raft is not None
         waiting = [each for _, authors in led._entries.values() for each in authors]
         parked = [*led._parked.values(), *led._parked_any.values()]
         queue = replica.intake._nodes
@@ -79,9 +80,9 @@ class Books:
         for topic in active.values():
             least = min(each.cursor for each in topic.subscribers.values())
             pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, least
-        for name, window in replica._transport._in_flight.items():
-            total = sum(size for _, size in window)
-            pairs[f"bytes in flight to {name}"] = replica._transport._in_flight_bytes[name], total
+        for name, window in replica.raft._sender.windows.items():
+            total = sum(size for _, size in window.flying)
+            pairs[f"bytes in flight to {name}"] = window.bytes, total
         for what, (counted, found) in pairs.items():
             if counted != found:
                 yield "books", f"{counted} {what} on the books, and there are {found}"
@@ -112,6 +113,7 @@ class Books:
     def _limits(self, replica: Replica) -> Iterator[tuple[str, str]]:
         """Yield what is over its limit."""
         led, rows, knob = replica.broker, replica.store._publications, self._world.knob
+        assert replica.raft is not None
         under_way = led._entries_waiting + len(led._operations) + len(led._reads) + len(led._due)
         most = {
             "bytes of PUTs": (led._put_bytes, broker.PUT_BYTES_MAX),
@@ -128,10 +130,9 @@ class Books:
         }
         if len(rows._cache) > 1:
             most["bytes in the rows' cache"] = rows._cache_bytes, publications.ROWS_CACHED_BYTES_MAX
-        for name, window in replica._transport._in_flight.items():
-            last = window[-1][1] if window else 0
-            before_last = replica._transport._in_flight_bytes[name] - last
-            most[f"bytes in flight to {name}"] = before_last, transport.IN_FLIGHT_BYTES_MAX
+        for name, window in replica.raft._sender.windows.items():
+            before_last = window.bytes - (window.flying[-1][1] if window.flying else 0)
+            most[f"bytes in flight to {name}"] = before_last, sending.IN_FLIGHT_BYTES_MAX
         for what, (found, limit) in most.items():
             if found > limit:
                 yield "limit", f"{found} {what}, {limit:.0f} may be"
@@ -174,7 +175,7 @@ class Books:
             "requests": replica.intake,
             "bytes of PUTs": led._put_bytes,
             "requests in entries": led._entries_waiting,
-            "messages": replica._transport.held or replica._transport.appends,
+            "messages": replica._before_sync or replica._after_sync,
             "bytes of publications that are not written": (
                 replica.store._publications.buffered_bytes
             ),
@@ -183,9 +184,10 @@ class Books:
             "who waits for a copy": replica._server._waiting if replica._worker.idle else (),
         }
         if replica.raft.is_leader:
-            flying = replica._transport._in_flight_bytes
             left["bytes in flight"] = {
-                name: size for name, size in flying.items() if size and name in healthy
+                name: size
+                for name, size in replica.raft.in_flight().items()
+                if size and name in healthy
             }
             left["entries not committed"] = replica.raft.uncommitted_entries
         now_ms = node.clock() * 1000

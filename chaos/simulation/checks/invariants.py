@@ -161,7 +161,7 @@ class Invariants:
     def _stand(self, node: SimNode, replica: Replica) -> None:
         raft, journal = replica.raft, replica.journal
         assert raft is not None
-        term, vote = journal.getCurrentTerm(), journal.getVotedForNodeId()
+        term, vote = journal.term, journal.vote
         values = (node.life, term, vote, raft.settled_index, raft.commit_index)
         before = self._standing.get(node.name)
         if before == values:

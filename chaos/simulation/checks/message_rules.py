@@ -19,6 +19,7 @@ from chaos.simulation.disks.durable import DurableLog
 from chaos.simulation.world.builds import NEXT
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
+from cluster.log.entries import payload_of
 from cluster.store import commands
 from cluster.store.commands import Operation, Subscribe, Unsubscribe
 from cluster.wire.messages import Message, NextIndex, RequestVote, Vote
@@ -106,9 +107,10 @@ def _waiting_at(node: SimNode, request: Request) -> int | None:
     # To read what is damaged would end the node, and only its own reads may.
     if replica is None or replica.raft is None or node.disk_faults:
         return None
-    journal, first = replica.journal, replica.journal.first_index
-    for index in range(max(replica.store.applied_index + 1, first), journal.last_index + 1):
-        payload = journal[index - first][0][1:]  # behind the entry's type
+    journal = replica.journal
+    begin = max(replica.store.applied_index + 1, journal.first_index)
+    for index in range(begin, journal.last_index + 1):
+        payload = payload_of(journal.entry(index))
         operations = commands.decode(payload, NEXT.level_max)[1] if payload else ()
         if any(_is_asked_by(operation, request) for operation in operations):
             return index

@@ -14,7 +14,7 @@ from chaos.simulation.checks.reference import Reference
 from chaos.simulation.world.builds import NEXT
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
-from cluster.raft.core import FIRST_INDEX
+from cluster.log.entries import FIRST_INDEX
 from cluster.store.store import Delivery, Store
 
 BYTES_MAX: Final = 1 << 40  # of a delivery: no bound

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
-from cluster.raft.core import FIRST_INDEX
+from cluster.log.entries import FIRST_INDEX
 from cluster.store.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
 from cluster.store.store import Limits
 

@@ -18,10 +18,10 @@ from chaos.simulation.bugs import BUGS, Bug
 from chaos.simulation.bugs.registry import Patches
 from cluster.log import journal
 from cluster.raft.raft import Raft
-from cluster.raft.transport import _RECEIVE, RaftTransport
+from cluster.raft.transport import _RECEIVE, Guard
 from cluster.wire.messages import NextIndex
 
-_receive_next_index: Final = RaftTransport._receive_next_index
+_receive_next_index: Final = Guard._receive_next_index
 SEEDS_MAX: Final = 20  # of `plan_for`: within these the control has lost something
 BATCH_BYTES: Final = 1 << 16  # stock appendEntriesBatchSizeBytes: a longer backlog is cut there
 
@@ -42,18 +42,18 @@ def _plant(patches: Patches) -> None:
     for name in WITHOUT:
         BUGS[name].plant(patches)
 
-    def next_index(transport: RaftTransport, name: str, message: dict[str, Any]) -> NextIndex:
+    def next_index(guard: Guard, name: str, message: dict[str, Any]) -> NextIndex:
         reset, success = message["reset"], message["success"]
-        return NextIndex(transport.core.term, message["next_node_idx"], reset, success)
+        return NextIndex(guard._core.term, message["next_node_idx"], reset, success)
 
-    def receive(transport: RaftTransport, name: str, message: NextIndex) -> None:
-        _receive_next_index(transport, name, replace(message, term=transport.core.term))
+    def receive(guard: Guard, name: str, message: NextIndex) -> None:
+        _receive_next_index(guard, name, replace(message, term=guard._core.term))
 
     patches.entry(_RECEIVE, NextIndex, receive)  # rule 15
-    patches.attribute(RaftTransport, "_refused_as_stale", lambda transport, name, term: False)  # 21
-    patches.attribute(RaftTransport, "_next_index", next_index)  # rules 18 and 19
+    patches.attribute(Guard, "_refused_as_stale", lambda guard, name, term: False)  # 21
+    patches.attribute(Guard, "_next_index", next_index)  # rules 18 and 19
     patches.attribute(Raft, "_pre_vote", lambda raft: None)  # rule 9
-    patches.attribute(Raft, "raise_next_index", lambda raft, name, index: None)  # rule 22
+    patches.attribute(Guard, "_keep_next_index", lambda guard, name, before: None)  # rule 22
     patches.attribute(journal, "SLICE_BYTES_MAX", BATCH_BYTES)
 
 

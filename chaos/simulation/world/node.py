@@ -9,7 +9,7 @@ Turns are driven by events: one when something has come, one when the node would
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,12 +26,11 @@ from cluster.members.membership import hello_of
 from cluster.members.peers import BULK_BYTES_SERVED
 from cluster.node.replica import Replica, ReplicaSettings
 from cluster.node.upkeep import Upkeep
-from cluster.raft.core import Timing
 from cluster.raft.raft import Raft
+from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.store import commands, tables
-from cluster.wire.levels import BUILD, BUILD_0_1
-from cluster.wire.messages import Entry
+from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_MAX
 
 if TYPE_CHECKING:
     from chaos.simulation.world.world import World
@@ -53,22 +52,21 @@ class WitnessedReplica(Replica):
         node.replica = self  # one that ends in here has opened files already
         super().__init__(*arguments)
 
-    def _append(self, raft: Raft, payload: bytes) -> int:
+    def _propose(self, raft: Raft, payloads: list[bytes], *, tick: bool) -> Ready:
         level = self.store.level
-        payload = as_written_by(self.settings.build, payload, level)
-        index = super()._append(raft, payload)
-        if commands.level_of(payload) > level:
-            self._node.world.emit(
-                "raising",
-                node=self._node.name,
-                to=commands.level_of(payload),
-                index=index,
-                term=raft.term,
-            )
-        return index
+        payloads = [as_written_by(self.settings.build, each, level) for each in payloads]
+        ready = super()._propose(raft, payloads, tick=tick)
+        for payload, (_, index, term) in zip(payloads, ready.entries, strict=False):
+            to = commands.level_of(payload)
+            if to > level:
+                fields = {"node": self._node.name, "to": to, "index": index, "term": term}
+                self._node.world.emit("raising", **fields)
+        return ready
 
-    def _screen(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        return entries if self.settings.build == BUILD_0_1 else super()._screen(entries)
+    @property
+    def _entries_level_max(self) -> int:
+        """Version 0.1 had no guard."""
+        return LEVEL_MAX if self.settings.build == BUILD_0_1 else super()._entries_level_max
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         super()._apply(index, term, payload)
