@@ -945,9 +945,11 @@ class Replica:
 
     def _watch_leadership(self) -> None:
         """Notice a change of role or term: waiting clients are answered, operators are told."""
-        raft, standing = self.raft, self._soft_state
-        if raft is None or standing == self._standing:
+        standing = self._soft_state
+        if standing == self._standing:
             return
+        raft = self.raft
+        assert raft is not None
         before, self._standing = self._standing, standing
         if self._led_term is not None and (not raft.is_leader or raft.term != self._led_term):
             self.broker.abdicate("" if raft.leader == self.settings.name else raft.leader)

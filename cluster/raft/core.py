@@ -103,6 +103,17 @@ class _Collector(Transport):  # type: ignore[misc]  # pysyncobj is untyped
     waitReady = destroy = tryGetReady  # noqa: N815
 
 
+class _Member(Node):  # type: ignore[misc]  # pysyncobj is untyped
+    """A member as the core knows it; there is one object of each, so identity is equality.
+
+    The core's tables are asked by it a hundred times a turn.
+    """
+
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
+
+
 class _Clock:
     """The time that every core in the process reads: that of the step that is being made."""
 
@@ -147,14 +158,14 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         now: float,
     ) -> None:
         self.log, self._rng, self._timing = log, rng, timing
-        self._nodes: Final = {other: Node(other) for other in others}
+        self._nodes: Final = {other: _Member(other) for other in others}
         self._collector = _Collector()
         self.sent: Final = self._collector.sent
         self.committed: Sequence[Entry] = ()
         self.append_due = False
         self.begin(now)
         nodes = list(self._nodes.values())
-        super().__init__(Node(name), nodes, _conf(log, timing), transport=self._collector)
+        super().__init__(_Member(name), nodes, _conf(log, timing), transport=self._collector)
         missing = [name for name in _ATTRIBUTES if not hasattr(self, f"_SyncObj__{name}")]
         assert not missing, f"pysyncobj has changed: no {missing}"
         self.advance(applied_index)
@@ -269,6 +280,14 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     def is_leader(self) -> bool:
         """True if this node believes that it leads."""
         return bool(self._SyncObj__raftState == _LEADER)
+
+    @property
+    def is_serving(self) -> bool:
+        """True on a leader that has applied the no-op of its own term (rule 12)."""
+        if self._SyncObj__raftState != _LEADER:
+            return False
+        no_op: int | None = self._SyncObj__noopIDx
+        return no_op is not None and bool(self._SyncObj__raftLastApplied >= no_op)
 
     @property
     def role(self) -> str:

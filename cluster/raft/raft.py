@@ -121,11 +121,7 @@ class Raft:
     @property
     def serving(self) -> bool:
         """True on a leader that has applied the no-op of its own term (rule 12)."""
-        core = self._core
-        if not core.is_leader:
-            return False
-        no_op = core.no_op_index
-        return no_op is not None and core.applied_index >= no_op
+        return self._core.is_serving
 
     @property
     def term_start_index(self) -> int:
@@ -157,7 +153,7 @@ class Raft:
         self,
         now: float,
         messages: Iterable[tuple[str, Message]] = (),
-        proposals: Iterable[bytes] = (),
+        proposals: Sequence[bytes] = (),
         *,
         tick: bool = False,
     ) -> Ready:
@@ -172,9 +168,10 @@ class Raft:
         self._core.begin(now)
         for name, message in messages:
             self._receive(name, message)
-        for payload in proposals:
+        if proposals:
             assert self.serving, "a proposal to a node that does not serve"
-            self._core.append(payload)
+            for payload in proposals:
+                self._core.append(payload)
         if tick:
             if self.tick_is_due:
                 self._tick()
@@ -254,8 +251,9 @@ class Raft:
         """Return what has come up since the last Ready."""
         core, guard, sender = self._core, self._guard, self._sender
         soft_state = None
-        if core.standing != self._standing:
-            self._standing = core.standing
+        standing = core.standing
+        if standing != self._standing:
+            self._standing = standing
             soft_state = SoftState(core.role, core.term, core.leader)
         reset, hard_state, entries = self._log.take()
         committed, after_sync, before_sync = core.committed, self._after_sync, sender.sent
