@@ -21,16 +21,17 @@ class Scene:
 
     def __init__(self, last: bytes = b"") -> None:
         self.failures: list[tuple[str, str]] = []
-        journal = SimpleNamespace(first_index=3, last_index=5)
-        journal.__dict__["entries"] = [(REGULAR, 3, 1), (REGULAR, 4, 1), (REGULAR + last, 5, 1)]
-        log: Any = type("Log", (SimpleNamespace,), {"__getitem__": lambda s, at: s.entries[at]})
+        entries = [(REGULAR, 3, 1), (REGULAR, 4, 1), (REGULAR + last, 5, 1)]
+        journal = SimpleNamespace(
+            first_index=3, last_index=5, entry=lambda index: entries[index - 3]
+        )
         self.node: Any = SimpleNamespace(
             name="a",
             member="a",
             disk_faults=[],
             replica=SimpleNamespace(
                 raft=object(),
-                journal=log(**journal.__dict__),
+                journal=journal,
                 store=SimpleNamespace(applied_index=4),
             ),
         )

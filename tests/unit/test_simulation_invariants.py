@@ -40,6 +40,26 @@ ROLES = [
 SMALL = {"segment_bytes": 1024, "keep_bytes": 1024}
 
 
+class Log:
+    """A node's journal as far as the invariants look."""
+
+    first_index, last_index = 1, 0
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def term(self) -> int:
+        return self._node.hard_state[0]
+
+    @property
+    def vote(self) -> str | None:
+        return self._node.hard_state[1]
+
+    def term_at(self, index: int) -> int | None:
+        return self._node.terms.get(index)
+
+
 class Node:
     """A node as far as the invariants look."""
 
@@ -52,13 +72,7 @@ class Node:
         self.hard_state: tuple[int, str | None] = (1, None)
         self.digest = "same"
         self.terms: dict[int, int] = {}
-        journal = SimpleNamespace(
-            first_index=1,
-            last_index=0,
-            getCurrentTerm=lambda: self.hard_state[0],
-            getVotedForNodeId=lambda: self.hard_state[1],
-            term_at=self.terms.get,
-        )
+        journal = Log(self)
         self.cursor: int | None = None
         store = SimpleNamespace(
             applied_index=0, digest=lambda: self.digest, cursor=lambda client, topic: self.cursor
