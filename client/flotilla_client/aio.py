@@ -1,6 +1,7 @@
-"""`AsyncClient`: `Client` with `await`, over zmq.asyncio.
+"""`AsyncClient`: `Client` with `await`.
 
-What lives here: the awaiting twin of `Client`'s loop and of `Connection`'s two waits. What must
+What lives here: the awaiting twin of `Client`'s loop and of `Connection`'s two waits, and who hears
+of what comes, as several operations are under way at once. What must
 not: anything that both sides share (operations.py, retry.py, state.py, `Session`).
 
 The state directory is written in the event loop, one fsync an operation (about a millisecond), and
@@ -16,14 +17,15 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 import zmq
-import zmq.asyncio
 
 from flotilla_client.client import (
     DEADLINE_MS_MAX,
@@ -38,14 +40,17 @@ from flotilla_client.connection import (
     CONNECTION_LOST,
     NO_REPLY,
     Link,
-    framed,
+    is_lost,
     open_link,
     parsed,
+    received,
+    sent,
     why_unsent,
     with_endpoints,
 )
 from flotilla_client.errors import FlotillaError
 from flotilla_client.forks import PerProcess
+from flotilla_client.joining import NEVER_MS, Call
 from flotilla_client.losses import Losses
 from flotilla_client.names import Address
 from flotilla_client.observer import Observer
@@ -55,8 +60,9 @@ from flotilla_client.operations import (
     PutResult,
     Steps,
     SubscribeResult,
+    Turn,
 )
-from flotilla_client.probe import PROBE_MS_MAX, explained
+from flotilla_client.probe import PROBE_MS_MAX, UNCONNECTED, explained
 from flotilla_client.producer import (
     BATCH_BYTES,
     IN_FLIGHT_MAX,
@@ -65,7 +71,7 @@ from flotilla_client.producer import (
     Producer,
     queue_full,
 )
-from flotilla_client.protocol import encode_request
+from flotilla_client.protocol import Reply, encode_request
 from flotilla_client.reading import (
     Ack,
     Delivery,
@@ -92,29 +98,368 @@ from flotilla_client.state import OUTBOX_BYTES_MAX
 from flotilla_client.turns import busy
 
 T = TypeVar("T")
+NOT_BEGUN: Final = "flotilla: it was not begun, and nothing of it is sent or kept"
+BEGUN: Final = "flotilla: it may have happened; if not, it stays in the outbox, and is sent"
 LOOK_S: Final = 0.005  # about one fsync: what is waited for takes longer
 
 
-@dataclass(slots=True)
+class _Box:
+    """Where an operation under way finds what has come for it from `endpoint`, or why nothing."""
+
+    __slots__ = ("endpoint", "news", "waiter")
+
+    def __init__(self) -> None:
+        self.endpoint: int | None = None
+        self.news: deque[Reply | str] = deque()
+        self.waiter: asyncio.Future[None] | None = None
+
+    def put(self, news: Reply | str) -> None:
+        """Wake the operation, if it waits."""
+        self.news.append(news)
+        if self.waiter is not None:
+            _settle(self.waiter)
+
+
 class _Parts:
-    """What a client is made of in one process."""
+    """What a client is made of in one process: what is under way, and who hears of what comes.
 
-    session: Session
-    context: Any
-    links: dict[int, Link] = field(default_factory=dict)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    Sockets are read when the event loop says that there is something, and what comes goes to the
+    operation whose request it answers: several are under way at once, on the same connection.
+    """
 
-    def close_link(self, endpoint: int) -> None:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.context: Any = zmq.Context.instance()
+        self.links: dict[int, Link] = {}
+        self.lock = asyncio.Lock()
+        self.boxes: dict[str, _Box] = {}  # by the names of exchanges
+        self.joined = session.joined(self, self._explain, now_ms)
+        self.cause = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news: list[asyncio.Future[None]] = []  # of those who wait for a connection
+        self._tasks: dict[object, asyncio.Task[None]] = {}  # by what they are for
+        self._is_pumping = False
+        self._due_ms = NEVER_MS
+        self._timer: asyncio.TimerHandle | None = None
+
+    def here(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that runs; what another one has left under way is over."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                self._move()
+            self._loop = loop
+        return loop
+
+    def _move(self) -> None:
+        self._loop = None
+        for endpoint in tuple(self.links):
+            self.close(endpoint)
+        self.lock = asyncio.Lock()
+        self.joined.stop(*self.session.closing_errors())
+        self._news, self._tasks, self._timer = [], {}, None
+        self._is_pumping, self._due_ms = False, NEVER_MS
+
+    # --- what is joined ---------------------------------------------------------------------------
+
+    def add(self, call: Call) -> None:
+        """Publish, joined with all that is called before the loop comes to it."""
+        self.joined.add(call)
+        self.pump_soon()
+
+    def pump_soon(self) -> None:
+        """Go on with what is joined, behind what is due in the loop now."""
+        if not self._is_pumping:
+            self._is_pumping = True
+            self.here().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pumping, joined = False, self.joined
+        try:
+            if joined.needs_opening:
+                self._begin("open", self._open)
+                return
+            joined.expire()
+            joined.turn()
+        except FlotillaError as error:  # the disk's
+            joined.stop(error, error)
+        except Exception as error:
+            defect = FlotillaError(f"a defect of the client: {error!r}", "internal", False)
+            joined.stop(defect, defect)
+            raise
+        self._set_timer(joined.due_ms())
+
+    def _set_timer(self, due_ms: float) -> None:
+        """Look again then at the latest."""
+        if due_ms >= self._due_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_ms = due_ms
+        left_s = max(0.0, due_ms - now_ms()) / 1000
+        self._timer = self.here().call_later(left_s, self._look)
+
+    def _look(self) -> None:
+        self._due_ms, self._timer = NEVER_MS, None
+        self._pump()
+
+    def _begin(self, purpose: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin a task of its own, unless there is one for that purpose; pump behind its end."""
+
+        async def run() -> None:
+            try:
+                await work()
+            finally:
+                self._tasks.pop(purpose, None)
+                self.pump_soon()
+
+        if purpose not in self._tasks:
+            self._tasks[purpose] = self.here().create_task(run())
+
+    async def _open(self) -> None:
+        end_ms = self.joined.opening_end_ms()
+        try:
+            async with _Turn(self.lock, end_ms) as turn:
+                await turn.take()
+                await self.carry_out(self.session.operations.open(), end_ms, turn)
+        except FlotillaError as error:
+            self.joined.not_opened(error)
+
+    def _explain(self, error: FlotillaError, then: Callable[[FlotillaError], None]) -> None:
+        async def explain() -> None:
+            then(await self.explained(error))
+
+        if UNCONNECTED.isdisjoint(error.details.get("causes", {}).values()):
+            then(with_endpoints(error, self.session.endpoints))
+        else:
+            self._begin(error, explain)
+
+    async def explained(self, error: FlotillaError) -> FlotillaError:
+        """`explained` in a thread, as it waits; without it if no thread is free."""
+        endpoints = self.session.endpoints
+        explaining = asyncio.to_thread(explained, error, endpoints, self.session.key is not None)
+        with suppress(TimeoutError):
+            error = await asyncio.wait_for(explaining, 2 * PROBE_MS_MAX / 1000)
+        return with_endpoints(error, endpoints)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool | None:
+        """See `joining.Wire`."""
+        link = self._standing(endpoint)
+        if link is not None and sent(link, frames):
+            self._look_at_soon(endpoint)
+            return True
+
+        async def connect() -> None:
+            try:
+                cause = await self.connected(endpoint, now_ms() + min(timeout_ms, CONNECT_MS_MAX))
+            except FlotillaError as error:
+                self.joined.unusable(endpoint, error)
+                return
+            if cause:
+                self.joined.unconnected(endpoint, cause)
+
+        self._begin(endpoint, connect)
+        return None
+
+    def close(self, endpoint: int) -> None:
+        """See `joining.Wire`: whoever waits for a reply on it gets none."""
         link = self.links.pop(endpoint, None)
         if link is not None:
+            if self._loop is not None:
+                self._loop.remove_reader(link.socket.getsockopt(zmq.FD))
+                self._loop.remove_reader(link.monitor.getsockopt(zmq.FD))
             link.close()
+            self._gone(endpoint, CONNECTION_LOST)
+
+    async def connected(self, endpoint: int, until_ms: float) -> str:
+        """Wait for a connection to the endpoint; return why there is none by then, "" if one is."""
+        link = self._standing(endpoint)
+        if link is None:
+            address = Address(self.session.endpoints[endpoint])
+            await _until(address.is_over, until_ms)
+            if address.failure:
+                return address.failure
+            link = self.links.get(endpoint) or self._opened(endpoint, address)
+        while self.links.get(endpoint) is link and not is_lost(link):
+            if link.socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT:
+                return ""
+            if not await self._heard(until_ms):
+                return why_unsent(lost=False)
+        return why_unsent(lost=True)
+
+    def _standing(self, endpoint: int) -> Link | None:
+        """Return the endpoint's link, unless it was lost."""
+        link = self.links.get(endpoint)
+        if link is not None and is_lost(link):
+            self.close(endpoint)
+            return None
+        return link
+
+    def _opened(self, endpoint: int, address: Address) -> Link:
+        link = self.links[endpoint] = open_link(self.context, address, self.session.key)
+        loop = self.here()
+        for socket in (link.socket, link.monitor):
+            loop.add_reader(socket.getsockopt(zmq.FD), self._look_at, endpoint)
+        self._look_at_soon(endpoint)
+        return link
+
+    async def _heard(self, until_ms: float) -> bool:
+        """Wait until something has happened to a link; return whether it has by then."""
+        loop = self.here()
+        waiter = loop.create_future()
+        self._news.append(waiter)
+        timer = loop.call_later(max(0.0, until_ms - now_ms()) / 1000, waiter.cancel)
+        try:
+            await asyncio.wait([waiter])
+        finally:
+            timer.cancel()
+        return not waiter.cancelled()
+
+    def _look_at_soon(self, endpoint: int) -> None:
+        """Look at a link: its descriptor says nothing of what a send or a look has seen by then."""
+        link = self.links[endpoint]
+        if link.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN or is_lost(link):
+            self.here().call_soon(self._look_at, endpoint)
+
+    def _look_at(self, endpoint: int) -> None:
+        """Take what has come on a link."""
+        link = self.links.get(endpoint)
+        if link is None:
+            return
+        for frames in received(link):
+            reply = parsed(frames)
+            if reply is None:
+                self._gone(endpoint, NO_REPLY)
+            else:
+                self._replied(reply)
+        if is_lost(link):
+            self._gone(endpoint, CONNECTION_LOST)
+        news, self._news = self._news, []
+        for waiter in news:
+            _settle(waiter)
+
+    def _replied(self, reply: Reply) -> None:
+        box = self.boxes.get(reply.request_id.rpartition(".")[0])
+        if box is not None:
+            box.put(reply)
+        elif self.joined.is_work:
+            self.session.heard_ms = now_ms()
+            self.joined.replied(reply)
+            self.pump_soon()
+
+    def _gone(self, endpoint: int, cause: str) -> None:
+        for box in self.boxes.values():
+            if box.endpoint == endpoint and box.waiter is not None:
+                box.put(cause)
+        if self.joined.is_work:
+            self.joined.lost(endpoint, cause)
+            self.pump_soon()
+
+    def end_all(self) -> None:
+        """Let nothing wait any longer: the client is closed."""
+        self.joined.stop(*self.session.closing_errors())
+        for box in tuple(self.boxes.values()):
+            box.put("the client was closed")
+
+    # --- operations -------------------------------------------------------------------------------
+
+    async def carry_out(self, steps: Steps[T], end_ms: float, turn: _Turn) -> T:
+        """Drive steps to their end; they have the turn, or take it when they need it."""
+        try:
+            wish = next(steps)
+            while True:
+                if isinstance(wish, Turn):
+                    await turn.take()
+                    wish = steps.send(None)
+                    continue
+                try:
+                    done = await self._exchange(wish, end_ms)
+                except FlotillaError as error:
+                    wish = steps.throw(error)
+                else:
+                    wish = steps.send(done)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def _exchange(self, ask: Ask, end_ms: float) -> Done:
+        exchange = self.session.exchange(ask, end_ms)
+        box = self.boxes[exchange.name] = _Box()
+        try:
+            return await self._exchanged(exchange, ask, box)
+        finally:
+            del self.boxes[exchange.name]
+
+    async def _exchanged(self, exchange: Exchange, ask: Ask, box: _Box) -> Done:
+        actions = exchange.started(now_ms())
+        while True:
+            for action in actions:
+                match action:
+                    case Done():
+                        return action
+                    case Failed(error):
+                        raise await self.explained(error)
+                    case Close(endpoint):
+                        self.close(endpoint)
+                    case Pause(wait_ms):
+                        self.session.check_going_on()
+                        await asyncio.sleep(wait_ms / 1000)
+                        actions = exchange.resumed(now_ms())
+                    case Send():
+                        self.session.check_going_on()
+                        actions = await self._send(exchange, ask, action, box)
+                    case Listen(endpoint, timeout_ms):
+                        actions = await self._listen(exchange, endpoint, timeout_ms, box)
+
+    async def _send(self, exchange: Exchange, ask: Ask, action: Send, box: _Box) -> list[Action]:
+        ask.request.request_id = action.request_id
+        start_ms, endpoint = now_ms(), action.endpoint
+        link = self._standing(endpoint)
+        if link is None or not sent(link, encode_request(ask.request)):
+            until_ms = start_ms + min(action.timeout_ms, CONNECT_MS_MAX)
+            cause = await self.connected(endpoint, until_ms)
+            link = self.links.get(endpoint)
+            if cause or link is None or not sent(link, encode_request(ask.request)):
+                return exchange.unsent(now_ms(), cause or why_unsent(lost=False))
+        self._look_at_soon(endpoint)
+        left_ms = start_ms + action.timeout_ms - now_ms()
+        return await self._listen(exchange, endpoint, left_ms, box)
+
+    async def _listen(
+        self, exchange: Exchange, endpoint: int, timeout_ms: float, box: _Box
+    ) -> list[Action]:
+        link = self.links.get(endpoint)
+        if not box.news and (link is None or is_lost(link)):
+            return self.session.replied(exchange, None, CONNECTION_LOST)
+        if not box.news:
+            loop = self.here()
+            box.endpoint, box.waiter = endpoint, loop.create_future()
+            timer = loop.call_later(max(0.0, timeout_ms) / 1000, _settle, box.waiter)
+            try:
+                await box.waiter
+            finally:
+                timer.cancel()
+                box.waiter = None
+        news = box.news.popleft() if box.news else "no answer"
+        if isinstance(news, str):
+            return self.session.replied(exchange, None, news)
+        return self.session.replied(exchange, news)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class AsyncClient:
     """A client of a Flotilla cluster for asyncio; parameters and errors as `Client`'s.
 
-    One operation runs at a time; cancelling one leaves everything consistent: a cancelled `put` may
-    have happened and stays in the outbox, a cancelled `get` has taken nothing.
+    Operations run beside each other: what several tasks publish is joined, and reads wait for
+    nobody. What changes the client itself (`subscribe`, `adopt`, …) takes turns. Cancelling one
+    leaves the others alone: a cancelled `put` was never taken, or may have happened and stays in
+    the outbox if not (the error's notes say which); a cancelled `get` has taken nothing.
     """
 
     def __init__(
@@ -140,7 +485,7 @@ class AsyncClient:
                 record=record,
                 key=key,
             )
-            return _Parts(session, zmq.asyncio.Context.shadow(zmq.Context.instance()))
+            return _Parts(session)
 
         self._parts = PerProcess(make, state_dir)
 
@@ -196,15 +541,18 @@ class AsyncClient:
         if parts is None:
             return
         session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
+        parts.here()
         session.begin_closing()
+        parts.end_all()
         producers = tuple(session.producers.values())
         for producer in producers:
             producer.begin_closing()
         for producer in producers:
             await _finished(producer, end_ms)
-        async with _Turn(parts.lock, end_ms):
+        async with _Turn(parts.lock, end_ms) as turn:
+            await turn.take()
             for endpoint in tuple(parts.links):
-                parts.close_link(endpoint)
+                parts.close(endpoint)
             session.close(owner, is_done)
         session.operations.warn()
 
@@ -226,15 +574,28 @@ class AsyncClient:
 
     async def put_many(self, topic: str, publications: Sequence[bytes | str]) -> list[PutResult]:
         """Publish in order, packed; see `Client.put_many`."""
-        return await self._run(self._session.put(topic, publications))
+        session, end_ms = self._session, self._end_ms()
+        [call] = await self._publish(lambda told: [session.put(topic, publications, end_ms, told)])
+        return call.results()
 
     async def enqueue(self, topic: str, publications: Sequence[bytes | str]) -> int:
         """Put publications into the outbox; see `Client.enqueue`."""
-        return await self._run(self._session.enqueue(topic, publications))
+        session = self._session
+        if self._parts.here().joined.has_waiting(topic):  # and was called before
+            end_ms = self._end_ms()
+            await self._publish(lambda told: [session.put(topic, (), end_ms, told)])
+        return await self._run(session.enqueue(topic, publications))
 
     async def flush(self) -> None:
         """Send what stands in the outbox; see `Client.flush`."""
-        await self._run(self._operations.flush())
+        session = self._session
+        try:
+            await self._run(session.operations.open())
+            end_ms = self._end_ms()
+            for call in await self._publish(partial(session.flush, end_ms)):
+                call.results()
+        except FlotillaError as error:
+            raise session.not_flushed(error) from error
 
     async def next_counter(self, topic: str) -> int:
         """Return the counter that the topic's next publication gets."""
@@ -260,7 +621,7 @@ class AsyncClient:
         self._session.check_open()
         with readers.reading(reader):
             for steps in gets:
-                delivery = readers.hand_over(reader, await self._run(steps))
+                delivery = readers.hand_over(reader, await self._read(steps))
                 if delivery is not None:
                     return delivery
         return None
@@ -275,7 +636,7 @@ class AsyncClient:
 
     async def _fetch(self, loop: Loop) -> Delivery | None:
         for steps in self._session.get(loop.scope, loop.wait_ms, MESSAGES_COUNT):
-            delivery = await self._run(steps)
+            delivery = await self._read(steps)
             if delivery is not None:
                 return delivery
         return None
@@ -286,7 +647,7 @@ class AsyncClient:
 
     async def subscribers(self, topic: str) -> list[dict[str, Any]]:
         """Return a topic's subscribers: `client_id`, `cursor`, `backlog` of each."""
-        return await self._run(self._operations.subscribers(topic))
+        return await self._read(self._operations.subscribers(topic))
 
     async def adopt(self) -> Losses:
         """Take it as it is what the cluster has lost of what it told this client; see `Client`."""
@@ -294,11 +655,11 @@ class AsyncClient:
 
     async def topics(self, everything: bool = False) -> list[dict[str, Any]]:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""
-        return await self._run(self._operations.topics(everything))
+        return await self._read(self._operations.topics(everything))
 
     async def status(self, endpoint: int | None = None) -> dict[str, Any]:
         """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""
-        return await self._run(self._session.status(endpoint), STATUS_DEADLINE_MS)
+        return await self._read(self._session.status(endpoint), STATUS_DEADLINE_MS)
 
     async def upgrade(self, level: int | None = None) -> dict[str, Any]:
         """Raise the cluster's feature level to `level`; None: to the highest that any member has.
@@ -322,126 +683,83 @@ class AsyncClient:
 
     # --- driving --------------------------------------------------------------------------------
 
-    async def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
+    async def _run(self, steps: Steps[T]) -> T:
+        """Run what changes the client itself: one at a time."""
+        return await self._drive(steps, DEADLINE_MS_MAX, is_alone=True)
+
+    async def _read(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
+        """Run what only asks, beside all else."""
+        return await self._drive(steps, deadline_ms_max, is_alone=False)
+
+    async def _drive(self, steps: Steps[T], deadline_ms_max: int, is_alone: bool) -> T:
         parts = self._parts.here()
-        parts.session.check_open()
-        end_ms = now_ms() + min(parts.session.deadline_ms, deadline_ms_max)
-        async with _Turn(parts.lock, end_ms):
-            result = await self._carry_out(parts, steps, end_ms)
-        parts.session.operations.warn()
+        parts.here()
+        session = parts.session
+        session.check_open()
+        end_ms = now_ms() + min(session.deadline_ms, deadline_ms_max)
+        async with _Turn(parts.lock, end_ms) as turn:
+            if is_alone:
+                await turn.take()
+                session.check_open()
+            result = await parts.carry_out(steps, end_ms, turn)
+        session.operations.warn()
         return result
 
-    async def _carry_out(self, parts: _Parts, steps: Steps[T], end_ms: float) -> T:
-        parts.session.check_open()
+    def _end_ms(self) -> float:
+        return now_ms() + self._session.deadline_ms
+
+    async def _publish(
+        self, make: Callable[[Callable[[], object]], Sequence[Call]]
+    ) -> Sequence[Call]:
+        """Publish what `make(told)` returns, joined with what other tasks do."""
+        parts = self._parts.here()
+        told = parts.here().create_future()
+        calls: Sequence[Call] = ()
+
+        def look() -> None:
+            if all(call.is_over for call in calls):
+                _settle(told)
+
+        calls = make(look)
+        for call in calls:
+            parts.add(call)
         try:
-            ask = next(steps)
-            while True:
-                try:
-                    done = await self._exchange(parts, ask, end_ms)
-                except FlotillaError as error:
-                    ask = steps.throw(error)
-                else:
-                    ask = steps.send(done)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-    async def _exchange(self, parts: _Parts, ask: Ask, end_ms: float) -> Done:
-        session = parts.session
-        exchange = session.exchange(ask, end_ms)
-        actions = exchange.started(now_ms())
-        while True:
-            for action in actions:
-                match action:
-                    case Done():
-                        return action
-                    case Failed(error):
-                        error = await _explained(error, session.endpoints, session.key is not None)
-                        raise with_endpoints(error, session.endpoints)
-                    case Close(endpoint):
-                        parts.close_link(endpoint)
-                    case Pause(wait_ms):
-                        session.check_going_on()
-                        await asyncio.sleep(wait_ms / 1000)
-                        actions = exchange.resumed(now_ms())
-                    case Send():
-                        session.check_going_on()
-                        actions = await self._send(parts, exchange, ask, action)
-                    case Listen(endpoint, timeout_ms):
-                        actions = await self._listen(parts, exchange, endpoint, timeout_ms)
-
-    async def _send(
-        self, parts: _Parts, exchange: Exchange, ask: Ask, action: Send
-    ) -> list[Action]:
-        ask.request.request_id = action.request_id
-        start_ms = now_ms()
-        until_ms = start_ms + action.timeout_ms
-        connected_ms = start_ms + min(action.timeout_ms, CONNECT_MS_MAX)
-        link = await self._link(parts, action.endpoint, connected_ms)
-        if isinstance(link, str):
-            return exchange.unsent(now_ms(), link)
-        ready = await _poll(link, zmq.POLLOUT, connected_ms - now_ms())
-        if link.socket not in ready:
-            return exchange.unsent(now_ms(), why_unsent(link.monitor in ready))
-        try:
-            frames = framed(encode_request(ask.request))
-            await link.socket.send_multipart(frames, flags=zmq.NOBLOCK)
-        except zmq.Again:  # lost between the poll and here
-            return exchange.unsent(now_ms())
-        return await self._listen(parts, exchange, action.endpoint, until_ms - now_ms())
-
-    async def _listen(
-        self, parts: _Parts, exchange: Exchange, endpoint: int, timeout_ms: float
-    ) -> list[Action]:
-        link = parts.links[endpoint]
-        ready = await _poll(link, zmq.POLLIN, timeout_ms)
-        if link.socket in ready:
-            reply = parsed(await link.socket.recv_multipart())
-            return parts.session.replied(exchange, reply, NO_REPLY)
-        cause = CONNECTION_LOST if link.monitor in ready else "no answer"
-        return parts.session.replied(exchange, None, cause)
-
-    async def _link(self, parts: _Parts, endpoint: int, until_ms: float) -> Link | str:
-        """Return the endpoint's link; why there is none, if it has no address by then."""
-        link = parts.links.get(endpoint)
-        if link is not None and await link.monitor.poll(0):  # lost while nobody listened
-            parts.close_link(endpoint)
-            link = None
-        if link is None:
-            address = Address(parts.session.endpoints[endpoint])
-            await _until(address.is_over, until_ms)
-            if address.failure:
-                return address.failure
-            link = parts.links[endpoint] = open_link(parts.context, address, parts.session.key)
-        return link
+            if calls:
+                await told
+        except asyncio.CancelledError as error:
+            error.add_note(NOT_BEGUN if all([call.leave() for call in calls]) else BEGUN)
+            raise
+        parts.session.operations.warn()
+        return calls
 
 
 class _Turn:
-    """The turn of one operation: `async with`. First come, first served; Busy at `end_ms`."""
+    """The turn of one operation: `async with`, and `take` it. First come, first served.
+
+    Raises Busy at `end_ms`.
+    """
 
     def __init__(self, lock: asyncio.Lock, end_ms: float) -> None:
         self._lock, self._end_ms = lock, end_ms
+        self._is_taken = False
 
-    async def __aenter__(self) -> None:
+    async def take(self) -> None:
+        """Wait for it, unless one has it."""
+        if self._is_taken:
+            return
         try:
             async with asyncio.timeout(max(0.0, self._end_ms - now_ms()) / 1000):
                 await self._lock.acquire()
         except TimeoutError:
             raise busy("others took all of its time") from None
+        self._is_taken = True
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-async def _explained(
-    error: FlotillaError, endpoints: Sequence[str], has_key: bool
-) -> FlotillaError:
-    """`explained` in a thread, as it waits; without it if no thread is free."""
-    explaining = asyncio.to_thread(explained, error, endpoints, has_key)
-    try:
-        return await asyncio.wait_for(explaining, 2 * PROBE_MS_MAX / 1000)
-    except TimeoutError:
-        return error
+        if self._is_taken:
+            self._lock.release()
 
 
 class AsyncMessages(AsyncIterator[Message]):
@@ -555,10 +873,3 @@ async def _finished(producer: Producer, end_ms: float) -> None:
 async def _until(condition: Callable[[], bool], end_ms: float) -> None:
     while not condition() and now_ms() < end_ms:
         await asyncio.sleep(LOOK_S)
-
-
-async def _poll(link: Link, flags: int, timeout_ms: float) -> set[Any]:
-    poller = zmq.asyncio.Poller()
-    poller.register(link.socket, flags)
-    poller.register(link.monitor, zmq.POLLIN)
-    return {ready for ready, _ in await poller.poll(max(0.0, timeout_ms))}

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
@@ -28,6 +28,7 @@ from flotilla_client.connection import (
     with_endpoints,
 )
 from flotilla_client.errors import (
+    Busy,
     Closed,
     FlotillaError,
     RecordError,
@@ -36,6 +37,7 @@ from flotilla_client.errors import (
     Unavailable,
 )
 from flotilla_client.forks import PerProcess
+from flotilla_client.joining import Call, Explain, Joined, Wire
 from flotilla_client.keys import key_file
 from flotilla_client.losses import Losses
 from flotilla_client.observer import Observer, Silent
@@ -47,7 +49,9 @@ from flotilla_client.operations import (
     SubscribeResult,
     check_client_id,
     check_topic,
+    kept,
     new_nonce,
+    next_ask,
     slices,
 )
 from flotilla_client.probe import explained
@@ -84,7 +88,7 @@ from flotilla_client.retry import (
     Send,
 )
 from flotilla_client.state import OUTBOX_BYTES_MAX, State
-from flotilla_client.turns import Ticket, Turns
+from flotilla_client.turns import LOOK_MS, Ticket, Turns
 
 T = TypeVar("T")
 _HOST_AND_PORT: Final = re.compile(r"\S+:([0-9]{1,5})")
@@ -92,6 +96,7 @@ PORT_MAX: Final = 65_535  # TCP's
 MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
 MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks again
 DEADLINE_MS_MAX: Final = 24 * 3600 * 1000  # nobody waits longer for an answer
+JOIN_MS: Final = 200  # behind the deadline: who publishes is told by whoever does it for all
 STATUS_DEADLINE_MS: Final = 1_500  # STATUS asks one node only: it answers at once or is down
 
 
@@ -168,6 +173,7 @@ class Session:
         self._routes = Routes(range(len(self.endpoints)), self.endpoints)
         self._exchanges = 0
         self._name = f"{self._rng.getrandbits(64):016x}"
+        self._joined: Joined
 
     def exchange(self, ask: Ask, end_ms: float) -> Exchange:
         """Return the retry machine for a request of an operation that gives up at `end_ms`."""
@@ -181,6 +187,20 @@ class Session:
             ask.final,
         )
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether closing has begun."""
+        return self._is_closed
+
+    def late(self) -> FlotillaError:
+        """Return the error of a publication that is on its way at the deadline."""
+        return Unavailable("no answer before the deadline", definite=False)
+
+    def closing_errors(self) -> tuple[FlotillaError, FlotillaError]:
+        """Return the error of what is under way when `close` comes, and of what has not begun."""
+        message = "the client was closed before an answer came"
+        return Unavailable(message, definite=False), Closed("the client is closed")
+
     def begin_closing(self) -> None:
         """Let no operation begin any more, and those under way try no longer."""
         self._is_closed = True
@@ -193,7 +213,7 @@ class Session:
     def check_going_on(self) -> None:
         """Raise the error of an operation that `close` overtakes; it may have happened."""
         if self._is_closed:
-            raise Unavailable("the client was closed before an answer came", definite=False)
+            raise self.closing_errors()[0]
 
     def subscribe(self, topic: str) -> Steps[SubscribeResult]:
         """Return the steps of a SUB, which stands until UNSUB: by whom, without a directory?"""
@@ -215,16 +235,35 @@ class Session:
         check_client_id(client_id)
         return self.operations.end_subscription(topic, client_id)
 
-    def put(self, topic: str, publications: Sequence[bytes | str]) -> Steps[list[PutResult]]:
-        """Return the steps of a PUT of the client's own, which a producer would not expect."""
+    def put(
+        self,
+        topic: str,
+        publications: Sequence[bytes | str],
+        end_ms: float,
+        told: Callable[[], object],
+    ) -> Call:
+        """Return a call to be joined with others. Wrong arguments are refused here."""
+        self.check_open()
         check_topic(topic)
-        batches = batches_of(publications)
+        return Call(topic, batches_of(publications), end_ms, told)
 
-        def steps() -> Steps[list[PutResult]]:
-            self._check_free(topic)
-            return (yield from self.operations.put(topic, batches))
+    def flush(self, end_ms: float, told: Callable[[], object]) -> list[Call]:
+        """Return calls that are over when the outbox has been sent, but for producers' topics."""
+        topics = [topic for topic in self.state.topics_waiting() if topic not in self.producers]
+        return [Call(topic, (), end_ms, told) for topic in topics]
 
-        return steps()
+    def not_flushed(self, error: FlotillaError) -> FlotillaError:
+        """Return the error of a flush: what could not be sent stays in the outbox."""
+        if "withdrawn" in error.details:
+            return error
+        return kept(error, 0, sum(entry.count for entry in self.state.outbox()))
+
+    def joined(self, wire: Wire, explain: Explain, now_ms: Callable[[], float]) -> Joined:
+        """Return what joins this client's calls."""
+        self._joined = Joined(
+            self.operations, self.exchange, self._check_free, explain, wire, now_ms
+        )
+        return self._joined
 
     def enqueue(self, topic: str, publications: Sequence[bytes | str]) -> Steps[int]:
         """Return the steps that put publications into the outbox: none that ask anybody."""
@@ -275,6 +314,8 @@ class Session:
                 " `record`, then begin a new record, in a new directory",
                 details={"file": str(self._recording.path)},
             )
+        late = Unavailable("the client was adopted before an answer came", definite=False)
+        self._joined.stop(late, late.before_start())
         return (yield from self.operations.adopt())
 
     def status(self, endpoint: int | None) -> Steps[dict[str, Any]]:
@@ -363,14 +404,30 @@ class Session:
             raise TopicInUse(f"{topic} has an open producer, which alone publishes to it")
 
 
-@dataclass(slots=True)
 class _Parts:
-    """What a client is made of in one process."""
+    """What a client is made of in one process.
 
-    session: Session
-    connection: Connection
-    turns: Turns
-    is_midway: bool = False  # a request or a reply may be on a socket in part
+    `is_midway`: whoever had the turn may have been broken off anywhere, with a request or a reply
+    on a socket in part.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.turns = session, Turns()
+        self.connection = Connection(session.endpoints, session.key)
+        self.joined = session.joined(self.connection, self._explain, now_ms)
+        self.is_midway = False
+
+    def settle(self) -> None:
+        """Make good what a broken off turn has left."""
+        if self.is_midway:
+            self.connection.close_all()
+            tickets = self.turns.tickets()
+            self.joined.restart([c for one in tickets for c in one.joining if c.is_added])
+        self.is_midway = True
+
+    def _explain(self, error: FlotillaError, then: Callable[[FlotillaError], None]) -> None:
+        error = explained(error, self.session.endpoints, self.session.key is not None)
+        then(with_endpoints(error, self.session.endpoints))
 
 
 class Client:
@@ -383,8 +440,9 @@ class Client:
     operation. `record`: instead, a directory in which `flotilla-check` finds them all
     (docs/recording.md). `rng`: for jitter. `key`: the file of this client's key, for a cluster that
     asks for one (docs/security.md); None: the file that FLOTILLA_KEY names, if it is set. Safe to
-    use from several threads; one operation runs at a time (Busy). A child process needs a client of
-    its own (Forked), or has one: without `state_dir` this becomes a new one there.
+    use from several threads: what they publish is joined, all else runs one at a time (Busy). A
+    child process needs a client of its own (Forked), or has one: without `state_dir` this becomes a
+    new one there.
 
     Every method may raise FlotillaError: `definite` says whether the operation may have happened.
     Opening is lazy: the constructor touches these files only (StateError, RecordError,
@@ -417,7 +475,7 @@ class Client:
                 key=key,
                 open_state=self._open_state,
             )
-            return _Parts(session, Connection(session.endpoints, session.key), Turns())
+            return _Parts(session)
 
         self._parts = PerProcess(make, state_dir)
 
@@ -514,11 +572,17 @@ class Client:
     def put_many(self, topic: str, publications: Sequence[bytes | str]) -> list[PutResult]:
         """Publish in order, packed into as few batches as possible; one result a batch.
 
+        What other threads publish meanwhile goes out with it, in the order of the calls.
+
         All of them stand in the outbox before the first is sent: all will be stored, or with a
         definite error none but the first `details["stored"]`. If the error is not definite, the
         other `details["kept"]` stay in the outbox.
         """
-        return self._run(self._session.put(topic, publications))
+        ticket = Ticket()
+        session, end_ms = self._session, self._end_ms()
+        call = session.put(topic, publications, end_ms, ticket.waker())
+        self._publish(ticket, [call], end_ms)
+        return call.results()
 
     def enqueue(self, topic: str, publications: Sequence[bytes | str]) -> int:
         """Put publications into the outbox, all or none, and ask no node; return how many.
@@ -530,7 +594,15 @@ class Client:
 
     def flush(self) -> None:
         """Send what stands in the outbox: what earlier errors left, and what was enqueued."""
-        self._run(self._operations.flush())
+        try:
+            self._run(self._operations.open())
+            ticket, end_ms = Ticket(), self._end_ms()
+            calls = self._session.flush(end_ms, ticket.waker())
+            self._publish(ticket, calls, end_ms)
+            for call in calls:
+                call.results()
+        except FlotillaError as error:
+            raise self._session.not_flushed(error) from error
 
     def next_counter(self, topic: str) -> int:
         """Return the counter that the topic's next publication gets."""
@@ -651,8 +723,74 @@ class Client:
         parts.session.operations.warn()
         return result
 
-    def _in_turn(self, parts: _Parts, end_ms: float, work: Callable[[], T]) -> T:
-        ticket, turns = Ticket(), parts.turns
+    def _end_ms(self) -> float:
+        return now_ms() + self._session.deadline_ms
+
+    def _publish(self, ticket: Ticket, calls: Sequence[Call], end_ms: float) -> None:
+        """Publish, joined with what other threads do: by one of them, for all."""
+        if not calls:
+            return
+        ticket.joining, parts = calls, self._parts.here()
+        try:
+            self._in_turn(parts, end_ms + JOIN_MS, partial(self._lead, parts, ticket), ticket)
+        except Busy:
+            if all([call.leave() for call in calls]):
+                raise
+            for call in calls:  # it is stored, and another call takes all of its time
+                call.keep(parts.session.late())
+        finally:
+            for call in calls:
+                call.leave()
+        parts.session.operations.warn()
+
+    def _lead(self, parts: _Parts, ticket: Ticket) -> None:
+        """Do the work of all who publish until one's own is done; then the next one does it."""
+        if ticket.is_over():
+            return
+        session, joined = parts.session, parts.joined
+        with session.state.turn(session.deadline_ms / 1000):
+            parts.settle()
+            while not ticket.is_over():
+                for call in parts.turns.joining():
+                    if not call.is_added:
+                        joined.add(call)
+                if session.is_closed:
+                    joined.stop(*session.closing_errors())
+                elif joined.needs_opening:
+                    self._open_joined(parts)
+                else:
+                    joined.turn()
+                    if not ticket.is_over():
+                        self._await_joined(parts, ticket)
+            joined.forget_the_left()
+            parts.is_midway = False
+
+    def _open_joined(self, parts: _Parts) -> None:
+        joined = parts.joined
+        try:
+            self._drive(parts, parts.session.operations.open(), joined.opening_end_ms())
+        except FlotillaError as error:
+            joined.not_opened(error)
+
+    def _await_joined(self, parts: _Parts, ticket: Ticket) -> None:
+        """Wait for a reply to what is joined, or for its time; in a pause for the next call too."""
+        joined = parts.joined
+        left_ms, endpoints = max(0.0, joined.due_ms() - now_ms()), joined.endpoints
+        if endpoints:
+            for endpoint, reply in parts.connection.receive_any(endpoints, left_ms):
+                if isinstance(reply, str):
+                    joined.lost(endpoint, reply)
+                else:
+                    parts.session.heard_ms = now_ms()
+                    joined.replied(reply)
+        else:
+            ticket.woken.acquire(timeout=min(left_ms, LOOK_MS) / 1000)
+        joined.expire()
+
+    def _in_turn(
+        self, parts: _Parts, end_ms: float, work: Callable[[], T], ticket: Ticket | None = None
+    ) -> T:
+        ticket, turns = ticket or Ticket(), parts.turns
         try:
             turns.await_turn(ticket, end_ms)
             return work()
@@ -662,26 +800,29 @@ class Client:
 
     def _carry_out(self, parts: _Parts, steps: Steps[T], end_ms: float) -> T:
         parts.session.check_open()
-        if parts.is_midway:
-            parts.connection.close_all()
-        parts.is_midway = True
+        parts.settle()
         try:
-            ask = next(steps)
+            result = self._drive(parts, steps, end_ms)
+        except FlotillaError:
+            parts.is_midway = False
+            raise
+        parts.is_midway = False
+        return result
+
+    def _drive(self, parts: _Parts, steps: Steps[T], end_ms: float) -> T:
+        try:
+            ask = next_ask(steps, partial(next, steps))
             while True:
                 try:
                     with parts.session.state.away() if ask.wait_ms else nullcontext():
                         done = self._exchange(parts, ask, end_ms)
                 except FlotillaError as error:
-                    ask = steps.throw(error)
+                    ask = next_ask(steps, partial(steps.throw, error))
                 else:
-                    ask = steps.send(done)
+                    ask = next_ask(steps, partial(steps.send, done))
         except StopIteration as stop:
-            parts.is_midway = False
             result: T = stop.value
             return result
-        except FlotillaError:
-            parts.is_midway = False
-            raise
 
     def _exchange(self, parts: _Parts, ask: Ask, end_ms: float) -> Done:
         session, connection = parts.session, parts.connection
@@ -697,6 +838,7 @@ class Client:
                         raise with_endpoints(error, session.endpoints)
                     case Close(endpoint):
                         connection.close(endpoint)
+                        parts.joined.lost(endpoint)
                     case Pause(wait_ms):
                         session.check_going_on()
                         time.sleep(wait_ms / 1000)
@@ -722,6 +864,8 @@ class Client:
             reply = connection.receive(endpoint, timeout_ms)
         except ConnectionResetError:
             return parts.session.replied(exchange, None, CONNECTION_LOST)
+        if reply is not None and not exchange.is_asked(reply):
+            parts.joined.replied(reply)
         return parts.session.replied(exchange, reply, connection.cause)
 
 

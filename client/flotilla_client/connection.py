@@ -9,8 +9,9 @@ queue between the two (a full memory barrier), as ZeroMQ demands of its sockets.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so 
 CONNECTION_LOST: Final = "connection lost"
 NO_REPLY: Final = "answers as no node does"
 LOST: Final = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+POLL_MS_MAX: Final = 60_000  # longer than any attempt: what waits for nothing looks again then
 RECONNECT_MS: Final = 100  # nobody waits for it: a lost connection's socket is closed
 
 
@@ -114,6 +116,29 @@ def parsed(frames: Sequence[bytes]) -> Reply | None:
         return None
 
 
+def is_lost(link: Link) -> bool:
+    """Return whether the connection was lost or refused."""
+    return bool(link.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+
+
+def received(link: Link) -> Iterator[list[bytes]]:
+    """Yield the messages that have come, without waiting."""
+    while True:
+        try:
+            yield link.socket.recv_multipart(flags=zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+
+def sent(link: Link, frames: Sequence[bytes]) -> bool:
+    """Send, unless there is no connection."""
+    try:
+        link.socket.send_multipart(framed(frames), flags=zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
+
+
 class Connection:
     """The sockets to a client's endpoints, for one thread at a time; `key`: for CURVE."""
 
@@ -129,16 +154,14 @@ class Connection:
         link = self._link(endpoint, until_s)
         if link is None:
             return False
+        if sent(link, frames):  # as a rule: the connection stands
+            return True
         ready = self._poll(link, zmq.POLLOUT, (until_s - time.monotonic()) * 1000)
         if link.socket not in ready:
             self.cause = why_unsent(link.monitor in ready)
             return False
-        try:
-            link.socket.send_multipart(framed(frames), flags=zmq.NOBLOCK)
-        except zmq.Again:  # lost between the poll and here, or REQUESTS_QUEUED_MAX
-            self.cause = why_unsent(lost=False)
-            return False
-        return True
+        self.cause = why_unsent(lost=False)  # lost since the poll, or REQUESTS_QUEUED_MAX
+        return sent(link, frames)
 
     def receive(self, endpoint: int, timeout_ms: float, wake: int | None = None) -> Reply | None:
         """Return a reply; None after `timeout_ms`, or when `wake` (a file descriptor) is readable.
@@ -155,6 +178,27 @@ class Connection:
             raise ConnectionResetError(self._endpoints[endpoint])
         return None
 
+    def receive_any(
+        self, endpoints: Collection[int], timeout_ms: float
+    ) -> list[tuple[int, Reply | str]]:
+        """Return what has come from any of these, as soon as something has.
+
+        A text says why nothing more comes from an endpoint.
+        """
+        poller = zmq.Poller()
+        for endpoint in endpoints:
+            poller.register(self._links[endpoint].socket, zmq.POLLIN)
+            poller.register(self._links[endpoint].monitor, zmq.POLLIN)
+        ready = dict(poller.poll(min(POLL_MS_MAX, max(0, math.ceil(timeout_ms)))))
+        found: list[tuple[int, Reply | str]] = []
+        for endpoint in endpoints:
+            link = self._links[endpoint]
+            if link.socket in ready:
+                found += [(endpoint, parsed(each) or NO_REPLY) for each in received(link)]
+            elif link.monitor in ready:
+                found.append((endpoint, CONNECTION_LOST))
+        return found
+
     def close(self, endpoint: int) -> None:
         """Close the endpoint's socket: late replies on it are gone."""
         link = self._links.pop(endpoint, None)
@@ -169,7 +213,7 @@ class Connection:
     def _link(self, endpoint: int, until_s: float) -> Link | None:
         """Return the endpoint's link; None, with `cause`, if it has no address by then."""
         link = self._links.get(endpoint)
-        if link is not None and link.monitor.poll(0):  # lost while nobody listened
+        if link is not None and is_lost(link):  # while nobody listened
             self.close(endpoint)
             link = None
         if link is None:

@@ -17,7 +17,7 @@ import sys
 import uuid
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -31,6 +31,7 @@ from flotilla_client.errors import (
     ClusterRecovered,
     CounterGap,
     DiskFull,
+    Fenced,
     FlotillaError,
     Recovered,
     Refused,
@@ -68,8 +69,24 @@ class Ask:
     endpoint: int | None = None
 
 
+class Turn:
+    """Wait until no other operation of this client has the turn, and have it to one's own end.
+
+    What runs one at a time anyhow has it.
+    """
+
+
 T = TypeVar("T")
-Steps = Generator[Ask, Done, T]
+TURN: Final = Turn()
+Steps = Generator[Ask | Turn, Any, T]  # is sent the Done of an Ask
+
+
+def next_ask(steps: Steps[T], step: Callable[[], Ask | Turn]) -> Ask:
+    """Return what steps ask next, where they have the turn."""
+    wish = step()
+    while isinstance(wish, Turn):
+        wish = steps.send(None)
+    return wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +132,20 @@ class Operations:
         self._told: dict[str, int] = {}  # cursors that the broker has been told
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
+        self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
 
     # --- opening --------------------------------------------------------------------------------
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this client's id has been taken up, and its outbox sent again."""
+        return self._is_open and self.state.is_open
+
     def open(self) -> Steps[None]:
         """Take up this client's id (or get a first one), then resend the outbox."""
-        if self._is_open and self.state.is_open:
+        if self.is_open:
             return
+        yield TURN
         if not self.state.is_open:
             yield from self._take_up()
         self._is_open = True
@@ -194,7 +218,8 @@ class Operations:
         copy of the state directory must not be taken for a retry of the original.
         """
         if not self.state.client_id:
-            return (yield Ask(self.request(protocol.REQUEST_ID, "", {})))
+            first: Done = yield Ask(self.request(protocol.REQUEST_ID, "", {}))
+            return first
         for attempt in range(1, RESUMES_MAX + 1):
             body = {
                 "sequence": self.state.next_sequence(),
@@ -203,7 +228,8 @@ class Operations:
             }
             request = replace(self.request(protocol.REQUEST_ID, "", body), epoch=None)
             try:
-                return (yield Ask(request))
+                done: Done = yield Ask(request)
+                return done
             except StaleRequest as error:
                 if attempt == RESUMES_MAX:
                     raise
@@ -247,7 +273,9 @@ class Operations:
         A topic that is full must not keep this client from reading it: it stays in the outbox, and
         its next `put` or `flush` sends it first and reports.
         """
-        for topic in sorted({entry.topic for entry in self.state.outbox()}):
+        for topic in self.state.topics_waiting():
+            if topic in self.topics_under_way:
+                continue
             try:
                 yield from self._resend(topic, BacklogFull.CODE, DiskFull.CODE)
             except (BacklogFull, DiskFull):
@@ -285,49 +313,10 @@ class Operations:
 
     # --- publishing -----------------------------------------------------------------------------
 
-    def put(self, topic: str, batches: Sequence[tuple[bytes, bytes]]) -> Steps[list[PutResult]]:
-        """Send batches (lengths, data) after what the topic still has in the outbox.
-
-        An error is definite if neither the batch that it is about nor a later one was or will be
-        stored. If it is not, all of them stay in the outbox, those too whose turn never came.
-        `details`: how many publications were `stored` before it and how many are `kept`.
-        """
-        check_topic(topic)
-        try:
-            yield from self._opened()
-            yield from _before_start(self._resend(topic))
-        except Unavailable as error:
-            raise _kept(error, 0, self.enqueue(topic, batches)) from error
-        results: list[PutResult] = []
-        entries = self.state.enqueue(topic, batches)
-        for entry in entries:
-            try:
-                results.append((yield from self._send(entry, fresh=True)))
-            except FlotillaError as error:
-                stored = sum(result.count for result in results)
-                if "withdrawn" not in error.details:
-                    due = sum(entry.count for entry in entries)
-                    raise _kept(error, stored, due - stored) from error
-                error.details["stored"] = stored
-                raise
-        return results
-
     def enqueue(self, topic: str, batches: Sequence[tuple[bytes, bytes]]) -> int:
         """Put batches into the outbox, and ask nobody; return how many publications they hold."""
         entries = self.state.enqueue(topic, batches, provisional=not self.state.is_open)
         return sum(entry.count for entry in entries)
-
-    def flush(self) -> Steps[None]:
-        """Send everything that still waits in the outbox; what could not be sent stays there."""
-        try:
-            yield from self._opened()
-            for topic in sorted({entry.topic for entry in self.state.outbox()}):
-                yield from self._resend(topic)
-        except FlotillaError as error:
-            if "withdrawn" in error.details:
-                raise
-            kept = sum(entry.count for entry in self.state.outbox())
-            raise _kept(error, 0, kept) from error
 
     def next_counter(self, topic: str) -> Steps[int]:
         """Return the counter that the topic's next publication gets."""
@@ -343,8 +332,14 @@ class Operations:
         request.lengths, request.data = entry.lengths, entry.data
         return request
 
-    def stored(self, operation: Operation, entry: Entry, done: Done) -> PutResult:
-        """Record the ACK of a PUT and forget the entry."""
+    def stored(
+        self,
+        operation: Operation,
+        entry: Entry,
+        done: Done,
+        note: Callable[[PutResult], None] = lambda result: None,
+    ) -> PutResult:
+        """Record the ACK of a PUT, let `note` hear of the result, and forget the entry."""
         body = done.reply.body
         result = PutResult(body["id"], entry.count, bool(body.get("duplicate")), _was_stored(body))
         if result.stored is False and entry.topic not in self._unheard:
@@ -353,6 +348,7 @@ class Operations:
         self.complete(
             operation, done, first_id=result.id, count=result.count, duplicate=result.duplicate
         )
+        note(result)
         self.state.acknowledged(entry)
         return result
 
@@ -365,11 +361,9 @@ class Operations:
 
     def _resend(self, topic: str, *final: str) -> Steps[None]:
         for entry in self.state.outbox(topic):
-            yield from self._send(entry, fresh=False, final=frozenset(final))
+            yield from self._send(entry, frozenset(final))
 
-    def _send(
-        self, entry: Entry, fresh: bool, final: frozenset[str] = frozenset()
-    ) -> Steps[PutResult]:
+    def _send(self, entry: Entry, final: frozenset[str]) -> Steps[PutResult]:
         operation = self.invoke("put", entry.topic, entry=entry)
         try:
             done = yield from self._asked(Ask(self.put_request(entry), final=final))
@@ -377,8 +371,7 @@ class Operations:
             if isinstance(error, Unavailable):
                 error.definite = False  # it stays in the outbox, so it will happen
             self.failed(operation, error)
-            takes_no_more = isinstance(error, TooMany)  # so of what follows neither
-            if takes_no_more or (fresh and (error.definite or error.code in REFUSED_FOREVER)):
+            if isinstance(error, TooMany):  # so of what follows it takes none
                 error.details["withdrawn"] = self.state.withdraw(entry)
             elif error.code in REFUSED_FOREVER:
                 error.details["withdrawn"] = self.state.remove(entry)
@@ -503,7 +496,7 @@ class Operations:
     def upgrade(self, level: int | None) -> Steps[dict[str, Any]]:
         """UPGRADE; it is answered by the leader, whichever node is asked."""
         body = {} if level is None else {"level": level}
-        done = yield Ask(Request(protocol.UPGRADE, "", body=body))
+        done: Done = yield Ask(Request(protocol.UPGRADE, "", body=body))
         return done.reply.body
 
     # --- the common part ------------------------------------------------------------------------
@@ -579,19 +572,31 @@ class Operations:
         The same is asked again if nothing was lost, otherwise ClusterRecovered says what.
         """
         try:
-            return (yield ask)
+            done: Done = yield ask
+            return done
+        except Fenced:
+            if not self._is_outdated(ask):
+                raise
         except Recovered as error:
-            yield from self._retaken(error)
+            yield from self._retaken(error, ask)
         except (CounterGap, BadRequest) as error:
             if isinstance(error, CounterGap) or "end" in error.details:
-                yield from self._retaken(error)
+                yield from self._retaken(error, ask)
             raise
         request = replace(ask.request, epoch=self.state.epoch)
         if "sequence" in request.body:  # REQUEST_ID took a later one
             request.body = request.body | {"sequence": self.state.next_sequence()}
-        return (yield replace(ask, request=request))
+        again: Done = yield replace(ask, request=request)
+        return again
 
-    def _retaken(self, refusal: Refused) -> Steps[None]:
+    def _is_outdated(self, ask: Ask) -> bool:
+        """Return whether another operation of this client has taken up its id since."""
+        return (ask.request.epoch or 0) != self.state.epoch
+
+    def _retaken(self, refusal: Refused, ask: Ask) -> Steps[None]:
+        yield TURN
+        if self._is_outdated(ask):
+            return
         self.reopen()
         try:
             yield from self._take_up()
@@ -612,12 +617,12 @@ def _before_start(steps: Steps[None]) -> Steps[None]:
         raise error.before_start() from error
 
 
-def _kept(error: FlotillaError, stored: int, kept: int) -> FlotillaError:
+def kept(error: FlotillaError, stored: int, left: int) -> FlotillaError:
     """Return the error of publications that stay in the outbox: what they wait for may pass."""
-    details = error.details | {"stored": stored, "kept": kept, "reason": error.message}
-    if not kept:
+    details = error.details | {"stored": stored, "kept": left, "reason": error.message}
+    if not left:
         return type(error)(error.message, error.code, error.definite, details)
-    what = "it stays in the outbox and is" if kept == 1 else f"{kept} stay in the outbox and are"
+    what = "it stays in the outbox and is" if left == 1 else f"{left} stay in the outbox and are"
     message = f"{error.message}; {what} sent before the next one"
     return type(error)(message, error.code, False, details)
 

@@ -214,6 +214,15 @@ class Exchange:
         self._last_nak: Reply | None = None
         self._causes: dict[int, str] = {}  # what each endpoint did last, in the time that it had
 
+    @property
+    def name(self) -> str:
+        """The operation's, of which each attempt's request has its own: `<name>.<attempt>`."""
+        return self._operation_id
+
+    def is_asked(self, reply: Reply) -> bool:
+        """Return whether a reply is to one of its attempts."""
+        return reply.request_id.rpartition(".")[0] == self._operation_id
+
     def started(self, now_ms: float) -> list[Action]:
         """Begin: the first attempt goes where the leader is believed to be."""
         return self._send(now_ms)
@@ -225,9 +234,9 @@ class Exchange:
 
     def replied(self, reply: Reply, now_ms: float) -> list[Action]:
         """A reply came in, to this operation or to another."""
-        operation_id, _, attempt = reply.request_id.rpartition(".")
-        if operation_id != self._operation_id:
+        if not self.is_asked(reply):
             return [self._keep_listening(now_ms)]
+        _, _, attempt = reply.request_id.rpartition(".")
         self._routes.answered(self._endpoint, reply, now_ms)
         self._causes[self._endpoint] = str(reply.body.get("error", ""))
         if reply.ok:
@@ -286,7 +295,7 @@ class Exchange:
 
     def _send(self, now_ms: float) -> list[Action]:
         if now_ms >= self._deadline_ms:
-            return [Failed(self._out_of_time())]
+            return self._given_up()
         self._attempts += 1
         self._unsettled.add(self._attempts)
         listen = self._wait_for(self._endpoint, now_ms)
@@ -303,7 +312,7 @@ class Exchange:
 
     def _pause(self, wait_ms: float, now_ms: float) -> list[Action]:
         if now_ms + wait_ms >= self._deadline_ms:
-            return [Failed(self._out_of_time())]
+            return self._given_up()
         return [Pause(wait_ms)]
 
     def _retry_after_ms(self, reply: Reply) -> float:
@@ -317,9 +326,13 @@ class Exchange:
         doublings = min(self._setbacks // len(self._routes.endpoints), 8)
         return min(BACKOFF_MS * 2.0**doublings, BACKOFF_MS_MAX) * self._rng.uniform(*JITTER)
 
-    def _out_of_time(self) -> FlotillaError:
-        definite = not self._unsettled
+    def _given_up(self) -> list[Action]:
         LOG.warning("gave up at the deadline, after %d attempts", self._attempts)
+        return [Failed(self.out_of_time())]
+
+    def out_of_time(self) -> FlotillaError:
+        """Return the error of somebody whose deadline has come by now."""
+        definite = not self._unsettled
         if self._last_nak is None:
             message = "no answer from any node before the deadline"
             details = {"attempts": self._attempts, "causes": self._causes}

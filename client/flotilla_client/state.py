@@ -32,7 +32,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -418,6 +418,11 @@ class State:
         rows = self._read("SELECT counter FROM counters WHERE topic = ?", (topic,))
         return int(rows[0][0]) if rows else 0
 
+    def topics_waiting(self) -> list[str]:
+        """Return the topics of which something waits for an answer."""
+        rows = self._read("SELECT DISTINCT topic FROM outbox ORDER BY topic")
+        return [str(topic) for (topic,) in rows]
+
     def outbox(self, topic: str | None = None) -> list[Entry]:
         """Return what waits for an answer, of one topic or of all, in the order of counters."""
         where = "" if topic is None else " WHERE topic = ?"
@@ -426,6 +431,12 @@ class State:
             () if topic is None else (topic,),
         )
         return [Entry(*row) for row in rows]
+
+    @property
+    def outbox_bytes(self) -> int:
+        """How much waits for an answer."""
+        with self._lock:
+            return self._settled().outbox_bytes
 
     def enqueue(
         self, topic: str, batches: Sequence[tuple[bytes, bytes]], provisional: bool = False
@@ -436,24 +447,48 @@ class State:
         another process on a copy of this directory may have used these: nothing may be sent before
         `resumed` has made them final. Raises OutboxFull.
         """
-        size_bytes = sum(len(lengths) + len(data) for lengths, data in batches)
+        [entries] = self.enqueue_all([(topic, batches)], provisional=provisional)
+        return entries
+
+    def enqueue_all(
+        self,
+        batches: Sequence[tuple[str, Sequence[tuple[bytes, bytes]]]],
+        note: Callable[[list[list[Entry]]], None] = lambda entries: None,
+        provisional: bool = False,
+    ) -> list[list[Entry]]:
+        """As `enqueue`, of several topics in one commit; each topic once.
+
+        `note(entries)` hears of the counters before the commit that gives them: whoever is broken
+        off there finds out from `outbox` whether it was made.
+        """
+        size_bytes = sum(
+            len(lengths) + len(data) for _, of_topic in batches for lengths, data in of_topic
+        )
         with self._lock:
             known = self._settled()
             if known.outbox_bytes + size_bytes > self._outbox_bytes_max:
                 message = f"the outbox has {known.outbox_bytes} bytes that wait for an answer"
                 raise OutboxFull(message, details={"limit": self._outbox_bytes_max})
-            counter, entries = self.counter(topic) + 1, []
-            for lengths, data in batches:
-                entries.append(Entry(topic, counter, lengths, data))
-                counter += entries[-1].count
-            statements: list[Statement] = [
-                ("INSERT INTO outbox VALUES (?, ?, ?, ?)", (e.topic, e.counter, e.lengths, e.data))
-                for e in entries
-            ]
-            if provisional and entries:
-                first = (topic, entries[0].counter)
-                statements.append(("INSERT OR IGNORE INTO provisional VALUES (?, ?)", first))
-            statements.append((_RAISE_COUNTER, (topic, counter - 1)))
+            entries, statements = [], list[Statement]()
+            for topic, of_topic in batches:
+                counter = self.counter(topic) + 1
+                of_entries = []
+                for lengths, data in of_topic:
+                    of_entries.append(Entry(topic, counter, lengths, data))
+                    counter += of_entries[-1].count
+                statements += [
+                    (
+                        "INSERT INTO outbox VALUES (?, ?, ?, ?)",
+                        (topic, e.counter, e.lengths, e.data),
+                    )
+                    for e in of_entries
+                ]
+                if provisional and of_entries:
+                    first = (topic, of_entries[0].counter)
+                    statements.append(("INSERT OR IGNORE INTO provisional VALUES (?, ?)", first))
+                statements.append((_RAISE_COUNTER, (topic, counter - 1)))
+                entries.append(of_entries)
+            note(entries)
             self._commit(*statements)
             known.outbox_bytes += size_bytes
             self._known = known
@@ -464,7 +499,8 @@ class State:
         with self._lock:
             known = self._settled()
             self._commit((_DELETE_ENTRY, (entry.topic, entry.counter)), durable=False)
-            known.outbox_bytes -= entry.size_bytes
+            [(gone,)] = self._read("SELECT changes()")  # 0: another one of this client's was sooner
+            known.outbox_bytes -= gone * entry.size_bytes
             self._shrink(known.outbox_bytes)
             self._known = known
 

@@ -1,17 +1,22 @@
 """Whose turn it is: the operations of a client run one at a time, in the order of the calls.
 
+Those that publish, next to each other in the queue, are done together, by the first of them.
+
 What lives here: the queue of those who wait, each no longer than its own deadline. What must not:
 what they wait for.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from flotilla_client.errors import Busy
+from flotilla_client.joining import Call
 
 LOOK_MS: Final = 250  # between looks at the queue: a wake-up that Ctrl-C swallowed costs no more
 
@@ -19,14 +24,38 @@ LOOK_MS: Final = 250  # between looks at the queue: a wake-up that Ctrl-C swallo
 class Ticket:
     """A call's ticket; it lives as long as the call. `place`: what stands in the queue for it.
 
-    `woken` is released when it may have become the first.
+    `woken` is released when it may have become the first. `joining`: what it publishes, joined
+    with what others do (joining.py): whoever has the turn may do it for all of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, joining: Sequence[Call] = ()) -> None:
+        self.joining = joining
         self.place = weakref.ref(self)
         self.thread = threading.get_ident()
         self.woken = threading.Lock()
         self.woken.acquire()
+
+    def is_over(self) -> bool:
+        """Return whether others have done all of it."""
+        return bool(self.joining) and all([call.is_over for call in self.joining])
+
+    def waker(self) -> Callable[[], None]:
+        """Return what wakes it; that does not keep it alive."""
+        place = self.place
+
+        def wake() -> None:
+            ticket = place()
+            if ticket is not None:
+                ticket.wake()
+
+        return wake
+
+    def wake(self) -> None:
+        """Have it look again."""
+        try:
+            self.woken.release()
+        except RuntimeError:
+            return  # it has been told
 
 
 class Turns(dict["weakref.ref[Ticket]", None]):
@@ -40,15 +69,15 @@ class Turns(dict["weakref.ref[Ticket]", None]):
     """
 
     def await_turn(self, ticket: Ticket, end_ms: float) -> None:
-        """Queue up until the ticket is the first. Raises Busy at `end_ms` (monotonic).
+        """Queue up until the ticket is the first, or over. Raises Busy at `end_ms` (monotonic).
 
         At once for a call from inside another one of the same thread, an observer's or a signal
         handler's: it would wait for itself.
         """
-        if any(other.thread == ticket.thread for other in self.tickets()):
+        if any([other.thread == ticket.thread for other in self.tickets()]):
             raise busy("it was called from inside another one")
         self[ticket.place] = None
-        while self.tickets()[0] is not ticket:
+        while self.tickets()[0] is not ticket and not ticket.is_over():
             left_ms = end_ms - time.monotonic() * 1000
             if left_ms <= 0:
                 raise busy("others took all of its time")
@@ -67,12 +96,16 @@ class Turns(dict["weakref.ref[Ticket]", None]):
 
     def wake(self) -> None:
         """Tell the first that its turn has come."""
-        first = next(iter(self.tickets()), None)
-        try:
-            if first is not None:
-                first.woken.release()
-        except RuntimeError:
-            return  # it has been told
+        for first in self.tickets()[:1]:
+            first.wake()
+
+    def joining(self) -> list[Call]:
+        """Return what is to be published together, in the order of the calls.
+
+        That ends at a call of another kind: it would lose its turn to all that come behind it.
+        """
+        tickets = itertools.takewhile(lambda ticket: ticket.joining, self.tickets())
+        return [call for ticket in tickets for call in ticket.joining]
 
 
 def busy(why: str) -> Busy:

@@ -87,6 +87,8 @@ class FakeCluster:
         self.recovery = ""
         self.ends: dict[str, int] = {}  # of the topics that were put back
         self.settled: dict[str, int] = {}  # by the last recovery
+        self.full: set[str] = set()  # topics
+        self.refused = b""  # a PUT with that in it is a bad request
 
     def carry_out(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         """Return (body, lengths, data) of the ACK. Raises ProtocolError."""
@@ -148,6 +150,10 @@ class FakeCluster:
 
     def _put(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         client, topic = self._client(request), request.topic
+        if topic in self.full:
+            raise ProtocolError("backlog_full", f"{topic} is full", limit=1)
+        if self.refused and self.refused in request.data:
+            raise ProtocolError("bad_request", "refused")
         counter, count = request.body["counter"], request.body["count"]
         last = client.counters.get(topic)
         if last is not None and counter <= last:

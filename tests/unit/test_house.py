@@ -55,6 +55,7 @@ FLOORS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 # In these modules of the core nothing comes from the outside but as an argument.
 CORE: Final = (
+    "client/flotilla_client/joining.py",
     "client/flotilla_client/losses.py",
     "client/flotilla_client/pipeline.py",
     "client/flotilla_client/protocol.py",

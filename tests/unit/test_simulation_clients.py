@@ -179,7 +179,7 @@ class Stage:
     def puts(self, process: Process, count: int = 1) -> Script:
         for number in range(count):
             try:
-                result = yield process.session.put("t", [f"p{number}"])
+                result = yield from process.put("t", [f"p{number}"])
             except FlotillaError as error:
                 self.results.append(error.code)
             else:
@@ -196,7 +196,7 @@ class Stage:
             while not pipe.is_answered:
                 yield 0.1
             pipe.end()
-        yield process.session.operations.flush()
+        yield from process.flush()
 
     def rows(self, process: str = "one") -> list[tuple[str, str]]:
         events = history.read(self.directory / "history" / f"{process}.jsonl")

@@ -12,14 +12,16 @@ from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from flotilla_client import AsyncClient, aio
 from flotilla_client import state as state_module
 from flotilla_client.errors import FlotillaError
-from flotilla_client.operations import Operations, PutResult, Steps
+from flotilla_client.joining import Joined, _Batch, _Line
+from flotilla_client.operations import Operations, Steps
 from flotilla_client.reading import Delivery, Reader, Readers
 from flotilla_client.retry import Action, Exchange
-from flotilla_client.state import Entry, State, Statement
+from flotilla_client.state import State, Statement
 
 _silent: Final = Exchange.silent
 _get: Final = Operations.get
-_send: Final = Operations._send
+_fail: Final = Joined._fail
+_begin: Final = Joined._begin
 _raise_cursor: Final = State.raise_cursor
 _commit: Final = State._commit
 
@@ -39,29 +41,23 @@ def silence_counts_as_refusal(patches: Patches) -> None:
 def counter_is_given_again_after_an_error(patches: Patches) -> None:
     """Withdraw a publication after any error, definite or not."""
 
-    def send(
-        client: Operations, entry: Entry, fresh: bool, final: frozenset[str] = frozenset()
-    ) -> Steps[PutResult]:
-        try:
-            return (yield from _send(client, entry, fresh, final))
-        except FlotillaError:
-            client.state.withdraw(entry)
-            raise
+    def fail(joined: Joined, line: _Line, batch: _Batch, error: FlotillaError) -> None:
+        joined._state.withdraw(batch.entry)
+        batch.was_sent = True
+        _fail(joined, line, batch, error)
 
-    patches.attribute(Operations, "_send", send)
+    patches.attribute(Joined, "_fail", fail)
 
 
 @bug("a PUT stands in the outbox until it is answered", {"unexpected", "progress", "lost"})
 def outbox_forgets_what_it_sends(patches: Patches) -> None:
     """Take a PUT out of the outbox when it is sent."""
 
-    def send(
-        client: Operations, entry: Entry, fresh: bool, final: frozenset[str] = frozenset()
-    ) -> Steps[PutResult]:
-        client.state.acknowledged(entry)
-        return _send(client, entry, fresh, final)
+    def begin(joined: Joined, line: _Line, batch: _Batch) -> None:
+        joined._state.acknowledged(batch.entry)
+        _begin(joined, line, batch)
 
-    patches.attribute(Operations, "_send", send)
+    patches.attribute(Joined, "_begin", begin)
 
 
 @bug("a cursor moves over what was delivered", {"gap", "lost"})

@@ -28,7 +28,6 @@ from chaos.simulation.clients.clients import (
     Process,
     Script,
     Wire,
-    is_first,
 )
 from chaos.simulation.disks.disk import PowerLoss
 from flotilla_client import (
@@ -45,7 +44,7 @@ from flotilla_client.operations import PutResult
 from flotilla_client.protocol import Request, decode_request
 from flotilla_client.reading import Owner
 
-CANCELLED_SHARE: Final = 0.15  # of the PUTs and GETs
+CANCELLED_SHARE: Final = 0.15  # of the operations
 PATIENCE_S: Final = (0.0005, 0.5)  # until one of these is cancelled: in any of its steps
 
 Callback = Callable[..., object]
@@ -60,6 +59,7 @@ class SimLoop:
     def __init__(self, wire: Wire, carry: Callable[[Callable[[], None]], None]) -> None:
         self._wire, self._carry = wire, carry
         self._has_ended = False
+        self.crash: BaseException | None = None
         self.loop = cast(asyncio.AbstractEventLoop, self)
 
     def time(self) -> float:
@@ -116,10 +116,24 @@ class SimLoop:
         future.set_result(func(*args))
         return future
 
+    def add_reader(self, source: _Source, callback: Callback, *args: Any) -> None:
+        """Have it called whenever something happens to a socket."""
+        source.on_news = partial(self.call_soon, callback, *args)
+
+    def remove_reader(self, source: _Source) -> None:
+        """Have nothing called any more."""
+        source.on_news = None
+
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Let a defect end the run; a task that is left when its process has ended is none."""
-        if not self._has_ended:
-            raise AssertionError(context["message"]) from context.get("exception")
+        """Let a defect end the run; a task that is left when its process has ended is none.
+
+        Nor is the end of the process itself, in a callback of the library's.
+        """
+        error = context.get("exception")
+        if isinstance(error, ClientCrash | PowerLoss):
+            self.crash = error
+        elif not self._has_ended:
+            raise AssertionError(context["message"]) from error
 
     def end(self) -> None:
         """Run no callback any more."""
@@ -138,34 +152,51 @@ class SimLoop:
             handle._run()
         finally:
             asyncio._set_running_loop(None)
+        if self.crash is not None:
+            raise self.crash
 
 
-class _Monitor:
+class _Source:
+    """A socket whose events a loop hears of."""
+
+    def __init__(self) -> None:
+        self.on_news: Callable[[], object] | None = None
+
+    def getsockopt(self, option: int) -> Any:
+        """Return what may be done with it now, or what a loop knows it by."""
+        return self if option == zmq.FD else self.events()
+
+    def events(self) -> int:
+        """Return what may be done with it now."""
+        raise NotImplementedError
+
+    def tell(self) -> None:
+        """Have the loop look at it."""
+        if self.on_news is not None:
+            self.on_news()
+
+
+class _Monitor(_Source):
     """The socket on which a message means that a connection was lost, or refused."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.has_news = False
-        self.waiting: list[asyncio.Future[None]] = []
 
-    async def poll(self, timeout_ms: float) -> bool:
-        """Return whether there is one now."""
-        assert timeout_ms == 0, timeout_ms
-        return self.has_news
+    def events(self) -> int:
+        """Return whether there is a message."""
+        return zmq.POLLIN if self.has_news else 0
 
     def close(self, linger: int) -> None:
         """Do nothing: the socket is closed beside it."""
 
-    def is_ready(self, flags: int) -> bool:
-        """Return whether a poll returns at once."""
-        return bool(flags & zmq.POLLIN) and self.has_news
 
-
-class _Socket:
+class _Socket(_Source):
     """A DEALER socket of the library, to one node; a `clients.Caller`."""
 
     def __init__(self, wire: Wire, process: AwaitingProcess, number: int) -> None:
+        super().__init__()
         self.name = f"{process.name}#{number}"
-        self.waiting: list[asyncio.Future[None]] = []
         self._wire, self._process = wire, process
         self._node = ""
         self._monitor = _Monitor()
@@ -194,7 +225,7 @@ class _Socket:
         self._is_closed = True
         self._wire.client_close(self, self._node)
 
-    async def send_multipart(self, frames: Sequence[bytes], flags: int) -> None:
+    def send_multipart(self, frames: Sequence[bytes], flags: int) -> None:
         """Let a request leave, of which those who watch hear. Raises Again without a connection."""
         assert flags == zmq.NOBLOCK, flags
         self._process.check()
@@ -203,23 +234,25 @@ class _Socket:
             raise zmq.Again
         self._process.asked(decode_request(frames[1:]))
 
-    async def recv_multipart(self) -> list[bytes]:
-        """Return what has come, of which those who watch hear."""
+    def recv_multipart(self, flags: int) -> list[bytes]:
+        """Return what has come, of which those who watch hear. Raises Again if nothing has."""
+        if not self._inbox:
+            raise zmq.Again
         frames = self._inbox.popleft()
         self._process.answered(frames)
         return [b"", *frames]
 
-    def is_ready(self, flags: int) -> bool:
-        """Return whether a poll returns at once."""
-        readable, writable = bool(self._inbox), self._is_connected
-        return (bool(flags & zmq.POLLIN) and readable) or (bool(flags & zmq.POLLOUT) and writable)
+    def events(self) -> int:
+        """Return whether something has come, and whether something may leave."""
+        readable = zmq.POLLIN if self._inbox else 0
+        return readable | (zmq.POLLOUT if self._is_connected else 0)
 
     # --- what the world says ----------------------------------------------------------------------
 
     def replied(self, node: str, frames: Sequence[bytes]) -> None:
         """See `clients.Caller`."""
         self._inbox.append(list(frames))
-        _wake(self)
+        self.tell()
 
     def lost(self, node: str) -> None:
         """See `clients.Caller`."""
@@ -233,7 +266,7 @@ class _Socket:
         outcome = self._wire.client_connect(self, self._node)
         if outcome == "sent":
             self._is_connected = True
-            _wake(self)
+            self.tell()
             return
         if outcome == "refused":
             self._wire.after(REFUSED_MS / 1000, self._report)
@@ -241,47 +274,7 @@ class _Socket:
 
     def _report(self) -> None:
         self._monitor.has_news = True
-        _wake(self._monitor)
-
-
-def _wake(source: _Socket | _Monitor) -> None:
-    waiting, source.waiting = source.waiting, []
-    for future in waiting:
-        _settle(future)
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-class _Poller:
-    """As much of zmq.asyncio.Poller as the library uses."""
-
-    def __init__(self) -> None:
-        self._sources: list[tuple[_Socket | _Monitor, int]] = []
-
-    def register(self, source: _Socket | _Monitor, flags: int) -> None:
-        """Look at a socket too."""
-        self._sources.append((source, flags))
-
-    async def poll(self, timeout_ms: float) -> list[tuple[_Socket | _Monitor, int]]:
-        """Return which are ready, as soon as one is, or none when the time is over."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + timeout_ms / 1000
-        while not (ready := [each for each in self._sources if each[0].is_ready(each[1])]):
-            left_s = until_s - loop.time()
-            if left_s <= 0:
-                return []
-            future = loop.create_future()
-            for source, _ in self._sources:
-                source.waiting.append(future)
-            timer = loop.call_later(left_s, _settle, future)
-            try:
-                await future
-            finally:
-                timer.cancel()
-        return ready
+        self._monitor.tell()
 
 
 class _Context:
@@ -318,10 +311,9 @@ class _Address:
 _ZMQ: Final = SimpleNamespace(
     POLLIN=zmq.POLLIN,
     POLLOUT=zmq.POLLOUT,
-    NOBLOCK=zmq.NOBLOCK,
-    Again=zmq.Again,
+    EVENTS=zmq.EVENTS,
+    FD=zmq.FD,
     Context=SimpleNamespace(instance=lambda: None),
-    asyncio=SimpleNamespace(Poller=_Poller, Context=SimpleNamespace(shadow=lambda context: None)),
 )
 
 
@@ -343,7 +335,7 @@ def awaited(now: Callable[[], float]) -> Iterator[None]:
 class AwaitingProcess(Process):
     """A process whose script awaits an `AsyncClient`, one operation after the other.
 
-    Of its PUTs and GETs some are cancelled, by a time that is over: its application hears
+    Some are cancelled, by a time that is over: its application hears
     Unavailable then.
     """
 
@@ -355,7 +347,6 @@ class AwaitingProcess(Process):
         client._parts.here().context = self._context
         self._loop = SimLoop(wire, self.carry)
         self._rng = wire.stream(f"cancels {name}")
-        self._requests: dict[str, Request] = {}  # under way, by their ids
         self._task: asyncio.Task[None]
         self._is_over = self._is_crashing = False
 
@@ -393,6 +384,10 @@ class AwaitingProcess(Process):
         putting = self._client.put_many(topic, texts)
         results: list[PutResult] = yield self._at_times_cancelled(putting)
         return results
+
+    def flush(self) -> Generator[Any, Any, None]:
+        """Send what is in the outbox."""
+        yield self._client.flush()
 
     def get(
         self, topic: str | None, wait_ms: int, max_count: int, is_manual: bool
@@ -446,7 +441,7 @@ class AwaitingProcess(Process):
             return None
         self.asked_s = self._wire.now
         if isinstance(wish, Generator):
-            return await self._client._run(wish)
+            return await self._at_times_cancelled(self._client._run(wish))
         assert isinstance(wish, Awaitable), wish
         return await wish
 
@@ -460,9 +455,8 @@ class AwaitingProcess(Process):
     def answered(self, frames: Sequence[bytes]) -> None:
         """Hear of a reply."""
         reply = parsed([b"", *frames])
-        request = None if reply is None else self._requests.pop(reply.request_id, None)
-        if reply is not None and request is not None and not reply.ok and is_first(reply):
-            self.observer.watcher.denied(request, reply)
+        if reply is not None:
+            self._note_denial(reply)
 
 
 def new_awaiting(options: Mapping[str, Any], new_nonce: Callable[[], str], place: Place) -> Process:

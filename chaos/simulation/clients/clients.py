@@ -16,6 +16,8 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,16 +27,27 @@ from chaos.workloads.history import ClientObserver, Recorder
 from flotilla_client import FlotillaError, Handling, Operation, Outcome
 from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed
-from flotilla_client.operations import Ask, PutResult, Steps
-from flotilla_client.protocol import Reply, Request, encode_request
+from flotilla_client.joining import Call, Joined
+from flotilla_client.operations import Ask, PutResult, Steps, Turn, next_ask
+from flotilla_client.protocol import Reply, Request, decode_request, encode_request
 from flotilla_client.reading import Delivery, Owner, Reader
 from flotilla_client.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
 
-# A script of what a process does: yields seconds to wait, or the steps of an operation, whose
-# result it is sent or whose FlotillaError is thrown in.
-Script = Generator[float | Steps[Any], Any, None]
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """What several callers publish at once: the texts of each, and how long after the first."""
+
+    calls: Sequence[tuple[float, str, Sequence[str]]]
+
+
+# A script of what a process does: yields seconds to wait, the steps of an operation, whose result
+# it is sent or whose FlotillaError is thrown in, or a Publishing, of which it is sent the calls.
+Wish = float | Steps[Any] | Publishing
+Script = Generator[Wish, Any, None]
 
 REFUSED_MS: Final = 1.0  # until a refused connection is known; one that is swallowed takes longer
+TURNS_MAX: Final = 10_000  # at one moment; who wants more is stuck in a loop
 INBOX_MAX: Final = 1_000  # late replies on one connection, as many as a socket's queue would hold
 CRASH_POINTS: Final = ("now", "invoke", "complete", "handed", "stored")
 NONCE_BITS: Final = 128
@@ -50,6 +63,13 @@ class Caller(Protocol):
 
     def lost(self, node: str) -> None:
         """Take note that the connection to a node was lost: no reply will come on it."""
+
+
+class Answered(Protocol):
+    """One caller's outcome."""
+
+    def results(self) -> list[PutResult]:
+        """Return what it was told. Raises its error."""
 
 
 class Pipe(Protocol):
@@ -173,7 +193,8 @@ class Process:
     """One life of a client, from its start to its end or crash.
 
     `name`, "<client>/<life>", names its connections, in the order of `nodes`. Its script runs one
-    operation at a time, as `flotilla_client.Client` does under its lock; beside it `pipes` publish.
+    operation at a time, as `flotilla_client.Client` does for its threads, and joins what several
+    callers publish; beside it `pipes` publish.
     `on_end(process, crashed)` is called when it is over.
     """
 
@@ -200,6 +221,14 @@ class Process:
         self._steps: Steps[Any]
         self._ask: Ask
         self._exchange: Exchange
+        self._on_result: Callable[[Any], None]
+        self._on_error: Callable[[FlotillaError], None]
+        self._joined: Joined
+        self._calls: list[Call] = []  # under way
+        self._due = 0  # calls that will be made
+        self._is_opening = False
+        self.cause = "no connection"
+        self._requests: dict[str, Request] = {}  # under way, by their ids
         self._end_ms = 0.0
         self._listening: int | None = None
         self._waits = 0
@@ -214,6 +243,7 @@ class Process:
     def start(self, script: Script) -> None:
         """Begin the script."""
         self._script = script
+        self._joined = self.session.joined(self, lambda error, then: then(error), self._now_ms)
         self.carry(lambda: self._continue(lambda: next(script)))
 
     def end(self, crashed: bool) -> None:
@@ -223,7 +253,7 @@ class Process:
         for pipe in list(self.pipes):
             pipe.end()
         for endpoint in range(len(self.nodes)):
-            self._close(endpoint)
+            self.close(endpoint)
         if crashed:
             self.disk.kill(self.session.state)
         else:
@@ -245,8 +275,25 @@ class Process:
 
     def put(self, topic: str, texts: Sequence[str]) -> Generator[Any, Any, list[PutResult]]:
         """Publish."""
-        results: list[PutResult] = yield self.session.put(topic, texts)
-        return results
+        [call] = yield from self.put_together([(0.0, topic, texts)])
+        return call.results()
+
+    def put_together(
+        self, calls: Sequence[tuple[float, str, Sequence[str]]]
+    ) -> Generator[Any, Any, Sequence[Answered]]:
+        """Publish as several callers that do not wait for each other; see `Publishing`."""
+        answered: Sequence[Answered] = yield Publishing(calls)
+        return answered
+
+    def flush(self) -> Generator[Any, Any, None]:
+        """Send what is in the outbox."""
+        try:
+            yield self.session.operations.open()
+            for topic in self.session.state.topics_waiting():
+                [call] = yield Publishing([(0.0, topic, ())])
+                call.results()
+        except FlotillaError as error:
+            raise self.session.not_flushed(error) from error
 
     def get(
         self, topic: str | None, wait_ms: int, max_count: int, is_manual: bool
@@ -265,6 +312,12 @@ class Process:
         endpoint, reply = self.nodes.index(node), parsed([b"", *frames])
         if reply is None or not self.is_alive:
             return
+        if self._calls:
+            self._note_denial(reply)
+            self.carry(lambda: self._joined.replied(reply))
+            self._go_on()
+            if not self._is_opening:
+                return
         if endpoint != self._listening:
             inbox = self._inbox.setdefault(endpoint, deque(maxlen=INBOX_MAX))
             inbox.append(reply)
@@ -277,6 +330,9 @@ class Process:
         endpoint = self.nodes.index(node)
         if not self.is_alive:
             return
+        if self._calls:
+            self._joined.lost(endpoint)
+            self._go_on()
         if endpoint != self._listening:
             self._lost.add(endpoint)
             return
@@ -294,34 +350,145 @@ class Process:
         except (ClientCrash, PowerLoss):
             self.end(crashed=True)
 
-    def _continue(self, step: Callable[[], float | Steps[Any]]) -> None:
+    def _continue(self, step: Callable[[], Wish]) -> None:
         self.asked_s = None
         try:
             wish = step()
         except StopIteration:
             self.end(crashed=False)
             return
-        if isinstance(wish, Generator):
-            self._steps = wish
+        if isinstance(wish, Publishing):
+            self._publish(wish)
+        elif isinstance(wish, Generator):
+            script = self._script
             self.asked_s = self._wire.now
-            self._end_ms = self._now_ms() + self.session.deadline_ms
-            self._operate(lambda: next(wish))
+            self._run(
+                wish,
+                self._now_ms() + self.session.deadline_ms,
+                lambda result: self._continue(lambda: script.send(result)),
+                lambda error: self._continue(lambda: script.throw(error)),
+            )
         else:
             self._wait(wish * 1000, lambda: self._continue(lambda: self._script.send(None)))
 
-    def _operate(self, step: Callable[[], Ask]) -> None:
-        script = self._script
+    def _run(
+        self,
+        steps: Steps[Any],
+        end_ms: float,
+        on_result: Callable[[Any], None],
+        on_error: Callable[[FlotillaError], None],
+    ) -> None:
+        self._steps, self._end_ms = steps, end_ms
+        self._on_result, self._on_error = on_result, on_error
+        self._operate(lambda: next(steps))
+
+    def _operate(self, step: Callable[[], Ask | Turn]) -> None:
         try:
-            self._ask = step()
+            self._ask = next_ask(self._steps, step)
         except StopIteration as stop:
-            result = stop.value
-            self._continue(lambda: script.send(result))
+            self._on_result(stop.value)
         except FlotillaError as error:
-            failure = error
-            self._continue(lambda: script.throw(failure))
+            self._on_error(error)
         else:
             self._exchange = self.session.exchange(self._ask, self._end_ms)
             self._act(self._exchange.started(self._now_ms()))
+
+    # --- what callers publish together ----------------------------------------------------------
+
+    def _publish(self, publishing: Publishing) -> None:
+        self.asked_s = self._wire.now
+        self._due = len(publishing.calls)
+        for delay_s, topic, texts in publishing.calls:
+            made = partial(self._make, topic, texts)
+            if delay_s:
+                self._wire.after(delay_s, made)
+            else:
+                self._call(topic, texts)
+        self._go_on()
+
+    def _make(self, topic: str, texts: Sequence[str]) -> None:
+        if self.is_alive:
+            self._call(topic, texts)
+            self._go_on()
+
+    def _call(self, topic: str, texts: Sequence[str]) -> None:
+        end_ms = self._now_ms() + self.session.deadline_ms
+        try:
+            call = self.session.put(topic, texts, end_ms, lambda: None)
+        except FlotillaError as error:  # before anything was stored
+            call = Call(topic, (), end_ms, lambda: None)
+            call.end(error)
+        else:
+            self._joined.add(call)
+        self._calls.append(call)
+
+    def _go_on(self) -> None:
+        if self.is_alive and not self._is_opening:
+            self.carry(self._look)
+
+    def _look(self) -> None:
+        """Do all that can be done now for those who publish, then wait for the next event."""
+        joined = self._joined
+        for _ in range(TURNS_MAX):
+            if self._is_all_answered():
+                self._publishing_is_over()
+                return
+            if joined.needs_opening:
+                self._is_opening = True
+                operations = self.session.operations
+                end_ms = joined.opening_end_ms()
+                self._run(operations.open(), end_ms, self._opened, self._not_opened)
+                return
+            joined.turn()
+            joined.expire()
+            if joined.due_ms() > self._now_ms() and not self._is_all_answered():
+                break
+        else:
+            raise AssertionError(f"{self.name} takes {TURNS_MAX} turns at one moment")
+        if joined.is_work:
+            self._wait(joined.due_ms() - self._now_ms(), self._look)
+
+    def _is_all_answered(self) -> bool:
+        return len(self._calls) == self._due and all(call.is_over for call in self._calls)
+
+    def _publishing_is_over(self) -> None:
+        calls, self._calls = self._calls, []
+        self._joined.forget_the_left()
+        self._continue(lambda: self._script.send(calls))
+
+    def _opened(self, _: object) -> None:
+        self._is_opening = False
+        self._look()
+
+    def _not_opened(self, error: FlotillaError) -> None:
+        self._is_opening = False
+        self._joined.not_opened(error)
+        self._look()
+
+    def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool | None:
+        """See `joining.Wire`: a connection that is refused is known to be soon, else it is late."""
+        if endpoint in self._lost:
+            self.close(endpoint)
+        self.check()
+        outcome = self._wire.client_send(self, self.nodes[endpoint], frames)
+        if outcome == "sent":
+            request = decode_request(frames)
+            self._requests[request.request_id] = request
+            self.observer.watcher.asked(request.request_id)
+            return True
+        if outcome == "refused":
+            self._wire.after(REFUSED_MS / 1000, partial(self._unconnected, endpoint))
+        return None
+
+    def _unconnected(self, endpoint: int) -> None:
+        if self.is_alive and self._calls:
+            self._joined.unconnected(endpoint, "connection refused")
+            self._go_on()
+
+    def _note_denial(self, reply: Reply) -> None:
+        request = self._requests.pop(reply.request_id, None)
+        if request is not None and not reply.ok and is_first(reply):
+            self.observer.watcher.denied(request, reply)
 
     # --- the retry machine's actions ------------------------------------------------------------
 
@@ -334,7 +501,7 @@ class Process:
                 case Failed(error):
                     self._operate(lambda error=error: steps.throw(error))  # type: ignore[misc]
                 case Close(endpoint):
-                    self._close(endpoint)
+                    self.close(endpoint)
                 case Pause(wait_ms):
                     self._wait(wait_ms, lambda: self._act(exchange.resumed(self._now_ms())))
                 case Send():
@@ -345,7 +512,7 @@ class Process:
     def _send(self, action: Send) -> None:
         exchange, endpoint = self._exchange, action.endpoint
         if endpoint in self._lost:
-            self._close(endpoint)
+            self.close(endpoint)
         self._ask.request.request_id = action.request_id
         frames = encode_request(self._ask.request)
         self.check()
@@ -376,7 +543,8 @@ class Process:
             self.observer.watcher.denied(request, reply)
         self._act(self._exchange.replied(reply, self._now_ms()))
 
-    def _close(self, endpoint: int) -> None:
+    def close(self, endpoint: int) -> None:
+        """Close the connection to a node: late replies on it are gone."""
         self._lost.discard(endpoint)
         self._inbox.pop(endpoint, None)
         self._wire.client_close(self, self.nodes[endpoint])

@@ -176,7 +176,7 @@ class Crowd:
                 counter = yield session.operations.next_counter(topic)
                 text = payload.make(session.state.client_id, topic, counter, self.phase)
                 self._witness.made(process, topic, counter, [text])
-                [result] = yield session.put(topic, [text])
+                [result] = yield from process.put(topic, [text])
             except FlotillaError as error:
                 self._witness.refused(RUNNER, error)
                 yield RETRY_S

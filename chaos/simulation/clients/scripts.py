@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from chaos.simulation.clients.clients import Process, Script, Wire
+from chaos.simulation.clients.clients import Process, Script, Wire, Wish
 from chaos.simulation.clients.pipes import QUEUED_MAX, Pipe
 from chaos.workloads import payload
 from chaos.workloads.history import DRAINED
 from flotilla_client import Fenced, FlotillaError, NotSubscribed, TooLarge, TooMany, UnknownTopic
-from flotilla_client.operations import PutResult, Steps
+from flotilla_client.operations import PutResult
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
 from flotilla_client.reading import Delivery
 
@@ -33,7 +33,7 @@ POURED_MAX: Final = 6  # publications at once for a background producer, most of
 OVERSIZED_BYTES: Final = PUBLICATION_BYTES_MAX + 1
 FILLER: Final = "abcdefghijklmnopqrstuvwxyz" * (PUBLICATION_BYTES_MAX // 26 + 1)
 
-Step = Generator[float | Steps[Any], Any, object]  # a part of a script, with some result
+Step = Generator[Wish, Any, object]  # a part of a script, with some result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,13 +250,13 @@ class ClientScript:
     def _publish_oversized(self) -> Script:
         """Hand over a publication that no node takes: the library must refuse it and go on."""
         try:
-            yield self._process.session.put(self._next_topic(), [b"\0" * OVERSIZED_BYTES])
+            yield from self._process.put(self._next_topic(), ["\0" * OVERSIZED_BYTES])
         except TooLarge:
             return
         raise AssertionError(f"a publication of {OVERSIZED_BYTES} bytes was taken")
 
     def _flush(self) -> Script:
-        yield self._operations.flush()
+        yield from self._process.flush()
 
     # --- reading --------------------------------------------------------------------------------
 

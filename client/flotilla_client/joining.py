@@ -1,0 +1,771 @@
+"""`Joined`: what several callers publish through one client, put together.
+
+What lives here: a state machine over calls, the outbox and a wire. What is called while a request
+of its topic is under way waits, and then goes out together, in the order of the calls; topics do
+not wait for each other. Each caller gets its own ids or its own error. Time comes in by `now_ms`.
+What must not: sockets, threads, waiting (client.py, aio.py), retry decisions (retry.py), storage
+(state.py) or what a request says (operations.py).
+
+The order is the contract, as with a producer: calls get their counters in their order, all that
+goes out at once is stored in one commit, and only then is anything of it sent. A topic has one
+request under way. What an earlier process or an earlier error left in the outbox is sent first.
+
+Whatever breaks off the caller that does the work (ctrl-C) must harm no other one. So a counter is
+noted at its publication before the commit that gives it, and an answer before the commit that
+forgets the publication: `restart` finds out from both, and from the outbox, where everything is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from flotilla_client.connection import CONNECT_MS_MAX, CONNECTION_LOST
+from flotilla_client.errors import (
+    BacklogFull,
+    BadRequest,
+    CounterGap,
+    Fenced,
+    FlotillaError,
+    OutboxFull,
+    Recovered,
+    TooLarge,
+    TooMany,
+    Unavailable,
+)
+from flotilla_client.observer import Operation
+from flotilla_client.operations import REFUSED_FOREVER, Ask, Operations, PutResult, kept
+from flotilla_client.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Reply, encode_request
+from flotilla_client.retry import (
+    Action,
+    Close,
+    Done,
+    Exchange,
+    Failed,
+    Listen,
+    Pause,
+    Send,
+)
+from flotilla_client.state import Entry
+
+# What a node refuses for what one of them may alone be to blame for: then each is asked alone.
+OF_ONE: Final = frozenset({BacklogFull.CODE, BadRequest.CODE, TooLarge.CODE})
+NEVER_MS: Final = float("inf")
+
+Explain = Callable[[FlotillaError, Callable[[FlotillaError], None]], None]
+
+
+class Wire(Protocol):
+    """How requests leave. `cause`: why the last `send` returned False."""
+
+    cause: str
+
+    def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool | None:
+        """Send a request; return False if no connection stood in time: then nothing was sent.
+
+        None: there is none yet. Take a turn when there is one, to try again.
+        """
+
+    def close(self, endpoint: int) -> None:
+        """Close the endpoint's connection: late replies on it are gone."""
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """What goes out in one request of a call. `counter` 0: it is not stored yet."""
+
+    lengths: bytes
+    data: bytes
+    counter: int = 0
+    result: PutResult | None = None
+
+    @property
+    def count(self) -> int:
+        """How many publications it holds."""
+        return len(self.lengths) // 4
+
+
+class Call:
+    """What one caller publishes. `told()` is called once, when it `is_over`: see `results`.
+
+    Without `batches` it waits until the topic's outbox is sent. `has_left`: nobody waits for it.
+    """
+
+    __slots__ = (
+        "_free",
+        "_told",
+        "end_ms",
+        "error",
+        "has_left",
+        "is_added",
+        "is_over",
+        "pieces",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        batches: Sequence[tuple[bytes, bytes]],
+        end_ms: float,
+        told: Callable[[], object],
+    ) -> None:
+        self.topic, self.end_ms, self._told = topic, end_ms, told
+        self.pieces = [Piece(lengths, data) for lengths, data in batches]
+        self.error: Exception | None = None
+        self.is_added = self.is_over = self.has_left = False
+        self._free = [None]  # taken out once: at one stroke, whatever thread comes or is broken off
+
+    def take(self) -> bool:
+        """Have it stored and sent from now on, unless its caller has left."""
+        self._claim()
+        return not self.has_left
+
+    def leave(self) -> bool:
+        """Return whether it was not taken, and will not be: its caller waits no longer."""
+        if self._claim():
+            self.has_left = True
+        return self.has_left
+
+    def _claim(self) -> bool:
+        try:
+            self._free.pop()
+        except IndexError:
+            return False
+        return True
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it has a counter, so that it may stand in the outbox."""
+        return any([piece.counter for piece in self.pieces])
+
+    def results(self) -> list[PutResult]:
+        """Return a result for each of its batches. Raises its error."""
+        assert self.is_over, self.topic
+        if self.error is not None:
+            raise self.error
+        return [piece.result for piece in self.pieces if piece.result is not None]
+
+    def end(self, error: Exception | None = None) -> None:
+        """Tell the caller."""
+        if not self.is_over:
+            self.error, self.is_over = error, True
+            self._told()
+
+    def keep(self, error: FlotillaError) -> None:
+        """Tell the caller that what has no answer yet stays in the outbox."""
+        stored = sum(piece.count for piece in self.pieces if piece.result is not None)
+        due = sum(piece.count for piece in self.pieces)
+        self.end(kept(error, stored, due - stored))
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """An entry of the outbox on its way, and whose it is (nobody's: left there by an earlier one).
+
+    `was_sent`: before this machine began it, so that a refusal proves nothing. `until_ms`: of what
+    it waits for: a reply of `endpoint`, a connection (`unsent`), the end of a pause (None).
+    `is_whole`: it can't be parted any more, as an attempt may have happened. `expired`: so many of
+    `owned`, the first ones, have left it.
+    """
+
+    entry: Entry
+    owned: Sequence[tuple[Call, Piece]] = ()
+    was_sent: bool = False
+    operation: Operation | None = None
+    exchange: Exchange | None = None
+    ask: Ask | None = None
+    unsent: Send | None = None
+    endpoint: int | None = None
+    until_ms: float = 0.0
+    cause: str = "no answer"
+    is_retaken: bool = False
+    is_whole: bool = False
+    refusal: FlotillaError | None = None
+    expired: int = 0
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it is several callers', who can be asked for singly."""
+        return len(self.owned) > 1 and not self.is_whole
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """A topic's calls in their order, and what is stored of it. `alone`: take so many singly."""
+
+    topic: str
+    waiting: deque[Call] = field(default_factory=deque)
+    stored: deque[_Batch] = field(default_factory=deque)
+    alone: int = 0
+
+    @property
+    def head(self) -> _Batch | None:
+        """The batch whose turn it is."""
+        return self.stored[0] if self.stored else None
+
+
+class Joined:
+    """The publications of a client's callers between their calls and their results.
+
+    Use: `add` calls. While there `is_work`: if it `needs_opening`, run `Operations.open`, which
+    gives up at `opening_end_ms`, and say so if that failed (`not_opened`); else `turn()`, wait
+    until `due_ms()` for what comes from one of `endpoints` and hand it to `replied` or `lost`;
+    then `expire()`.
+
+    `exchange(ask, end_ms)`: a new retry machine. `check_free(topic)` raises TopicInUse.
+    `explain(error, then)` calls `then` with the error in words for people, now or later.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        exchange: Callable[[Ask, float], Exchange],
+        check_free: Callable[[str], None],
+        explain: Explain,
+        wire: Wire,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._operations, self._state = operations, operations.state
+        self._new_exchange, self._check_free, self._explain = exchange, check_free, explain
+        self._wire, self._now_ms = wire, now_ms
+        self._lines: dict[str, _Line] = {}
+        operations.topics_under_way = self._lines  # which resends them by itself
+
+    # --- what the driver asks -------------------------------------------------------------------
+
+    @property
+    def is_work(self) -> bool:
+        """Whether anybody waits, or a request is under way."""
+        return bool(self._lines)
+
+    @property
+    def needs_opening(self) -> bool:
+        """Whether the client's id has to be taken up before anything is sent."""
+        return bool(self._lines) and not self._operations.is_open
+
+    @property
+    def endpoints(self) -> set[int]:
+        """From where replies are due."""
+        heads = [line.stored[0] for line in self._lines.values() if line.stored]
+        return {b.endpoint for b in heads if b.endpoint is not None and b.unsent is None}
+
+    def opening_end_ms(self) -> float:
+        """Return until when the opening may try: the first caller's deadline."""
+        return min(map(self._end_ms, self._lines.values()))
+
+    def due_ms(self) -> float:
+        """Return when to take a turn at the latest."""
+        return min(map(self._due_ms, self._lines.values()), default=NEVER_MS)
+
+    def _end_ms(self, line: _Line) -> float:
+        """Return the deadline of the first who waits for anything of the topic."""
+        calls = [call for batch in line.stored for call, _ in batch.owned[batch.expired :]]
+        return min((call.end_ms for call in (*calls, *line.waiting)), default=NEVER_MS)
+
+    def _due_ms(self, line: _Line) -> float:
+        head = line.head
+        due_ms = NEVER_MS if not line.waiting else line.waiting[0].end_ms
+        if head is None:
+            return due_ms
+        if head.expired < len(head.owned):
+            due_ms = min(due_ms, head.owned[head.expired][0].end_ms)
+        return min(due_ms, head.until_ms)
+
+    # --- callers --------------------------------------------------------------------------------
+
+    def add(self, call: Call) -> None:
+        """Have a call wait for its topic's next batch."""
+        call.is_added = True
+        line = self._lines.get(call.topic)
+        if line is None:
+            line = self._lines[call.topic] = _Line(call.topic)
+        line.waiting.append(call)
+
+    def has_waiting(self, topic: str) -> bool:
+        """Return whether somebody waits whose publication is not stored yet."""
+        return topic in self._lines and bool(self._lines[topic].waiting)
+
+    def restart(self, calls: Iterable[Call]) -> None:
+        """Begin anew with the calls that are not over: whoever did the work was broken off.
+
+        Nothing counts of what this machine knew. A publication stands in the outbox under the
+        counter that was noted at it, or was never stored, or has its answer.
+        """
+        self._lines.clear()
+        for call in calls:
+            if call.is_over:
+                continue
+            line = self._lines.get(call.topic)
+            if line is None:
+                line = self._lines[call.topic] = _Line(call.topic)
+                entries = self._state.outbox(call.topic)
+                line.stored.extend(_Batch(entry, was_sent=True) for entry in entries)
+            call.is_added = True
+            for piece in call.pieces:
+                self._find(line, call, piece)
+            if call.pieces and all([piece.result for piece in call.pieces]):
+                call.end()
+            elif not any([piece.counter and not piece.result for piece in call.pieces]):
+                line.waiting.append(call)
+
+    @staticmethod
+    def _find(line: _Line, call: Call, piece: Piece) -> None:
+        """Give a piece back to its batch; note that it is not stored if there is none."""
+        if piece.result is not None:
+            return
+        for batch in line.stored:
+            first = batch.entry.counter
+            if first <= piece.counter < first + batch.entry.count:
+                batch.owned = (*batch.owned, (call, piece))
+                return
+        piece.counter = 0
+
+    def stop(self, stored: FlotillaError, waiting: FlotillaError) -> None:
+        """Tell everybody an error: those whose publications are stored, and those who wait."""
+        for line in tuple(self._lines.values()):
+            for batch in line.stored:
+                for call, _ in batch.owned:
+                    call.keep(stored)
+                self._record(batch, stored)
+            for call in line.waiting:
+                call.end(_copied(waiting))
+        self._lines.clear()
+
+    def forget_the_left(self) -> None:
+        """Forget lines on which nobody waits: what they have in the outbox stays there."""
+        for topic, line in tuple(self._lines.items()):
+            owned = [call for batch in line.stored for call, _ in batch.owned]
+            if all([call.is_over or call.has_left for call in (*owned, *line.waiting)]):
+                del self._lines[topic]
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Store what may be stored, then send what may be sent."""
+        if self.needs_opening:
+            return
+        self._take()
+        for line in tuple(self._lines.values()):
+            head = line.head
+            if head is not None and head.exchange is None:
+                self._begin(line, head)
+            elif head is not None and head.unsent is not None:
+                self._send(line, head, head.unsent)
+            if not line.stored and not line.waiting:
+                self._lines.pop(line.topic, None)
+
+    def replied(self, reply: Reply) -> None:
+        """Take a reply; one that is nobody's here is dropped."""
+        operation_id, _, _ = reply.request_id.rpartition(".")
+        for line in self._lines.values():
+            head = line.head
+            if head is None or head.exchange is None or head.exchange.name != operation_id:
+                continue
+            if head.until_ms != NEVER_MS:  # it has not failed already
+                self._act(line, head, head.exchange.replied(reply, self._now_ms()))
+            return
+
+    def lost(self, endpoint: int, cause: str = CONNECTION_LOST) -> None:
+        """No reply will come from an endpoint any more, for that cause."""
+        for line in self._lines.values():
+            head = line.head
+            if head is not None and head.endpoint == endpoint and head.until_ms != NEVER_MS:
+                head.until_ms, head.cause = 0.0, cause
+
+    def unconnected(self, endpoint: int, cause: str) -> None:
+        """No connection to an endpoint can be had, for that cause."""
+        for line in self._lines.values():
+            head = line.head
+            if head is not None and head.unsent is not None and head.unsent.endpoint == endpoint:
+                head.until_ms, head.cause = 0.0, cause
+
+    def expire(self) -> None:
+        """End the waits, and the callers' patience, whose time has come."""
+        now_ms = self._now_ms()
+        for line in tuple(self._lines.values()):
+            head = line.head
+            if head is not None and head.exchange is not None and now_ms >= head.until_ms:
+                self._end_wait(line, head, now_ms)
+            self._end_patience(line, self._now_ms())
+
+    def not_opened(self, error: FlotillaError) -> None:
+        """The client's id could not be taken up. What nobody refused goes on waiting."""
+        if isinstance(error, Unavailable):
+            now_ms = max(self._now_ms(), self.opening_end_ms())
+            for line in tuple(self._lines.values()):
+                self._end_patience(line, now_ms, error)
+                if not line.stored and not line.waiting:
+                    self._lines.pop(line.topic, None)
+            return
+        for line in tuple(self._lines.values()):
+            head = line.head
+            if head is not None and head.owned:
+                definite = error.definite and (head.refusal is None or head.refusal.definite)
+                of_head = type(error)(error.message, error.code, definite, dict(error.details))
+                self._fail(line, head, of_head)
+            while line.waiting:
+                line.waiting.popleft().end(error.before_start())
+            self._lines.pop(line.topic, None)
+
+    # --- from the callers into the outbox -------------------------------------------------------
+
+    def _take(self) -> None:
+        """Give what waits its counters and store it, of all topics in one commit."""
+        taken: list[tuple[_Line, list[Call]]] = []
+        for line in tuple(self._lines.values()):
+            if line.stored or not line.waiting or not self._is_free(line):
+                continue
+            left = self._state.outbox(line.topic) if self._state.outbox_bytes else []
+            if left:
+                line.stored.extend(_Batch(entry, was_sent=True) for entry in left)
+                continue
+            calls = _next_calls(line)
+            if calls:
+                taken.append((line, calls))
+        if not taken:
+            return
+        try:
+            self._store(taken)
+        except OutboxFull:
+            for one in taken:  # what does not fit must not keep others out
+                self._store_one(*one)
+        except FlotillaError as error:
+            for _, calls in taken:
+                for call in calls:
+                    call.end(_copied(error))
+
+    def _store(self, taken: Sequence[tuple[_Line, list[Call]]]) -> None:
+        owned: list[list[Sequence[tuple[Call, Piece]]]] = []
+        batches: list[tuple[str, list[tuple[bytes, bytes]]]] = []
+        for line, calls in taken:
+            parts = _joined(calls)
+            owned.append(parts)
+            batches.append((line.topic, [_packed(part) for part in parts]))
+
+        def note(entries: Sequence[Sequence[Entry]]) -> None:
+            for parts, of_line in zip(owned, entries, strict=True):
+                for part, entry in zip(parts, of_line, strict=True):
+                    counter = entry.counter
+                    for _, piece in part:
+                        piece.counter = counter
+                        counter += piece.count
+
+        try:
+            stored = self._state.enqueue_all(batches, note)
+        except FlotillaError as error:
+            if error.definite:
+                for _, calls in taken:
+                    _unstored(calls)
+            raise
+        for (line, _), parts, entries in zip(taken, owned, stored, strict=True):
+            line.stored.extend(map(_Batch, entries, parts))
+
+    def _store_one(self, line: _Line, calls: list[Call]) -> None:
+        try:
+            self._store([(line, calls)])
+        except OutboxFull as error:
+            if len(calls) == 1:
+                calls[0].end(_copied(error))
+            else:
+                line.waiting.extendleft(reversed(calls))
+                line.alone = len(calls)
+        except FlotillaError as error:
+            for call in calls:
+                call.end(_copied(error))
+
+    def _is_free(self, line: _Line) -> bool:
+        try:
+            self._check_free(line.topic)
+        except FlotillaError as error:
+            while line.waiting:
+                line.waiting.popleft().end(_copied(error))
+            return False
+        return True
+
+    # --- on the wire ----------------------------------------------------------------------------
+
+    def _begin(self, line: _Line, batch: _Batch) -> None:
+        """Ask for a batch; for one that nobody here owns as long as the first who waits has."""
+        if batch.refusal is not None:  # and the id has been taken up since
+            self._fail(line, batch, batch.refusal)
+            return
+        if batch.owned:
+            end_ms = max(call.end_ms for call, _ in batch.owned)
+        elif line.waiting:
+            end_ms = line.waiting[0].end_ms
+        else:
+            line.stored.clear()
+            return
+        try:
+            if batch.operation is None:
+                batch.operation = self._operations.invoke("put", line.topic, entry=batch.entry)
+        except Exception as error:  # noqa: BLE001, an observer's: its callers get it
+            self._break_off(line, batch, error)
+            return
+        final = OF_ONE if batch.is_joined else frozenset[str]()
+        batch.ask = Ask(self._operations.put_request(batch.entry), final=final)
+        batch.exchange = self._new_exchange(batch.ask, end_ms)
+        self._act(line, batch, batch.exchange.started(self._now_ms()))
+
+    def _act(self, line: _Line, batch: _Batch, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Done():
+                    self._answered(line, batch, action)
+                case Failed(error):
+                    batch.endpoint, batch.unsent, batch.until_ms = None, None, NEVER_MS
+                    self._explain(error, lambda error: self._refused(line, batch, error))
+                case Close(endpoint):
+                    self._wire.close(endpoint)
+                    self.lost(endpoint)
+                case Pause(wait_ms):
+                    batch.endpoint, batch.until_ms = None, self._now_ms() + wait_ms
+                case Listen(endpoint, timeout_ms):
+                    batch.endpoint, batch.until_ms = endpoint, self._now_ms() + timeout_ms
+                case Send(endpoint, _, timeout_ms):
+                    batch.endpoint = endpoint
+                    batch.until_ms = self._now_ms() + min(timeout_ms, CONNECT_MS_MAX)
+                    batch.cause = "no connection"
+                    self._send(line, batch, action)
+
+    def _send(self, line: _Line, batch: _Batch, send: Send) -> None:
+        assert batch.ask is not None, line.topic
+        assert batch.exchange is not None, line.topic
+        request, began_ms = batch.ask.request, self._now_ms()
+        request.request_id = send.request_id
+        try:
+            was_sent = self._wire.send(send.endpoint, encode_request(request), send.timeout_ms)
+        except FlotillaError as error:
+            self._broken(line, batch, error)
+            return
+        if was_sent:
+            batch.unsent, batch.cause = None, "no answer"
+            batch.until_ms = began_ms + send.timeout_ms
+        elif was_sent is None:
+            batch.unsent = send
+        else:
+            batch.unsent = None
+            actions = batch.exchange.unsent(self._now_ms(), self._wire.cause)
+            self._act(line, batch, actions)
+
+    def unusable(self, endpoint: int, error: FlotillaError) -> None:
+        """No connection to an endpoint can be tried, for that error (of a key's file, say)."""
+        for line in tuple(self._lines.values()):
+            head = line.head
+            if head is not None and head.unsent is not None and head.unsent.endpoint == endpoint:
+                self._broken(line, head, error)
+
+    def _broken(self, line: _Line, batch: _Batch, error: FlotillaError) -> None:
+        """End a batch whose request could not leave, and will not."""
+        assert batch.exchange is not None, line.topic
+        batch.exchange.unsent(self._now_ms(), error.code)
+        definite = error.definite and batch.exchange.out_of_time().definite
+        self._fail(line, batch, type(error)(error.message, error.code, definite, error.details))
+
+    def _end_wait(self, line: _Line, batch: _Batch, now_ms: float) -> None:
+        assert batch.exchange is not None, line.topic
+        if batch.unsent is not None:
+            batch.unsent = None
+            actions = batch.exchange.unsent(now_ms, batch.cause)
+        elif batch.endpoint is None:
+            actions = batch.exchange.resumed(now_ms)
+        else:
+            actions = batch.exchange.silent(now_ms, batch.cause)
+        self._act(line, batch, actions)
+
+    # --- answers and errors ---------------------------------------------------------------------
+
+    def _answered(self, line: _Line, batch: _Batch, done: Done) -> None:
+        """Record the ACK, forget the entry, tell the callers."""
+        assert batch.operation is not None, line.topic
+
+        def note(result: PutResult) -> None:
+            duplicate, stored, first = result.duplicate, result.stored, batch.entry.counter
+            for _, piece in batch.owned:
+                id_ = result.id + piece.counter - first if result.id else 0
+                piece.result = PutResult(id_, piece.count, duplicate, stored)
+
+        try:
+            self._operations.stored(batch.operation, batch.entry, done, note)
+        except Exception as error:  # noqa: BLE001, an observer's: its callers get it
+            self._break_off(line, batch, error)
+            return
+        line.stored.popleft()
+        for call, _ in batch.owned:
+            if all([piece.result for piece in call.pieces]):
+                call.end()
+
+    def _break_off(self, line: _Line, batch: _Batch, error: Exception) -> None:
+        """An observer, a record or the disk ends this batch; it stays in the outbox."""
+        line.stored.clear()
+        if isinstance(error, FlotillaError):
+            for call, _ in batch.owned:
+                call.keep(error)
+            if not batch.owned and line.waiting:
+                line.waiting.popleft().end(error.before_start())
+            return
+        for call, _ in batch.owned:
+            call.end(error)
+        if not batch.owned and line.waiting:
+            line.waiting.popleft().end(error)
+
+    def _refused(self, line: _Line, batch: _Batch, error: FlotillaError) -> None:
+        """Take up the id anew where that is what the error asks for; else it is the batch's."""
+        assert batch.ask is not None, line.topic
+        if line.head is not batch:
+            return  # all were told meanwhile that the client is closed
+        is_older = (batch.ask.request.epoch or 0) != self._state.epoch
+        if isinstance(error, Fenced | Recovered) and is_older:
+            batch.exchange, batch.was_sent = None, batch.was_sent or not error.definite
+        elif isinstance(error, Recovered) and not batch.is_retaken:
+            batch.exchange, batch.was_sent = None, batch.was_sent or not error.definite
+            batch.is_retaken = True
+            self._operations.reopen()
+        elif isinstance(error, CounterGap) or (
+            isinstance(error, BadRequest) and "end" in error.details
+        ):
+            batch.exchange, batch.refusal = None, error
+            self._operations.reopen()  # it tells what was lost
+        elif isinstance(error, BacklogFull) and batch.is_joined and not error.definite:
+            batch.exchange, batch.was_sent, batch.is_whole = None, True, True
+        else:
+            self._fail(line, batch, error)
+
+    def _fail(self, line: _Line, batch: _Batch, error: FlotillaError) -> None:
+        """Tell a batch's callers its error; take out of the outbox what certainly will not be."""
+        if isinstance(error, Unavailable):
+            error.definite = False  # it stays in the outbox, so it will happen
+        self._record(batch, error)
+        line.stored.clear()
+        is_forever = error.code in REFUSED_FOREVER
+        if isinstance(error, TooMany):
+            self._withdraw(batch, error, self._state.withdraw)  # of what follows it takes none
+        elif is_forever or (batch.owned and not batch.was_sent and error.definite):
+            calls = [call for call, _ in batch.owned]
+            if batch.is_joined and not batch.was_sent and error.code in OF_ONE:
+                self._state.remove(batch.entry)
+                _unstored(calls)
+                line.waiting.extendleft(reversed(calls))
+                line.alone = len(calls)
+                return
+            self._withdraw(batch, error, self._state.remove)
+        for call, _ in batch.owned:
+            if "withdrawn" in error.details:
+                stored = sum(piece.count for piece in call.pieces if piece.result is not None)
+                call.end(_copied(error, stored=stored))
+            else:
+                call.keep(error)
+        if not batch.owned and line.waiting:
+            self._fail_behind(line, error)
+
+    def _withdraw(self, batch: _Batch, error: FlotillaError, out: Callable[[Entry], int]) -> None:
+        """Take a batch out of the outbox, and what its one caller has behind it."""
+        entries = [batch.entry]
+        calls = {call for call, _ in batch.owned}
+        if len(calls) == 1:
+            [call] = calls
+            counters = {piece.counter for piece in call.pieces if piece.result is None}
+            entries += [
+                entry
+                for entry in self._state.outbox(call.topic)
+                if entry.counter in counters and entry.counter != batch.entry.counter
+            ]
+        # The last first, as whatever stands behind one that is taken out moves up.
+        error.details["withdrawn"] = sum(out(entry) for entry in reversed(entries))
+
+    def _fail_behind(self, line: _Line, error: FlotillaError) -> None:
+        """Tell the first who waits what became of one that was left in the outbox."""
+        if isinstance(error, Unavailable):
+            self._end_patience(line, max(self._now_ms(), line.waiting[0].end_ms), error)
+        else:
+            line.waiting.popleft().end(error.before_start())
+
+    def _record(self, batch: _Batch, error: FlotillaError) -> None:
+        if batch.operation is not None:
+            operation, batch.operation = batch.operation, None
+            self._operations.failed(operation, error)
+
+    def _end_patience(self, line: _Line, now_ms: float, error: FlotillaError | None = None) -> None:
+        """Tell those whose deadline has come: what they publish is in the outbox."""
+        head = line.head
+        if head is not None:
+            while head.expired < len(head.owned):
+                call = head.owned[head.expired][0]
+                if call.end_ms > now_ms or len(head.owned) == 1:
+                    break
+                head.expired += 1
+                call.keep(_out_of_time(head, error))
+        while line.waiting and line.waiting[0].end_ms <= now_ms:
+            call = line.waiting.popleft()
+            if call.take():
+                self._keep(call, _out_of_time(head, error))
+
+    def _keep(self, call: Call, error: FlotillaError) -> None:
+        """Put into the outbox what nobody was asked to store before the deadline."""
+        try:
+            self._check_free(call.topic)
+            batches = [(piece.lengths, piece.data) for piece in call.pieces]
+            if batches:
+                self._operations.enqueue(call.topic, batches)
+        except FlotillaError as refusal:
+            call.end(_copied(refusal))
+        else:
+            call.keep(error)
+
+
+def _next_calls(line: _Line) -> list[Call]:
+    """Take the calls that fit into one request, one at least, in their order."""
+    calls: list[Call] = []
+    count = size_bytes = 0
+    while line.waiting:
+        call = line.waiting[0]
+        size_bytes += sum(len(piece.data) for piece in call.pieces)
+        count += sum(piece.count for piece in call.pieces)
+        fits = count <= BATCH_COUNT_MAX and size_bytes <= BATCH_BYTES_MAX
+        if calls and (line.alone or not fits or not call.pieces):
+            break
+        line.waiting.popleft()
+        if not call.pieces:
+            call.end()  # it waited for what is before it
+        elif call.take():
+            calls.append(call)
+    if line.alone:
+        line.alone -= 1
+    return calls
+
+
+def _joined(calls: Sequence[Call]) -> list[Sequence[tuple[Call, Piece]]]:
+    """Return what goes into each request: all calls' together, or each batch of the only one."""
+    if len(calls) == 1:
+        return [((calls[0], piece),) for piece in calls[0].pieces]
+    return [[(call, piece) for call in calls for piece in call.pieces]]
+
+
+def _packed(part: Sequence[tuple[Call, Piece]]) -> tuple[bytes, bytes]:
+    if len(part) == 1:
+        return part[0][1].lengths, part[0][1].data
+    return b"".join([p.lengths for _, p in part]), b"".join([p.data for _, p in part])
+
+
+def _unstored(calls: Collection[Call]) -> None:
+    for call in calls:
+        for piece in call.pieces:
+            piece.counter = 0
+
+
+def _copied(error: FlotillaError, **details: object) -> FlotillaError:
+    """Return the error for one caller: raised in several threads, one would mix its traces."""
+    return type(error)(error.message, error.code, error.definite, error.details | details)
+
+
+def _out_of_time(batch: _Batch | None, error: FlotillaError | None) -> FlotillaError:
+    """Return why a caller's deadline came first; `error`: what has just failed for all."""
+    if error is not None:
+        return _copied(error)
+    if batch is not None and batch.exchange is not None:
+        late = batch.exchange.out_of_time()
+        return Unavailable(late.message, "", False, late.details)
+    return Unavailable("the deadline passed while others' publications were sent", definite=False)

@@ -1,0 +1,420 @@
+"""What several callers publish through one client goes out together, and each hears of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from flotilla_client import (
+    AsyncClient,
+    BacklogFull,
+    BadRequest,
+    Client,
+    Closed,
+    FlotillaError,
+    OutboxFull,
+    PutResult,
+    TooLarge,
+    Unavailable,
+)
+from flotilla_client.observer import Operation, Outcome, Silent
+from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT
+from flotilla_client.state import State
+from tests.unit.fake_node import FakeNode, client_of, impatient
+
+CALLERS = 5
+PATIENCE_S = 20.0
+
+
+class Caller:
+    """A thread that publishes, and what it was told."""
+
+    def __init__(self, client: Client, topic: str, *texts: str) -> None:
+        self.results: list[PutResult] = []
+        self.error: BaseException | None = None
+        self._work = (client, topic, texts)
+        self._thread = threading.Thread(target=self._put)
+        before = len(client._parts.here().turns)
+        self._thread.start()
+        while self._thread.is_alive() and len(client._parts.here().turns) <= before:
+            time.sleep(0.001)
+
+    def _put(self) -> None:
+        client, topic, texts = self._work
+        try:
+            self.results = client.put_many(topic, texts)
+        except BaseException as error:  # noqa: BLE001, a thread's end would swallow it
+            self.error = error
+
+    def end(self) -> Caller:
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        return self
+
+    @property
+    def ids(self) -> list[int]:
+        assert self.error is None, self.error
+        return [result.id for result in self.results]
+
+
+@contextmanager
+def under_way(node: FakeNode, client: Client, topic: str = "t") -> Iterator[Caller]:
+    """Have a caller's request under way until the block ends; it is the `first` of its topic."""
+    count = len(node.of_type(PUT))
+    with node.cluster.lock:
+        first = Caller(client, topic, "first")
+        node.await_requests(PUT, count + 1)
+        yield first
+    first.end()
+
+
+def sizes(node: FakeNode) -> list[int]:
+    return [request.body["count"] for request in node.of_type(PUT)]
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def test_what_is_called_while_a_request_is_under_way_goes_out_together(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        with under_way(node, client) as first:
+            callers = [Caller(client, "t", f"{number}") for number in range(CALLERS)]
+        assert [first.ids, *[caller.end().ids for caller in callers]] == [
+            [number] for number in range(1, CALLERS + 2)
+        ]
+        assert sizes(node) == [1, CALLERS]
+        assert client._session.state.outbox() == []
+    assert node.cluster.topics["t"] == [b"first", b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_each_of_several_gets_the_ids_of_its_own_publications(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        with under_way(node, client):
+            callers = [Caller(client, "t", *"ab"), Caller(client, "t"), Caller(client, "t", *"cde")]
+        assert [caller.end().ids for caller in callers] == [[2], [], [4]]
+        assert [result.count for caller in callers for result in caller.results] == [2, 3]
+
+
+def test_topics_do_not_wait_for_each_other(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.subscribe("u")
+        node.cluster.full.add("full")
+        with impatient(client, 1_500):
+            full = Caller(client, "full", "x")
+        node.await_requests(PUT, 1)
+        begun_s = time.monotonic()
+        for number in range(1, CALLERS):
+            assert Caller(client, "t", "x").end().ids == [number]
+            assert Caller(client, "u", "x").end().ids == [number]
+        took_s = time.monotonic() - begun_s
+        full.end()
+        assert isinstance(full.error, BacklogFull)
+        assert full.error.definite
+        assert took_s < 1.5, took_s
+
+
+def test_what_is_stored_of_several_callers_and_topics_is_synced_once(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bool] = []
+    commit = State._commit
+
+    def counted(state: State, *statements: Any, durable: bool = True) -> None:
+        synced.append(durable)
+        commit(state, *statements, durable=durable)
+
+    with client_of(node) as client:
+        client.open()
+        with under_way(node, client):
+            callers = [Caller(client, topic, "x") for topic in "tuv" * 2]
+            monkeypatch.setattr(State, "_commit", counted)
+        for caller in callers:
+            caller.end()
+        assert synced.count(True) == 1
+    assert len(node.of_type(PUT)) == 1 + 3
+
+
+def test_one_that_is_refused_harms_no_other(node: FakeNode) -> None:
+    node.cluster.refused = b"bad"
+    with client_of(node) as client:
+        client.subscribe("t")
+        with under_way(node, client):
+            texts = ["a", "b", "bad", "c", "d"]
+            callers = [Caller(client, "t", text) for text in texts]
+            with pytest.raises(TooLarge):
+                client.put("t", b"x" * (PUBLICATION_BYTES_MAX + 1))
+            with pytest.raises(BadRequest):
+                client.put("", "x")
+        bad = callers.pop(2).end()
+        assert [caller.end().ids for caller in callers] == [[2], [3], [4], [5]]
+        assert isinstance(bad.error, BadRequest)
+        assert bad.error.definite
+        assert client.next_counter("t") == 6
+    assert node.cluster.topics["t"] == [b"first", b"a", b"b", b"c", b"d"]
+
+
+def test_one_whose_deadline_ends_leaves_the_others_to_go_on(node: FakeNode) -> None:
+    with client_of(node, deadline_ms=9_000) as client:
+        client.subscribe("t")
+        with under_way(node, client):
+            with impatient(client, 1_000):
+                hasty = Caller(client, "t", "hasty")
+            callers = [Caller(client, "t", f"{number}") for number in range(CALLERS)]
+            node.script(PUT, "deaf")
+        hasty.end()
+        assert isinstance(hasty.error, Unavailable)
+        assert (hasty.error.definite, hasty.error.details["kept"]) == (False, 1)
+        assert [caller.end().ids for caller in callers] == [[3], [4], [5], [6], [7]]
+    assert node.cluster.topics["t"] == [b"first", b"hasty", b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_all_whose_deadline_ends_find_their_publications_in_the_outbox(node: FakeNode) -> None:
+    state = node.new_directory()
+    with client_of(node, state) as client:
+        client.subscribe("t")
+    with client_of(node, state, deadline_ms=700) as client:
+        client.open()
+        node.always(PUT, "deaf")
+        callers = [Caller(client, "t", f"{number}") for number in range(CALLERS)]
+        for caller in callers:
+            assert isinstance(caller.end().error, Unavailable)
+            assert caller.error.definite is False  # type: ignore[union-attr]
+        kept = [entry.data for entry in client._session.state.outbox("t")]
+        assert b"".join(kept) == b"01234"
+        node.always(PUT, None)
+    with client_of(node, state) as client:
+        client.flush()
+        assert client._session.state.outbox() == []
+    assert node.cluster.topics["t"] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_an_outbox_without_room_for_one_has_room_for_another(node: FakeNode) -> None:
+    with client_of(node, outbox_bytes_max=40) as client:
+        client.subscribe("t")
+        with under_way(node, client):
+            callers = [Caller(client, "t", text) for text in ("a", "b" * 60, "c")]
+        assert callers[0].end().ids == [2]
+        assert isinstance(callers[1].end().error, OutboxFull)
+        assert callers[2].end().ids == [3]
+
+
+def test_who_is_broken_off_while_it_works_for_all_harms_no_other(node: FakeNode) -> None:
+    class Broken(Silent):
+        count = 0
+
+        def on_invoke(self, operation: Operation) -> None:
+            self.count += operation.f == "put"
+            if operation.f == "put" and self.count == 2:
+                raise KeyboardInterrupt
+
+    with client_of(node, observer=Broken()) as client:
+        client.subscribe("t")
+        with under_way(node, client):
+            callers = [Caller(client, "t", f"{number}") for number in range(CALLERS)]
+        assert isinstance(callers[0].end().error, KeyboardInterrupt)
+        assert [caller.end().ids for caller in callers[1:]] == [[3], [4], [5], [6]]
+        assert client._session.state.outbox() == []
+    assert node.cluster.topics["t"] == [b"first", b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("place", ["note", "answer"])
+def test_who_is_broken_off_around_a_commit_has_nothing_stored_twice(
+    place: str, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = {"note": "enqueue_all", "answer": "acknowledged"}[place]
+    before = getattr(State, method)
+    broken: list[bool] = []
+
+    def interrupted(state: State, *arguments: Any, **options: Any) -> Any:
+        result = before(state, *arguments, **options)
+        if not broken:
+            broken.append(True)
+            raise KeyboardInterrupt
+        return result
+
+    with client_of(node) as client:
+        client.subscribe("t")
+        with under_way(node, client) as first:
+            callers = [Caller(client, "t", f"{number}") for number in range(CALLERS)]
+            monkeypatch.setattr(State, method, interrupted)
+        ended = [first, *[caller.end() for caller in callers]]
+        assert [isinstance(one.error, KeyboardInterrupt) for one in ended].count(True) == 1
+        for number, one in enumerate(ended, 1):
+            assert one.error or one.ids == [number]
+        assert client._session.state.outbox() == []
+    assert node.cluster.topics["t"] == [b"first", b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_an_observer_that_fails_ends_its_own_batch_alone(node: FakeNode) -> None:
+    class Failing(Silent):
+        def on_complete(self, operation: Operation, outcome: Outcome) -> None:
+            if (operation.f, operation.topic) == ("put", "fails"):
+                raise ZeroDivisionError
+
+    with client_of(node, observer=Failing()) as client:
+        client.subscribe("t")
+        client.subscribe("fails")
+        with under_way(node, client):
+            callers = [Caller(client, topic, "x") for topic in ("t", "fails", "t")]
+        assert isinstance(callers[1].end().error, ZeroDivisionError)
+        assert [callers[0].end().ids, callers[2].end().ids] == [[2], [3]]
+
+
+def test_closing_tells_all_who_publish(node: FakeNode) -> None:
+    client = client_of(node)
+    client.open()
+    node.always(PUT, "deaf")
+    callers = [Caller(client, "t", f"{number}") for number in range(3)]
+    node.await_requests(PUT, 1)
+    client.close()
+    errors = [caller.end().error for caller in callers]
+    assert isinstance(errors[0], Unavailable)
+    for error in errors[1:]:
+        assert isinstance(error, Unavailable | Closed)
+
+
+def test_what_is_enqueued_between_two_calls_stands_between_them(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        with under_way(node, client):
+            before = len(client._parts.here().turns)
+            one = Caller(client, "t", "one")
+            enqueuing = threading.Thread(target=client.enqueue, args=("t", ["two"]))
+            enqueuing.start()
+            while len(client._parts.here().turns) < before + 2:
+                time.sleep(0.001)
+            three = Caller(client, "t", "three")
+        assert [one.end().ids, three.end().ids] == [[2], [4]]
+        enqueuing.join()
+    assert node.cluster.topics["t"] == [b"first", b"one", b"two", b"three"]
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def awaited(node: FakeNode, work: Callable[[AsyncClient], Coroutine[Any, Any, None]]) -> None:
+    async def scenario() -> None:
+        async with AsyncClient(
+            node.endpoint, state_dir=node.new_directory(), deadline_ms=9_000
+        ) as client:
+            await client.subscribe("t")
+            await work(client)
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_what_tasks_publish_at_once_goes_out_in_one_request(node: FakeNode) -> None:
+    async def work(client: AsyncClient) -> None:
+        await client.put("t", "first")
+        results = await asyncio.gather(*[client.put("t", str(number)) for number in range(256)])
+        assert [result.id for result in results] == list(range(2, 258))
+        assert sizes(node) == [1, 256]
+
+    awaited(node, work)
+    assert node.cluster.topics["t"][1:] == [b"%d" % number for number in range(256)]
+
+
+def test_a_cancelled_task_leaves_the_others_alone_and_is_told_what_is_known(
+    node: FakeNode,
+) -> None:
+    async def work(client: AsyncClient) -> None:
+        node.cluster.lock.acquire()
+        try:
+            tasks = [asyncio.create_task(client.put("t", f"{number}")) for number in range(2)]
+            await asyncio.to_thread(node.await_requests, PUT, 1)
+            tasks += [asyncio.create_task(client.put("t", f"{number}")) for number in range(2, 5)]
+            await asyncio.sleep(0)
+            tasks[0].cancel()  # its request is under way
+            tasks[3].cancel()  # waits for the next one
+            await asyncio.wait([tasks[0], tasks[3]])
+        finally:
+            node.cluster.lock.release()
+        notes = []
+        for task in (tasks.pop(3), tasks.pop(0)):
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            notes += caught.value.__notes__
+        assert "not begun" in notes[0]
+        assert "may have happened" in notes[1]
+        assert [result.id for result in await asyncio.gather(*tasks)] == [2, 3, 4]
+        assert client._session.state.outbox() == []
+
+    awaited(node, work)
+    assert node.cluster.topics["t"] == [b"0", b"1", b"2", b"4"]
+
+
+def test_tasks_that_get_and_put_do_not_wait_for_each_other(node: FakeNode) -> None:
+    async def work(client: AsyncClient) -> None:
+        await client.subscribe("u")
+        gets = [asyncio.create_task(client.get(topic, wait_ms=15_000)) for topic in "tu"]
+        await asyncio.to_thread(node.await_requests, GET, 2)
+        begun_s = time.monotonic()
+        await client.put("nobody's", "x")
+        await client.topics()
+        assert time.monotonic() - begun_s < 2.0
+        await asyncio.gather(client.put("u", "of u"), client.put("t", "of t"))
+        deliveries = await asyncio.gather(*gets)
+        assert [d.publications for d in deliveries if d] == [(b"of t",), (b"of u",)]
+
+    with pytest.warns(UserWarning, match="nobody subscribes"):
+        awaited(node, work)
+
+
+def test_what_a_task_enqueues_stands_behind_what_was_put_before(node: FakeNode) -> None:
+    async def work(client: AsyncClient) -> None:
+        putting = asyncio.create_task(client.put("t", "put"))
+        await asyncio.sleep(0)
+        await client.enqueue("t", ["enqueued"])
+        await putting
+        await client.flush()
+
+    awaited(node, work)
+    assert node.cluster.topics["t"] == [b"put", b"enqueued"]
+
+
+def test_tasks_take_up_the_id_once(node: FakeNode) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint) as client:
+            await asyncio.gather(*[client.put(f"t{number}", "x") for number in range(9)])
+            await asyncio.gather(*[client.topics() for _ in range(3)])
+
+    with pytest.warns(UserWarning, match="nobody subscribes"):
+        asyncio.run(work())
+    assert len(node.of_type("REQUEST_ID")) == 1
+
+
+def test_an_awaited_error_is_of_its_own_caller(node: FakeNode) -> None:
+    node.cluster.refused = b"bad"
+
+    async def work(client: AsyncClient) -> None:
+        texts = ["a", "bad", "b", "c"]
+        results = await asyncio.gather(
+            *[client.put("t", text) for text in texts], return_exceptions=True
+        )
+        assert isinstance(results[1], BadRequest)
+        assert [r.id for r in results if isinstance(r, PutResult)] == [1, 2, 3]
+
+    awaited(node, work)
+    assert node.cluster.topics["t"] == [b"a", b"b", b"c"]
+
+
+def test_an_error_is_not_shared_between_callers(node: FakeNode) -> None:
+    node.always(PUT, ("nak", "fenced", {}))
+
+    async def work(client: AsyncClient) -> None:
+        results = await asyncio.gather(
+            *[client.put("t", text) for text in "abc"], return_exceptions=True
+        )
+        assert all(isinstance(result, FlotillaError) for result in results)
+        assert len({id(result) for result in results}) == 3
+
+    awaited(node, work)
