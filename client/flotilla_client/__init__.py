@@ -3,6 +3,7 @@
 What lives here: the public names. What must not: code.
 """
 
+from flotilla_client.admin import Admin
 from flotilla_client.aio import AsyncClient, AsyncProducer
 from flotilla_client.client import Client
 from flotilla_client.errors import (
@@ -50,6 +51,7 @@ from flotilla_client.producer import Producer
 from flotilla_client.reading import Delivery, Message
 
 __all__ = [
+    "Admin",
     "AlreadyAcknowledged",
     "AlreadyReading",
     "AsyncClient",

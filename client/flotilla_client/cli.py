@@ -24,6 +24,7 @@ from typing import Any, Final
 import orjson
 
 from flotilla_client import directory
+from flotilla_client.admin_cli import add_admin
 from flotilla_client.arguments import (
     OneText,
     ShowVersion,
@@ -238,6 +239,7 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
         "--level", type=count, metavar="N", help="default: the highest that any node understands"
     )
     upgrade.add_argument("--json", action="store_true")
+    add_admin(verb, _print_rows)
 
 
 def _add_get_options(get: argparse.ArgumentParser) -> None:
@@ -315,7 +317,7 @@ def _client(options: Any) -> Client:
     """Return the client that a command needs. A record is of one process: it shares no state."""
     deadline_ms = int(options.deadline * 1000)
     of_nobody = options.verb == "topics" and (options.all or options.subscribers is not None)
-    if of_nobody or options.verb in ("status", "upgrade"):
+    if of_nobody or options.verb in ("status", "upgrade", "admin"):
         record, key = options.record, options.key
         return Client(options.endpoints, deadline_ms=deadline_ms, record=record, key=key)
     if options.record:

@@ -36,7 +36,17 @@ GET: Final = "GET"
 TOPICS: Final = "TOPICS"
 STATUS: Final = "STATUS"
 UPGRADE: Final = "UPGRADE"
-REQUEST_TYPES: Final = frozenset({REQUEST_ID, SUB, UNSUB, PUT, GET, TOPICS, STATUS, UPGRADE})
+INSPECT: Final = "INSPECT"
+REQUEST_TYPES: Final = frozenset(
+    {REQUEST_ID, SUB, UNSUB, PUT, GET, TOPICS, STATUS, UPGRADE, INSPECT}
+)
+
+# What INSPECT may ask for; SETTINGS of the node that is asked, the rest of the leader.
+CLIENTS: Final = "clients"
+CLIENT: Final = "client"
+SUBSCRIPTIONS: Final = "subscriptions"
+SETTINGS: Final = "settings"
+INSPECTED: Final = frozenset({CLIENTS, CLIENT, SUBSCRIPTIONS, SETTINGS})
 
 # Reply types.
 ACK: Final = "ACK"
@@ -52,7 +62,7 @@ BATCH_BYTES_MAX: Final = 1024 * 1024  # a batch must fit into one Raft entry
 BATCH_COUNT_MAX: Final = 65_536  # publications in a batch: bounds the work of one request
 GET_WAIT_MS_MAX: Final = 60_000  # a parked GET holds memory at the leader
 ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
-TOPICS_COUNT_MAX: Final = 1_000  # rows in one TOPICS reply, so that it stays below a header's size
+TOPICS_COUNT_MAX: Final = 1_000  # rows in one answer of TOPICS or INSPECT: below a header's size
 LEVEL_MAX: Final = 255  # of a cluster: one byte of an entry names it
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # all parts; who sends more is closed, not answered
 INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
@@ -464,6 +474,17 @@ def _check_status(request: Request) -> None:
     request.body = {}
 
 
+def _check_inspect(request: Request) -> None:
+    _no_batch(request)
+    what = _text(request.body, "what", NAME_BYTES_MAX)
+    if what not in INSPECTED:
+        known = ", ".join(sorted(INSPECTED))
+        raise ProtocolError("bad_request", f"`what` is {_shown(what)}; known: {known}")
+    if what == CLIENT:
+        _needs_client(request)
+    request.body = {"what": what, "after": _text(request.body, "after", TOPIC_BYTES_MAX)}
+
+
 def _check_upgrade(request: Request) -> None:
     _no_batch(request)
     request.body = {"level": _integer(request.body, "level", 1, LEVEL_MAX)}
@@ -478,4 +499,5 @@ _CHECKS: Final = {
     TOPICS: _check_topics,
     STATUS: _check_status,
     UPGRADE: _check_upgrade,
+    INSPECT: _check_inspect,
 }

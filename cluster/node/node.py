@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -165,9 +165,14 @@ class HealthFile:
 
 
 class Node:
-    """One running node. `run()` returns when it was told to stop."""
+    """One running node. `run()` returns when it was told to stop.
 
-    def __init__(self, settings: NodeConfig, log: Any) -> None:
+    `in_force`: the settings with where each comes from, for whoever asks.
+    """
+
+    def __init__(
+        self, settings: NodeConfig, log: Any, in_force: Mapping[str, Any] | None = None
+    ) -> None:
         self._settings, self._log = settings, log
         self._stop_at: float | None = None
         self._poller = select.epoll()
@@ -187,6 +192,7 @@ class Node:
         self._fsync = Histogram(FSYNC_S)
         self._replica = self._open_replica(identity)
         self._meters = self._replica.frontend.meters
+        self._replica.frontend.settings = in_force or {}
         if settings.http_listen:
             self._observer = self._show(settings)
         self._peers.update_hello(self._replica.hello())
@@ -471,7 +477,7 @@ def main(context: click.Context, path: Path | None) -> None:
         with contextlib.ExitStack() as stack:
             with _blamed("data_dir", f"cannot make {settings.data_dir}"):
                 stack.enter_context(DirectoryLock(settings.data_dir))
-            node = Node(settings, log)
+            node = Node(settings, log, config.in_force(settings, path, os.environ))
             shorten_collections()
             node.run()
     except ConfigError as error:

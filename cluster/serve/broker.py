@@ -19,11 +19,14 @@ from cluster.store.store import Delivery, Done, Outcome, Refused, Store
 from cluster.wire.levels import LEVEL_FIRST
 from flotilla_client.protocol import (
     ACK,
+    CLIENTS,
     GET,
+    INSPECT,
     NAK,
     PUT,
     REQUEST_ID,
     SUB,
+    SUBSCRIPTIONS,
     TOPICS,
     TOPICS_COUNT_MAX,
     UNSUB,
@@ -245,6 +248,9 @@ class Broker:
     def _topics(self, request: Request) -> Operation | None:
         return None
 
+    def _inspect(self, request: Request) -> Operation | None:
+        return None
+
     def _upgrade(self, request: Request) -> Operation | None:
         """Return what raises the level, None if that is where it is: a read that says so."""
         level = self.level_for(request.body["level"])
@@ -360,6 +366,8 @@ class Broker:
             self.refuse(waiting, refused.code, refused.message, **refused.details)
         elif request.type == TOPICS:
             self._serve_topics(waiting)
+        elif request.type == INSPECT:
+            self._serve_inspect(waiting)
         elif request.type == UPGRADE:
             self._acknowledge(waiting, {"level": self.store.level, "before": self.store.level})
         else:
@@ -397,6 +405,21 @@ class Broker:
             rows = self.store.topics_of(request.client_id, *page)
         more = len(rows) > TOPICS_COUNT_MAX
         self._acknowledge(waiting, {"topics": rows[:TOPICS_COUNT_MAX], "more": more})
+
+    def _serve_inspect(self, waiting: Waiting) -> None:
+        request, store = waiting.request, self.store
+        what, after, count_max = request.body["what"], request.body["after"], TOPICS_COUNT_MAX + 1
+        body: dict[str, Any] = {}
+        if what == CLIENTS:
+            rows = store.clients_page(after, count_max)
+        elif what == SUBSCRIPTIONS:
+            rows = store.subscriptions_page(request.topic, after, count_max)
+        else:
+            rows = store.topics_of(request.client_id, after, count_max)
+            body["client"] = store.client_row(request.client_id)
+        body["rows"] = rows[:TOPICS_COUNT_MAX]
+        body["more"] = len(rows) > TOPICS_COUNT_MAX
+        self._acknowledge(waiting, body)
 
     def _serve_get(self, waiting: Waiting, now_ms: float) -> None:
         if not self._has_room(waiting.route):
@@ -629,4 +652,5 @@ _OPERATIONS: Final[dict[str, Callable[[Broker, Request], Operation | None]]] = {
     GET: Broker._get,
     TOPICS: Broker._topics,
     UPGRADE: Broker._upgrade,
+    INSPECT: Broker._inspect,
 }

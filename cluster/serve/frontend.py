@@ -24,8 +24,10 @@ from cluster.wire.levels import Build, Sighting
 from cluster.wire.messages import Health, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
+    INSPECT,
     NAK,
     PROTOCOL_VERSION,
+    SETTINGS,
     STATUS,
     ProtocolError,
     Reply,
@@ -59,7 +61,8 @@ class Frontend:
     `rng`: where relays' ids begin. `linked`: the members that can be reached now (a live view).
     `client_room_bytes(route)`: how many bytes of replies may still wait for a client of this node.
     `lead` is None until the node is a member. `stopping`: take no more requests. `describe()`: what
-    the status says of the node beside its part in Raft.
+    the status says of the node beside its part in Raft. `settings`: this node's, as `INSPECT` tells
+    them.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Frontend:
         self.lead: Leading | None = None
         self.stopping = False
         self.describe: Callable[[], dict[str, Any]] = dict
+        self.settings: Mapping[str, Any] = {}
         self.meters = Meters()
         self._name, self._peers, self._linked, self._build = name, peers, linked, build
         self._client_room_bytes = client_room_bytes
@@ -115,6 +119,9 @@ class Frontend:
             return
         if request.type == STATUS:
             self._answers.append(Answer(route, request.request_id, ACK, self.status()))
+        elif request.type == INSPECT and request.body["what"] == SETTINGS:
+            body = {"settings": self.settings}
+            self._answers.append(Answer(route, request.request_id, ACK, body))
         elif not self._serve(route, request):
             self._relay(route, request.request_id, frames)
 

@@ -317,6 +317,30 @@ def load(path: Path | None, environ: Mapping[str, str]) -> NodeConfig:
     return config
 
 
+def in_force(
+    config: NodeConfig, path: Path | None, environ: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return every setting by its key: `value`, and `from`, where it comes from.
+
+    `config` is what `load` has made of that file and those variables. None of them is a secret:
+    those stand in files of their own, and a setting is the file's name.
+    """
+    in_environ = _from_environ(environ, [])
+    in_file = _from_file(path, [])
+    found = {}
+    for key, row in SETTINGS.items():
+        section, _, name = key.rpartition(".")
+        value = getattr(getattr(config, section) if section else config, name)
+        origin = "default"
+        if key in in_environ:
+            origin = row.env
+        elif key in in_file:
+            origin = str(path)
+        value = str(value) if isinstance(value, Path) else value
+        found[key] = {"value": value, "from": origin}
+    return found
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Return (host, port) of "host:port" or "[v6]:port". Raises ValueError that says what is off.
 

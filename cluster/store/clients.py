@@ -121,6 +121,15 @@ class Clients:
                 self._clients.put(client_id, client)
         return client
 
+    def page(self, after: str, count_max: int) -> list[tuple[str, int, int]]:
+        """Return (client id, epoch, producers) of the clients behind `after`, by their ids."""
+        self.flush()
+        sql = (
+            "SELECT client_id, epoch, producers FROM clients WHERE client_id > ?"
+            " ORDER BY client_id LIMIT ?"
+        )
+        return self._database.query(sql, (after, count_max))
+
     def add(self, client_id: str, sequence: int, nonce: str) -> Client:
         """Create a client with epoch 1."""
         self.count += 1

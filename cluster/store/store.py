@@ -559,6 +559,39 @@ class Store:
             for topic in self._topics.page(after, count_max)
         ]
 
+    def clients_page(self, after: str, count_max: int) -> list[dict[str, Any]]:
+        """Return clients as INSPECT lists them, those whose ids come after `after`."""
+        return [
+            {
+                "client_id": client_id,
+                "epoch": epoch,
+                "subscriptions": len(self._topics.of(client_id)),
+                "producers": producers,
+            }
+            for client_id, epoch, producers in self._clients.page(after, count_max)
+        ]
+
+    def client_row(self, client_id: str) -> dict[str, Any]:
+        """Return what is kept of a client that there is."""
+        client = self._clients.get(client_id)
+        assert client is not None, client_id
+        return {
+            "client_id": client_id,
+            "epoch": client.epoch,
+            "sequence": client.sequence,
+            "producers": client.producers,
+            "subscriptions": len(self._topics.of(client_id)),
+        }
+
+    def subscriptions_page(self, topic: str, after: str, count_max: int) -> list[dict[str, Any]]:
+        """Return subscriptions by topic and client id: those behind (`topic`, `after`)."""
+        rows = [{"topic": topic, **row} for row in self.subscribers_of(topic, after, count_max)]
+        while len(rows) < count_max and (page := self._topics.page(topic, 1)):
+            topic = page[0].name
+            left = count_max - len(rows)
+            rows += [{"topic": topic, **row} for row in self.subscribers_of(topic, "", left)]
+        return rows
+
     def topics_page(self, after: str, count_max: int) -> list[Topic]:
         """Return the topics themselves, by name, those behind `after`: not to be changed."""
         return self._topics.page(after, count_max)

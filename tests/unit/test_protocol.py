@@ -18,6 +18,7 @@ from flotilla_client.protocol import (
     GET,
     GET_WAIT_MS_MAX,
     HEADER_BYTES_MAX,
+    INSPECT,
     INTEGER_MAX,
     NAK,
     NAME_BYTES_MAX,
@@ -74,6 +75,8 @@ REQUESTS = [
     Request(TOPICS, "r.1", "t", "", None, {"all": True, "subscribers": True, "after": "c"}),
     Request(STATUS, "r.1"),
     Request(UPGRADE, "r.1", body={"level": None}),
+    Request(INSPECT, "r.1", body={"what": "clients", "after": "c"}),
+    Request(INSPECT, "r.1", "", "c", body={"what": "client", "after": "t"}),
     Request(UPGRADE, "r.1", body={"level": 255}),
     Request(
         GET,

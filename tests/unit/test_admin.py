@@ -1,0 +1,184 @@
+"""`Admin` and `flotilla admin`: whole lists, however many pages, and what cannot be meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from cluster.serve import broker as broker_module
+from cluster.store.commands import Put, Register, Subscribe
+from cluster.store.store import Limits
+from flotilla_client import cli
+from flotilla_client.protocol import (
+    CLIENT,
+    CLIENTS,
+    INSPECT,
+    SUBSCRIPTIONS,
+    ProtocolError,
+    Request,
+    decode_request,
+    encode_request,
+    pack,
+)
+from tests.conftest import ClusterFactory
+from tests.unit import store_bench, test_broker
+
+# --- the store's pages ---
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> store_bench.Bench:
+    """Return 7 clients of which each subscribes to some of 5 topics, and one who publishes."""
+    bench = store_bench.Bench(tmp_path / "store.db", Limits())
+    for number in range(7):
+        bench.ok(Register(f"c{number}", True, None, ""))
+        for topic in range(number % 5 + 1):
+            bench.ok(Subscribe(f"c{number}", None, f"t{topic}", None))
+    bench.ok(Put("c0", None, "t0", 0, *pack([b"x", b"y"])))
+    return bench
+
+
+def test_pages_of_clients_follow_one_another_without_a_hole(store: store_bench.Bench) -> None:
+    rows: list[dict[str, Any]] = []
+    while page := store.store.clients_page(rows[-1]["client_id"] if rows else "", 3):
+        assert len(page) <= 3
+        rows += page
+
+    assert [row["client_id"] for row in rows] == [f"c{number}" for number in range(7)]
+    assert [row["subscriptions"] for row in rows] == [1, 2, 3, 4, 5, 1, 2]
+    assert [row["producers"] for row in rows] == [1, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_pages_of_subscriptions_go_on_within_a_topic(store: store_bench.Bench, size: int) -> None:
+    rows: list[dict[str, Any]] = []
+    place = "", ""
+    while page := store.store.subscriptions_page(*place, size):
+        assert len(page) <= size
+        rows += page
+        place = page[-1]["topic"], page[-1]["client_id"]
+
+    expected = [(f"t{t}", f"c{c}") for t in range(5) for c in range(7) if t <= c % 5]
+    assert [(row["topic"], row["client_id"]) for row in rows] == expected
+    assert {row["backlog"] for row in rows if row["topic"] == "t0"} == {2}
+
+
+def test_a_client_that_was_not_committed_yet_is_in_the_list(store: store_bench.Bench) -> None:
+    payload = store_bench.encode(1, [Register("new", True, None, "")])
+    store.store.apply(store.store.applied_index + 1, 1, payload)
+
+    assert store.store.clients_page("c6", 9)[0]["client_id"] == "new"
+
+
+# --- the request ---
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "bad_request"),
+        ({"what": "secrets"}, "bad_request"),
+        ({"what": ["clients"]}, "bad_request"),
+        ({"what": CLIENT}, "bad_request"),  # of which client?
+        ({"what": CLIENTS, "after": 7}, "bad_request"),
+        ({"what": CLIENTS, "after": "x" * 256}, "too_large"),
+    ],
+)
+def test_what_is_no_inspection_is_refused(body: dict[str, Any], code: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode_request(encode_request(Request(INSPECT, "r", body=body)))
+    assert caught.value.code == code
+
+
+def test_an_answer_has_a_page_and_says_if_there_is_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "TOPICS_COUNT_MAX", 2)
+    bench = test_broker.Bench(tmp_path)
+    for topic in ("u", "v"):
+        bench.ask("SUB", topic)
+    bench.turn()
+
+    bench.ask(INSPECT, what=SUBSCRIPTIONS)
+    [answer] = bench.turn()
+    assert [row["topic"] for row in answer.body["rows"]] == ["t", "u"]
+    assert answer.body["more"] is True
+    bench.ask(INSPECT, what=CLIENT, after="u")
+    [answer] = bench.turn()
+    assert [row["topic"] for row in answer.body["rows"]] == ["v"]
+    assert answer.body["more"] is False
+    assert answer.body["client"]["subscriptions"] == 3
+
+
+def test_a_client_that_there_is_not_is_unknown(tmp_path: Path) -> None:
+    bench = test_broker.Bench(tmp_path)
+    bench.ask(INSPECT, client_id="nobody", what=CLIENT)
+    [answer] = bench.turn()
+    assert answer.body["error"] == "unknown_client"
+
+
+# --- the command ---
+
+
+def test_the_command_shows_what_a_cluster_keeps(
+    local_cluster: ClusterFactory, tmp_path: Path, capsysbinary: Any, monkeypatch: Any
+) -> None:
+    cluster = local_cluster(3)
+    endpoints = ",".join(each.removeprefix("tcp://") for each in cluster.endpoints().values())
+
+    def run(*argv: str) -> tuple[int, bytes, bytes]:
+        capsysbinary.readouterr()
+        state = str(tmp_path / "state")
+        code = cli.main(["-e", endpoints, "--state", state, *argv])
+        return code, *capsysbinary.readouterr()
+
+    def rows(*argv: str) -> list[dict[str, Any]]:
+        code, out, _ = run("admin", *argv, "--json")
+        assert code == 0
+        return [orjson.loads(line) for line in out.splitlines()]
+
+    assert run("sub", "orders")[0] == 0
+    assert run("put", "orders", "hello")[0] == 0
+
+    [topic] = rows("topics")
+    assert (topic["topic"], topic["last_id"], topic["subscribers"]) == ("orders", 1, 1)
+    [subscriber] = rows("topic", "orders")
+    mine = subscriber["client_id"]
+    assert rows("clients") == [
+        {
+            "client_id": mine,
+            "epoch": rows("clients")[0]["epoch"],
+            "subscriptions": 1,
+            "producers": 1,
+        }
+    ]
+    assert rows("client", mine) == [{"topic": "orders", "last_id": 1, "cursor": 0, "backlog": 1}]
+    assert rows("subscriptions") == [
+        {"topic": "orders", "client_id": mine, "cursor": 0, "backlog": 1}
+    ]
+    settings = {(row["node"], row["setting"]): row for row in rows("config")}
+    assert settings["n2", "raft.heartbeat_ms"]["from"] == "default"
+    assert settings["n2", "node"]["value"] == "n2"
+    assert settings["n2", "node"]["from"].endswith("n2/node.toml")
+    assert b"client_id" in run("admin", "clients")[1], "a table has a head"
+
+    assert run("admin", "client", "nobody")[0] == cli.REFUSED
+    assert run("admin", "topic")[0] == cli.USAGE
+    assert run("admin", "topics", "orders")[0] == cli.USAGE
+    looks = []
+
+    def look(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("flotilla_client.admin_cli.time.sleep", look)
+    code, out, _ = run("admin", "topics", "--watch", "0.5")
+    assert (code, out.count(b"orders"), looks) == (cli.INTERRUPTED, 3, [0.5] * 3)
+
+    cluster.kill("n3")
+    gone = [row for row in rows("config", "--deadline", "2") if row["setting"] == "-"]
+    assert [row["value"] for row in gone] == ["unavailable"]
