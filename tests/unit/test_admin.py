@@ -175,8 +175,9 @@ def test_the_command_shows_what_a_cluster_keeps(
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("flotilla_client.admin_cli.time.sleep", look)
-    code, out, _ = run("admin", "topics", "--watch", "0.5")
+    with monkeypatch.context() as patched:
+        patched.setattr("flotilla_client.admin_cli.time.sleep", look)
+        code, out, _ = run("admin", "topics", "--watch", "0.5")
     assert (code, out.count(b"orders"), looks) == (cli.INTERRUPTED, 3, [0.5] * 3)
 
     cluster.kill("n3")
