@@ -7,6 +7,7 @@ not: how they are shown (admin_cli.py), anything that changes the cluster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -27,8 +28,14 @@ class Admin:
     be in it or not. Raises BadRequest where the leader is of a version without INSPECT.
     """
 
-    def __init__(self, endpoints: Sequence[str] | str, *, deadline_ms: int = DEADLINE_MS) -> None:
-        self._client = Client(endpoints, deadline_ms=deadline_ms)
+    def __init__(
+        self,
+        endpoints: Sequence[str] | str,
+        *,
+        key: str | Path | None = None,
+        deadline_ms: int = DEADLINE_MS,
+    ) -> None:
+        self._client = Client(endpoints, deadline_ms=deadline_ms, key=key)
 
     @classmethod
     def over(cls, client: Client) -> Self:

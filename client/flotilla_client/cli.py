@@ -240,6 +240,12 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
     )
     upgrade.add_argument("--json", action="store_true")
     add_admin(verb, _print_rows)
+    verb(
+        "doctor",
+        _doctor,
+        "Measure this machine and the cluster: what is wrong, what follows, what to do. Exit 1 if "
+        "anything is.",
+    ).add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def _add_get_options(get: argparse.ArgumentParser) -> None:
@@ -317,7 +323,7 @@ def _client(options: Any) -> Client:
     """Return the client that a command needs. A record is of one process: it shares no state."""
     deadline_ms = int(options.deadline * 1000)
     of_nobody = options.verb == "topics" and (options.all or options.subscribers is not None)
-    if of_nobody or options.verb in ("status", "upgrade", "admin"):
+    if of_nobody or options.verb in ("status", "upgrade", "admin", "doctor"):
         record, key = options.record, options.key
         return Client(options.endpoints, deadline_ms=deadline_ms, record=record, key=key)
     if options.record:
@@ -736,6 +742,25 @@ def _status_row(client: Client, number: int) -> dict[str, Any]:
     low, high = versions.get("levels", (1, 1))  # version 0.1 names none
     own = {"version": versions.get("flotilla", "-"), "levels": f"{low}-{high}"}
     return {"endpoint": endpoint, **own, **status}
+
+
+def _doctor(client: Client, options: Any) -> int:
+    from flotilla_client import doctor  # it is for people: nobody else waits for its import
+
+    def status(number: int) -> dict[str, Any]:
+        try:
+            return client.status(number)
+        except FlotillaError as error:
+            causes = error.details.get("causes", {})
+            raise OSError(causes.get(client.endpoints[number], error.message)) from error
+
+    findings = doctor.examine_machine(Path(options.state))
+    findings += doctor.examine_cluster(client.endpoints, status)
+    text, code = doctor.shown(findings)
+    if options.json:
+        text = "".join(f"{orjson.dumps(each.row()).decode()}\n" for each in findings)
+    write(text.encode())
+    return code
 
 
 def _upgrade(client: Client, options: Any) -> int:

@@ -17,7 +17,18 @@ from typing import Final
 from flotilla_client.errors import FlotillaError
 
 HISTORY_LINES_MAX: Final = 1_000  # a file that a person can read
-VERBS: Final = ("sub", "unsub", "put", "get", "topics", "adopt", "status", "upgrade", "admin")
+VERBS: Final = (
+    "sub",
+    "unsub",
+    "put",
+    "get",
+    "topics",
+    "adopt",
+    "status",
+    "upgrade",
+    "admin",
+    "doctor",
+)
 
 _HELP: Final = """\
 SUB topic            subscribe
@@ -29,6 +40,7 @@ ADOPT                after `cluster_recovered`: say what is lost, and go on
 STATUS               every node's view (--json)
 UPGRADE              raise the cluster's level (--level N, --json)
 ADMIN what [name]    what the cluster keeps: topics, clients, … (--json, --watch SECONDS)
+DOCTOR               measure this machine and the cluster (--json)
 HELP, EXIT           in any case, as all of them
 """
 

@@ -28,6 +28,7 @@ from cluster.members.identity import IdentityError
 from cluster.recovery.cli import report
 from cluster.recovery.recovery import Found, RecoveryError
 from cluster.settings.config import ConfigError
+from flotilla_client.doctor import examine_cluster, examine_machine, shown
 from flotilla_client.protocol import LEVEL_MAX
 from flotilla_client.version import VERSION
 
@@ -209,6 +210,35 @@ def upgrade(directory: Path, level: int | None) -> None:
     done = LocalCluster(directory).upgrade(level)
     was = f"; it was {done['before']}" if done["level"] > done["before"] else " already"
     _console.print(f"level {done['level']}{was}")
+
+
+@commands.command()
+@_dir_option
+def doctor(directory: Path) -> None:
+    """Measure this machine for nodes in DIR, and the cluster there if one runs.
+
+    Prints what is wrong, what follows and what to do, and election time-outs that suit. Exit 1 if
+    anything is wrong.
+    """
+    findings = examine_machine(directory)
+    cluster = LocalCluster(directory)
+    if cluster.exists():
+        endpoints, statuses = cluster.endpoints(), cluster.statuses()
+        names = list(endpoints)
+
+        def status(number: int) -> dict[str, Any]:
+            name = names[number]
+            if name not in statuses:
+                raise OSError("it does not run" if name not in cluster.pids() else "it is silent")
+            found = cluster.status(name)
+            if found is None:
+                raise OSError("it is silent")
+            return found
+
+        findings += examine_cluster(list(endpoints.values()), status)
+    text, code = shown(findings)
+    _console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(code)
 
 
 @commands.command()

@@ -287,6 +287,11 @@ class LocalCluster:
             answers = zip(alive, bodies, strict=True)
             return {node.name: body for node, body in answers if body is not None}
 
+    def status(self, name: str) -> dict[str, Any] | None:
+        """Return what the node `name` says of itself, None if it does not answer at once."""
+        key = None if self.key is None else KeyFile(self.key)
+        return _ask_status(self.node(name).endpoint, key)
+
     def leader(self) -> str | None:
         """Return the node that says it leads, in the highest term; None if none does."""
         leaders = {
@@ -588,7 +593,7 @@ def _bind_error(port: int) -> OSError | None:
     return None
 
 
-def _ask_status(endpoint: str, key: KeyFile | None) -> dict[str, Any] | None:
+def _ask_status(endpoint: str, key: KeyFile | None = None) -> dict[str, Any] | None:
     connection = Connection([endpoint], key)
     try:
         if not connection.send(0, encode_request(Request(STATUS, "local")), STATUS_TIMEOUT_MS):
