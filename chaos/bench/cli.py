@@ -71,6 +71,7 @@ EXIT_TERMINATED: Final = 143  # as a shell has it for SIGTERM
     show_default=True,
     help="On whose disk: a directory is made below it, and removed at the end.",
 )
+@click.option("--insecure", is_flag=True, help="Without keys: what they cost is the difference.")
 def bench(
     seconds: float,
     kills: int,
@@ -78,6 +79,7 @@ def bench(
     seed: int | None,
     json_file: Path | None,
     parent: Path,
+    insecure: bool,
 ) -> None:
     """Measure a cluster of three nodes on this machine, in ratios to bare ZeroMQ and the disk."""
     drawn = secrets.randbits(SEED_BITS) if seed is None else seed
@@ -86,7 +88,7 @@ def bench(
     expected_s = START_S_EXPECTED + sum(MEASURES[name].expected_s(plan) for name in names)
     try:
         with display(Console(stderr=True), expected_s) as shown:
-            figures = measure(parent, plan, names, shown)
+            figures = measure(parent, plan, names, shown, keys=not insecure)
     except (BenchError, LocalError, FlotillaError) as error:
         raise click.ClickException(str(error)) from None
     others_share = Processors.now().others_share(before)
@@ -97,14 +99,14 @@ def bench(
         json_file.write_bytes(text + b"\n")
 
 
-def measure(parent: Path, plan: Plan, names: list[str], shown: Display) -> list[Figure]:
+def measure(parent: Path, plan: Plan, names: list[str], shown: Display, keys: bool) -> list[Figure]:
     """Return the figures of the measures `names`, from a new cluster below `parent`."""
     parent.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
     figures: list[Figure] = []
     try:
         shown.stage("starting a cluster", START_S_EXPECTED)
-        with Stage(directory, shown) as stage:
+        with Stage(directory, shown, keys) as stage:
             for name in names:
                 shown.stage(MEASURES[name].title, MEASURES[name].expected_s(plan))
                 figures += MEASURES[name].run(stage, plan)

@@ -21,6 +21,7 @@ from chaos.bench.figures import BenchError
 from chaos.terminal.progress import Display
 from cluster.local.local import LocalCluster
 from flotilla_client import FlotillaError
+from flotilla_client.keys import VARIABLE
 from flotilla_client.protocol import STATUS, Request
 
 NODES: Final = 3
@@ -86,10 +87,13 @@ def _run(reports: Connection, function: Callable[..., None], arguments: Sequence
 
 
 class Stage:
-    """A running cluster and an echo below `directory`; all that was started ends with it."""
+    """A running cluster and an echo below `directory`; all that was started ends with it.
 
-    def __init__(self, directory: Path, shown: Display) -> None:
-        self.directory, self.shown = directory, shown
+    With `keys` the loads have the cluster's key from their environment, as this process then has.
+    """
+
+    def __init__(self, directory: Path, shown: Display, keys: bool) -> None:
+        self.directory, self.shown, self._keys = directory, shown, keys
         directory.mkdir(parents=True, exist_ok=True)
         self.cluster = LocalCluster(directory / "cluster")
         self._loads: list[Load[Any]] = []
@@ -97,7 +101,9 @@ class Stage:
     def __enter__(self) -> Self:
         try:
             self.cluster.directory.mkdir()
-            self.cluster.create(NODES)
+            self.cluster.create(NODES, keys=self._keys)
+            if self.cluster.key is not None:
+                os.environ[VARIABLE] = str(self.cluster.key)
             self.cluster.start_all()
             self.cluster.wait_for_leader()
             self.echo_process: Load[str] = self.start(wire.serve_echo)
@@ -118,6 +124,8 @@ class Stage:
     def _end(self) -> None:
         for load in self._loads:
             load.end()
+        if self._keys:
+            os.environ.pop(VARIABLE, None)
         if self.cluster.exists():
             self.cluster.down(DOWN_PATIENCE_S)
 

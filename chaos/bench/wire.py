@@ -14,6 +14,8 @@ from typing import Any, Final
 import zmq
 
 from chaos.bench.figures import BenchError
+from flotilla_client.connection import set_key
+from flotilla_client.keys import key_file
 from flotilla_client.protocol import (
     PUT,
     REQUEST_ID,
@@ -48,6 +50,9 @@ class Caller:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self.socket.setsockopt(zmq.RCVTIMEO, REPLY_MS_MAX)
+        key = key_file(None) if marker == ACKNOWLEDGED else None  # the echo has none
+        if key is not None:
+            set_key(self.socket, key)
         self.socket.connect(endpoint)
 
     def send(self, frames: Sequence[bytes]) -> None:

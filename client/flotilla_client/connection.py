@@ -62,7 +62,7 @@ def open_link(context: Any, address: Address, key: KeyFile | None) -> Link:
         socket.setsockopt(zmq.SNDHWM, REQUESTS_QUEUED_MAX)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         if key is not None:
-            _set_key(socket, key)
+            set_key(socket, key)
         link = Link(socket, socket.get_monitor_socket(LOST))
     except BaseException:  # no descriptor could be had
         socket.close(linger=0)
@@ -75,7 +75,8 @@ def open_link(context: Any, address: Address, key: KeyFile | None) -> Link:
     return link
 
 
-def _set_key(socket: Any, key: KeyFile) -> None:
+def set_key(socket: Any, key: KeyFile) -> None:
+    """Let a socket speak CURVE with a key, before it connects. Raises KeyUnusable."""
     if not zmq.has("curve"):
         raise KeyUnusable("this build of libzmq has no CURVE; pyzmq's wheels have it")
     now = key.current()

@@ -15,18 +15,14 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Final
 
-from nacl.bindings import (
-    crypto_box_beforenm,
-    crypto_box_easy_afternm,
-    crypto_box_open_easy_afternm,
-    crypto_scalarmult_base,
-)
+from nacl.bindings import crypto_box_beforenm, crypto_scalarmult_base
 from nacl.exceptions import CryptoError
+
+from cluster.keys.boxes import BOX_BYTES, opened, seal
 
 KEY_BYTES: Final = 32
 HELLO_BYTES: Final = 200
 INITIATE_BYTES_MIN: Final = 257  # without metadata
-BOX_BYTES: Final = 16  # what a box is longer than what is in it
 MESSAGE_OVERHEAD_BYTES: Final = 33  # the command's name, the nonce, the box and the flags
 
 _HELLO: Final = b"\x05HELLO\x01\x00" + bytes(72)  # version 1.0, and as much as WELCOME is long
@@ -34,6 +30,7 @@ _WELCOME: Final = b"\x07WELCOME"
 _INITIATE: Final = b"\x08INITIATE"
 _READY: Final = b"\x05READY"
 _MESSAGE: Final = b"\x07MESSAGE"
+_FLAGS: Final = (b"\x00", b"\x01", b"\x02")
 _COOKIE_BYTES: Final = 96
 _LONG_NONCE_BYTES: Final = 16
 _NONCE_BYTES: Final = 8
@@ -90,32 +87,22 @@ class Session:
         number = int.from_bytes(nonce, "big")
         if number <= self._heard:
             raise CurveError("sent a MESSAGE again, or out of order")
-        try:
-            opened = crypto_box_open_easy_afternm(
-                body[_MESSAGE_HEAD_BYTES:], b"CurveZMQMESSAGEC" + nonce, self._shared
-            )
-        except CryptoError:
-            raise CurveError("sent a MESSAGE that does not open") from None
+        content = opened(body[_MESSAGE_HEAD_BYTES:], b"CurveZMQMESSAGEC" + nonce, self._shared)
+        if content is None:
+            raise CurveError("sent a MESSAGE that does not open")
         self._heard = number
-        return opened[0], opened[1:]
+        return content[0], content[1:]
 
     def message(self, flags: int, content: bytes) -> bytes:
         """Return the body of a MESSAGE."""
         nonce = self._next()
-        return b"".join(
-            (
-                _MESSAGE,
-                nonce,
-                crypto_box_easy_afternm(
-                    bytes((flags,)) + content, b"CurveZMQMESSAGES" + nonce, self._shared
-                ),
-            )
-        )
+        box = seal(_FLAGS[flags] + content, b"CurveZMQMESSAGES" + nonce, self._shared)
+        return b"".join((_MESSAGE, nonce, box))
 
     def ready(self, metadata: bytes) -> bytes:
         """Return the body of READY."""
         nonce = self._next()
-        box = crypto_box_easy_afternm(metadata, b"CurveZMQREADY---" + nonce, self._shared)
+        box = seal(metadata, b"CurveZMQREADY---" + nonce, self._shared)
         return _READY + nonce + box
 
     def _next(self) -> bytes:
@@ -155,21 +142,14 @@ class Handshake:
         self._cookie = self._random_bytes(_COOKIE_BYTES)
         long_nonce = self._random_bytes(_LONG_NONCE_BYTES)
         content = crypto_scalarmult_base(self._short_secret) + self._cookie
-        return (
-            _WELCOME
-            + long_nonce
-            + crypto_box_easy_afternm(content, b"WELCOME-" + long_nonce, shared)
-        )
+        return _WELCOME + long_nonce + seal(content, b"WELCOME-" + long_nonce, shared)
 
     def _server_meant(self, nonce: bytes, box: bytes) -> tuple[KeyPair, bytes]:
         """Return the key of ours that the client knows, and what both make of it and C'."""
         for server in self._keyring().servers:
             shared = _shared(self._short_client, server.secret)
-            try:
-                opened = crypto_box_open_easy_afternm(box, nonce, shared)
-            except CryptoError:
-                continue
-            if compare_digest(opened, bytes(64)):
+            content = opened(box, nonce, shared)
+            if content is not None and compare_digest(content, bytes(64)):
                 return server, shared
         raise CurveError("asked for another server's key")
 
@@ -186,28 +166,26 @@ class Handshake:
         if number <= self._heard:
             raise CurveError("said INITIATE again, or out of order")
         shared = _shared(self._short_client, self._short_secret)
-        try:
-            opened = crypto_box_open_easy_afternm(box, b"CurveZMQINITIATE" + nonce, shared)
-        except CryptoError:
-            raise CurveError("said an INITIATE that does not open") from None
-        client, vouch = opened[:KEY_BYTES], opened[KEY_BYTES : KEY_BYTES + _VOUCH_BYTES]
+        content = opened(box, b"CurveZMQINITIATE" + nonce, shared)
+        if content is None:
+            raise CurveError("said an INITIATE that does not open")
+        client, vouch = content[:KEY_BYTES], content[KEY_BYTES : KEY_BYTES + _VOUCH_BYTES]
         self._check_vouch(client, vouch)
         keyring = self._keyring()
         name = keyring.clients.get(client)
         if name is None or self._server not in keyring.servers:
             raise CurveError("has a key that is not known here")
         session = Session(shared, number, name, client, self._server.public)
-        return Admitted(session.ready(metadata), opened[KEY_BYTES + _VOUCH_BYTES :], session)
+        return Admitted(session.ready(metadata), content[KEY_BYTES + _VOUCH_BYTES :], session)
 
     def _check_vouch(self, client: bytes, vouch: bytes) -> None:
         """See that C itself says that C' is its own, to S: only who has its secret can."""
         assert self._server is not None, "no HELLO"
         nonce, box = vouch[:_LONG_NONCE_BYTES], vouch[_LONG_NONCE_BYTES:]
         shared = _shared(client, self._short_secret)
-        try:
-            vouched = crypto_box_open_easy_afternm(box, b"VOUCH---" + nonce, shared)
-        except CryptoError:
-            raise CurveError("has no proof of its key") from None
+        vouched = opened(box, b"VOUCH---" + nonce, shared)
+        if vouched is None:
+            raise CurveError("has no proof of its key")
         if not compare_digest(vouched, self._short_client + self._server.public):
             raise CurveError("has another connection's proof of its key")
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nacl.bindings import crypto_box_beforenm, crypto_box_easy_afternm
 
+from cluster.keys import boxes
 from cluster.keys.curve import HELLO_BYTES, Handshake, Keyring, Session
 from cluster.serve import zmtp
 from cluster.serve.zmtp import (
@@ -34,6 +36,25 @@ def frame(body: bytes, flags: int = 0) -> bytes:
     if len(body) > 255:
         return bytes((flags | 2,)) + struct.pack(">Q", len(body)) + body
     return bytes((flags, len(body))) + body
+
+
+@given(st.binary(max_size=300), st.binary(min_size=24, max_size=24))
+def test_boxes_are_those_of_pynacls_public_functions(content: bytes, nonce: bytes) -> None:
+    shared = crypto_box_beforenm(ORDERS.public, SERVER.secret)
+    box = boxes.seal(content, nonce, shared)
+    assert box == crypto_box_easy_afternm(content, nonce, shared)
+    assert boxes.opened(box, nonce, shared) == content
+    assert boxes.opened(box[:-1] + bytes((box[-1] ^ 1,)), nonce, shared) is None
+    assert boxes.opened(box[: len(box) % boxes.BOX_BYTES], nonce, shared) is None
+
+
+def test_a_box_longer_than_the_room_for_short_ones_is_one_too() -> None:
+    shared = crypto_box_beforenm(ORDERS.public, SERVER.secret)
+    for size in (boxes.ROOM_BYTES - 16, boxes.ROOM_BYTES - 15, boxes.ROOM_BYTES + 1):
+        content = os.urandom(size)
+        box = boxes.seal(content, bytes(24), shared)
+        assert box == crypto_box_easy_afternm(content, bytes(24), shared)
+        assert boxes.opened(box, bytes(24), shared) == content
 
 
 class Node:

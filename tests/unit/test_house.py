@@ -85,6 +85,13 @@ KEEPERS: Final[Mapping[str, set[str]]] = {
         "cluster/raft/core.py",
         "cluster/raft/log.py",
     },
+    "nacl": {
+        "cluster/keys/authority.py",
+        "cluster/keys/boxes.py",
+        "cluster/keys/curve.py",
+        "cluster/keys/directory.py",
+    },
+    "cryptography": {"cluster/keys/authority.py"},
     "zmq": {
         "client/flotilla_client/connection.py",
         "client/flotilla_client/aio.py",
