@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,12 +23,14 @@ from chaos.targets.network import Network, Networked
 from chaos.targets.privileges import check_networking
 from chaos.targets.recovery import Recovery
 from flotilla_client import Client, FlotillaError
+from flotilla_client.keys import VARIABLE
 
 COMPOSE_FILE: Final = Path(__file__).parents[2] / "deploy" / "compose.yaml"
 PROJECT: Final = "flotilla-chaos"
 NODES: Final = ("n1", "n2", "n3")  # the file's services
 PORT_FIRST: Final = 7001
 DATA: Final = "/var/lib/flotilla"  # the file's volumes
+CLIENT_KEY: Final = "/var/lib/flotilla-keys/clients/app.key"
 COMMAND_S_MAX: Final = 900.0  # the first `up` builds the image
 STATUS_MS_MAX: Final = 500
 # A container's address, and the switch's, from where the published ports' clients come. None when
@@ -73,6 +76,7 @@ class ComposeTarget(Networked):
         self._run = run
         self._base = compose_command(run)
         self._compose: list[str] = []
+        self._key = ""  # a file with the clients' key
         self._containers: dict[str, str] = {}
         self._last_addresses: dict[str, str] = {}  # a dead container has none
         self._network = Network(self._enter, self._addresses)
@@ -96,8 +100,23 @@ class ComposeTarget(Networked):
         self._compose = [*self._base, "-p", PROJECT, "-f", str(COMPOSE_FILE)]
         self._run([*self._compose, "down", "--volumes"])
         self._run([*self._compose, "up", "--detach", "--build"])
+        self._take_key()
         self._containers = {node: self._container(node) for node in self.nodes}
         self._running.update(self.nodes)
+
+    def _take_key(self) -> None:
+        """Have the clients' key where each client of this process and its children looks for it."""
+        text = self._run([*self._compose, "exec", "-T", NODES[0], "cat", CLIENT_KEY])
+        descriptor, self._key = tempfile.mkstemp(prefix="flotilla-", suffix=".key")
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.environ[VARIABLE] = self._key
+
+    def _drop_key(self) -> None:
+        if self._key:
+            os.environ.pop(VARIABLE, None)
+            Path(self._key).unlink(missing_ok=True)
+            self._key = ""
 
     def _container(self, node: str) -> str:
         found = self._run([*self._compose, "ps", "--all", "--quiet", node]).split()
@@ -268,6 +287,7 @@ class ComposeTarget(Networked):
                 self._run(["docker", "unpause", *frozen])
             self._run([*self._compose, "down", "--volumes"])
             self._compose = []
+        self._drop_key()
 
 
 def _status(endpoint: str) -> dict[str, Any] | None:

@@ -32,6 +32,7 @@ from chaos.targets.leftovers import Claim, clear_processes, sweep
 from chaos.targets.recovery import BACK_S_MAX, Recovery
 from chaos.targets.shim import CALM, COUNTS, Shim, check_compiler, compile_shim, undo
 from cluster.local.local import NODE_COMMAND, LocalCluster, LocalError
+from flotilla_client.keys import VARIABLE
 
 DEATH_S_MAX: Final = 10.0  # a killed process may have to finish an fdatasync
 DEATH_POLL_S: Final = 0.005  # a death is over in milliseconds
@@ -45,6 +46,8 @@ SHORT_LOG: Final = {"journal.segment_bytes": 65_536, "journal.keep_bytes": 65_53
 class LocalTarget:
     """`node_count` processes below `directory`, which must not hold a cluster yet.
 
+    The cluster has keys, as a user's has. While it is up the clients' key stands where each client
+    looks for it, in this process and in those that it starts: in the environment.
     `command`: what a node is started with, as LocalCluster has it.
     """
 
@@ -79,6 +82,7 @@ class LocalTarget:
         with _as_target_error():
             self._create()
             assert tuple(self._cluster.endpoints()) == self.nodes, self._cluster.endpoints()
+            os.environ[VARIABLE] = str(self._cluster.key)
             if self._compile:
                 library = compile_shim(self._directory)
                 self._shims = {node: Shim(library, self._data(node)) for node in self.nodes}
@@ -86,7 +90,7 @@ class LocalTarget:
             self._cluster.wait_for_leader()  # fails early, and shows the logs
 
     def _create(self) -> None:
-        self._cluster.create(nodes=len(self.nodes), settings=self._settings)
+        self._cluster.create(nodes=len(self.nodes), settings=self._settings, keys=True)
 
     def _prefix(self, node: str) -> Sequence[str]:
         return self._shims[node].words() if node in self._shims else ()
@@ -349,6 +353,8 @@ class LocalTarget:
                 self._cluster.down()
         finally:  # a cluster knows its nodes from its directory alone
             clear_processes(self._cluster.directory, "")
+            if os.environ.get(VARIABLE) == str(self._cluster.key):
+                del os.environ[VARIABLE]
 
 
 def _manner(exit_code: int | None) -> str:

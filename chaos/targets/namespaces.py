@@ -68,7 +68,7 @@ class NamespacesTarget(Networked, LocalTarget):
             self._network.probe(self.nodes[0])
         addresses = self._addresses()
         hosts = [addresses[node] for node in self.nodes]
-        self._cluster.create(nodes=len(self.nodes), settings=self._settings, hosts=hosts)
+        self._cluster.create(len(self.nodes), settings=self._settings, hosts=hosts, keys=True)
 
     def _build(self) -> None:
         addresses, switch = self._addresses(), f"{self._label}-switch"

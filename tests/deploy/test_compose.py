@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.deploy import engine
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(engine.BUILD_TIMEOUT_S + 240)]
 
+CLIENT_KEY: Final = "/var/lib/flotilla-keys/clients/app.key"
 FILE: Final = str(engine.ROOT / "deploy" / "compose.yaml")
 NODES: Final = ("n1", "n2", "n3")
 FLOTILLA: Final = (sys.executable, "-m", "flotilla_client.cli")
@@ -48,6 +50,7 @@ class Project:
 
     def __init__(self, version: str, image: str) -> None:
         self.name = engine.unique("flotilla-test").replace("-", "")
+        self.key = Path(tempfile.mkdtemp(prefix="flotilla-")) / "app.key"
         self.made_s = time.time()
         ports = dict(zip(NODES, free_ports(len(NODES)), strict=True))
         self.endpoints = {node: f"127.0.0.1:{port}" for node, port in ports.items()}
@@ -64,6 +67,7 @@ class Project:
     def up(self) -> None:
         """Start what does not run and wait until every node answers."""
         self.compose("up", "--detach", "--no-build")
+        self.key.write_text(self.compose("exec", "-T", "n1", "cat", CLIENT_KEY))
         for node in NODES:
             self.await_answer(node)
 
@@ -87,7 +91,7 @@ class Project:
 
     def status(self, node: str) -> dict[str, Any]:
         """Return what a node says of itself, {} if it says nothing."""
-        with Client([self.endpoints[node]], deadline_ms=STATUS_MS_MAX) as client:
+        with Client([self.endpoints[node]], deadline_ms=STATUS_MS_MAX, key=self.key) as client:
             try:
                 return client.status()
             except FlotillaError:
@@ -137,6 +141,7 @@ class Application:
     def _flotilla(self, through: Sequence[str], *words: str) -> str:
         endpoints = ",".join(self._project.endpoints[node] for node in through)
         options = ("--endpoints", endpoints, "--state", str(self._state_dir))
+        options += ("--key", str(self._project.key))
         client = str(engine.ROOT / "client")
         return engine.run(*FLOTILLA, *options, *words, env={"PYTHONPATH": client})
 
@@ -193,7 +198,7 @@ def test_clients_reach_three_nodes_on_the_loopback_ports_from_7001_and_peers_non
     published = {
         (node, port["host_ip"], port["published"], port["target"])
         for node, service in file["services"].items()
-        for port in service["ports"]
+        for port in service.get("ports", ())
     }
     assert published == {
         ("n1", "127.0.0.1", "7001", 7000),
