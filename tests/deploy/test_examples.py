@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cluster.keys.directory import load as load_keys
 from cluster.local.local import LocalCluster
 from cluster.settings.config import SETTINGS, load
 from tests.deploy import engine
@@ -42,6 +44,33 @@ def test_the_probe_of_the_image_starts_no_python_and_is_kept_in_the_image() -> N
     assert "COPY deploy/healthy.sh /usr/local/bin/flotilla-healthy" in dockerfile
     assert os.access(PROBE, os.X_OK)
     assert PROBE.read_text().startswith("#!/bin/sh\n")
+
+
+def test_the_first_start_of_the_compose_file_makes_keys_and_the_next_ones_none(
+    tmp_path: Path,
+) -> None:
+    script, dockerfile = engine.ROOT / "deploy" / "keys.sh", engine.ROOT / "deploy" / "Dockerfile"
+    assert os.access(script, os.X_OK)
+    assert "COPY deploy/keys.sh /usr/local/bin/flotilla-first-keys" in dockerfile.read_text()
+    keys = tmp_path / "keys"
+    mine = tmp_path / "keys.sh"
+    mine.write_text(script.read_text().replace("dir=/var/lib/flotilla-keys", f"dir={keys}"))
+    command = tmp_path / "flotilla-keys"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m cluster.keys.cli "$@"\n')
+    command.chmod(0o755)
+    environ = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "FLOTILLA_CLUSTER_ID": "compose",
+    }
+    made: list[dict[Path, bytes]] = []
+    for _ in range(2):
+        said = subprocess.check_output(["/bin/sh", str(mine)], env=environ, text=True)
+        made.append({file: file.read_bytes() for file in keys.rglob("*") if file.is_file()})
+        assert f"exec -T n1 cat {keys}/clients/app.key > app.key" in said
+    assert made[0] == made[1]
+    for node in ("n1", "n2", "n3"):
+        assert load_keys(keys / "nodes" / node, "compose", node).keyring.clients
 
 
 def probed(file: Path) -> int:
