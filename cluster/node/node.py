@@ -38,7 +38,7 @@ from cluster.members.peers import PeerPort
 from cluster.node.replica import Replica, ReplicaSettings
 from cluster.node.upkeep import Upkeep
 from cluster.observe.observer import Observer, TimedFiles
-from cluster.observe.server import HttpThread, listen
+from cluster.observe.server import HttpThread, listen, tls_of
 from cluster.raft.ready import Timing
 from cluster.recovery.cli import recover
 from cluster.serve.broker import BrokerLimits
@@ -296,6 +296,10 @@ class Node:
         """Show this node over HTTP, in a thread; return what tells that thread of it."""
         with _blamed("http_listen", settings.http_listen):
             listener = listen(split_address(settings.http_listen))
+        with _blamed("http_certificate_file", settings.http_certificate_file):
+            tls = tls_of(settings.http_certificate_file)
+        if tls is None and not config.is_loopback(settings.http_listen):
+            self._event("http_unencrypted", "warning", reason="http_certificate_file is not set")
         observer = Observer(self._replica.frontend, self._clients, self._fsync, settings.data_dir)
         HttpThread(
             observer,
@@ -303,6 +307,7 @@ class Node:
             settings.cluster_id,
             config.http_token(settings),
             lambda error: self._log.error("http_failed", exc_info=error),
+            tls,
         )
         return observer
 

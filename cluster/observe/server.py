@@ -29,6 +29,19 @@ def listen(address: tuple[str, int]) -> socket.socket:
     )
 
 
+def tls_of(certificate: str) -> ssl.SSLContext | None:
+    """Return what HTTPS is spoken with, None without a file. Raises OSError for one of no use."""
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # what scrapers and old phones still speak
+    try:
+        context.load_cert_chain(certificate, password="")  # nobody is asked for one
+    except ssl.SSLError as error:  # it says neither which file nor, mostly, what is wrong
+        raise OSError(error.errno, f"holds no key with its certificate ({error.reason})") from error
+    return context
+
+
 class HttpThread:
     """Serves `observer` on `listener` until the process ends.
 

@@ -230,6 +230,11 @@ class NodeConfig:
         "characters or more. Needed for an `http_listen` that is not this machine's alone.",
         "",
     )
+    http_certificate_file: str = _setting(
+        "A PEM file with a key and its certificate, and those between it and an authority that "
+        "browsers and Prometheus believe: `http_listen` speaks HTTPS alone. Read at the start.",
+        "",
+    )
     keys_dir: str = _setting(
         "The directory that `flotilla-keys node` has made for this node: clients and nodes have to "
         "prove who they are ([security](security.md)). It is read again when it changes, and on "
@@ -377,7 +382,8 @@ def http_page(config: NodeConfig) -> str:
     host, port = split_address(config.http_listen)
     if host in ("0.0.0.0", "::"):
         host = split_address(config.members[config.node])[0]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if config.http_certificate_file else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def http_token(config: NodeConfig) -> str:

@@ -6,18 +6,22 @@ import contextlib
 import http.client
 import json
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cluster.keys.authority import Authority
+from cluster.keys.directory import AUTHORITIES, CERTIFICATE
 from cluster.local.local import LocalCluster
 from flotilla_client import Client
 from flotilla_client.errors import NotUpgraded
@@ -192,6 +196,59 @@ def test_the_token_of_the_file_opens_the_metrics_and_stands_in_no_log(tmp_path: 
         assert fetch(page, "/metrics", Authorization=f"Bearer {token}")[0] == 200
         log = made.log_file("n1").read_text()
     assert token not in log
+
+
+def test_with_a_certificate_nothing_is_said_in_the_clear(tmp_path: Path) -> None:
+    keys = Authority.create(tmp_path / "keys", "c")
+    certificate = keys.node("n1") / CERTIFICATE
+    with LocalCluster(tmp_path / "cluster") as made:
+        settings = {"http_certificate_file": str(certificate)}
+        made.create(1, pages=True, settings=settings)
+        made.start_all()
+        made.wait_for_leader()
+        page = made.pages()["n1"]
+        assert page.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=str(certificate.with_name(AUTHORITIES)))
+        context.check_hostname = False  # this one is of nodes, and names no address
+
+        def secure() -> int:
+            try:
+                with urlopen(page + "/metrics", timeout=5, context=context) as response:
+                    assert response.read()
+                    return int(response.status)
+            except URLError:
+                return 0
+
+        assert until(lambda: secure() == 200)
+        assert fetch(page.replace("https", "http"), "/healthz")[0] == 0
+        with socket.create_connection(("127.0.0.1", int(page.rpartition(":")[2]))) as silent:
+            assert secure() == 200, "somebody who does not shake hands keeps nobody waiting"
+            silent.settimeout(WAIT_S)
+            assert silent.recv(1) == b"", "and is cut off"
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_certificate_that_is_none_ends_the_start(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "http.pem"
+    if content is not None:
+        file.write_text(content)
+
+    ended = started(
+        tmp_path,
+        FLOTILLA_CLIENT_LISTEN=f"127.0.0.1:{free_port()}",
+        FLOTILLA_PEER_LISTEN=f"127.0.0.1:{free_port()}",
+        FLOTILLA_HTTP_LISTEN=f"127.0.0.1:{free_port()}",
+        FLOTILLA_HTTP_CERTIFICATE_FILE=str(file),
+    )
+
+    assert ended.returncode == 78, ended.stderr
+    assert f"http_certificate_file: {file}" in ended.stderr
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def test_a_page_s_port_that_is_taken_ends_the_start(cluster: LocalCluster) -> None:

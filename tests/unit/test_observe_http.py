@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -218,5 +219,35 @@ def test_a_defect_closes_its_connection_and_is_told() -> None:
         assert await peer.ended()
         assert [type(error) for error in failures] == [ZeroDivisionError]
         assert (await (await connect()).ask(GET % b"a")).startswith(b"HTTP/1.1 200")
+
+    served(talk)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_malformed_requests_hurt_nobody(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def malformed() -> bytes:
+        data = bytearray(GET % b"a?x=1&y=%zz" + GET % b"b")
+        for _ in range(rng.randint(1, 8)):
+            place = rng.randrange(len(data))
+            if rng.random() < 0.5:
+                data[place] = rng.randrange(256)
+            else:
+                data[place:place] = rng.randbytes(rng.randint(1, 9))
+        return bytes(data[: rng.randint(1, len(data))])
+
+    async def talk(connect: Connect) -> None:
+        good = await connect()
+        for _ in range(100):
+            peer = await connect()
+            peer.writer.write(malformed())
+            peer.writer.write_eof()
+            with contextlib.suppress(ConnectionResetError):
+                while await peer.reader.read(65_536):
+                    pass
+            peer.writer.close()
+        assert (await good.ask(GET % b"c")).startswith(b"HTTP/1.1 200")
+        assert failures == []
 
     served(talk)
