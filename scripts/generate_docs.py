@@ -15,6 +15,7 @@ from typing import Final
 from chaos.faults.support import fault_table
 from chaos.run.catalogue import client_table, experiment_table
 from chaos.simulation.search.run import PLANTABLE
+from cluster.observe import http, metrics, pages, past, survey
 from cluster.observe.metrics import metrics_table
 from cluster.serve import intake
 from cluster.settings import config
@@ -122,6 +123,18 @@ NODE_LIMITS: Final = (
     ("requests that followers pass on and the leader has no time for yet", "RELAYS_WAITING_MAX"),
     ("their bytes", "RELAYS_WAITING_BYTES_MAX"),
 )
+# Of what a node shows over HTTP: (what, module, name of its value, what happens over it).
+HTTP_LIMITS: Final = (
+    ("connections", http, "CONNECTIONS_MAX", "the one that was idle for longest gives way"),
+    ("open pages", http, "LISTENERS_MAX", "503"),
+    ("a request's line and headers", http, "REQUEST_BYTES_MAX", "431"),
+    ("rows of topics or subscriptions in an answer", pages, "ROWS_MAX", "the next ones follow"),
+    ("subscriptions that are listed", survey, "SUBSCRIPTIONS_KEPT_MAX", "those furthest behind"),
+    ("topics with series of their own", metrics, "TOPICS_SHOWN_MAX", "the rest is summed"),
+    ("subscriptions with such", metrics, "SUBSCRIPTIONS_SHOWN_MAX", "the rest is summed"),
+    ("points of the last hour, 5 s each", past, "POINTS_MAX", "the oldest is forgotten"),
+    ("events of the timeline", past, "EVENTS_MAX", "the oldest is forgotten"),
+)
 # Of the client library: (what, value, unit, what happens over it).
 CLIENT_LIMITS: Final = (
     (
@@ -167,6 +180,8 @@ def limit_table() -> str:
         lines.append(f"| {what} | {_amount(row.key, row.default)} | {over} | `{row.key}` |")
     for what, name in NODE_LIMITS:
         lines.append(f"| {what} | {_amount(name, getattr(intake, name))} | `overloaded` | no |")
+    for what, module, name, over in HTTP_LIMITS:
+        lines.append(f"| HTTP: {what} | {_amount(name, getattr(module, name))} | {over} | no |")
     for what, value, unit, over in CLIENT_LIMITS:
         how = "as an argument" if what.endswith(")") else "no"
         lines.append(f"| the library: {what} | {_amount(unit, value)} | {over} | {how} |")

@@ -17,7 +17,9 @@ from cluster.wire.messages import (
     encode,
 )
 
-FACTS = Facts({"raft.heartbeat_ms": 80}, {"a": Heard("inc", 120)}, "double", "advice")
+FACTS = Facts(
+    {"raft.heartbeat_ms": 80}, {"a": Heard("inc", 120)}, "double", "advice", "http://10.0.0.1:7201"
+)
 
 
 class NoPeers:
@@ -32,6 +34,15 @@ class NoPeers:
 
 def neighbours(**settings: int) -> Neighbours:
     return Neighbours(["b", "c"], settings, NoPeers(), 100.0)  # type: ignore[arg-type]
+
+
+def test_pages_of_the_others_are_known_also_while_they_are_away() -> None:
+    mine = neighbours()
+    mine.take("b", Facts(http="http://b:7201"), 100.0)
+    mine.take("c", Facts(), 100.0)  # of an older version, or without a page
+    mine.note(Disconnected("b", Reason.CLOSED, ""), 101.0)
+
+    assert mine.describe(102.0)["pages"] == {"b": "http://b:7201"}
 
 
 def test_facts_come_out_as_they_went_in() -> None:
