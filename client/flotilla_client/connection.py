@@ -26,6 +26,9 @@ CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time c
 REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so sends do not block
 CONNECTION_LOST: Final = "connection lost"
 NO_REPLY: Final = "answers as no node does"
+# As plain numbers: those of an enumeration take microseconds to be compared.
+_EVENTS: Final = int(zmq.EVENTS)
+_IN: Final = int(zmq.POLLIN)
 LOST: Final = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 POLL_MS_MAX: Final = 60_000  # longer than any attempt: what waits for nothing looks again then
 RECONNECT_MS: Final = 100  # nobody waits for it: a lost connection's socket is closed
@@ -119,16 +122,13 @@ def parsed(frames: Sequence[bytes]) -> Reply | None:
 
 def is_lost(link: Link) -> bool:
     """Return whether the connection was lost or refused."""
-    return bool(link.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+    return bool(link.monitor.getsockopt(_EVENTS) & _IN)
 
 
 def received(link: Link) -> Iterator[list[bytes]]:
     """Yield the messages that have come, without waiting."""
-    while True:
-        try:
-            yield link.socket.recv_multipart(flags=zmq.NOBLOCK)
-        except zmq.Again:
-            return
+    while link.socket.getsockopt(_EVENTS) & _IN:
+        yield link.socket.recv_multipart(flags=zmq.NOBLOCK)
 
 
 def sent(link: Link, frames: Sequence[bytes]) -> bool:
@@ -147,6 +147,7 @@ class Connection:
         self._endpoints, self._key = tuple(endpoints), key
         self._context: zmq.Context[Any] = zmq.Context.instance()
         self._links: dict[int, Link] = {}
+        self._poller, self._polled = zmq.Poller(), dict[int, Link]()  # of `receive_any`
         self.cause = ""  # why the last `send` returned False, or the last `receive` None
 
     def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool:
@@ -186,14 +187,15 @@ class Connection:
 
         A text says why nothing more comes from an endpoint.
         """
-        poller = zmq.Poller()
-        for endpoint in endpoints:
-            poller.register(self._links[endpoint].socket, zmq.POLLIN)
-            poller.register(self._links[endpoint].monitor, zmq.POLLIN)
-        ready = dict(poller.poll(min(POLL_MS_MAX, max(0, math.ceil(timeout_ms)))))
+        links = {endpoint: self._links[endpoint] for endpoint in endpoints}
+        if links != self._polled:
+            self._polled, self._poller = links, zmq.Poller()
+            for link in links.values():
+                self._poller.register(link.socket, zmq.POLLIN)
+                self._poller.register(link.monitor, zmq.POLLIN)
+        ready = dict(self._poller.poll(min(POLL_MS_MAX, max(0, math.ceil(timeout_ms)))))
         found: list[tuple[int, Reply | str]] = []
-        for endpoint in endpoints:
-            link = self._links[endpoint]
+        for endpoint, link in links.items():
             if link.socket in ready:
                 found += [(endpoint, parsed(each) or NO_REPLY) for each in received(link)]
             elif link.monitor in ready:

@@ -52,6 +52,7 @@ SCHEMA_VERSION: Final = 1
 OUTBOX_BYTES_MAX: Final = 256 * 1024 * 1024  # a producer's memory of an outage, on the user's disk
 FREE_BYTES_KEPT: Final = 16 * 1024 * 1024  # of free pages while the outbox is used: no churn
 FREE_BYTES_KEPT_EMPTY: Final = 4 * 1024 * 1024  # when it is empty: above a producer's window
+FREE_BYTES_LOOK: Final = FREE_BYTES_KEPT_EMPTY // 2  # that much may be free: it is looked
 SHRINK_BYTES: Final = 16 * 1024 * 1024  # given back at once: tens of milliseconds
 WAL_BYTES_KEPT: Final = 4 * 1024 * 1024  # of the log beside it: about where SQLite empties it
 CHECKPOINT_PAGES: Final = 1_000  # of the log: about WAL_BYTES_KEPT
@@ -172,6 +173,7 @@ class State:
         self._has_database = False
         self._is_open = False
         self._has_failed = False  # a sync; what it has dropped of the log is in the cache alone
+        self._free_bytes_max = FREE_BYTES_KEPT  # or less is free, but for what pages lose
         self._unwaited = 0  # changes since the last one that was waited for
         self._claim()
         _states.add(self)
@@ -498,9 +500,9 @@ class State:
         """Forget a publication that the broker has. Not waited for (see above)."""
         with self._lock:
             known = self._settled()
-            self._commit((_DELETE_ENTRY, (entry.topic, entry.counter)), durable=False)
-            [(gone,)] = self._read("SELECT changes()")  # 0: another one of this client's was sooner
-            known.outbox_bytes -= gone * entry.size_bytes
+            gone = self._commit((_DELETE_ENTRY, (entry.topic, entry.counter)), durable=False)
+            known.outbox_bytes -= gone * entry.size_bytes  # 0: a producer of the topic was sooner
+            self._free_bytes_max += entry.size_bytes
             self._shrink(known.outbox_bytes)
             self._known = known
 
@@ -520,6 +522,7 @@ class State:
                 ("UPDATE counters SET counter = ? WHERE topic = ?", last),
             )
             known.outbox_bytes -= sum(e.size_bytes for e in gone)
+            self._free_bytes_max = FREE_BYTES_KEPT
             self._shrink(known.outbox_bytes)
             self._known = known
             return sum(e.count for e in gone)
@@ -537,6 +540,7 @@ class State:
                 *_shifted(entry.topic, entry.counter + entry.count, -entry.count),
             )
             known.outbox_bytes -= entry.size_bytes
+            self._free_bytes_max = FREE_BYTES_KEPT
             self._shrink(known.outbox_bytes)
             self._known = known
             return entry.count
@@ -625,18 +629,18 @@ class State:
             self._known = _Known(client_id, epoch, sequence, size_bytes, cursors, handed)
         return self._known
 
-    def _commit(self, *statements: Statement, durable: bool = True) -> None:
-        """Carry statements out in one transaction, all or none.
+    def _commit(self, *statements: Statement, durable: bool = True) -> int:
+        """Carry statements out in one transaction, all or none; return how many rows the last met.
 
         From here on nothing is known in memory: the caller, who has seen the commit, sets it.
         """
         self.check_open()
         self._known = None
-        database, is_committing = self._database, False
+        database, is_committing, met = self._database, False, 0
         try:
             self._begin(durable or self._unwaited >= UNWAITED_MAX)
             for sql, values in statements:
-                database.execute(sql, values)
+                met = database.execute(sql, values).rowcount
             is_committing = True
             database.execute("COMMIT")
         except sqlite3.Error as error:
@@ -644,6 +648,7 @@ class State:
         except BaseException:
             self._roll_back()
             raise
+        return met
 
     def _begin(self, durable: bool) -> None:
         """Begin a transaction, of which `durable` says whether its end is waited for."""
@@ -651,9 +656,10 @@ class State:
         if self._has_failed:
             self._write_log_again()
         self._unwaited = 0 if durable else self._unwaited + 1
-        # Said before each: a change that was broken off may have left the other settings.
-        database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if durable else 0}")
+        if self.directory is not None:
+            # Said before each: a change that was broken off may have left the other settings.
+            database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if durable else 0}")
         database.execute("BEGIN IMMEDIATE")
 
     def _wait_for_changes(self) -> None:
@@ -703,9 +709,12 @@ class State:
         In a transaction of its own, behind the change that freed them: where the disk is full it
         may find no room to move pages, and the change must not fail of that.
         """
+        if self._free_bytes_max < FREE_BYTES_LOOK:
+            return  # two more statements for each acknowledgment
         kept_bytes = FREE_BYTES_KEPT if outbox_bytes else FREE_BYTES_KEPT_EMPTY
         [(free,)] = self._read("PRAGMA freelist_count")
         [(page_bytes,)] = self._read("PRAGMA page_size")
+        self._free_bytes_max = free * page_bytes
         pages = min(free - kept_bytes // page_bytes, SHRINK_BYTES // page_bytes)
         if not self._shrinks or pages <= 0:
             return
