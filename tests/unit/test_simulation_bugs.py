@@ -38,6 +38,7 @@ import cluster.store.topics
 import cluster.wire.frames
 import cluster.wire.links
 import flotilla_client.aio
+import flotilla_client.joining
 import flotilla_client.operations
 import flotilla_client.protocol
 import flotilla_client.retry
@@ -82,6 +83,7 @@ MODULES: tuple[ModuleType, ...] = (
     flotilla_client.aio,
     flotilla_client.operations,
     flotilla_client.protocol,
+    flotilla_client.joining,
     flotilla_client.retry,
     flotilla_client.state,
 )
