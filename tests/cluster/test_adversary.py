@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import pytest
 import zmq
 
 from cluster.local.local import LocalCluster
@@ -134,6 +135,7 @@ def flip_bits(database: Path, pattern: bytes) -> None:
     database.write_bytes(damaged)
 
 
+@pytest.mark.slow
 def test_a_damaged_store_is_not_copied_to_a_wiped_node(local_cluster: ClusterFactory) -> None:
     cluster = local_cluster(3)
     wiped, *damaged = cluster.endpoints()

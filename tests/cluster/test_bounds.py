@@ -67,6 +67,7 @@ def test_an_endless_message_is_cut_off(victim: Victim) -> None:
     victim.serves_others()
 
 
+@pytest.mark.slow
 def test_unfinished_messages_hold_a_bounded_share(victim: Victim) -> None:
     unfinished = long_frame(4 * MIB) + bytes(4 * MIB - 1)
     with ExitStack() as stack:
@@ -102,6 +103,7 @@ def test_replies_that_nobody_reads_hold_a_bounded_share(victim: Victim) -> None:
     victim.serves_others()
 
 
+@pytest.mark.slow
 def test_large_headers_hold_a_bounded_share(victim: Victim) -> None:
     header = b'{"type":"STATUS","request_id":"r","body":{"x":[' + b"1," * 900_000 + b"1]}}"
     message = b"\x01\x00" + long_frame(len(header)) + header

@@ -204,6 +204,7 @@ def test_leadership_goes_to_another_node_when_the_leader_stops(stage: Stage) -> 
         assert '"stopped"' in stage.log(old).splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_after_power_losses_every_acknowledged_publication_is_still_there(stage: Stage) -> None:
     for seed in range(SEED, SEED + 3):
         with stage.load(), stage.fault("power-loss", seed) as hit:
@@ -222,6 +223,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("syncs", [True, False])
 def test_all_disks_lose_what_was_acknowledged_without_a_sync_and_only_then(
     tmp_path: Path, stage: Stage, syncs: bool

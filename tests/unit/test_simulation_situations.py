@@ -53,6 +53,7 @@ LISTS: Final = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "seed", "kinds", "knobs", "roles", "check"),
     [

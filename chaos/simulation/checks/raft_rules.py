@@ -57,7 +57,7 @@ class Life:
     term: int = 0
     settled_index: int = 0
     votes: dict[int, set[Voter]] = field(default_factory=lambda: defaultdict(set))
-    pre_votes: set[str] = field(default_factory=set)
+    pre_votes: set[tuple[str, int]] = field(default_factory=set)  # whose, in which term
     campaigns: dict[int, bool] = field(default_factory=dict)
     handed_over: set[int] = field(default_factory=set)
     asked_votes: dict[tuple[str, int], Last] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class RaftRules:
         life.heard_before[source] = dict(life.heard)
 
     def _take_pre_vote_granted(self, source: str, target: str, message: PreVoteGranted) -> None:
-        self._life(target).pre_votes.add(source)
+        self._life(target).pre_votes.add((source, message.term))
 
     def _take_timeout_now(self, source: str, target: str, message: TimeoutNow) -> None:
         self._life(target).handed_over.add(message.term)
@@ -397,10 +397,12 @@ class RaftRules:
             self._fail("vote", f"{what} with a log up to {claimed}, it has {now}")
         if term not in life.campaigns:
             is_wished = term - 1 in life.handed_over
-            enough = len(life.pre_votes | {node.member}) >= self._majority
+            # A promise is of the term in which it was asked for: the one before the campaign's.
+            promised = {member for member, asked in life.pre_votes if asked == term - 1}
+            enough = len(promised | {node.member}) >= self._majority
             life.campaigns[term] = is_wished or enough
             if not (is_wished or enough):
-                self._fail("vote", f"{what}, only {sorted(life.pre_votes)} would vote for it")
+                self._fail("vote", f"{what}, only {sorted(promised)} would vote for it")
             life.pre_votes.clear()
 
     def _pre_vote(self, node: SimNode, target: str, message: PreVoteGranted) -> None:
