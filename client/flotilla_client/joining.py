@@ -167,6 +167,7 @@ class _Batch:
 
     `was_sent`: before this machine began it, so that a refusal proves nothing. `until_ms`: of what
     it waits for: a reply of `endpoint`, a connection (`unsent`), the end of a pause (None).
+    `attempt_ends_ms`: until when the reply is waited for, however late the connection comes.
     `is_whole`: it can't be parted any more, as an attempt may have happened. `expired`: so many of
     `owned`, the first ones, have left it.
     """
@@ -180,6 +181,7 @@ class _Batch:
     unsent: Send | None = None
     endpoint: int | None = None
     until_ms: float = 0.0
+    attempt_ends_ms: float = 0.0
     cause: str = "no answer"
     is_retaken: bool = False
     is_whole: bool = False
@@ -526,15 +528,16 @@ class Joined:
                 case Listen(endpoint, timeout_ms):
                     batch.endpoint, batch.until_ms = endpoint, self._now_ms() + timeout_ms
                 case Send(endpoint, _, timeout_ms):
-                    batch.endpoint = endpoint
-                    batch.until_ms = self._now_ms() + min(timeout_ms, CONNECT_MS_MAX)
+                    batch.endpoint, now_ms = endpoint, self._now_ms()
+                    batch.attempt_ends_ms = now_ms + timeout_ms
+                    batch.until_ms = min(batch.attempt_ends_ms, now_ms + CONNECT_MS_MAX)
                     batch.cause = "no connection"
                     self._send(line, batch, action)
 
     def _send(self, line: _Line, batch: _Batch, send: Send) -> None:
         assert batch.ask is not None, line.topic
         assert batch.exchange is not None, line.topic
-        request, began_ms = batch.ask.request, self._now_ms()
+        request = batch.ask.request
         request.request_id = send.request_id
         try:
             was_sent = self._wire.send(send.endpoint, encode_request(request), send.timeout_ms)
@@ -543,7 +546,7 @@ class Joined:
             return
         if was_sent:
             batch.unsent, batch.cause = None, "no answer"
-            batch.until_ms = began_ms + send.timeout_ms
+            batch.until_ms = batch.attempt_ends_ms
         elif was_sent is None:
             batch.unsent = send
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,6 +76,41 @@ def under_way(node: FakeNode, client: Client, topic: str = "t") -> Iterator[Call
 
 def sizes(node: FakeNode) -> list[int]:
     return [request.body["count"] for request in node.of_type(PUT)]
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+class SlowWire:
+    """Has a connection from the moment that it is told so."""
+
+    cause = "no connection"
+    is_connected: bool | None = None
+
+    def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool | None:
+        return self.is_connected
+
+    def close(self, endpoint: int) -> None:
+        """Nothing is open."""
+
+
+def test_a_connection_that_comes_late_makes_no_deadline_later(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        session, wire, clock = client._session, SlowWire(), [0.0]
+        joined = session.joined(wire, lambda error, then: then(error), lambda: clock[0])
+        call = session.put("t", ["x"], 300.0, lambda: None)
+        joined.add(call)
+        joined.turn()
+        clock[0] = 299.0
+        wire.is_connected = True
+        joined.turn()
+        assert joined.due_ms() == 300.0
+        clock[0] = 300.0
+        joined.expire()
+        assert isinstance(call.error, Unavailable)
+        joined.turn()
+        assert not joined.is_work
 
 
 # --- threads --------------------------------------------------------------------------------------
