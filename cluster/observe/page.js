@@ -6,7 +6,8 @@ const SILENT_MS = 4000;  // events come every second
 const RETRY_MS = 1000;
 const TABLES_MS = 5000;  // as the node surveys its topics
 const ROWS = 50;
-const EVENTS_MAX = 200;
+const EVENTS_MAX = 500;  // as the node keeps
+const LINES_MAX = 200;
 const POINTS_MAX = 720;
 const POINT_S = 5;
 const AVOID_MS = 30000;  // a page that has not answered is not gone to by itself for so long
@@ -163,7 +164,7 @@ function hear(status) {
   }
   for (const event of status.events) events.push(event);
   events = events.slice(-EVENTS_MAX);
-  if (status.events.length) drawEvents();
+  if (status.events.length) { drawEvents(); drawReigns(); }
   if (status.now && (!points.length || status.now.wall_s - points[points.length - 1].wall_s >= POINT_S)) {
     points.push(status.now);
     points = points.slice(-POINTS_MAX);
@@ -277,6 +278,7 @@ function chartWidth() {
 addEventListener("resize", () => drawCharts());
 
 function drawCharts() {
+  drawReigns();
   $("charts").replaceChildren(...CHARTS.map(([title, first, second, unit]) => chart(title, first, second, unit)));
 }
 
@@ -320,6 +322,59 @@ function chart(title, first, second, unit) {
     drawn.append(svg("path", {class: name, d: path, "stroke-linejoin": "round"}));
   }
   return figure;
+}
+
+// Who led when, from what the node's log was told. A leader that is gone is named until there is
+// another one: its link's end is the blackout's beginning.
+function reigns() {
+  const found = [];
+  let leader = null;
+  let term = null;
+  const turn = (at, to, of) => {
+    if (to === leader && of === term) return;
+    if (found.length) found[found.length - 1].to = at;
+    found.push({from: at, to: null, leader: to, term: of});
+    leader = to;
+    term = of;
+  };
+  for (const event of events) {
+    if (event.event === "role") {
+      const named = event.leader || "";
+      turn(event.at, named, named ? event.term : null);
+    } else if (event.event === "peer_disconnected" && event.name === leader) turn(event.at, "", null);
+  }
+  return found;
+}
+
+function drawReigns() {
+  const end = last ? last.wall_s : Date.now() / 1000;
+  const all = reigns();
+  const begin = Math.max(end - POINTS_MAX * POINT_S, Math.min(all.length ? all[0].from : end, end - 60));
+  const shown = all.filter((each) => (each.to ?? end) > begin);
+  const width = $("reigns").clientWidth || 600;
+  const drawn = svg("svg", {class: "strip", viewBox: `0 0 ${width} 44`, role: "img", "aria-label": "Who led when"});
+  const x = (at) => Math.max(0, Math.min(width, width * (at - begin) / (end - begin)));
+  const blackouts = shown.filter((each) => !each.leader);
+  shown.filter((each) => each.leader).forEach((each, number) => {
+    const from = x(each.from), to = x(each.to ?? end);
+    const rect = svg("rect", {class: `reign${number % 2 ? " odd" : ""}`, x: from, y: 4, width: Math.max(1, to - from), height: 22});
+    rect.append(svg("title", {}, `${each.leader} led term ${each.term} from ${clock(each.from)}`));
+    drawn.append(rect);
+    if (to - from > 90) drawn.append(svg("text", {class: "leader", x: from + 6, y: 19}, `${each.leader}, term ${each.term}`));
+  });
+  for (const each of blackouts) {
+    const from = x(each.from);
+    const rect = svg("rect", {class: "blackout", x: from, y: 0, width: Math.max(3, x(each.to ?? end) - from), height: 30});
+    rect.append(svg("title", {}, `no leader from ${clock(each.from)} for ${ms(((each.to ?? end) - each.from) * 1000)}`));
+    drawn.append(rect);
+  }
+  drawn.append(svg("text", {x: 0, y: 42}, clock(begin)), svg("text", {x: width, y: 42, "text-anchor": "end"}, clock(end)));
+  const longest = Math.max(0, ...blackouts.map((each) => (each.to ?? end) - each.from));
+  const caption = make("figcaption", "Who led: ");
+  const leaders = shown.filter((each) => each.leader).length;
+  caption.append(make("b", shown.length ? `${leaders} ${leaders === 1 ? "term" : "terms"}` : "nothing seen yet"));
+  if (blackouts.length) caption.append(", without a leader ", make("b", `${blackouts.length} ${blackouts.length === 1 ? "time" : "times"}, ${ms(longest * 1000)} at most`), " (high bars)");
+  $("reigns").replaceChildren(caption, drawn);
 }
 
 // --- topics and subscriptions ---
@@ -411,7 +466,7 @@ setInterval(tables, TABLES_MS);
 const URGENT = ["warning", "error"];
 
 function drawEvents() {
-  $("events").replaceChildren(...[...events].reverse().map((event) => {
+  $("events").replaceChildren(...events.slice(-LINES_MAX).reverse().map((event) => {
     const {at, event: name, level, ...fields} = event;
     const line = make("li", undefined, URGENT.includes(level) ? {class: "urgent"} : {});
     line.append(make("time", clock(at)), make("span", URGENT.includes(level) ? "⚠" : name === "role" ? "★" : "·", {"aria-hidden": "true"}), make("span", told(name, fields)));

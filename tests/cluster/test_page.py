@@ -147,7 +147,7 @@ def test_a_phone_shows_all_of_it_in_its_width(look: Callable[..., Seen], scheme:
     page = look(shown(crowded()), 390, scheme).page
 
     expect(page.locator("#topics tbody tr")).to_have_count(50)
-    expect(page.locator("figure")).to_have_count(4)
+    expect(page.locator("figure")).to_have_count(5)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
@@ -190,6 +190,8 @@ def test_a_killed_leader_s_page_goes_on_with_another_node_and_comes_home(
         expect(state).to_contain_text("the node that this page came from does not answer")
         expect(seen.page.locator(".node.away")).to_contain_text(leader)
         expect(seen.page.locator(".node.leader")).to_contain_text(second)
+        expect(seen.page.locator("#reigns figcaption")).to_contain_text("without a leader")
+        expect(seen.page.locator("#reigns .reign").last).to_contain_text(second)
 
         others = [name for name in cluster.pids() if name != second]
         cluster.kill(others[0])
