@@ -8,6 +8,7 @@ Must not live here: sockets (peers.py), bytes (messages.py), what is sent to who
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final
 
 from cluster.log.entries import LEVEL, Entry
@@ -161,6 +162,7 @@ class Guard:
     def translate(self) -> None:
         """Say what the core has sent since the last time."""
         sent = self._core.sent
+        sent.sort(key=itemgetter(0))  # it sends to a set of members: in an order of its own
         self.said += [(name, self._said(name, message)) for name, message in sent]
         sent.clear()
 
