@@ -160,7 +160,7 @@ _plain("raft_elections", COUNTER, "How often the node has begun to lead.",
        lambda view: view.past.elections)  # fmt: skip
 _plain("raft_leader_changes", COUNTER, "How often the node has seen another leader than before.",
        lambda view: view.past.leader_changes)  # fmt: skip
-_plain("raft_leaderless_seconds", COUNTER, "How long the node has known no leader, by the second.",
+_plain("raft_leaderless_seconds", COUNTER, "How long the node has had no leader that it reaches.",
        lambda view: view.past.leaderless_s)  # fmt: skip
 
 

@@ -330,6 +330,7 @@ function reigns() {
   const found = [];
   let leader = null;
   let term = null;
+  let lost = {};
   const turn = (at, to, of) => {
     if (to === leader && of === term) return;
     if (found.length) found[found.length - 1].to = at;
@@ -341,7 +342,12 @@ function reigns() {
     if (event.event === "role") {
       const named = event.leader || "";
       turn(event.at, named, named ? event.term : null);
-    } else if (event.event === "peer_disconnected" && event.name === leader) turn(event.at, "", null);
+    } else if (event.event === "peer_disconnected" && event.name === leader) {
+      lost = {name: leader, term};
+      turn(event.at, "", null);
+    } else if (event.event === "peer_connected" && leader === "" && event.name === lost.name) {
+      turn(event.at, lost.name, lost.term);  // only the link was gone
+    }
   }
   return found;
 }

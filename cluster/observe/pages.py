@@ -76,12 +76,14 @@ class Pages:
         """Take what the loop has handed over since the last call."""
         observer, past = self._observer, self._past
         sample = observer.sample
-        if sample is not self._newest:
-            self._second, self._newest = self._newest, sample
-            past.take(sample)
         new = []
         while observer.happened:
             new.append(observer.happened.popleft())
+        if sample is not self._newest:
+            self._second, self._newest = self._newest, sample
+            past.note(each for each in new if each.at <= sample.wall_s)
+            past.take(sample)
+            new = [each for each in new if each.at > sample.wall_s]
         past.note(new)
         past.survey(observer.survey, self._clock())
 

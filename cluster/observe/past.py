@@ -48,9 +48,12 @@ class Past:
     topic_rates: Mapping[str, float] = field(default_factory=dict)
     elections: int = 0
     leader_changes: int = 0
-    leaderless_s: float = 0.0
     closed: int = 0
-    _leader: str = ""
+    _leader: str = ""  # the last one
+    _leads: str = ""  # "" while there is none
+    _wall_s: float = 0.0
+    _without_since: float | None = None
+    _without_s: float = 0.0  # until then
     _last: Sample | None = None
     _step_began: Sample | None = None
     _survey: Survey | None = None
@@ -59,11 +62,12 @@ class Past:
     def take(self, sample: Sample) -> Point | None:
         """Take a sample; return a point once a step is over."""
         last, self._last = self._last, sample
+        self._wall_s = sample.wall_s
+        if sample.leader != self._leads:
+            self._note_leader(sample.leader, sample.wall_s)
         if last is None or sample.at <= last.at:
             self._step_began = self._step_began or sample
             return None
-        if not sample.leader and not last.leader:
-            self.leaderless_s += sample.at - last.at
         assert self._step_began is not None
         if sample.at - self._step_began.at < STEP_S:
             return None
@@ -78,8 +82,25 @@ class Past:
             self.events.append(each)
             if each.event == "role":
                 self._note_role(each.fields)
+                self._note_leader(each.fields.get("leader") or "", each.at)
+            elif each.event == "peer_disconnected" and each.fields.get("name") == self._leads:
+                self._note_leader("", each.at)  # Raft names it until there is another one
             elif each.event == "clients_closed":
                 self.closed += sum(each.fields.get("reasons", {}).values())
+
+    @property
+    def leaderless_s(self) -> float:
+        """How long the node has known no leader that it could reach."""
+        since = self._without_since
+        return self._without_s + (0.0 if since is None else max(0.0, self._wall_s - since))
+
+    def _note_leader(self, leader: str, wall_s: float) -> None:
+        self._leads = leader
+        if not leader and self._without_since is None:
+            self._without_since = wall_s
+        elif leader and self._without_since is not None:
+            self._without_s += max(0.0, wall_s - self._without_since)
+            self._without_since = None
 
     def _note_role(self, fields: Mapping[str, Any]) -> None:
         leader = fields.get("leader") or ""

@@ -157,6 +157,25 @@ def test_events_tell_each_thing_that_happened_once() -> None:
     assert got[0]["status"]["role"] == "leader"
 
 
+def test_a_blackout_between_two_samples_is_measured_to_the_event() -> None:
+    world = World()
+    world.pages.refresh()
+    wall_s = SAMPLE.wall_s
+    told: list[tuple[float, str, dict[str, Any]]] = [
+        (0.1, "role", {"leader": "n2"}),
+        (0.2, "peer_disconnected", {"name": "n2"}),
+        (0.5, "role", {"leader": "n3"}),
+        (1.5, "peer_disconnected", {"name": "n3"}),
+    ]
+    for after_s, event, fields in told:
+        world.node.happened.append(Happened(wall_s + after_s, event, "info", fields))
+    world.node.sample = later(SAMPLE, 1.0, status={"leader": "n3", "role": "follower"})
+
+    assert world.json("/status.json")["leaderless_s"] == pytest.approx(0.3)
+    world.node.sample = later(SAMPLE, 2.0, status={"leader": "", "role": "follower"})
+    assert world.json("/status.json")["leaderless_s"] == pytest.approx(0.8)
+
+
 def test_an_unknown_address_says_which_there_are() -> None:
     response = World().get("/nothing")
     assert response.status == 404

@@ -55,16 +55,31 @@ def test_the_past_is_bounded() -> None:
     assert [past.events[0].at, past.events[-1].at] == [10.0, EVENTS_MAX + 9.0]
 
 
-def test_time_without_a_leader_is_counted() -> None:
-    past = Past("c")
-    nobody = {"leader": "", "role": "candidate"}
-    past.take(SAMPLE)
-    past.take(later(SAMPLE, 1.0, status=nobody))
-    past.take(later(SAMPLE, 2.0, status=nobody))
-    past.take(later(SAMPLE, 3.5, status=nobody))
-    past.take(later(SAMPLE, 4.5))
+def role(at: float, leader: str) -> Happened:
+    return Happened(at, "role", "info", {"role": "follower", "leader": leader, "term": 1})
 
-    assert past.leaderless_s == pytest.approx(2.5)
+
+def test_time_without_a_leader_is_counted_also_between_two_samples() -> None:
+    past = Past("c")
+    past.note([role(10.0, ""), role(10.25, "n1")])
+    past.note([Happened(20.0, "peer_disconnected", "info", {"name": "n2"})])  # who did not lead
+    past.note([Happened(30.0, "peer_disconnected", "info", {"name": "n1"}), role(30.5, "n2")])
+
+    assert past.leaderless_s == pytest.approx(0.75)
+
+
+def test_a_sample_knows_better_and_goes_on_counting() -> None:
+    past, wall_s = Past("c"), SAMPLE.wall_s
+    past.note(
+        [role(wall_s, "n1"), Happened(wall_s + 1, "peer_disconnected", "info", {"name": "n1"})]
+    )
+    past.take(later(SAMPLE, 2.0, status={"leader": "", "role": "follower"}))
+    assert past.leaderless_s == pytest.approx(1.0)
+    past.take(later(SAMPLE, 3.0, status={"leader": "", "role": "follower"}))
+    assert past.leaderless_s == pytest.approx(2.0)
+    past.take(later(SAMPLE, 4.0))  # the link is back, and nobody was elected
+    past.take(later(SAMPLE, 9.0))
+    assert past.leaderless_s == pytest.approx(3.0)
 
 
 def test_elections_and_changes_of_the_leader_are_counted() -> None:
