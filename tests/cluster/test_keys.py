@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import pytest
 
 from cluster.keys.authority import Authority
 from cluster.local.local import LocalCluster
+from cluster.wire.messages import PROTOCOL_VERSION, Hello, encode
 from flotilla_client import AsyncClient, Client, Unavailable
 from flotilla_client.keys import Key, from_z85, read_key, z85
 from tests.cluster.raw_client import Raw, address_of, request
@@ -67,8 +69,11 @@ def state_of(cluster: LocalCluster) -> dict[str, object]:
     """Return what an attack must not have changed."""
     bodies = cluster.statuses()
     assert set(bodies) == {"n1", "n2", "n3"}, bodies
+    # The leader's: what was acknowledged before the attack has been applied there.
+    [store] = [body["store"] for body in bodies.values() if body["role"] == "leader"]
+    sizes = {name: store[name] for name in ("topics", "clients", "subscriptions")}
     terms = {body["term"] for body in bodies.values()}
-    return {"terms": terms, "pids": cluster.pids(), "applied": bodies["n1"]["applied_index"]}
+    return {"terms": terms, "pids": cluster.pids(), "sizes": sizes}
 
 
 class Load:
@@ -266,6 +271,56 @@ def recorded_session(cluster: LocalCluster) -> tuple[list[bytes], bytes]:
             asking.join()
     assert key.public.encode() not in b"".join(pieces)
     return pieces, heard
+
+
+def test_a_fake_n1_with_keys_of_its_own_making_gets_nowhere(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """A CA of the same name, a certificate for the same cluster and node; and one that is ours."""
+    before = state_of(cluster)
+    fake = Authority.create(tmp_path / "fake", "local").node("n1")
+    hello = encode(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
+    known = cluster.keys_dir / "nodes" / "n2" / "ca.pem"
+    reason = "says that it is 'n1', and has the certificate of 'n3'"
+    for directory in (fake, cluster.keys_dir / "nodes" / "n3"):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(known)
+        context.load_cert_chain(directory / "node.pem")
+        raw = socket.create_connection(peer_address(cluster, "n2"), timeout=WAIT_S)
+        with context.wrap_socket(raw) as wire:
+            wire.sendall(hello)
+            heard = b""
+            with suppress(OSError):
+                while piece := wire.recv(4096):
+                    heard += piece
+        assert (b"local" in heard) == (directory != fake), "a Hello is for members alone"
+        assert directory == fake or reason in heard.decode(errors="replace")
+    until(partial(_is_logged, cluster, "n2", "no TLS of this cluster"))
+    assert state_of(cluster) == before
+
+
+def _is_logged(cluster: LocalCluster, name: str, text: str) -> bool:
+    return text in log_of(cluster, name)
+
+
+def test_a_recovered_cluster_has_certificates_for_its_new_id(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster") as cluster:
+        cluster.create(3, keys=True)
+        cluster.start_all()
+        cluster.wait_for_leader()
+        with client(cluster, state_dir=tmp_path / "state") as one:
+            one.subscribe("kept")
+            one.put("kept", "before")
+        cluster.down()
+        for name in ("n2", "n3"):
+            cluster.wipe(name)
+        cluster_id = cluster.recover("n1")
+        assert Authority(cluster.keys_dir).cluster_id == cluster_id
+        cluster.start_all()
+        cluster.wait_for_leader()
+        with client(cluster) as another:
+            assert [row["topic"] for row in another.topics(everything=True)] == ["kept"]
 
 
 def test_many_half_open_connections_keep_nobody_out(cluster: LocalCluster) -> None:

@@ -110,13 +110,15 @@ def test_a_node_comes_with_what_it_needs_and_runs(environment: Environment) -> N
         code, out, err = environment.run("flotilla-cluster", "up", "--port", "0", "--detach")
         assert code == 0, err
         found = re.search(r"--endpoints (\S+) status", out)
+        key = re.search(r"export FLOTILLA_KEY=(\S+)", out)
         assert found is not None, out
+        assert key is not None, out
         for command, said in (
             (("sub", "t"), "subscribed"),
             (("put", "t", "hello"), "1\n"),
             (("get", "t"), "hello\n"),
         ):
-            code, out, err = environment.run("flotilla", "-e", found[1], *command)
+            code, out, err = environment.run("flotilla", "-e", found[1], "--key", key[1], *command)
             assert (code, said in out) == (0, True), err
     finally:
         environment.run("flotilla-cluster", "down")

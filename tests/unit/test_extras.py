@@ -12,13 +12,17 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-LIBRARIES: Final = ("click", "rich", "structlog", "pysyncobj", "pyspark", "jinja2", "plotly")
+LIBRARIES: Final = (
+    "click", "rich", "structlog", "pysyncobj", "nacl", "cryptography", "pyspark", "jinja2",
+    "plotly",
+)  # fmt: skip
 COMMANDS: Final = {
     "flotilla-node": ("node", "cluster"),
     "flotilla-cluster": ("local", "cluster"),
     "flotilla-chaos": ("chaos", "chaos"),
     "flotilla-check": ("check", "analytics"),
     "flotilla-simulate": ("simulate", "cluster"),
+    "flotilla-keys": ("keys", "cluster"),
 }
 MODULES: Final = {
     "cluster": "cluster",
