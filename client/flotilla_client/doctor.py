@@ -180,6 +180,22 @@ def judge_round_trip(subject: str, times_ms: Sequence[float]) -> Finding:
     return Finding(subject, found)
 
 
+def judge_answers(endpoint: str, times_ms: Sequence[float]) -> Finding:
+    """Judge how soon a node answers STATUS: at the end of its turn, behind a round trip."""
+    median, worst = quantile(times_ms, 0.5), quantile(times_ms, 0.99)
+    subject = f"status of {endpoint}"
+    found = f"median {median:.2f} ms, 99 % {worst:.2f} ms"
+    if median > ROUND_TRIP_SLOW_MS:
+        return Finding(
+            subject,
+            found,
+            "everything that is asked of this node takes as long",
+            "is it far away, has it too much to do, or a slow disk? `flotilla-cluster doctor`"
+            " there, and `slow_turn` in its log, tell",
+        )
+    return Finding(subject, found)
+
+
 def clock_state() -> int:
     """Return what adjtimex(2) says, -1 if it may not be asked."""
     try:
@@ -274,7 +290,7 @@ def examine_cluster(
             )
         else:
             times.sort()
-            findings.append(judge_round_trip(f"status of {endpoint}", times))
+            findings.append(judge_answers(endpoint, times))
     return findings + judge_statuses(rows)
 
 

@@ -28,6 +28,7 @@ FAST = [0.1] * 64
         (doctor.judge_space(HERE, 5 * 2**30, 100 * 2**30), "disk_full"),
         (doctor.judge_descriptors(1024, 1024), "512 connections"),
         (doctor.judge_round_trip("network", [40.0] * 20), "dead leader"),
+        (doctor.judge_answers("n1:7001", [40.0] * 20), "as long"),
         (doctor.suggestion(20.0, 30.0), "depose"),
     ],
 )
@@ -47,6 +48,7 @@ def test_what_is_wrong_says_what_follows_and_what_to_do(finding: Finding, word: 
         doctor.judge_clock(doctor.UNSYNCHRONISED),
         doctor.judge_clock(0),
         doctor.judge_round_trip("network", FAST),
+        doctor.judge_answers("n1:7001", [*FAST, 90.0]),
         doctor.suggestion(0.1, 5.0),
     ],
 )
