@@ -1,0 +1,95 @@
+"""The ways of a PUT and of a GET in docs/design.md are those that requests take."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import pytest
+
+from chaos.simulation.plan.plan import Plan
+from chaos.simulation.search.run import run
+
+ROOT: Final = Path(__file__).parents[2]
+DESIGN: Final = ROOT / "docs/design.md"
+STEP: Final = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`: ", re.MULTILINE)
+OURS: Final = re.compile(r"/((?:cluster|client/flotilla_client)/.*)$")
+ROLES: Final = (
+    {"topics": ["x"], "puts": 1.0, "pause_s": 0.2, "is_awaiting": True},
+    {"topics": ["x"], "gets": 1.0, "pause_s": 0.5, "get_count": 3, "is_awaiting": True},
+)
+Step = tuple[str, str]  # file, function
+
+
+def written(title: str) -> list[Step]:
+    """Return the steps of a way as the document has them."""
+    text = DESIGN.read_text(encoding="utf-8").partition(f"**{title}**")[2]
+    section = re.split(r"^\*\*|^## ", text, maxsplit=1, flags=re.MULTILINE)[0]
+    return STEP.findall(section)
+
+
+@cache
+def taken() -> Sequence[Step]:
+    """Return every call of the product's functions in a short run: two clients, three nodes."""
+    calls: list[Step] = []
+    names: dict[str, str] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event != "call":
+            return
+        file = frame.f_code.co_filename
+        if file not in names:
+            found = OURS.search(file)
+            names[file] = found[1] if found else ""
+        if names[file]:
+            calls.append((names[file], frame.f_code.co_qualname))
+
+    plan = Plan(3, 3, 2, 4.0, knobs={"load": {"roles": ROLES}, "wire": 1}, schedule=())
+    sys.setprofile(note)
+    try:
+        result = run(plan)
+    finally:
+        sys.setprofile(None)
+    assert result.failures == ()
+    return calls
+
+
+def stretches(calls: Sequence[Step], first: Step) -> Iterator[Sequence[Step]]:
+    """Yield what was called from each call of `first` until its second next one."""
+    starts = [number for number, call in enumerate(calls) if call == first]
+    for start, end in zip(starts, [*starts[2:], len(calls)], strict=False):
+        yield calls[start:end]
+
+
+def followed(steps: Sequence[Step], calls: Sequence[Step]) -> int:
+    """Return how many of the steps come one behind the other."""
+    rest = iter(calls)
+    count = 0
+    for step in steps:
+        if step not in rest:
+            break
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("title", ["The way of a PUT", "The way of a GET"])
+def test_a_request_goes_the_way_that_is_written_down(title: str) -> None:
+    steps = written(title)
+    assert len(steps) >= 20
+    furthest = max(followed(steps, calls) for calls in stretches(taken(), steps[0]))
+    assert furthest == len(steps), f"nobody gets from step {furthest} to {steps[furthest]}"
+
+
+@pytest.mark.parametrize(
+    "stranger", [("cluster/serve/broker.py", "Broker.abdicate"), ("a.py", "b")]
+)
+def test_a_step_that_nobody_takes_is_noticed(stranger: Step) -> None:
+    steps = written("The way of a PUT")
+    wrong = [*steps[:9], stranger, *steps[9:]]
+    found = max(followed(wrong, calls) for calls in stretches(taken(), steps[0]))
+    assert found == 9
