@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -208,6 +209,33 @@ def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
             while data := await peer.reader.read(1 << 20):
                 got += len(data)
         assert got < 50_000_000
+
+    served(talk)
+
+
+def test_who_asks_without_a_pause_gets_a_share_of_the_processor_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "BUSY_SHARE", 0.02)
+    spent_s = 0.004
+
+    def busy(request: Request) -> Response:
+        until_s = time.thread_time() + spent_s
+        while time.thread_time() < until_s:
+            pass
+        return text(200, request.path)
+
+    monkeypatch.setattr("tests.unit.test_observe_http.answer", busy)
+
+    async def talk(connect: Connect) -> None:
+        peers = [await connect() for _ in range(4)]
+        began_s = time.monotonic()
+        for peer in peers:
+            peer.writer.write((GET % b"a") + (GET % b"b"))
+        for peer in peers:
+            assert b"/a" in await peer.response()
+            assert b"/b" in await peer.response()
+        assert time.monotonic() - began_s >= 7 * spent_s / 0.02
 
     served(talk)
 
