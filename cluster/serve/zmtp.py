@@ -308,8 +308,6 @@ class Receiver:
             return _COMMAND, body
         if boxed & ~_BOXED_MORE:
             raise ZmtpError(f"a MESSAGE with flags {boxed:#x}")
-        if self._parts_bytes + len(body) > MESSAGE_BYTES_MAX:
-            raise ZmtpError(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
         return boxed, body
 
     def _take_command(self, body: bytes) -> Event:
