@@ -15,6 +15,7 @@ What must not: making keys (authority.py), sockets.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,23 +79,47 @@ class KeysDirectory:
         self._directory, self._whose = directory, (cluster_id, node)
         self._seen = self._marks()
         self._looked_at = float("-inf")
+        self._is_asked = False
+        # A thread: 100,000 clients take seconds, in which a leader would be deposed. Not that of
+        # the worker: who is revoked must not stay in while that copies a database.
+        self._reader: threading.Thread | None = None
+        self._read: NodeKeys | KeysError | None = None
         self.keys = load(directory, cluster_id, node)
 
     def look(self, now: float, asked: bool) -> bool:
-        """Read them again if they changed, or because somebody asked; return whether it did.
+        """Begin to read them again if they changed, or because somebody asked; return whether
+        there are new ones since the last call.
 
         Looks every `LOOK_S`. Raises KeysError, and goes on with the keys that it had: half a copy
         is not read again before it changes.
         """
-        if not asked and now < self._looked_at + LOOK_S:
+        self._is_asked = self._is_asked or asked
+        if self._reader is not None:
+            return not self._reader.is_alive() and self._take()
+        if not self._is_asked and now < self._looked_at + LOOK_S:
             return False
         self._looked_at = now
         marks = self._marks()  # before they are read: what changes meanwhile is seen the next time
-        if not asked and marks == self._seen:
+        if not self._is_asked and marks == self._seen:
             return False
-        self._seen = marks
-        self.keys = load(self._directory, *self._whose)
+        self._seen, self._is_asked = marks, False
+        self._reader = threading.Thread(target=self._run, name="keys", daemon=True)
+        self._reader.start()
+        return False
+
+    def _take(self) -> bool:
+        read, self._reader, self._read = self._read, None, None
+        assert read is not None, "reading keys failed; the traceback stands above"
+        if isinstance(read, KeysError):
+            raise read
+        self.keys = read
         return True
+
+    def _run(self) -> None:
+        try:
+            self._read = load(self._directory, *self._whose)
+        except KeysError as error:
+            self._read = error
 
     def _marks(self) -> tuple[object, ...]:
         """Return something that is another when a file was changed or replaced."""
