@@ -7,13 +7,16 @@ not: processes (stage.py), or what the numbers mean (measures.py).
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,13 +32,14 @@ from chaos.bench.wire import (
     subscribe,
     wait,
 )
-from flotilla_client import Client
+from flotilla_client import AsyncClient, Client
 from flotilla_client.producer import BATCH_BYTES, IN_FLIGHT_MAX
 from flotilla_client.protocol import BATCH_COUNT_MAX, GET, Request, decode_reply, encode_request
 
 PUBLICATION: Final = bytes(range(33, 133))  # 100 bytes
 END: Final = b"end".ljust(len(PUBLICATION))  # the last publication of a stream
 CLIENTS_AT_ONCE: Final = 64
+TASKS_AT_ONCE: Final = 256
 ROUNDS: Final = 5  # noise of some seconds meets both sides, and starting each costs little
 PARK_S: Final = 0.005  # several turns: by then the GET waits at the leader
 GET_WAIT_MS: Final = 5_000  # longer than any PUT takes
@@ -61,6 +65,24 @@ class Rates:
     put_took: list[float] = field(default_factory=list)
     echo_seconds: float = 0.0
     echo_count: int = 0
+
+
+@dataclass
+class Work:
+    """Publications that were awaited one by one, the seconds and processor time that they took."""
+
+    count: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclass
+class Joined:
+    """What many callers of one client publish: tasks, threads, and tasks through a producer."""
+
+    tasks: Work = field(default_factory=Work)
+    threads: Work = field(default_factory=Work)
+    producer: Work = field(default_factory=Work)
 
 
 @dataclass
@@ -149,6 +171,76 @@ def measure_rates(
         result.echo_seconds += in_all_s
     check_stored(callers[0], topic, len(result.put_took))
     report(result)
+
+
+def measure_joined(
+    report: Callable[[Joined], None], endpoints: Sequence[str], topic: str, seconds: float
+) -> None:
+    """Measure what many callers of one client publish, each awaiting its own answer."""
+    result, share_s = Joined(), seconds / ROUNDS / 3
+    caller = Caller(endpoints[0])
+    subscribe(caller, topic)
+    for _ in range(ROUNDS):
+        asyncio.run(_await_puts(endpoints, topic, share_s, result.tasks))
+        asyncio.run(_await_sends(endpoints, topic, share_s, result.producer))
+        _put_in_threads(endpoints, topic, share_s, result.threads)
+    check_stored(
+        caller, topic, sum(w.count for w in (result.tasks, result.producer, result.threads))
+    )
+    report(result)
+
+
+@contextmanager
+def _worked(work: Work) -> Iterator[None]:
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    yield
+    work.seconds += time.monotonic() - began_s
+    work.cpu_s += time.process_time() - cpu_s
+
+
+async def _await_puts(endpoints: Sequence[str], topic: str, seconds: float, work: Work) -> None:
+    async with AsyncClient(endpoints) as client:
+        await client.open()
+        with _worked(work):
+            await _in_tasks(lambda: client.put(topic, PUBLICATION), seconds, work)
+
+
+async def _await_sends(endpoints: Sequence[str], topic: str, seconds: float, work: Work) -> None:
+    async with AsyncClient(endpoints) as client, await client.producer(topic) as producer:
+
+        async def send() -> object:
+            return await (await producer.send(PUBLICATION))
+
+        with _worked(work):
+            await _in_tasks(send, seconds, work)
+
+
+async def _in_tasks(put: Callable[[], Awaitable[object]], seconds: float, work: Work) -> None:
+    end_s = time.monotonic() + seconds
+
+    async def loop() -> None:
+        while time.monotonic() < end_s:
+            await put()
+            work.count += 1
+
+    await asyncio.gather(*[loop() for _ in range(TASKS_AT_ONCE)])
+
+
+def _put_in_threads(endpoints: Sequence[str], topic: str, seconds: float, work: Work) -> None:
+    with Client(endpoints) as client, ThreadPoolExecutor(CLIENTS_AT_ONCE) as pool:
+        client.open()
+        end_s = time.monotonic() + seconds
+
+        def loop() -> int:
+            count = 0
+            while time.monotonic() < end_s:
+                client.put(topic, PUBLICATION)
+                count += 1
+            return count
+
+        with _worked(work):
+            loops = [pool.submit(loop) for _ in range(CLIENTS_AT_ONCE)]
+            work.count += sum(each.result() for each in loops)
 
 
 def produce(

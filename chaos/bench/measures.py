@@ -23,6 +23,7 @@ ECHO_MEMORY: Final = "echo process"
 RAW_BATCHES: Final = "batches PUT raw"
 RESTARTS: Final = 5
 ALL_RESTARTS: Final = 3
+PRODUCER: Final = "AsyncProducer"
 ONE_KILL_S_EXPECTED: Final = 2.5
 
 
@@ -85,6 +86,27 @@ def _processor_times(found: loads.Rates, leader: str, used_us: Mapping[str, floa
         Figure("cpu_leader", "- CPU a PUT, leader", used_us[leader] / count, "µs", echo),
         Figure("cpu_follower", "- CPU a PUT, follower", follower_us / count, "µs", echo),
     ]
+
+
+def joined(stage: Stage, plan: Plan) -> list[Figure]:
+    """Measure many callers of one client."""
+    found: loads.Joined = stage.call(
+        loads.measure_joined, stage.endpoints(), "joined", plan.seconds
+    )
+    producer = found.producer
+    tasks = f"{loads.TASKS_AT_ONCE} awaited at once, one client"
+    threads = f"{loads.CLIENTS_AT_ONCE} threads on one client"
+    of_tasks = found.tasks.count / found.tasks.seconds
+    sent = {PRODUCER: producer.count / producer.seconds}
+    sent_us = {PRODUCER: 1e6 * producer.cpu_s / producer.count}
+    used_us = [1e6 * work.cpu_s / work.count for work in (found.tasks, found.threads)]
+    return [
+        Figure("awaited_rate", tasks, of_tasks, "/s", sent),
+        Figure("awaited_cpu", "- CPU a PUT, client", used_us[0], "µs", sent_us),
+        Figure("threads_rate", threads, found.threads.count / found.threads.seconds, "/s",
+               {tasks: of_tasks}),
+        Figure("threads_cpu", "- CPU a PUT, client", used_us[1], "µs", {tasks: used_us[0]}),
+    ]  # fmt: skip
 
 
 def batches(stage: Stage, plan: Plan) -> list[Figure]:
@@ -227,6 +249,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "latency": Measure("one PUT under way", lambda plan: plan.seconds, latency),
     "delivery": Measure("a waiting subscriber", lambda plan: plan.seconds / 2, delivery),
     "throughput": Measure("64 PUTs under way", lambda plan: plan.seconds, throughput),
+    "joined": Measure("many callers of one client", lambda plan: plan.seconds, joined),
     "batches": Measure("producer to subscriber", lambda plan: plan.seconds, batches),
     "memory": Measure("memory", lambda plan: 0.1, memory),
     "failover": Measure("killing leaders", lambda plan: plan.kills * ONE_KILL_S_EXPECTED, failover),

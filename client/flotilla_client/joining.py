@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from flotilla_client import protocol
 from flotilla_client.connection import CONNECT_MS_MAX, CONNECTION_LOST
 from flotilla_client.errors import (
     BacklogFull,
@@ -37,7 +38,7 @@ from flotilla_client.errors import (
 )
 from flotilla_client.observer import Operation
 from flotilla_client.operations import REFUSED_FOREVER, Ask, Operations, PutResult, kept
-from flotilla_client.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Reply, encode_request
+from flotilla_client.protocol import Reply, encode_request
 from flotilla_client.retry import (
     Action,
     Close,
@@ -727,7 +728,7 @@ def _next_calls(line: _Line) -> list[Call]:
         call = line.waiting[0]
         size_bytes += sum(len(piece.data) for piece in call.pieces)
         count += sum(piece.count for piece in call.pieces)
-        fits = count <= BATCH_COUNT_MAX and size_bytes <= BATCH_BYTES_MAX
+        fits = count <= protocol.BATCH_COUNT_MAX and size_bytes <= protocol.BATCH_BYTES_MAX
         if calls and (line.alone or not fits or not call.pieces):
             break
         line.waiting.popleft()

@@ -6,22 +6,27 @@ What must not live here: what finds them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
-from flotilla_client import AsyncClient, aio
+from flotilla_client import AsyncClient, aio, joining
 from flotilla_client import state as state_module
 from flotilla_client.errors import FlotillaError
-from flotilla_client.joining import Joined, _Batch, _Line
-from flotilla_client.operations import Operations, Steps
+from flotilla_client.joining import Call, Joined, Piece, _Batch, _Line
+from flotilla_client.operations import Operations, PutResult, Steps
 from flotilla_client.reading import Delivery, Reader, Readers
-from flotilla_client.retry import Action, Exchange
+from flotilla_client.retry import Action, Done, Exchange
 from flotilla_client.state import State, Statement
 
 _silent: Final = Exchange.silent
 _get: Final = Operations.get
 _fail: Final = Joined._fail
 _begin: Final = Joined._begin
+_answered: Final = Joined._answered
+_end: Final = Call.end
+_joined: Final = joining._joined
+_publish: Final = AsyncClient._publish
 _raise_cursor: Final = State.raise_cursor
 _commit: Final = State._commit
 
@@ -158,3 +163,71 @@ def cancelled_operations_keep_their_turn(patches: Patches) -> None:
             await leave(turn, *error)
 
     patches.attribute(aio._Turn, "__aexit__", stay)
+
+
+@bug("of several callers each is told of its own publication", {"own_answer"})
+def joined_callers_are_answered_backwards(patches: Patches) -> None:
+    """Give those who were joined their ids from the last to the first."""
+
+    def answered(joined: Joined, line: _Line, batch: _Batch, done: Done) -> None:
+        counters = [piece.counter for _, piece in batch.owned]
+        for (_, piece), counter in zip(batch.owned, reversed(counters), strict=True):
+            piece.counter = counter
+        _answered(joined, line, batch, done)
+
+    patches.attribute(Joined, "_answered", answered)
+
+
+@bug("of several callers each gets its own error", {"own_answer", "definite", "call_order"})
+def joined_callers_get_each_others_errors(patches: Patches) -> None:
+    """Tell who comes next what was refused for certain, and who was refused that it is stored."""
+    refused: list[Exception] = []
+
+    def end(call: Call, error: Exception | None = None) -> None:
+        if isinstance(error, FlotillaError) and error.definite and call.pieces:
+            refused.append(error)
+            for piece in call.pieces:
+                piece.result = PutResult(1, piece.count, False, True)
+            _end(call)
+        elif error is None and refused and call.pieces:
+            _end(call, refused.pop())
+        else:
+            _end(call, error)
+
+    patches.attribute(Call, "end", end)
+
+
+@bug("counters are given in the order of the calls", {"call_order"})
+def joined_callers_are_stored_backwards(patches: Patches) -> None:
+    """Give those who are joined their counters from the last to the first."""
+
+    def joined(calls: Sequence[Call]) -> list[Sequence[tuple[Call, Piece]]]:
+        return _joined(calls[::-1])
+
+    patches.attribute(joining, "_joined", joined)
+
+
+@bug("who is cancelled publishes once", {"call_order"})
+def cancelled_callers_are_stored_again(patches: Patches) -> None:
+    """Publish once more what a cancelled caller has under way."""
+
+    async def publish(
+        client: AsyncClient, make: Callable[[Callable[[], object]], Sequence[Call]]
+    ) -> Sequence[Call]:
+        made: list[Call] = []
+
+        def noted(told: Callable[[], object]) -> Sequence[Call]:
+            made.extend(make(told))
+            return made
+
+        try:
+            return await _publish(client, noted)
+        except asyncio.CancelledError:
+            for call in made:
+                if call.is_stored and not call.is_over:
+                    batches = [(piece.lengths, piece.data) for piece in call.pieces]
+                    again = Call(call.topic, batches, call.end_ms, lambda: None)
+                    client._parts.here().add(again)
+            raise
+
+    patches.attribute(AsyncClient, "_publish", publish)

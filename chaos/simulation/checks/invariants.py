@@ -37,6 +37,8 @@ CHECKS: Final[Mapping[str, str]] = {
     "content": "what is acknowledged is what is delivered",
     "handed_over_twice": "an application is given again what it has not acknowledged, and told so",
     "skipped": "an application is given what comes next, and nothing is passed over",
+    "own_answer": "of several callers of a client each is told of its own publication",
+    "call_order": "what several callers of a client publish is stored once, as they called",
     "kept": "what a client has stored before it asked is there in its next process",
     "fenced": "a process has no success once a later one of its client had",
     "stale_read": "an answer is no older than its request",

@@ -52,6 +52,7 @@ class Promises:
         self._denied: set[tuple[str, bytes]] = set()  # (topic, publication), refused for certain
         self._acknowledged: dict[Counted, bytes] = {}
         self._delivered: dict[Counted, bytes] = {}
+        self._given: dict[Counted, int] = {}  # ids, 0 for none, as the last answer has them
         self._last_ids: dict[str, int] = {}  # topic -> highest acknowledged
         self._floors: dict[tuple[str, int], int] = {}  # (process, operation) -> the same, before
         self._epochs: dict[str, int] = {}  # client_id -> newest that is in use
@@ -136,6 +137,8 @@ class Promises:
         self._reads.acknowledged(self._invariants.puts.get(put, (0, 0))[0])
         for counter in range(operation.counter, operation.counter + operation.count):
             counted = (operation.client_id, operation.topic, counter)
+            first_id = outcome.first_id or 0
+            self._given[counted] = first_id + counter - operation.counter if first_id else 0
             made = self._made.pop((process.place, counted), None)
             self._kept.pop((process.place, counted), None)
             if made is not None:
@@ -226,6 +229,17 @@ class Promises:
                 self._fail("kept", f"{key[1]} is given again, and what it was given to is kept")
             self._made[key] = text.encode()
             self._denied.discard((topic, text.encode()))  # the same once more is another one
+
+    def told(self, process: Process, topic: str, counter: int, id_: int) -> None:
+        """Judge which id one of several callers is told."""
+        counted = (process.session.state.client_id, topic, counter)
+        if self._given.get(counted) != id_:
+            given = self._given.get(counted)
+            self._fail("own_answer", f"{counted} has id {given}, and its caller is told {id_}")
+
+    def out_of_order(self, client: str, text: str) -> None:
+        """Judge what is stored of several callers."""
+        self._fail("call_order", f"{client}: {text}")
 
     def not_stored(self, topic: str, publication: bytes) -> None:
         """Note what was refused for certain; nobody may be given it, now or later."""

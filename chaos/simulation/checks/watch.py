@@ -232,6 +232,14 @@ class Attached:
         """See `scripts.Course`."""
         self._promises.made(process, topic, counter, publications)
 
+    def told(self, process: Process, topic: str, counter: int, id_: int) -> None:
+        """See `scripts.Course`."""
+        self._promises.told(process, topic, counter, id_)
+
+    def out_of_order(self, client: str, text: str) -> None:
+        """See `scripts.Course`."""
+        self._promises.out_of_order(client, text)
+
     def not_stored(self, topic: str, publication: str) -> None:
         """See `scripts.Course`."""
         self._promises.not_stored(topic, publication.encode())

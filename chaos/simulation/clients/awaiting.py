@@ -23,6 +23,8 @@ import zmq
 from chaos.simulation.clients.clients import (
     INBOX_MAX,
     REFUSED_MS,
+    Answered,
+    Calling,
     ClientCrash,
     Place,
     Process,
@@ -332,6 +334,17 @@ def awaited(now: Callable[[], float]) -> Iterator[None]:
         yield
 
 
+class _Ended:
+    """A task that has ended; see `clients.Answered`."""
+
+    def __init__(self, task: asyncio.Task[list[PutResult]]) -> None:
+        self._task = task
+
+    def results(self) -> list[PutResult]:
+        """Return what it was told. Raises its error."""
+        return self._task.result()
+
+
 class AwaitingProcess(Process):
     """A process whose script awaits an `AsyncClient`, one operation after the other.
 
@@ -384,6 +397,26 @@ class AwaitingProcess(Process):
         putting = self._client.put_many(topic, texts)
         results: list[PutResult] = yield self._at_times_cancelled(putting)
         return results
+
+    def put_together(self, calls: Sequence[Calling]) -> Generator[Any, Any, Sequence[Answered]]:
+        """Publish in a task each."""
+        answered: Sequence[Answered] = yield self._called_together(calls)
+        return answered
+
+    async def _called_together(self, calls: Sequence[Calling]) -> Sequence[Answered]:
+        tasks, waited_s = [], 0.0
+        for delay_s, topic, texts in calls:
+            if delay_s > waited_s:
+                await asyncio.sleep(delay_s - waited_s)
+                waited_s = delay_s
+            tasks.append(
+                asyncio.ensure_future(self._at_times_cancelled(self._called(topic, texts)))
+            )
+        await asyncio.wait(tasks)
+        return [_Ended(task) for task in tasks]
+
+    async def _called(self, topic: str, texts: Callable[[], Sequence[str]]) -> list[PutResult]:
+        return await self._client.put_many(topic, texts())
 
     def flush(self) -> Generator[Any, Any, None]:
         """Send what is in the outbox."""

@@ -33,12 +33,16 @@ from flotilla_client.protocol import Reply, Request, decode_request, encode_requ
 from flotilla_client.reading import Delivery, Owner, Reader
 from flotilla_client.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
 
+# What one of several callers publishes: how long after the first, its topic, and the texts, which
+# are made when it calls.
+Calling = tuple[float, str, Callable[[], Sequence[str]]]
+
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """What several callers publish at once: the texts of each, and how long after the first."""
+    """What several callers publish at once."""
 
-    calls: Sequence[tuple[float, str, Sequence[str]]]
+    calls: Sequence[Calling]
 
 
 # A script of what a process does: yields seconds to wait, the steps of an operation, whose result
@@ -275,12 +279,10 @@ class Process:
 
     def put(self, topic: str, texts: Sequence[str]) -> Generator[Any, Any, list[PutResult]]:
         """Publish."""
-        [call] = yield from self.put_together([(0.0, topic, texts)])
+        [call] = yield from self.put_together([(0.0, topic, lambda: texts)])
         return call.results()
 
-    def put_together(
-        self, calls: Sequence[tuple[float, str, Sequence[str]]]
-    ) -> Generator[Any, Any, Sequence[Answered]]:
+    def put_together(self, calls: Sequence[Calling]) -> Generator[Any, Any, Sequence[Answered]]:
         """Publish as several callers that do not wait for each other; see `Publishing`."""
         answered: Sequence[Answered] = yield Publishing(calls)
         return answered
@@ -290,7 +292,7 @@ class Process:
         try:
             yield self.session.operations.open()
             for topic in self.session.state.topics_waiting():
-                [call] = yield Publishing([(0.0, topic, ())])
+                [call] = yield Publishing([(0.0, topic, tuple)])
                 call.results()
         except FlotillaError as error:
             raise self.session.not_flushed(error) from error
@@ -399,16 +401,15 @@ class Process:
         self.asked_s = self._wire.now
         self._due = len(publishing.calls)
         for delay_s, topic, texts in publishing.calls:
-            made = partial(self._make, topic, texts)
             if delay_s:
-                self._wire.after(delay_s, made)
+                self._wire.after(delay_s, partial(self._make, topic, texts))
             else:
-                self._call(topic, texts)
+                self._call(topic, texts())
         self._go_on()
 
-    def _make(self, topic: str, texts: Sequence[str]) -> None:
+    def _make(self, topic: str, texts: Callable[[], Sequence[str]]) -> None:
         if self.is_alive:
-            self._call(topic, texts)
+            self._call(topic, texts())
             self._go_on()
 
     def _call(self, topic: str, texts: Sequence[str]) -> None:

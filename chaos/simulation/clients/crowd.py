@@ -34,6 +34,12 @@ class Witness(Watcher, Protocol):
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
         """Hear what a client will publish."""
 
+    def told(self, process: Process, topic: str, counter: int, id_: int) -> None:
+        """See `scripts.Course`."""
+
+    def out_of_order(self, client: str, text: str) -> None:
+        """See `scripts.Course`."""
+
     def not_stored(self, topic: str, publication: str) -> None:
         """See `scripts.Course`."""
 
@@ -114,6 +120,14 @@ class Crowd:
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
         """See `scripts.Course`."""
         self._witness.made(process, topic, counter, publications)
+
+    def told(self, process: Process, topic: str, counter: int, id_: int) -> None:
+        """See `scripts.Course`."""
+        self._witness.told(process, topic, counter, id_)
+
+    def out_of_order(self, client: str, text: str) -> None:
+        """See `scripts.Course`."""
+        self._witness.out_of_order(client, text)
 
     def not_stored(self, topic: str, publication: str) -> None:
         """See `scripts.Course`."""

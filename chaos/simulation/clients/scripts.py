@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from chaos.simulation.clients.clients import Process, Script, Wire, Wish
+from chaos.simulation.clients.callers import Callers
+from chaos.simulation.clients.clients import Calling, Process, Script, Wire, Wish
 from chaos.simulation.clients.pipes import QUEUED_MAX, Pipe
 from chaos.workloads import payload
 from chaos.workloads.history import DRAINED
@@ -30,6 +31,7 @@ REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times 
 ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again
 IDLE_S: Final = 0.2  # between looks at the course
 POURED_MAX: Final = 6  # publications at once for a background producer, most of them a batch each
+CALLERS_APART_S: Final = 0.02  # at most: about a round trip, so that they meet
 OVERSIZED_BYTES: Final = PUBLICATION_BYTES_MAX + 1
 FILLER: Final = "abcdefghijklmnopqrstuvwxyz" * (PUBLICATION_BYTES_MAX // 26 + 1)
 
@@ -45,7 +47,8 @@ class Role:
     over is acknowledged at once or not at all, else with the next GET; `in_flight`: batches of a
     background producer that are under way at once, 0 for one PUT after the other; `is_hasty`: it
     publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
-    `AsyncClient`, and cancels some of what it asks.
+    `AsyncClient`, and cancels some of what it asks. `callers`: so many publish at once at most,
+    each for itself, 0 for one after the other.
     """
 
     topics: tuple[str, ...]
@@ -60,6 +63,7 @@ class Role:
     get_count: int = 100
     get_wait_ms: int = 500
     in_flight: int = 0
+    callers: int = 0
     reads_any: bool = False
     is_manual: bool = False
     is_hasty: bool = False
@@ -94,6 +98,12 @@ class Course(Protocol):
 
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
         """Hear what a client will publish, before it is given its counter."""
+
+    def told(self, process: Process, topic: str, counter: int, id_: int) -> None:
+        """Hear which id one of several callers is told for what stands under a counter."""
+
+    def out_of_order(self, client: str, text: str) -> None:
+        """Hear of a publication that is stored twice, or before one that was called for earlier."""
 
     def not_stored(self, topic: str, publication: str) -> None:
         """Hear that a publication is said to be stored neither now nor later, for certain."""
@@ -133,8 +143,9 @@ class ClientScript:
         self._state = process.session.state
         self._readers = self._operations.readers
         self._number = rng.randrange(len(role.topics))
+        self._callers = Callers(name, process, course) if role.callers else None
         self._actions: dict[Callable[[], Script], float] = {
-            (self._pour if role.in_flight else self._publish): role.puts,
+            self._publishes(): role.puts,
             self._read: role.gets,
             self._churn: role.churns,
             self._list: role.lists,
@@ -197,6 +208,50 @@ class ClientScript:
                 yield from self._tried(meanwhile)
 
     # --- publishing -----------------------------------------------------------------------------
+
+    def _publishes(self) -> Callable[[], Script]:
+        if self._role.in_flight:
+            return self._pour
+        return self._publish if self._callers is None else self._publish_together
+
+    def _publish_together(self) -> Script:
+        """Let several callers publish, of whom none waits for the others."""
+        callers, role, rng = self._callers, self._role, self._rng
+        assert callers is not None, role
+        yield self._operations.next_counter(self._next_topic())
+        calls: list[Calling] = []
+        numbers: dict[int, int] = {}  # by the place among the calls
+        delay_s = 0.0
+
+        def texts(place: int, topic: str) -> list[str]:
+            filler = FILLER[: rng.randint(0, role.size_bytes)]
+            numbers[place], text = callers.text(topic, filler)
+            return [text]
+
+        for place in range(rng.randint(2, role.callers)):
+            topic = rng.choice(role.topics)
+            calls.append((delay_s, topic, partial(texts, place, topic)))
+            delay_s += rng.choice((0.0, 0.0, rng.uniform(0.0, CALLERS_APART_S)))
+        fence: Fenced | None = None
+        answered = yield from self._process.put_together(calls)
+        for place, one in enumerate(answered):
+            topic = calls[place][1]
+            try:
+                [result] = one.results()
+            except FlotillaError as error:
+                fence = error if isinstance(error, Fenced) else fence
+                self._course.refused(self._name, error)
+                if error.definite and place in numbers:
+                    self._deny(topic, callers.refused(numbers[place]))
+            else:
+                counter = callers.counter_of(topic, numbers[place])
+                self._course.told(self._process, topic, counter, result.id)
+        if fence is not None:
+            raise fence
+
+    def _deny(self, topic: str, text: str) -> None:
+        if text:
+            self._course.not_stored(topic, text)
 
     def _publish(self) -> Script:
         topic, count = self._next_topic(), self._rng.randint(1, self._role.batch_count)

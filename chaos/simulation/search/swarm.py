@@ -34,6 +34,8 @@ SLEEPER_SHARE: Final = 0.6  # of those with a bounded backlog have one that seld
 SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
+CALLERS_SHARE: Final = 0.4  # of the clients publish for several callers at once
+CALLERS_BYTES_MAX: Final = 10_000  # a publication's: nine together stay far below a request's most
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
 BOUNDED_SHARE: Final = 0.5  # of the seeds have constants of the product that are met
 BOUND_SHARES: Final = (0.1, 0.3, 0.6)  # of these constants
@@ -533,7 +535,7 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     def draw(purpose: str) -> Draw:
         return Draw(_stream(seed, mode, purpose), empty.members, clients)
 
-    load, awaiting = _load(draw("load")), draw("awaiting")
+    load, awaiting, callers = _load(draw("load")), draw("awaiting"), draw("callers")
     schedule = tuple(_schedule(draw, empty.duration_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
     _slow_down(draw("slow"), load["roles"], "backlog_bytes_max" in knobs)
@@ -541,6 +543,8 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     knobs |= _fitting(draw("fitting"), {action.name for action in schedule}, knobs)
     for role in load["roles"]:
         role["is_awaiting"] = awaiting.rng.random() < AWAITING_SHARE
+        if callers.rng.random() < CALLERS_SHARE and role.get("size_bytes", 0) <= CALLERS_BYTES_MAX:
+            role["callers"] = callers.rng.choice((2, 4, 9))
     knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
     # Version 0.1 says its Hello by the product of today there, which looks at what 0.1 would not.
     has_old = any(action.args.get("build") == "0.1" for action in schedule)
