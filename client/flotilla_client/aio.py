@@ -569,7 +569,18 @@ class AsyncClient:
 
     async def put(self, topic: str, publication: bytes | str) -> PutResult:
         """Publish; see `Client.put`."""
-        [result] = await self.put_many(topic, [publication])
+        parts = self._parts.here()
+        session, told = parts.session, parts.here().create_future()
+        end_ms = now_ms() + session.deadline_ms
+        call = session.put_one(topic, publication, end_ms, partial(_settle, told))
+        parts.add(call)
+        try:
+            await told
+        except asyncio.CancelledError as error:
+            _leave([call], error)
+            raise
+        session.operations.warn()
+        [result] = call.results()
         return result
 
     async def put_many(self, topic: str, publications: Sequence[bytes | str]) -> list[PutResult]:
@@ -727,10 +738,15 @@ class AsyncClient:
             if calls:
                 await told
         except asyncio.CancelledError as error:
-            error.add_note(NOT_BEGUN if all([call.leave() for call in calls]) else BEGUN)
+            _leave(calls, error)
             raise
         parts.session.operations.warn()
         return calls
+
+
+def _leave(calls: Sequence[Call], error: asyncio.CancelledError) -> None:
+    """Say of cancelled calls what is known of them."""
+    error.add_note(NOT_BEGUN if all([call.leave() for call in calls]) else BEGUN)
 
 
 class _Turn:

@@ -30,6 +30,12 @@ def batches_of(publications: Sequence[bytes | str]) -> list[tuple[bytes, bytes]]
     return [protocol.pack(batch) for batch in batches if batch]
 
 
+def batch_of(publication: bytes | str) -> tuple[bytes, bytes]:
+    """Return a batch of one publication, as `batches_of` would."""
+    data = as_bytes(publication)
+    return len(data).to_bytes(4, "little"), data
+
+
 def as_bytes(publication: object) -> bytes:
     """Return a publication's bytes (text as UTF-8). Raises TooLarge, and TypeError for all else."""
     if not isinstance(publication, bytes | bytearray | memoryview | str):

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 from flotilla_client import checks, retry
-from flotilla_client.batches import batches_of
+from flotilla_client.batches import batch_of, batches_of
 from flotilla_client.connection import (
     CONNECTION_LOST,
     REQUESTS_QUEUED_MAX,
@@ -246,6 +246,14 @@ class Session:
         self.check_open()
         check_topic(topic)
         return Call(topic, batches_of(publications), end_ms, told)
+
+    def put_one(
+        self, topic: str, publication: bytes | str, end_ms: float, told: Callable[[], object]
+    ) -> Call:
+        """Return the call of one publication, as `put`."""
+        self.check_open()
+        check_topic(topic)
+        return Call(topic, (batch_of(publication),), end_ms, told)
 
     def flush(self, end_ms: float, told: Callable[[], object]) -> list[Call]:
         """Return calls that are over when the outbox has been sent, but for producers' topics."""
@@ -566,7 +574,11 @@ class Client:
         it will be sent, once and in order, before the topic's next `put`, by `flush`, or by the
         next process that opens this state directory. Raises TopicInUse while a producer is open.
         """
-        [result] = self.put_many(topic, [publication])
+        ticket = Ticket()
+        session, end_ms = self._session, self._end_ms()
+        call = session.put_one(topic, publication, end_ms, ticket.waker())
+        self._publish(ticket, [call], end_ms)
+        [result] = call.results()
         return result
 
     def put_many(self, topic: str, publications: Sequence[bytes | str]) -> list[PutResult]:

@@ -75,17 +75,16 @@ class Wire(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """What goes out in one request of a call. `counter` 0: it is not stored yet."""
+    """What goes out in one request of a call: `count` publications.
+
+    `counter` 0: it is not stored yet.
+    """
 
     lengths: bytes
     data: bytes
+    count: int
     counter: int = 0
     result: PutResult | None = None
-
-    @property
-    def count(self) -> int:
-        """How many publications it holds."""
-        return len(self.lengths) // 4
 
 
 class Call:
@@ -114,7 +113,7 @@ class Call:
         told: Callable[[], object],
     ) -> None:
         self.topic, self.end_ms, self._told = topic, end_ms, told
-        self.pieces = [Piece(lengths, data) for lengths, data in batches]
+        self.pieces = [Piece(lengths, data, len(lengths) // 4) for lengths, data in batches]
         self.error: Exception | None = None
         self.is_added = self.is_over = self.has_left = False
         self._free = [None]  # taken out once: at one stroke, whatever thread comes or is broken off
@@ -726,8 +725,9 @@ def _next_calls(line: _Line) -> list[Call]:
     count = size_bytes = 0
     while line.waiting:
         call = line.waiting[0]
-        size_bytes += sum(len(piece.data) for piece in call.pieces)
-        count += sum(piece.count for piece in call.pieces)
+        for piece in call.pieces:
+            size_bytes += len(piece.data)
+            count += piece.count
         fits = count <= protocol.BATCH_COUNT_MAX and size_bytes <= protocol.BATCH_BYTES_MAX
         if calls and (line.alone or not fits or not call.pieces):
             break
