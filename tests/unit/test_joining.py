@@ -23,7 +23,6 @@ from flotilla_client import (
     TooLarge,
     Unavailable,
 )
-from flotilla_client.client import Session
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT
 from flotilla_client.state import State
@@ -332,43 +331,6 @@ def test_what_is_enqueued_between_two_calls_stands_between_them(node: FakeNode) 
         assert [one.end().ids, three.end().ids] == [[2], [4]]
         enqueuing.join()
     assert node.cluster.topics["t"] == [b"first", b"one", b"two", b"three"]
-
-
-# --- on a wire that takes its time ---------------------------------------------------------------
-
-
-class SlowWire:
-    """A wire whose connection stands when it is told, and whose requests nobody answers."""
-
-    cause = "no connection"
-
-    def __init__(self) -> None:
-        self.is_standing = False
-        self.now_ms = 0.0
-
-    def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool | None:
-        return self.is_standing or None
-
-    def close(self, endpoint: int) -> None:
-        self.is_standing = False
-
-
-def test_a_deadline_counts_the_wait_for_a_connection() -> None:
-    session, wire = Session(["a:1"], deadline_ms=600), SlowWire()
-    session.state.resumed("c", 1, 0, {}, {})
-    session.operations._is_open = True
-    joined = session.joined(wire, lambda error, then: then(error), lambda: wire.now_ms)
-    call = session.put("t", ["x"], 600.0, lambda: None)
-    joined.add(call)
-    while not call.is_over:
-        joined.turn()
-        wire.now_ms += 1.0
-        wire.is_standing = wire.now_ms % 200 > 150
-        joined.expire()
-        assert wire.now_ms < 605.0, joined.due_ms()
-    with pytest.raises(Unavailable):
-        call.results()
-    session.state.close()
 
 
 # --- tasks ----------------------------------------------------------------------------------------
