@@ -508,6 +508,10 @@ class Scenario:
         """Tell a member that it is replaced by another incarnation."""
         self._raft(name).may_campaign = False
 
+    def do_admitted(self, name: str) -> None:
+        """Tell a member that it is none that is replaced: the entry that said so is undone."""
+        self._raft(name).may_campaign = True
+
     def do_hello(self, *members: str, of: str = "b", to: str = "a") -> None:
         """Print what a node says to another one whose configuration names these members."""
         own = tuple(self.members)
