@@ -162,7 +162,6 @@ class Replica:
         self.settings = settings
         self.identity = identity
         self.raft: Raft | None = None
-        self.disk_low = False
         self._peers, self._worker, self._rng, self._log = peers, worker, rng, log
         self._new_client_id = new_client_id
         self._now = now
@@ -661,8 +660,11 @@ class Replica:
         reached = raft.barrier_passed(), raft.applied_index
         return broker.serve(*reached, now_ms, self._serving.spent) and broker.may_serve(now_ms)
 
-    def finish_turn(self) -> None:
-        """Do what nobody waits for: commit the store's transaction, collect garbage, tell peers."""
+    def finish_turn(self, disk_low: bool) -> None:
+        """Do what nobody waits for: commit the store's transaction, collect garbage, tell peers.
+
+        `disk_low`: whether this node has too little room.
+        """
         self._server.tick(self._now)
         self._fetch.tick(self._now)
         if self.raft is not None:
@@ -672,7 +674,7 @@ class Replica:
             self.store.commit()
         if self._now >= self._next_health_s:
             self._next_health_s = self._now + HEALTH_PERIOD_S
-            self._tell_peers()
+            self._tell_peers(disk_low)
         self._peers.flush(None)
 
     @property
@@ -929,17 +931,17 @@ class Replica:
     def _take_health(self, name: str, message: Health) -> None:
         self._health[name] = message
 
-    def _tell_peers(self) -> None:
+    def _tell_peers(self, disk_low: bool) -> None:
         for name in self.settings.others:
             self._peers.send(name, about.encode(self._neighbours.facts_for(name, self._now)))
         raft = self.raft
         if raft is None:
             return
-        low = 1 if self.disk_low else 0
+        low = 1 if disk_low else 0
         for name in self.settings.others:
-            self._peers.send(name, Health(raft.applied_index, self.disk_low))
+            self._peers.send(name, Health(raft.applied_index, disk_low))
             low += name in self._health and self._health[name].disk_low
-        self.broker.disk_low = self.disk_low or low * 2 > len(self.settings.members)
+        self.broker.disk_low = disk_low or low * 2 > len(self.settings.members)
 
     # --- leadership ---------------------------------------------------------------------------
 

@@ -27,11 +27,15 @@ _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANT
 
 
 class Upkeep:
-    """The periodic work of one node. Call `tick` at the end of every turn."""
+    """The periodic work of one node. Call `tick` at the end of every turn.
+
+    `disk_low`: whether there was too little room when it was looked at last.
+    """
 
     def __init__(
         self, replica: Replica, worker: Worker, disk_free_min_bytes: int, log: LogEvent
     ) -> None:
+        self.disk_low = False
         self._replica, self._worker, self._log = replica, worker, log
         self._disk_free_min_bytes = disk_free_min_bytes
         self._next_disk_s = self._next_checkpoint_s = self._next_surplus_s = 0.0
@@ -57,8 +61,8 @@ class Upkeep:
         free_bytes = replica.settings.files.free_bytes(replica.settings.data_dir)
         store_bytes = 0 if replica.raft is None else replica.store.room_bytes()
         low = free_bytes + store_bytes < min_bytes or free_bytes < min_bytes * DISK_SHARE_MIN
-        if low != replica.disk_low:
-            replica.disk_low = low
+        if low != self.disk_low:
+            self.disk_low = low
             self._log(
                 "disk",
                 level="warning" if low else "info",

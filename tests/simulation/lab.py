@@ -223,7 +223,7 @@ class Lab:
     def _turn(self, name: str, node: Replica) -> None:
         requests, self._requests[name] = self._requests[name], []
         self._file(node.turn(self.now, requests))
-        node.finish_turn()
+        node.finish_turn(disk_low=False)
         self.workers[name].work()
 
     def _guard(self, name: str, action: Callable[[], None]) -> None:

@@ -89,7 +89,6 @@ class Bench:
             settings=settings,
             journal=journal,
             raft=object(),
-            disk_low=False,
             store=self.store.store,
             clock=self.clock,
         )
@@ -163,7 +162,7 @@ def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
     bench.replica.raft = None
     bench.upkeep.tick(0.0)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
-    assert (bench.replica.disk_low, bench.events) == (True, ["disk"])
+    assert (bench.upkeep.disk_low, bench.events) == (True, ["disk"])
 
 
 # --- room ---------------------------------------------------------------------------------------
@@ -173,10 +172,10 @@ def test_free_pages_of_the_store_count_as_room(tmp_path: Path) -> None:
     disk = Disk(9_000_000)
     bench = Bench(tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker)
     bench.upkeep.tick(0.0)
-    assert bench.replica.disk_low
+    assert bench.upkeep.disk_low
     bench.fill_and_read(100)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
-    assert not bench.replica.disk_low
+    assert not bench.upkeep.disk_low
 
 
 def test_what_the_next_checkpoint_needs_counts_against_the_room(tmp_path: Path) -> None:
@@ -186,10 +185,10 @@ def test_what_the_next_checkpoint_needs_counts_against_the_room(tmp_path: Path) 
     for counter in range(50):
         bench.store.put(counter, bytes(100_000))
     bench.upkeep.tick(0.0)
-    assert bench.replica.disk_low, "the 5 MB in the WAL have no place in the file yet"
+    assert bench.upkeep.disk_low, "the 5 MB in the WAL have no place in the file yet"
     tables.checkpoint(bench.replica.settings.database)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
-    assert not bench.replica.disk_low
+    assert not bench.upkeep.disk_low
 
 
 def test_a_disk_without_room_for_the_journal_is_low_whatever_the_store_has(tmp_path: Path) -> None:
@@ -198,7 +197,7 @@ def test_a_disk_without_room_for_the_journal_is_low_whatever_the_store_has(tmp_p
     )
     bench.fill_and_read(150)
     bench.upkeep.tick(0.0)
-    assert bench.replica.disk_low
+    assert bench.upkeep.disk_low
 
 
 def test_a_store_that_was_read_empty_shrinks_in_short_steps(tmp_path: Path) -> None:

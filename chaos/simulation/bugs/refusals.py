@@ -57,8 +57,8 @@ def backlogs_grow_to_twice_their_limit(patches: Patches) -> None:
 def one_full_disk_stops_all(patches: Patches) -> None:
     """Refuse PUTs while any member is short of room."""
 
-    def tell_peers(replica: Replica) -> None:
-        _tell_peers(replica)
+    def tell_peers(replica: Replica, disk_low: bool) -> None:
+        _tell_peers(replica, disk_low)
         if replica.raft is not None:
             replica.broker.disk_low |= any(each.disk_low for each in replica._health.values())
 

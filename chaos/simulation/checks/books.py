@@ -145,8 +145,8 @@ class Books:
         """
         said_s = replica._next_health_s
         there = [name for name in replica._health if replica._peers.hello_of(name) is not None]
-        low = replica.disk_low + sum(replica._health[name].disk_low for name in there)
-        is_short = replica.disk_low or low * 2 > len(replica.settings.members)
+        low = node.disk_low + sum(replica._health[name].disk_low for name in there)
+        is_short = node.disk_low or low * 2 > len(replica.settings.members)
         if not replica.broker.disk_low or is_short:
             self._short.pop(node.name, None)
             return

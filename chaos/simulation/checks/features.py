@@ -76,7 +76,7 @@ def _figures(node: SimNode, world: World) -> Figures:
         raft.role,
         raft.serving,
         bool(raft.leader),
-        replica.disk_low,
+        node.disk_low,
         journal.first_index > 1,
         bisect_right(LEVELS, last - commit),
         bisect_right(LEVELS, commit - raft.applied_index),

@@ -181,6 +181,11 @@ class SimNode:
         return self._upkeep._checkpointing and self._worker.idle
 
     @property
+    def disk_low(self) -> bool:
+        """True while the process takes its disk to be short of room."""
+        return self._upkeep.disk_low
+
+    @property
     def has_job(self) -> bool:
         """True while a job of the worker is under way."""
         return self._worker.is_under_way
@@ -418,7 +423,7 @@ class SimNode:
             requests += self._port.receive_requests()
         for route, frames in self._port.send_replies(replica.turn(now, requests)):
             world.reply(self.name, route, frames, self.departure())
-        replica.finish_turn()
+        replica.finish_turn(self._upkeep.disk_low)
         self._upkeep.tick(now)
         self._busy_until_s, self._elapsed_s = self.departure(), 0.0
         if replica.raft is not None and self.disk.is_synced:
