@@ -183,7 +183,7 @@ class Replica:
         # Entries, (index, term, level), that need a higher level than the store's; see _log_level.
         self._raises: list[tuple[int, int, int]] = []
         self._reports = Reports()
-        self._next_health_s = self._next_admit_s = self._barrier_repeat_s = now
+        self._next_health_s = self._next_admit_s = now
         self._next_waiting_s = now
         self._standing = self._soft_state = SoftState("", 0, "")  # as it was noticed, as it is
         self._before_sync: list[tuple[str, Message]] = []
@@ -508,7 +508,6 @@ class Replica:
             if not self.frontend.stopping:  # who is handed the lead has to have all of the log
                 self._propose_admissions(raft)
             entries = list(self.broker.take_entries(int(self._now * 1000)))
-            self._repeat_barrier_if_due(raft)
         ready = self._propose(raft, [payload for payload, _ in entries], tick=True)
         for (_, authors), (_, index, term) in zip(entries, ready.entries, strict=False):
             self.broker.submitted(index, term, authors)
@@ -645,12 +644,6 @@ class Replica:
             message = f"level {level} takes all members: {'; '.join(reasons)}"
             raise ProtocolError("not_upgraded", message, level=self.store.level)
         return level
-
-    def _repeat_barrier_if_due(self, raft: Raft) -> None:
-        if self._now >= self._barrier_repeat_s:
-            self._barrier_repeat_s = self._now + self.settings.timing.heartbeat_s
-            if self.broker.reads_wait():
-                raft.repeat_barrier()
 
     def _serve(self, raft: Raft) -> bool:
         broker, now_ms = self.broker, self._now * 1000

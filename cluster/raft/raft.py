@@ -72,7 +72,7 @@ class Raft:
         self._core = Core(name, self.others, self._log, position[0], timing, rng, now)
         self._guard = Guard(self._core, level_max, timing.heartbeat_s)
         self._sender = Sender(self._core, self.others, timing.heartbeat_s)
-        self._reads = Reads(self.others, self._majority)
+        self._reads = Reads(self.others, self._majority, timing.heartbeat_s)
         self._after_sync = self._guard.said
         self._standing: object = None  # as the last Ready said
 
@@ -175,7 +175,8 @@ class Raft:
         if tick:
             if self.tick_is_due:
                 self._tick()
-            self._after_sync += self._reads.questions(self._core.term)
+            if self._core.is_leader:
+                self._after_sync += self._reads.questions(self._core.term, now)
             self._send_if_due()
         return self._take()
 
@@ -360,10 +361,6 @@ class Raft:
     def ask_barrier(self) -> int:
         """Return the number of a barrier whose answers will have been given after this call."""
         return self._reads.ask(self.term)
-
-    def repeat_barrier(self) -> None:
-        """Ask the newest barrier's question again in the next tick."""
-        self._reads.repeat()
 
     def barrier_passed(self) -> int:
         """Return the newest barrier that a majority has answered in this term (rule 28)."""

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cluster.raft.ready import NEVER_S
 from cluster.wire.messages import Barrier, BarrierAck, Message
 
 
 class Reads:
     """The barriers of one node: numbered questions to all, and who has answered which.
 
-    One question serves all reads that came before it was sent.
+    One question serves all reads that came before it was sent. It is asked again once a period
+    until a majority has answered: its messages may be lost.
     """
 
-    def __init__(self, others: Sequence[str], majority: int) -> None:
-        self._others, self._majority = others, majority
-        self._newest = self._sent = 0
-        self._is_to_be_repeated = False
+    def __init__(self, others: Sequence[str], majority: int, period_s: float) -> None:
+        self._others, self._majority, self._period_s = others, majority, period_s
+        self._newest = self._sent = self._passed = 0
+        self._sent_s = -NEVER_S
         self._answered: dict[str, int] = {}
         self._term = 0
 
@@ -32,15 +34,15 @@ class Reads:
             self._newest += 1
         return self._newest
 
-    def repeat(self) -> None:
-        """Send the newest question again: its messages may have been lost."""
-        self._is_to_be_repeated = True
-
-    def questions(self, term: int) -> list[tuple[str, Message]]:
-        """Return the question of all barriers that were asked for since the last one, if any."""
-        if self._sent == self._newest and not self._is_to_be_repeated:
+    def questions(self, term: int, now: float) -> list[tuple[str, Message]]:
+        """Return the question that a leader of `term` sends now, if one is due."""
+        if self._passed == self._newest or self._term != term:
             return []
-        self._sent, self._is_to_be_repeated = self._newest, False
+        if self._sent == self._newest:
+            self._passed = self.passed(term)
+            if self._passed == self._newest or now - self._sent_s < self._period_s:
+                return []
+        self._sent, self._sent_s = self._newest, now
         return [(name, Barrier(term, self._newest)) for name in self._others]
 
     def take_answer(self, name: str, message: BarrierAck, term: int) -> None:

@@ -310,10 +310,6 @@ class Broker:
         """Serve the read once `barrier` has passed and `index` is applied."""
         self._reads.append(_Read(barrier, index, waiting))
 
-    def reads_wait(self) -> bool:
-        """True while a read waits for its barrier."""
-        return bool(self._reads)
-
     def may_serve(self, now_ms: float) -> bool:
         """Return whether there is anything that `serve` might answer."""
         deadlines = self._parked_by_deadline
