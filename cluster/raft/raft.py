@@ -64,6 +64,7 @@ class Raft:
         self._majority = (len(self.others) + 1) // 2 + 1
         self._leader_heard_s = -NEVER_S
         self._pre_vote_started_s = -NEVER_S
+        self._pre_vote_term = 0  # in which they were asked for: they count in no other
         self._pre_votes: set[str] = set()
         self._log = Log(storage)
         self._check_position(position[0])
@@ -291,25 +292,26 @@ class Raft:
         if not self.may_campaign and not core.is_leader:
             core.election_deadline_s = max(core.election_deadline_s, now)
             return
-        if core.is_leader or core.transfer_in_progress:
+        if core.is_leader or core.transfer_in_progress or core.election_deadline_s >= now:
+            self._forget_pre_votes()
             return
-        if core.election_deadline_s >= now:
-            self._pre_votes.clear()
-            self._pre_vote_started_s = -NEVER_S
-            return
-        if len(self._pre_votes) + 1 >= self._majority:
-            self._pre_votes.clear()
-            self._pre_vote_started_s = -NEVER_S
+        is_of_this_term = self._pre_vote_term == core.term
+        if is_of_this_term and len(self._pre_votes) + 1 >= self._majority:
+            self._forget_pre_votes()
             return  # the deadline stays in the past: this tick campaigns
-        if now - self._pre_vote_started_s > (
+        if not is_of_this_term or now - self._pre_vote_started_s > (
             self._rng.uniform(0.5, 1) * self._timing.election_min_s
         ):
             self._ask_for_pre_votes()
         core.election_deadline_s = now  # the core campaigns strictly below now
 
+    def _forget_pre_votes(self) -> None:
+        self._pre_votes.clear()
+        self._pre_vote_started_s = -NEVER_S
+
     def _ask_for_pre_votes(self) -> None:
         self._pre_votes.clear()
-        self._pre_vote_started_s = self._now
+        self._pre_vote_started_s, self._pre_vote_term = self._now, self.term
         last = self._log.last_index, self._log.last_term
         for name in self.others:
             self._after_sync.append((name, PreVote(self.term, *last)))
