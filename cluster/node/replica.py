@@ -680,7 +680,7 @@ class Replica:
             return False
         if self._more_answers and raft.serving:
             return True
-        alone = raft.is_leader and not self.settings.others
+        alone = not self.settings.others and raft.is_leader
         return raft.applied_index < raft.commit_index or (alone and raft.uncommitted_entries > 0)
 
     # --- peers --------------------------------------------------------------------------------

@@ -202,12 +202,14 @@ class Raft:
             handler(self, name, message)
             return
         core = self._core
-        term_before, deadline_before = core.term, core.election_deadline_s
-        self._guard.receive(name, message, self._now)
         if isinstance(message, NextIndex):
+            self._guard.receive(name, message, self._now)
             if message.term == core.term:
                 self._sender.answered(name, message)
-        elif core.leader == name and (
+            return
+        term_before, deadline_before = core.term, core.election_deadline_s
+        self._guard.receive(name, message, self._now)
+        if core.leader == name and (
             core.term > term_before or core.election_deadline_s != deadline_before
         ):
             self._leader_heard_s = self._now

@@ -162,7 +162,8 @@ class Guard:
     def translate(self) -> None:
         """Say what the core has sent since the last time."""
         sent = self._core.sent
-        sent.sort(key=itemgetter(0))  # it sends to a set of members: in an order of its own
+        if len(sent) > 1:
+            sent.sort(key=itemgetter(0))  # it sends to a set of members: in an order of its own
         self.said += [(name, self._said(name, message)) for name, message in sent]
         sent.clear()
 
