@@ -63,7 +63,9 @@ class Life:
     asked_votes: dict[tuple[str, int], Last] = field(default_factory=dict)
     asked_pre_votes: dict[tuple[str, int], Last] = field(default_factory=dict)
     heard: dict[str, tuple[int, float, float]] = field(default_factory=dict)
-    heard_before: dict[str, dict[str, tuple[int, float, float]]] = field(default_factory=dict)
+    heard_before: dict[str, list[dict[str, tuple[int, float, float]]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     proved: dict[tuple[str, int], int] = field(default_factory=dict)
     installed_index: int = 0
     reset_s: dict[str, float] = field(default_factory=dict)
@@ -143,6 +145,8 @@ class RaftRules:
             self._counts_rightly(node, replica, life)
         life.last = (mirror.last_term, mirror.last_index)
         life.term, life.settled_index = mirror.term, raft.settled_index
+        if not self._world.net.has_untaken(node.name):
+            life.heard_before.clear()  # whatever was asked is answered by now, or never
 
     def _counts_rightly(self, node: SimNode, replica: Replica, life: Life) -> None:
         """Check what a leader believes that the others have, if it may have changed.
@@ -194,7 +198,7 @@ class RaftRules:
         life, key = self._life(target), (source, message.term)
         last = message.last_term, message.last_index
         life.asked_pre_votes[key] = max(last, life.asked_pre_votes.get(key, last))
-        life.heard_before[source] = dict(life.heard)
+        life.heard_before[source].append(dict(life.heard))
 
     def _take_pre_vote_granted(self, source: str, target: str, message: PreVoteGranted) -> None:
         self._life(target).pre_votes.add((source, message.term))
@@ -417,7 +421,9 @@ class RaftRules:
             self._fail("vote", f"{what}, whose log ends at {asked}")
         if life.term > message.term:
             self._fail("vote", f"{what}, and is in term {life.term}")
-        for leader, (term, clock_s, at_s) in life.heard_before.get(target, {}).items():
+        # Of several that ask in a row it may have looked at the first alone.
+        first = next(iter(life.heard_before[target]), {})
+        for leader, (term, clock_s, at_s) in first.items():
             silent_s = node.clock() - clock_s
             is_linked = leader in replica._linked and leader == replica.raft.leader
             is_linked = is_linked and self._world.net.closed_s(node.name, leader) < at_s

@@ -220,6 +220,10 @@ class Net:
         """Return when a connection of a node's with a member was closed last."""
         raise NotImplementedError
 
+    def has_untaken(self, name: str) -> bool:
+        """Return whether messages have come to a node that it has not taken yet."""
+        raise NotImplementedError
+
     def hello_of(self, observer: str, name: str) -> Hello | None:
         """Return what `observer` was told of `name` on their connection."""
         raise NotImplementedError
@@ -330,6 +334,10 @@ class SimNet(Net):
         """
         pairs = (_pair(observer, name), _pair(observer, double_of(name)))
         return max(self._closed_s.get(pair, float("-inf")) for pair in pairs)
+
+    def has_untaken(self, name: str) -> bool:
+        """Return whether messages have come to a node that it has not taken yet."""
+        return bool(self.ports[name].inbox)
 
     def hello_of(self, observer: str, name: str) -> Hello | None:
         """Return what `observer` was told of `name` on their connection."""

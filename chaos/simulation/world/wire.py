@@ -184,6 +184,10 @@ class Wire(Net):
         side = self.sides.get(observer)
         return None if side is None else side.port.hello_of(name)
 
+    def has_untaken(self, name: str) -> bool:
+        """Return False: of what has come only that counts as come which the node has taken."""
+        return False
+
     def closed_s(self, observer: str, name: str) -> float:
         """Return when a connection of a node's with a member was closed last."""
         return self.ends_s.get((observer, name), float("-inf"))
