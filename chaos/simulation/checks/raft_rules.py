@@ -439,6 +439,9 @@ class RaftRules:
         life, last_index = self._life(node.name), self._mirror(node.name).last_index
         if life.transferred_index is not None:
             last_index = min(last_index, life.transferred_index)
+        if self._mirror(node.name).last_term > message.term and life.last is not None:
+            # A newer leader's entries came in the turn in which the word left.
+            last_index = min(last_index, life.last[1])
         said = self._counted(node.name, message.term).get(target, 0)
         if said < last_index:
             text = f"{node.name} hands term {message.term} over to {target}, which has {said}"
