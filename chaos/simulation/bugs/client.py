@@ -113,8 +113,8 @@ def redelivery_is_not_said(patches: Patches) -> None:
 def the_state_is_not_synced(patches: Patches) -> None:
     """Wait for no change of a client's state: the next sync of the kernel's has it, or none."""
 
-    def commit(state: State, *statements: Statement, durable: bool = True) -> None:
-        _commit(state, *statements, durable=False)
+    def commit(state: State, *statements: Statement, durable: bool = True) -> int:
+        return _commit(state, *statements, durable=False)
 
     patches.attribute(state_module, "UNWAITED_MAX", 1 << 30)
     patches.attribute(State, "_commit", commit)
