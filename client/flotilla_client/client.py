@@ -797,7 +797,8 @@ class Client:
                     joined.replied(reply)
         else:
             ticket.woken.acquire(timeout=min(left_ms, LOOK_MS) / 1000)
-        joined.expire()
+        if not ticket.is_over():  # else the caller is waited for, and nobody by the caller
+            joined.expire()
 
     def _in_turn(
         self, parts: _Parts, end_ms: float, work: Callable[[], T], ticket: Ticket | None = None

@@ -26,9 +26,11 @@ CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time c
 REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so sends do not block
 CONNECTION_LOST: Final = "connection lost"
 NO_REPLY: Final = "answers as no node does"
-# As plain numbers: those of an enumeration take microseconds to be compared.
+# As plain numbers: those of an enumeration take microseconds to be compared and joined.
 _EVENTS: Final = int(zmq.EVENTS)
 _IN: Final = int(zmq.POLLIN)
+_LAST: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 LOST: Final = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 POLL_MS_MAX: Final = 60_000  # longer than any attempt: what waits for nothing looks again then
 RECONNECT_MS: Final = 100  # nobody waits for it: a lost connection's socket is closed
@@ -133,9 +135,12 @@ def received(link: Link) -> Iterator[list[bytes]]:
 
 def sent(link: Link, frames: Sequence[bytes]) -> bool:
     """Send, unless there is no connection."""
+    socket, (*before, last) = link.socket, framed(frames)
     try:
-        link.socket.send_multipart(framed(frames), flags=zmq.NOBLOCK)
-    except zmq.Again:
+        for frame in before:
+            socket.send(frame, _MORE)
+        socket.send(last, _LAST)
+    except zmq.Again:  # of the first one: what has begun is taken to its end
         return False
     return True
 

@@ -204,6 +204,7 @@ class _Socket(_Source):
         self._monitor = _Monitor()
         self._inbox: deque[list[bytes]] = deque(maxlen=INBOX_MAX)
         self._is_connected = self._is_closed = False
+        self._frames: list[bytes] = []  # of a request that has begun
 
     # --- what the library calls -------------------------------------------------------------------
 
@@ -227,14 +228,22 @@ class _Socket(_Source):
         self._is_closed = True
         self._wire.client_close(self, self._node)
 
-    def send_multipart(self, frames: Sequence[bytes], flags: int) -> None:
-        """Let a request leave, of which those who watch hear. Raises Again without a connection."""
-        assert flags == zmq.NOBLOCK, flags
+    def send(self, frame: bytes, flags: int) -> None:
+        """Let a request leave with its last frame, of which those who watch hear.
+
+        Raises Again without a connection.
+        """
         self._process.check()
-        if self._wire.client_send(self, self._node, frames[1:]) != "sent":
+        if not self._is_connected:
+            raise zmq.Again
+        self._frames.append(frame)
+        if flags & zmq.SNDMORE:
+            return
+        [_, *frames], self._frames = self._frames, []
+        if self._wire.client_send(self, self._node, frames) != "sent":
             self._is_connected = False
             raise zmq.Again
-        self._process.asked(decode_request(frames[1:]))
+        self._process.asked(decode_request(frames))
 
     def recv_multipart(self, flags: int) -> list[bytes]:
         """Return what has come, of which those who watch hear. Raises Again if nothing has."""
