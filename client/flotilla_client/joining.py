@@ -90,7 +90,8 @@ class Piece:
 class Call:
     """What one caller publishes. `told()` is called once, when it `is_over`: see `results`.
 
-    Without `batches` it waits until the topic's outbox is sent. `has_left`: nobody waits for it.
+    Without `batches` it waits until the topic's outbox is sent. `has_left`: it was not taken, and
+    nobody waits for it. `is_deserted`: nobody waits, whether it was taken or not.
     """
 
     __slots__ = (
@@ -100,6 +101,7 @@ class Call:
         "error",
         "has_left",
         "is_added",
+        "is_deserted",
         "is_over",
         "pieces",
         "topic",
@@ -115,7 +117,7 @@ class Call:
         self.topic, self.end_ms, self._told = topic, end_ms, told
         self.pieces = [Piece(lengths, data, len(lengths) // 4) for lengths, data in batches]
         self.error: Exception | None = None
-        self.is_added = self.is_over = self.has_left = False
+        self.is_added = self.is_over = self.has_left = self.is_deserted = False
         self._free = [None]  # taken out once: at one stroke, whatever thread comes or is broken off
 
     def take(self) -> bool:
@@ -127,6 +129,7 @@ class Call:
         """Return whether it was not taken, and will not be: its caller waits no longer."""
         if self._claim():
             self.has_left = True
+        self.is_deserted = True
         return self.has_left
 
     def _claim(self) -> bool:
@@ -192,6 +195,11 @@ class _Batch:
     def is_joined(self) -> bool:
         """Whether it is several callers', who can be asked for singly."""
         return len(self.owned) > 1 and not self.is_whole
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether somebody who no longer waits was told that it stays in the outbox."""
+        return any([call.is_over or call.is_deserted for call, _ in self.owned])
 
 
 @dataclass(slots=True, eq=False)
@@ -632,7 +640,11 @@ class Joined:
         ):
             batch.exchange, batch.refusal = None, error
             self._operations.reopen()  # it tells what was lost
-        elif isinstance(error, BacklogFull) and batch.is_joined and not error.definite:
+        elif (
+            isinstance(error, BacklogFull)
+            and batch.is_joined
+            and (batch.is_promised or not error.definite)
+        ):
             batch.exchange, batch.was_sent, batch.is_whole = None, True, True
         else:
             self._fail(line, batch, error)
@@ -646,7 +658,9 @@ class Joined:
         is_forever = error.code in REFUSED_FOREVER
         if isinstance(error, TooMany):
             self._withdraw(batch, error, self._state.withdraw)  # of what follows it takes none
-        elif is_forever or (batch.owned and not batch.was_sent and error.definite):
+        elif is_forever or (
+            batch.owned and not batch.was_sent and error.definite and not batch.is_promised
+        ):
             calls = [call for call, _ in batch.owned]
             if batch.is_joined and not batch.was_sent and error.code in OF_ONE:
                 self._state.remove(batch.entry)

@@ -26,7 +26,7 @@ from flotilla_client import (
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT
 from flotilla_client.state import State
-from tests.unit.fake_node import FakeNode, client_of, impatient
+from tests.unit.fake_node import FakeNode, client_of, impatient, nak
 
 CALLERS = 5
 PATIENCE_S = 20.0
@@ -385,6 +385,46 @@ def test_a_cancelled_task_leaves_the_others_alone_and_is_told_what_is_known(
 
     awaited(node, work)
     assert node.cluster.topics["t"] == [b"0", b"1", b"2", b"4"]
+
+
+def test_what_is_refused_when_its_caller_was_cancelled_stays_in_the_outbox(
+    node: FakeNode,
+) -> None:
+    async def work(client: AsyncClient) -> None:
+        client._session.deadline_ms = 700
+        node.cluster.full.add("t")
+        task = asyncio.create_task(client.put("t", "cancelled"))
+        await asyncio.to_thread(node.await_requests, PUT, 1)
+        task.cancel()
+        await asyncio.wait([task])
+        with pytest.raises(BacklogFull):
+            await client.put("t", "refused")
+        node.cluster.full.clear()
+        client._session.deadline_ms = 9_000
+        assert (await client.put("t", "next")).id == 2
+
+    awaited(node, work)
+    assert node.cluster.topics["t"] == [b"cancelled", b"next"]
+
+
+def test_what_is_refused_behind_the_deadline_of_one_stays_in_the_outbox_for_all(
+    node: FakeNode,
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        with under_way(node, client):
+            with impatient(client, 900):
+                hasty = Caller(client, "t", "hasty")
+            with impatient(client, 2_000):
+                patient = Caller(client, "t", "patient")
+            node.always(PUT, nak("disk_full"))
+        for caller in (hasty, patient):
+            assert isinstance(caller.end().error, FlotillaError)
+            assert caller.error.details["kept"] == 1  # type: ignore[union-attr]
+            assert not caller.error.definite  # type: ignore[union-attr]
+        node.always(PUT, None)
+        client.flush()
+    assert node.cluster.topics["t"] == [b"first", b"hasty", b"patient"]
 
 
 def test_tasks_that_get_and_put_do_not_wait_for_each_other(node: FakeNode) -> None:
