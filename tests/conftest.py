@@ -42,6 +42,8 @@ PACKAGES: Final = {
     "ip": ("iproute2",),
     "iptables": ("iptables",),
     "nsenter": ("util-linux",),
+    "prometheus": ("prometheus",),
+    "promtool": ("prometheus",),
     "setpriv": ("util-linux",),
     "unshare": ("util-linux",),
 }

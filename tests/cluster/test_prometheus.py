@@ -22,13 +22,12 @@ from flotilla_client import Client
 from flotilla_client.errors import FlotillaError
 from tests.unit.test_observe_queries import RULES, dashboard_queries, rule_queries
 
-PROMETHEUS: Final = shutil.which("prometheus")
 WAIT_S: Final = 60.0
 # What a dashboard shows of a cluster where nothing goes wrong is empty for these alone.
 MAY_BE_EMPTY: Final = ("flotilla_refused_total", "changes(")
 
 pytestmark = [
-    pytest.mark.skipif(PROMETHEUS is None, reason="needs prometheus: apt-get install prometheus"),
+    pytest.mark.needs("prometheus"),
     pytest.mark.slow,
     pytest.mark.timeout(300),
 ]
@@ -38,7 +37,6 @@ class Prometheus:
     """A server that scrapes each second."""
 
     def __init__(self, directory: Path, pages: list[str]) -> None:
-        assert PROMETHEUS is not None
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.address = f"127.0.0.1:{probe.getsockname()[1]}"
         shutil.copy(RULES, directory / RULES.name)
@@ -53,7 +51,7 @@ class Prometheus:
         self._log = (directory / "prometheus.log").open("w")
         self.process = subprocess.Popen(
             [
-                PROMETHEUS,
+                "prometheus",
                 f"--config.file={file}",
                 f"--storage.tsdb.path={directory / 'tsdb'}",
                 f"--web.listen-address={self.address}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -14,8 +13,6 @@ from cluster.observe.metrics import METRICS, View, exposition, registry
 from cluster.observe.past import Past
 from cluster.observe.survey import SubscriptionRow, Survey, TopicRow
 from tests.unit.observed import SAMPLE, later
-
-PROMTOOL = shutil.which("promtool")
 
 
 def shown(view: View) -> str:
@@ -105,11 +102,10 @@ def test_a_node_that_joins_shows_what_there_is() -> None:
     assert ({"role": "joining"}, 1.0) in samples(joining)["flotilla_raft_role"]
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool: apt-get install prometheus")
+@pytest.mark.needs("promtool")
 def test_promtool_has_nothing_against_the_names() -> None:
-    assert PROMTOOL is not None
     checked = subprocess.run(
-        [PROMTOOL, "check", "metrics"],
+        ["promtool", "check", "metrics"],
         input=shown(view_of(3)),
         capture_output=True,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -23,13 +22,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DASHBOARD: Final = ROOT / "deploy/grafana/flotilla.json"
 RULES: Final = ROOT / "deploy/prometheus/flotilla.rules.yml"
 OPERATIONS: Final = ROOT / "docs/operations.md"
-PROMTOOL: Final = shutil.which("promtool")
 OF_A_SCRAPE: Final = {"instance", "job"}  # labels that Prometheus adds
 OF_PROMETHEUS: Final = {"up": OF_A_SCRAPE}
-
-needs_promtool = pytest.mark.skipif(
-    PROMTOOL is None, reason="needs promtool: apt-get install prometheus"
-)
 
 
 @cache
@@ -130,20 +124,18 @@ def problems_free(query: str, label: str) -> bool:
     return any(label in shown()[name] for name in re.findall(r"\b(?:flotilla|process)_\w+", query))
 
 
-@needs_promtool
+@pytest.mark.needs("promtool")
 def test_promtool_takes_the_rules_and_each_alert_comes_when_it_should() -> None:
-    assert PROMTOOL is not None
     for command in (["check", "rules", RULES.name], ["test", "rules", "flotilla.test.yml"]):
         done = subprocess.run(
-            [PROMTOOL, *command], cwd=RULES.parent, capture_output=True, text=True,
+            ["promtool", *command], cwd=RULES.parent, capture_output=True, text=True,
             timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@needs_promtool
+@pytest.mark.needs("promtool")
 def test_promtool_parses_each_query_of_the_dashboard(tmp_path: Path) -> None:
-    assert PROMTOOL is not None
     rules = [
         {
             "record": f"query:{number}",
@@ -154,7 +146,7 @@ def test_promtool_parses_each_query_of_the_dashboard(tmp_path: Path) -> None:
     file = tmp_path / "queries.yml"
     file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
     done = subprocess.run(
-        [PROMTOOL, "check", "rules", str(file)], capture_output=True, text=True, timeout=60,
+        ["promtool", "check", "rules", str(file)], capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
