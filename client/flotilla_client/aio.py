@@ -498,7 +498,7 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        await self._close(is_done=kind is None)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client cannot be handed to another process: make one there")
@@ -536,7 +536,10 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close producers, sockets and state; see `Client.close`."""
-        owner, is_done = this_task(), sys.exc_info()[0] is None
+        await self._close(is_done=sys.exc_info()[0] is None)
+
+    async def _close(self, is_done: bool) -> None:
+        owner = this_task()
         parts = self._parts.existing()
         if parts is None:
             return

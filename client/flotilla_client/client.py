@@ -496,7 +496,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(is_done=kind is None)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client cannot be handed to another process: make one there")
@@ -538,7 +538,11 @@ class Client:
         What this thread's last `get` has brought is acknowledged, unless an exception is on its
         way through here. In a process forked from the one that made the client: do nothing.
         """
-        owner, is_done = this_thread(), sys.exc_info()[0] is None
+        self._close(is_done=sys.exc_info()[0] is None)
+
+    def _close(self, is_done: bool) -> None:
+        # `with` says itself how its body ended: it may stand where another exception is handled.
+        owner = this_thread()
         parts = self._parts.existing()
         if parts is None:
             return

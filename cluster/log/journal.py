@@ -49,6 +49,10 @@ def capped(entries: list[Entry]) -> list[Entry]:
     return entries[:SLICE_ENTRIES_MAX]
 
 
+def _never() -> bool:
+    return False
+
+
 class Journal:
     """Keep the log's entries, term and vote; nothing is promised before `sync` has returned.
 
@@ -187,10 +191,11 @@ class Journal:
             self._start_segment((index, term))
             self._drop_segments(old)
 
-    def compact(self, durable_index: int) -> int:
+    def compact(self, durable_index: int, enough: Callable[[], bool] = _never) -> int:
         """Drop the oldest segments below `durable_index`, durable in the store; return how many.
 
-        The entry at `durable_index` stays, and at least `keep_bytes` of log.
+        The entry at `durable_index` stays, and at least `keep_bytes` of log. One is dropped, then
+        more until `enough()`: each waits for the disk, and there can be hundreds.
         """
         self.sync()
         below = min(durable_index, self.last_index - 1)  # a leader that offers a copy needs two
@@ -201,8 +206,7 @@ class Journal:
                 break
             count += 1
         with self._fail_stop:
-            self._drop_segments(count)
-        return count
+            return self._drop_segments(count, enough)
 
     # Entries, term and vote
 
@@ -350,21 +354,26 @@ class Journal:
         self._cache_bytes -= len(self._cache.pop(self._cache_first)) + CACHE_ENTRY_BYTES
         self._cache_first += 1
 
-    def _drop_segments(self, count: int) -> None:
-        """Remove the `count` oldest segments, each durably before the next.
+    def _drop_segments(self, count: int, enough: Callable[[], bool] = _never) -> int:
+        """Remove the `count` oldest segments, each durably before the next; return how many.
 
         A crash must leave no gap, and a disk may reorder removals between two directory fsyncs.
         """
+        dropped = 0
         for segment in self._segments[:count]:
             self._files.unlink(segment.path)
             self._files.fsync_directory(self._directory)
             self._files.close(segment.fd)
-        del self._segments[:count]
+            dropped += 1
+            if enough():
+                break
+        del self._segments[:dropped]
         gone = bisect_left(self._positions, self._segments[0].start)
         self._first += gone
         del self._positions[:gone], self._sizes[:gone], self._terms[:gone]
         while self._cache and self._cache_first < self._first:
             self._evict_first()
+        return dropped
 
     def _start_segment(self, base: tuple[int, int] | None = None) -> None:
         """Go on in a new file that stands alone: term and vote, commit hint, the base if any.

@@ -40,6 +40,8 @@ class Upkeep:
         self._disk_free_min_bytes = disk_free_min_bytes
         self._next_disk_s = self._next_checkpoint_s = self._next_surplus_s = 0.0
         self._checkpointing = False
+        self._compact_below: int | None = None  # a checkpoint's index, until the log is cut there
+        self._dropped = 0  # segments, on the way there
         self._free_bytes = 0  # of the store's pages, when they were counted last
         self._shrink_to_bytes: int | None = None  # free pages are given back down to this
         heartbeat_s = replica.settings.timing.heartbeat_s
@@ -53,6 +55,8 @@ class Upkeep:
         if now >= self._next_checkpoint_s and not self._checkpointing:
             self._next_checkpoint_s = now + CHECKPOINT_PERIOD_S
             self._checkpoint_if_due()
+        if self._compact_below is not None:
+            self._compact(self._compact_below)
         if self._replica.raft is not None:
             self._shrink(now)
 
@@ -103,9 +107,18 @@ class Upkeep:
 
     def _checkpointed(self, durable_index: int) -> None:
         self._checkpointing = False
-        dropped = self._replica.journal.compact(durable_index)
+        self._compact_below = durable_index
+
+    def _compact(self, durable_index: int) -> None:
+        """Cut the log, step by step: what was kept for long is hundreds of files."""
+        self._chores.begin()
+        dropped = self._replica.journal.compact(durable_index, self._chores.spent)
+        self._dropped += dropped
         if dropped:
-            self._log("compacted", durable_index=durable_index, segments=dropped)
+            return
+        if self._dropped:
+            self._log("compacted", durable_index=durable_index, segments=self._dropped)
+        self._compact_below, self._dropped = None, 0
 
     def _failed(self, error: Exception) -> None:
         # After a failed fsync a second one may succeed with the pages gone, and the journal would

@@ -186,6 +186,18 @@ def test_compaction_drops_whole_segments_below_the_durable_index(disk: MemoryDis
     assert entries(open_journal(disk)) == entries(journal)
 
 
+def test_compaction_goes_on_where_it_stopped(disk: MemoryDisk) -> None:
+    journal = filled(disk, 40, segment_bytes=SMALL_BYTES)
+    whole = filled(MemoryDisk(), 40, segment_bytes=SMALL_BYTES)
+    due = whole.compact(20)
+    assert due > 2
+    for _ in range(due):
+        assert journal.compact(20, lambda: True) == 1
+        assert entries(open_journal(disk)) == entries(journal)
+    assert journal.compact(20, lambda: True) == 0
+    assert entries(journal) == entries(whole)
+
+
 @pytest.mark.parametrize("durable", range(1, 41))
 def test_the_entry_at_the_durable_index_always_stays(disk: MemoryDisk, durable: int) -> None:
     journal = filled(disk, 40, segment_bytes=SMALL_BYTES)

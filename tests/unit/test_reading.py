@@ -184,6 +184,27 @@ def test_closing_acknowledges_what_a_get_returned_unless_an_exception_is_on_its_
         assert ids(client) == [(3, False)]
 
 
+def test_a_body_that_ends_well_where_another_exception_is_handled_acknowledges(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node, state_dir=tmp_path / "one") as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b"])
+
+    async def read_one() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path / "one") as client:
+            assert (await client.get("t")).first_id == 2
+
+    try:
+        raise LookupError("the last attempt")
+    except LookupError:
+        with client_of(node, state_dir=tmp_path / "one") as client:
+            assert client.get("t").first_id == 1
+        asyncio.run(read_one())
+    with client_of(node, state_dir=tmp_path / "one") as client:
+        assert client.get("t") is None
+
+
 def test_closing_leaves_what_another_thread_has_in_hand(node: FakeNode, tmp_path: Path) -> None:
     client = client_of(node, tmp_path)
     client.subscribe("t")

@@ -82,7 +82,7 @@ class Bench:
             files=files,
             timing=Timing(heartbeat_s=0.08),
         )
-        journal = SimpleNamespace(size_bytes=KEPT_BYTES + 1, compact=lambda index: 0)
+        journal = SimpleNamespace(size_bytes=KEPT_BYTES + 1, compact=lambda index, enough: 0)
         self.store = StoreBench.started(settings.database)
         self.steps = 0
         self.replica: Any = SimpleNamespace(
@@ -148,6 +148,28 @@ def test_a_checkpoint_that_found_no_lock_or_room_is_tried_again(tmp_path: Path, 
     assert bench.worker.jobs == 1
     bench.upkeep.tick(upkeep.CHECKPOINT_PERIOD_S)
     assert (bench.worker.jobs, bench.events) == (2, ["checkpoint_failed"] * 2)
+
+
+def test_a_log_that_was_kept_for_long_is_cut_in_bounded_steps(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, worker=PromptWorker)
+    left = [130]
+    steps: list[int] = []
+
+    def compact(index: int, enough: Callable[[], bool]) -> int:
+        dropped = 0
+        while left[0] and (not dropped or not enough()):
+            left[0] -= 1
+            dropped += 1
+        steps.append(dropped)
+        return dropped
+
+    bench.replica.journal.compact = compact
+    for turn in range(100):
+        bench.upkeep.tick(turn / 1000)
+    assert left == [0]
+    a_turn_ms = 1000 * CHORES_SHARE * bench.replica.settings.timing.heartbeat_s
+    assert max(steps) <= a_turn_ms + 1  # the clock goes on by a millisecond a look
+    assert (sum(steps), bench.events) == (130, ["compacted"])
 
 
 def test_a_short_journal_and_no_wal_need_no_checkpoint(tmp_path: Path) -> None:
