@@ -391,7 +391,7 @@ def test_what_is_refused_when_its_caller_was_cancelled_stays_in_the_outbox(
     node: FakeNode,
 ) -> None:
     async def work(client: AsyncClient) -> None:
-        client._session.deadline_ms = 700
+        client._session.deadline_ms = 3_000  # a busy node answers in time
         node.cluster.full.add("t")
         task = asyncio.create_task(client.put("t", "cancelled"))
         await asyncio.to_thread(node.await_requests, PUT, 1)

@@ -377,7 +377,7 @@ def test_garbage_instead_of_a_handshake_is_no_message(world: World, pieces: list
 
 
 @given(st.binary(min_size=1, max_size=2000))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_a_member_says_wrong_ends_its_connection_alone(world: World, garbage: bytes) -> None:
     """Behind the handshake: garbage in records of TLS, and records that are none."""
     a, b = connected(World(world.tls))

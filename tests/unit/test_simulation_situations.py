@@ -77,7 +77,7 @@ LISTS: Final = {
             "progress",
         ),
         ("listings-end-with-a-page", 1, {}, {"topics_count_max": 1}, LISTS, "answered"),
-        ("failed-checkpoints-sync-again", 1, {"lost_checkpoints": (4, 7, 10)}, ROOMY, {}, "ended"),
+        ("failed-checkpoints-sync-again", 5, {"lost_checkpoints": (4, 7, 10)}, ROOMY, {}, "ended"),
         ("installs-do-not-wait-for-the-worker", 1, {}, ROOMY, {}, "snapshot"),
     ],
 )
