@@ -472,6 +472,7 @@ def test_sighup_reads_keys_and_half_a_copy_changes_nothing(
         assert "PRIVATE KEY" not in text
 
 
+@pytest.mark.slow
 def test_a_wrong_directory_of_keys_is_a_wrong_setting(
     cluster: LocalCluster, keys: Authority, tmp_path: Path
 ) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from cluster.local.local import LocalCluster
 from cluster.observe import pages as module
@@ -19,14 +17,9 @@ from cluster.observe.observer import Happened
 from cluster.observe.server import listen
 from cluster.observe.survey import SubscriptionRow, Survey, TopicRow
 from flotilla_client import Client
+from tests.browsing import WAIT_MS, Seen, chromium, opened
 from tests.unit.observed import SAMPLE, Observed, later
 
-CHROMIUM: Final = shutil.which("chromium")
-FLAGS: Final = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-WAIT_MS: Final = 30_000
 TOPICS: Final = 10_000
 EVIL: Final = "<img src=x onerror=alert(1)>"
 TOKEN: Final = "correct-horse-battery-staple"
@@ -34,49 +27,26 @@ TOKEN: Final = "correct-horse-battery-staple"
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.slow]
 
 
-@dataclass
-class Seen:
-    """A page that is open, and what it did."""
-
-    page: Page
-    troubles: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture
 def look(browser: Browser) -> Iterator[Callable[..., Seen]]:
     """Return a function that opens a page as a desktop or a phone does."""
-    contexts = []
+    pages = []
 
-    def opened(url: str, width: int = 1280, scheme: str = "light") -> Seen:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,  # type: ignore[arg-type]
-            is_mobile=width < 640,
-            has_touch=width < 640,
-        )
-        contexts.append(context)
-        context.set_default_timeout(WAIT_MS)
-        seen = Seen(context.new_page())
-        seen.page.on("console", lambda message: seen.troubles.append(message.text))
-        seen.page.on("pageerror", lambda error: seen.troubles.append(str(error)))
-        seen.page.on("dialog", lambda dialog: seen.troubles.append(dialog.message))
-        seen.page.on("request", lambda request: seen.requests.append(request.url))
-        seen.page.goto(url)
+    def look(url: str, width: int = 1280, scheme: str = "light") -> Seen:
+        seen = opened(browser, url, width, scheme)
+        pages.append(seen.page)
         return seen
 
     expect.set_options(timeout=WAIT_MS)
-    yield opened
-    for context in contexts:
-        context.close()
+    yield look
+    for page in pages:
+        page.context.close()
 
 
 def shown(node: Observed, token: str = "") -> str:

@@ -315,6 +315,7 @@ def test_clients_to_whom_nothing_was_lost_notice_nothing(
         assert {row["topic"] for row in me.topics()} == {"t", "u", "v"}
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_is_lost_and_adopts(
     local_cluster: ClusterFactory, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import closing
 
+import pytest
 import zmq
 
 from cluster.local.local import LocalCluster
@@ -59,6 +60,7 @@ class Readers:
             context.destroy(linger=0)
 
 
+@pytest.mark.slow
 def test_many_readers_of_a_follower_depose_no_leader_and_stop_no_writer(
     local_cluster: ClusterFactory,
 ) -> None:

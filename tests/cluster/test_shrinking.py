@@ -39,6 +39,7 @@ def read_all(hand: ByHand, client_id: str, last_id: int) -> None:
     hand.ack("GET", "t", client_id, last_id=last_id)
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_a_disk_that_was_filled_and_read_empty_takes_publications_again(
     tmp_path: Path, request: pytest.FixtureRequest

@@ -105,6 +105,7 @@ def standing(cluster: LocalCluster) -> dict[str, tuple[str, int]]:
     return {name: (s["role"], s["term"]) for name, s in cluster.statuses().items()}
 
 
+@pytest.mark.slow
 def test_what_is_long_to_answer_deposes_no_leader(crowded: tuple[LocalCluster, list[str]]) -> None:
     cluster, clients = crowded
     leader = cluster.wait_for_leader()

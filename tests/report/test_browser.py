@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser
 
 from analytics.common.check_specs import CLAIMS
 from analytics.common.verdict import CheckResult
 from analytics.report.index import write_index
 from analytics.report.page import page
+from tests.browsing import WAIT_MS, Seen, chromium, opened
 from tests.report import samples
 
-CHROMIUM: Final = shutil.which("chromium")
-FLAGS: Final = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-WAIT_MS: Final = 60_000  # a page is drawn in 2 s; a machine that is busy takes longer
 VIEWS: Final = [(1280, "light"), (390, "dark")]
 # What each plot must have drawn: (plot, what its marks are, how many at least).
 DRAWN: Final = (
@@ -38,21 +32,10 @@ DRAWN: Final = (
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.slow]
 
 
-@dataclass
-class Seen:
-    """A page that is open, and what it did."""
-
-    page: Page
-    troubles: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -65,27 +48,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def opened(browser: Browser, file: Path, width: int = 1280, scheme: str = "light") -> Seen:
-    """Open `file` as a desktop's or a phone's browser does that has no network."""
-    is_phone = width < 640
-    context = browser.new_context(
-        viewport={"width": width, "height": 900},
-        color_scheme=scheme,  # type: ignore[arg-type]
-        offline=True,
-        is_mobile=is_phone,
-        has_touch=is_phone,
-    )
-    context.set_default_timeout(WAIT_MS)
-    seen = Seen(context.new_page())
-    seen.page.on("console", lambda message: seen.troubles.append(message.text))
-    seen.page.on("pageerror", lambda error: seen.troubles.append(str(error)))
-    seen.page.on("request", lambda request: seen.requests.append(request.url))
-    seen.page.goto(file.as_uri())
-    return seen
+def file(browser: Browser, path: Path, width: int = 1280, scheme: str = "light") -> Seen:
+    """Open a file where there is no network."""
+    return opened(browser, path.as_uri(), width, scheme, offline=True)
 
 
 def drawn(browser: Browser, run: Path, width: int = 1280, scheme: str = "light") -> Seen:
-    seen = opened(browser, run / "report.html", width, scheme)
+    seen = file(browser, run / "report.html", width, scheme)
     seen.page.wait_for_selector(f"html[data-drawn={scheme}]", timeout=WAIT_MS)
     return seen
 
@@ -117,7 +86,7 @@ def test_index_fits_is_silent_and_leads_to_the_pages(
 ) -> None:
     (run / "report.json").write_text(json.dumps(samples.report().as_dict()))
     write_index([run, run / "nowhere"], run / "index.html")
-    seen = opened(browser, run / "index.html", width)
+    seen = file(browser, run / "index.html", width)
     assert seen.page.evaluate("document.documentElement.scrollWidth") == width
     assert "invalid" in seen.page.inner_text("header")
     seen.page.get_by_role("link", name="kill leader").click()

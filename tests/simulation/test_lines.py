@@ -37,6 +37,7 @@ def test_what_ran_and_what_did_not_are_all_that_can(traced: tuple[Tracer, str, s
     assert 0.3 < every.share < 1.0
 
 
+@pytest.mark.slow
 def test_what_is_outside_is_named_with_the_tests_that_go_through_it() -> None:
     root = Path(__file__).parents[2]
     files = {module.file for module in modules({})}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
+from cluster.log.entries import REGULAR
+from cluster.log.journal import Journal
 from cluster.raft import sending
+from cluster.raft.raft import Raft
+from cluster.raft.ready import Timing
 from cluster.raft.sending import IN_FLIGHT_BYTES_MAX
-from cluster.wire.messages import PreVoteGranted
+from cluster.wire.messages import AppendEntries, PreVoteGranted
 from tests.simulation.schedules import Stage
 
 
@@ -42,6 +47,23 @@ def test_a_follower_that_is_behind_is_fed_at_the_pace_of_its_answers(
     assert stage.lab.reaches(
         lambda: stage.raft("c").applied_index == stage.raft("a").applied_index, 5.0
     ), "c was never sent the rest"
+
+
+def test_of_two_appends_in_one_step_the_later_replaces_what_the_earlier_brought(
+    tmp_path: Path,
+) -> None:
+    Journal.create(tmp_path)
+    journal = Journal.open(tmp_path)
+    raft = Raft("a", "bc", journal, (1, 0), Timing(), 1, random.Random(1), 0.0)
+    for entry in raft.step(0.0).entries:  # which every log begins with
+        journal.add(*entry)
+    command = REGULAR + bytes((1,))  # of level 1
+    old = [(command + b"x", 2, 1), (command + b"y", 3, 1), (command + b"z", 4, 1)]
+    new = [(command + b"other", 3, 2)]
+    ready = raft.step(
+        0.0, [("b", AppendEntries(1, 1, 1, 0, old)), ("c", AppendEntries(2, 1, 2, 1, new))]
+    )
+    assert list(ready.entries) == [old[0], *new]
 
 
 def test_what_was_granted_before_a_leader_was_heard_counts_in_no_later_election(

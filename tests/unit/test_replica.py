@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,25 @@ def test_a_turn_ends_when_its_time_does_and_everybody_is_answered_in_later_ones(
         assert answered == asked[: len(answered)], "in order"
     assert not node.busy
     lab.close()
+
+
+def test_what_a_turn_has_no_time_to_apply_the_next_ones_apply(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "abc")
+    late, raft = stage.node("c"), stage.raft("c")
+    late._applying._clock = itertools.count().__next__  # a second goes by with each look
+    stage.net.held.add(("a", "c"))
+    for number in range(6):
+        stage.put("a", f"{number}")
+        stage.lab.run(0.05)
+    stage.net.heal()
+    applied = raft.applied_index
+    stage.lab.turn("c")
+    assert raft.commit_index > applied + 1
+    while applied < raft.commit_index:
+        applied += 1
+        assert late.store.applied_index == raft.applied_index == applied, "one in each turn"
+        stage.lab.turn("c")
+    stage.lab.close()
 
 
 def test_a_leader_that_stops_admits_nobody_and_hands_over_all_of_its_log(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_rolling_upgrade_raises_the_level_and_breaks_nothing() -> None:
     assert len(events(lines, "level_raised")) == 3
 
 
+@pytest.mark.slow
 def test_member_that_goes_back_is_turned_away_and_gets_the_newest_program() -> None:
     result, lines = run_of(raised(2.0, "this"), installed(5.0, "b", "0.1"))
     assert result.failures == ()
@@ -65,6 +66,7 @@ def test_member_that_goes_back_is_turned_away_and_gets_the_newest_program() -> N
     assert "this node's store, is at level 2" in refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "schedule", "evidence"),
     [

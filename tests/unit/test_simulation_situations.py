@@ -23,6 +23,7 @@ SEEDS_MAX = 10  # each change of the product changes what a seed meets
 LONG = {"fallback_s": 6.0}  # a leader that leads on for long, though it hears no majority
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "kind", "seed", "knobs", "check"),
     [
