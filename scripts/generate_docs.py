@@ -118,6 +118,16 @@ SETTING_LIMITS: Final = (
         " connections that have most",
     ),
 )
+# What one principal may have, without keys one address: (what, key, what happens over it).
+QUOTAS: Final = (
+    ("requests of one principal to a node, a second", "requests_per_s_max", "`quota`, wait"),
+    ("their bytes and those of the replies, a second", "bytes_per_s_max", "`quota`, wait"),
+    (
+        "connections of one principal to a node",
+        "connections_max",
+        "`quota` to what it asks; closed after 5 s",
+    ),
+)
 # Of what waits at one node: (what, name of its value in intake.py).
 NODE_LIMITS: Final = (
     ("requests that followers pass on and the leader has no time for yet", "RELAYS_WAITING_MAX"),
@@ -178,6 +188,10 @@ def limit_table() -> str:
     for what, name, over in SETTING_LIMITS:
         row = config.SETTINGS[f"limits.{name}"]
         lines.append(f"| {what} | {_amount(row.key, row.default)} | {over} | `{row.key}` |")
+    for what, name, over in QUOTAS:
+        row = config.SETTINGS[f"quotas.{name}"]
+        limit = _amount(row.key, row.default) if row.default else "none"
+        lines.append(f"| {what} | {limit} | {over} | `{row.key}` |")
     for what, name in NODE_LIMITS:
         lines.append(f"| {what} | {_amount(name, getattr(intake, name))} | `overloaded` | no |")
     for what, module, name, over in HTTP_LIMITS:

@@ -115,6 +115,13 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "A queue of the node is full (`limit`); ask again after `retry_after_ms`.",
         ),
         ErrorRow(
+            "quota",
+            True,
+            "same",
+            "The principal has used up its `quota` (`limit`): ask again after `retry_after_ms`; "
+            "without that something has to be given up first.",
+        ),
+        ErrorRow(
             "bad_request",
             True,
             "never",

@@ -17,6 +17,7 @@
     │   ├── BacklogFull               the topic's readers have to catch up (until the deadline)
     │   ├── DiskFull                  the nodes are short of disk space (until the deadline)
     │   ├── Overloaded                a queue is full (until the deadline)
+    │   ├── QuotaExceeded             the principal has used up a quota (a rate: until the deadline)
     │   ├── BadRequest                not what the protocol asks for
     │   ├── NotUpgraded               a member keeps the cluster's level from being raised
     │   ├── Unauthorized              the node does not accept this client
@@ -179,6 +180,15 @@ class Overloaded(Refused):
     """A queue, of the node or of the producer, was full until the deadline."""
 
     CODE = "overloaded"
+
+
+class QuotaExceeded(Refused):
+    """The principal has used up `details["quota"]`, of which it has `details["limit"]`.
+
+    A rate, or what frees itself, was so until the deadline. Otherwise something has to be given up.
+    """
+
+    CODE = "quota"
 
 
 class BadRequest(Refused):

@@ -33,6 +33,7 @@ from flotilla_client.errors import (
     DiskFull,
     Fenced,
     FlotillaError,
+    QuotaExceeded,
     Recovered,
     Refused,
     StaleRequest,
@@ -270,15 +271,15 @@ class Operations:
     def _recover(self) -> Steps[None]:
         """Resend what an earlier process left without an answer.
 
-        A topic that is full must not keep this client from reading it: it stays in the outbox, and
-        its next `put` or `flush` sends it first and reports.
+        A topic that is full, or a quota that is used up, must not keep this client from reading: it
+        stays in the outbox, and the topic's next `put` or `flush` sends it first and reports.
         """
         for topic in self.state.topics_waiting():
             if topic in self.topics_under_way:
                 continue
             try:
-                yield from self._resend(topic, BacklogFull.CODE, DiskFull.CODE)
-            except (BacklogFull, DiskFull):
+                yield from self._resend(topic, BacklogFull.CODE, DiskFull.CODE, QuotaExceeded.CODE)
+            except (BacklogFull, DiskFull, QuotaExceeded):
                 continue
 
     # --- subscriptions --------------------------------------------------------------------------

@@ -98,12 +98,13 @@ ON_NAK: Final[Mapping[str, Reaction]] = {
     "uncertain": Reaction("next", "repeating it tells the outcome"),
     "shutting_down": Reaction("next", "this one is leaving"),
     "overloaded": Reaction("stay", "another node would only pass it on to the same queue"),
+    "quota": Reaction("stay", "it is the principal's limit, and other nodes have their own load"),
     "backlog_full": Reaction("stay", "it is the topic's limit, not the node's"),
     "disk_full": Reaction("stay", "it is the majority's limit, not the node's"),
 }
 
 # Where the deadline's error says more than "unavailable": the cluster lives and keeps refusing.
-TELLING: Final = frozenset({"overloaded", "backlog_full", "disk_full"})
+TELLING: Final = frozenset({"overloaded", "quota", "backlog_full", "disk_full"})
 
 
 def attempt_timeout_ms(budget_ms: float, wait_ms: float) -> float:
@@ -270,7 +271,7 @@ class Exchange:
         if attempt != self._attempts:
             return [self._keep_listening(now_ms)]
         code = str(reply.body.get("error"))
-        if code not in ON_NAK or code in self._final:
+        if code not in ON_NAK or code in self._final or _has_to_give_up(reply):
             return [Failed(from_reply(reply, not self._unsettled, self._attempts))]
         self._last_nak = reply
         level = logging.INFO if self._setbacks == 0 else logging.DEBUG
@@ -343,6 +344,11 @@ class Exchange:
         message = f"the deadline passed; the last answer was {last.code}: {last.message}"
         details = last.details | {"last": last.code, "causes": self._causes}
         return Unavailable(message, "", definite, details)
+
+
+def _has_to_give_up(reply: Reply) -> bool:
+    """Return whether a quota is one that does not free itself."""
+    return reply.body.get("error") == "quota" and "retry_after_ms" not in reply.body
 
 
 def is_definite(reply: Reply) -> bool:

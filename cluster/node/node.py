@@ -44,6 +44,7 @@ from cluster.recovery.cli import recover
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.client_port import ClientPort, PortLimits
 from cluster.serve.meters import FSYNC_S, Histogram
+from cluster.serve.quotas import Quotas, Rates
 from cluster.settings import config, logs
 from cluster.settings.config import ConfigError, NodeConfig, split_address
 from cluster.store.tables import CorruptStore
@@ -193,6 +194,8 @@ class Node:
         self._replica = self._open_replica(identity)
         self._meters = self._replica.frontend.meters
         self._replica.frontend.settings = in_force or {}
+        self._replica.frontend.rates = Rates(Quotas(**asdict(settings.quotas)))
+        self._replica.frontend.payer_of = self._clients.payer
         if settings.http_listen:
             self._observer = self._show(settings)
         self._peers.update_hello(self._replica.hello())
@@ -252,6 +255,7 @@ class Node:
                 limits.client_queue_max,
                 limits.unfinished_bytes_max,
                 limits.unread_bytes_max,
+                self._settings.quotas.connections_max,
             ),
             time.monotonic,
             watch=self._watch,
@@ -392,8 +396,13 @@ class Node:
         self._meters.turned(now, answered, ended)
         if self._observer is not None:
             self._observer.tick(now)
+        self._report_refusals(now)
         self._report_if_slow(now, answered, ended)
         return replica.busy or clients.has_more
+
+    def _report_refusals(self, now: float) -> None:
+        if refused := self._replica.frontend.refusals.report(now * 1000):
+            self._event("quota_refused", "warning", refused=refused)
 
     def _report_if_slow(self, began: float, answered: float, ended: float) -> None:
         if ended - began > SLOW_TURN_S:
@@ -433,7 +442,7 @@ def _replica_settings(settings: NodeConfig, files: Files) -> ReplicaSettings:
         takeover_s=raft.takeover_ms / 1000,
         announced={
             f"{section}.{key}": value
-            for section in ("raft", "limits")
+            for section in ("raft", "limits", "quotas")
             for key, value in asdict(getattr(settings, section)).items()
         },
         http=config.http_page(settings),

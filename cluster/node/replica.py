@@ -462,7 +462,7 @@ class Replica:
         self._take_messages(messages)
         self._watch_leadership()
         self.frontend.begin_turn(now * 1000, self._health)
-        self.intake.add_clients(requests)
+        self.intake.add_clients(requests, now)
         if not self._behind:
             self._take_requests()
         if self.raft is not None:
@@ -490,8 +490,9 @@ class Replica:
         if not self.intake:
             return
         self._requests.begin()
-        while self.intake:
-            sender, what = self.intake.take()
+        self.intake.begin_turn(self._now)
+        while (taken := self.intake.take()) is not None:
+            sender, what = taken
             if isinstance(what, Relay):
                 assert isinstance(sender, str), sender
                 self.frontend.take_relay(sender, what)
@@ -901,7 +902,7 @@ class Replica:
         return own | self._neighbours.describe(self._now)
 
     def _queue_relay(self, name: str, message: Relay) -> None:
-        if not self.intake.add_relay(name, message):
+        if not self.intake.add_relay(name, message, self._now):
             self.frontend.refuse_relay(name, message)
 
     def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:

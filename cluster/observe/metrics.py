@@ -199,6 +199,17 @@ def _refused(view: View) -> Series:
     return [((code,), count) for code, count in view.sample.refused.items()]
 
 
+@_metric(
+    "quota_refused",
+    COUNTER,
+    "Requests that this node has refused because a quota was used up.",
+    "principal",
+    "quota",
+)
+def _quota_refused(view: View) -> Series:
+    return list(view.sample.quota_refused.items())
+
+
 @_metric("requests_waiting", GAUGE, "Requests that wait here, by what for.", "for")
 def _waiting(view: View) -> Series:
     rows = [*view.sample.waiting.items(), ("leader", view.sample.relays)]

@@ -13,7 +13,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,7 +68,8 @@ class Sample:
     """A node as it was at one moment. `at`: monotonic seconds, `wall_s`: since 1970.
 
     `status`: the body of STATUS. `waiting`: requests that wait, by what for; `relays` of them at
-    the leader. `added`: publications and bytes that this node's store has taken.
+    the leader. `quota_refused`: by principal and quota. `added`: publications and bytes that this
+    node's store has taken.
     """
 
     at: float
@@ -88,6 +89,7 @@ class Sample:
     unread_bytes: int
     disk_free_bytes: int
     disk_size_bytes: int
+    quota_refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def leader(self) -> str:
@@ -166,6 +168,7 @@ class Observer:
             unread_bytes=clients.unread_bytes,
             disk_free_bytes=room.f_bavail * room.f_frsize,
             disk_size_bytes=room.f_blocks * room.f_frsize,
+            quota_refused=dict(frontend.refusals.total),
         )
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from cluster.keys.curve import Handshake, Keyring
 from cluster.members.peers import Watch
+from cluster.serve.shares import CONNECTION_SHARE, PAYER_SHARE, Shares
 from cluster.serve.zmtp import Ping, Ready, Receiver, Say, ZmtpError, encode, greeting
 from cluster.serve.zmtp import ping as encode_ping
 from cluster.serve.zmtp import pong as encode_pong
@@ -31,6 +32,7 @@ READ_BYTES: Final = 32 * 1024  # a read, and what every connection may hold of a
 LARGE_READ_BYTES_MAX: Final = 256 * 1024  # a read in the middle of a large message
 READS_PER_TURN_MAX: Final = 2  # of a connection: who sends much must not keep the others waiting
 READ_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024  # of all connections: some ms of copying
+STEP_REQUESTS: Final = 4  # of a connection, then it is another one's turn
 ACCEPTS_PER_EVENT_MAX: Final = 32  # bounds a turn under a flood of connections
 ACCEPT_PAUSE_S: Final = 0.1  # out of descriptors: look again later instead of spinning
 BACKLOG: Final = 1024  # connections that the system keeps for us between two turns
@@ -73,6 +75,7 @@ class PortLimits:
     requests_max: int
     unfinished_bytes_max: int
     unread_bytes_max: int
+    payer_connections_max: int = 0  # of one payer; 0: no quota
 
 
 class State(Enum):
@@ -108,6 +111,10 @@ class Client:
     pinged_at: float = 0.0
     claimant: Client | None = None  # another connection that came with this one's identity
     watched: tuple[bool, bool] = (False, False)
+    payer: str = ""  # whose share and quotas it uses up: see `_admit`
+    is_surplus: bool = False  # its payer has as many connections as it may
+    reads: int = 0  # in this turn
+    share: int = 0  # requests that may still be taken in this turn
 
 
 class ClientPort:
@@ -139,6 +146,9 @@ class ClientPort:
         self._readable: dict[Client, None] = {}
         self._shares = max(1, limits.unfinished_bytes_max // MESSAGE_BYTES_MAX)
         self._wanting: dict[Client, None] = {}  # a share, in order
+        self._connection_shares = Shares(CONNECTION_SHARE)
+        self._payer_shares = Shares(PAYER_SHARE)
+        self._payers: Counter[str] = Counter()  # their connections
         self._number = 0
         self.unread_bytes = 0
         self._closed: Counter[str] = Counter()
@@ -186,23 +196,41 @@ class ClientPort:
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
         """Return up to `limit` requests as (route, frames behind the delimiter), in turns.
 
-        Reads about `READ_BYTES_PER_TURN_MAX` at most.
+        Payers take turns, so do the connections of each, and none has more than its share
+        (`shares.py`). Reads about `READ_BYTES_PER_TURN_MAX` at most.
         """
         taken: list[tuple[bytes, list[bytes]]] = []
         left = [limit, READ_BYTES_PER_TURN_MAX]  # events, bytes
+        rings = self._rings(limit)
+        rooms = dict.fromkeys(rings, self._payer_shares.share(self._clock(), limit))
+        while rings:
+            for payer, ring in list(rings.items()):
+                client = ring.popleft()
+                if client.state is not State.CLOSED:  # by one before it, with its identity
+                    steps = min(STEP_REQUESTS, client.share, rooms[payer])
+                    before = len(taken)
+                    if self._receive_from(client, taken, left, steps):
+                        ring.append(client)
+                    rooms[payer] -= len(taken) - before
+                if left[0] <= 0 or left[1] <= 0:
+                    return taken
+                if not ring or rooms[payer] <= 0:
+                    del rings[payer]
+        return taken
+
+    def _rings(self, limit: int) -> dict[str, deque[Client]]:
+        """Return who is read in this turn, by payer."""
+        share = self._connection_shares.share(self._clock(), limit)
         strangers = HANDSHAKES_PER_TURN_MAX
-        for client in list(self._readable):
-            if left[0] <= 0 or left[1] <= 0:
-                break
-            if client.state is State.CLOSED:  # since: the one before it came with its identity
-                continue
+        rings: dict[str, deque[Client]] = {}
+        for client in self._readable:
             if client.state is State.GREETING:
                 if not strangers:
                     continue
                 strangers -= 1
-            del self._readable[client]
-            self._receive_from(client, taken, left)
-        return taken
+            client.reads, client.share = 0, share
+            rings.setdefault(client.payer, deque()).append(client)
+        return rings
 
     @property
     def has_more(self) -> bool:
@@ -247,6 +275,14 @@ class ClientPort:
         served_bytes = UNREAD_BYTES_SERVED if is_calm else UNREAD_BYTES_PAUSE
         return served_bytes - (client.outbox_bytes if client else 0)
 
+    def payer(self, route: bytes) -> tuple[str, bool]:
+        """Return who pays for a connection's requests, and whether it is one more than it may have.
+
+        ("", False) when the connection is gone.
+        """
+        client = self._routes.get(route)
+        return ("", False) if client is None else (client.payer, client.is_surplus)
+
     def tick(self, now: float) -> None:
         """Do what is due: deadlines, heartbeats, reports. Cheap while nothing is."""
         if now < self._checked_at + CHECK_PERIOD_S:
@@ -260,6 +296,8 @@ class ClientPort:
                 continue  # this node may be the one who was paused: first hear what was said
             if client.state in (State.GREETING, State.CLAIMING):
                 self._check_opening(client, now)
+            elif client.is_surplus and now >= client.deadline_at:
+                self._close(client, f"{client.payer} has as many as quotas.connections_max")
             elif client.state is State.READY:
                 self._check(client, now)
         if self._closed and now >= self._reported_at + REPORT_S:
@@ -340,20 +378,27 @@ class ClientPort:
     # --- reading ------------------------------------------------------------------------------
 
     def _receive_from(
-        self, client: Client, taken: list[tuple[bytes, list[bytes]]], left: list[int]
-    ) -> None:
-        """Take events of one connection, first of what was read before."""
-        receiver, reads = client.receiver, 0
+        self, client: Client, taken: list[tuple[bytes, list[bytes]]], left: list[int], steps: int
+    ) -> bool:
+        """Take up to `steps` events of one connection, first of what was read before.
+
+        Return whether it may have more in this turn.
+        """
+        receiver, goes_on = client.receiver, False
+        self._readable.pop(client, None)
         try:
             while self._may_take(client):
-                if left[0] <= 0:
-                    self._readable[client] = None  # it goes on in the next turn
+                if left[0] <= 0 or steps <= 0:
+                    self._readable[client] = None  # here, or in the next turn
+                    goes_on = client.share > 0
                     break
                 event = receiver.next()
                 if event is not None:
                     left[0] -= 1
+                    steps -= 1
+                    client.share -= 1
                     self._take(client, event, taken)
-                elif reads == READS_PER_TURN_MAX or not self._has_room_to_read(client):
+                elif client.reads >= READS_PER_TURN_MAX or not self._has_room_to_read(client):
                     break
                 else:
                     size = max(READ_BYTES, min(receiver.missing_bytes, LARGE_READ_BYTES_MAX))
@@ -361,17 +406,18 @@ class ClientPort:
                     if not data:
                         break
                     left[1] -= len(data)
-                    reads = reads + 1 if len(data) == size else READS_PER_TURN_MAX
+                    client.reads = client.reads + 1 if len(data) == size else READS_PER_TURN_MAX
                     receiver.feed(data)
         except ZmtpError as error:
             self._close(client, str(error))
         if client.state is State.CLOSED:
-            return
+            return False
         if receiver.is_between_messages:
             client.began_at = 0.0
         elif not client.began_at:
             client.began_at = self._clock()
         self._rewatch(client)
+        return goes_on
 
     def _may_take(self, client: Client) -> bool:
         return (
@@ -433,6 +479,9 @@ class ClientPort:
                 self._return_share(client)
             client.began_at = 0.0
             client.requests += 1
+            now = self._clock()
+            self._connection_shares.note(client.route, now)
+            self._payer_shares.note(client.payer, now)
             # Without the delimiter there is nothing to decode: answered as a bad request.
             taken.append((client.route, event[1:] if not event[0] else []))
         elif isinstance(event, Ready):
@@ -471,7 +520,17 @@ class ClientPort:
     def _admit(self, client: Client) -> None:
         client.state = State.READY
         client.heard_at = self._clock()
-        self._strangers.pop(client, None)
+        # Without keys the address: all that a stranger can't choose as he likes.
+        session = client.receiver.session
+        client.payer = client.address.rpartition(":")[0] if session is None else session.name
+        self._payers[client.payer] += 1
+        limit = self._limits.payer_connections_max
+        if 0 < limit < self._payers[client.payer]:
+            # It is told why when it asks for something; until then it has a stranger's place.
+            client.is_surplus = True
+            client.deadline_at = client.heard_at + HANDSHAKE_S_MAX
+        else:
+            self._strangers.pop(client, None)
         if client.identity:
             self._identities[client.identity] = client
 
@@ -602,6 +661,10 @@ class ClientPort:
         client.outbox.clear()
         client.outbox_bytes = 0
         del self._clients[client.fd], self._routes[client.route]
+        if before is State.READY:
+            self._payers[client.payer] -= 1
+            if not self._payers[client.payer]:
+                del self._payers[client.payer]
         self._strangers.pop(client, None)
         self._readable.pop(client, None)
         self._return_share(client)

@@ -19,6 +19,7 @@ from cluster.raft.raft import Raft
 from cluster.serve.broker import RETRY_AFTER_MS, Answer, Broker, Route
 from cluster.serve.intake import RELAYS_WAITING_MAX
 from cluster.serve.meters import Meters
+from cluster.serve.quotas import Quotas, Rates, Refusals, exceeded
 from cluster.serve.relays import RELAY_ID_BITS, Relays
 from cluster.wire.levels import Build, Sighting
 from cluster.wire.messages import Health, Relay, RelayReply
@@ -62,7 +63,8 @@ class Frontend:
     `client_room_bytes(route)`: how many bytes of replies may still wait for a client of this node.
     `lead` is None until the node is a member. `stopping`: take no more requests. `describe()`: what
     the status says of the node beside its part in Raft. `settings`: this node's, as `INSPECT` tells
-    them.
+    them. `rates`: of who pays; `payer_of(route)`: who pays for a connection's requests, and whether
+    it is one more than it may have.
     """
 
     def __init__(
@@ -80,6 +82,9 @@ class Frontend:
         self.describe: Callable[[], dict[str, Any]] = dict
         self.settings: Mapping[str, Any] = {}
         self.meters = Meters()
+        self.rates = Rates(Quotas())
+        self.refusals = Refusals()
+        self.payer_of: Callable[[bytes], tuple[str, bool]] = lambda route: ("", False)
         self._name, self._peers, self._linked, self._build = name, peers, linked, build
         self._client_room_bytes = client_room_bytes
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
@@ -114,6 +119,12 @@ class Frontend:
 
     def take_request(self, route: bytes, frames: Sequence[bytes]) -> None:
         """Take what a client sent to this node: every request gets exactly one reply."""
+        refusal = self._over_quota(route, frames)
+        if refusal is not None:
+            self._refuse(
+                route, request_id_of(frames), refusal.code, refusal.message, **refusal.details
+            )
+            return
         request = self._decode(route, frames)
         if request is None:
             return
@@ -124,6 +135,20 @@ class Frontend:
             self._answers.append(Answer(route, request.request_id, ACK, body))
         elif not self._serve(route, request):
             self._relay(route, request.request_id, frames)
+
+    def _over_quota(self, route: bytes, frames: Sequence[bytes]) -> ProtocolError | None:
+        payer, is_surplus = self.payer_of(route)
+        if is_surplus:
+            limit = self.rates.quotas.connections_max
+            refusal = exceeded("connections_max", limit, f"{payer} has as many connections")
+        else:
+            size_bytes = sum(map(len, frames))
+            refused = self.rates.take(payer, size_bytes, self._now_ms)
+            if refused is None:
+                return None
+            refusal = refused
+        self.refusals.note(payer, refusal.details["quota"])
+        return refusal
 
     def take_relay(self, name: str, message: Relay) -> None:
         """Take a request that another node has passed on; it is not passed on again."""
@@ -225,6 +250,7 @@ class Frontend:
         meters = self.meters
         meters.leaving.clear()
         if not answers:
+            self._spend(replies)
             return replies
         leader = self._leader
         term = 0 if self.lead is None else self.lead.raft.term
@@ -256,7 +282,15 @@ class Frontend:
                 self._peers.send(node, RelayReply(route[1], frames))
             if enough():
                 break
+        self._spend(replies)
         return replies
+
+    def _spend(self, replies: Outgoing) -> None:
+        """Have who asked pay for the bytes of the replies."""
+        if self.rates.quotas.bytes_per_s_max:
+            for route, frames in replies:
+                payer, _ = self.payer_of(route)
+                self.rates.spend(payer, sum(map(len, frames)), self._now_ms)
 
     def _is_far_behind(self, node: str) -> bool:
         return self._peers.room_bytes(node) < BULK_BYTES_SERVED - BULK_BYTES_LONG_REPLIES

@@ -172,6 +172,31 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Quotas:
+    """What one principal may use up; 0: no quota. Without keys: one address."""
+
+    requests_per_s_max: int = _setting(
+        "Requests a second of one principal at this node; more get `quota` with the time to wait. "
+        "Off (0): in each turn everybody has a fair share anyway, and what others leave over need "
+        "not lie idle. For those who may have a part and no more. Of this node alone: who asks "
+        "three has three times as much.",
+        0,
+        high=10_000_000,
+    )
+    bytes_per_s_max: int = _setting(
+        "The same of bytes, of its requests and of the replies to them.",
+        0,
+        high=1024 * GIB,
+    )
+    connections_max: int = _setting(
+        "Connections of one principal to this node; what a further one asks gets `quota`. Half of "
+        "`limits.connections_max`, so that no principal alone keeps the others out.",
+        2048,
+        high=1_000_000,
+    )
+
+
+@dataclass(frozen=True)
 class Journal:
     """The sizes of the Raft log on disk."""
 
@@ -243,6 +268,7 @@ class NodeConfig:
     )
     raft: Raft = field(default_factory=Raft)
     limits: Limits = field(default_factory=Limits)
+    quotas: Quotas = field(default_factory=Quotas)
     journal: Journal = field(default_factory=Journal)
     log: Log = field(default_factory=Log)
 
@@ -275,6 +301,7 @@ class Setting:
 SECTIONS: Final[Mapping[str, type]] = {
     "raft": Raft,
     "limits": Limits,
+    "quotas": Quotas,
     "journal": Journal,
     "log": Log,
 }
@@ -585,6 +612,8 @@ def _shown(row: Setting, value: Any) -> str:
     if row.kind is not int:
         return str(value)
     if row.unit == "bytes":
+        if not value:
+            return "0 bytes"
         name, size = next((n, s) for n, s in _BYTE_UNITS if value % s == 0)
         return f"{value // size} {name}"
     return f"{value:,} {row.unit}".removesuffix(" count")

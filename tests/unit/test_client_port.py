@@ -6,7 +6,9 @@ import select
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,11 +26,13 @@ from cluster.serve.client_port import (
     READ_BYTES,
     SHARE_S_MAX,
     SILENCE_S_MAX,
+    STEP_REQUESTS,
     UNREAD_BYTES_MAX,
     UNREAD_BYTES_PAUSE,
     ClientPort,
     PortLimits,
 )
+from cluster.serve.shares import CONNECTION_SHARE, CONTENDED_S, PAYER_SHARE
 from cluster.serve.zmtp import MESSAGE_BYTES_MAX, encode, greeting, ping, pong
 
 WAIT_S = 60.0  # of real time: only a failing test waits as long
@@ -322,6 +326,92 @@ def test_a_turn_takes_what_it_may_and_the_rest_is_not_forgotten(world: World) ->
             taken.append(len(other.requests))
             other.answer()
         assert max(taken) <= EVENTS_MAX
+
+
+def _flood(world: World, raws: list[socket.socket], count: int) -> None:
+    """Have so many requests of each wait to be taken."""
+    for raw in raws:
+        raw.sendall(encode([b"", b"flood"]) * count)
+        client = world.client_of(raw)
+        assert client is not None
+        assert select.select([client.socket], [], [], WAIT_S)[0]
+        world.port.on_ready(client.fd, True, False)
+
+
+def _route(world: World, raw: socket.socket) -> bytes:
+    client = world.client_of(raw)
+    assert client is not None
+    return client.route
+
+
+def _is_alone(world: World) -> bool:
+    return len(world.port) == 1
+
+
+MANY = PortLimits(64, 1000, LIMITS.unfinished_bytes_max, LIMITS.unread_bytes_max)
+
+
+def test_a_flood_has_another_connection_s_request_wait_for_a_few_of_its_own(world: World) -> None:
+    for other in made(World(MANY)):
+        flooder, second = other.client(), other.client()
+        _flood(other, [flooder], 400)
+        _flood(other, [second], 1)
+        taken = [route for route, _ in other.port.receive(EVENTS_MAX)]
+        assert taken.index(_route(other, second)) <= STEP_REQUESTS
+        # From now on it is known that there is another one: a turn takes few of the flood.
+        for _ in range(5):
+            assert len(other.port.receive(EVENTS_MAX)) == CONNECTION_SHARE
+        other.ahead_s += CONTENDED_S
+        assert len(other.port.receive(EVENTS_MAX)) == EVENTS_MAX
+
+
+def test_a_flood_of_many_connections_of_one_payer_has_one_payer_s_share(world: World) -> None:
+    for other in made(World(MANY)):
+        flooders, second = [other.client() for _ in range(20)], other.client()
+        victim = other.client_of(second)
+        assert victim is not None
+        victim.payer = "another"
+        for _ in range(3):
+            _flood(other, flooders, 20)
+            _flood(other, [second], 1)
+            taken = [route for route, _ in other.port.receive(EVENTS_MAX)]
+            assert taken.index(victim.route) <= STEP_REQUESTS
+        assert len(taken) == PAYER_SHARE + 1
+        counts: Counter[bytes] = Counter()
+        for _ in range(10):
+            counts += Counter(route for route, _ in other.port.receive(EVENTS_MAX))
+        assert len(counts) == 20
+        assert max(counts.values()) - min(counts.values()) <= STEP_REQUESTS
+
+
+def test_who_is_alone_may_fill_a_turn(world: World) -> None:
+    for other in made(World(MANY)):
+        other.client()  # connected, and silent
+        flooder = other.client()
+        _flood(other, [flooder], 400)
+        assert len(other.port.receive(EVENTS_MAX)) == EVENTS_MAX
+        assert len(other.port.receive(EVENTS_MAX)) == EVENTS_MAX
+
+
+def test_a_payer_s_surplus_connections_say_so_have_a_stranger_s_place_and_end(
+    world: World,
+) -> None:
+    limits = PortLimits(4, 4, LIMITS.unfinished_bytes_max, LIMITS.unread_bytes_max, 2)
+    for other in made(World(limits)):
+        raws = [other.client() for _ in range(4)]
+        surplus = [other.port.payer(_route(other, raw)) for raw in raws]
+        assert surplus == [("127.0.0.1", is_one) for is_one in (False, False, True, True)]
+        newcomer = other.client()  # the first surplus one gives way
+        assert [other.lives(raw) for raw in (*raws, newcomer)] == [True, True, False, True, True]
+        other.tick(HANDSHAKE_S_MAX)
+        assert [other.lives(raw) for raw in raws[:2]] == [True, True]
+        assert other.is_closed(raws[3])
+        assert other.is_closed(newcomer)
+        assert "127.0.0.1 has as many as quotas.connections_max" in other.reasons()
+        raws[0].close()
+        other.until(partial(_is_alone, other))
+        assert not other.port.payer(_route(other, other.client()))[1]
+        assert other.port._payers == {"127.0.0.1": 2}
 
 
 def test_large_messages_are_sent_by_turns(world: World) -> None:

@@ -51,6 +51,8 @@ def test_every_limit_of_the_wire_and_of_the_state_is_in_the_table() -> None:
 def test_every_limit_that_is_a_nodes_setting_is_in_the_table_with_what_happens_over_it() -> None:
     settings = {key for key in SETTINGS if key.startswith("limits.")}
     assert settings == {f"limits.{name}" for _, name, _ in generate_docs.SETTING_LIMITS}
+    quotas = {key for key in SETTINGS if key.startswith("quotas.")}
+    assert quotas == {f"quotas.{name}" for _, name, _ in generate_docs.QUOTAS}
     rows = [row.split(" | ") for row in generate_docs.limit_table().splitlines()[2:]]
     assert all(len(row) == 4 and all(cell.strip(" |") for cell in row) for row in rows), rows
 

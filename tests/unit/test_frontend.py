@@ -12,6 +12,7 @@ import pytest
 from cluster.members.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED
 from cluster.serve.broker import Answer
 from cluster.serve.frontend import SHORT_REPLY_BYTES, Frontend
+from cluster.serve.quotas import Quotas, Rates
 from cluster.serve.relays import RELAY_MS_MAX
 from cluster.wire.levels import BUILD
 from cluster.wire.messages import Message, Relay, RelayReply
@@ -210,3 +211,45 @@ def test_a_relay_that_the_leader_never_answers_is_answered_at_last(bench: Bench)
     bench.front.begin_turn(RELAY_MS_MAX, {})
     assert errors(bench.replies()) == [("r1", "uncertain")]
     assert bench.front.is_idle()
+
+
+def test_a_request_over_a_rate_is_refused_where_it_comes_in_with_the_time_to_wait(
+    bench: Bench,
+) -> None:
+    bench.front.rates = Rates(Quotas(requests_per_s_max=2))
+    bench.front.payer_of = lambda route: ("shop", False)
+    for number in range(3):
+        bench.ask(f"r{number}")
+    [refused] = bench.replies()
+    assert refused.request_id == "r2"
+    assert refused.body["error"] == "quota"
+    assert refused.body["definite"]
+    assert refused.body["quota"] == "requests_per_s_max"
+    assert refused.body["limit"] == 2
+    assert len(bench.relayed()) == 2
+    assert bench.front.refusals.total == {("shop", "requests_per_s_max"): 1}
+    bench.front.begin_turn(refused.body["retry_after_ms"], {})
+    bench.ask("r3", STATUS)
+    assert [reply.request_id for reply in bench.replies()] == ["r3"]
+
+
+def test_a_long_reply_counts_as_bytes_of_who_asked(bench: Bench) -> None:
+    bench.front.rates = Rates(Quotas(bytes_per_s_max=1000))
+    bench.front.payer_of = lambda route: ("shop", False)
+    bench.ask("r1")
+    [relay] = bench.relayed()
+    frames = [*encode_reply(Reply("ACK", "r1", "b", "a", 3, {})), LONG]
+    bench.front.take_relay_reply(RelayReply(relay.relay_id, frames))
+    assert len(bench.front.take_replies(never)) == 1
+    bench.ask("r2")
+    assert errors(bench.replies()) == [("r2", "quota")]
+
+
+def test_what_a_surplus_connection_asks_is_refused_for_good(bench: Bench) -> None:
+    bench.front.rates = Rates(Quotas(connections_max=5))
+    bench.front.payer_of = lambda route: ("shop", True)
+    bench.ask("r1", STATUS)
+    [refused] = bench.replies()
+    assert refused.body["error"] == "quota"
+    assert (refused.body["quota"], refused.body["limit"]) == ("connections_max", 5)
+    assert "retry_after_ms" not in refused.body

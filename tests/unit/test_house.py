@@ -68,6 +68,8 @@ CORE: Final = (
     "cluster/keys/curve.py",
     "cluster/members/handshake.py",
     "cluster/serve/intake.py",
+    "cluster/serve/quotas.py",
+    "cluster/serve/shares.py",
     "cluster/wire/levels.py",
     "cluster/members/membership.py",
     "cluster/members/neighbours.py",

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flotilla_client.errors import BacklogFull, FlotillaError, TooLarge, Unavailable
+from flotilla_client.errors import (
+    BacklogFull,
+    FlotillaError,
+    QuotaExceeded,
+    TooLarge,
+    Unavailable,
+)
 from flotilla_client.operations import slices
 from flotilla_client.protocol import ACK, ERRORS, NAK, Reply, nak_body
 from flotilla_client.retry import (
@@ -200,7 +206,7 @@ def test_the_table_holds_exactly_the_codes_that_are_to_be_retried() -> None:
 @pytest.mark.parametrize("code", sorted(ON_NAK))
 def test_a_retryable_code_is_asked_again_where_the_table_says(code: str) -> None:
     driver = Driver(Routes(range(3)))
-    assert isinstance(driver.run(nak(code), ack()), Done)
+    assert isinstance(driver.run(nak(code, retry_after_ms=10), ack()), Done)
     expected = {"leader": 1, "next": 1, "stay": 0}[ON_NAK[code].where]
     assert driver.endpoints == [0, expected]
 
@@ -328,3 +334,28 @@ def test_whatever_the_world_does_it_ends_by_its_deadline_and_never_lies(
         return
     doubtful = {"silent", "uncertain", "internal"}
     assert end.definite == (not doubtful & set(met)), (met, end)
+
+
+def test_a_rate_that_is_used_up_is_waited_for_at_the_same_node() -> None:
+    driver = Driver(Routes(range(3)))
+    used_up = nak("quota", quota="requests_per_s_max", limit=10, retry_after_ms=400)
+    assert isinstance(driver.run(used_up, ack()), Done)
+    assert driver.endpoints == [0, 0]
+    [pause_ms] = driver.pauses
+    assert JITTER[0] * 400 <= pause_ms <= JITTER[1] * 400
+
+
+def test_a_rate_that_is_used_up_until_the_deadline_is_told_as_what_it_is() -> None:
+    used_up = {"quota": "requests_per_s_max", "limit": 10, "retry_after_ms": 400}
+    world = [nak("quota", **used_up) for _ in range(10)]
+    error = Driver(Routes(range(3)), 1_000).run(*world)
+    assert isinstance(error, QuotaExceeded)
+    assert error.definite
+    assert error.details["quota"] == "requests_per_s_max"
+
+
+def test_a_quota_that_does_not_free_itself_is_told_at_once() -> None:
+    driver = Driver(Routes(range(3)))
+    error = driver.run(nak("quota", quota="topics_max", limit=5), ack())
+    assert isinstance(error, QuotaExceeded)
+    assert (error.details["limit"], len(driver.sends)) == (5, 1)

@@ -51,7 +51,7 @@ class Books:
         assert replica.raft is not None
         waiting = [each for _, authors in led._entries.values() for each in authors]
         parked = [*led._parked.values(), *led._parked_any.values()]
-        queue = replica.intake._nodes
+        relayed = [each for queue in replica.intake._nodes.values() for each in queue]
         active = store._topics.active
         subscriptions = sum(len(topic.subscribers) for topic in active.values())
         pairs: dict[str, tuple[Any, Any]] = {
@@ -67,8 +67,9 @@ class Books:
             ),
             "bytes of relays in the intake": (
                 replica.intake._nodes_bytes,
-                sum(len(frame) for _, relay in queue for frame in relay.frames),
+                sum(len(frame) for relay in relayed for frame in relay.frames),
             ),
+            "relays in the intake": (replica.intake._nodes_count, len(relayed)),
             "subscriptions": (store._topics.subscriptions_count, subscriptions),
             "names of topics": (store._topics._names, sorted(active)),
         }
@@ -122,7 +123,7 @@ class Books:
             "parked GETs": (led._parked_count + len(led._woken), knob("parked_gets_max")),
             "relays": (len(replica.frontend._relays), knob("relays_max")),
             "rows in the cache": (len(rows._cache), publications.ROWS_CACHED_MAX),
-            "relays in the intake": (len(replica.intake._nodes), intake.RELAYS_WAITING_MAX),
+            "relays in the intake": (replica.intake._nodes_count, intake.RELAYS_WAITING_MAX),
             "bytes of relays there": (
                 replica.intake._nodes_bytes,
                 intake.RELAYS_WAITING_BYTES_MAX,

@@ -50,7 +50,7 @@ CLOCK_MS: Final = 1.0  # a deadline is a number of milliseconds, a turn's time o
 ASKED_AT_MOST: Final = 2_000  # indexes that an answer is looked for at
 # Refused before anything is looked up: what they say of the node is judged apart.
 OF_THE_NODE: Final = frozenset({"not_leader", "electing", "uncertain", "shutting_down"})
-OF_A_LIMIT: Final = frozenset({"overloaded", "backlog_full", "disk_full"})
+OF_A_LIMIT: Final = frozenset({"overloaded", "quota", "backlog_full", "disk_full"})
 CONTROLS: Final = {SUB: Subscribe, UNSUB: Unsubscribe}
 
 
