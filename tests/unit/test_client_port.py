@@ -344,6 +344,11 @@ def _route(world: World, raw: socket.socket) -> bytes:
     return client.route
 
 
+def _is_in(world: World, raw: socket.socket) -> bool:
+    client = world.client_of(raw)
+    return client is not None and client.state is client_port.State.READY
+
+
 def _is_alone(world: World) -> bool:
     return len(world.port) == 1
 
@@ -401,7 +406,9 @@ def test_a_payer_s_surplus_connections_say_so_have_a_stranger_s_place_and_end(
         raws = [other.client() for _ in range(4)]
         surplus = [other.port.payer(_route(other, raw)) for raw in raws]
         assert surplus == [("127.0.0.1", is_one) for is_one in (False, False, True, True)]
-        newcomer = other.client()  # the first surplus one gives way
+        newcomer = other.dial()  # the first surplus one gives way
+        newcomer.sendall(hello())
+        other.until(partial(_is_in, other, newcomer))
         assert [other.lives(raw) for raw in (*raws, newcomer)] == [True, True, False, True, True]
         other.tick(HANDSHAKE_S_MAX)
         assert [other.lives(raw) for raw in raws[:2]] == [True, True]
