@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from flotilla_client import Client
 from tests.cluster.by_hand import ByHand
@@ -13,11 +14,11 @@ PER_S = 20
 
 
 def test_a_rate_makes_a_client_wait_and_nothing_of_what_it_puts_is_lost(
-    local_cluster: ClusterFactory,
+    local_cluster: ClusterFactory, tmp_path: Path
 ) -> None:
     cluster = local_cluster(1, {"quotas.requests_per_s_max": PER_S})
     endpoints = list(cluster.endpoints().values())
-    with Client(endpoints) as client:
+    with Client(endpoints, state_dir=tmp_path / "state") as client:
         client.subscribe("t")
         began = time.monotonic()
         ids = [client.put("t", str(number)).id for number in range(3 * PER_S)]
