@@ -63,6 +63,7 @@ SAMPLE = Sample(
     unread_bytes=0,
     disk_free_bytes=10**9,
     disk_size_bytes=10**10,
+    quota_refused={("shop", "requests_per_s_max"): 3},
 )
 
 
