@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,52 @@ def test_one_job_over_the_limit_fails(worker: ThreadWorker) -> None:
         worker.deliver()
     assert len(failed) + len(done) == node.WORKER_JOBS_MAX + 2
     assert 1 <= len(failed) <= 2
+
+
+def test_a_loop_that_is_woken_finds_the_result(
+    worker: ThreadWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    told = threading.Event()
+
+    class Wake:
+        def send(self, _byte: bytes) -> None:
+            found.append(len(worker._results))
+            told.set()
+
+    monkeypatch.setattr(worker, "_wake", Wake())
+    worker.submit(lambda: None, lambda _: None, lambda _: None)
+
+    assert told.wait(WAIT_S)
+    assert found == [1]
+
+
+def test_a_result_that_comes_behind_the_last_look_wakes_the_loop_again(
+    worker: ThreadWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Results(deque[Callable[[], None]]):
+        """Has a second job end just when it is seen that there is no result left."""
+
+        def __bool__(self) -> bool:
+            if len(self) or done != ["first"]:
+                return len(self) > 0
+            worker.submit(lambda: "second", done.append, done.append)
+            done.append("looked")
+            assert select.select([worker.wake], [], [], WAIT_S)[0]
+            return False
+
+    monkeypatch.setattr(worker, "_results", Results())
+    worker.submit(lambda: "first", done.append, done.append)
+    assert select.select([worker.wake], [], [], WAIT_S)[0]
+
+    worker.deliver()
+
+    assert done == ["first", "looked"]
+    assert select.select([worker.wake], [], [], WAIT_S)[0], "the second result is not heard of"
+    worker.deliver()
+    assert done == ["first", "looked", "second"]
 
 
 # --- starting ---

@@ -10,9 +10,10 @@ A message that no rule allows is damage long before an entry is lost by it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final
 from zlib import crc32
 
@@ -23,8 +24,9 @@ from chaos.simulation.checks.mirror import Mirror
 from chaos.simulation.world.network import member_of
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
+from cluster.log.entries import LEVEL
 from cluster.node.replica import Replica
-from cluster.store.commands import Operation
+from cluster.store.commands import Operation, level_of
 from cluster.wire.messages import (
     AppendEntries,
     Barrier,
@@ -66,7 +68,8 @@ class Life:
     heard_before: dict[str, list[dict[str, tuple[int, float, float]]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    proved: dict[tuple[str, int], int] = field(default_factory=dict)
+    # By leader and term: up to where each append has shown its log, of those that wait for a word.
+    shown: dict[tuple[str, int], deque[int]] = field(default_factory=lambda: defaultdict(deque))
     installed_index: int = 0
     reset_s: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[int, dict[Voter, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -174,9 +177,10 @@ class RaftRules:
             take(self, member_of(source), target, message)
 
     def _take_append(self, source: str, target: str, message: AppendEntries) -> None:
-        life, key = self._life(target), (source, message.term)
-        proved = message.previous_index + len(message.entries)
-        life.proved[key] = max(proved, life.proved.get(key, 0))
+        life, level_max = self._life(target), self._world.machine(target).build.level_max
+        readable = takewhile(lambda entry: level_of(entry[0][LEVEL]) <= level_max, message.entries)
+        shown = message.previous_index + sum(1 for _ in readable)
+        life.shown[source, message.term].append(shown)
         now = self._world.now
         life.heard[source] = message.term, self._world.machine(target).clock(), now
 
@@ -323,10 +327,9 @@ class RaftRules:
         if not message.success:
             self._reset(node, target, message)
             return
-        most = max(life.proved.get((target, message.term), 0), life.installed_index)
-        if index > most:
+        if index != life.installed_index and not self._was_shown(life, target, message):
             text = f"{node.name} acknowledges {index} to {target} of term {message.term}"
-            self._fail("acknowledged", f"{text}, which has shown it {most}")
+            self._fail("acknowledged", f"{text}: no append that waits for its word has shown that")
         if mirror.term != message.term:
             return  # in a later one it may have been told to drop what it acknowledges in this
         if not (index <= mirror.last_index or index < mirror.base_index):
@@ -339,6 +342,19 @@ class RaftRules:
         if None not in (theirs, own) and theirs != own:
             text = f"{node.name} acknowledges {index} to {target}: it has term {own}"
             self._fail("acknowledged", f"{text} there, and {leader} {theirs}")
+
+    @staticmethod
+    def _was_shown(life: Life, target: str, message: NextIndex) -> bool:
+        """Return whether it answers the next of the appends that were shown, in their order.
+
+        Not only one of them: what the next message proves is not known before it is looked at, and
+        a leader that hears the answer to the first one alone would count what nobody has.
+        """
+        shown = life.shown[target, message.term]
+        while shown:
+            if shown.popleft() == message.next_index - 1:
+                return True
+        return False
 
     def _reset(self, node: SimNode, target: str, message: NextIndex) -> None:
         if not message.reset:
