@@ -9,12 +9,14 @@ be kept.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
+from cluster.log.journal import CACHE_ENTRY_BYTES
 from cluster.node.replica import Replica
 from cluster.raft import sending
 from cluster.serve import broker, intake, relays
@@ -79,8 +81,16 @@ class Books:
             sum(topic.added_bytes - topic.dropped_bytes for topic in on_disk.values()),
         )
         for topic in active.values():
-            least = min(each.cursor for each in topic.subscribers.values())
-            pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, least
+            cursors = Counter(each.cursor for each in topic.subscribers.values())
+            pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, min(cursors)
+            pairs[f"subscribers of {topic.name} by cursor"] = topic.cursors, cursors
+        answers = sum(len(each.data) for each in led._answers)
+        pairs["bytes that were read for answers"] = led._read_bytes_in_all, answers
+        journal = replica.journal
+        cached = sum(len(each) + CACHE_ENTRY_BYTES for each in journal._cache.values())
+        pairs["bytes in the journal's cache"] = journal._cache_bytes, cached
+        newest = range(journal._cache_first, journal.last_index + 1)
+        pairs["entries in the journal's cache"] = sorted(journal._cache), [*newest]
         for name, window in replica.raft._sender.windows.items():
             total = sum(size for _, size in window.flying)
             pairs[f"bytes in flight to {name}"] = window.bytes, total
@@ -129,6 +139,11 @@ class Books:
                 intake.RELAYS_WAITING_BYTES_MAX,
             ),
         }
+        if len(replica.journal._cache) > 1:
+            most["bytes in the journal's cache"] = (
+                replica.journal._cache_bytes,
+                replica.journal._cache_bytes_max,
+            )
         if len(rows._cache) > 1:
             most["bytes in the rows' cache"] = rows._cache_bytes, publications.ROWS_CACHED_BYTES_MAX
         for name, window in replica.raft._sender.windows.items():

@@ -24,6 +24,7 @@ from chaos.simulation.checks.mirror import Mirror
 from chaos.simulation.world.network import member_of
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
+from cluster.log import journal
 from cluster.log.entries import LEVEL
 from cluster.node.replica import Replica
 from cluster.store.commands import Operation, level_of
@@ -233,6 +234,7 @@ class RaftRules:
     def _append(self, node: SimNode, target: str, message: AppendEntries) -> None:
         self._by_its_leader(node, message.term, "appends")
         self._only_committed(node, message.commit_index)
+        self._within_limits(node, message)
         before = message.previous_term
         index = message.previous_index
         for command, at, term in message.entries:
@@ -251,6 +253,16 @@ class RaftRules:
         if own is not None and own != message.previous_term and node.disk.is_synced:
             what = f"entry {message.previous_index} is of term {message.previous_term}"
             self._fail("append", f"{node.name} says that {what}, it has {own}")
+
+    def _within_limits(self, node: SimNode, message: AppendEntries) -> None:
+        """Check that an append is no longer than a slice of the log: two entries always are one."""
+        count = len(message.entries)
+        size_bytes = sum(len(entry[0]) for entry in message.entries)
+        if count > journal.SLICE_ENTRIES_MAX or (
+            count > journal.SLICE_ENTRIES_MIN and size_bytes > journal.SLICE_BYTES_MAX
+        ):
+            text = f"{node.name} sends {count} entries of {size_bytes} bytes in one append"
+            self._fail("limit", text)
 
     def _note_admission(self, index: int, term: int, command: bytes) -> None:
         size = int.from_bytes(command[2:6], "little")
