@@ -536,15 +536,15 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         return Draw(_stream(seed, mode, purpose), empty.members, clients)
 
     load, awaiting, callers = _load(draw("load")), draw("awaiting"), draw("callers")
+    for role in load["roles"]:
+        role["is_awaiting"] = awaiting.rng.random() < AWAITING_SHARE
+        if callers.rng.random() < CALLERS_SHARE and role.get("size_bytes", 0) <= CALLERS_BYTES_MAX:
+            role["callers"] = callers.rng.choice((2, 4, 9))
     schedule = tuple(_schedule(draw, empty.duration_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
     _slow_down(draw("slow"), load["roles"], "backlog_bytes_max" in knobs)
     knobs |= _bounds(draw("bounds"), _largest(load["roles"]))
     knobs |= _fitting(draw("fitting"), {action.name for action in schedule}, knobs)
-    for role in load["roles"]:
-        role["is_awaiting"] = awaiting.rng.random() < AWAITING_SHARE
-        if callers.rng.random() < CALLERS_SHARE and role.get("size_bytes", 0) <= CALLERS_BYTES_MAX:
-            role["callers"] = callers.rng.choice((2, 4, 9))
     knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
     if draw("wire").rng.random() < WIRE_SHARE:
         knobs["wire"] = 1
@@ -683,9 +683,9 @@ def _fitting(draw: Draw, actions: Collection[str], knobs: Mapping[str, Any]) -> 
 
 
 def _largest(roles: Sequence[Mapping[str, Any]]) -> int:
-    """Return the bytes of the largest PUT that these roles make."""
+    """Return the bytes of the largest PUT that these roles make, of all callers together."""
     size_bytes = max(role["size_bytes"] for role in roles)
-    count = max(role["batch_count"] for role in roles)
+    count = max(role["batch_count"] * role.get("callers", 1) for role in roles)
     return int(count * (size_bytes + PUBLICATION_OVERHEAD_BYTES))
 
 
