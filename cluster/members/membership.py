@@ -11,7 +11,7 @@ names its incarnation; or by a copy of the store in which an Admit entry names i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -216,6 +216,36 @@ class PendingAdmissions:
         """Return (index, incarnation) of the newest admission of `name` up to `last_index`."""
         found = [at for at, each in self._entries.items() if each.node == name and at <= last_index]
         return (max(found), self._entries[max(found)].incarnation) if found else None
+
+
+@dataclass
+class PendingRaises:
+    """The entries of this node's log that need a higher level than its store's (rule 30)."""
+
+    _entries: list[tuple[int, int, int]] = field(default_factory=list)  # index, term, level
+
+    def note(self, index: int, term: int, level: int) -> None:
+        """Take note of an entry that needs a higher level than any before it."""
+        self._entries.append((index, term, level))
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def log_level(
+        self, level: int, applied_index: int, term_at: Callable[[int], int | None]
+    ) -> int:
+        """Return the lowest level whose builds can read all of this node's log.
+
+        `level`: the store's, which has applied all up to `applied_index`. `term_at(index)`: the
+        log's, None where it has no entry: what was replaced or applied is forgotten.
+        """
+        if self._entries:
+            self._entries = [
+                each
+                for each in self._entries
+                if each[0] > applied_index and term_at(each[0]) == each[1]
+            ]
+        return max([level, *(needed for _, _, needed in self._entries)])
 
 
 def _admit_in(command: bytes) -> Admit | None:

@@ -23,7 +23,7 @@ from cluster.members.peers import (
     RefusedBy,
     Unfit,
 )
-from cluster.wire.messages import Refusal
+from cluster.wire.messages import Health, Refusal
 
 NEVER_S: Final = float("-inf")
 REFUSAL_S: Final = 3.0  # a refusal counts for so long: who is refused asks again every second
@@ -43,7 +43,8 @@ class Neighbours:
 
     `settings`: what should be the same on all nodes. `aware_since`: from when on this node would
     have heard a member that spoke; the caller moves it when it was away, or begins to lead.
-    `http`: where this node's own page is, "" for none.
+    `http`: where this node's own page is, "" for none. `health`: what the others that are
+    connected said last of themselves.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Neighbours:
     ) -> None:
         self.aware_since = now
         self.advice: dict[str, str] = {}  # that this node gives, by receiver
+        self.health: dict[str, Health] = {}
         self._others, self._settings, self._peers = tuple(others), settings, peers
         self._heard: dict[str, tuple[str, float]] = {}  # member -> incarnation, when
         self._seen: dict[str, tuple[float, Mapping[str, Heard]]] = {}  # by who says so
@@ -117,6 +119,10 @@ class Neighbours:
         self._differences[name] = differences
         return lines
 
+    def take_health(self, name: str, health: Health) -> None:
+        """Take what a peer says of itself."""
+        self.health[name] = health
+
     # --- events -------------------------------------------------------------------------------
 
     def note(self, event: Event, now: float) -> str:
@@ -131,6 +137,7 @@ class Neighbours:
         if isinstance(event, Disconnected):
             self._advised.pop(event.name, None)
             self._seen.pop(event.name, None)
+            self.health.pop(event.name, None)
         if isinstance(event, (Connected, Disconnected)) and self._refuses(event.name, now):
             return ""
         return level

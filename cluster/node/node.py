@@ -35,7 +35,8 @@ from cluster.log.segments import JournalError
 from cluster.members.identity import DirectoryLock, Identity, IdentityError
 from cluster.members.membership import ReplacedError, hello_of
 from cluster.members.peers import PeerPort
-from cluster.node.replica import Replica, ReplicaSettings
+from cluster.node.context import ReplicaSettings
+from cluster.node.replica import Replica
 from cluster.node.upkeep import Upkeep
 from cluster.observe.observer import Observer, TimedFiles
 from cluster.observe.server import HttpThread, listen, tls_of

@@ -12,10 +12,14 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+from cluster.log.journal import Journal
 from cluster.members.catchup import Worker
 from cluster.node.budget import CHORES_SHARE, Budget
-from cluster.node.replica import LogEvent, Replica
+from cluster.node.context import LogEvent
+from cluster.node.member import Member
+from cluster.node.replica import Replica
 from cluster.store import tables
+from cluster.store.store import Store
 
 DISK_PERIOD_S: Final = 0.25  # at full speed a node writes some tens of MB in this time
 CHECKPOINT_PERIOD_S: Final = 2.0
@@ -49,21 +53,23 @@ class Upkeep:
 
     def tick(self, now: float) -> None:
         """Do what is due at `now` (monotonic seconds)."""
+        member = self._replica.member
         if now >= self._next_disk_s:
             self._next_disk_s = now + DISK_PERIOD_S
-            self._watch_disk()
+            self._watch_disk(0 if member is None else member.store.room_bytes())
         if now >= self._next_checkpoint_s and not self._checkpointing:
             self._next_checkpoint_s = now + CHECKPOINT_PERIOD_S
-            self._checkpoint_if_due()
+            if member is not None:
+                self._checkpoint_if_due(member)
+        if member is None:
+            return
         if self._compact_below is not None:
-            self._compact(self._compact_below)
-        if self._replica.raft is not None:
-            self._shrink(now)
+            self._compact(member.journal, self._compact_below)
+        self._shrink(member.store, now)
 
-    def _watch_disk(self) -> None:
+    def _watch_disk(self, store_bytes: int) -> None:
         replica, min_bytes = self._replica, self._disk_free_min_bytes
         free_bytes = replica.settings.files.free_bytes(replica.settings.data_dir)
-        store_bytes = 0 if replica.raft is None else replica.store.room_bytes()
         low = free_bytes + store_bytes < min_bytes or free_bytes < min_bytes * DISK_SHARE_MIN
         if low != self.disk_low:
             self.disk_low = low
@@ -76,9 +82,8 @@ class Upkeep:
                 min_bytes=min_bytes,
             )
 
-    def _shrink(self, now: float) -> None:
+    def _shrink(self, store: Store, now: float) -> None:
         """Give back, step by step, the store's pages that were free all through a period."""
-        store = self._replica.store
         if now >= self._next_surplus_s:
             self._next_surplus_s = now + SURPLUS_PERIOD_S
             before_bytes, self._free_bytes = self._free_bytes, store.free_bytes()
@@ -91,16 +96,13 @@ class Upkeep:
                 self._shrink_to_bytes = None
             store.commit()
 
-    def _checkpoint_if_due(self) -> None:
-        replica = self._replica
-        if replica.raft is None:
-            return
-        settings = replica.settings
+    def _checkpoint_if_due(self, member: Member) -> None:
+        settings = self._replica.settings
         kept = settings.keep_bytes + settings.segment_bytes
         wal = tables.side_file(settings.database, "-wal")
         wal_bytes = wal.stat().st_size if wal.exists() else 0
-        long = settings.database.stat().st_size > replica.store.size_bytes()  # it has shrunk
-        if replica.journal.size_bytes > kept or wal_bytes > WAL_BYTES_DUE or long:
+        long = settings.database.stat().st_size > member.store.size_bytes()  # it has shrunk
+        if member.journal.size_bytes > kept or wal_bytes > WAL_BYTES_DUE or long:
             self._checkpointing = True
             path = settings.database
             self._worker.submit(lambda: tables.checkpoint(path), self._checkpointed, self._failed)
@@ -109,10 +111,10 @@ class Upkeep:
         self._checkpointing = False
         self._compact_below = durable_index
 
-    def _compact(self, durable_index: int) -> None:
+    def _compact(self, journal: Journal, durable_index: int) -> None:
         """Cut the log, step by step: what was kept for long is hundreds of files."""
         self._chores.begin()
-        dropped = self._replica.journal.compact(durable_index, self._chores.spent)
+        dropped = journal.compact(durable_index, self._chores.spent)
         self._dropped += dropped
         if dropped:
             return

@@ -2,7 +2,7 @@
 
 What lives here: the loop's rules 8 to 13 of docs/raft.md, pre-vote, and what a step does in which
 order. What must not: pysyncobj's private names (core.py), what entries mean (store.py), which
-messages may be believed (transport.py), windows (sending.py), and the order of a turn (replica.py).
+messages may be believed (transport.py), windows (sending.py), and the order of a turn (member.py).
 """
 
 from __future__ import annotations

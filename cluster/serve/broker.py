@@ -1,7 +1,7 @@
 """The leader's core without I/O: requests become operations or reads, outcomes become replies.
 
 What lives here: who waits for which entry, barrier or publication, and the admission limits. What
-must not: sockets, clocks (time comes in as `now_ms`), Raft (replica.py submits and applies), and
+must not: sockets, clocks (time comes in as `now_ms`), Raft (member.py submits and applies), and
 the meaning of operations (store.py).
 """
 

@@ -45,26 +45,29 @@ SHORT_REPLY_BYTES: Final = 4 * 1024  # of its data: every error, and every answe
 Outgoing = list[tuple[bytes, list[bytes]]]
 
 
-@dataclass
-class Leading:
-    """What serving requests takes, once the node is a member."""
+@dataclass(frozen=True)
+class MemberServices:
+    """What serving requests takes, once the node is a member.
+
+    `linked`: the members that can be reached now (a live view).
+    """
 
     raft: Raft
     broker: Broker
     journal: Journal
     uncommitted_entries_max: int
+    linked: AbstractSet[str]
     sightings: Callable[[], Mapping[str, Sighting]]
 
 
 class Frontend:
     """The clients' side of one node.
 
-    `rng`: where relays' ids begin. `linked`: the members that can be reached now (a live view).
-    `client_room_bytes(route)`: how many bytes of replies may still wait for a client of this node.
-    `lead` is None until the node is a member. `stopping`: take no more requests. `describe()`: what
-    the status says of the node beside its part in Raft. `settings`: this node's, as `INSPECT` tells
-    them. `rates`: of who pays; `payer_of(route)`: who pays for a connection's requests, and whether
-    it is one more than it may have.
+    `rng`: where relays' ids begin. `client_room_bytes(route)`: how many bytes of replies may still
+    wait for a client of this node. `lead` is None until the node is a member. `stopping`: take no
+    more requests. `describe()`: what the status says of the node beside its part in Raft.
+    `settings`: this node's, as `INSPECT` tells them. `rates`: of who pays; `payer_of(route)`: who
+    pays for a connection's requests, and whether it is one more than it may have.
     """
 
     def __init__(
@@ -73,11 +76,10 @@ class Frontend:
         relays_max: int,
         rng: random.Random,
         peers: Peers,
-        linked: AbstractSet[str],
         build: Build,
         client_room_bytes: Callable[[bytes], int],
     ) -> None:
-        self.lead: Leading | None = None
+        self.lead: MemberServices | None = None
         self.stopping = False
         self.describe: Callable[[], dict[str, Any]] = dict
         self.settings: Mapping[str, Any] = {}
@@ -85,7 +87,7 @@ class Frontend:
         self.rates = Rates(Quotas())
         self.refusals = Refusals()
         self.payer_of: Callable[[bytes], tuple[str, bool]] = lambda route: ("", False)
-        self._name, self._peers, self._linked, self._build = name, peers, linked, build
+        self._name, self._peers, self._build = name, peers, build
         self._client_room_bytes = client_room_bytes
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
         self._answers: deque[Answer] = deque()
@@ -200,7 +202,7 @@ class Frontend:
 
     def _relay(self, route: bytes, request_id: str, frames: Sequence[bytes]) -> None:
         leader = self._leader
-        if leader not in self._linked:
+        if self.lead is None or leader not in self.lead.linked:
             message = f"no connection to the leader {leader}" if leader else "no leader is known"
             details = {"retry_after_ms": ELECTING_RETRY_MS}
             self._refuse(route, request_id, "electing", message, **details)
@@ -321,7 +323,7 @@ class Frontend:
             }
         raft = lead.raft
         # Raft goes on naming a leader that died, as a node without a majority begins no new term.
-        is_there = raft.is_leader or raft.leader in self._linked
+        is_there = raft.is_leader or raft.leader in lead.linked
         return {
             "node": self._name,
             "role": raft.role,
@@ -344,10 +346,10 @@ class Frontend:
             **self.describe(),
         }
 
-    def _member(self, lead: Leading, name: str, sighting: Sighting) -> dict[str, Any]:
+    def _member(self, lead: MemberServices, name: str, sighting: Sighting) -> dict[str, Any]:
         health = self._health.get(name)
         member: dict[str, Any] = {
-            "connected": name in self._linked,
+            "connected": name in lead.linked,
             "applied_index": None if health is None else health.applied_index,
             "version": None if sighting.build is None else sighting.build.version,
             "levels": None if sighting.build is None else _levels(sighting.build),

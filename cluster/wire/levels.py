@@ -1,7 +1,7 @@
 """Feature levels: what a build understands, and when a cluster's level may be raised.
 
 What lives here: the range of levels of this build, and pure judgments on ranges. What must not: how
-a level gets into the log (commands.py, replica.py, store.py), messages, sockets, clocks.
+a level gets into the log (commands.py, member.py, store.py), messages, sockets, clocks.
 
 A level is a small number for everything that nodes write into the log or say to each other. A
 cluster has one, in its replicated state; nothing that needs a higher one is written before the

@@ -31,21 +31,20 @@ def decode(payload: bytes, level_max: int = LEVEL) -> tuple[int, list[commands.O
 
 commands.decode = decode
 
+from cluster.node.member import Member  # noqa: E402
 from cluster.node.node import main  # noqa: E402
-from cluster.node.replica import Replica  # noqa: E402
-from cluster.raft.raft import Raft  # noqa: E402
 from cluster.raft.ready import Ready  # noqa: E402
 
-_propose = Replica._propose
+_propose = Member._propose
 
 
-def propose(replica: Replica, raft: Raft, payloads: list[bytes], *, tick: bool) -> Ready:
-    if replica.store.level >= LEVEL:
+def propose(member: Member, payloads: list[bytes], *, tick: bool) -> Ready:
+    if member.store.level >= LEVEL:
         payloads = [MARK + zlib.compress(payload) for payload in payloads]
-    return _propose(replica, raft, payloads, tick=tick)
+    return _propose(member, payloads, tick=tick)
 
 
-Replica._propose = propose  # type: ignore[method-assign]
+Member._propose = propose  # type: ignore[method-assign]
 
 
 def _options(arguments: Sequence[str]) -> Sequence[str]:

@@ -11,13 +11,16 @@ import shutil
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from chaos.simulation.disks.disk import PowerLoss
 from cluster.members.identity import Identity
 from cluster.members.membership import hello_of
-from cluster.node.replica import Replica, ReplicaSettings
+from cluster.node.context import ReplicaSettings
+from cluster.node.member import Member
+from cluster.node.replica import Replica
 from cluster.raft.ready import Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.client_port import UNREAD_BYTES_SERVED
@@ -66,8 +69,8 @@ class LabWorker:
                 done(result)
 
 
-class LabReplica(Replica):
-    """A replica whose applied entries are witnessed."""
+class LabMember(Member):
+    """A member whose applied entries are witnessed."""
 
     def __init__(self, oracle: Oracle, *arguments: Any) -> None:
         self._oracle = oracle
@@ -155,8 +158,7 @@ class Lab:
             "files": self.disks[name],
             "on_journal_failure": self.disks[name].stop,
         }
-        return LabReplica(
-            self.oracle,
+        return Replica(
             ReplicaSettings(**(values | self._settings)),
             identity,
             LabPeers(self.net, name),
@@ -167,6 +169,7 @@ class Lab:
             self.now,
             lambda: self.now,
             lambda _: UNREAD_BYTES_SERVED,
+            partial(LabMember, self.oracle),
         )
 
     def _new_id(self) -> str:
@@ -184,8 +187,8 @@ class Lab:
             node = self.nodes.pop(name)
             self.net.leave(name)
             self.disks[name].restart()
-            if node.raft is not None:
-                node.store.close()
+            if node.member is not None:
+                node.member.store.close()
 
     def close(self) -> None:
         """Kill all nodes, so that nothing stays open."""
@@ -209,10 +212,11 @@ class Lab:
         self._guard(name, lambda: self._compact(name, self.nodes[name]))
 
     def _compact(self, name: str, node: Replica) -> None:
-        node.store.commit()
+        assert node.member is not None, name
+        node.member.store.commit()
         durable_index = tables.checkpoint(node.settings.database)
         self.disks[name].image(node.settings.database, ("", "-wal"))
-        node.journal.compact(durable_index)
+        node.member.journal.compact(durable_index)
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -269,14 +273,16 @@ class Lab:
         """Run until the condition holds; fail after so many virtual seconds."""
         assert self.reaches(condition, seconds), f"not after {seconds} s: {condition}"
 
+    def members(self) -> list[Member]:
+        """Return the nodes that are members."""
+        return [node.member for node in self.nodes.values() if node.member is not None]
+
     # --- what a test asks ---------------------------------------------------------------------
 
     def leader(self) -> str:
         """Return the name of the node that serves; of several the one with the newest term."""
         serving = {
-            node.raft.term: name
-            for name, node in self.nodes.items()
-            if node.raft is not None and node.raft.serving
+            each.raft.term: each.settings.name for each in self.members() if each.raft.serving
         }
         return serving[max(serving)] if serving else ""
 

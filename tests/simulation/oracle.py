@@ -29,16 +29,18 @@ class Oracle:
     def look(self, nodes: Mapping[str, Replica]) -> None:
         """Check who leads."""
         for name, node in nodes.items():
-            if node.raft is not None and node.raft.is_leader:
-                leader = self._leaders.setdefault(node.raft.term, name)
+            if node.member is not None and node.member.raft.is_leader:
+                term = node.member.raft.term
+                leader = self._leaders.setdefault(term, name)
                 if leader != name:
-                    self._report(f"{leader} and {name} lead term {node.raft.term}")
+                    self._report(f"{leader} and {name} lead term {term}")
 
     def compare(self, nodes: Mapping[str, Replica]) -> None:
         """Compare the nodes' states with all that were seen at the same applied index."""
         for name, node in nodes.items():
-            if node.raft is not None:
-                index, digest = node.store.applied_index, node.store.digest()
+            if node.member is not None:
+                store = node.member.store
+                index, digest = store.applied_index, store.digest()
                 other, known = self._digests.setdefault(index, (name, digest))
                 if known != digest:
                     self._report(f"{name} and {other} differ at applied index {index}")

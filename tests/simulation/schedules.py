@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster.node.member import Member
 from cluster.node.replica import Replica
 from cluster.raft.core import Core
 from cluster.raft.raft import Raft
@@ -56,7 +57,7 @@ class Stage:
         self.net = self.lab.net
         self.sent: dict[str, str] = {}  # publication -> request id
         self.lab.start()
-        self.lab.until(lambda: all(node.raft for node in self.lab.nodes.values()))
+        self.lab.until(lambda: all(node.member for node in self.lab.nodes.values()))
         self.elect(leader)
         self.subscriber = self._register(leader)
         self.lab.ask(leader, Request(SUB, "", "t", self.subscriber))
@@ -68,13 +69,19 @@ class Stage:
 
     # --- what happens -------------------------------------------------------------------------
 
-    def node(self, name: str) -> Replica:
+    def replica(self, name: str) -> Replica:
         return self.lab.nodes[name]
 
+    def is_member(self, name: str) -> bool:
+        return self.replica(name).member is not None
+
+    def node(self, name: str) -> Member:
+        member = self.replica(name).member
+        assert member is not None, f"{name} is no member"
+        return member
+
     def raft(self, name: str) -> Raft:
-        raft = self.lab.nodes[name].raft
-        assert raft is not None, f"{name} is no member"
-        return raft
+        return self.node(name).raft
 
     def core(self, name: str) -> Core:
         return self.raft(name)._core

@@ -99,12 +99,12 @@ class Storm:
 
     def transfer(self) -> None:
         node = self.lab.nodes.get(self.lab.leader())
-        if node is not None and node.raft is not None:
-            node.raft.transfer_leadership()
+        if node is not None and node.member is not None:
+            node.member.raft.transfer_leadership()
 
     def compact(self) -> None:
         node = self.lab.nodes.get(self.node())
-        if node is not None and node.raft is not None:
+        if node is not None and node.member is not None:
             self.lab.compact(node.settings.name)
 
 
@@ -163,18 +163,19 @@ def recover(lab: Lab, clients: list[Client]) -> list[str]:
 
 
 def at_rest(lab: Lab) -> bool:
-    rafts = [node.raft for node in lab.nodes.values()]
-    applied = {raft.applied_index if raft else -1 for raft in rafts}
+    members = [node.member for node in lab.nodes.values()]
+    applied = {each.raft.applied_index if each else -1 for each in members}
     return len(applied) == 1 and bool(lab.leader())
 
 
 def standing(lab: Lab, name: str) -> str:
-    raft = lab.nodes[name].raft
-    if raft is None:
+    member = lab.nodes[name].member
+    if member is None:
         return f"{name} is no member"
+    raft, journal = member.raft, member.journal
     return (
         f"{name} {raft.role} of {raft.leader!r} in {raft.term}: "
-        f"{raft.journal.first_index} to {raft.journal.last_index}, {raft.applied_index} applied"
+        f"{journal.first_index} to {journal.last_index}, {raft.applied_index} applied"
     )
 
 

@@ -20,7 +20,7 @@ FOUNDING_OPERATIONS = 8  # of the journal's disk while a node becomes a member; 
 
 
 def members(lab: Lab) -> set[str]:
-    return {name for name, node in lab.nodes.items() if node.raft is not None}
+    return {name for name, node in lab.nodes.items() if node.member is not None}
 
 
 def readmitted(stage: Stage, name: str, seconds: float = 10.0) -> bool:
@@ -28,9 +28,10 @@ def readmitted(stage: Stage, name: str, seconds: float = 10.0) -> bool:
     lab = stage.lab
 
     def has_caught_up() -> bool:
-        raft, leader = lab.nodes[name].raft, lab.leader()
-        if raft is None or not leader:
+        member, leader = lab.nodes[name].member, lab.leader()
+        if member is None or not leader:
             return False
+        raft = member.raft
         return raft.applied_index == stage.raft(leader).applied_index and raft.leader == leader
 
     return lab.reaches(has_caught_up, seconds)
@@ -143,7 +144,7 @@ def test_a_wiped_node_with_another_one_down_waits_for_it(tmp_path: Path) -> None
     stage.lab.wipe("c")
     stage.lab.start("c")
     stage.put("a", "y")
-    assert not stage.lab.reaches(lambda: stage.node("c").raft is not None, 20.0)
+    assert not stage.lab.reaches(lambda: stage.is_member("c"), 20.0)
     assert "y" not in stage.acknowledged()
     stage.lab.start("b")
     stage.lab.until(lambda: "y" in stage.acknowledged())
@@ -299,7 +300,7 @@ def test_a_member_that_was_admitted_and_still_copies_is_heard(tmp_path: Path) ->
     stage.net.hold("a", "c")
     stage.net.hold("b", "c")  # it gets no copy, and goes on saying that it lives
     stage.lab.run(2 * TAKEOVER_MS / 1000)
-    assert stage.node("c").raft is None
+    assert not stage.is_member("c")
     stage.lab.crash("c")
     stage.lab.wipe("c")
     stage.lab.start("c")
@@ -315,7 +316,7 @@ def test_a_second_member_is_not_replaced_before_the_first_has_caught_up(tmp_path
     stage.lab.wipe("c")
     stage.lab.start("c")
     stage.lab.until(lambda: stage.node("a").store.members["c"] == stage.net.hellos["c"].incarnation)
-    if stage.node("c").raft is None:
+    if not stage.is_member("c"):
         stage.lab.crash("c")  # admitted, and it has nothing yet
     members = stage.node("a").store.members
     stage.lab.crash("b")
@@ -323,7 +324,7 @@ def test_a_second_member_is_not_replaced_before_the_first_has_caught_up(tmp_path
     stage.lab.start("b")
     stage.lab.run(20.0)
     assert stage.node("a").store.members == members
-    told = stage.node("b").frontend.status()["waiting_for"]
+    told = stage.replica("b").frontend.status()["waiting_for"]
     assert "a: a leads and waits: without b only a can be reached" in told[0]
 
 

@@ -42,8 +42,14 @@ class Recovered:
         """Let what stands in a node's store now outlive a power loss."""
         self.lab.disks[name].image(self.lab.data_dir(name) / "store" / "store.db", ("", "-wal"))
 
+    @property
+    def members(self) -> dict[str, str]:
+        member = self.lab.nodes["c"].member
+        assert member is not None
+        return dict(member.store.members)
+
     def named(self) -> bool:
-        return UNNAMED not in self.lab.nodes["c"].store.members.values()
+        return UNNAMED not in self.members.values()
 
     def name(self) -> None:
         """Start all, up to the turn in which the members are named."""
@@ -72,9 +78,8 @@ class Recovered:
         publisher = self.ask(Request(REQUEST_ID, "")).body["client_id"]
         body = {"counter": 1, "publication": "more"}
         assert self.ask(Request(PUT, "", "t", publisher, body=body)).body["id"] == 4
-        nodes = self.lab.nodes
-        self.lab.until(lambda: all(node.raft for node in nodes.values()))
-        self.lab.until(lambda: len({node.store.applied_index for node in nodes.values()}) == 1)
+        self.lab.until(lambda: all(node.member for node in self.lab.nodes.values()))
+        self.lab.until(lambda: len({each.store.applied_index for each in self.lab.members()}) == 1)
         self.lab.oracle.compare(self.lab.nodes)
         assert self.lab.oracle.evidence == []
 
@@ -126,18 +131,18 @@ def test_once_named_the_members_stay_whatever_ends_then(
     recovered.name()
     for _ in range(turns):
         recovered.lab.step()
-    members = dict(recovered.lab.nodes["c"].store.members)
+    members = recovered.members
     ENDS[end](recovered.lab)
     if "c" not in recovered.lab.nodes:
         recovered.lab.start("c")
-    assert recovered.lab.nodes["c"].store.members == members
+    assert recovered.members == members
     recovered.check()
 
 
 def test_the_others_go_on_without_the_recovered_node_once_they_are_members(tmp_path: Path) -> None:
     recovered = Recovered(tmp_path)
     recovered.name()
-    recovered.lab.until(lambda: all(node.raft for node in recovered.lab.nodes.values()))
+    recovered.lab.until(lambda: all(node.member for node in recovered.lab.nodes.values()))
     wipe("c")(recovered.lab)
     recovered.check()
 

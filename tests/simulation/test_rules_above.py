@@ -15,7 +15,7 @@ import pytest
 from cluster.log.journal import Journal
 from cluster.members.identity import Identity
 from cluster.members.membership import PendingAdmissions, ReplacedError, Roll
-from cluster.node.replica import Replica
+from cluster.node.member import Member
 from cluster.raft.core import Core
 from cluster.raft.raft import Raft
 from cluster.store.commands import DamagedEntry
@@ -78,7 +78,7 @@ def replaced_directory_comes_back(directory: Path) -> list[str]:
     shutil.copytree(stage.lab.data_dir("c"), directory / "old")
     stage.lab.wipe("c")
     stage.lab.start("c")
-    stage.lab.until(lambda: stage.node("c").raft is not None)
+    stage.lab.until(lambda: stage.is_member("c"))
     stage.lab.run(0.5)
     stage.net.cut_off("b", "a", "c")
     stage.publish("a", "x")
@@ -103,7 +103,7 @@ def test_a_replaced_incarnation_is_not_heard(tmp_path: Path) -> None:
         return hello is not None and not hello.fresh
 
     def switch_off(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("cluster.node.replica.is_linked", is_linked)
+        patch.setattr("cluster.node.linked.is_linked", is_linked)
         patch.setattr(Roll, "eviction", lambda *ignored: "")
 
     compare_with_and_without(
@@ -133,7 +133,7 @@ def replaced_voter(directory: Path) -> list[str]:
     for other in "ac":
         stage.net.refused.add(frozenset(("b", other)))
         stage.net.break_link("b", other)
-    stage.lab.until(lambda: stage.node("c").raft is not None)
+    stage.lab.until(lambda: stage.is_member("c"))
     stage.publish("a", "x")
     stage.lab.crash("a", "c")
     stage.lab.wipe("c")
@@ -222,7 +222,7 @@ def test_a_pickle_is_never_executed(tmp_path: Path) -> None:
 
     def switch_off(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Core, "_SyncObj__applyLogEntries", apply)
-        patch.setattr(Replica, "_note_levels", lambda replica, entries: None)
-        patch.setattr(Replica, "_entries_level_max", 255)  # rule 30
+        patch.setattr(Member, "_note_level", lambda member, entry: False)
+        patch.setattr(Member, "_entries_level_max", 255)  # rule 30
 
     compare_with_and_without(pickle_in_an_entry, switch_off, tmp_path, "a pickle was executed")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.log.entries import REGULAR
-from cluster.node.replica import Replica
+from cluster.node.member import Member
 from cluster.store import commands
 from cluster.store.commands import DamagedEntry
 from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_MAX, Build, UnsupportedLevel
@@ -35,8 +35,8 @@ def run_with(stage: Stage, name: str, build: Build) -> None:
     stage.lab.run(0.3)
 
 
-def no_guard_as_in_0_1(replica: Replica) -> int:
-    return LEVEL_MAX if replica.settings.build == BUILD_0_1 else replica.settings.build.level_max
+def no_guard_as_in_0_1(member: Member) -> int:
+    return LEVEL_MAX if member.settings.build == BUILD_0_1 else member.settings.build.level_max
 
 
 # --- the procedure --------------------------------------------------------------------------------
@@ -67,9 +67,7 @@ def test_level_is_raised_when_the_last_member_runs_the_new_build(tmp_path: Path)
         "the cluster's level is 3; it is never lowered",
     )
     stage.lab.run(0.3)
-    assert {name: node.store.level for name, node in stage.lab.nodes.items()} == dict.fromkeys(
-        "abc", 3
-    )
+    assert [each.store.level for each in stage.lab.members()] == [3, 3, 3]
     assert {node.hello().extension.level for node in stage.lab.nodes.values()} == {3}
     assert stage.damage("b") == []
 
@@ -86,7 +84,7 @@ def test_member_that_missed_the_raise_says_the_level_that_its_copy_brings(tmp_pa
     stage.lab.until(lambda: stage.node("c").store.level == 2)
     assert ("c", "snapshot_installed") in [(name, event) for name, event, _ in stage.lab.log]
     stage.lab.run(0.3)
-    told = stage.node("a")._peers.hello_of("c")
+    told = stage.node("a")._context.peers.hello_of("c")
     assert told is not None
     assert told.extension.level == 2
 
@@ -112,7 +110,7 @@ def test_wiped_member_counts_again_when_it_is_a_member_again(tmp_path: Path) -> 
     request = stage.lab.send("a", Request(UPGRADE, ""))
     stage.lab.until(lambda: request in stage.lab.replies)
     assert "c " in stage.lab.replies[request].body["message"]
-    stage.lab.until(lambda: stage.node("c").raft is not None)
+    stage.lab.until(lambda: stage.is_member("c"))
     stage.lab.run(0.5)
     assert upgrade(stage, "a").ok
     stage.lab.run(0.5)
@@ -144,9 +142,9 @@ def test_entry_above_the_clusters_level_does_not_get_into_the_log(tmp_path: Path
     stage.elect("a")
     newer = b"\3" + commands.encode(1, [])[1:]
     with pytest.raises(AssertionError, match="an entry of level 3 in a cluster of level 1"):
-        stage.node("a")._propose(stage.raft("a"), [newer], tick=False)
+        stage.node("a")._propose([newer], tick=False)
     assert upgrade(stage, "a").body["level"] == 3
-    stage.node("a")._propose(stage.raft("a"), [newer], tick=False)
+    stage.node("a")._propose([newer], tick=False)
     stage.lab.run(0.3)
     assert stage.damage("a") == []
 
@@ -163,9 +161,9 @@ def raised_over_an_old_member(directory: Path) -> list[str]:
 
 def test_level_is_not_raised_over_an_old_member(tmp_path: Path) -> None:
     def switch_off(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("cluster.node.replica.objections", lambda *arguments: [])
-        patch.setattr("cluster.node.replica.can_read", lambda hello, level: hello is not None)
-        patch.setattr(Replica, "_entries_level_max", property(no_guard_as_in_0_1))
+        patch.setattr("cluster.node.member.objections", lambda *arguments: [])
+        patch.setattr("cluster.node.linked.can_read", lambda hello, level: hello is not None)
+        patch.setattr(Member, "_entries_level_max", property(no_guard_as_in_0_1))
 
     compare_with_and_without(raised_over_an_old_member, switch_off, tmp_path, "c ended: Damaged")
 
@@ -179,7 +177,7 @@ def taken_back_too_late(directory: Path) -> list[str]:
     stage.net.cut_off("a", "b", "c")
     stage.lab.send("a", Request(UPGRADE, ""))
     stage.lab.step()
-    assert stage.node("a")._log_level == 2
+    assert stage.node("a")._log_level() == 2
     stage.lab.crash("c")
     stage.lab.may_end = (DamagedEntry,)
     stage.net.heal()
@@ -195,8 +193,8 @@ def test_member_that_went_back_to_0_1_gets_no_entry_that_it_cannot_read(tmp_path
         def anybody(hello: Hello | None, level: int) -> bool:
             return hello is not None
 
-        patch.setattr("cluster.node.replica.can_read", anybody)
-        patch.setattr(Replica, "_entries_level_max", property(no_guard_as_in_0_1))
+        patch.setattr("cluster.node.linked.can_read", anybody)
+        patch.setattr(Member, "_entries_level_max", property(no_guard_as_in_0_1))
 
     compare_with_and_without(taken_back_too_late, switch_off, tmp_path, "c ended: DamagedEntry")
 
@@ -209,10 +207,10 @@ def test_level_of_the_log_falls_with_the_entry_that_is_undone(tmp_path: Path) ->
     run_with(stage, "c", BUILD_0_1)
     stage.elect("b")
     stage.publish("b", "x")
-    assert stage.node("a")._log_level == 2
+    assert stage.node("a")._log_level() == 2
     stage.net.heal()
-    stage.lab.until(lambda: stage.node("a")._log_level == 1)
-    stage.lab.until(lambda: "c" in stage.node("a")._linked)
+    stage.lab.until(lambda: stage.node("a")._log_level() == 1)
+    stage.lab.until(lambda: "c" in stage.node("a").linked.names)
     assert stage.damage("b") == []
 
 
@@ -223,12 +221,12 @@ def test_follower_knows_the_level_of_a_log_that_it_has_not_applied(tmp_path: Pat
     stage.lab.send("a", Request(UPGRADE, ""))
     stage.lab.run(0.2)
     node = stage.node("b")
-    assert (node.store.level, node._log_level) == (1, 2)
+    assert (node.store.level, node._log_level()) == (1, 2)
     stage.lab.crash("b")
     stage.lab.start("b")
-    assert (stage.node("b").store.level, stage.node("b")._log_level) == (1, 2)
+    assert (stage.node("b").store.level, stage.node("b")._log_level()) == (1, 2)
     run_with(stage, "c", BUILD_0_1)
-    assert "c" not in stage.node("b")._linked
+    assert "c" not in stage.node("b").linked.names
 
 
 # --- a follower takes nothing that it could not apply ---------------------------------------------
@@ -245,7 +243,7 @@ def entry_from_the_future(directory: Path) -> list[str]:
     entries = [(readable, last + 1, term), (REGULAR + b"\7from 2030", last + 2, term)]
     stage.net.cut_off("a", "b", "c")
     for commit in (last, last + 2):
-        stage.node("c")._take_message("a", AppendEntries(term, commit, last, term, entries))
+        stage.node("c").take_message("a", AppendEntries(term, commit, last, term, entries))
         stage.lab.turn("c")
         if "c" in stage.lab.ended:
             return [f"c ended: {stage.lab.ended['c']!r}"]
@@ -266,8 +264,8 @@ def entry_from_the_future(directory: Path) -> list[str]:
 
 def test_entry_that_cannot_be_applied_is_not_acknowledged(tmp_path: Path) -> None:
     def switch_off(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(Replica, "_note_levels", lambda replica, entries: None)
-        patch.setattr(Replica, "_entries_level_max", LEVEL_MAX)
+        patch.setattr(Member, "_note_level", lambda member, entry: False)
+        patch.setattr(Member, "_entries_level_max", LEVEL_MAX)
 
     compare_with_and_without(
         entry_from_the_future,
@@ -322,5 +320,5 @@ def test_copy_of_a_level_that_is_not_understood_is_not_taken(tmp_path: Path) -> 
     assert "copy of its store is of level 2" in str(stage.lab.ended["c"])
     stage.lab.builds["c"] = BUILD
     stage.lab.start("c")
-    stage.lab.until(lambda: stage.node("c").raft is not None)
+    stage.lab.until(lambda: stage.is_member("c"))
     assert stage.node("c").store.level == 2

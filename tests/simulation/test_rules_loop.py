@@ -9,7 +9,7 @@ import pytest
 
 from chaos.simulation.disks.disk import PowerLoss
 from cluster.log.journal import Journal
-from cluster.node.replica import Replica
+from cluster.node.member import Member
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import Broker
@@ -29,7 +29,7 @@ def power_loss_in_the_sync(directory: Path) -> list[str]:
     stage.lab.turn("a")
     stage.lab.disks["b"].power_fails_in = 0
     with pytest.raises(PowerLoss):
-        stage.node("b").turn(stage.lab.now, [])
+        stage.replica("b").turn(stage.lab.now, [])
     stage.lab.turn("a")  # takes what has left b
     stage.lab.lose_power("b")
     stage.lab.crash("a")
@@ -172,9 +172,9 @@ def apply_fails_once(directory: Path) -> list[str]:
 
 
 def test_an_exception_in_apply_ends_the_process(tmp_path: Path) -> None:
-    applied = Replica._apply
+    applied = Member._apply
 
-    def swallow(node: Replica, index: int, term: int, payload: bytes) -> None:
+    def swallow(node: Member, index: int, term: int, payload: bytes) -> None:
         try:
             applied(node, index, term, payload)
         except DiskFull:
@@ -182,7 +182,7 @@ def test_an_exception_in_apply_ends_the_process(tmp_path: Path) -> None:
 
     compare_with_and_without(
         apply_fails_once,
-        lambda patch: patch.setattr(Replica, "_apply", swallow),
+        lambda patch: patch.setattr(Member, "_apply", swallow),
         tmp_path,
         "differ at applied index",
     )

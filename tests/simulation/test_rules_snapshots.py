@@ -82,7 +82,8 @@ def copy_within_the_log(directory: Path) -> list[str]:
     stage.lab.start("b")
     stage.lab.step()
     b = stage.node("b")
-    b._fetch.ready = Verified(path, copy.index, copy.term, dict(a.store.members), a.store.level)
+    members = dict(a.store.members)
+    b._context.fetch.ready = Verified(path, copy.index, copy.term, members, a.store.level)
     offer = SnapshotOffer(stage.raft("a").term)
     b._take_ready(stage.raft("b").step(stage.lab.now, [("a", offer)]))
     answers = [each for _, each in b._after_sync if isinstance(each, NextIndex)]

@@ -55,13 +55,12 @@ class Bench:
             RELAYS_MAX,
             random.Random(seed),
             peers,
-            self.linked,
             BUILD,
             lambda _: self.room_bytes["client"],
         )
         self.raft = SimpleNamespace(leader="a", serving=False, term=3)
         self.broker: Any = SimpleNamespace(take_answers=list)
-        lead: Any = SimpleNamespace(raft=self.raft, broker=self.broker)
+        lead: Any = SimpleNamespace(raft=self.raft, broker=self.broker, linked=self.linked)
         self.front.lead = lead
         self.front.begin_turn(0.0, {})
 

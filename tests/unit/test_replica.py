@@ -10,7 +10,7 @@ import pytest
 from cluster.log.entries import REGULAR
 from cluster.serve import intake
 from cluster.store import commands
-from cluster.wire.messages import Health, Message
+from cluster.wire.messages import Health
 from flotilla_client.protocol import STATUS, TOPICS, Request
 from tests.simulation.lab import Lab
 from tests.simulation.schedules import BY_HAND, Stage
@@ -24,7 +24,7 @@ def test_a_node_wiped_twice_in_a_row_pulls_no_copy_from_before_its_admission(
         stage.lab.crash("c")
         stage.lab.wipe("c")
         stage.lab.start("c")
-        stage.lab.until(lambda: stage.node("c").raft is not None)
+        stage.lab.until(lambda: stage.is_member("c"))
     assert [event for name, event, _ in stage.lab.log if event == "copy_too_old"] == []
 
 
@@ -59,18 +59,17 @@ def test_a_relayed_request_that_finds_no_room_at_the_leader_is_refused_and_not_f
 
 def test_what_peers_sent_has_its_time_in_a_turn_and_none_of_it_is_lost(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    node, now = stage.node("b"), 0.0
+    node, now = stage.replica("b"), 0.0
     node._hearing._clock = lambda: now
     taken: list[tuple[str, int]] = []
 
-    def take(name: str, message: Message) -> None:
+    def take(name: str, message: Health) -> None:
         """Let every message take eight milliseconds, so that the share is over after a few."""
         nonlocal now
         now += 0.008
-        assert isinstance(message, Health)
         taken.append((name, message.applied_index))
 
-    node._take_message = take  # type: ignore[method-assign]
+    node._neighbours.take_health = take  # type: ignore[method-assign]
     stage.net.hold("a", "b")
     stage.net.hold("c", "b")
     for source, count in (("a", 10), ("c", 3)):
@@ -95,7 +94,8 @@ def test_a_turn_ends_when_its_time_does_and_everybody_is_answered_in_later_ones(
     lab = Lab(tmp_path, "a")
     lab.start("a")
     leader = lab.elect()
-    node = lab.nodes[leader]
+    node, member = lab.nodes[leader], lab.nodes[leader].member
+    assert member is not None
     looks = 0
 
     def clock() -> float:
@@ -104,7 +104,7 @@ def test_a_turn_ends_when_its_time_does_and_everybody_is_answered_in_later_ones(
         looks += 1
         return looks / 1000
 
-    for share in (node._requests, node._applying, node._serving, node._replies):
+    for share in (node._requests, member._applying, member._serving, node._replies):
         share._clock = clock
     asked = [lab.send(leader, Request(TOPICS, "", body={"all": True})) for _ in range(100)]
     answered = []
@@ -139,29 +139,29 @@ def test_what_a_turn_has_no_time_to_apply_the_next_ones_apply(tmp_path: Path) ->
 
 def test_a_leader_that_stops_admits_nobody_and_hands_over_all_of_its_log(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "abc", takeover_s=0.1)
-    leader = stage.node("a")
+    leader, frontend = stage.node("a"), stage.replica("a").frontend
     stage.lab.crash("c")
     stage.lab.wipe("c")
-    leader.frontend.stopping = True
+    frontend.stopping = True
     stage.lab.start("c")
     last_index = leader.journal.last_index
     stage.lab.run(5.0)
     assert leader.journal.last_index == last_index, "who is handed the leadership lacks an entry"
-    leader.frontend.stopping = False
-    stage.lab.until(lambda: stage.node("c").raft is not None)
+    frontend.stopping = False
+    stage.lab.until(lambda: stage.is_member("c"))
 
 
 def test_a_connection_that_ended_and_began_again_between_two_turns_counts(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "abc")
     node = stage.node("b")
     stage.lab.run(10.0)
-    assert "a" in node._linked
+    assert "a" in node.linked.names
     hello = stage.net.hello_of("b", "a")
     stage.net.break_link("a", "b")
     stage.net.dial()
     assert stage.net.hello_of("b", "a") == hello, "it says what it said before"
     stage.lab.turn("b")
-    assert "a" in node._linked
+    assert "a" in node.linked.names
     stage.publish("a", "first", "second")
     assert stage.read("b") == ["first", "second"]
 
@@ -170,12 +170,12 @@ def test_who_is_connected_and_replaced_takes_no_part_from_the_entry_on(tmp_path:
     stage = Stage(tmp_path, "abc")
     node = stage.node("b")
     stage.lab.run(10.0)
-    assert node._linked == {"a", "c"}
+    assert node.linked.names == {"a", "c"}
     index = node.journal.last_index
     payload = commands.encode(0, [commands.Admit("c", "another incarnation")])
     node._pending.note(index, REGULAR + payload)
     node._list_changed()
-    assert node._linked == {"a"}
+    assert node.linked.names == {"a"}
     node._pending.note(index, REGULAR)  # another entry stands in its place
     node._list_changed()
-    assert node._linked == {"a", "c"}
+    assert node.linked.names == {"a", "c"}

@@ -25,15 +25,9 @@ class Scene:
         journal = SimpleNamespace(
             first_index=3, last_index=5, entry=lambda index: entries[index - 3]
         )
+        member = SimpleNamespace(journal=journal, store=SimpleNamespace(applied_index=4))
         self.node: Any = SimpleNamespace(
-            name="a",
-            member="a",
-            disk_faults=[],
-            replica=SimpleNamespace(
-                raft=object(),
-                journal=journal,
-                store=SimpleNamespace(applied_index=4),
-            ),
+            name="a", member="a", disk_faults=[], as_member=member, opened=member
         )
         world: Any = SimpleNamespace(
             nodes={"a": self.node},
@@ -144,8 +138,8 @@ def test_other_refusals_are_true(last: bytes, code: str, body: dict[str, Any]) -
 @pytest.mark.parametrize(("admitted", "checks"), [("new", []), ("old", ["admitted"])])
 def test_who_is_a_member_again_has_the_entry_that_says_so(admitted: str, checks: list[str]) -> None:
     scene = Scene()
-    scene.node.replica.identity = SimpleNamespace(incarnation="new")
-    scene.node.replica.store.members = {"a": admitted}
+    scene.node.opened.identity = SimpleNamespace(incarnation="new")
+    scene.node.opened.store.members = {"a": admitted}
     for observer in scene.world.observers:
         observer("readmitted", {"node": "a"})
     assert [check for check, _ in scene.failures] == checks

@@ -19,7 +19,9 @@ import cluster.members.handshake
 import cluster.members.membership
 import cluster.members.neighbours
 import cluster.members.peers
-import cluster.node.replica
+import cluster.node.joining
+import cluster.node.linked
+import cluster.node.member
 import cluster.node.upkeep
 import cluster.raft.log
 import cluster.raft.raft
@@ -71,7 +73,9 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.raft.raft,
     cluster.raft.sending,
     cluster.serve.relays,
-    cluster.node.replica,
+    cluster.node.joining,
+    cluster.node.linked,
+    cluster.node.member,
     cluster.log.segments,
     cluster.store.snapshots,
     cluster.store.store,

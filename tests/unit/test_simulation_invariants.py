@@ -77,7 +77,7 @@ class Node:
         store = SimpleNamespace(
             applied_index=0, digest=lambda: self.digest, cursor=lambda client, topic: self.cursor
         )
-        self.replica: Any = SimpleNamespace(raft=self.raft, journal=journal, store=store)
+        self.as_member: Any = SimpleNamespace(raft=self.raft, journal=journal, store=store)
         self.up, self.paused = True, False
         self.member = name
         self.disk_faults: list[str] = []
@@ -186,7 +186,7 @@ def test_a_member_that_is_replaced_though_it_was_just_heard_is_seen(scene: Scene
 
 def test_a_member_that_is_replaced_without_a_majority_is_seen(scene: Scene) -> None:
     scene.world.now = 10.0
-    scene.nodes["b"].replica = None
+    scene.nodes["b"].as_member = None
     scene.world.net.arrivals["a", "b", "its"] = 8.0  # a can't know yet that b has ended
     admit(scene)
     assert scene.checks == []
@@ -198,7 +198,7 @@ def test_a_member_that_is_replaced_without_a_majority_is_seen(scene: Scene) -> N
 def test_a_member_that_ends_as_evicted_and_one_that_is_turned_out_are_seen(scene: Scene) -> None:
     for name, node in scene.nodes.items():
         node.member, node.identity = name, lambda: SimpleNamespace(incarnation="own")
-        node.replica.store.members = {"a": "own", "b": "another"}
+        node.as_member.store.members = {"a": "own", "b": "another"}
     ended: dict[str, Any] = {"error": "ReplacedError", "reason": "", "disk_faults": []}
     scene.emit("node_failed", node="b", **ended)
     assert scene.checks == []
@@ -245,15 +245,15 @@ def test_a_node_that_comes_back_with_less_is_seen_unless_its_disk_was_emptied(
     scene: Scene,
 ) -> None:
     node = scene.nodes["a"]
-    node.raft.settled_index = node.replica.journal.last_index = 5
+    node.raft.settled_index = node.as_member.journal.last_index = 5
     scene.turn("a")
     scene.emit("emptied", node="a")
-    node.life, node.raft.settled_index, node.replica.journal.last_index = 3, 0, 0
+    node.life, node.raft.settled_index, node.as_member.journal.last_index = 3, 0, 0
     scene.turn("a")
     assert scene.checks == []
-    node.raft.settled_index = node.replica.journal.last_index = 5
+    node.raft.settled_index = node.as_member.journal.last_index = 5
     scene.turn("a")
-    node.life, node.raft.settled_index, node.replica.journal.last_index = 5, 4, 4
+    node.life, node.raft.settled_index, node.as_member.journal.last_index = 5, 4, 4
     scene.turn("a")
     assert scene.checks == ["hard_state"]
 

@@ -13,7 +13,7 @@ import pytest
 from chaos.simulation.plan.plan import Action, Plan
 from chaos.simulation.world.node import STOPPING_S_MAX, SimNode
 from chaos.simulation.world.world import ACTIONS, KNOBS, World
-from cluster.node.replica import Replica
+from cluster.node.member import Member
 from cluster.wire.messages import Barrier
 from flotilla_client.protocol import (
     GET,
@@ -96,10 +96,10 @@ def texts(count: int) -> list[str]:
     return [f"publication {counter}" for counter in range(1, count + 1)]
 
 
-def node_of(world: World, name: str) -> Replica:
-    replica = world.nodes[name].replica
-    assert replica is not None, f"{name} is down"
-    return replica
+def node_of(world: World, name: str) -> Member:
+    member = world.nodes[name].as_member
+    assert member is not None, f"{name} is down, or no member"
+    return member
 
 
 def digest_of(plan: Plan) -> str:
@@ -239,7 +239,7 @@ def test_a_node_far_behind_installs_a_snapshot_even_if_it_ends_in_between(count:
     with World(Plan(6, knobs=SMALL)) as world:
         asker = Asker(world)
         asker.begin()
-        asker.until(lambda: node_of(world, "c").raft is not None)
+        asker.until(lambda: world.nodes["c"].as_member is not None)
         world.perform(Action(0.0, "kill", {"node": "c"}))
         for counter in range(1, 41):
             asker.put(counter)
@@ -407,7 +407,8 @@ def test_nothing_leaves_a_process_that_has_ended() -> None:
         node: SimNode = world.nodes[world.leader()]
         node.disk.lost_power = True
         other = next(name for name in world.nodes if name != node.name)
-        node.during(node.life, lambda: node_of(world, node.name)._peers.send(other, Barrier(9, 9)))
+        peers = node_of(world, node.name)._context.peers
+        node.during(node.life, lambda: peers.send(other, Barrier(9, 9)))
         assert not node.up
 
 
@@ -464,21 +465,21 @@ def test_an_entry_that_finds_no_room_in_the_database_ends_the_node_and_is_applie
         asker = Asker(world)
         asker.begin()
         follower = next(name for name in world.nodes if name != world.leader())
-        replica = node_of(world, follower)
-        last = replica.journal.last_index + 1
+        member = node_of(world, follower)
+        last = member.journal.last_index + 1
         body = {"counter": 1, "publication": "publication 1"}
         request = Request(PUT, "put", "t", asker.client_id, body=body)
         world.request("asker", world.leader(), encode_request(request))
-        while replica.journal.last_index < last:
+        while member.journal.last_index < last:
             world.run_until(world.now + 0.001)
-        assert replica.store.applied_index < last
+        assert member.store.applied_index < last
         world.disk_full(follower)  # nothing more is written to its journal
         asker.until(lambda: not world.nodes[follower].up)
         [(name, error)] = world.failures
         assert (name, type(error).__name__) == (follower, "OperationalError")
         world.disk_free(follower)
         world.restart(follower)
-        asker.until(lambda: node_of(world, follower).raft is not None)
+        asker.until(lambda: world.nodes[follower].as_member is not None)
         asker.until(lambda: node_of(world, follower).store.applied_index >= last)
         assert asker.delivered() == texts(1)
 
@@ -490,7 +491,7 @@ def test_a_leader_that_is_stopped_hands_over_and_comes_back_with_everything() ->
         for counter in range(1, 6):
             asker.put(counter)
         before = world.leader()
-        term = node_of(world, before).raft.term  # type: ignore[union-attr]
+        term = node_of(world, before).raft.term
         began_s = world.now
         world.stop("leader", 3.0)
         asker.until(lambda: not world.nodes[before].up)
@@ -501,6 +502,6 @@ def test_a_leader_that_is_stopped_hands_over_and_comes_back_with_everything() ->
         asker.put(6)
         asker.until(lambda: world.nodes[before].up)
         # One election, which it asked for itself: nobody waited for a time-out.
-        assert node_of(world, world.leader()).raft.term == term + 1  # type: ignore[union-attr]
+        assert node_of(world, world.leader()).raft.term == term + 1
         assert asker.delivered() == texts(6)
         assert world.failures == []

@@ -87,9 +87,7 @@ class Bench:
         self.steps = 0
         self.replica: Any = SimpleNamespace(
             settings=settings,
-            journal=journal,
-            raft=object(),
-            store=self.store.store,
+            member=SimpleNamespace(journal=journal, store=self.store.store),
             clock=self.clock,
         )
         self.worker: Any = worker()
@@ -163,7 +161,7 @@ def test_a_log_that_was_kept_for_long_is_cut_in_bounded_steps(tmp_path: Path) ->
         steps.append(dropped)
         return dropped
 
-    bench.replica.journal.compact = compact
+    bench.replica.member.journal.compact = compact
     for turn in range(100):
         bench.upkeep.tick(turn / 1000)
     assert left == [0]
@@ -174,14 +172,14 @@ def test_a_log_that_was_kept_for_long_is_cut_in_bounded_steps(tmp_path: Path) ->
 
 def test_a_short_journal_and_no_wal_need_no_checkpoint(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.replica.journal.size_bytes = KEPT_BYTES
+    bench.replica.member.journal.size_bytes = KEPT_BYTES
     bench.upkeep.tick(0.0)
     assert bench.worker.jobs == 0
 
 
 def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, disk_free_min_bytes=2**62)
-    bench.replica.raft = None
+    bench.replica.member = None
     bench.upkeep.tick(0.0)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
     assert (bench.upkeep.disk_low, bench.events) == (True, ["disk"])

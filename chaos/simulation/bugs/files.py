@@ -13,11 +13,11 @@ from typing import Any, Final
 from unittest import mock
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
-from cluster.node.replica import Replica
+from cluster.node.member import Member
 from cluster.store import tables
 
 _checkpoint: Final = tables.checkpoint
-_install: Final = Replica._install
+_install: Final = Member._install
 _connect: Final = tables.connect
 _remove_log: Final = tables.remove_log
 
@@ -98,8 +98,8 @@ def copies_have_no_read_transaction(patches: Patches) -> None:
 def installs_do_not_wait_for_the_worker(patches: Patches) -> None:
     """Put the copy in the database's place while a checkpoint or a copy is under way."""
 
-    def install(replica: Replica, name: str) -> bool:
-        with mock.patch.object(type(replica._worker), "idle", True):
-            return _install(replica, name)
+    def install(member: Member, name: str) -> bool:
+        with mock.patch.object(type(member._context.worker), "idle", True):
+            return _install(member, name)
 
-    patches.attribute(Replica, "_install", install)
+    patches.attribute(Member, "_install", install)

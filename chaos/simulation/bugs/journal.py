@@ -15,6 +15,7 @@ from cluster.log import segments
 from cluster.log.files import FailStop, Files
 from cluster.log.journal import Journal
 from cluster.log.segments import Segment
+from cluster.node.member import Member
 from cluster.node.upkeep import Upkeep
 from cluster.raft.log import Log
 
@@ -62,9 +63,8 @@ def restart_wipes_the_log(patches: Patches) -> None:
 def compacts_without_a_checkpoint(patches: Patches) -> None:
     """Drop segments up to the applied index, whatever of the database is on the disk."""
 
-    def compact(upkeep: Upkeep) -> None:
-        if upkeep._replica.raft is not None:
-            upkeep._replica.journal.compact(upkeep._replica.store.applied_index)
+    def compact(upkeep: Upkeep, member: Member) -> None:
+        member.journal.compact(member.store.applied_index)
 
     patches.attribute(Upkeep, "_checkpoint_if_due", compact)
 

@@ -13,20 +13,21 @@ from chaos.simulation.bugs.registry import Patches, bug
 from cluster.members import handshake, membership, peers
 from cluster.members.membership import Hellos, PendingAdmissions, Roll
 from cluster.members.neighbours import Neighbours
-from cluster.node import replica
-from cluster.node.replica import Replica
+from cluster.node import joining, linked, member
+from cluster.node.joining import Joining
+from cluster.node.member import Member
 from cluster.store.snapshots import Verified
 from cluster.wire.messages import Hello, SnapshotRequest
 
 _founding_set: Final = membership.founding_set
 _obstacle: Final = membership.obstacle
-_rejoin: Final = Replica._rejoin
+_rejoin: Final = Joining._rejoin
 
 
 @bug("24: an offer is accepted once the copy is installed", {"acknowledged", "append", "progress"})
 def offers_are_accepted_at_once(patches: Patches) -> None:
     """Tell Raft that a copy was installed when it was only offered."""
-    patches.attribute(Replica, "_install", lambda node, leader: True)
+    patches.attribute(Member, "_install", lambda node, leader: True)
 
 
 @bug(
@@ -45,8 +46,8 @@ def wiped_nodes_count_at_once(patches: Patches) -> None:
     def is_linked(hello: Hello | None, *admission: object) -> bool:
         return hello is not None and not hello.fresh
 
-    patches.attribute(replica, "founding_set", founding_set)
-    patches.attribute(replica, "is_linked", is_linked)
+    patches.attribute(joining, "founding_set", founding_set)
+    patches.attribute(linked, "is_linked", is_linked)
 
 
 @bug(
@@ -75,7 +76,7 @@ def an_empty_founder_founds_again(patches: Patches) -> None:
         given = _founding_set(name, incarnation, hellos)
         return given or _founding_set(name, incarnation, fresh)
 
-    patches.attribute(replica, "founding_set", founding_set)
+    patches.attribute(joining, "founding_set", founding_set)
 
 
 @bug("26: a wiped node is readmitted", {"progress"}, mode="live")
@@ -85,7 +86,7 @@ def nobody_is_readmitted(patches: Patches) -> None:
     def to_admit(hellos: Hellos, admitted: Mapping[str, str]) -> dict[str, str]:
         return {}
 
-    patches.attribute(replica, "to_admit", to_admit)
+    patches.attribute(member, "to_admit", to_admit)
 
 
 @bug(
@@ -95,15 +96,15 @@ def nobody_is_readmitted(patches: Patches) -> None:
 def admitted_before_it_has_caught_up(patches: Patches) -> None:
     """Take part with any copy of the store, even one from before the admission."""
 
-    def rejoin(node: Replica, verified: Verified) -> None:
-        members = verified.members | {node.settings.name: node.identity.incarnation}
-        _rejoin(node, replace(verified, members=members))
+    def rejoin(node: Joining, copy: Verified, now: float) -> Member | None:
+        members = copy.members | {node.identity.node: node.identity.incarnation}
+        return _rejoin(node, replace(copy, members=members), now)
 
-    def serve(node: Replica, name: str, message: SnapshotRequest) -> None:
+    def serve(node: Member, name: str, message: SnapshotRequest) -> None:
         node._server.request(name, message, 0, node._now)
 
-    patches.attribute(Replica, "_rejoin", rejoin)
-    patches.entry(replica._MESSAGES, SnapshotRequest, serve)
+    patches.attribute(Joining, "_rejoin", rejoin)
+    patches.attribute(Member, "_take_snapshot_request", serve)
 
 
 @bug(
@@ -145,7 +146,7 @@ def a_majority_need_not_remain(patches: Patches) -> None:
     ) -> str:
         return _obstacle(name, old, silent_s, takeover_s, (), majority=0)
 
-    patches.attribute(replica, "obstacle", of_silence)
+    patches.attribute(member, "obstacle", of_silence)
 
 
 @bug("26: an admission counts from its entry on", {"commit", "replaced", "vote"})

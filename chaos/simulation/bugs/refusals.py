@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster.members.catchup import SnapshotFetch
-from cluster.node.replica import Replica
+from cluster.node.member import Member
 from cluster.serve.broker import Broker, Waiting
 from flotilla_client.operations import Ask, Operations, Steps
 from flotilla_client.protocol import Request
 
 _refuse: Final = Broker.refuse
 _no_room: Final = Broker._no_room
-_tell_peers: Final = Replica._tell_peers
+_tell_health: Final = Member.tell_health
 
 
 @bug("a refusal of what is stored would say that it is not", {"answered", "definite"})
@@ -57,12 +57,12 @@ def backlogs_grow_to_twice_their_limit(patches: Patches) -> None:
 def one_full_disk_stops_all(patches: Patches) -> None:
     """Refuse PUTs while any member is short of room."""
 
-    def tell_peers(replica: Replica, disk_low: bool) -> None:
-        _tell_peers(replica, disk_low)
-        if replica.raft is not None:
-            replica.broker.disk_low |= any(each.disk_low for each in replica._health.values())
+    def tell_health(member: Member, disk_low: bool) -> None:
+        _tell_health(member, disk_low)
+        health = member._neighbours.health
+        member.broker.disk_low |= any(each.disk_low for each in health.values())
 
-    patches.attribute(Replica, "_tell_peers", tell_peers)
+    patches.attribute(Member, "tell_health", tell_health)
 
 
 @bug("a piece of a copy that was lost is asked for again", {"progress"})

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster.log.entries import Entry
-from cluster.node.replica import Replica
+from cluster.node.member import Member
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready
 from cluster.serve.broker import _OPERATIONS, Broker
@@ -24,7 +24,7 @@ _step: Final = Raft.step
 _tick: Final = Raft._tick
 _receive: Final = Raft._receive
 _broker_put: Final = Broker._put
-_apply_committed: Final = Replica._apply_committed
+_apply_committed: Final = Member._apply_committed
 
 
 @bug(
@@ -131,11 +131,11 @@ def parked_gets_hear_too_early(patches: Patches) -> None:
 def entries_without_time_are_skipped(patches: Patches) -> None:
     """Count all committed entries as applied when a turn's time for them is over."""
 
-    def apply(replica: Replica, raft: Raft, entries: Sequence[Entry]) -> None:
-        _apply_committed(replica, raft, entries)
-        raft.advance(raft.commit_index)
+    def apply(member: Member, entries: Sequence[Entry]) -> None:
+        _apply_committed(member, entries)
+        member.raft.advance(member.raft.commit_index)
 
-    patches.attribute(Replica, "_apply_committed", apply)
+    patches.attribute(Member, "_apply_committed", apply)
 
 
 @bug("a tick comes when it is due", {"progress"}, mode="live")

@@ -17,6 +17,7 @@ from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 from cluster.log.journal import CACHE_ENTRY_BYTES
+from cluster.node.member import Member
 from cluster.node.replica import Replica
 from cluster.raft import sending
 from cluster.serve import broker, intake, relays
@@ -38,19 +39,22 @@ class Books:
 
     def _turned(self, node: SimNode) -> None:
         self._turns += 1
-        replica = node.replica
-        if self._turns % TURNS_PER_LOOK or replica is None or replica.raft is None:
+        replica, member = node.replica, node.as_member
+        if self._turns % TURNS_PER_LOOK or replica is None or member is None:
             return
-        found = *self._sums(replica), *self._limits(replica), *self._is_short_in_vain(node, replica)
+        found = (
+            *self._sums(replica, member),
+            *self._limits(replica, member),
+            *self._is_short_in_vain(node, replica, member),
+        )
         for check, text in found:
             self._invariants.fail(check, f"{node.name}: {text}")
 
     # --- at any time ------------------------------------------------------------------------------
 
-    def _sums(self, replica: Replica) -> Iterator[tuple[str, str]]:
+    def _sums(self, replica: Replica, member: Member) -> Iterator[tuple[str, str]]:
         """Yield what is counted in two ways and differs."""
-        led, rows, store = replica.broker, replica.store._publications, replica.store
-        assert replica.raft is not None
+        led, rows, store = member.broker, member.store._publications, member.store
         waiting = [each for _, authors in led._entries.values() for each in authors]
         parked = [*led._parked.values(), *led._parked_any.values()]
         relayed = [each for queue in replica.intake._nodes.values() for each in queue]
@@ -86,25 +90,25 @@ class Books:
             pairs[f"subscribers of {topic.name} by cursor"] = topic.cursors, cursors
         answers = sum(len(each.data) for each in led._answers)
         pairs["bytes that were read for answers"] = led._read_bytes_in_all, answers
-        journal = replica.journal
+        journal = member.journal
         cached = sum(len(each) + CACHE_ENTRY_BYTES for each in journal._cache.values())
         pairs["bytes in the journal's cache"] = journal._cache_bytes, cached
         newest = range(journal._cache_first, journal.last_index + 1)
         pairs["entries in the journal's cache"] = sorted(journal._cache), [*newest]
-        for name, window in replica.raft._sender.windows.items():
+        for name, window in member.raft._sender.windows.items():
             total = sum(size for _, size in window.flying)
             pairs[f"bytes in flight to {name}"] = window.bytes, total
         for what, (counted, found) in pairs.items():
             if counted != found:
                 yield "books", f"{counted} {what} on the books, and there are {found}"
-        yield from self._parked_in_vain(replica)
+        yield from self._parked_in_vain(member)
         twice = [name for name, dead in rows.garbage.items() if active.get(name, dead) is not dead]
         if twice:
             yield "books", f"{twice} on the books twice: who subscribes, and what is collected"
 
-    def _parked_in_vain(self, replica: Replica) -> Iterator[tuple[str, str]]:
+    def _parked_in_vain(self, member: Member) -> Iterator[tuple[str, str]]:
         """Yield the GETs that wait for what is there."""
-        led, topics = replica.broker, replica.store._topics
+        led, topics = member.broker, member.store._topics
         for topic, parked in led._parked.items():
             place = topics.active.get(topic)
             end = 0 if place is None else place.last_id
@@ -121,10 +125,9 @@ class Books:
                 if cursor < found.last_id:
                     yield "waits", f"{client_id} waits for any topic, {name} is at {cursor}"
 
-    def _limits(self, replica: Replica) -> Iterator[tuple[str, str]]:
+    def _limits(self, replica: Replica, member: Member) -> Iterator[tuple[str, str]]:
         """Yield what is over its limit."""
-        led, rows, knob = replica.broker, replica.store._publications, self._world.knob
-        assert replica.raft is not None
+        led, rows, knob = member.broker, member.store._publications, self._world.knob
         under_way = led._entries_waiting + len(led._operations) + len(led._reads) + len(led._due)
         most = {
             "bytes of PUTs": (led._put_bytes, broker.PUT_BYTES_MAX),
@@ -139,31 +142,33 @@ class Books:
                 intake.RELAYS_WAITING_BYTES_MAX,
             ),
         }
-        if len(replica.journal._cache) > 1:
+        if len(member.journal._cache) > 1:
             most["bytes in the journal's cache"] = (
-                replica.journal._cache_bytes,
-                replica.journal._cache_bytes_max,
+                member.journal._cache_bytes,
+                member.journal._cache_bytes_max,
             )
         if len(rows._cache) > 1:
             most["bytes in the rows' cache"] = rows._cache_bytes, publications.ROWS_CACHED_BYTES_MAX
-        for name, window in replica.raft._sender.windows.items():
+        for name, window in member.raft._sender.windows.items():
             before_last = window.bytes - (window.flying[-1][1] if window.flying else 0)
             most[f"bytes in flight to {name}"] = before_last, sending.IN_FLIGHT_BYTES_MAX
         for what, (found, limit) in most.items():
             if found > limit:
                 yield "limit", f"{found} {what}, {limit:.0f} may be"
 
-    def _is_short_in_vain(self, node: SimNode, replica: Replica) -> Iterator[tuple[str, str]]:
+    def _is_short_in_vain(
+        self, node: SimNode, replica: Replica, member: Member
+    ) -> Iterator[tuple[str, str]]:
         """Yield if PUTs are refused for want of room that this node and a majority have.
 
         What the others say is counted each time that this node says the same of itself: so it is
         wrong only if it is wrong after two more of these.
         """
-        said_s = replica._next_health_s
-        there = [name for name in replica._health if replica._peers.hello_of(name) is not None]
-        low = node.disk_low + sum(replica._health[name].disk_low for name in there)
+        said_s, health = replica._next_health_s, replica._neighbours.health
+        there = [name for name in health if replica._peers.hello_of(name) is not None]
+        low = node.disk_low + sum(health[name].disk_low for name in there)
         is_short = node.disk_low or low * 2 > len(replica.settings.members)
-        if not replica.broker.disk_low or is_short:
+        if not member.broker.disk_low or is_short:
             self._short.pop(node.name, None)
             return
         last_s, times = self._short.get(node.name, (said_s, 0))
@@ -175,10 +180,10 @@ class Books:
 
     def check_quiet(self, node: SimNode, recovered_s: float, healthy: Collection[str]) -> None:
         """Check that a node has nothing on its books any more: no client asks for anything."""
-        replica = node.replica
-        if replica is None or replica.raft is None:
+        replica, member = node.replica, node.as_member
+        if replica is None or member is None:
             return
-        led, front = replica.broker, replica.frontend
+        led, front = member.broker, replica.frontend
         left: dict[str, Any] = {
             "entries somebody waits for": led._entries,
             "operations": led._operations,
@@ -191,21 +196,21 @@ class Books:
             "requests": replica.intake,
             "bytes of PUTs": led._put_bytes,
             "requests in entries": led._entries_waiting,
-            "messages": replica._before_sync or replica._after_sync,
+            "messages": member._before_sync or member._after_sync,
             "bytes of publications that are not written": (
-                replica.store._publications.buffered_bytes
+                member.store._publications.buffered_bytes
             ),
-            "dead rows": replica.store._publications.garbage,
+            "dead rows": member.store._publications.garbage,
             "checkpoints that nobody makes": node.waits_in_vain,
-            "who waits for a copy": replica._server._waiting if replica._worker.idle else (),
+            "who waits for a copy": member._server._waiting if node._worker.idle else (),
         }
-        if replica.raft.is_leader:
+        if member.raft.is_leader:
             left["bytes in flight"] = {
                 name: size
-                for name, size in replica.raft.in_flight().items()
+                for name, size in member.raft.in_flight().items()
                 if size and name in healthy
             }
-            left["entries not committed"] = replica.raft.uncommitted_entries
+            left["entries not committed"] = member.raft.uncommitted_entries
         now_ms = node.clock() * 1000
         ago_ms = (self._world.now - recovered_s) * 1000
         left["relays"] = [

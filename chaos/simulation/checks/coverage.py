@@ -104,10 +104,10 @@ class Coverage:
         self.reach(_ENDS.get(fields["error"], "damage_refused"))
 
     def _turned(self, node: SimNode) -> None:
-        replica = node.replica
-        if replica is None or replica.raft is None:
+        member = node.as_member
+        if member is None:
             return
-        journal = replica.journal
+        journal = member.journal
         now = (journal.first_index, journal.last_index, journal.last_term)
         before = self._tails.get(node.name)
         if before == now:

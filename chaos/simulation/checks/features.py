@@ -66,10 +66,10 @@ def _figures(node: SimNode, world: World) -> Figures:
     for other in world.nodes.values():
         up += other.replica is not None
     around = (up, bool(world.doubles), tuple(node.disk_faults))
-    replica = node.replica
-    if replica is None or replica.raft is None:
-        return (*around, replica is None)
-    raft, journal = replica.raft, replica.journal
+    member = node.as_member
+    if member is None:
+        return (*around, node.replica is None)
+    raft, journal = member.raft, member.journal
     last, commit = journal.last_index, raft.commit_index
     return (
         *around,

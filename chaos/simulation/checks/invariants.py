@@ -18,7 +18,7 @@ from chaos.simulation.world.builds import NEXT
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 from cluster.members.membership import ADMIT_BYTES_MAX, ReplacedError
-from cluster.node.replica import Replica
+from cluster.node.member import Member
 from cluster.store import commands
 from cluster.store.commands import Admit, Advance, Operation, Put, Raise
 from cluster.wire.levels import LEVEL_FIRST
@@ -133,36 +133,35 @@ class Invariants:
     # --- turns ----------------------------------------------------------------------------------
 
     def _turned(self, node: SimNode) -> None:
-        replica = node.replica
-        if replica is None or replica.raft is None:
+        member = node.as_member
+        if member is None:
             return
         if self._applying:
             self._take_applied(node.name)
         if self._moved:
-            self._never_back(replica)
+            self._never_back(member)
         for observer, displaced in self._world.net.displaced:
             self.fail("doubled", f"{observer} has turned out {displaced}, which it hears")
         self._world.net.displaced.clear()
         for text in self._world.net.torn:
             self.fail("torn", text)
         self._world.net.torn.clear()
-        if replica.raft.is_leader:
-            self._one_leader(node.name, replica.raft.term)
-        self._stand(node, replica)
+        if member.raft.is_leader:
+            self._one_leader(node.name, member.raft.term)
+        self._stand(node, member)
         if self._raisings:
-            self._readable_by_all(node, replica)
+            self._readable_by_all(node, member)
         if self._world.now - self._proposed_s < REPLACING_S_MAX:
-            self._hears_who_is_replaced(node, replica)
-        self._sample_digest(node.name, replica)
+            self._hears_who_is_replaced(node, member)
+        self._sample_digest(node.name, member)
 
     def _one_leader(self, name: str, term: int) -> None:
         leader = self._leaders.setdefault(term, name)
         if leader != name:
             self.fail("leaders", f"{leader} and {name} lead term {term}")
 
-    def _stand(self, node: SimNode, replica: Replica) -> None:
-        raft, journal = replica.raft, replica.journal
-        assert raft is not None
+    def _stand(self, node: SimNode, member: Member) -> None:
+        raft, journal = member.raft, member.journal
         term, vote = journal.term, journal.vote
         values = (node.life, term, vote, raft.settled_index, raft.commit_index)
         before = self._standing.get(node.name)
@@ -177,7 +176,7 @@ class Invariants:
         if before.life == now.life:
             if now.commit_index < before.commit_index or now.settled_index < before.settled_index:
                 self.fail("applied", f"{node.name} went back from {before} to {now}")
-        elif max(journal.last_index, replica.store.applied_index) < before.settled_index:
+        elif max(journal.last_index, member.store.applied_index) < before.settled_index:
             self.fail("hard_state", f"{node.name} had {before}, came back with {now}")
 
     def _same_log(self, node: SimNode) -> None:
@@ -199,9 +198,9 @@ class Invariants:
         if now.term < before.term or forgets:
             self.fail("hard_state", f"{name} had {before}, now it has {now}")
 
-    def _sample_digest(self, name: str, replica: Replica) -> None:
+    def _sample_digest(self, name: str, member: Member) -> None:
         """Compare a node's state once a period, and whenever it stands where another was seen."""
-        index = replica.store.applied_index
+        index = member.store.applied_index
         if self._world.now >= self._next_digest_s:
             for double in self._world.doubles.values():
                 self._no_evicted_is_connected(double.member)
@@ -209,16 +208,16 @@ class Invariants:
         elif index not in self._digests:
             return
         if name not in self._digests.get(index, ("", ()))[1]:
-            self.compare_digest(name, replica)
+            self.compare_digest(name, member)
 
-    def compare_digest(self, name: str, replica: Replica) -> None:
+    def compare_digest(self, name: str, member: Member) -> None:
         """Compare a node's state with what others had at the same applied index.
 
         What is damaged is the product's to notice, where it reads it.
         """
         if "flip_store" in self._world.machine(name).disk_faults:
             return
-        index, digest = replica.store.applied_index, replica.store.digest()
+        index, digest = member.store.applied_index, member.store.digest()
         known, names = self._digests.setdefault(index, (digest, []))
         if known != digest:
             self.fail("digest", f"{name} and {names[0]} differ at applied index {index}")
@@ -282,33 +281,32 @@ class Invariants:
             if name != leader and (hello is None or not hello.extension.build.understands(level)):
                 self.fail("level", f"{leader} raises the level to {level} without {name}")
 
-    def _readable_by_all(self, node: SimNode, replica: Replica) -> None:
+    def _readable_by_all(self, node: SimNode, member: Member) -> None:
         """Check that whom a node takes for a member can read all entries of its log.
 
         A follower that is given such an entry acts on it when its next turn begins: until then it
         sends its log to nobody.
         """
-        assert replica.raft is not None, node.name
-        journal = replica.journal
+        journal = member.journal
         for index, term, level in self._raisings:
-            if index <= replica.store.applied_index or journal.term_at(index) != term:
+            if index <= member.store.applied_index or journal.term_at(index) != term:
                 continue  # once it is applied the handshake sees to it
-            for name in sorted(replica._linked):
+            for name in sorted(member.linked.names):
                 hello = self._world.net.hello_of(node.name, name)
                 if hello is not None and not hello.extension.build.understands(level):
                     known = (node.name, node.life, name, index)
-                    if not replica.raft.is_leader and known not in self._unread:
+                    if not member.raft.is_leader and known not in self._unread:
                         self._unread.add(known)
                         continue
                     text = f"{node.name} takes {name} for a member, which can't read entry {index}"
                     self.fail("level", text)
 
-    def _hears_who_is_replaced(self, node: SimNode, replica: Replica) -> None:
+    def _hears_who_is_replaced(self, node: SimNode, member: Member) -> None:
         """Check whom a node hears that has, and has not applied, an entry which admits another."""
         if node.disk_faults:  # to read what is damaged would end the node, and only its reads may
             return
         newest = {}
-        small = replica.journal.small_entries(replica.store.applied_index, ADMIT_BYTES_MAX)
+        small = member.journal.small_entries(member.store.applied_index, ADMIT_BYTES_MAX)
         for index, command in small:
             payload = command[1:]
             for operation in commands.decode(payload, NEXT.level_max)[1] if payload else ():
@@ -316,7 +314,7 @@ class Invariants:
                     newest[operation.node] = index, operation.incarnation
         for name, (index, incarnation) in newest.items():
             hello = self._world.net.hello_of(node.name, name)
-            if name not in replica._linked or hello is None or hello.incarnation == incarnation:
+            if name not in member.linked.names or hello is None or hello.incarnation == incarnation:
                 continue
             if hello.admitted_index <= index:
                 text = f"{node.name} hears {name} as {hello.incarnation}, and has entry {index}"
@@ -339,10 +337,10 @@ class Invariants:
             text = f"{client_id} acknowledges {topic} up to {last_id}, it has {delivered}"
             self.fail("cursor", text)
 
-    def _never_back(self, replica: Replica) -> None:
+    def _never_back(self, member: Member) -> None:
         """Look at the cursors that were moved, at the node that has come furthest."""
         for owner in self._moved:
-            cursor, before = replica.store.cursor(*owner), self._cursors.get(owner, 0)
+            cursor, before = member.store.cursor(*owner), self._cursors.get(owner, 0)
             if cursor is not None and cursor < before:
                 self.fail("cursor", f"{owner} went back from {before} to {cursor}")
             self._cursors[owner] = max(before, cursor or 0)
@@ -366,9 +364,8 @@ class Invariants:
 
     def _newest_members(self) -> Mapping[str, str]:
         """Return the members as the machine knows them that has applied most."""
-        replicas = [each.replica for each in self._world.machines() if each.replica is not None]
-        started = [each for each in replicas if each.raft is not None]
-        newest = max(started, key=lambda each: each.store.applied_index, default=None)
+        members = [each.as_member for each in self._world.machines() if each.as_member is not None]
+        newest = max(members, key=lambda each: each.store.applied_index, default=None)
         return {} if newest is None else newest.store.members
 
     def _admitting(self, fields: Mapping[str, Any]) -> None:
@@ -397,9 +394,9 @@ class Invariants:
         """Check that who knows that a process was replaced has no connection with it."""
         for node in filter(_is_started, self._world.machines_of(member)):
             for other in filter(_is_started, self._world.nodes.values()):
-                assert node.replica is not None, node.name
-                assert other.replica is not None, other.name
-                own, store = node.replica.identity, other.replica.store
+                assert node.as_member is not None, node.name
+                assert other.as_member is not None, other.name
+                own, store = node.as_member.identity, other.as_member.store
                 replaced = store.members[member] != own.incarnation
                 if other.name == member or not replaced or own.admitted_index > store.applied_index:
                     continue
@@ -478,8 +475,8 @@ class Invariants:
     def finish(self) -> None:
         """Compare the states of all nodes that have come equally far."""
         for name, node in self._world.nodes.items():
-            if node.replica is not None and node.replica.raft is not None:
-                self.compare_digest(name, node.replica)
+            if node.as_member is not None:
+                self.compare_digest(name, node.as_member)
 
     def standings(self) -> list[str]:
         """Return a line on each node, for who wants to know why nothing goes on."""
@@ -488,10 +485,10 @@ class Invariants:
 
 def _has_synced(node: SimNode, index: int, term: int) -> bool:
     """Return whether a running node's journal has the entry behind its last sync."""
-    replica = node.replica
-    if replica is None or replica.raft is None:
+    member = node.as_member
+    if member is None:
         return False
-    journal = replica.journal
+    journal = member.journal
     return index < journal.first_index or (
         index <= node.durable_index and journal.term_at(index) == term
     )
@@ -502,17 +499,17 @@ def _takes_part(node: SimNode) -> bool:
 
 
 def _is_started(node: SimNode) -> bool:
-    return node.replica is not None and node.replica.raft is not None
+    return node.as_member is not None
 
 
 def _standing(node: SimNode) -> str:
-    replica = node.replica
-    if replica is None:
+    member = node.as_member
+    if not node.up:
         return f"{node.name} is down"
     state = "paused" if node.paused else "up"
-    if replica.raft is None:
+    if member is None:
         return f"{node.name} is {state} and no member"
-    raft, journal = replica.raft, replica.journal
+    raft, journal = member.raft, member.journal
     return (
         f"{node.name} is {state}, {raft.role} of {raft.leader!r} in {raft.term}: "
         f"{journal.first_index} to {journal.last_index}, {raft.applied_index} applied"

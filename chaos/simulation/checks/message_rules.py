@@ -57,9 +57,9 @@ class Claims:
 
     def _readmitted(self, node: SimNode) -> None:
         """Check that who says to be a member again has the entry that says so (rule 26)."""
-        replica = node.replica
-        assert replica is not None, node.name
-        own, admitted = replica.identity.incarnation, replica.store.members.get(node.member)
+        member = node.opened  # it says so while it begins
+        assert member is not None, node.name
+        own, admitted = member.identity.incarnation, member.store.members.get(node.member)
         if own != admitted:
             text = f"{node.name} takes part as {own}, its copy of the store knows it as {admitted}"
             self._invariants.fail("admitted", text)
@@ -103,12 +103,12 @@ _JUDGES: Final[dict[type, Any]] = {
 
 def _waiting_at(node: SimNode, request: Request) -> int | None:
     """Return the index of the entry, not yet applied, that holds the request's operation."""
-    replica = node.replica
+    member = node.as_member
     # To read what is damaged would end the node, and only its own reads may.
-    if replica is None or replica.raft is None or node.disk_faults:
+    if member is None or node.disk_faults:
         return None
-    journal = replica.journal
-    begin = max(replica.store.applied_index + 1, journal.first_index)
+    journal = member.journal
+    begin = max(member.store.applied_index + 1, journal.first_index)
     for index in range(begin, journal.last_index + 1):
         payload = payload_of(journal.entry(index))
         operations = commands.decode(payload, NEXT.level_max)[1] if payload else ()

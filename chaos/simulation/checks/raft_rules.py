@@ -26,7 +26,7 @@ from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 from cluster.log import journal
 from cluster.log.entries import LEVEL
-from cluster.node.replica import Replica
+from cluster.node.member import Member
 from cluster.store.commands import Operation, level_of
 from cluster.wire.messages import (
     AppendEntries,
@@ -140,26 +140,25 @@ class RaftRules:
         self._first_of_term.setdefault(term, index)
 
     def _turned(self, node: SimNode) -> None:
-        replica = node.replica
-        if replica is None or replica.raft is None:
+        member = node.as_member
+        if member is None:
             return
-        raft, mirror, life = replica.raft, self._mirror(node.name), self._life(node.name)
+        raft, mirror, life = member.raft, self._mirror(node.name), self._life(node.name)
         self._only_committed(node, max(raft.commit_index, raft.applied_index))
         if raft.is_leader:
-            self._counts_rightly(node, replica, life)
+            self._counts_rightly(node, member, life)
         life.last = (mirror.last_term, mirror.last_index)
         life.term, life.settled_index = mirror.term, raft.settled_index
         if not self._world.net.has_untaken(node.name):
             life.heard_before.clear()  # whatever was asked is answered by now, or never
 
-    def _counts_rightly(self, node: SimNode, replica: Replica, life: Life) -> None:
+    def _counts_rightly(self, node: SimNode, member: Member, life: Life) -> None:
         """Check what a leader believes that the others have, if it may have changed.
 
         What they have said only grows; but it counts no more once somebody else is admitted.
         """
-        raft = replica.raft
-        assert raft is not None
-        matches = [(name, raft.match_index(name)) for name in replica.settings.others]
+        raft = member.raft
+        matches = [(name, raft.match_index(name)) for name in member.settings.others]
         if (raft.term, matches) == life.matches and not self._admitted:
             return
         life.matches = (raft.term, matches)
@@ -371,10 +370,9 @@ class RaftRules:
     def _reset(self, node: SimNode, target: str, message: NextIndex) -> None:
         if not message.reset:
             return
-        life, replica = self._life(node.name), node.replica
-        assert replica is not None, node.name
-        assert replica.raft is not None, node.name
-        low, high = life.settled_index + 1, replica.raft.settled_index + 1
+        life, member = self._life(node.name), node.as_member
+        assert member is not None, node.name
+        low, high = life.settled_index + 1, member.raft.settled_index + 1
         if not low <= message.next_index <= high:
             text = f"{node.name} asks {target} for entry {message.next_index}"
             self._fail("acknowledged", f"{text}, it has {high - 1} for certain")
@@ -405,9 +403,9 @@ class RaftRules:
             self._fail("vote", f"{what}, whose log ends at {asked}, its own at {has}")
         if (mirror.term, mirror.vote) != (message.term, target) and mirror.term <= message.term:
             self._fail("vote", f"{what}; on its disk: {mirror.vote} in {mirror.term}")
-        replica = node.replica
-        assert replica is not None, node.name
-        voter = replica.identity.incarnation, message.term
+        member = node.as_member
+        assert member is not None, node.name
+        voter = member.identity.incarnation, message.term
         if self._granted.setdefault(voter, target) != target:
             self._fail("vote", f"{what}, and for {self._granted[voter]}")
 
@@ -438,9 +436,8 @@ class RaftRules:
             life.pre_votes.clear()
 
     def _pre_vote(self, node: SimNode, target: str, message: PreVoteGranted) -> None:
-        life, mirror, replica = self._life(node.name), self._mirror(node.name), node.replica
-        assert replica is not None, node.name
-        assert replica.raft is not None, node.name
+        life, mirror, member = self._life(node.name), self._mirror(node.name), node.as_member
+        assert member is not None, node.name
         what = f"{node.name} would vote for {target} in term {message.term}"
         asked = life.asked_pre_votes.get((target, message.term))
         if asked is None:
@@ -453,11 +450,11 @@ class RaftRules:
         first = next(iter(life.heard_before[target]), {})
         for leader, (term, clock_s, at_s) in first.items():
             silent_s = node.clock() - clock_s
-            is_linked = leader in replica._linked and leader == replica.raft.leader
+            is_linked = leader in member.linked.names and leader == member.raft.leader
             is_linked = is_linked and self._world.net.closed_s(node.name, leader) < at_s
             is_lately = silent_s < self._world.knob("election_min_s") - CLOCK_S
             # A leader of a later term was heard behind the promise: it is none in a term gone by.
-            is_known = term == replica.raft.term and term <= message.term
+            is_known = term == member.raft.term and term <= message.term
             if is_linked and is_lately and is_known:
                 text = f"{what}, and has heard {leader} of that term {silent_s:.3f} s ago"
                 self._fail("vote", text)
@@ -511,11 +508,11 @@ class RaftRules:
         self._by_its_leader(node, message.term, "offers a copy")
 
     def _chunk(self, node: SimNode, target: str, message: SnapshotChunk) -> None:
-        replica, life = node.replica, self._life(node.name)
-        assert replica is not None, node.name
+        member, life = node.as_member, self._life(node.name)
+        assert member is not None, node.name
         what = f"{node.name} gives {target} a copy of entry {message.index}"
-        if message.index > replica.store.applied_index:
-            self._fail("snapshot", f"{what}, and has applied {replica.store.applied_index}")
+        if message.index > member.store.applied_index:
+            self._fail("snapshot", f"{what}, and has applied {member.store.applied_index}")
         term = self._invariants.term_of(message.index)
         if term not in (None, message.term):
             self._fail("snapshot", f"{what} as of term {message.term}, it is of {term}")

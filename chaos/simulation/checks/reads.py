@@ -43,9 +43,9 @@ class Reads:
             return
         request_id = header["request_id"]
         floor = self._floors.pop(request_id, 0)
-        replica = self._world.nodes[node].replica
-        if replica is None or header["type"] != ACK:
+        member = self._world.nodes[node].as_member
+        if member is None or header["type"] != ACK:
             return
-        if replica.store.applied_index < floor:
-            text = f"{node} answers {request_id} at {replica.store.applied_index}"
+        if member.store.applied_index < floor:
+            text = f"{node} answers {request_id} at {member.store.applied_index}"
             self._invariants.fail("stale_read", f"{text}, {floor} was acknowledged before")

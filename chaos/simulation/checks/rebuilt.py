@@ -35,15 +35,14 @@ class Rebuilt:
 
     def compare(self, nodes: Sequence[SimNode]) -> None:
         """Compare the stores of these nodes with one that is made of the same entries."""
-        started = [each for each in nodes if each.replica is not None and each.replica.raft]
         stores = sorted(
-            ((each.name, each.replica.store) for each in started if each.replica is not None),
+            ((each.name, each.as_member.store) for each in nodes if each.as_member is not None),
             key=lambda pair: pair[1].applied_index,
         )
         entries = self._invariants.payloads
         if not stores or not self._founding or len(entries) + 1 < stores[-1][1].applied_index:
             return
-        self._world.active = started[0]
+        self._world.active = self._world.machine(stores[0][0])
         directory = self._world.directory / "rebuilt"
         directory.mkdir(exist_ok=True)
         rebuilt = Store.open(directory / "store.db", self._founding, build=NEXT)

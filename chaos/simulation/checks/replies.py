@@ -154,9 +154,8 @@ class Replies:
         if "publication" in header["body"]:
             data = header["body"]["publication"].encode()
             lengths = len(data).to_bytes(4, "little")
-        replica = node.replica
-        started = replica is not None and replica.raft is not None
-        low = replica.store.applied_index if replica is not None and started else 0
+        member = node.as_member
+        low = 0 if member is None else member.store.applied_index
         keys = tuple(_keys_of(header, len(lengths) // 4))
         now, clock_s = self._world.now, node.clock()
         return Asked(
@@ -293,13 +292,13 @@ class Replies:
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        replica = node.replica
+        member = node.as_member
         for name, asked, frames in pending:
             assert name == node.name, (name, node.name)
-            if replica is None or replica.raft is None:
+            if member is None:
                 self._by_no_member(asked, frames)
             else:
-                self._judge(node, asked, frames, replica.store.applied_index)
+                self._judge(node, asked, frames, member.store.applied_index)
 
     def _by_no_member(self, asked: Asked, frames: Sequence[bytes]) -> None:
         header = orjson.loads(frames[0])

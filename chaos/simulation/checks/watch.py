@@ -149,8 +149,8 @@ class Attached:
 
     def _is_settled(self) -> bool:
         """Return whether every node that may is a member and has applied all there is."""
-        replicas = [node.replica for node in self._operator.healthy]
-        applied = {r.raft.applied_index if r and r.raft else 0 for r in replicas}
+        members = [node.as_member for node in self._operator.healthy]
+        applied = {0 if each is None else each.raft.applied_index for each in members}
         return len(applied) == 1 and 0 not in applied
 
     def _no_progress(self) -> None:

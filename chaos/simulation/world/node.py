@@ -24,9 +24,10 @@ from chaos.simulation.world.network import Side, member_of
 from cluster.members.identity import Identity
 from cluster.members.membership import hello_of
 from cluster.members.peers import BULK_BYTES_SERVED
-from cluster.node.replica import Replica, ReplicaSettings
+from cluster.node.context import ReplicaSettings
+from cluster.node.member import Member
+from cluster.node.replica import Replica
 from cluster.node.upkeep import Upkeep
-from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.store import commands, tables
@@ -44,18 +45,18 @@ DUE_S_MIN: Final = 0.02  # as often as the real loop: who asks for votes is alwa
 WAIT_S: Final = 0.001  # for a lock that a job has
 
 
-class WitnessedReplica(Replica):
-    """A replica whose applied entries are told to the world."""
+class WitnessedMember(Member):
+    """A member whose applied entries are told to the world."""
 
     def __init__(self, node: SimNode, *arguments: Any) -> None:
         self._node = node
-        node.replica = self  # one that ends in here has opened files already
+        node.opened = self  # one that ends in here has opened files already
         super().__init__(*arguments)
 
-    def _propose(self, raft: Raft, payloads: list[bytes], *, tick: bool) -> Ready:
+    def _propose(self, payloads: list[bytes], *, tick: bool) -> Ready:
         level = self.store.level
-        payloads = [as_written_by(self.settings.build, each, level) for each in payloads]
-        ready = super()._propose(raft, payloads, tick=tick)
+        payloads = [as_written_by(self._node.build, each, level) for each in payloads]
+        ready = super()._propose(payloads, tick=tick)
         for payload, (_, index, term) in zip(payloads, ready.entries, strict=False):
             to = commands.level_of(payload)
             if to > level:
@@ -66,7 +67,7 @@ class WitnessedReplica(Replica):
     @property
     def _entries_level_max(self) -> int:
         """Version 0.1 had no guard."""
-        return LEVEL_MAX if self.settings.build == BUILD_0_1 else super()._entries_level_max
+        return LEVEL_MAX if self._node.build == BUILD_0_1 else super()._entries_level_max
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         super()._apply(index, term, payload)
@@ -81,6 +82,7 @@ class SimNode:
     """One member's machine over the whole run; `replica` is None while no process runs on it.
 
     `member`: who its process says it is; another name than the machine's on that of a double.
+    `opened`: the member that has files open, also one that is about to begin.
     `disk_faults`: what was done to the disk since it was last emptied, and is not over: only that
     excuses a process that ends by itself. `durable_index`: the journal's last index when no byte
     was unsynced last. `life` grows with every process.
@@ -89,6 +91,7 @@ class SimNode:
     def __init__(self, world: World, name: str, directory: Path) -> None:
         self.world, self.name, self.member = world, name, member_of(name)
         self.replica: Replica | None = None
+        self.opened: Member | None = None
         self.paused = False
         self.build = BUILD
         self.disk_faults: list[str] = []
@@ -176,6 +179,11 @@ class SimNode:
         return self.replica is not None
 
     @property
+    def as_member(self) -> Member | None:
+        """The process that runs as a member, None while there is none or it joins."""
+        return None if self.replica is None else self.replica.member
+
+    @property
     def waits_in_vain(self) -> bool:
         """True while the upkeep waits for a checkpoint that nobody makes."""
         return self._upkeep._checkpointing and self._worker.idle
@@ -219,8 +227,7 @@ class SimNode:
         self._port = world.net.join(self.name, hello, self.wake)
         peers = world.net.peers(self.name, self.clock, self.departure, self._room_bytes)
         rng = world.stream(f"node {self.name} {self.life}")
-        replica = WitnessedReplica(
-            self,
+        replica = Replica(
             self._settings(),
             identity,
             peers,
@@ -231,7 +238,9 @@ class SimNode:
             self.clock(),
             self.stopwatch,
             lambda route: min(self._room_bytes(), self._port.room_bytes(route)),
+            partial(WitnessedMember, self),
         )
+        self.replica = replica
         self._upkeep = Upkeep(
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event
         )
@@ -323,12 +332,13 @@ class SimNode:
         self._elapsed_s = 0.0
         if replica is not None:
             replica._fetch.abandon()
-            store = getattr(replica, "store", None)
-            self.world.active, self.image.sealed = self, True
-            self._worker.abandon()
-            if store is not None:
-                store.close()
-            self.image.sealed = False
+        opened, self.opened = self.opened, None
+        store = getattr(opened, "store", None)
+        self.world.active, self.image.sealed = self, True
+        self._worker.abandon()
+        if store is not None:
+            store.close()
+        self.image.sealed = False
 
     def lose_power(self, keep: str) -> None:
         """End the machine: what was written and not synced may be lost; its clock begins anew."""
@@ -426,8 +436,9 @@ class SimNode:
         replica.finish_turn(self._upkeep.disk_low)
         self._upkeep.tick(now)
         self._busy_until_s, self._elapsed_s = self.departure(), 0.0
-        if replica.raft is not None and self.disk.is_synced:
-            self.durable_index = replica.journal.last_index
+        member = replica.member
+        if member is not None and self.disk.is_synced:
+            self.durable_index = member.journal.last_index
         world.turned(self)
         if self._stop_at_s is not None and (replica.may_stop() or world.now >= self._stop_at_s):
             self._stop(replica)
@@ -439,10 +450,10 @@ class SimNode:
 
         The product's loop ticks more often, to find nothing to do.
         """
-        raft = replica.raft
         rest_s = min(self._tick_s, max(0.0, self._port.deadline() - now))
-        if raft is not None:
-            rest_s = min(rest_s, max(raft.deadline_s - now + DUE_S, DUE_S_MIN))
+        member = replica.member
+        if member is not None:
+            rest_s = min(rest_s, max(member.raft.deadline_s - now + DUE_S, DUE_S_MIN))
         return rest_s / self.clock_rate
 
     def _on_event(self, event: str, level: str = "info", **fields: Any) -> None:
@@ -460,11 +471,10 @@ class SimNode:
 
     def compact(self) -> None:
         """Checkpoint the store and drop what the journal need not keep, by the worker."""
-        replica = self.replica
-        if replica is None or replica.raft is None:
+        member = self.as_member
+        if member is None:
             return
-        path = replica.settings.database
-        journal = replica.journal
+        path, journal = self._settings().database, member.journal
 
         def done(durable_index: int) -> None:
             journal.compact(durable_index)

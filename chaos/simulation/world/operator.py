@@ -184,9 +184,9 @@ class Operator:
         found = world.nodes[node]
         if disturbed or paused or not found.up or not others:
             return False
-        started = found.replica is not None and found.replica.raft is not None
         sound = not found.disk_faults  # a damaged directory is refused whoever starts it
-        return started and sound and all(net.connected(node, each.name) for each in others)
+        connected = all(net.connected(node, each.name) for each in others)
+        return found.as_member is not None and sound and connected
 
     def _note_proposal(self, member: str, incarnation: str) -> None:
         double = self._world.doubles.get(double_of(member))
@@ -233,9 +233,8 @@ class Operator:
         """End a double at the end of the faults; whom it has replaced has to have learned it."""
         member, world = machine.member, self._world
         is_member = member in self._proposed and member not in self._unsound
-        own = world.nodes[member].replica
         # Who has not joined yet has no place to lose: it is refused as a double, and waits.
-        if not is_member or is_broken or own is None or not own.identity.started:
+        if not is_member or is_broken or world.nodes[member].as_member is None:
             self._end_double(member, machine)
             return
 

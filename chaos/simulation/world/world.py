@@ -327,11 +327,9 @@ class World:
     def leader(self) -> str:
         """Return the name of the node that serves, of several the one of the newest term; or ""."""
         serving = {
-            node.replica.raft.term: name
+            node.as_member.raft.term: name
             for name, node in self.nodes.items()
-            if node.replica is not None
-            and node.replica.raft is not None
-            and node.replica.raft.serving
+            if node.as_member is not None and node.as_member.raft.serving
         }
         return serving[max(serving)] if serving else ""
 
@@ -348,8 +346,7 @@ class World:
         """Return the first member that runs and does not lead, other than one; "" if none does."""
         unfit = {besides, self.leader()}
         for name, node in self.nodes.items():
-            started = node.replica is not None and node.replica.raft is not None
-            if started and not node.paused and name not in unfit:
+            if node.as_member is not None and not node.paused and name not in unfit:
                 return name
         return ""
 
@@ -581,10 +578,11 @@ class World:
     def transfer(self) -> None:
         """Have the leader hand over."""
         found = self._named("leader")
-        if found is not None and found.replica is not None and found.replica.raft is not None:
+        member = None if found is None else found.as_member
+        if found is not None and member is not None:
             # What is submitted from here on, its successor need not have.
-            self.emit("transferring", node=found.name, index=found.replica.journal.last_index)
-            found.replica.raft.transfer_leadership()
+            self.emit("transferring", node=found.name, index=member.journal.last_index)
+            member.raft.transfer_leadership()
             found.wake()
 
     def compact(self, node: str) -> None:

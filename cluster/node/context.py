@@ -1,0 +1,104 @@
+"""What a node has from its start to its end, while it joins and as a member.
+
+What lives here: the settings of a replica and what its parts share. What must not: what either
+kind of node does with it (joining.py, member.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn
+
+from cluster.log.files import DISK, Files, exit_process
+from cluster.members.catchup import SnapshotFetch, Worker
+from cluster.members.handshake import Reports
+from cluster.members.neighbours import Neighbours
+from cluster.members.peers import TAKEOVER_MS, Peers
+from cluster.members.standing import Seniority
+from cluster.raft.ready import Timing
+from cluster.serve.broker import BrokerLimits
+from cluster.serve.frontend import Frontend
+from cluster.wire.levels import BUILD, Build
+from cluster.wire.messages import Hello
+
+LogEvent = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class ReplicaSettings:
+    """What a replica needs to know of its configuration. `members` includes `name`.
+
+    `build`: the program that runs. `takeover_s`: how long a member has to be silent before another
+    incarnation is admitted. `announced`: the settings that should be the same on all nodes, which
+    are told to the peers, and `http`, where its page is, "" for none. `files`,
+    `on_journal_failure`: the disk under journal and identity, and how their failure ends the node;
+    a simulator has others.
+    """
+
+    cluster_id: str
+    name: str
+    members: tuple[str, ...]
+    data_dir: Path
+    timing: Timing
+    broker_limits: BrokerLimits
+    uncommitted_entries_max: int
+    relays_max: int
+    segment_bytes: int
+    keep_bytes: int
+    build: Build = BUILD
+    takeover_s: float = TAKEOVER_MS / 1000
+    announced: Mapping[str, int] = field(default_factory=dict)
+    http: str = ""
+    files: Files = DISK
+    on_journal_failure: Callable[[Exception], NoReturn] = exit_process
+
+    @cached_property
+    def others(self) -> list[str]:
+        """The other members' names."""
+        return [name for name in self.members if name != self.name]
+
+    @property
+    def majority(self) -> int:
+        """How many members make a majority."""
+        return len(self.members) // 2 + 1
+
+    @property
+    def database(self) -> Path:
+        """The store's file."""
+        return self.data_dir / "store" / "store.db"
+
+    @property
+    def journal_dir(self) -> Path:
+        """The journal's directory."""
+        return self.data_dir / "journal"
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """What a node's parts share. `Replica` makes it, and says what its constructor was given.
+
+    `started_s`: when the process began. `fetch`: the copy that is pulled from another member, by
+    who joins and by a member that is too far behind.
+    """
+
+    settings: ReplicaSettings
+    peers: Peers
+    worker: Worker
+    rng: random.Random
+    new_client_id: Callable[[], str]
+    log: LogEvent
+    clock: Callable[[], float]
+    started_s: float
+    frontend: Frontend
+    neighbours: Neighbours
+    seniority: Seniority
+    fetch: SnapshotFetch
+    reports: Reports
+
+    def hellos(self) -> dict[str, Hello | None]:
+        """Return what each other member said on its present connection, None without one."""
+        return {name: self.peers.hello_of(name) for name in self.settings.others}

@@ -1,0 +1,572 @@
+"""A member of the cluster: Raft, log, store and broker, and what they do in a turn.
+
+What lives here: whatever only a member can do. What must not: sockets, threads, clocks and
+randomness, the order of a turn's parts (replica.py), how a node becomes a member (joining.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from cluster.log.entries import FIRST_INDEX, LEVEL, Entry, payload_of
+from cluster.log.journal import Journal
+from cluster.members.catchup import SnapshotServer
+from cluster.members.identity import Identity, WrongMembers
+from cluster.members.membership import (
+    ADMIT_BYTES_MAX,
+    UNNAMED,
+    PendingAdmissions,
+    PendingRaises,
+    Roll,
+    check_not_replaced,
+    hello_of,
+    named_members,
+    obstacle,
+    to_admit,
+    waited_for,
+)
+from cluster.members.neighbours import NEVER_S
+from cluster.members.peers import Disconnected, Event, RefusedBy, Unfit
+from cluster.members.standing import Verdicts
+from cluster.node import budget
+from cluster.node.budget import Budget
+from cluster.node.context import NodeContext
+from cluster.node.linked import Linked
+from cluster.raft.raft import Raft, reason_of_change
+from cluster.raft.ready import NOTHING, Ready, SoftState
+from cluster.serve.broker import Broker, Waiting
+from cluster.serve.frontend import MemberServices
+from cluster.store import commands, snapshots
+from cluster.store.commands import Raise
+from cluster.store.store import Store
+from cluster.wire.levels import Build, UnsupportedLevel, level_to_reach, objections
+from cluster.wire.messages import (
+    Health,
+    Hello,
+    Message,
+    Refusal,
+    SnapshotRefused,
+    SnapshotRequest,
+)
+from flotilla_client.protocol import ProtocolError
+
+WAITING_PERIOD_S: Final = 10.0  # a recovered node says that often which members it waits for
+ADMIT_PERIOD_S: Final = 0.5
+HOLDER_SILENCE_S: Final = 1.0  # a member that was heard so lately can take part in a commit
+GARBAGE_ROWS_PER_STEP: Final = 64  # about a millisecond of deletes
+
+
+def check_level(copy: snapshots.Verified, build: Build) -> None:
+    """Raise UnsupportedLevel for a copy of a store of a level that the build does not know."""
+    if not build.understands(copy.level):
+        raise UnsupportedLevel("a member's copy of its store is of", copy.level, build)
+
+
+class Member:
+    """A node that has Raft, a store, and serves.
+
+    `identity` is the data directory's, in which journal and store are; `founding`: the founding
+    incarnations, with which the store is made if there is none. Raises WrongMembers,
+    UnsupportedLevel, CorruptStore, JournalError, OSError.
+    """
+
+    def __init__(
+        self, context: NodeContext, identity: Identity, now: float, founding: Mapping[str, str]
+    ) -> None:
+        self.settings = settings = context.settings
+        self.identity = identity
+        self._context, self._now = context, now
+        self._frontend, self._neighbours = context.frontend, context.neighbours
+        self._pending, self._raises = PendingAdmissions(), PendingRaises()
+        self._verdicts = Verdicts(settings.build)
+        self._obstacles: dict[str, str] = {}
+        self._next_admit_s = self._next_waiting_s = now
+        self._standing = self._soft_state = SoftState("", 0, "")  # as it was noticed, as it is
+        self._before_sync: list[tuple[str, Message]] = []
+        self._after_sync: list[tuple[str, Message]] = []
+        self._led_term: int | None = None
+        self._more_answers = False
+        heartbeat_s = settings.timing.heartbeat_s
+        self._applying = Budget(context.clock, budget.APPLY_SHARE * heartbeat_s)
+        self._serving = Budget(context.clock, budget.ANSWERS_SHARE * heartbeat_s)
+        self._chores = Budget(context.clock, budget.CHORES_SHARE * heartbeat_s)
+        # Before the log: its level tells whether this build can read that.
+        self.store = Store.open(settings.database, founding, build=settings.build)
+        self._check_members()
+        self.journal = Journal.open(
+            settings.journal_dir,
+            settings.segment_bytes,
+            settings.keep_bytes,
+            files=settings.files,
+            on_failure=settings.on_journal_failure,
+        )
+        self._read_tail()
+        # Every log begins with this entry, which the core takes for applied. Not only on founding:
+        # a power loss before the first checkpoint puts a store back to how it was made.
+        self.store.apply(FIRST_INDEX, 0, b"")
+        self.journal.applied_index = self.store.applied_index
+        for index, command in self.journal.small_entries(self.store.applied_index, ADMIT_BYTES_MAX):
+            self._pending.note(index, command)
+        self._server = SnapshotServer(
+            settings.database, settings.database.parent, context.worker, context.peers.send
+        )
+        self.broker = Broker(
+            self.store, settings.broker_limits, context.new_client_id, self._frontend.room_bytes
+        )
+        self.broker.level_for = self._level_for
+        self.raft = Raft(
+            settings.name,
+            settings.others,
+            self.journal,
+            (self.store.applied_index, self.store.applied_term),
+            settings.timing,
+            self._entries_level_max,
+            context.rng,
+            now,
+        )
+        self.linked = Linked(context, self.raft, self._admission, self._log_level)
+        self._frontend.lead = MemberServices(
+            self.raft,
+            self.broker,
+            self.journal,
+            settings.uncommitted_entries_max,
+            self.linked.names,
+            lambda: self.linked.sightings(self._now),
+        )
+        self._take_ready(self.raft.step(now))
+        self._list_changed()
+
+    def _check_members(self) -> None:
+        settings, members = self.settings, sorted(self.store.members)
+        if members != sorted(settings.members):
+            raise WrongMembers(
+                f"{settings.data_dir} belongs to a cluster of {', '.join(members)}, configured"
+                f" are {', '.join(settings.members)}. A cluster's members are fixed: to have"
+                " others, make a new cluster of it with `flotilla-node recover --members`"
+            )
+
+    def _read_tail(self) -> None:
+        """Look at the entries that are not applied; refuse to start with one that can't be read."""
+        journal, build = self.journal, self.settings.build
+        index = max(self.store.applied_index + 1, journal.first_index)
+        while index <= journal.last_index:
+            entries = journal.entries(index, journal.last_index)  # no more than a slice
+            for entry in entries:
+                command, index, _ = entry
+                if (level := commands.level_of(command[LEVEL])) > build.level_max:
+                    what = f"entry {index} of this node's log needs"
+                    raise UnsupportedLevel(what, level, build)
+                self._note_level(entry)
+            index += 1
+
+    def close(self) -> None:
+        """Close the files of a node that stops in order."""
+        self.store.commit()
+        self.store.close()
+        self.journal.close()
+
+    def hello(self) -> Hello:
+        """Return what this node says of itself to its peers."""
+        settings = self.settings
+        return hello_of(self.identity, settings.members, settings.build, self.store.level)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the status says beside Raft's part."""
+        own: dict[str, Any] = {"incarnation": self.identity.incarnation}
+        if missing := waited_for(self.store.members, self._context.hellos()):
+            own["waiting_for"] = [
+                f"{name}: {reason}; a recovered cluster begins with empty members"
+                for name, reason in missing.items()
+            ]
+        return own | self._neighbours.describe(self._now)
+
+    # --- a turn, in this order ------------------------------------------------------------------
+
+    def begin_turn(self, now: float, events: Collection[Event]) -> Member:
+        """Take the time, and what has happened to the connections; the member stays one."""
+        self._now = now
+        for event in events:
+            self.linked.look_again()  # one that ended and began again says the same as before
+            if isinstance(event, (Unfit, RefusedBy)):
+                # Of who is no member it is only logged.
+                if self._is_admitted(event.name, event.incarnation):
+                    self._verdicts.take(event, now)
+            elif isinstance(event, Disconnected):
+                self.linked.unlink(event.name, now)
+        has_majority = self.linked.has_majority
+        self._verdicts.heed(has_majority, now)
+        is_refused = bool(self._neighbours.refused_as(Refusal.DOUBLED, now))
+        if self._context.seniority.yields(is_refused, has_majority, now):
+            for name in self.settings.others:  # its places belong to the other process
+                self._context.peers.part(name, "another process of this node's name lives")
+        self._refresh_links()
+        if UNNAMED in self.store.members.values():
+            self._name_members()
+        return self
+
+    def take_message(self, name: str, message: Message) -> None:
+        """Take a peer's message to Raft, or its wish for a copy of the store."""
+        if isinstance(message, SnapshotRequest):
+            self._take_snapshot_request(name, message)
+        elif name in self.linked.names:
+            # One by one: what an entry says of members holds for the message behind it.
+            self._take_ready(self.raft.step(self._now, ((name, message),)))
+
+    def watch_leadership(self) -> None:
+        """Notice a change of role or term: waiting clients are answered, operators are told."""
+        standing, raft = self._soft_state, self.raft
+        if standing == self._standing:
+            return
+        before, self._standing = self._standing, standing
+        if self._led_term is not None and (not raft.is_leader or raft.term != self._led_term):
+            own_name = self.settings.name
+            self.broker.abdicate("" if raft.leader == own_name else raft.leader)
+            self._led_term = None
+        if raft.is_leader:
+            if self._led_term is None:
+                self._neighbours.aware_since = self._now  # it may have heard nobody before
+            self._led_term = raft.term
+        if before.leader and before.leader != standing.leader:
+            self._frontend.abandon_relays(before.leader)
+        self._context.log(
+            "role",
+            role=raft.role,
+            term=raft.term,
+            leader=raft.leader,
+            reason=reason_of_change(before, standing),
+        )
+
+    def drive(self, may_answer: bool) -> None:
+        """Propose, commit, apply, answer; then send what may, make all durable, send the rest."""
+        raft, peers = self.raft, self._context.peers
+        entries: list[tuple[bytes, list[Waiting]]] = []
+        if raft.serving:
+            if not self._frontend.stopping:  # who is handed the lead has to have all of the log
+                self._propose_admissions()
+            entries = list(self.broker.take_entries(int(self._now * 1000)))
+        ready = self._propose([payload for payload, _ in entries], tick=True)
+        for (_, authors), (_, index, term) in zip(entries, ready.entries, strict=False):
+            self.broker.submitted(index, term, authors)
+        if ready.committed:
+            self._apply_committed(ready.committed)
+        self.watch_leadership()
+        if may_answer and raft.serving:
+            self._more_answers = self._answer()
+        if self._before_sync:
+            # Rule 7's one sound relaxation: an acknowledgment of these can't be taken before the
+            # sync below has returned, because it comes in a later turn.
+            self._send_all(self._before_sync)
+            peers.flush(None)
+        self.journal.sync()
+        self._send_all(self._after_sync)
+
+    def finish_turn(self) -> None:
+        """Do what nobody waits for: commit the store's transaction, collect garbage."""
+        self._server.tick(self._now)
+        self._chores.begin()
+        while self.store.collect_garbage(GARBAGE_ROWS_PER_STEP) and not self._chores.spent():
+            pass
+        self.store.commit()
+
+    def tell_health(self, disk_low: bool) -> None:
+        """Tell the peers how this node is, and see whether a majority has room."""
+        settings, health = self.settings, self._neighbours.health
+        low = 1 if disk_low else 0
+        for name in settings.others:
+            self._context.peers.send(name, Health(self.raft.applied_index, disk_low))
+            low += name in health and health[name].disk_low
+        self.broker.disk_low = disk_low or low * 2 > len(settings.members)
+
+    @property
+    def busy(self) -> bool:
+        """True when a turn is due at once, whether or not anything comes in."""
+        raft = self.raft
+        if self._more_answers and raft.serving:
+            return True
+        alone = not self.settings.others and raft.is_leader
+        return raft.applied_index < raft.commit_index or (alone and raft.uncommitted_entries > 0)
+
+    def may_stop(self) -> bool:
+        """Return True when nobody waits and, if possible, another node leads.
+
+        Each call on an idle leader offers leadership.
+        """
+        raft = self.raft
+        if not raft.is_leader:
+            return self._frontend.is_idle()
+        if self.broker.is_idle() and raft.uncommitted_entries == 0:
+            if not self.linked.names:
+                return True
+            raft.transfer_leadership()
+        return False
+
+    # --- what Raft says -----------------------------------------------------------------------
+
+    def _propose(self, payloads: list[bytes], *, tick: bool) -> Ready:
+        """Append entries as the leader: the only way into the log."""
+        for payload in payloads:
+            level = commands.level_of(payload)
+            assert level <= self.store.level or self._raises_to(level, payload), (
+                f"an entry of level {level} in a cluster of level {self.store.level}"
+            )
+        ready = self.raft.step(self._now, (), payloads, tick=tick)
+        self._take_ready(ready)
+        return ready
+
+    def _take_ready(self, ready: Ready) -> None:
+        """Write down what a step says, and act on what its entries say of members and levels.
+
+        Nothing of it is durable yet; what is committed is the caller's to apply.
+        """
+        if ready is NOTHING:
+            return
+        journal, raft = self.journal, self.raft
+        if ready.reset is not None:
+            journal.reset(*ready.reset)
+        if ready.hard_state is not None:
+            journal.set_term(*ready.hard_state)
+        for entry in ready.entries:
+            journal.add(*entry)
+        journal.commit_index = raft.commit_index
+        self._before_sync += ready.before_sync
+        self._after_sync += ready.after_sync
+        if ready.soft_state is not None:
+            self._soft_state = ready.soft_state
+        if ready.refused is not None:
+            self._report_refused(ready.refused)
+        if ready.entries:
+            for entry in ready.entries:
+                if self._note_level(entry):
+                    self.linked.look_again()
+            # All of them: each may take the place of another.
+            if any([self._pending.note(index, command) for command, index, _ in ready.entries]):
+                self._list_changed()
+        if ready.offer and self._install(ready.offer):
+            raft.restore(ready.offer, self.store.applied_index, self.store.applied_term)
+            self._take_ready(raft.step(self._now))
+            self._list_changed()
+
+    def _install(self, leader: str) -> bool:
+        """Replace the store by a finished copy, or begin to pull one from the leader."""
+        context, fetch = self._context, self._context.fetch
+        copy = fetch.ready
+        if copy is None or copy.index <= self.store.applied_index:
+            fetch.ready = None
+            fetch.start(leader, self._now)
+            return False
+        if not context.worker.idle:
+            # A job may have the database open: SQLite, closing it, would remove the new one's WAL.
+            return False
+        fetch.ready = None
+        database, build = context.settings.database, context.settings.build
+        check_level(copy, build)
+        level_before = self.store.level
+        self.store.close()
+        snapshots.install(copy.path, database)
+        self.store = Store.open(database, {}, build=build)
+        self.broker.store = self.store
+        if self.store.level != level_before:
+            self._level_changed()
+        check_not_replaced(self.identity, self.store.members)
+        self.journal.applied_index = self.store.applied_index
+        self._pending.applied(self.store.applied_index)
+        self._server.members_index = copy.index
+        context.log("snapshot_installed", index=copy.index, term=copy.term)
+        return True
+
+    def _apply_committed(self, entries: Sequence[Entry]) -> None:
+        """Apply one entry at least, then more until the turn's time for it is over."""
+        self._applying.begin()
+        for entry in entries:
+            _, index, term = entry
+            self._apply(index, term, payload_of(entry))
+            self.raft.advance(index)
+            if self._applying.spent():
+                return
+
+    def _apply(self, index: int, term: int, payload: bytes) -> None:
+        members_before, level_before = self.store.members, self.store.level
+        outcomes = self.store.apply(index, term, payload)
+        self._pending.applied(index)
+        self.journal.applied_index = index
+        self.broker.applied(index, term, outcomes)
+        if self.store.members is not members_before:
+            self._members_changed()
+        if self.store.level != level_before:
+            self._level_changed()
+
+    def _answer(self) -> bool:
+        """Answer who waits for more than an entry; True if there was not the time for all."""
+        broker, raft, now_ms = self.broker, self.raft, self._now * 1000
+        if not broker.may_serve(now_ms):
+            return False
+        self._serving.begin()
+        reached = raft.barrier_passed(), raft.applied_index
+        return broker.serve(*reached, now_ms, self._serving.spent) and broker.may_serve(now_ms)
+
+    def _send_all(self, queue: list[tuple[str, Message]]) -> None:
+        for name, message in queue:
+            self._context.peers.send(name, message)
+        queue.clear()
+
+    # --- the cluster's level (rule 30) --------------------------------------------------------
+
+    @property
+    def _entries_level_max(self) -> int:
+        """The highest level of an entry that this node takes: what it can't apply, it has not."""
+        return self.settings.build.level_max
+
+    def _raises_to(self, level: int, payload: bytes) -> bool:
+        """Return whether that is why an entry needs the level; `_level_for` has seen to the rest.
+
+        Who was connected then may be gone by now, which is no fault: it gets nothing of this log
+        if it comes back with another program.
+        """
+        _, operations = commands.decode(payload, self.settings.build.level_max)
+        return any(isinstance(each, Raise) and each.level == level for each in operations)
+
+    def _level_changed(self) -> None:
+        self.linked.look_again()
+        self._context.log("level_raised", feature_level=self.store.level)
+        self._context.peers.update_hello(self.hello())
+
+    def _log_level(self) -> int:
+        """The lowest level whose builds can read this node's log, uncommitted entries included."""
+        store = self.store
+        return self._raises.log_level(store.level, store.applied_index, self.journal.term_at)
+
+    def _note_level(self, entry: Entry) -> bool:
+        """Remember an entry of the log that needs a higher level; True if it does."""
+        command, index, term = entry
+        level = commands.level_of(command[LEVEL])
+        if level <= self.store.level or level <= self._log_level():
+            return False
+        self._raises.note(index, term, level)
+        return True
+
+    def _report_refused(self, entry: Entry) -> None:
+        if self._context.reports.due("entry_refused", self._now):
+            command, index, _ = entry
+            level, build = commands.level_of(command[LEVEL]), self.settings.build
+            reason = f"it needs level {level}; this is {build}: install a newer one"
+            self._context.log(
+                "entry_refused", level="error", index=index, feature_level=level, reason=reason
+            )
+
+    def _level_for(self, asked: int | None) -> int:
+        """Return the level that an UPGRADE may raise the cluster to, or keep it at.
+
+        Raises ProtocolError: bad_request, not_upgraded.
+        """
+        settings, sightings = self.settings, self.linked.sightings(self._now)
+        level = asked or level_to_reach(settings.build, sightings)
+        if level < self.store.level:
+            raise ProtocolError(
+                "bad_request", f"the cluster's level is {self.store.level}; it is never lowered"
+            )
+        reasons = objections(level, settings.name, settings.build, sightings)
+        if reasons and level > self.store.level:
+            message = f"level {level} takes all members: {'; '.join(reasons)}"
+            raise ProtocolError("not_upgraded", message, level=self.store.level)
+        return level
+
+    # --- who the members are (rule 26) ----------------------------------------------------------
+
+    def hear(self, name: str) -> None:
+        """Note that a peer has spoken."""
+        self.linked.hear(name, self._now)
+
+    def _admission(self, name: str) -> tuple[str | None, int]:
+        """Return a member's incarnation as this node's log has it, and up to where that is known.
+
+        It counts from the entry on, applied or not: see PendingAdmissions.
+        """
+        newest = self._pending.newest(name, self.journal.last_index)
+        if newest is not None:
+            return newest[1], newest[0]
+        return self.store.members.get(name), self.store.applied_index
+
+    def _is_admitted(self, name: str, incarnation: str) -> bool:
+        """Return whether that is a member by this node's log, applied or not."""
+        return incarnation in (self._admission(name)[0], self.store.members.get(name))
+
+    def _members_changed(self) -> None:
+        check_not_replaced(self.identity, self.store.members)
+        self._server.members_index = self.store.applied_index
+        self._context.log("members_changed", members=self.store.members)
+        for name in self.settings.others:
+            # A new incarnation gets as long to be heard as an old one to fall silent.
+            if self._neighbours.heard_s(name, self.store.members[name]) == NEVER_S:
+                self._neighbours.hear(name, self.store.members[name], self._now)
+        self._list_changed()
+
+    def _list_changed(self) -> None:
+        """Act on a changed member list, whether applied or not."""
+        settings, store = self.settings, self.store
+        self.linked.look_again()
+        admitted = {name: self._admission(name)[0] or "" for name in settings.members}
+        self._context.peers.update_roll(Roll(admitted, store.members, store.applied_index))
+        self.raft.may_campaign = admitted[settings.name] in ("", self.identity.incarnation)
+        self._refresh_links()
+
+    def _refresh_links(self) -> None:
+        self.linked.refresh(self._now, is_pending=bool(self._pending or self._raises))
+
+    def _name_members(self) -> None:
+        """As the node that a cluster was recovered from: name the others, who are empty."""
+        hellos = self._context.hellos()
+        named = named_members(self.store.members, hellos)
+        if named is not None:
+            self.store.name_members(named)
+            self._context.log("members_named", members=named)
+            self._members_changed()
+        elif self._now >= self._next_waiting_s:
+            self._next_waiting_s = self._now + WAITING_PERIOD_S
+            missing = waited_for(self.store.members, hellos)
+            self._context.log("recovered_waits", level="warning", members=missing)
+
+    def _propose_admissions(self) -> None:
+        if self._now < self._next_admit_s:
+            return
+        self._next_admit_s = self._now + ADMIT_PERIOD_S
+        settings, log = self.settings, self._context.log
+        members = {name: self._admission(name)[0] or "" for name in settings.others}
+        newcomers = to_admit(self._context.hellos(), members)
+        self._neighbours.advice = {}
+        for name, incarnation in newcomers.items():
+            reason = self._obstacle(name, members[name])
+            if reason:
+                self._neighbours.advice[name] = f"{settings.name} leads and waits: {reason}"
+                if name not in self._obstacles:
+                    log("readmission_waits", node=name, incarnation=incarnation, reason=reason)
+                continue
+            log("admitting", node=name, incarnation=incarnation, replaced=members[name])
+            admit = commands.Admit(name, incarnation)
+            self._propose([commands.encode(int(self._now * 1000), [admit])], tick=False)
+        self._obstacles = self._neighbours.advice
+
+    def _obstacle(self, name: str, admitted: str) -> str:
+        if self._admission(name)[0] != self.store.members[name]:
+            return f"the admission of {name} as {admitted} is not committed yet"
+        settings, linked = self.settings, self.linked.names
+        silent_s = self._neighbours.silent_s(name, admitted, linked, self._now)
+        holders = {settings.name, *filter(self._holds_log, linked)}
+        return obstacle(name, admitted, silent_s, settings.takeover_s, holders, settings.majority)
+
+    def _holds_log(self, name: str) -> bool:
+        """Return whether a member has all that was committed before this leader's term."""
+        incarnation = self._admission(name)[0] or ""
+        heard_s = self._neighbours.heard_s(name, incarnation)
+        has_caught_up = self.raft.match_index(name) >= self.raft.term_start_index
+        return has_caught_up and self._now - heard_s <= HOLDER_SILENCE_S
+
+    def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:
+        peers = self._context.peers
+        hello = peers.hello_of(name)
+        if hello is None:
+            peers.send(name, SnapshotRefused("not a member myself"))
+        elif self.store.members.get(name) != hello.incarnation:
+            peers.send(name, SnapshotRefused("not admitted yet"))
+        else:
+            self._server.request(name, message, self.journal.first_index, self._now)
