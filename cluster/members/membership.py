@@ -17,7 +17,7 @@ from typing import Final
 
 from cluster.members.identity import Identity
 from cluster.store import commands
-from cluster.store.commands import Admit, DamagedEntry
+from cluster.store.commands import Admit, DamagedEntry, Operation
 from cluster.wire.levels import LEVEL_FIRST, Build
 from cluster.wire.messages import PROTOCOL_VERSION, Extension, Hello
 
@@ -191,15 +191,18 @@ class PendingAdmissions:
 
     _entries: dict[int, Admit] = field(default_factory=dict)
 
-    def note(self, index: int, command: bytes) -> bool:
+    def note(
+        self, index: int, command: bytes, operations: Sequence[Operation] | None = None
+    ) -> bool:
         """Take note of an entry that was appended; True if what is pending changed by it.
 
-        `command`: type byte and payload. An entry at `index` replaces all from there on.
+        `command`: type byte and payload; `operations`: those that it was made of, where they are at
+        hand. An entry at `index` replaces all from there on.
         """
         replaced = [each for each in self._entries if each >= index]
         for each in replaced:
             del self._entries[each]
-        admit = _admit_in(command)
+        admit = _admit_in(command, operations)
         if admit is not None:
             self._entries[index] = admit
         return admit is not None or bool(replaced)
@@ -248,11 +251,12 @@ class PendingRaises:
         return max([level, *(needed for _, _, needed in self._entries)])
 
 
-def _admit_in(command: bytes) -> Admit | None:
+def _admit_in(command: bytes, operations: Sequence[Operation] | None) -> Admit | None:
     if len(command) > ADMIT_BYTES_MAX or _ADMIT_MARK not in command:
         return None
-    try:
-        operations = commands.decode(command[1:])[1]
-    except DamagedEntry:  # whoever applies it says so
-        return None
+    if operations is None:
+        try:
+            operations = commands.decode(command[1:])[1]
+        except DamagedEntry:  # whoever applies it says so
+            return None
     return next((each for each in operations if isinstance(each, Admit)), None)

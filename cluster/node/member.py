@@ -38,7 +38,7 @@ from cluster.raft.ready import NOTHING, Ready, SoftState
 from cluster.serve.broker import Broker, Waiting
 from cluster.serve.frontend import MemberServices
 from cluster.store import commands, snapshots
-from cluster.store.commands import Raise
+from cluster.store.commands import Admit, Operation, Raise
 from cluster.store.store import Store
 from cluster.wire.levels import Build, UnsupportedLevel, level_to_reach, objections
 from cluster.wire.messages import (
@@ -86,6 +86,9 @@ class Member:
         self._before_sync: list[tuple[str, Message]] = []
         self._after_sync: list[tuple[str, Message]] = []
         self._led_term: int | None = None
+        # Of a leader's own entries, (term, operations): what is applied need not be decoded. It
+        # holds what waits for a majority, whose PUTs are at most PUT_BYTES_MAX.
+        self._own: dict[int, tuple[int, Sequence[Operation]]] = {}
         self._more_answers = False
         heartbeat_s = settings.timing.heartbeat_s
         self._applying = Budget(context.clock, budget.APPLY_SHARE * heartbeat_s)
@@ -222,6 +225,7 @@ class Member:
         if self._led_term is not None and (not raft.is_leader or raft.term != self._led_term):
             own_name = self.settings.name
             self.broker.abdicate("" if raft.leader == own_name else raft.leader)
+            self._own.clear()
             self._led_term = None
         if raft.is_leader:
             if self._led_term is None:
@@ -240,12 +244,12 @@ class Member:
     def drive(self, may_answer: bool) -> None:
         """Propose, commit, apply, answer; then send what may, make all durable, send the rest."""
         raft, peers = self.raft, self._context.peers
-        entries: list[tuple[bytes, list[Waiting]]] = []
+        entries: list[tuple[list[Operation], list[Waiting]]] = []
         if raft.serving:
             if not self._frontend.stopping:  # who is handed the lead has to have all of the log
                 self._propose_admissions()
-            entries = list(self.broker.take_entries(int(self._now * 1000)))
-        ready = self._propose([payload for payload, _ in entries], tick=True)
+            entries = list(self.broker.take_entries())
+        ready = self._propose([operations for operations, _ in entries], tick=True)
         for (_, authors), (_, index, term) in zip(entries, ready.entries, strict=False):
             self.broker.submitted(index, term, authors)
         if ready.committed:
@@ -303,16 +307,27 @@ class Member:
 
     # --- what Raft says -----------------------------------------------------------------------
 
-    def _propose(self, payloads: list[bytes], *, tick: bool) -> Ready:
-        """Append entries as the leader: the only way into the log."""
-        for payload in payloads:
+    def _propose(self, entries: Sequence[Sequence[Operation]], *, tick: bool) -> Ready:
+        """Append an entry of each of these operations, as the leader: the only way into the log."""
+        payloads = [self._encode(operations) for operations in entries]
+        for payload, operations in zip(payloads, entries, strict=True):
             level = commands.level_of(payload)
-            assert level <= self.store.level or self._raises_to(level, payload), (
+            assert level <= self.store.level or self._raises_to(level, operations), (
                 f"an entry of level {level} in a cluster of level {self.store.level}"
             )
         ready = self.raft.step(self._now, (), payloads, tick=tick)
+        for operations, (_, index, term) in zip(entries, ready.entries, strict=False):
+            self._own[index] = term, operations
         self._take_ready(ready)
         return ready
+
+    def _encode(self, operations: Sequence[Operation]) -> bytes:
+        return commands.encode(int(self._now * 1000), operations)
+
+    def _operations(self, index: int, term: int) -> Sequence[Operation] | None:
+        """Return what this node has made an entry of, None of another one's."""
+        own_term, operations = self._own.get(index, (0, ()))
+        return operations if own_term == term else None
 
     def _take_ready(self, ready: Ready) -> None:
         """Write down what a step says, and act on what its entries say of members and levels.
@@ -340,7 +355,11 @@ class Member:
                 if self._note_level(entry):
                     self.linked.look_again()
             # All of them: each may take the place of another.
-            if any([self._pending.note(index, command) for command, index, _ in ready.entries]):
+            noted = [
+                self._pending.note(index, command, self._operations(index, term))
+                for command, index, term in ready.entries
+            ]
+            if any(noted):
                 self._list_changed()
         if ready.offer and self._install(ready.offer):
             raft.restore(ready.offer, self.store.applied_index, self.store.applied_term)
@@ -387,7 +406,8 @@ class Member:
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         members_before, level_before = self.store.members, self.store.level
-        outcomes = self.store.apply(index, term, payload)
+        outcomes = self.store.apply(index, term, payload, self._operations(index, term))
+        self._own.pop(index, None)
         self._pending.applied(index)
         self.journal.applied_index = index
         self.broker.applied(index, term, outcomes)
@@ -417,13 +437,12 @@ class Member:
         """The highest level of an entry that this node takes: what it can't apply, it has not."""
         return self.settings.build.level_max
 
-    def _raises_to(self, level: int, payload: bytes) -> bool:
+    def _raises_to(self, level: int, operations: Sequence[Operation]) -> bool:
         """Return whether that is why an entry needs the level; `_level_for` has seen to the rest.
 
         Who was connected then may be gone by now, which is no fault: it gets nothing of this log
         if it comes back with another program.
         """
-        _, operations = commands.decode(payload, self.settings.build.level_max)
         return any(isinstance(each, Raise) and each.level == level for each in operations)
 
     def _level_changed(self) -> None:
@@ -542,8 +561,7 @@ class Member:
                     log("readmission_waits", node=name, incarnation=incarnation, reason=reason)
                 continue
             log("admitting", node=name, incarnation=incarnation, replaced=members[name])
-            admit = commands.Admit(name, incarnation)
-            self._propose([commands.encode(int(self._now * 1000), [admit])], tick=False)
+            self._propose([[Admit(name, incarnation)]], tick=False)
         self._obstacles = self._neighbours.advice
 
     def _obstacle(self, name: str, admitted: str) -> str:

@@ -258,13 +258,13 @@ class Broker:
 
     # --- entries out, outcomes in -------------------------------------------------------------
 
-    def take_entries(self, stamp_ms: int) -> Iterator[tuple[bytes, list[Waiting]]]:
-        """Yield the turn's operations as entries, each with those who wait for it, in order."""
+    def take_entries(self) -> Iterator[tuple[list[Operation], list[Waiting]]]:
+        """Yield the operations of each of the turn's entries, with those who wait, in order."""
         operations, authors = self._operations, self._authors
         self._operations, self._authors = [], []
         start = 0
         for end in _cuts(operations):
-            yield commands.encode(stamp_ms, operations[start:end]), authors[start:end]
+            yield operations[start:end], authors[start:end]
             start = end
 
     def submitted(self, index: int, term: int, authors: list[Waiting]) -> None:

@@ -13,7 +13,7 @@ needs them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, KeysView, Mapping
+from collections.abc import Callable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from cluster.store.clients import Client, Clients, Producer
 from cluster.store.commands import (
     Admit,
     Advance,
+    Operation,
     Put,
     Raise,
     Register,
@@ -131,9 +132,16 @@ class Store:
 
     # --- applying -------------------------------------------------------------------------------
 
-    def apply(self, index: int, term: int, payload: bytes) -> list[Outcome]:
+    def apply(
+        self,
+        index: int,
+        term: int,
+        payload: bytes,
+        operations: Sequence[Operation] | None = None,
+    ) -> list[Outcome]:
         """Carry out one committed entry; return one outcome an operation, in order.
 
+        `operations`: those that the payload was made of, where they are at hand.
         An entry that was applied before is skipped (no outcomes); b"" is Raft's own no-op.
         Raises DamagedEntry, CorruptStore or sqlite3.Error: then the process must end.
         """
@@ -142,7 +150,8 @@ class Store:
         assert index == self.applied_index + 1, f"entry {index} after {self.applied_index}"
         outcomes: list[Outcome] = []
         if payload:
-            _, operations = decode(payload, self._level_max)
+            if operations is None:
+                _, operations = decode(payload, self._level_max)
             handlers: Any = self._handlers
             outcomes = [handlers[type(operation)](operation) for operation in operations]
             self._topics.grown(self._publications.seal(index))

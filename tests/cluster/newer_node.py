@@ -33,18 +33,16 @@ commands.decode = decode
 
 from cluster.node.member import Member  # noqa: E402
 from cluster.node.node import main  # noqa: E402
-from cluster.raft.ready import Ready  # noqa: E402
 
-_propose = Member._propose
-
-
-def propose(member: Member, payloads: list[bytes], *, tick: bool) -> Ready:
-    if member.store.level >= LEVEL:
-        payloads = [MARK + zlib.compress(payload) for payload in payloads]
-    return _propose(member, payloads, tick=tick)
+_encode = Member._encode
 
 
-Member._propose = propose  # type: ignore[method-assign]
+def encode(member: Member, operations: Sequence[commands.Operation]) -> bytes:
+    payload = _encode(member, operations)
+    return MARK + zlib.compress(payload) if member.store.level >= LEVEL else payload
+
+
+Member._encode = encode  # type: ignore[method-assign]
 
 
 def _options(arguments: Sequence[str]) -> Sequence[str]:

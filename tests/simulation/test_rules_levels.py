@@ -141,10 +141,15 @@ def test_entry_above_the_clusters_level_does_not_get_into_the_log(tmp_path: Path
         run_with(stage, name, NEXT)
     stage.elect("a")
     newer = b"\3" + commands.encode(1, [])[1:]
-    with pytest.raises(AssertionError, match="an entry of level 3 in a cluster of level 1"):
-        stage.node("a")._propose([newer], tick=False)
+    leader = stage.node("a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leader, "_encode", lambda operations: newer)
+        with pytest.raises(AssertionError, match="an entry of level 3 in a cluster of level 1"):
+            leader._propose([[]], tick=False)
     assert upgrade(stage, "a").body["level"] == 3
-    stage.node("a")._propose([newer], tick=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leader, "_encode", lambda operations: newer)
+        leader._propose([[]], tick=False)
     stage.lab.run(0.3)
     assert stage.damage("a") == []
 

@@ -67,10 +67,10 @@ class Bench:
         index = self.store.applied_index
         if not index:
             self.store.apply(1, 1, b"")
-        for payload, authors in self.broker.take_entries(0):
+        for operations, authors in self.broker.take_entries():
             index += 1
             self.broker.submitted(index, 1, authors)
-            entries.append((index, payload))
+            entries.append((index, commands.encode(0, operations)))
         return entries
 
     def turn(self) -> list[Answer]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.log.entries import REGULAR
-from cluster.serve import intake
-from cluster.store import commands
+from cluster.node.replica import Replica
+from cluster.serve import frontend, intake
+from cluster.store import commands, store
 from cluster.wire.messages import Health
 from flotilla_client.protocol import STATUS, TOPICS, Request
 from tests.simulation.lab import Lab
@@ -135,6 +139,43 @@ def test_what_a_turn_has_no_time_to_apply_the_next_ones_apply(tmp_path: Path) ->
         assert late.store.applied_index == raft.applied_index == applied, "one in each turn"
         stage.lab.turn("c")
     stage.lab.close()
+
+
+def test_a_header_is_decoded_once_a_node_and_an_entry_by_nobody_who_encoded_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, "abc")
+    at: list[str] = []  # the node that has its turn
+    decoded: list[tuple[str, str]] = []
+    turn, headers, entries = Lab._turn, frontend.decode_request, commands.decode
+
+    def note(what: str, decode: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            decoded.append((at[-1], what))
+            return decode(*arguments)
+
+        return noted
+
+    def noted_turn(lab: Lab, name: str, node: Replica) -> None:
+        at.append(name)
+        turn(lab, name, node)
+
+    monkeypatch.setattr(Lab, "_turn", noted_turn)
+    monkeypatch.setattr(frontend, "decode_request", note("header", headers))
+    for module in (commands, store):
+        monkeypatch.setattr(module, "decode", note("entry", entries))
+    stage.publish("b", "first", "second")  # b passes them on
+    stage.lab.crash("c")
+    stage.lab.wipe("c")
+    stage.lab.start("c")
+    stage.lab.until(lambda: stage.is_member("c"))  # the leader has written an admission
+    stage.publish("a", "third")
+    assert stage.read("a") == ["first", "second", "third"]
+    counts = Counter(decoded)
+    assert counts["a", "header"] == 4
+    assert counts["b", "header"] == 2
+    assert counts["a", "entry"] == 0
+    assert counts["b", "entry"] >= 4
 
 
 def test_a_leader_that_stops_admits_nobody_and_hands_over_all_of_its_log(tmp_path: Path) -> None:

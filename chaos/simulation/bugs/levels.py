@@ -21,7 +21,7 @@ def newer_entries_are_written_before_the_raise(patches: Patches) -> None:
         return as_written_by(build, payload, NEXT.level_max)
 
     patches.attribute(node, "as_written_by", newest)
-    patches.attribute(Member, "_raises_to", lambda member, level, payload: True)
+    patches.attribute(Member, "_raises_to", lambda member, level, operations: True)
 
 
 @bug("30: who can't read all of a log gets none of it", {"level", "ended"})

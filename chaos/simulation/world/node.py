@@ -9,7 +9,7 @@ Turns are driven by events: one when something has come, one when the node would
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +21,7 @@ from chaos.simulation.disks.stored import StoredFiles
 from chaos.simulation.world.builds import as_written_by
 from chaos.simulation.world.jobs import SimWorker
 from chaos.simulation.world.network import Side, member_of
+from cluster.log.entries import LEVEL
 from cluster.members.identity import Identity
 from cluster.members.membership import hello_of
 from cluster.members.peers import BULK_BYTES_SERVED
@@ -31,6 +32,7 @@ from cluster.node.upkeep import Upkeep
 from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.store import commands, tables
+from cluster.store.commands import Operation
 from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_MAX
 
 if TYPE_CHECKING:
@@ -53,12 +55,14 @@ class WitnessedMember(Member):
         node.opened = self  # one that ends in here has opened files already
         super().__init__(*arguments)
 
-    def _propose(self, payloads: list[bytes], *, tick: bool) -> Ready:
+    def _encode(self, operations: Sequence[Operation]) -> bytes:
+        return as_written_by(self._node.build, super()._encode(operations), self.store.level)
+
+    def _propose(self, entries: Sequence[Sequence[Operation]], *, tick: bool) -> Ready:
         level = self.store.level
-        payloads = [as_written_by(self._node.build, each, level) for each in payloads]
-        ready = super()._propose(payloads, tick=tick)
-        for payload, (_, index, term) in zip(payloads, ready.entries, strict=False):
-            to = commands.level_of(payload)
+        ready = super()._propose(entries, tick=tick)
+        for _, (command, index, term) in zip(entries, ready.entries, strict=False):
+            to = commands.level_of(command[LEVEL])
             if to > level:
                 fields = {"node": self._node.name, "to": to, "index": index, "term": term}
                 self._node.world.emit("raising", **fields)
