@@ -1,4 +1,4 @@
-"""The ways of a PUT and of a GET in docs/design.md are those that requests take."""
+"""The ways of a PUT and of a GET in docs/design.md are taken; the files that it names are there."""
 
 from __future__ import annotations
 
@@ -93,3 +93,21 @@ def test_a_step_that_nobody_takes_is_noticed(stranger: Step) -> None:
     wrong = [*steps[:9], stranger, *steps[9:]]
     found = max(followed(wrong, calls) for calls in stretches(taken(), steps[0]))
     assert found == 9
+
+
+def test_the_files_and_functions_to_change_for_something_are_there() -> None:
+    """Follow the table "Where to change what": a name belongs to the file before it."""
+    section = DESIGN.read_text(encoding="utf-8").partition("## 7. Where to change what")[2]
+    rows = [row for row in section.partition("\n## ")[0].splitlines() if row.startswith("| a")]
+    assert len(rows) >= 9
+    for row in rows:
+        file = Path()
+        for name in re.findall(r"`([^`]+)`", row):
+            if "/" in name:
+                file = ROOT / name
+                assert file.is_file(), f"{name}, of: {row[:60]}"
+            elif "*" not in name:
+                source = file.read_text(encoding="utf-8")
+                last = name.rpartition(".")[2]
+                found = re.search(rf"^\s*(?:def |class )?{last}\b", source, re.MULTILINE)
+                assert found, f"{name} in {file}, of: {row[:60]}"
