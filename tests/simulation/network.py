@@ -1,4 +1,4 @@
-"""The fake network: links between the lab's nodes that a test, or the weather, disturbs.
+"""The fake network: links between the lab's nodes that a test disturbs.
 
 What lives here: connections, queues of messages, and what may happen to both. What must not: nodes,
 time, claims. Every message passes through its encoding, as on a real connection.
@@ -6,13 +6,11 @@ time, claims. Every message passes through its encoding, as on a real connection
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from chaos.simulation.world.network import OF_THE_CONNECTION, Link
+from chaos.simulation.world.network import Link
 from cluster.members.membership import Roll
 from cluster.members.peers import (
     BULK_BYTES_SERVED,
@@ -30,33 +28,6 @@ from cluster.wire.messages import (
     decode,
     encode,
 )
-
-LATE_MAX: Final = 256  # messages kept to arrive after a reconnection
-
-
-@dataclass
-class Weather:
-    """What happens to messages at random; shares of them, 0 to 1."""
-
-    rng: random.Random
-    drop: float = 0.0
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    delay: float = 0.0
-    late: list[tuple[Link, tuple[str, str], Message]] = field(default_factory=list)
-
-    def blow(self, queue: deque[Message]) -> list[Message]:
-        """Return what arrives now of a link's queue, which keeps the rest."""
-        arriving: list[Message] = []
-        while queue and self.rng.random() >= self.delay:
-            reordered = self.rng.random() < self.reorder
-            at = self.rng.randrange(len(queue)) if reordered else 0
-            message = queue[at]
-            if self.rng.random() >= self.duplicate:
-                del queue[at]
-            if self.rng.random() >= self.drop:
-                arriving.append(message)
-        return arriving
 
 
 class Net:
@@ -76,7 +47,6 @@ class Net:
         self.cut: set[Link] = set()
         self.held: set[Link] = set()
         self.refused: set[frozenset[str]] = set()
-        self.weather: Weather | None = None
         self.tap: Callable[[str, str, Message], None] | None = None
         self._known: dict[Link, Hello] = {}  # (who, about whom)
 
@@ -124,28 +94,15 @@ class Net:
         return bool(eviction)
 
     def break_link(self, one: str, other: str) -> None:
-        """Close the connection: what is in flight is lost, unless the weather brings it later."""
+        """Close the connection: what is in flight is lost."""
         if not self.connected(one, other):
             return
         self.connections.remove(frozenset((one, other)))
         for end, far in ((one, other), (other, one)):
             self._known.pop((end, far), None)
-            queue = self.queues.pop((end, far), deque())
-            if self.weather is not None and end in self.hellos and far in self.hellos:
-                self._keep_for_later((end, far), queue)
+            self.queues.pop((end, far), None)
             if end in self.hellos:
                 self.events[end].append(Disconnected(far, Reason.CLOSED, "test"))
-
-    def _keep_for_later(self, link: Link, queue: deque[Message]) -> None:
-        assert self.weather is not None
-        incarnations = self._incarnations(link)
-        kept = [message for message in queue if not isinstance(message, OF_THE_CONNECTION)]
-        late = self.weather.late
-        late += [(link, incarnations, message) for message in kept]
-        del late[:-LATE_MAX]
-
-    def _incarnations(self, link: Link) -> tuple[str, str]:
-        return self.hellos[link[0]].incarnation, self.hellos[link[1]].incarnation
 
     def hello_of(self, observer: str, name: str) -> Hello | None:
         """Return what `observer` was told of `name` on their connection."""
@@ -203,23 +160,9 @@ class Net:
         """Take what arrives at a node now."""
         taken: list[tuple[str, Message]] = []
         for link, queue in self.queues.items():
-            if link[1] == name and link not in self.held and queue:
-                arrived = list(queue) if self.weather is None else self.weather.blow(queue)
-                taken += [(link[0], message) for message in arrived]
-                if self.weather is None:
-                    queue.clear()
-        return taken + self._arriving_late(name)
-
-    def _arriving_late(self, name: str) -> list[tuple[str, Message]]:
-        weather, taken = self.weather, []
-        if weather is None or weather.rng.random() < weather.delay:
-            return []
-        for item in [item for item in weather.late if item[0][1] == name]:
-            link, incarnations, message = item
-            if self.connected(*link) and weather.rng.random() < weather.reorder:
-                weather.late.remove(item)
-                if self._incarnations(link) == incarnations:
-                    taken.append((link[0], message))
+            if link[1] == name and link not in self.held:
+                taken += [(link[0], message) for message in queue]
+                queue.clear()
         return taken
 
 
