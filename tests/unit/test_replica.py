@@ -178,6 +178,37 @@ def test_a_header_is_decoded_once_a_node_and_an_entry_by_nobody_who_encoded_it(
     assert counts["b", "entry"] >= 4
 
 
+def test_an_exception_in_apply_is_the_end_and_not_swallowed(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "abc")
+    stage.lab.may_end = (commands.DamagedEntry,)
+    stage.append("a", b"\1no operations")
+    stage.lab.run(0.5)
+    assert len(stage.lab.ended) >= 2, "whoever knows that it is committed"
+
+
+def test_a_deposed_leader_says_uncertain_of_what_was_under_way(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "abc")
+    stage.net.cut_off("a", "b", "c")
+    stage.put("a", "x")
+    stage.lab.run(0.1)
+    stage.elect("b")
+    stage.publish("b", "y")
+    stage.net.heal()
+    stage.lab.run(1.0)
+    assert stage.lab.replies[stage.sent["x"]].body["error"] == "uncertain"
+    assert stage.damage("b") == []
+
+
+def test_a_leader_without_a_majority_holds_no_more_entries_than_it_may(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "abc", uncommitted_entries_max=8)
+    stage.net.cut_off("a", "b", "c")
+    for number in range(20):
+        stage.put("a", f"x{number}")
+        stage.lab.step()
+    assert stage.raft("a").uncommitted_entries == 8
+    assert stage.damage("b") == []
+
+
 def test_a_leader_that_stops_admits_nobody_and_hands_over_all_of_its_log(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "abc", takeover_s=0.1)
     leader, frontend = stage.node("a"), stage.replica("a").frontend
