@@ -6,7 +6,6 @@ What must not: when faults happen, and any knowledge of what is in the files.
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import shutil
@@ -21,17 +20,14 @@ class LabDisk(Files):
     """The disk of one node, over its restarts.
 
     `power_fails_in`: so many operations until the power goes; from then on nothing works until
-    `restart`. `next_sync_fails`: the next fdatasync reports EIO, and the kernel has dropped what it
-    could not write, as Linux does.
+    `restart`.
     """
 
     def __init__(self) -> None:
         self.power_fails_in: int | None = None
-        self.next_sync_fails = False
         self._off = False
         self._paths: dict[int, Path] = {}
         self._durable: dict[Path, int] = {}  # bytes
-        self._dropped: set[Path] = set()
         self._image: dict[Path, Path] = {}
 
     def _operate(self) -> None:
@@ -70,12 +66,7 @@ class LabDisk(Files):
     def fdatasync(self, fd: int) -> None:  # type: ignore[override]
         self._operate()
         path = self._paths[fd]
-        if self.next_sync_fails:
-            self.next_sync_fails = False
-            self._dropped.add(path)
-            raise OSError(errno.EIO, "injected into fdatasync")
-        if path not in self._dropped:
-            self._durable[path] = os.fstat(fd).st_size
+        self._durable[path] = os.fstat(fd).st_size
 
     def truncate(self, fd: int, size: int) -> None:  # type: ignore[override]
         self._operate()
@@ -111,7 +102,7 @@ class LabDisk(Files):
         """Close what the dead process had open; the disk works again."""
         for fd in list(self._paths):
             self.close(fd)
-        self.power_fails_in, self._off, self.next_sync_fails = None, False, False
+        self.power_fails_in, self._off = None, False
 
     def lose_unsynced(self, rng: random.Random | None) -> None:
         """Cut each file back to what was synced; with `rng` somewhere between that and its end."""
@@ -121,7 +112,6 @@ class LabDisk(Files):
                 keep = durable if rng is None else rng.randint(min(durable, size), size)
                 os.truncate(path, min(size, keep))
                 self._durable[path] = min(size, keep)
-        self._dropped.clear()
 
     # --- databases ----------------------------------------------------------------------------
 

@@ -107,7 +107,6 @@ class Lab:
         self.workers: dict[str, LabWorker] = {}
         self.disks: dict[str, LabDisk] = {}
         self.builds: dict[str, Build] = {}  # that nodes run; BUILD where there is none
-        self.paused: set[str] = set()
         self.replies: dict[str, Reply] = {}
         self.log: list[tuple[str, str, dict[str, Any]]] = []
         self.may_end: tuple[type[Exception], ...] = ()
@@ -247,13 +246,12 @@ class Lab:
             self.replies[reply.request_id] = reply
 
     def step(self) -> None:
-        """Let time pass and every node that is not paused do a turn."""
+        """Let time pass and every node do a turn."""
         self.now += STEP_S
         self.net.dial()
         for name in list(self.nodes):
-            if name not in self.paused:
-                self.turn(name)
-                self.oracle.look(self.nodes)
+            self.turn(name)
+            self.oracle.look(self.nodes)
 
     def run(self, seconds: float) -> None:
         """Let so many virtual seconds pass."""

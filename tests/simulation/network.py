@@ -7,7 +7,6 @@ time, claims. Every message passes through its encoding, as on a real connection
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from chaos.simulation.world.network import Link
@@ -34,8 +33,7 @@ class Net:
     """Links between nodes: FIFO and reliable, until something else is asked for.
 
     `cut`: links that lose everything while both ends still believe in the connection. `held`: links
-    whose messages wait in `queues` for the test. `refused`: pairs that can't connect. `tap` sees
-    each message that is sent.
+    whose messages wait in `queues` for the test. `refused`: pairs that can't connect.
     """
 
     def __init__(self) -> None:
@@ -47,7 +45,6 @@ class Net:
         self.cut: set[Link] = set()
         self.held: set[Link] = set()
         self.refused: set[frozenset[str]] = set()
-        self.tap: Callable[[str, str, Message], None] | None = None
         self._known: dict[Link, Hello] = {}  # (who, about whom)
 
     # --- connections --------------------------------------------------------------------------
@@ -150,8 +147,6 @@ class Net:
         """Take a message; it may get lost."""
         if not self.connected(source, target):
             return
-        if self.tap is not None:
-            self.tap(source, target, message)
         if (source, target) not in self.cut:
             frame = encode(message)
             self.put(source, target, decode(memoryview(frame)[FRAME_HEAD.size :]))

@@ -17,7 +17,6 @@ from cluster.node.replica import Replica
 from cluster.raft.core import Core
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Timing
-from cluster.wire.messages import Message
 from flotilla_client.protocol import GET, PUT, REQUEST_ID, SUB, Request, unpack
 from tests.simulation.lab import Lab
 
@@ -121,17 +120,6 @@ class Stage:
     def acknowledged(self) -> list[str]:
         replies = self.lab.replies
         return [text for text, sent in self.sent.items() if sent in replies and replies[sent].ok]
-
-    def record(self, source: str, target: str) -> list[Message]:
-        """Return a list that grows with every message sent on a link from now on."""
-        recorded: list[Message] = []
-
-        def tap(sender: str, receiver: str, message: Message) -> None:
-            if (sender, receiver) == (source, target):
-                recorded.append(message)
-
-        self.net.tap = tap
-        return recorded
 
     # --- what became of it --------------------------------------------------------------------
 
