@@ -1,7 +1,7 @@
 """A whole cluster in one process: real replicas on real files, a fake network and a fake clock.
 
 What lives here: the nodes' surroundings, driven step by step by a test: starting, crashes, power
-losses, pauses, time. What must not: claims (oracle.py and the tests).
+losses, time. What must not: claims (oracle.py and the tests).
 """
 
 from __future__ import annotations

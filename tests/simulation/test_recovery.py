@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from cluster.members.membership import UNNAMED
-from cluster.node.replica import WAITING_PERIOD_S
+from cluster.node.member import WAITING_PERIOD_S
 from cluster.recovery.recovery import Recovery
 from cluster.store import tables
 from cluster.store.store import Delivery, Store
