@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar, assert_never
 
 import zmq
 
@@ -412,6 +412,8 @@ class _Parts:
                         actions = await self._send(exchange, ask, action, box)
                     case Listen(endpoint, timeout_ms):
                         actions = await self._listen(exchange, endpoint, timeout_ms, box)
+                    case _:
+                        assert_never(action)
 
     async def _send(self, exchange: Exchange, ask: Ask, action: Send, box: _Box) -> list[Action]:
         ask.request.request_id = action.request_id

@@ -17,7 +17,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar, assert_never
 
 from flotilla_client import checks, retry
 from flotilla_client.batches import batch_of, batches_of
@@ -865,6 +865,8 @@ class Client:
                         actions = self._send(parts, exchange, ask, action)
                     case Listen(endpoint, timeout_ms):
                         actions = self._listen(parts, exchange, endpoint, timeout_ms)
+                    case _:
+                        assert_never(action)
 
     def _send(self, parts: _Parts, exchange: Exchange, ask: Ask, action: Send) -> list[Action]:
         ask.request.request_id = action.request_id

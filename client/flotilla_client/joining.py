@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from flotilla_client import protocol
 from flotilla_client.connection import CONNECT_MS_MAX, CONNECTION_LOST
@@ -541,6 +541,8 @@ class Joined:
                     batch.until_ms = min(batch.attempt_ends_ms, now_ms + CONNECT_MS_MAX)
                     batch.cause = "no connection"
                     self._send(line, batch, action)
+                case _:
+                    assert_never(action)
 
     def _send(self, line: _Line, batch: _Batch, send: Send) -> None:
         assert batch.ask is not None, line.topic

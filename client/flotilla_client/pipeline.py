@@ -18,7 +18,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from flotilla_client.connection import with_endpoints
 from flotilla_client.errors import CounterGap, FlotillaError, OutboxFull, Recovered, Unavailable
@@ -222,6 +222,8 @@ class Pipeline:
                 case Send(endpoint, _, timeout_ms):
                     self.endpoint, self._until_ms = endpoint, self._now_ms() + timeout_ms
                     self._send_window(endpoint, timeout_ms)
+                case _:
+                    assert_never(action)
 
     def _send_window(self, endpoint: int, timeout_ms: float) -> None:
         assert self._exchange is not None, endpoint

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
 from chaos.simulation.disks.client_disk import ClientDisk
 from chaos.simulation.disks.disk import PowerLoss
@@ -509,6 +509,8 @@ class Process:
                     self._send(action)
                 case Listen(endpoint, timeout_ms):
                     self._listen(endpoint, timeout_ms)
+                case _:
+                    assert_never(action)
 
     def _send(self, action: Send) -> None:
         exchange, endpoint = self._exchange, action.endpoint
