@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from cluster.log import journal
 from cluster.members import catchup
-from cluster.node import replica
+from cluster.node import member
 from cluster.raft import sending
 from cluster.serve import broker, intake
 from cluster.store import clients, commands, publications, topics
@@ -46,7 +46,7 @@ CONSTANTS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]
     "clients_cached_max": ((clients,), "CLIENTS_CACHED_MAX", (1, 2)),
     "producers_cached_max": ((clients,), "PRODUCERS_CACHED_MAX", (1, 2)),
     "store_buffer_bytes_max": ((stores,), "BUFFER_BYTES_MAX", (1, 2_000)),
-    "garbage_rows_per_step": ((replica,), "GARBAGE_ROWS_PER_STEP", (1, 2)),
+    "garbage_rows_per_step": ((member,), "GARBAGE_ROWS_PER_STEP", (1, 2)),
     "copy_chunk_bytes": ((catchup,), "CHUNK_BYTES", (8_192, 32_768)),
     "relays_waiting_max": ((intake,), "RELAYS_WAITING_MAX", (1, 3)),
     "relays_waiting_bytes_max": ((intake,), "RELAYS_WAITING_BYTES_MAX", ()),
