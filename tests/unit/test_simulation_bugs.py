@@ -15,6 +15,7 @@ import chaos.simulation.disks.stored
 import cluster.log.files
 import cluster.log.journal
 import cluster.log.segments
+import cluster.members.catchup
 import cluster.members.handshake
 import cluster.members.membership
 import cluster.members.neighbours
@@ -62,6 +63,7 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.log.files,
     cluster.wire.frames,
     cluster.serve.frontend,
+    cluster.members.catchup,
     cluster.members.handshake,
     cluster.log.journal,
     cluster.wire.links,

@@ -334,9 +334,11 @@ class SimNode:
         if self.world.net.has(self.name):
             self.world.net.leave(self.name, noticed, self.departure())
         self._elapsed_s = 0.0
+        opened, self.opened = self.opened, None
+        if replica is None and opened is None:
+            return
         if replica is not None:
             replica._fetch.abandon()
-        opened, self.opened = self.opened, None
         store = getattr(opened, "store", None)
         self.world.active, self.image.sealed = self, True
         self._worker.abandon()
