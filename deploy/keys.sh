@@ -7,6 +7,8 @@ dir=/var/lib/flotilla-keys
 for node in n1 n2 n3; do
     [ -d "$dir/nodes/$node" ] || flotilla-keys node --dir "$dir" "$node"
 done
+# The first is one of `init`; a volume that an earlier version made has none.
+[ -e "$dir/clients/admin.key" ] || flotilla-keys client --dir "$dir" admin
 [ -e "$dir/clients/app.key" ] || flotilla-keys client --dir "$dir" app
 echo "clients need a key: docker compose -f deploy/compose.yaml exec -T n1 cat $dir/clients/app.key > app.key"
 echo "and then: export FLOTILLA_KEY=app.key"

@@ -71,6 +71,11 @@ WIRE_LIMITS: Final = (
     ("a message, all parts", "MESSAGE_BYTES_MAX", "the node closes the connection"),
     ("a number on the wire", "INTEGER_MAX", "`bad_request`"),
     ("a cluster's feature level, ever", "LEVEL_MAX", "`bad_request`"),
+    (
+        "patterns of topics that a user may publish to; to subscribe; of each denied",
+        "PATTERNS_MAX",
+        "`too_many`",
+    ),
 )
 # Of the replicated state: (what, field of cluster/store/store.py's Limits).
 STATE_LIMITS: Final = (
@@ -82,6 +87,7 @@ STATE_LIMITS: Final = (
     ("topics that one client publishes to", "producers_per_client_max"),
     ("the names of these topics, together", "names_bytes_max"),
     ("publications of one topic, ever", "id_max"),
+    ("users: principals with permissions of their own", "users_max"),
 )
 # A node's settings: (what, key, what happens over it).
 SETTING_LIMITS: Final = (

@@ -44,6 +44,7 @@ from flotilla_client.errors import (
     UnheardWarning,
     UnknownClient,
     UnknownTopic,
+    Unsupported,
 )
 from flotilla_client.losses import Losses
 from flotilla_client.observer import Handling, HandlingObserver, Observer, Operation, Outcome
@@ -104,4 +105,5 @@ __all__ = [
     "UnheardWarning",
     "UnknownClient",
     "UnknownTopic",
+    "Unsupported",
 ]

@@ -1,7 +1,7 @@
 """`Admin`: what an operator asks of a cluster, and no application needs.
 
-What lives here: lists of what the cluster keeps, whole, however many answers they take. What must
-not: how they are shown (admin_cli.py), anything that changes the cluster.
+What lives here: lists of what the cluster keeps, whole, however many answers they take, and who may
+what. What must not: how they are shown (admin_cli.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, Final, Self
 
 from flotilla_client import protocol
 from flotilla_client.client import Client
+from flotilla_client.errors import BY_CODE
 from flotilla_client.operations import Ask, Steps, check_client_id
-from flotilla_client.protocol import Request
-from flotilla_client.retry import DEADLINE_MS
+from flotilla_client.protocol import ProtocolError, Request
+from flotilla_client.retry import DEADLINE_MS, Done
 
 Row = dict[str, Any]
 ROWS_MAX: Final = 1_000_000  # of one list: as many clients as there may be
@@ -25,7 +26,8 @@ class Admin:
     """A connection for an operator; as a context manager it is closed at the end.
 
     Every list is the leader's and linearizable page by page: who comes or goes while it is read may
-    be in it or not. Raises BadRequest where the leader is of a version without INSPECT.
+    be in it or not. Raises BadRequest where the leader is of a version without INSPECT, and
+    Unauthorized where the key's principal lacks `observe`, or `admin` for what changes anything.
     """
 
     def __init__(
@@ -100,6 +102,87 @@ class Admin:
 
         return self._client._run(_pages(behind))[0]
 
+    # --- who may what ---
+
+    def users(self) -> list[Row]:
+        """Return every user: `user`, `publish`, `subscribe`, `deny_publish`, `deny_subscribe`
+        (patterns of topics), `observe`, `admin`.
+
+        The user `*` is every principal that has no row of its own. Raises Unsupported below feature
+        level 3, as all that follows.
+        """
+
+        def behind(row: Row | None) -> Request:
+            return _request(protocol.USERS, "" if row is None else row["user"])
+
+        return self._client._run(_pages(behind))[0]
+
+    def add_user(
+        self,
+        name: str,
+        *,
+        publish: Sequence[str] = (),
+        subscribe: Sequence[str] = (),
+        observe: bool = False,
+        admin: bool = False,
+    ) -> Row:
+        """Let a principal, named as its key, do this and nothing else; return its row.
+
+        Raises BadRequest if there is a user of that name who may something else.
+        """
+        rights = _rights(publish, subscribe, observe, admin)
+        return self._change(protocol.ADD_USER, name, rights)
+
+    def allow_user(
+        self,
+        name: str,
+        *,
+        publish: Sequence[str] = (),
+        subscribe: Sequence[str] = (),
+        observe: bool = False,
+        admin: bool = False,
+    ) -> Row:
+        """Let a user do this besides, also where the same was denied; return its row."""
+        rights = _rights(publish, subscribe, observe, admin)
+        return self._change(protocol.ALLOW_USER, name, rights)
+
+    def deny_user(
+        self,
+        name: str,
+        *,
+        publish: Sequence[str] = (),
+        subscribe: Sequence[str] = (),
+        observe: bool = False,
+        admin: bool = False,
+    ) -> Row:
+        """Let a user not do this, whatever else it is allowed; return its row."""
+        rights = _rights(publish, subscribe, observe, admin)
+        return self._change(protocol.DENY_USER, name, rights)
+
+    def remove_user(self, name: str) -> bool:
+        """Forget a user; its principal may what `*` may. Returns whether there was one."""
+        answer = self._ask_change(protocol.REMOVE_USER, name, {})
+        return bool(answer["removed"])
+
+    def _change(self, act: str, name: str, rights: Row) -> Row:
+        row: Row = self._ask_change(act, name, rights)["user"]
+        return row
+
+    def _ask_change(self, act: str, name: str, rights: Row) -> Row:
+        request = Request(protocol.ADMIN, "", body={"act": act, "user": name, **rights})
+        try:  # what every node refuses is refused before anybody is asked
+            protocol.decode_request(protocol.encode_request(request))
+        except ProtocolError as error:
+            raise BY_CODE[error.code](error.message, details=error.details) from error
+
+        def asking() -> Steps[Row]:
+            done: Done = yield Ask(request)
+            return done.reply.body
+
+        return self._client._run(asking())
+
+    # --- nodes ---
+
     def settings(self, endpoint: int) -> Iterator[Row]:
         """Yield the settings of the node at an endpoint: `node`, `setting`, `value`, `from`."""
 
@@ -110,6 +193,17 @@ class Admin:
         node, found = self._client._run(asking())
         for key, setting in found.items():
             yield {"node": node, "setting": key, **setting}
+
+
+def _rights(publish: Sequence[str], subscribe: Sequence[str], observe: bool, admin: bool) -> Row:
+    lists = {"publish": publish, "subscribe": subscribe}
+    for name, patterns in lists.items():
+        if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
+            raise TypeError(f"{name} is a sequence of patterns, such as ['orders.*']")
+    return {name: list(patterns) for name, patterns in lists.items()} | {
+        "observe": observe,
+        "admin": admin,
+    }
 
 
 def _request(what: str, after: str, topic: str = "", client_id: str = "") -> Request:

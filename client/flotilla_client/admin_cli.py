@@ -15,10 +15,14 @@ from flotilla_client.admin import Admin
 from flotilla_client.arguments import seconds
 from flotilla_client.client import Client
 from flotilla_client.errors import FlotillaError
+from flotilla_client.protocol import EVERYBODY_ELSE
 
 WATCH_S: Final = 2.0  # between two looks; a list of 10,000 topics takes a tenth of it
 CLEARED: Final = "\x1b[H\x1b[2J"  # the cursor home, and the screen empty
 _OF_ONE: Final[Mapping[str, str]] = {"topic": "NAME", "client": "ID"}
+USER: Final = "user"
+CHANGES: Final = ("add", "allow", "deny", "remove")
+RIGHTS: Final = ("publish", "subscribe", "observe", "admin")
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "topics": ("topic", "last_id", "subscribers", "backlog_bytes"),
     "topic": ("client_id", "cursor", "backlog"),
@@ -26,10 +30,21 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "client": ("topic", "last_id", "cursor", "backlog"),
     "subscriptions": ("topic", "client_id", "cursor", "backlog"),
     "config": ("node", "setting", "value", "from"),
+    "user": (
+        "user",
+        "publish",
+        "deny_publish",
+        "subscribe",
+        "deny_subscribe",
+        "observe",
+        "admin",
+    ),
 }
 _TEXT: Final = (
     "Show what the cluster keeps: topics, one topic's subscribers, clients, one client's topics, "
-    "subscriptions, or the settings in force on each node and where each comes from."
+    "subscriptions, or the settings in force on each node and where each comes from. Or say who may"
+    " what: `user list`, and `user add|allow|deny NAME` with --publish, --subscribe, --observe, "
+    "--admin, or `user remove NAME`. NAME is a key's; '*' are all that have no user of their own."
 )
 
 Show = Callable[[Sequence[dict[str, Any]], Sequence[str], bool], None]
@@ -43,7 +58,23 @@ def add_admin(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
 
     parser = verb("admin", run, _TEXT)
     parser.add_argument("what", choices=sorted(_COLUMNS), metavar="WHAT", help=_whats())
-    parser.add_argument("name", nargs="?", help="of `topic` or `client`: which one")
+    parser.add_argument(
+        "words", nargs="*", metavar="NAME", help="of `topic`, `client`: which one; see above"
+    )
+    for right, what in (("publish", "publish to"), ("subscribe", "subscribe to")):
+        parser.add_argument(
+            f"--{right}",
+            action="append",
+            default=[],
+            metavar="PATTERN",
+            help=f"of a user: {what} these topics; orders.new, 'orders.*', 'orders.>'; repeatable",
+        )
+    parser.add_argument(
+        "--observe", action="store_true", help="of a user: see what belongs to others"
+    )
+    parser.add_argument(
+        "--admin", action="store_true", help="of a user: change what belongs to others"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument(
         "--watch",
@@ -60,20 +91,76 @@ def _whats() -> str:
 
 
 def _admin(client: Client, options: Any, show: Show) -> int:
-    what, name = options.what, options.name
-    if (what in _OF_ONE) != (name is not None):
-        due = f"takes one {_OF_ONE[what]}" if what in _OF_ONE else "takes no name"
-        sys.stderr.write(f"flotilla admin: {what} {due}\n")
+    what, words = options.what, options.words
+    problem = _problem(options)
+    if problem:
+        sys.stderr.write(f"flotilla admin: {problem}\n")
         return 2
     admin = Admin.over(client)
+    if what == USER and words[0] != "list":
+        _show_users(show, _change(admin, options), options.json)
+        return 0
+    name = words[0] if words else ""
     while True:
         rows = _rows(admin, client, what, name)
         if options.watch is not None and not options.json and sys.stdout.isatty():
             sys.stdout.write(CLEARED)
-        show(rows, _COLUMNS[what], options.json)
+        if what == USER:
+            _show_users(show, rows, options.json)
+        else:
+            show(rows, _COLUMNS[what], options.json)
         if options.watch is None:
             return 0
         time.sleep(options.watch)
+
+
+def _show_users(show: Show, rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    """Print users; in a table patterns stand one behind the other, and `-` for none."""
+    readable = [
+        {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
+        for row in rows
+    ]
+    cells = [{name: _cell(value) for name, value in row.items()} for row in readable]
+    show(rows if as_json else cells, _COLUMNS[USER], as_json)
+
+
+def _cell(value: Any) -> str:
+    return {True: "yes", False: "-", "": "-"}.get(value, str(value))
+
+
+def _problem(options: Any) -> str:
+    """Return what is wrong with the arguments, "" if nothing is."""
+    what, words = options.what, options.words
+    rights = [right for right in RIGHTS if getattr(options, right)]
+    if what != USER:
+        if rights:
+            return f"--{rights[0]} is a user's: `user allow NAME --{rights[0]} …`"
+        if what in _OF_ONE:
+            return "" if len(words) == 1 else f"{what} takes one {_OF_ONE[what]}"
+        return f"{what} takes no name" if words else ""
+    if words == ["list"]:
+        return f"user list takes no --{rights[0]}" if rights else ""
+    if len(words) != 2 or words[0] not in CHANGES:
+        return "user takes `list`, or one of add, allow, deny and remove, and one NAME"
+    if words[0] in ("allow", "deny") and not rights:
+        return f"user {words[0]}: say what: " + ", ".join(f"--{right}" for right in RIGHTS)
+    if words[0] == "remove" and rights:
+        return f"user remove takes no --{rights[0]}: `user deny` takes something away"
+    return ""
+
+
+def _change(admin: Admin, options: Any) -> list[dict[str, Any]]:
+    """Change what a user may; return the row that is in force for its principal from now on."""
+    change, name = options.words
+    if change != "remove":
+        act = {"add": admin.add_user, "allow": admin.allow_user, "deny": admin.deny_user}[change]
+        rights = {right: getattr(options, right) for right in RIGHTS}
+        return [act(name, **rights)]
+    was_there = admin.remove_user(name)
+    others = [row for row in admin.users() if row["user"] == EVERYBODY_ELSE]
+    now = f"it may what '{EVERYBODY_ELSE}' may" if others else "it may nothing"
+    sys.stderr.write(f"{name}: {'removed' if was_there else 'was no user'}; {now}\n")
+    return others
 
 
 def _rows(admin: Admin, client: Client, what: str, name: str) -> list[dict[str, Any]]:
@@ -88,6 +175,8 @@ def _rows(admin: Admin, client: Client, what: str, name: str) -> list[dict[str, 
         return rows
     if what == "subscriptions":
         return admin.subscriptions()
+    if what == USER:
+        return admin.users()
     found: list[dict[str, Any]] = []
     for number, endpoint in enumerate(client.endpoints):
         try:

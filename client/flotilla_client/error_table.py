@@ -133,7 +133,18 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "never",
             "A member is away or of a build without that level (`message`); it stays at `level`.",
         ),
-        ErrorRow("unauthorized", True, "never", "The node does not accept this client."),
+        ErrorRow(
+            "unauthorized",
+            True,
+            "never",
+            "The key's principal may not do this; `message` says what it lacks, so does `needs`.",
+        ),
+        ErrorRow(
+            "unsupported",
+            True,
+            "never",
+            "It needs the feature level `needs`, the cluster is at `level`: `flotilla upgrade`.",
+        ),
         ErrorRow("shutting_down", True, "same", "The node is stopping; ask another one."),
         ErrorRow("internal", False, "never", "A defect of the broker; its log has the details."),
     )

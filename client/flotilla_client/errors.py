@@ -20,7 +20,8 @@
     │   ├── QuotaExceeded             the principal has used up a quota (a rate: until the deadline)
     │   ├── BadRequest                not what the protocol asks for
     │   ├── NotUpgraded               a member keeps the cluster's level from being raised
-    │   ├── Unauthorized              the node does not accept this client
+    │   ├── Unauthorized              the key's principal may not do this
+    │   ├── Unsupported               the cluster's feature level is too low for it
     │   └── InternalError             a defect of the broker
     ├── Closed                        the client or the producer has been closed
     ├── ClusterRecovered              the cluster has lost what it told this client
@@ -207,9 +208,22 @@ class NotUpgraded(Refused):
 
 
 class Unauthorized(Refused):
-    """The node does not accept this client."""
+    """The key's principal may not do this; the message says what it lacks.
+
+    `details["needs"]`: the permission, `publish`, `subscribe`, `observe`, `admin`, or `client_id`:
+    that belongs to another principal.
+    """
 
     CODE = "unauthorized"
+
+
+class Unsupported(Refused):
+    """It needs the feature level `details["needs"]`; the cluster is at `details["level"]`.
+
+    An operator raises the level (`flotilla upgrade`) once every node understands it.
+    """
+
+    CODE = "unsupported"
 
 
 class InternalError(Refused):

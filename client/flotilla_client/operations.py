@@ -38,6 +38,7 @@ from flotilla_client.errors import (
     Refused,
     StaleRequest,
     TooMany,
+    Unauthorized,
     Unavailable,
     UnheardWarning,
     UnknownClient,
@@ -271,15 +272,16 @@ class Operations:
     def _recover(self) -> Steps[None]:
         """Resend what an earlier process left without an answer.
 
-        A topic that is full, or a quota that is used up, must not keep this client from reading: it
-        stays in the outbox, and the topic's next `put` or `flush` sends it first and reports.
+        A topic that is full, a quota that is used up, or a permission that is gone, must not keep
+        this client from anything else: it stays in the outbox, and the topic's next `put` or
+        `flush` sends it first and reports.
         """
         for topic in self.state.topics_waiting():
             if topic in self.topics_under_way:
                 continue
             try:
                 yield from self._resend(topic, BacklogFull.CODE, DiskFull.CODE, QuotaExceeded.CODE)
-            except (BacklogFull, DiskFull, QuotaExceeded):
+            except (BacklogFull, DiskFull, QuotaExceeded, Unauthorized):
                 continue
 
     # --- subscriptions --------------------------------------------------------------------------
@@ -440,6 +442,7 @@ class Operations:
         publications = protocol.unpack(reply.lengths, reply.data)
         known = max(0, (self.state.cursor(topic) or 0) + 1 - first_id)
         if known >= len(publications):
+            self._told.pop(topic, None)  # the broker does not know, so it is told again
             return None
         return Delivery(topic, first_id + known, tuple(publications[known:]))
 

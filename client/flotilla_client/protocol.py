@@ -37,8 +37,9 @@ TOPICS: Final = "TOPICS"
 STATUS: Final = "STATUS"
 UPGRADE: Final = "UPGRADE"
 INSPECT: Final = "INSPECT"
+ADMIN: Final = "ADMIN"
 REQUEST_TYPES: Final = frozenset(
-    {REQUEST_ID, SUB, UNSUB, PUT, GET, TOPICS, STATUS, UPGRADE, INSPECT}
+    {REQUEST_ID, SUB, UNSUB, PUT, GET, TOPICS, STATUS, UPGRADE, INSPECT, ADMIN}
 )
 
 # What INSPECT may ask for; SETTINGS of the node that is asked, the rest of the leader.
@@ -46,7 +47,16 @@ CLIENTS: Final = "clients"
 CLIENT: Final = "client"
 SUBSCRIPTIONS: Final = "subscriptions"
 SETTINGS: Final = "settings"
-INSPECTED: Final = frozenset({CLIENTS, CLIENT, SUBSCRIPTIONS, SETTINGS})
+USERS: Final = "users"
+INSPECTED: Final = frozenset({CLIENTS, CLIENT, SUBSCRIPTIONS, SETTINGS, USERS})
+
+# What ADMIN may do: change what a principal may.
+ADD_USER: Final = "user-add"
+ALLOW_USER: Final = "user-allow"
+DENY_USER: Final = "user-deny"
+REMOVE_USER: Final = "user-remove"
+USER_CHANGES: Final = frozenset({ADD_USER, ALLOW_USER, DENY_USER, REMOVE_USER})
+EVERYBODY_ELSE: Final = "*"  # as a user: every principal that is none itself
 
 # Reply types.
 ACK: Final = "ACK"
@@ -64,9 +74,11 @@ GET_WAIT_MS_MAX: Final = 60_000  # a parked GET holds memory at the leader
 ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
 TOPICS_COUNT_MAX: Final = 1_000  # rows in one answer of TOPICS or INSPECT: below a header's size
 LEVEL_MAX: Final = 255  # of a cluster: one byte of an entry names it
+PATTERNS_MAX: Final = 64  # of one kind of a user: each is tried for a topic that is new
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # all parts; who sends more is closed, not answered
 INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
 _REQUEST_ID_SAID: Final = re.compile(rb'"request_id"\s*:\s*"([ !#-\[\]-~]{1,%d})"' % NAME_BYTES_MAX)
+_USER: Final = re.compile(r"[a-z0-9-]{1,32}")
 EPOCHS_A_RECOVERY: Final = 2**32  # a recovery raises every client's epoch by this: 2 million fit
 
 
@@ -120,6 +132,29 @@ def is_pattern(topic: str) -> bool:
 def no_pattern(topic: str) -> str:
     """Return what is said of a new subscription to a pattern."""
     return f"`{topic}` is a pattern, and there are none yet: a subscription names one topic"
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what is no pattern of topics: `orders.new`, `orders.*`, `orders.>`. As in NATS.
+
+    `*` stands for one word between dots, `>`, at the end, for one or more. Raises ProtocolError.
+    """
+    _within("a pattern", pattern, TOPIC_BYTES_MAX)
+    if not pattern or not pattern.isprintable():
+        raise ProtocolError("bad_request", "a pattern of topics is printable text, and not empty")
+    words = pattern.split(".")
+    if any(len(word) > 1 and ("*" in word or ">" in word) for word in words):
+        message = f"`{pattern}`: `*` and `>` stand for whole words between dots"
+        raise ProtocolError("bad_request", message)
+    if ">" in words[:-1]:
+        raise ProtocolError("bad_request", f"`{pattern}`: `>` may only be the last word")
+
+
+def check_user(name: str) -> None:
+    """Refuse what is no user: a key's name, or EVERYBODY_ELSE. Raises ProtocolError."""
+    if name != EVERYBODY_ELSE and not _USER.fullmatch(name):
+        message = f"a user is a key's name, 1 to 32 of a-z, 0-9 and -, or `{EVERYBODY_ELSE}`"
+        raise ProtocolError("bad_request", message)
 
 
 # --- batches ------------------------------------------------------------------------------------
@@ -485,6 +520,35 @@ def _check_inspect(request: Request) -> None:
     request.body = {"what": what, "after": _text(request.body, "after", TOPIC_BYTES_MAX)}
 
 
+def _check_admin(request: Request) -> None:
+    _no_batch(request)
+    body = request.body
+    act = _text(body, "act", NAME_BYTES_MAX)
+    if act not in USER_CHANGES:
+        known = ", ".join(sorted(USER_CHANGES))
+        raise ProtocolError("bad_request", f"`act` is {_shown(act)}; known: {known}")
+    user = _text(body, "user", NAME_BYTES_MAX)
+    check_user(user)
+    checked: dict[str, Any] = {"act": act, "user": user}
+    checked |= {name: _patterns(body, name) for name in ("publish", "subscribe")}
+    checked |= {name: body.get(name) is True for name in ("observe", "admin")}
+    if act in (ALLOW_USER, DENY_USER) and not any(list(checked.values())[2:]):
+        message = "say what: `publish`, `subscribe` (patterns of topics), `observe` or `admin`"
+        raise ProtocolError("bad_request", message)
+    request.body = checked
+
+
+def _patterns(body: Mapping[str, Any], name: str) -> list[str]:
+    patterns = body.get(name) or []
+    if not isinstance(patterns, list) or not all(isinstance(each, str) for each in patterns):
+        raise ProtocolError("bad_request", f"`{name}` is not a list of patterns of topics")
+    if len(patterns) > PATTERNS_MAX:
+        raise ProtocolError("too_large", f"`{name}`: {len(patterns)} patterns", limit=PATTERNS_MAX)
+    for pattern in patterns:
+        check_pattern(pattern)
+    return sorted(set(patterns))
+
+
 def _check_upgrade(request: Request) -> None:
     _no_batch(request)
     request.body = {"level": _integer(request.body, "level", 1, LEVEL_MAX)}
@@ -500,4 +564,5 @@ _CHECKS: Final = {
     STATUS: _check_status,
     UPGRADE: _check_upgrade,
     INSPECT: _check_inspect,
+    ADMIN: _check_admin,
 }

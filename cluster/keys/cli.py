@@ -20,6 +20,7 @@ from flotilla_client.errors import KeyUnusable
 from flotilla_client.version import VERSION
 
 DEFAULT_DIR: Final = Path("flotilla-keys")
+ADMIN_NAME: Final = "admin"  # the default of the nodes' setting `admins`
 KINDS: Final = ("client", "node", "server", "ca")
 NAMED: Final = ("client", "node")
 
@@ -65,9 +66,10 @@ def commands() -> None:
 @_dir_option
 @click.option("--cluster-id", required=True, metavar="ID", help="As in the nodes' settings.")
 def init(directory: Path, cluster_id: str) -> None:
-    """Make the CA and the servers' key of a cluster."""
-    Authority.create(directory, cluster_id)
+    """Make the CA and the servers' key of a cluster, and the key of its first administrator."""
+    file = Authority.create(directory, cluster_id).client(ADMIN_NAME)
     click.echo(f"{directory}: keys of cluster {cluster_id}; next: node NAME, client NAME")
+    click.echo(f"{file}: may say who may what (flotilla --key …/{file.name} admin user)")
 
 
 @commands.command()

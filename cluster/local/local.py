@@ -62,7 +62,8 @@ LOG_TAIL_LINES: Final = 8
 LOCK_NAME: Final = "cluster.lock"
 KEYS_NAME: Final = "keys"
 CLUSTER_ID: Final = "local"
-CLIENT_NAME: Final = "app"  # of the one key that is made for clients
+CLIENT_NAME: Final = "app"  # of the key that is made for clients
+ADMIN_NAME: Final = "admin"  # of the one whose principal may say who may what
 
 
 class LocalError(Exception):
@@ -171,6 +172,17 @@ class LocalCluster:
         """The file of a client's key; None for a cluster without keys."""
         return Authority(self.keys_dir).client_file(CLIENT_NAME) if self.keys_dir.exists() else None
 
+    @property
+    def admin_key(self) -> Path | None:
+        """The file of the administrator's key; None for a cluster without keys.
+
+        A directory of an earlier version has no key of that name, and `key` does what it did.
+        """
+        if self.key is None:
+            return None
+        file = Authority(self.keys_dir).client_file(ADMIN_NAME)
+        return file if file.exists() else self.key
+
     def _make_keys(self, names: Sequence[str]) -> None:
         if self.keys_dir.exists():  # a creation that was broken off
             shutil.rmtree(self.keys_dir)
@@ -178,6 +190,7 @@ class LocalCluster:
         for name in names:
             authority.node(name)
         authority.client(CLIENT_NAME)
+        authority.client(ADMIN_NAME)
 
     def exists(self) -> bool:
         """True when the directory holds a cluster."""
@@ -306,7 +319,7 @@ class LocalCluster:
 
         Returns the level now and `before`. Raises LocalError while a member stands in its way.
         """
-        with Client(list(self.endpoints().values()), key=self.key) as client:
+        with Client(list(self.endpoints().values()), key=self.admin_key) as client:
             try:
                 return client.upgrade(level)
             except FlotillaError as error:

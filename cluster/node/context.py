@@ -33,8 +33,9 @@ class ReplicaSettings:
     """What a replica needs to know of its configuration. `members` includes `name`.
 
     `build`: the program that runs. `takeover_s`: how long a member has to be silent before another
-    incarnation is admitted. `announced`: the settings that should be the same on all nodes, which
-    are told to the peers, and `http`, where its page is, "" for none. `files`,
+    incarnation is admitted. `admins`: principals who may administrate, whatever the log says of
+    them. `announced`: the settings that should be the same on all nodes, which are told to the
+    peers, and `http`, where its page is, "" for none. `files`,
     `on_journal_failure`: the disk under journal and identity, and how their failure ends the node;
     a simulator has others.
     """
@@ -51,6 +52,7 @@ class ReplicaSettings:
     keep_bytes: int
     build: Build = BUILD
     takeover_s: float = TAKEOVER_MS / 1000
+    admins: frozenset[str] = frozenset()
     announced: Mapping[str, int] = field(default_factory=dict)
     http: str = ""
     files: Files = DISK

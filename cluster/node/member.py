@@ -118,6 +118,7 @@ class Member:
             self.store, settings.broker_limits, context.new_client_id, self._frontend.room_bytes
         )
         self.broker.level_for = self._level_for
+        self.broker.admins = settings.admins
         self.raft = Raft(
             settings.name,
             settings.others,
@@ -406,11 +407,14 @@ class Member:
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         members_before, level_before = self.store.members, self.store.level
+        users_before = self.store.users.changes
         outcomes = self.store.apply(index, term, payload, self._operations(index, term))
         self._own.pop(index, None)
         self._pending.applied(index)
         self.journal.applied_index = index
         self.broker.applied(index, term, outcomes)
+        if self.store.users.changes != users_before:
+            self.broker.users_changed()
         if self.store.members is not members_before:
             self._members_changed()
         if self.store.level != level_before:

@@ -197,6 +197,8 @@ class Node:
         self._replica.frontend.settings = in_force or {}
         self._replica.frontend.rates = Rates(Quotas(**asdict(settings.quotas)))
         self._replica.frontend.payer_of = self._clients.payer
+        if self._keys is not None:
+            self._replica.frontend.principal_of = self._clients.principal_of
         if settings.http_listen:
             self._observer = self._show(settings)
         self._peers.update_hello(self._replica.hello())
@@ -441,6 +443,7 @@ def _replica_settings(settings: NodeConfig, files: Files) -> ReplicaSettings:
         segment_bytes=settings.journal.segment_bytes,
         keep_bytes=settings.journal.keep_bytes,
         takeover_s=raft.takeover_ms / 1000,
+        admins=frozenset(settings.admins),
         announced={
             f"{section}.{key}": value
             for section in ("raft", "limits", "quotas")

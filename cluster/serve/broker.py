@@ -14,11 +14,24 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cluster.store import commands
-from cluster.store.commands import Advance, Operation, Put, Raise, Register, Subscribe, Unsubscribe
+from cluster.store.commands import (
+    Admit,
+    Advance,
+    ChangeUser,
+    Operation,
+    Put,
+    Raise,
+    Register,
+    Subscribe,
+    Unsubscribe,
+)
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
-from cluster.wire.levels import LEVEL_FIRST
+from cluster.store.users import ADMIN as ADMIN_RIGHT
+from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
+from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_USERS
 from flotilla_client.protocol import (
     ACK,
+    ADMIN,
     CLIENTS,
     GET,
     INSPECT,
@@ -31,6 +44,7 @@ from flotilla_client.protocol import (
     TOPICS_COUNT_MAX,
     UNSUB,
     UPGRADE,
+    USERS,
     ProtocolError,
     Request,
     is_pattern,
@@ -49,6 +63,7 @@ STALE_DEADLINES_MIN: Final = 1_000  # of GETs that were woken: fewer are not wor
 COUNTERS_PER_STEP: Final = 1_000  # of a client's 10,000, looked up on disk: about 2 ms
 ANSWERED_LATER: Final = frozenset({GET, REQUEST_ID})  # it takes longer than to say that it is done
 CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB})  # what a parked GET may be waiting for
+READS: Final = frozenset({GET, TOPICS, INSPECT})
 
 
 @dataclass(frozen=True)
@@ -66,16 +81,20 @@ class Waiting:
 
     `deadline_ms`: until when a GET may park. `put_bytes`: what a PUT adds to its topic.
     `taken_ms`: when the turn began that took it.
+    `principal`: whose key that was; None where nobody has one: then anybody may.
+    `was_forbidden`: it may not be done, by what was applied when it came.
     `carried_out`: the change that it asked for stands (of a GET: the acknowledgment it carried).
     `body`: an answer that is made step by step, as far as it has come.
     """
 
     route: Route
     request: Request
+    principal: str | None = None
     deadline_ms: float = 0.0
     put_bytes: int = 0
     taken_ms: float = 0.0
     carried_out: bool = False
+    was_forbidden: bool = False
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
 
@@ -124,6 +143,7 @@ class Broker:
     room_bytes: Callable[[Route], int]
     disk_low: bool = False
     level_for: Callable[[int | None], int] = _first_level
+    admins: frozenset[str] = frozenset()  # principals who may administrate by this node's settings
     delivered_count: int = 0  # publications that were read for clients, ever
     delivered_bytes: int = 0
     _answers: list[Answer] = field(default_factory=list)
@@ -146,13 +166,22 @@ class Broker:
 
     # --- requests in --------------------------------------------------------------------------
 
-    def request(self, route: Route, request: Request, now_ms: float) -> Waiting | None:
+    def request(
+        self, route: Route, request: Request, now_ms: float, principal: str | None = None
+    ) -> Waiting | None:
         """Take a request as the leader. Returns it if it has to wait for a read barrier."""
-        waiting = Waiting(route, request, now_ms + request.body.get("wait_ms", 0))
+        deadline_ms = now_ms + request.body.get("wait_ms", 0)
+        waiting = Waiting(route, request, principal, deadline_ms)
         waiting.taken_ms = now_ms
         try:
             self._admit(request)
-            operation = _OPERATIONS[request.type](self, request)
+            if self.forbidden(principal, request) is not None:
+                # That it may not is read from the state, behind a barrier as all that is read: this
+                # node may have been deposed. Meanwhile it must not keep a publication in memory.
+                waiting.was_forbidden = True
+                request.lengths = request.data = b""
+                return waiting
+            operation = _OPERATIONS[request.type](self, waiting)
         except ProtocolError as error:
             self.refuse(waiting, error.code, error.message, **error.details)
             return None
@@ -161,6 +190,8 @@ class Broker:
         if isinstance(operation, Put):
             waiting.put_bytes = len(operation.data)
             self._put_bytes += waiting.put_bytes
+        if self.store.level >= LEVEL_OF_USERS and not isinstance(operation, Admit | Raise):
+            operation.principal = principal  # what it may do is judged where it is carried out
         self._operations.append(operation)
         self._authors.append(waiting)
         return None
@@ -176,12 +207,40 @@ class Broker:
                 retry_after_ms=RETRY_AFTER_MS,
             )
 
-    def _register(self, request: Request) -> Operation:
+    def forbidden(self, principal: str | None, request: Request) -> Refused | None:
+        """Return why a request may not be carried out, by what is applied; None if it may.
+
+        For one that goes through the log this only spares the log: there it is judged again.
+        """
+        store = self.store
+        if principal is None or store.level < LEVEL_OF_USERS:
+            return None
+        kind, topic, client_id = request.type, request.topic, request.client_id
+        if client_id and (refused := store.not_owned(client_id, principal)):
+            return refused
+        if kind == PUT:
+            lacking = store.lacks(principal, PUBLISH, topic)
+            return None if lacking is None or self._is_stored(request) else lacking
+        if kind == SUB or (kind == GET and topic):
+            return store.lacks(principal, SUBSCRIBE, topic)
+        if kind == REQUEST_ID:
+            return None if client_id else store.lacks_everything(principal)
+        is_admin = principal in self.admins or store.users.may_administrate(principal)
+        if kind in (UPGRADE, ADMIN) or (kind == INSPECT and request.body["what"] == USERS):
+            return None if is_admin else unauthorized(principal, ADMIN_RIGHT)
+        if kind == INSPECT or "subscribers" in request.body:
+            observes = is_admin or store.users.may_observe(principal)
+            return None if observes else unauthorized(principal, OBSERVE)
+        return None
+
+    def _register(self, waiting: Waiting) -> Operation:
+        request = waiting.request
         fresh = not request.client_id
         client_id = self.new_client_id() if fresh else request.client_id
         return Register(client_id, fresh, request.body["sequence"], request.body["nonce"])
 
-    def _subscribe(self, request: Request) -> Operation:
+    def _subscribe(self, waiting: Waiting) -> Operation:
+        request = waiting.request
         # What was subscribed to before this was refused goes on.
         topic = request.topic
         if is_pattern(topic) and self.store.cursor(request.client_id, topic) is None:
@@ -189,11 +248,13 @@ class Broker:
         sequence = request.body["sequence"]
         return Subscribe(request.client_id, request.epoch, request.topic, sequence)
 
-    def _unsubscribe(self, request: Request) -> Operation:
+    def _unsubscribe(self, waiting: Waiting) -> Operation:
+        request = waiting.request
         sequence = request.body["sequence"]
         return Unsubscribe(request.client_id, request.epoch, request.topic, sequence)
 
-    def _put(self, request: Request) -> Operation:
+    def _put(self, waiting: Waiting) -> Operation:
+        request = waiting.request
         lengths, data = request.lengths, request.data
         refusal = self._no_room(request)
         if refusal is not None:
@@ -230,8 +291,9 @@ class Broker:
         counter = request.body["counter"]
         return self.store.has_taken(request.client_id, request.topic, counter)
 
-    def _get(self, request: Request) -> Operation | None:
+    def _get(self, waiting: Waiting) -> Operation | None:
         """Return the acknowledgment that the GET carries, None if it moves no cursor."""
+        request = waiting.request
         body, client_id = request.body, request.client_id
         if request.topic:
             last_id = body["last_id"]
@@ -241,20 +303,39 @@ class Broker:
         ahead = {}
         for topic, last_id in claims.items():
             cursor = self.store.cursor(client_id, topic)
+            if self.store.lacks(waiting.principal, SUBSCRIBE, topic):
+                continue  # it is not read, and left where it is
             if cursor is not None and last_id > cursor:
                 ahead[topic] = last_id
         return Advance(client_id, request.epoch, ahead) if ahead else None
 
-    def _topics(self, request: Request) -> Operation | None:
+    def _topics(self, waiting: Waiting) -> Operation | None:
         return None
 
-    def _inspect(self, request: Request) -> Operation | None:
+    def _inspect(self, waiting: Waiting) -> Operation | None:
+        self._need_level(waiting.request.body["what"] == USERS)
         return None
 
-    def _upgrade(self, request: Request) -> Operation | None:
+    def _upgrade(self, waiting: Waiting) -> Operation | None:
         """Return what raises the level, None if that is where it is: a read that says so."""
-        level = self.level_for(request.body["level"])
+        level = self.level_for(waiting.request.body["level"])
         return Raise(level) if level > self.store.level else None
+
+    def _administrate(self, waiting: Waiting) -> Operation:
+        self._need_level(True)
+        body = waiting.request.body
+        rights = body["publish"], body["subscribe"], body["observe"], body["admin"]
+        is_root = waiting.principal in self.admins
+        return ChangeUser(body["act"], body["user"], *rights, is_root)
+
+    def _need_level(self, is_of_users: bool) -> None:
+        level = self.store.level
+        if is_of_users and level < LEVEL_OF_USERS:
+            message = (
+                f"users take feature level {LEVEL_OF_USERS}, and the cluster is at {level}:"
+                " `flotilla upgrade` raises it once all nodes understand that"
+            )
+            raise ProtocolError("unsupported", message, level=level, needs=LEVEL_OF_USERS)
 
     # --- entries out, outcomes in -------------------------------------------------------------
 
@@ -292,6 +373,18 @@ class Broker:
         news = {w.request.topic for w, outcome in done if _changed_its_topic(w, outcome)}
         for topic in sorted(news):  # a set's order is another one in every process
             self._wake(topic)
+
+    def users_changed(self) -> None:
+        """Have all parked GETs looked at again: who may not read any more hears so now.
+
+        All of them: changes are rare, and looking whom one is about costs as much.
+        """
+        for table in (self._parked, self._parked_any):
+            for parked in table.values():
+                self._woken.extend(parked.values())
+            table.clear()
+        self._parked_count = 0
+        self._sweep_deadlines()
 
     def _conclude(self, waiting: Waiting, outcome: Outcome) -> None:
         if isinstance(outcome, Refused):
@@ -352,14 +445,17 @@ class Broker:
 
     def _serve(self, waiting: Waiting, now_ms: float) -> None:
         request = waiting.request
-        if request.type == REQUEST_ID:
+        if request.type == REQUEST_ID and waiting.carried_out:
             self._serve_registration(waiting)
             return
-        refused = None
-        if request.client_id:
-            refused = self.store.check_client(request.client_id, request.epoch)
+        refused = self.forbidden(waiting.principal, request)
+        if refused is None and request.client_id:
+            refused = self.store.check_client(request.client_id, request.epoch, waiting.principal)
         if refused is not None:
             self.refuse(waiting, refused.code, refused.message, **refused.details)
+        elif waiting.was_forbidden and request.type not in READS:
+            message = "what its principal may do has changed since it came"
+            self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
         elif request.type == TOPICS:
             self._serve_topics(waiting)
         elif request.type == INSPECT:
@@ -381,7 +477,7 @@ class Broker:
         else:
             known = waiting.request.body.get("recovery")
             waiting.body["subscriptions"] = self.store.subscriptions(client_id)
-            waiting.body |= self.store.since_recovery(client_id, known)
+            waiting.body |= self.store.since_recovery(client_id, known, waiting.principal)
             self._acknowledge(waiting, waiting.body)
 
     def _serve_topics(self, waiting: Waiting) -> None:
@@ -394,13 +490,31 @@ class Broker:
             more = len(found) > len(subscribers)
             self._acknowledge(waiting, {"subscribers": subscribers, "more": more})
             return
-        page = request.body["after"], TOPICS_COUNT_MAX + 1
         if request.body["all"]:
-            rows = self.store.all_topics(*page)
-        else:
-            rows = self.store.topics_of(request.client_id, *page)
+            self._serve_all_topics(waiting)
+            return
+        page = request.body["after"], TOPICS_COUNT_MAX + 1
+        rows = self.store.topics_of(request.client_id, *page, waiting.principal)
         more = len(rows) > TOPICS_COUNT_MAX
         self._acknowledge(waiting, {"topics": rows[:TOPICS_COUNT_MAX], "more": more})
+
+    def _serve_all_topics(self, waiting: Waiting) -> None:
+        """Look at TOPICS_COUNT_MAX topics; answer once there are enough that one may see."""
+        store, principal = self.store, waiting.principal
+        seen: list[dict[str, Any]] = waiting.body.setdefault("topics", [])
+        after = waiting.body.get("after", waiting.request.body["after"])
+        rows = store.all_topics(after, TOPICS_COUNT_MAX + 1)
+        is_last = len(rows) <= TOPICS_COUNT_MAX
+        if principal is not None and store.level >= LEVEL_OF_USERS and principal not in self.admins:
+            seen += [row for row in rows if store.users.may_see(principal, row["topic"])]
+        else:
+            seen += rows
+        if is_last or len(seen) > TOPICS_COUNT_MAX:
+            more = len(seen) > TOPICS_COUNT_MAX
+            self._acknowledge(waiting, {"topics": seen[:TOPICS_COUNT_MAX], "more": more})
+        else:
+            waiting.body["after"] = rows[-1]["topic"]
+            self._due.append(waiting)
 
     def _serve_inspect(self, waiting: Waiting) -> None:
         request, store = waiting.request, self.store
@@ -408,6 +522,8 @@ class Broker:
         body: dict[str, Any] = {}
         if what == CLIENTS:
             rows = store.clients_page(after, count_max)
+        elif what == USERS:
+            rows = store.users.page(after, count_max)
         elif what == SUBSCRIPTIONS:
             rows = store.subscriptions_page(request.topic, after, count_max)
         else:
@@ -423,7 +539,7 @@ class Broker:
             message = "publications wait on the way to this client"
             self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
             return
-        result = self._read(waiting.request)
+        result = self._read(waiting)
         if isinstance(result, Refused):
             self.refuse(waiting, result.code, result.message, **result.details)
         elif result.count == 0 and now_ms < waiting.deadline_ms:
@@ -431,12 +547,13 @@ class Broker:
         else:
             self._deliver(waiting, result)
 
-    def _read(self, request: Request) -> Delivery | Refused:
+    def _read(self, waiting: Waiting) -> Delivery | Refused:
+        request = waiting.request
         body, client_id = request.body, request.client_id
         bounds = body["max_count"], body["max_bytes"]
         if request.topic:
             return self.store.read(client_id, request.topic, body["last_id"], *bounds)
-        return self.store.read_any(client_id, body["last_ids"], *bounds)
+        return self.store.read_any(client_id, body["last_ids"], *bounds, waiting.principal)
 
     def _deliver(self, waiting: Waiting, delivery: Delivery) -> None:
         body: dict[str, Any] = {
@@ -640,7 +757,7 @@ def _cuts(operations: list[Operation]) -> Iterable[int]:
         yield len(operations)
 
 
-_OPERATIONS: Final[dict[str, Callable[[Broker, Request], Operation | None]]] = {
+_OPERATIONS: Final[dict[str, Callable[[Broker, Waiting], Operation | None]]] = {
     REQUEST_ID: Broker._register,
     SUB: Broker._subscribe,
     UNSUB: Broker._unsubscribe,
@@ -649,4 +766,5 @@ _OPERATIONS: Final[dict[str, Callable[[Broker, Request], Operation | None]]] = {
     TOPICS: Broker._topics,
     UPGRADE: Broker._upgrade,
     INSPECT: Broker._inspect,
+    ADMIN: Broker._administrate,
 }

@@ -43,6 +43,7 @@ UNREAD_BYTES_PAUSE: Final = 256 * 1024
 UNREAD_BYTES_SERVED: Final = 8 * 1024 * 1024
 UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 
+ROUTE_BYTES: Final = 8  # the connection's number
 CHECK_PERIOD_S: Final = 0.25  # how late a deadline may be noticed
 HANDSHAKE_S_MAX: Final = 5.0  # from accepted to READY: some round trips and a busy client
 # Each may cost the curve 0.2 ms: strangers must not take a turn's time from those who are in.
@@ -89,7 +90,11 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """A connection. `route` names it for the frontend; it is never used again."""
+    """A connection. `route` names it for the frontend; it is never used again.
+
+    Once it has shown a key its route ends in the key's name: what it has asked for has that name
+    also when it is gone.
+    """
 
     socket: socket.socket
     fd: int
@@ -282,6 +287,13 @@ class ClientPort:
         """
         client = self._routes.get(route)
         return ("", False) if client is None else (client.payer, client.is_surplus)
+
+    @staticmethod
+    def principal_of(route: bytes) -> str:
+        """Return whose key a connection has shown."""
+        name = route[ROUTE_BYTES:].decode()
+        assert name, "a connection without a key has asked for something"
+        return name
 
     def tick(self, now: float) -> None:
         """Do what is due: deadlines, heartbeats, reports. Cheap while nothing is."""
@@ -520,8 +532,12 @@ class ClientPort:
     def _admit(self, client: Client) -> None:
         client.state = State.READY
         client.heard_at = self._clock()
-        # Without keys the address: all that a stranger can't choose as he likes.
         session = client.receiver.session
+        if session is not None:
+            del self._routes[client.route]
+            client.route += session.name.encode()
+            self._routes[client.route] = client
+        # Without keys the address: all that a stranger can't choose as he likes.
         client.payer = client.address.rpartition(":")[0] if session is None else session.name
         self._payers[client.payer] += 1
         limit = self._limits.payer_connections_max

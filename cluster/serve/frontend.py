@@ -21,7 +21,7 @@ from cluster.serve.intake import RELAYS_WAITING_MAX
 from cluster.serve.meters import Meters
 from cluster.serve.quotas import Quotas, Rates, Refusals, exceeded
 from cluster.serve.relays import RELAY_ID_BITS, Relays
-from cluster.wire.levels import Build, Sighting
+from cluster.wire.levels import LEVEL_OF_USERS, Build, Sighting
 from cluster.wire.messages import Health, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
@@ -68,6 +68,7 @@ class Frontend:
     more requests. `describe()`: what the status says of the node beside its part in Raft.
     `settings`: this node's, as `INSPECT` tells them. `rates`: of who pays; `payer_of(route)`: who
     pays for a connection's requests, and whether it is one more than it may have.
+    `principal_of(route)`: whose key a connection has; it is set where clients have keys.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Frontend:
         self.stopping = False
         self.describe: Callable[[], dict[str, Any]] = dict
         self.settings: Mapping[str, Any] = {}
+        self.principal_of: Callable[[bytes], str] | None = None
         self.meters = Meters()
         self.rates = Rates(Quotas())
         self.refusals = Refusals()
@@ -130,13 +132,29 @@ class Frontend:
         request = self._decode(route, frames)
         if request is None:
             return
+        principal = None if self.principal_of is None else self.principal_of(route)
         if request.type == STATUS:
             self._answers.append(Answer(route, request.request_id, ACK, self.status()))
         elif request.type == INSPECT and request.body["what"] == SETTINGS:
-            body = {"settings": self.settings}
-            self._answers.append(Answer(route, request.request_id, ACK, body))
-        elif not self._serve(route, request):
-            self._relay(route, request.request_id, frames)
+            self._tell_settings(route, request, principal)
+        elif not self._serve(route, request, principal):
+            self._relay(route, request.request_id, frames, principal)
+
+    def _tell_settings(self, route: bytes, request: Request, principal: str | None) -> None:
+        """Answer with this node's settings whom its own state lets observe, as STATUS does."""
+        if self.lead is None and principal is not None:
+            message = f"{self._name} does not know yet who may see that"
+            details = {"retry_after_ms": ELECTING_RETRY_MS}
+            self._refuse(route, request.request_id, "electing", message, **details)
+            return
+        refused = None if self.lead is None else self.lead.broker.forbidden(principal, request)
+        if refused is not None:
+            self._refuse(
+                route, request.request_id, refused.code, refused.message, **refused.details
+            )
+            return
+        body = {"settings": self.settings}
+        self._answers.append(Answer(route, request.request_id, ACK, body))
 
     def _over_quota(self, route: bytes, frames: Sequence[bytes]) -> ProtocolError | None:
         payer, is_surplus = self.payer_of(route)
@@ -156,9 +174,25 @@ class Frontend:
         """Take a request that another node has passed on; it is not passed on again."""
         route = (name, message.relay_id)
         request = self._decode(route, message.frames)
-        if request is not None and not self._serve(route, request):
-            details = {"retry_after_ms": ELECTING_RETRY_MS, "leader": self._leader}
-            self._refuse(route, request.request_id, "electing", "no leader yet", **details)
+        if request is None:
+            return
+        reason = "no leader yet"
+        if self._needs_principal and message.principal is None:
+            reason = f"{name} did not say who asks"
+        elif self._serve(route, request, message.principal):
+            return
+        details = {"retry_after_ms": ELECTING_RETRY_MS, "leader": self._leader}
+        self._refuse(route, request.request_id, "electing", reason, **details)
+
+    @property
+    def _needs_principal(self) -> bool:
+        """Whether nothing may be carried out of which it is not known who asks.
+
+        A node of an older version does not say it; there is none in a cluster of that level.
+        """
+        lead = self.lead
+        has_keys = self.principal_of is not None
+        return has_keys and lead is not None and lead.broker.store.level >= LEVEL_OF_USERS
 
     def _decode(self, route: Route, frames: Sequence[bytes]) -> Request | None:
         try:
@@ -170,7 +204,7 @@ class Frontend:
             self._refuse(route, request_id, error.code, error.message, **error.details)
             return None
 
-    def _serve(self, route: Route, request: Request) -> bool:
+    def _serve(self, route: Route, request: Request, principal: str | None) -> bool:
         """Serve the request as the leader, or refuse it; False if this node does not serve."""
         if self.stopping:
             self._refuse(route, request.request_id, "shutting_down", "the node is stopping")
@@ -183,7 +217,7 @@ class Frontend:
             message = f"{waiting_entries} entries wait for a majority"
             self._overloaded(route, request.request_id, message, lead.uncommitted_entries_max)
             return True
-        reading = lead.broker.request(route, request, self._now_ms)
+        reading = lead.broker.request(route, request, self._now_ms, principal)
         if reading is not None:
             lead.broker.await_barrier(reading, lead.raft.ask_barrier(), lead.raft.commit_index)
         return True
@@ -200,7 +234,9 @@ class Frontend:
     def _leader(self) -> str:
         return "" if self.lead is None else self.lead.raft.leader
 
-    def _relay(self, route: bytes, request_id: str, frames: Sequence[bytes]) -> None:
+    def _relay(
+        self, route: bytes, request_id: str, frames: Sequence[bytes], principal: str | None
+    ) -> None:
         leader = self._leader
         if self.lead is None or leader not in self.lead.linked:
             message = f"no connection to the leader {leader}" if leader else "no leader is known"
@@ -215,7 +251,13 @@ class Frontend:
         if relay_id is None:
             self._overloaded(route, request_id, "too many relays", self._relays.relays_max)
         else:
-            self._peers.send(leader, Relay(relay_id, list(frames)))
+            if principal is not None and not self._understands_principals(leader):
+                principal = None  # nor does it ask who may
+            self._peers.send(leader, Relay(relay_id, list(frames), principal))
+
+    def _understands_principals(self, name: str) -> bool:
+        hello = self._peers.hello_of(name)
+        return hello is not None and hello.extension.build.understands(LEVEL_OF_USERS)
 
     def take_relay_reply(self, message: RelayReply) -> None:
         """Take the leader's reply to a request that was passed on."""

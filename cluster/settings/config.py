@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, get_origin, get_type_hints
 
 ENV_PREFIX: Final = "FLOTILLA_"
 MEMBER_COUNTS: Final = (1, 3, 5, 7)  # an even count adds a node that can fail and no tolerance
@@ -266,6 +266,12 @@ class NodeConfig:
         "SIGHUP. Empty: anybody may come.",
         "",
     )
+    admins: tuple[str, ...] = _setting(
+        "Names of keys whose principals may administrate the cluster, whatever else is said of them"
+        " ([permissions](security.md#who-may-what)): somebody has to be the first. The same on all"
+        " nodes. In the environment `admin,ops`.",
+        ("admin",),
+    )
     raft: Raft = field(default_factory=Raft)
     limits: Limits = field(default_factory=Limits)
     quotas: Quotas = field(default_factory=Quotas)
@@ -312,7 +318,8 @@ def _rows(owner: type, prefix: str) -> Iterator[Setting]:
     for each in fields(owner):
         if each.name not in SECTIONS:
             kind = hints[each.name]
-            kind = kind if isinstance(kind, type) else dict  # the one Mapping: members
+            if not isinstance(kind, type):  # a Mapping: members; a tuple: admins
+                kind = tuple if get_origin(kind) is tuple else dict
             yield Setting(prefix + each.name, kind, each.default, **each.metadata)
 
 
@@ -526,7 +533,17 @@ def _check_name(name: str) -> None:
         raise ValueError(f"{name!r} is not 1 to 32 of a-z, 0-9 and -")
 
 
-_PARSERS: Final = {int: _integer, str: _text, Path: _path, dict: _members}
+def _names(row: Setting, raw: Any) -> tuple[str, ...]:
+    names = raw.split(",") if isinstance(raw, str) and raw else raw or []
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise ValueError(f"{raw!r} is not a list of names")
+    names = [each.strip() for each in names]
+    for name in names:
+        _check_name(name)
+    return tuple(sorted(set(names)))
+
+
+_PARSERS: Final = {int: _integer, str: _text, Path: _path, dict: _members, tuple: _names}
 
 
 def _build(values: Mapping[str, Any]) -> NodeConfig:
@@ -609,6 +626,8 @@ _BYTE_UNITS: Final = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("bytes", 1))
 
 
 def _shown(row: Setting, value: Any) -> str:
+    if row.kind is tuple:
+        return ",".join(value)
     if row.kind is not int:
         return str(value)
     if row.unit == "bytes":

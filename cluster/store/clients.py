@@ -63,7 +63,10 @@ class Generations(Generic[K, V]):
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """A row of `clients`. `nonce` is "" unless the last control request was a REQUEST_ID."""
+    """A row of `clients`. `nonce` is "" unless the last control request was a REQUEST_ID.
+
+    `owner`: the principal who alone may use it, None while it is nobody's; in a table of its own.
+    """
 
     number: int
     client_id: str
@@ -72,6 +75,7 @@ class Client:
     nonce: str
     producers: int
     names_bytes: int
+    owner: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +101,7 @@ class Clients:
         self._clients: Generations[str, Client] = Generations(CLIENTS_CACHED_MAX)
         self._producers: Generations[tuple[int, str], Producer] = Generations(PRODUCERS_CACHED_MAX)
         self._dirty_clients: set[Client] = set()
+        self._dirty_owners: set[Client] = set()
         self._dirty_producers: set[Producer] = set()
         self._chunks: list[tuple[int, bytes, int]] = []
         # Rows of both tables are numbered 1, 2, ... and stay for good.
@@ -113,11 +118,14 @@ class Clients:
         """Return the client, None when the cluster never issued that id."""
         client = self._clients.get(client_id)
         if client is None:
-            rows = self._database.query("SELECT * FROM clients WHERE client_id = ?", (client_id,))
+            rows = self._database.query(_CLIENT, (client_id,))
             if rows:
-                *row, crc = rows[0]
+                *row, crc, owner, owner_crc = rows[0]
                 self._database.verify(crc, tuple(row))
+                if owner is not None:
+                    self._database.verify(owner_crc, (row[0], owner))
                 client = Client(*row)
+                client.owner = owner
                 self._clients.put(client_id, client)
         return client
 
@@ -130,13 +138,21 @@ class Clients:
         )
         return self._database.query(sql, (after, count_max))
 
-    def add(self, client_id: str, sequence: int, nonce: str) -> Client:
+    def add(self, client_id: str, sequence: int, nonce: str, owner: str | None = None) -> Client:
         """Create a client with epoch 1."""
         self.count += 1
         client = Client(self.count, client_id, 1, sequence, nonce, 0, 0)
         self._clients.put(client_id, client)
         self.changed(client)
+        if owner is not None:
+            self.give(client, owner)
         return client
+
+    def give(self, client: Client, owner: str) -> None:
+        """Let a client that is nobody's belong to a principal from now on."""
+        assert client.owner is None, client
+        client.owner = owner
+        self._dirty_owners.add(client)
 
     def changed(self, client: Client) -> None:
         """Have the client's row written with the next flush."""
@@ -224,6 +240,11 @@ class Clients:
 
     def flush(self) -> None:
         """Write what changed, in the open transaction."""
+        if self._dirty_owners:
+            owners = [(client.number, client.owner or "") for client in self._dirty_owners]
+            rows = [(*row, row_crc(row)) for row in owners]
+            self._database.write("INSERT INTO owners VALUES(?, ?, ?)", rows)
+            self._dirty_owners.clear()
         if self._dirty_clients:
             self._database.write(_UPSERT_CLIENT, [_client_row(c) for c in self._dirty_clients])
             self._dirty_clients.clear()
@@ -257,6 +278,10 @@ def _producer_row(producer: Producer) -> tuple[Any, ...]:
     return (*row, producer.recent, row_crc(row, producer.recent))
 
 
+_CLIENT: Final = (
+    "SELECT clients.*, owner, owners.crc FROM clients LEFT JOIN owners ON owners.client = number"
+    " WHERE client_id = ?"
+)
 _UPSERT_CLIENT: Final = (
     "INSERT INTO clients VALUES(?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(number) DO UPDATE SET"
     " epoch = excluded.epoch, sequence = excluded.sequence, nonce = excluded.nonce,"

@@ -5,7 +5,9 @@ What must not: what an operation does (`store.py`), and clocks: the leader's tim
 `stamp_ms`.
 
 An entry is `level` (uint8), `size` (uint32 little-endian) of the metas, the metas (JSON:
-`[stamp_ms, [[kind, ...], ...]]`), then for each PUT, in order, its `lengths` and its `data`.
+`[stamp_ms, [[kind, ...], ...]]`), then for each PUT, in order, its `lengths` and its `data`. From
+LEVEL_OF_USERS on the metas may have a third part: of each operation who asked for it, a principal's
+name or null.
 
 `level` is the lowest feature level whose builds can read the entry (`cluster/wire/levels.py`), so
 that a node knows before it takes an entry whether it will be able to apply it. What is new in an
@@ -22,14 +24,18 @@ from typing import Any, Final
 
 import orjson
 
-from cluster.wire.levels import BUILD, LEVEL_FIRST, LEVEL_MAX, LEVEL_OF_LEVELS
-from flotilla_client.protocol import INTEGER_MAX
+from cluster.wire.levels import BUILD, LEVEL_FIRST, LEVEL_MAX, LEVEL_OF_LEVELS, LEVEL_OF_USERS
+from flotilla_client.protocol import INTEGER_MAX, USER_CHANGES
 
 ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # twice the largest batch: any one operation fits
 _ENTRY_OVERHEAD_BYTES: Final = 64  # level, size, stamp, brackets
 _META_OVERHEAD_BYTES: Final = 128  # kind, five numbers of up to 20 digits, brackets and commas
 _ESCAPED_BYTES_MAX: Final = 6  # JSON writes a control character as \u00XX; all others are shorter
 _HEAD: Final = struct.Struct("<BI")
+
+
+# Of every operation that somebody asked for: `principal` is whose key that was. None: nobody has
+# one (a cluster without keys), or the cluster's level was too low to say it; then anybody may.
 
 
 @dataclass(slots=True)
@@ -40,6 +46,7 @@ class Register:
     fresh: bool
     sequence: int | None
     nonce: str
+    principal: str | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +57,7 @@ class Subscribe:
     epoch: int | None
     topic: str
     sequence: int | None
+    principal: str | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +68,7 @@ class Unsubscribe:
     epoch: int | None
     topic: str
     sequence: int | None
+    principal: str | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +81,7 @@ class Put:
     counter: int
     lengths: bytes
     data: bytes
+    principal: str | None = None
 
 
 @dataclass(slots=True)
@@ -81,6 +91,7 @@ class Advance:
     client_id: str
     epoch: int | None
     cursors: dict[str, int]
+    principal: str | None = None
 
 
 @dataclass(slots=True)
@@ -98,7 +109,25 @@ class Raise:
     level: int
 
 
-Operation = Register | Subscribe | Unsubscribe | Put | Advance | Admit | Raise
+@dataclass(slots=True)
+class ChangeUser:
+    """Change what a principal may do: `change` is one of USER_CHANGES.
+
+    `is_root`: the leader's settings name who asks among the `admins`, so he may.
+    """
+
+    change: str
+    user: str
+    publish: list[str]
+    subscribe: list[str]
+    observe: bool
+    admin: bool
+    is_root: bool
+    principal: str | None = None
+
+
+ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance
+Operation = ClientOperation | ChangeUser | Admit | Raise
 
 
 class DamagedEntry(Exception):
@@ -110,8 +139,18 @@ def level_needed(operations: Sequence[Operation]) -> int:
 
     A `Raise` needs the level that it raises to: whoever takes it will have to live with that one.
     """
-    raises = [operation.level for operation in operations if type(operation) is Raise]
-    return max(raises, default=LEVEL_FIRST)
+    level = LEVEL_FIRST
+    for operation in operations:
+        if type(operation) is Raise:
+            level = max(level, operation.level)
+        elif type(operation) is ChangeUser or principal_of(operation) is not None:
+            level = max(level, LEVEL_OF_USERS)
+    return level
+
+
+def principal_of(operation: Operation) -> str | None:
+    """Return who asked for an operation; None: nobody of whom it is known."""
+    return None if isinstance(operation, Admit | Raise) else operation.principal
 
 
 def level_of(payload: bytes) -> int:
@@ -122,16 +161,20 @@ def level_of(payload: bytes) -> int:
 def size_bytes(operation: Operation) -> int:
     """Return an upper bound of what the operation adds to an entry, for cutting entries."""
     if type(operation) is Put:
-        names = len(operation.client_id) + len(operation.topic)
+        names = len(operation.client_id) + len(operation.topic) + len(operation.principal or "")
         blobs = len(operation.lengths) + len(operation.data)
         return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * names + blobs
     if type(operation) is Advance:
         names = len(operation.client_id) + sum(map(len, operation.cursors))
+        names += len(operation.principal or "")
         numbers = 24 * len(operation.cursors)  # quotes, colon, comma and up to 20 digits
         return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * names + numbers
-    texts = (getattr(operation, name) for name in operation.__slots__)
-    names = sum(len(text) for text in texts if isinstance(text, str))
-    return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * names
+    texts = [getattr(operation, name) for name in operation.__slots__]
+    if type(operation) is ChangeUser:
+        texts += [*operation.publish, *operation.subscribe]
+    sizes = [len(text) for text in texts if isinstance(text, str)]
+    punctuation = 3 * len(sizes)
+    return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * sum(sizes) + punctuation
 
 
 def fits(size_bytes_so_far: int, operation: Operation) -> bool:
@@ -164,7 +207,9 @@ def encode(stamp_ms: int, operations: Sequence[Operation]) -> bytes:
             blobs += (lengths, data)
         else:
             metas.append(_meta(operation))
-    blobs[1] = orjson.dumps((stamp_ms, metas))
+    principals = [principal_of(operation) for operation in operations]
+    is_known = any(principal is not None for principal in principals)
+    blobs[1] = orjson.dumps((stamp_ms, metas, principals) if is_known else (stamp_ms, metas))
     blobs[0] = _HEAD.pack(level_needed(operations), len(blobs[1]))
     payload = b"".join(blobs)
     assert len(payload) <= ENTRY_BYTES_MAX, f"entry of {len(payload)} bytes > {ENTRY_BYTES_MAX}"
@@ -173,7 +218,8 @@ def encode(stamp_ms: int, operations: Sequence[Operation]) -> bytes:
 
 def _meta(operation: Operation) -> tuple[Any, ...]:
     kind = _KINDS[type(operation)]
-    return (kind, *(getattr(operation, name) for name in operation.__slots__))
+    names = (name for name in operation.__slots__ if name != "principal")
+    return (kind, *(getattr(operation, name) for name in names))
 
 
 # --- decoding -----------------------------------------------------------------------------------
@@ -190,7 +236,7 @@ def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[int, list[
     if not LEVEL_FIRST <= level <= level_max:
         raise DamagedEntry(f"entry of level {level}; this node reads up to {level_max}")
     position = _HEAD.size + metas_bytes
-    stamp_ms, metas = _document(payload[_HEAD.size : position])
+    stamp_ms, metas, principals = _document(payload[_HEAD.size : position], level)
     operations: list[Operation] = []
     for meta in metas:
         if type(meta) is list and meta and meta[0] == "P":
@@ -198,22 +244,36 @@ def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[int, list[
             operations.append(operation)
         else:
             operations.append(_operation(meta))
+    for each, principal in zip(operations, principals, strict=False):
+        if principal is not None:
+            if isinstance(each, Admit | Raise):
+                raise DamagedEntry(f"{type(each).__name__} of principal {principal!r}")
+            each.principal = principal
     if position != len(payload):
         raise DamagedEntry(f"entry of {len(payload)} bytes, its operations end at {position}")
     return stamp_ms, operations
 
 
-def _document(text: bytes) -> tuple[int, list[Any]]:
+def _document(text: bytes, level: int) -> tuple[int, list[Any], list[Any]]:
+    """Return the stamp, the operations' metas and, if they are said, their principals."""
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise DamagedEntry(f"metas are not JSON: {error}") from None
-    if type(document) is not list or len(document) != 2:
+    parts_max = 3 if level >= LEVEL_OF_USERS else 2
+    if type(document) is not list or not 2 <= len(document) <= parts_max:
         raise DamagedEntry("metas are not [stamp_ms, [...]]")
-    stamp_ms, metas = document
+    stamp_ms, metas = document[:2]
     if not _is_count(stamp_ms) or type(metas) is not list:
         raise DamagedEntry("metas are not [stamp_ms, [...]]")
-    return stamp_ms, metas
+    principals = document[2] if len(document) == parts_max == 3 else []
+    if principals != [] and not (
+        type(principals) is list
+        and len(principals) == len(metas)
+        and all(each is None or _is_text(each) for each in principals)
+    ):
+        raise DamagedEntry(f"metas of {len(metas)} operations, principals {principals!r}")
+    return stamp_ms, metas, principals
 
 
 def _put(meta: list[Any], payload: bytes, start: int) -> tuple[Put, int]:
@@ -280,6 +340,14 @@ def _is_level(value: Any) -> bool:
     return type(value) is int and LEVEL_OF_LEVELS <= value <= LEVEL_MAX
 
 
+def _is_change(value: Any) -> bool:
+    return type(value) is str and value in USER_CHANGES
+
+
+def _is_texts(value: Any) -> bool:
+    return type(value) is list and all(map(_is_text, value))
+
+
 def _is_cursors(value: Any) -> bool:
     return type(value) is dict and all(map(_is_count, value.values()))
 
@@ -292,5 +360,6 @@ _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "A": (Advance, (_is_text, _is_count_or_none, _is_cursors)),
     "M": (Admit, (_is_text, _is_text)),
     "L": (Raise, (_is_level,)),
+    "C": (ChangeUser, (_is_change, _is_text, _is_texts, _is_texts, _is_bool, _is_bool, _is_bool)),
 }
 _KINDS: Final = {build: kind for kind, (build, _) in _SHAPES.items()}

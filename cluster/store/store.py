@@ -25,6 +25,7 @@ from cluster.store.clients import Client, Clients, Producer
 from cluster.store.commands import (
     Admit,
     Advance,
+    ChangeUser,
     Operation,
     Put,
     Raise,
@@ -47,7 +48,15 @@ from cluster.store.outcomes import (
 from cluster.store.publications import Publications
 from cluster.store.tables import ID_MAX, TOPIC_NUMBER_MAX, CorruptStore, Database, row_crc
 from cluster.store.topics import Subscription, Topic, Topics
-from cluster.wire.levels import BUILD, Build, UnsupportedLevel
+from cluster.store.users import (
+    ADMIN,
+    PUBLISH,
+    SUBSCRIBE,
+    Users,
+    not_the_owner,
+    unauthorized,
+)
+from cluster.wire.levels import BUILD, LEVEL_OF_USERS, Build, UnsupportedLevel
 from flotilla_client.protocol import INTEGER_MAX
 
 __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
@@ -71,6 +80,7 @@ class Limits:
     producers_per_client_max: int = 10_000
     names_bytes_max: int = 1024 * 1024
     id_max: int = ID_MAX
+    users_max: int = 1_000  # a key for each program; each may have some hundred patterns
 
 
 class Store:
@@ -81,6 +91,7 @@ class Store:
         self._limits = limits
         self._level_max = build.level_max
         self._clients = Clients(database)
+        self.users = Users(database, limits.users_max)
         self._publications = Publications(database)
         self._topics = Topics(database, self._publications.garbage)
         self._publications.load(self._topics.active.values())
@@ -93,6 +104,7 @@ class Store:
             Advance: self._advance,
             Admit: self._admit,
             Raise: self._raise,
+            ChangeUser: self._change_user,
         }
         self.members = database.members()
         self._recoveries = database.recoveries()
@@ -178,6 +190,7 @@ class Store:
     def _flush(self) -> None:
         """Write what is buffered, in the open transaction."""
         self._clients.flush()
+        self.users.flush()
         self._topics.flush()
         self._publications.flush()
         if self._dirty_members:
@@ -188,14 +201,39 @@ class Store:
 
     # --- operations: clients --------------------------------------------------------------------
 
-    def check_client(self, client_id: str, epoch: int | None) -> Refused | None:
+    def check_client(
+        self, client_id: str, epoch: int | None, principal: str | None = None
+    ) -> Refused | None:
         """Return why this process of the client may not act, None if it may."""
+        found = self._found(client_id, epoch, principal)
+        return found if isinstance(found, Refused) else None
+
+    def _found(self, client_id: str, epoch: int | None, principal: str | None) -> Client | Refused:
         client = self._clients.get(client_id)
         if client is None:
             return unknown_client(client_id)
+        if refused := self.not_owned(client_id, principal):
+            return refused
         if epoch is not None and epoch != client.epoch:
             return wrong_epoch(epoch, client.epoch)
-        return None
+        return client
+
+    def _identified(self, operation: Subscribe | Unsubscribe | Put | Advance) -> Client | Refused:
+        """Return the client, if this process of it may act.
+
+        A client that is nobody's, of before there were owners, belongs from now on to whose process
+        has taken it up. Not to who names it by hand: an operator who ends a subscription of a
+        program's would shut that out.
+        """
+        principal, epoch = operation.principal, operation.epoch
+        client = self._found(operation.client_id, epoch, principal)
+        if isinstance(client, Client) and epoch is not None:
+            self._take_possession(client, principal)
+        return client
+
+    def _take_possession(self, client: Client, principal: str | None) -> None:
+        if principal is not None and client.owner is None:
+            self._clients.give(client, principal)
 
     def _register(self, operation: Register) -> Outcome:
         client = self._clients.get(operation.client_id)
@@ -203,6 +241,8 @@ class Store:
             return self._register_fresh(operation, client)
         if client is None:
             return unknown_client(operation.client_id)
+        if refused := self.not_owned(operation.client_id, operation.principal):
+            return refused
         sequence = operation.sequence
         if sequence is None:
             client.epoch += 1
@@ -212,16 +252,20 @@ class Store:
             client.sequence, client.nonce = sequence, operation.nonce
         elif sequence < client.sequence or not operation.nonce or operation.nonce != client.nonce:
             return stale_request(sequence, client.sequence)
+        self._take_possession(client, operation.principal)
         self._clients.changed(client)
         return self._registered(client)
 
     def _register_fresh(self, operation: Register, client: Client | None) -> Outcome:
+        principal = operation.principal
+        if refused := self.lacks_everything(principal):
+            return refused
         if client is not None:
             return Refused("bad_request", f"client_id {operation.client_id!r} is taken")
         if self._clients.count >= self._limits.clients_max:
             return too_many("clients", self._limits.clients_max)
         sequence, nonce = operation.sequence or 0, operation.nonce
-        return self._registered(self._clients.add(operation.client_id, sequence, nonce))
+        return self._registered(self._clients.add(operation.client_id, sequence, nonce, principal))
 
     def _registered(self, client: Client) -> Done:
         """Return who the client is. Its counters, up to 10,000, only who answers it looks up."""
@@ -239,11 +283,9 @@ class Store:
         The sequence is taken even if the operation is then refused: a late copy of it must not be
         carried out when there is room again.
         """
-        client = self._clients.get(operation.client_id)
-        if client is None:
-            return unknown_client(operation.client_id)
-        if operation.epoch is not None and operation.epoch != client.epoch:
-            return wrong_epoch(operation.epoch, client.epoch)
+        client = self._identified(operation)
+        if isinstance(client, Refused):
+            return client
         sequence = operation.sequence
         if sequence is not None:
             if sequence < client.sequence:
@@ -265,7 +307,16 @@ class Store:
     def _raise(self, operation: Raise) -> Outcome:
         before = self.level
         self.level = max(before, operation.level)
+        if before < LEVEL_OF_USERS <= self.level:
+            self.users.found()
         return Done({"level": self.level, "before": before})
+
+    def _change_user(self, operation: ChangeUser) -> Outcome:
+        principal = operation.principal
+        is_admin = principal is None or operation.is_root
+        if principal is not None and not is_admin and not self.users.may_administrate(principal):
+            return unauthorized(principal, ADMIN)
+        return self.users.change(operation)
 
     # --- operations: subscriptions --------------------------------------------------------------
 
@@ -273,6 +324,8 @@ class Store:
         client = self._controlling(operation)
         if isinstance(client, Refused):
             return client
+        if refused := self.lacks(operation.principal, SUBSCRIBE, operation.topic):
+            return refused
         topic = self._topics.active.get(operation.topic)
         if topic and (subscription := topic.subscribers.get(client.client_id)):
             return Done({"last_id": subscription.cursor, "resumed": True})
@@ -310,13 +363,15 @@ class Store:
     # --- operations: publications ---------------------------------------------------------------
 
     def _put(self, operation: Put) -> Outcome:
-        client = self._clients.get(operation.client_id)
-        if client is None:
-            return unknown_client(operation.client_id)
-        if operation.epoch is not None and operation.epoch != client.epoch:
-            return wrong_epoch(operation.epoch, client.epoch)
+        client = self._identified(operation)
+        if isinstance(client, Refused):
+            return client
         count = len(operation.lengths) >> 2
         producer = self._clients.producer(client, operation.topic)
+        lacking = self.lacks(operation.principal, PUBLISH, operation.topic)
+        # What is stored is stored: its own publisher hears so, whatever he may do now.
+        if lacking is not None and (producer is None or operation.counter > producer.counter):
+            return lacking
         if producer is not None and operation.counter != producer.counter + 1:
             return self._put_again(operation, producer, count)
         if operation.counter + count - 1 > INTEGER_MAX:
@@ -361,10 +416,18 @@ class Store:
         return self._clients.add_producer(client, topic, name_bytes)
 
     def _advance(self, operation: Advance) -> Outcome:
-        if refused := self.check_client(operation.client_id, operation.epoch):
-            return refused
+        client = self._identified(operation)
+        if isinstance(client, Refused):
+            return client
         moves: list[tuple[Topic, Subscription, int]] = []
+        hidden: Refused | None = None
+        own = self._topics.of(client.client_id)
         for name, cursor in operation.cursors.items():
+            if lacking := self.lacks(operation.principal, SUBSCRIBE, name):
+                if name not in own:
+                    return lacking
+                hidden = lacking  # it stands where it stands, and must not hold up the others
+                continue
             found = self._subscription(operation.client_id, name)
             if isinstance(found, Refused):
                 return found
@@ -373,10 +436,41 @@ class Store:
                 return beyond_the_end(cursor, topic.last_id)
             if cursor > subscription.cursor:
                 moves.append((topic, subscription, cursor))
+        if hidden is not None and not moves:
+            return hidden
         for topic, subscription, cursor in moves:
             self._topics.advance(topic, subscription, cursor)
             self._publications.floor_moved(topic)
         return Done({})
+
+    # --- permissions ----------------------------------------------------------------------------
+
+    def lacks(self, principal: str | None, right: str, topic: str) -> Refused | None:
+        """Return the refusal of who may not do it on a topic, None if he may."""
+        if principal is None or self.level < LEVEL_OF_USERS:
+            return None
+        if self.users.may(principal, right, topic):
+            return None
+        return unauthorized(principal, right, repr(topic))
+
+    def lacks_everything(self, principal: str | None) -> Refused | None:
+        """Return the refusal of who may neither publish nor subscribe to anything."""
+        if principal is None or self.users.may_anything(principal):
+            return None
+        return unauthorized(principal, f"{PUBLISH}` or `{SUBSCRIBE}", "any topic")
+
+    def not_owned(self, client_id: str, principal: str | None) -> Refused | None:
+        """Return the refusal of who uses another principal's client, None if it is not one."""
+        client = self._clients.get(client_id)
+        if principal is None or client is None or client.owner in (None, principal):
+            return None
+        return not_the_owner()
+
+    def _hidden(self, principal: str | None, topics: Mapping[str, Topic]) -> set[str]:
+        """Return which of a client's topics its principal may not read any more."""
+        if principal is None or self.level < LEVEL_OF_USERS:
+            return set()
+        return {name for name in topics if not self.users.may(principal, SUBSCRIBE, name)}
 
     # --- reads ----------------------------------------------------------------------------------
 
@@ -393,18 +487,35 @@ class Store:
         return self._deliver(start[0], start[1], max_count, max_bytes)
 
     def read_any(
-        self, client_id: str, last_ids: Mapping[str, int], max_count: int, max_bytes: int
+        self,
+        client_id: str,
+        last_ids: Mapping[str, int],
+        max_count: int,
+        max_bytes: int,
+        principal: str | None = None,
     ) -> Delivery | Refused:
         """Return publications of that topic of the client's whose next one waits longest.
 
-        `last_ids` {topic: id the client has}; its cursor counts for topics left out.
+        `last_ids` {topic: id the client has}; its cursor counts for topics left out. A topic that
+        the principal may not read any more is as if it were not there; if that is so of all, he is
+        refused.
         """
+        own = self._topics.of(client_id)
+        hidden = self._hidden(principal, own)
+        if principal is not None and own and len(hidden) == len(own):
+            return unauthorized(principal, SUBSCRIBE, "any topic that it subscribes to")
         for name, last_id in last_ids.items():
+            if name in hidden:
+                continue
+            if name not in own and (lacking := self.lacks(principal, SUBSCRIBE, name)):
+                return lacking
             start = self._start(client_id, name, last_id)
             if isinstance(start, Refused):
                 return start
         waiting: list[tuple[Topic, Subscription, int]] = []
-        for name, topic in self._topics.of(client_id).items():
+        for name, topic in own.items():
+            if name in hidden:
+                continue
             subscription = topic.subscribers[client_id]
             last_id = last_ids.get(name, subscription.cursor)
             if last_id < topic.last_id:
@@ -470,17 +581,22 @@ class Store:
         self._database.commit()
         tables.checkpoint(self._database.path)
 
-    def since_recovery(self, client_id: str, known: str | None) -> dict[str, Any]:
+    def since_recovery(
+        self, client_id: str, known: str | None, principal: str | None = None
+    ) -> dict[str, Any]:
         """Return what REQUEST_ID tells a client of recoveries; `known`: the last it was told of.
+
+        It says no ends of topics that the principal may not read any more.
 
         `settled`, if there was one since: up to this id each subscription's publications are the
         same as before. The client's cursor proves as much: it was moved by an entry of this log.
         """
         topics = self._topics.of(client_id)
+        hidden = self._hidden(principal, topics)
         names = ["", *(recovery.name for recovery in self._recoveries)]
         told: dict[str, Any] = {
             "recovery": names[-1],
-            "ends": {name: topics[name].last_id for name in sorted(topics)},
+            "ends": {name: topics[name].last_id for name in sorted(topics.keys() - hidden)},
         }
         if known is not None and known != names[-1]:
             settled = self._recoveries[names.index(known)].settled if known in names else {}
@@ -542,10 +658,16 @@ class Store:
         topics = self._topics.of(client_id)
         return {name: topics[name].subscribers[client_id].cursor for name in sorted(topics)}
 
-    def topics_of(self, client_id: str, after: str, count_max: int) -> list[dict[str, Any]]:
-        """Return the client's topics, as TOPICS lists them, by name: those behind `after`."""
+    def topics_of(
+        self, client_id: str, after: str, count_max: int, principal: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the client's topics, as TOPICS lists them, by name: those behind `after`.
+
+        Those are left out that the principal may not read any more.
+        """
         topics = self._topics.of(client_id)
-        names = sorted(name for name in topics if name > after)[:count_max]
+        hidden = self._hidden(principal, topics)
+        names = sorted(name for name in topics if name > after and name not in hidden)[:count_max]
         return [
             {
                 "topic": name,

@@ -19,6 +19,7 @@ from flotilla_client.version import VERSION
 
 LEVEL_FIRST: Final = 1  # of a cluster whose level was never raised: all that version 0.1 knows
 LEVEL_OF_LEVELS: Final = 2  # entries that raise the level
+LEVEL_OF_USERS: Final = 3  # who asked for what stands in entries, and who may (decision 0014)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Build:
 
 
 BUILD_0_1: Final = Build("", LEVEL_FIRST, LEVEL_FIRST)
-BUILD: Final = Build(VERSION, LEVEL_FIRST, LEVEL_OF_LEVELS)
+BUILD: Final = Build(VERSION, LEVEL_FIRST, LEVEL_OF_USERS)
 
 
 class UnsupportedLevel(Exception):

@@ -169,10 +169,15 @@ class BarrierAck:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Pass a client's request on to the leader; `relay_id` comes back with the reply."""
+    """Pass a client's request on to the leader; `relay_id` comes back with the reply.
+
+    `principal`: whose key the client has; None: nobody has one here, or the receiver is too old to
+    hear it. One that is said travels as another type, which such a receiver does not know.
+    """
 
     relay_id: int
     frames: Sequence[bytes]
+    principal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +292,8 @@ def encode(message: Message) -> bytes:
 
 def _encode_one(message: Message) -> bytes:
     code, encode_body = _ENCODERS[type(message)]
+    if type(message) is Relay and message.principal is not None:
+        code, encode_body = _RELAY_OF_PRINCIPAL, _encode_relay_of_principal
     chunks = encode_body(message)
     crc, size = crc32(code), 1
     for chunk in chunks:  # one pass here and one copy below beat a join and a second copy
@@ -382,6 +389,21 @@ def _encode_relay(message: Relay | RelayReply) -> list[bytes]:
     assert message.relay_id != INTEGER_MAX, "that one says that an Extension follows"
     head = _RELAY.pack(message.relay_id, count)
     return [head, struct.pack(f"<{count}I", *map(len, message.frames)), *message.frames]
+
+
+def _encode_relay_of_principal(message: Relay) -> list[bytes]:
+    assert message.principal, message.relay_id
+    return [_text(message.principal, NAME_BYTES_MAX), *_encode_relay(message)]
+
+
+def _decode_relay_of_principal(body: memoryview) -> Relay:
+    reader = _BodyReader(body)
+    principal = reader.text(NAME_BYTES_MAX)
+    if not principal:
+        raise MessageError("Relay of a principal without a name")
+    relay = _decode_relay_as(Relay)(reader.left())
+    assert isinstance(relay, Relay), relay
+    return Relay(relay.relay_id, relay.frames, principal)
 
 
 def _encode_about(message: About) -> list[bytes]:
@@ -615,8 +637,11 @@ class _BodyReader:
         except UnicodeDecodeError as error:
             raise MessageError(f"text is not UTF-8: {error}") from None
 
+    def left(self) -> memoryview:
+        return self.take(len(self._body) - self._at)
+
     def rest(self) -> bytes:
-        return self.take(len(self._body) - self._at).tobytes()
+        return self.left().tobytes()
 
     def finish(self) -> None:
         if self._at != len(self._body):
@@ -656,7 +681,10 @@ _TYPES: Final[dict[int, tuple[type[Any], _BodyEncoder, _BodyDecoder]]] = {
     # A node of version 0.1 does not know it, and closes the connection: so does who sent it.
     18: (Refused, _encode_refusal, _decode_refusal),
 }
+# Also a Relay, sent to nodes alone that say that they understand LEVEL_OF_USERS.
+_RELAY_OF_PRINCIPAL: Final = bytes((19,))
 _ENCODERS: Final = {kind: (bytes((code,)), encoder) for code, (kind, encoder, _) in _TYPES.items()}
 _ENCODERS[Extension] = (_ENCODERS[RelayReply][0], _encode_extension)
 _ENCODERS[About] = _ENCODERS[RelayReply][0], _encode_about
 _DECODERS: Final = {code: decoder for code, (_, _, decoder) in _TYPES.items()}
+_DECODERS[_RELAY_OF_PRINCIPAL[0]] = _decode_relay_of_principal

@@ -13,6 +13,7 @@ from cluster.store.commands import (
     ENTRY_BYTES_MAX,
     Admit,
     Advance,
+    ChangeUser,
     DamagedEntry,
     Operation,
     Put,
@@ -33,6 +34,7 @@ from flotilla_client.protocol import (
     INTEGER_MAX,
     NAME_BYTES_MAX,
     TOPIC_BYTES_MAX,
+    USER_CHANGES,
     pack,
 )
 from tests.unit.model_store import random_payloads
@@ -40,18 +42,39 @@ from tests.unit.model_store import random_payloads
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 number = st.integers(0, INTEGER_MAX)
 optional = st.none() | number
+principal = st.none() | text
 
 
-def _put(client: str, epoch: int | None, topic: str, counter: int, batch: list[bytes]) -> Put:
-    return Put(client, epoch, topic, counter, *pack(batch))
+def _put(
+    client: str,
+    epoch: int | None,
+    topic: str,
+    counter: int,
+    batch: list[bytes],
+    principal: str | None = None,
+) -> Put:
+    return Put(client, epoch, topic, counter, *pack(batch), principal)
 
 
 operation_strategy = st.one_of(
-    st.builds(Register, text, st.booleans(), optional, text),
-    st.builds(Subscribe, text, optional, text, optional),
-    st.builds(Unsubscribe, text, optional, text, optional),
-    st.builds(_put, text, optional, text, number, st.lists(st.binary(max_size=9), min_size=1)),
-    st.builds(Advance, text, optional, st.dictionaries(text, number, max_size=5)),
+    st.builds(Register, text, st.booleans(), optional, text, principal),
+    st.builds(Subscribe, text, optional, text, optional, principal),
+    st.builds(Unsubscribe, text, optional, text, optional, principal),
+    st.builds(
+        _put, text, optional, text, number, st.lists(st.binary(max_size=9), min_size=1), principal
+    ),
+    st.builds(Advance, text, optional, st.dictionaries(text, number, max_size=5), principal),
+    st.builds(
+        ChangeUser,
+        st.sampled_from(sorted(USER_CHANGES)),
+        text,
+        st.lists(text, max_size=5),
+        st.lists(text, max_size=5),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+        principal,
+    ),
     st.builds(Admit, text, text),
     st.just(Raise(BUILD.level_max)),
 )
@@ -137,8 +160,8 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
 
 def test_another_level_and_surplus_bytes_are_refused() -> None:
     payload = encode(1, [Admit("n", "i")])
-    with pytest.raises(DamagedEntry, match="level 3"):
-        decode(b"\x03" + payload[1:])
+    with pytest.raises(DamagedEntry, match="level 4"):
+        decode(b"\x04" + payload[1:])
     with pytest.raises(DamagedEntry, match="operations end"):
         decode(payload + b"x")
 

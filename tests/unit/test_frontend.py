@@ -14,12 +14,15 @@ from cluster.serve.broker import Answer
 from cluster.serve.frontend import SHORT_REPLY_BYTES, Frontend
 from cluster.serve.quotas import Quotas, Rates
 from cluster.serve.relays import RELAY_MS_MAX
-from cluster.wire.levels import BUILD
+from cluster.store.outcomes import Refused
+from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_OF_USERS, Build
 from cluster.wire.messages import Message, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
     GET,
+    INSPECT,
     NAK,
+    SETTINGS,
     STATUS,
     TOPICS,
     Reply,
@@ -49,7 +52,9 @@ class Bench:
         peers: Any = SimpleNamespace(
             send=lambda name, message: self.sent.append((name, message)),
             room_bytes=lambda _: self.room_bytes["peer"],
+            hello_of=lambda _: SimpleNamespace(extension=SimpleNamespace(build=self.theirs)),
         )
+        self.theirs = BUILD
         self.front = Frontend(
             "b",
             RELAYS_MAX,
@@ -252,3 +257,56 @@ def test_what_a_surplus_connection_asks_is_refused_for_good(bench: Bench) -> Non
     assert refused.body["error"] == "quota"
     assert (refused.body["quota"], refused.body["limit"]) == ("connections_max", 5)
     assert "retry_after_ms" not in refused.body
+
+
+# --- principals ---
+
+
+def test_a_relay_says_whose_key_the_client_has(bench: Bench) -> None:
+    bench.ask("r1")
+    bench.front.principal_of = lambda route: f"{route.decode()}-key"
+    bench.ask("r2")
+    for theirs in (BUILD_0_1, Build("before", 1, LEVEL_OF_USERS - 1)):
+        bench.theirs = theirs
+        bench.front.abandon_relays("a")
+        bench.ask("r3")
+    assert [relay.principal for relay in bench.relayed()] == [None, "client-key", None, None]
+
+
+@pytest.mark.parametrize("level", [LEVEL_OF_USERS - 1, LEVEL_OF_USERS])
+def test_a_leader_with_keys_carries_out_nothing_of_which_it_does_not_know_who_asks(
+    bench: Bench, level: int
+) -> None:
+    asked: list[str | None] = []
+    bench.raft.serving, bench.raft.uncommitted_entries = True, 0
+    bench.front.lead.uncommitted_entries_max = 1  # type: ignore[union-attr]
+    bench.broker.store = SimpleNamespace(level=level)
+    bench.broker.request = lambda *arguments: asked.append(arguments[-1])
+    bench.front.principal_of = lambda route: "local"
+    frames = encode_request(Request(GET, "r1", "t", "me"))
+
+    bench.front.take_relay("c", Relay(7, frames))
+    bench.front.take_relay("c", Relay(8, frames, "shop"))
+    bench.front.take_request(b"client", frames)
+
+    is_asked = level < LEVEL_OF_USERS
+    assert asked == [*([None] if is_asked else []), "shop", "local"]
+    bench.front.take_replies(never)
+    refused = [m.relay_id for _, m in bench.sent if isinstance(m, RelayReply)]
+    assert refused == ([] if is_asked else [7])
+
+
+def test_a_node_shows_its_settings_to_who_may_observe_by_its_own_state(bench: Bench) -> None:
+    request = Request(INSPECT, "r1", body={"what": SETTINGS})
+    said = Refused("unauthorized", "shop lacks `observe`", {"needs": "observe"})
+    bench.front.settings = {"node": "b"}
+    bench.broker.forbidden = lambda principal, request: said if principal == "shop" else None
+    for principal, code in (("shop", "unauthorized"), ("boss", "None")):
+        bench.front.principal_of = lambda route, name=principal: name  # type: ignore[misc]
+        bench.front.take_request(b"client", encode_request(request))
+        [reply] = bench.replies()
+        assert errors([reply]) == [("r1", code)]
+        assert ("settings" in reply.body) is (principal == "boss")
+    bench.front.lead = None
+    bench.front.take_request(b"client", encode_request(request))
+    assert errors(bench.replies()) == [("r1", "electing")], "it does not know yet who may"

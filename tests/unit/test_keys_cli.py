@@ -98,9 +98,9 @@ def test_a_clients_key_is_changed_in_two_steps_and_revoked_in_one(directory: Pat
     assert not key_is_good(directory, old.public)
     assert key_is_good(directory, new.public)
     run(directory, "revoke", "client", "app")
-    assert keys_of(directory).keyring.clients == {}
+    assert set(keys_of(directory).keyring.clients.values()) == {"admin"}
     assert not file.exists()
-    assert "no client 'app'; there are: none" in refused(directory, "revoke", "client", "app")
+    assert "no client 'app'; there are: admin" in refused(directory, "revoke", "client", "app")
     run(directory, "client", "app")  # the name is free again
     assert not key_is_good(directory, new.public)
 
@@ -164,9 +164,10 @@ def test_list_tells_what_there_is_and_no_secret(directory: Path) -> None:
         {"kind": "server", "name": "orders", "keys": 1, "file": "server.key"},
         {"kind": "node", "name": "n1", "keys": 1, "file": "nodes/n1"},
         {"kind": "node", "name": "n2", "keys": 1, "file": "nodes/n2"},
+        {"kind": "client", "name": "admin", "keys": 1, "file": "clients/admin.key"},
         {"kind": "client", "name": "app", "keys": 2, "file": "clients/app.key"},
     ]
-    assert run(directory, "list").output.count("\n") == 5
+    assert run(directory, "list").output.count("\n") == 6
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_list_tells_what_there_is_and_no_secret(directory: Path) -> None:
         (("node", "n1"), "there is a node 'n1'"),
         (("client", "../../etc"), "is not 1 to 32 of a-z, 0-9 and -"),
         (("node", "N1"), "is not 1 to 32 of a-z, 0-9 and -"),
-        (("rotate", "client", "nobody"), "no client 'nobody'; there are: app"),
+        (("rotate", "client", "nobody"), "no client 'nobody'; there are: admin, app"),
         (("revoke", "node", ".."), "no node '..'; there are: n1, n2"),
     ],
 )
@@ -284,7 +285,7 @@ def test_a_directory_is_read_again_when_it_changed_or_somebody_asks(directory: P
     run(directory, "client", "late")
     assert not look(keys, 0.5, asked=False)  # it looks once a second
     assert look(keys, 1.0, asked=False)
-    assert set(keys.keys.keyring.clients.values()) == {"app", "late"}
+    assert set(keys.keys.keyring.clients.values()) == {"admin", "app", "late"}
     assert not look(keys, 2.0, asked=False)
     assert look(keys, 2.1, asked=True)
 

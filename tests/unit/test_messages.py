@@ -90,6 +90,7 @@ any_message = st.one_of(
     *(st.builds(kind, numbers) for kind in (Vote, PreVoteGranted, SnapshotOffer, TimeoutNow)),
     *(st.builds(kind, numbers, numbers) for kind in (Barrier, BarrierAck)),
     *(st.builds(kind, relay_ids, frames) for kind in (Relay, RelayReply)),
+    st.builds(Relay, relay_ids, frames, st.none() | names.filter(bool)),
     st.builds(messages.About, st.binary(max_size=100)),
     st.builds(messages.Refused, st.integers(0, 255), names),
     appends(),

@@ -24,7 +24,7 @@ from cluster.store.publications import Publications, Row
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
 from cluster.store.topics import Subscription, Topic
 from cluster.wire.messages import NextIndex
-from flotilla_client.protocol import GET, Reply, Request, encode_reply, pack
+from flotilla_client.protocol import GET, Reply, encode_reply, pack
 
 _read: Final = Broker._read
 _subscribe: Final = Store._subscribe
@@ -42,8 +42,10 @@ _cut: Final = Row.cut
 def max_count_is_ignored(patches: Patches) -> None:
     """Deliver all there is."""
 
-    def read(broker: Broker, request: Request) -> Delivery | Refused:
-        return _read(broker, replace(request, body=request.body | {"max_count": 1 << 30}))
+    def read(broker: Broker, waiting: Waiting) -> Delivery | Refused:
+        request = waiting.request
+        more = replace(request, body=request.body | {"max_count": 1 << 30})
+        return _read(broker, replace(waiting, request=more))
 
     patches.attribute(Broker, "_read", read)
 
@@ -206,8 +208,8 @@ def answers_go_out_twice(patches: Patches) -> None:
 def acknowledgments_are_made_up(patches: Patches) -> None:
     """Acknowledge one publication more than a GET says."""
 
-    def get(broker: Broker, request: Request) -> Operation | None:
-        operation = _get(broker, request)
+    def get(broker: Broker, waiting: Waiting) -> Operation | None:
+        operation = _get(broker, waiting)
         if operation is not None:
             for name, last_id in operation.cursors.items():  # type: ignore[union-attr]
                 end = broker.store.topic_ends()[name]

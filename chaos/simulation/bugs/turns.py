@@ -14,11 +14,11 @@ from cluster.log.entries import Entry
 from cluster.node.member import Member
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready
-from cluster.serve.broker import _OPERATIONS, Broker
+from cluster.serve.broker import _OPERATIONS, Broker, Waiting
 from cluster.store.commands import Put
 from cluster.store.store import Delivery, Store
 from cluster.wire.messages import Message, RequestVote
-from flotilla_client.protocol import ERRORS, PUT, Request
+from flotilla_client.protocol import ERRORS, PUT
 
 _step: Final = Raft.step
 _tick: Final = Raft._tick
@@ -108,9 +108,10 @@ def barrier_always_passes(patches: Patches) -> None:
 def parked_gets_hear_too_early(patches: Patches) -> None:
     """Deliver a publication to whoever waits for its topic before it is committed."""
 
-    def put(broker: Broker, request: Request) -> Put:
+    def put(broker: Broker, asked: Waiting) -> Put:
+        request = asked.request
         count = len(request.lengths) >> 2
-        operation: Put = _broker_put(broker, request)  # type: ignore[assignment]
+        operation: Put = _broker_put(broker, asked)  # type: ignore[assignment]
         found = broker.store._topics.active.get(request.topic)
         if found is not None:
             blobs = operation.lengths, operation.data

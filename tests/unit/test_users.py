@@ -1,0 +1,633 @@
+"""Who may what: patterns, changes of users, and what the store and the leader do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.serve.broker import Answer
+from cluster.store import tables
+from cluster.store.commands import (
+    Advance,
+    ChangeUser,
+    DamagedEntry,
+    Put,
+    Raise,
+    Register,
+    Subscribe,
+    Unsubscribe,
+    decode,
+    encode,
+    level_of,
+)
+from cluster.store.store import CorruptStore, Limits, Refused, Store
+from cluster.store.users import PUBLISH, SUBSCRIBE, matches
+from cluster.wire.levels import BUILD, LEVEL_OF_USERS, Build, UnsupportedLevel
+from flotilla_client.protocol import (
+    ADMIN,
+    GET,
+    INSPECT,
+    PUT,
+    REQUEST_ID,
+    SUB,
+    TOPICS,
+    UNSUB,
+    UPGRADE,
+    ProtocolError,
+    Request,
+    check_pattern,
+    check_user,
+    decode_request,
+    encode_request,
+    pack,
+)
+from tests.unit import store_bench, test_broker
+from tests.unit.model_store import MEMBERS, answer_of
+from tests.unit.test_broker import code_of
+
+# --- patterns ---
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "is_one"),
+    [
+        ("orders", "orders", True),
+        ("orders", "orders.new", False),
+        ("orders.*", "orders.new", True),
+        ("orders.*", "orders", False),
+        ("orders.*", "orders.new.eu", False),
+        ("orders.*", "ordersX.new", False),
+        ("*.new", "orders.new", True),
+        ("*.new", "orders.old", False),
+        ("orders.>", "orders.new", True),
+        ("orders.>", "orders.new.eu", True),
+        ("orders.>", "orders", False),
+        ("orders.>", "order.new", False),
+        (">", "orders", True),
+        (">", "a.b.c", True),
+        ("*", "orders", True),
+        ("*", "a.b", False),
+        ("a.*.c", "a.b.c", True),
+        ("a.*.>", "a.b", False),
+        ("a.*.>", "a.b.c.d", True),
+        ("a..b", "a..b", True),
+        ("a.*.b", "a..b", True),
+        ("Orders", "orders", False),
+        ("orders.new", "orders.*", False),  # a topic may be called so; it is one all the same
+    ],
+)
+def test_a_pattern_means_what_it_means_in_nats(pattern: str, topic: str, is_one: bool) -> None:
+    check_pattern(pattern)
+    assert matches(pattern, topic) is is_one
+
+
+words = st.lists(st.sampled_from(["a", "b", "", "*", ">"]), min_size=1, max_size=4)
+
+
+@given(words, words)
+def test_patterns_agree_with_a_definition_by_recursion(
+    pattern: list[str], topic: list[str]
+) -> None:
+    def is_one(left: list[str], names: list[str]) -> bool:
+        if left == [">"]:
+            return bool(names)
+        if not left or not names:
+            return not left and not names
+        return left[0] in ("*", names[0]) and is_one(left[1:], names[1:])
+
+    if ">" in pattern[:-1] or ".".join(pattern) == "":
+        return
+    assert matches(".".join(pattern), ".".join(topic)) == is_one(pattern, topic)
+
+
+@pytest.mark.parametrize("pattern", ["", "ord*", "a.b>", ">.a", "a.>.b", "a.**", "a\nb", "x" * 256])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(ProtocolError):
+        check_pattern(pattern)
+
+
+@pytest.mark.parametrize("name", ["", "Shop", "a b", "x" * 33, "**", "shop\n"])
+def test_what_is_no_key_s_name_is_no_user(name: str) -> None:
+    with pytest.raises(ProtocolError):
+        check_user(name)
+
+
+# --- changes ---
+
+
+def change(
+    act: str, user: str, by: str | None = None, root: bool = True, **rights: Any
+) -> ChangeUser:
+    lists = [rights.get(name, []) for name in ("publish", "subscribe")]
+    flags = [rights.get(name, False) for name in ("observe", "admin")]
+    return ChangeUser(f"user-{act}", user, *lists, *flags, root, by)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> store_bench.Bench:
+    """Return a cluster at the level of users, in which everybody may do everything."""
+    bench = store_bench.Bench(tmp_path / "store.db", Limits(users_max=4))
+    bench.ok(Raise(LEVEL_OF_USERS))
+    return bench
+
+
+def closed(bench: store_bench.Bench, **users: dict[str, Any]) -> None:
+    """Let these alone do anything."""
+    for name, rights in users.items():
+        bench.ok(change("add", name, **rights))
+    bench.ok(change("remove", "*"))
+
+
+def test_a_cluster_that_gets_users_lets_everybody_go_on(bench: store_bench.Bench) -> None:
+    users = bench.store.users
+    assert [row["user"] for row in users.page("", 9)] == ["*"]
+    for right in (PUBLISH, SUBSCRIBE):
+        assert users.may("anybody", right, "any.topic")
+    assert users.may_observe("anybody")
+    assert not users.may_administrate("anybody"), "only the settings name the first one"
+
+
+def test_nobody_may_anything_who_is_not_named_once_everybody_else_is_removed(
+    bench: store_bench.Bench,
+) -> None:
+    closed(bench, shop={"publish": ["orders.*"], "subscribe": ["stock.>"]})
+    users = bench.store.users
+
+    assert users.may("shop", PUBLISH, "orders.new")
+    assert not users.may("shop", PUBLISH, "stock.eu")
+    assert users.may("shop", SUBSCRIBE, "stock.eu.1")
+    assert not users.may("shop", SUBSCRIBE, "orders.new")
+    assert not users.may_observe("shop")
+    assert not users.may("stranger", PUBLISH, "orders.new")
+
+
+def test_denied_is_denied_whatever_is_allowed_besides(bench: store_bench.Bench) -> None:
+    closed(bench, shop={"publish": [">"], "observe": True, "admin": True})
+    users = bench.store.users
+
+    assert users.may("shop", PUBLISH, "pay.card")
+    bench.ok(change("deny", "shop", publish=["pay.*"]))
+    bench.ok(change("allow", "shop", publish=["pay.card"]))  # another pattern
+    assert not users.may("shop", PUBLISH, "pay.card")
+    assert users.may("shop", PUBLISH, "orders")
+    bench.ok(change("allow", "shop", publish=["pay.*"]))
+    assert users.may("shop", PUBLISH, "pay.card"), "allowing the same takes the denial back"
+    bench.ok(change("deny", "shop", publish=[">"]))
+    assert not users.may("shop", PUBLISH, "orders")
+
+    bench.ok(change("deny", "shop", observe=True))
+    assert users.may_observe("shop"), "who is admin may observe"
+    bench.ok(change("deny", "shop", admin=True))
+    assert not users.may_observe("shop")
+    assert not users.may_administrate("shop")
+
+
+def test_the_same_change_twice_is_as_good_as_once(bench: store_bench.Bench) -> None:
+    for asked in (
+        change("add", "shop", publish=["a"]),
+        change("allow", "shop", publish=["b"]),
+        change("deny", "shop", publish=["a"]),
+        change("remove", "shop"),
+    ):
+        first, rows = bench.one(asked), bench.store.users.page("", 9)
+        again = bench.one(asked)
+        assert (again[0], first[0]) == ("ok", "ok")
+        assert bench.store.users.page("", 9) == rows
+        if asked.change != "user-remove":
+            assert again == first
+
+
+def test_changes_of_nobody_and_of_too_many_are_refused(bench: store_bench.Bench) -> None:
+    assert bench.one(change("allow", "nobody", observe=True))[0] == "bad_request"
+    assert bench.one(change("deny", "nobody", observe=True))[0] == "bad_request"
+    bench.ok(change("add", "a", publish=["x"]))
+    assert bench.one(change("add", "a", publish=["y"]))[0] == "bad_request"
+    bench.ok(change("add", "b"))
+    bench.ok(change("add", "c"))
+    assert bench.one(change("add", "d")) == ("too_many", {"limit": 4})
+    many = [f"t{number}" for number in range(64)]
+    bench.ok(change("allow", "a", subscribe=many))
+    assert bench.one(change("allow", "a", subscribe=["more"])) == ("too_many", {"limit": 64})
+
+
+def test_only_an_administrator_changes_users(bench: store_bench.Bench) -> None:
+    bench.ok(change("add", "boss", admin=True))
+    bench.ok(change("add", "shop", publish=[">"]))
+
+    asked = change("allow", "shop", by="shop", root=False, admin=True)
+    assert bench.one(asked) == ("unauthorized", {"needs": "admin"})
+    assert not bench.store.users.may_administrate("shop")
+    bench.ok(change("allow", "shop", by="boss", root=False, admin=True))
+    bench.ok(change("deny", "boss", by="shop", root=False, admin=True))
+    asked = change("deny", "shop", by="boss", root=False, admin=True)
+    assert bench.one(asked)[0] == "unauthorized"
+    bench.ok(change("deny", "shop", by="whom-the-settings-name", root=True, admin=True))
+
+
+# --- what the log carries out ---
+
+
+def test_what_a_principal_may_not_is_refused_where_it_stands_in_the_log(
+    bench: store_bench.Bench,
+) -> None:
+    bench.ok(Register("p", True, None, "", "shop"))
+    bench.ok(Subscribe("p", None, "t", None, "shop"))
+    put = Put("p", None, "t", 1, *pack([b"x"]), "shop")
+    again = Put("p", None, "t", 2, *pack([b"y"]), "shop")
+    both = Put("p", None, "t", 3, *pack([b"z"]), "shop")
+    answers = bench.apply(put, change("add", "shop", subscribe=["t"]), again)
+    assert [code for code, _ in answers] == ["ok", "ok", "unauthorized"]
+    assert answers[2][1] == {"needs": "publish"}
+
+    assert bench.one(put)[1]["duplicate"] is True, "what is stored is stored, and he hears so"
+    assert bench.one(both)[0] == "unauthorized", "a gap is not told to who may not publish"
+    bench.ok(change("allow", "shop", publish=["t"]))
+    assert bench.one(both) == ("counter_gap", {"expected": 2}), "no counter was taken"
+    assert bench.one(again)[1]["id"] == 2
+
+
+def test_who_may_not_subscribe_does_not(bench: store_bench.Bench) -> None:
+    closed(bench, shop={"publish": ["t"]})
+    bench.ok(Register("c", True, None, "", "shop"))
+    assert bench.one(Subscribe("c", 1, "t", 1, "shop")) == ("unauthorized", {"needs": "subscribe"})
+    assert bench.one(Subscribe("c", 1, "t", 0, "shop"))[0] == "stale_request", (
+        "its sequence is taken"
+    )
+    assert bench.store.subscriptions("c") == {}
+
+
+def test_who_may_nothing_gets_no_client_id(bench: store_bench.Bench) -> None:
+    closed(bench, watcher={"observe": True})
+    for principal in ("watcher", "stranger"):
+        assert bench.one(Register("c", True, None, "", principal))[0] == "unauthorized"
+    assert bench.one(Register("c", True, None, ""))[0] == "ok", "a cluster without keys asks nobody"
+
+
+def test_a_client_is_its_principal_s_alone(bench: store_bench.Bench) -> None:
+    bench.ok(Register("c", True, None, "", "shop"))
+    bench.ok(Subscribe("c", 1, "t", 1, "shop"))
+    put = pack([b"x"])
+    for asked in (
+        Register("c", False, 9, "n", "thief"),
+        Subscribe("c", 1, "t", 9, "thief"),
+        Unsubscribe("c", None, "t", None, "thief"),
+        Put("c", None, "t", 1, *put, "thief"),
+        Advance("c", None, {"t": 0}, "thief"),
+    ):
+        assert bench.one(asked) == ("unauthorized", {"needs": "client_id"}), asked
+    assert bench.store.subscriptions("c") == {"t": 0}
+    assert answer_of_refused(bench.store.check_client("c", 1, "thief")) == "unauthorized"
+    assert bench.store.check_client("c", 1, "shop") is None
+    bench.reopen()
+    assert answer_of_refused(bench.store.check_client("c", 1, "thief")) == "unauthorized"
+
+
+def answer_of_refused(refused: Refused | None) -> str:
+    assert refused is not None
+    return refused.code
+
+
+def test_a_client_of_before_belongs_to_who_takes_it_up_and_not_to_who_names_it(
+    bench: store_bench.Bench,
+) -> None:
+    for name in "abc":
+        bench.ok(Register(name, True, None, ""))
+    bench.ok(Unsubscribe("a", None, "t", None, "operator"))
+    assert bench.store.check_client("a", None, "shop") is None, "by hand"
+    bench.ok(Register("a", False, 1, "n", "shop"))
+    bench.ok(Put("b", 1, "t", 1, *pack([b"x"]), "shop"))
+    assert bench.one(Put("c", 9, "t", 1, *pack([b"x"]), "shop"))[0] == "recovered", (
+        "not its process"
+    )
+    for name, is_taken in (("a", True), ("b", True), ("c", False)):
+        assert (bench.store.check_client(name, None, "thief") is not None) is is_taken, name
+
+
+def test_a_revoked_topic_neither_holds_up_the_others_nor_tells_of_itself(
+    bench: store_bench.Bench,
+) -> None:
+    bench.ok(Register("c", True, None, "", "shop"))
+    for topic in ("mine", "theirs"):
+        bench.ok(Subscribe("c", 1, topic, None, "shop"))
+        bench.ok(Put("c", 1, topic, 1, *pack([b"x"]), "shop"))
+    bench.ok(change("add", "shop", subscribe=["mine"]))
+    store = bench.store
+
+    delivery = store.read_any("c", {"theirs": 0}, 9, 99, "shop")
+    assert not isinstance(delivery, Refused)
+    assert (delivery.topic, delivery.count) == ("mine", 1)
+    assert [row["topic"] for row in store.topics_of("c", "", 9, "shop")] == ["mine"]
+    assert store.since_recovery("c", None, "shop")["ends"] == {"mine": 1}
+    bench.ok(Advance("c", 1, {"mine": 1, "theirs": 1}, "shop"))
+    assert store.subscriptions("c") == {"mine": 1, "theirs": 0}, "it is left where it is"
+    for last_id in (1, 10**9):
+        asked = Advance("c", 1, {"theirs": last_id}, "shop")
+        assert bench.one(asked) == ("unauthorized", {"needs": "subscribe"})
+    for topic in ("theirs", "of-nobody"):
+        refused = store.lacks("shop", SUBSCRIBE, topic)
+        assert refused is not None
+        assert refused.message == f"shop lacks `subscribe` on {topic!r}"
+
+    bench.ok(change("deny", "shop", subscribe=["mine"]))
+    nothing = store.read_any("c", {}, 9, 99, "shop")
+    assert isinstance(nothing, Refused)
+    assert nothing.code == "unauthorized"
+    assert bench.one(Unsubscribe("c", 1, "theirs", None, "shop"))[1] == {"was_subscribed": True}
+
+
+# --- encoding, copies, levels ---
+
+
+def test_an_entry_that_says_who_asked_needs_the_level_and_no_other_does() -> None:
+    for operation in (Register("c", True, None, ""), Put("c", None, "t", 1, *pack([b"x"]))):
+        assert level_of(encode(1, [operation])) == 1
+        operation.principal = "shop"
+        payload = encode(1, [operation])
+        assert level_of(payload) == LEVEL_OF_USERS
+        assert decode(payload) == (1, [operation])
+        with pytest.raises(DamagedEntry):
+            decode(payload, LEVEL_OF_USERS - 1)
+        with pytest.raises(DamagedEntry, match="metas"):
+            decode(b"\x02" + payload[1:])
+    assert level_of(encode(1, [change("add", "a")])) == LEVEL_OF_USERS
+    mixed = [
+        Register("a", True, None, "", "shop"),
+        Raise(LEVEL_OF_USERS),
+        Register("b", True, 1, ""),
+    ]
+    assert decode(encode(1, mixed)) == (1, mixed)
+
+
+def test_users_and_owners_outlive_restarts_and_count_in_the_digest(
+    bench: store_bench.Bench, tmp_path: Path
+) -> None:
+    bench.ok(change("add", "shop", publish=["a.*"], observe=True))
+    bench.ok(Register("c", True, None, "", "shop"))
+    rows, before = bench.store.users.page("", 9), bench.store.digest()
+    bench.reopen()
+    assert bench.store.users.page("", 9) == rows
+    assert bench.store.digest() == before
+    bench.ok(change("deny", "shop", observe=True))
+    changed = bench.store.digest()
+    assert changed != before
+    twin = store_bench.Bench(tmp_path / "twin.db", Limits(users_max=4))
+    for owner, is_same in (("shop", True), ("other", False)):
+        twin = store_bench.Bench(tmp_path / f"{owner}.db", Limits(users_max=4))
+        twin.ok(Raise(LEVEL_OF_USERS))
+        twin.ok(change("add", "shop", publish=["a.*"], observe=True))
+        twin.ok(Register("c", True, None, "", owner))
+        assert (twin.store.digest() == before) is is_same, owner
+
+
+def test_a_changed_row_of_a_user_or_an_owner_is_noticed(bench: store_bench.Bench) -> None:
+    bench.ok(Register("c", True, None, "", "shop"))
+    path = bench.path
+    bench.store.close()
+    with tables.connect(path, 0) as connection:
+        connection.execute("UPDATE owners SET owner = 'thief'")
+        with pytest.raises(CorruptStore, match="owners"):
+            tables.check_rows(path, connection, lambda size_bytes: None)
+    store = Store.open(path, {})
+    with pytest.raises(CorruptStore):
+        store.check_client("c", 1)
+    store.close()
+    with tables.connect(path, 0) as connection:
+        connection.execute("UPDATE users SET rights = replace(rights, 'false', 'true')")
+    with pytest.raises(CorruptStore):
+        Store.open(path, {})
+
+
+def test_a_database_of_before_is_opened_and_gets_users(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    Store.open(path, MEMBERS).close()
+    with tables.connect(path, 0) as connection:
+        connection.executescript("DROP TABLE users; DROP TABLE owners")
+        tables.check_rows(path, connection, lambda size_bytes: None)
+    store = Store.open(path, {})
+    before = store.digest()
+    assert store.users.page("", 9) == []
+    [outcome] = store.apply(1, 1, encode(1, [Raise(LEVEL_OF_USERS)]))
+    assert answer_of(outcome)[0] == "ok"
+    assert [row["user"] for row in store.users.page("", 9)] == ["*"]
+    assert store.digest() != before
+    store.close()
+    with pytest.raises(UnsupportedLevel):
+        Store.open(path, {}, build=Build("older", 1, LEVEL_OF_USERS - 1))
+
+
+# --- the leader ---
+
+
+class Bench(test_broker.Bench):
+    """A leader of a cluster with keys, at the level of users."""
+
+    def __init__(self, directory: Path, level: int = LEVEL_OF_USERS) -> None:
+        self.principal: str | None = "shop"
+        super().__init__(directory)
+        self.broker.admins = frozenset({"admin"})
+        self.broker.level_for = lambda asked: asked or BUILD.level_max
+        if level >= LEVEL_OF_USERS:
+            self.as_("admin", UPGRADE, client_id="", level=level)
+
+    def ask(
+        self,
+        kind: str,
+        topic: str = "",
+        client_id: str = test_broker.ME,
+        epoch: int | None = None,
+        **body: Any,
+    ) -> None:
+        made = Request(kind, "r", topic, client_id, epoch, body)
+        request = decode_request(encode_request(made))
+        waiting = self.broker.request(b"me", request, self.now_ms, self.principal)
+        if waiting is not None:
+            self.barrier += 1
+            self.broker.await_barrier(waiting, self.barrier, self.store.applied_index)
+
+    def turn(self) -> list[Answer]:
+        changes = self.store.users.changes
+        answers = super().turn()
+        if self.store.users.changes != changes:  # as a replica does
+            self.broker.users_changed()
+            self.serve(self.barrier, self.store.applied_index)
+            answers += self.taken()
+        return answers
+
+    def as_(self, principal: str, kind: str, topic: str = "", **fields: Any) -> list[Answer]:
+        """Ask as a principal, and return what was answered in that turn."""
+        self.principal, before = principal, self.principal
+        self.ask(kind, topic, **fields)
+        self.principal = before
+        return self.turn()
+
+    def user(self, act: str, user: str, **rights: Any) -> Answer:
+        fields = {"act": f"user-{act}", "user": user, **rights}
+        return self.as_("admin", ADMIN, client_id="", **fields)[0]
+
+    def entries(self) -> int:
+        return self.store.applied_index
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Bench:
+    """Return a leader; the principal `shop` has a client that subscribes to t."""
+    return Bench(tmp_path)
+
+
+def test_users_take_the_feature_level_and_the_refusal_names_it(tmp_path: Path) -> None:
+    leader = Bench(tmp_path, level=1)
+    answer = leader.user("add", "shop")
+    assert (code_of(answer), answer.body["level"], answer.body["needs"]) == ("unsupported", 1, 3)
+    assert "flotilla upgrade" in answer.body["message"]
+    assert answer.body["definite"] is True
+    [answer] = leader.as_("anybody", INSPECT, client_id="", what="users")
+    assert code_of(answer) == "unsupported"
+    [answer] = leader.as_("anybody", UPGRADE, client_id="", level=LEVEL_OF_USERS)
+    assert answer.body == {"level": LEVEL_OF_USERS, "before": 1}
+
+
+def test_a_refusal_costs_no_entry_and_waits_for_a_barrier(leader: Bench) -> None:
+    leader.user("add", "shop", subscribe=["t"])
+    before = leader.entries()
+    leader.put(1, b"p" * 1000)
+    waiting = leader.broker._reads[-1].waiting
+    assert waiting.request.data == b"", "nobody's publication is kept who may not publish it"
+    leader.barrier -= 1
+    assert leader.turn() == [], "its barrier has not passed"
+    leader.barrier += 1
+    [answer] = leader.turn()
+    assert (code_of(answer), answer.body["needs"]) == ("unauthorized", "publish")
+    assert answer.body["message"] == "shop lacks `publish` on 't'"
+    assert leader.entries() == before
+
+
+def test_what_was_allowed_meanwhile_is_asked_again(leader: Bench) -> None:
+    leader.user("add", "shop", subscribe=["t"])
+    leader.put(1)
+    answers = leader.as_("admin", ADMIN, client_id="", act="user-allow", user="shop", publish=["t"])
+    assert sorted(map(code_of, answers)) == ["ACK", "overloaded"]
+    leader.put(1)
+    [answer] = leader.turn()
+    assert answer.body["id"] == 1
+
+
+def test_a_put_that_was_admitted_before_its_revocation_is_refused_at_its_entry(
+    leader: Bench,
+) -> None:
+    leader.put(1)
+    [(index, put)] = leader.submit()  # it waits for a majority
+    leader.principal = "admin"
+    leader.ask(ADMIN, client_id="", act="user-add", user="shop", subscribe=["t"])
+    [(_, change_of_user)] = [
+        (at, payload) for at, payload in ((0, p) for p, _ in leader.broker.take_entries(0))
+    ]
+    revoked = leader.store.apply(index, 1, change_of_user)  # another leader's comes first
+    assert answer_of(revoked[0])[0] == "ok"
+    [outcome] = leader.store.apply(index + 1, 1, put)
+    assert answer_of(outcome) == ("unauthorized", {"needs": "publish"})
+
+
+def test_a_retry_of_what_is_stored_is_answered_with_its_result(leader: Bench) -> None:
+    leader.put(1)
+    leader.turn()
+    leader.user("add", "shop", subscribe=["t"])
+    leader.put(1)
+    [answer] = leader.turn()
+    assert (answer.body["id"], answer.body["duplicate"]) == (1, True)
+    leader.put(2)
+    assert [code_of(answer) for answer in leader.turn()] == ["unauthorized"]
+
+
+def test_a_revocation_reaches_who_waits_for_publications(leader: Bench) -> None:
+    leader.ask(GET, "t", wait_ms=60_000)
+    leader.ask(GET, "", wait_ms=60_000)
+    assert leader.turn() == []
+    answers = leader.as_("admin", ADMIN, client_id="", act="user-add", user="shop", publish=["t"])
+    assert [code_of(answer) for answer in answers] == ["ACK", "unauthorized", "unauthorized"]
+    assert leader.broker.load()["publication"] == 0
+
+
+def test_who_may_goes_on_waiting_behind_a_change_of_another(leader: Bench) -> None:
+    leader.ask(GET, "t", wait_ms=60_000)
+    leader.turn()
+    leader.user("add", "another", publish=["t"])
+    assert leader.broker.load()["publication"] == 1
+    leader.put(1)
+    assert [answer.body.get("count") for answer in leader.turn()] == [1, 1]
+
+
+def test_what_belongs_to_others_takes_a_permission(leader: Bench) -> None:
+    for name, rights in (("watcher", {"observe": True}), ("boss", {"admin": True})):
+        leader.user("add", name, **rights)
+    leader.user("remove", "*")
+    cases: list[tuple[str, str, dict[str, Any], str]] = [
+        (INSPECT, "", {"what": "clients"}, "observe"),
+        (INSPECT, "", {"what": "subscriptions"}, "observe"),
+        (TOPICS, "t", {"subscribers": True}, "observe"),
+        (INSPECT, "", {"what": "users"}, "admin"),
+        (UPGRADE, "", {}, "admin"),
+        (ADMIN, "", {"act": "user-add", "user": "x"}, "admin"),
+    ]
+    for kind, topic, body, needs in cases:
+        for principal, may in (
+            ("boss", True),
+            ("admin", True),
+            ("watcher", needs == "observe"),
+            ("shop", False),
+        ):
+            [answer] = leader.as_(principal, kind, topic, client_id="", **body)
+            assert code_of(answer) == ("ACK" if may else "unauthorized"), (kind, body, principal)
+            if not may:
+                assert answer.body["needs"] == needs
+
+
+def test_a_list_of_topics_has_what_one_may_see(
+    leader: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("a.1", "a.2", "b.1", "b.2", "c.1"):
+        leader.as_("shop", SUB, topic)
+    leader.user("add", "reader", subscribe=["b.*"], publish=["c.>"])
+    leader.user("add", "watcher", observe=True)
+    leader.user("remove", "*")
+
+    def topics(principal: str) -> tuple[list[str], bool]:
+        [answer] = leader.as_(principal, TOPICS, client_id="", all=True)
+        return [row["topic"] for row in answer.body["topics"]], answer.body["more"]
+
+    assert topics("reader") == (["b.1", "b.2", "c.1"], False)
+    assert topics("stranger") == ([], False)
+    assert len(topics("watcher")[0]) == len(topics("admin")[0]) == 6
+    monkeypatch.setattr("cluster.serve.broker.TOPICS_COUNT_MAX", 2)
+    assert topics("reader") == (["b.1", "b.2"], True), "in steps"
+    assert topics("stranger") == ([], False)
+
+
+def test_another_s_client_is_refused_whatever_is_asked(leader: Bench) -> None:
+    leader.as_("shop", REQUEST_ID, sequence=1, nonce="n")
+    for kind, topic, body in (
+        (REQUEST_ID, "", {"sequence": 9, "nonce": "n"}),
+        (SUB, "t", {}),
+        (UNSUB, "t", {}),
+        (PUT, "t", {"counter": 1, "publication": "p"}),
+        (GET, "t", {}),
+        (GET, "", {}),
+        (TOPICS, "", {}),
+    ):
+        before = leader.entries()
+        [answer] = leader.as_("thief", kind, topic, **body)
+        assert (code_of(answer), answer.body.get("needs")) == ("unauthorized", "client_id"), kind
+        assert leader.entries() == before
+        assert "shop" not in answer.body["message"]
+
+
+def test_an_insecure_cluster_asks_nobody(leader: Bench) -> None:
+    leader.user("remove", "*")
+    leader.principal = None
+    leader.put(1)
+    assert [code_of(answer) for answer in leader.turn()] == ["ACK"]
+    leader.ask(ADMIN, client_id="", act="user-add", user="shop", publish=["t"])
+    assert [code_of(answer) for answer in leader.turn()] == ["ACK"]
