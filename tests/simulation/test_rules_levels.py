@@ -18,7 +18,7 @@ from cluster.wire.messages import AppendEntries, Hello
 from flotilla_client.protocol import UPGRADE, Reply, Request
 from tests.simulation.schedules import Stage, compare_with_and_without
 
-NEXT = Build("9.0", 1, 3)
+NEXT = Build("9.0", 1, 4)
 
 
 def upgrade(stage: Stage, node: str, level: int | None = None) -> Reply:
@@ -49,44 +49,44 @@ def test_level_is_raised_when_the_last_member_runs_the_new_build(tmp_path: Path)
     refused = upgrade(stage, "a")
     assert refused.body["error"] == "not_upgraded"
     assert refused.body["level"] == 1
-    assert refused.body["message"].startswith("level 3 takes all members: a runs version")
+    assert refused.body["message"].startswith("level 4 takes all members: a runs version")
     assert upgrade(stage, "a", 2).body == {"level": 2, "before": 1}
     assert upgrade(stage, "b").body["error"] == "not_upgraded"  # any node may be asked
     stage.lab.crash("a")
     stage.elect("b")
     stage.lab.run(1.0)
     assert upgrade(stage, "b").body["message"] == (
-        "level 3 takes all members: a has not been seen for 1 s"
+        "level 4 takes all members: a has not been seen for 1 s"
     )
     run_with(stage, "a", NEXT)
-    assert upgrade(stage, "b").body == {"level": 3, "before": 2}
-    assert upgrade(stage, "b").body == {"level": 3, "before": 3}
+    assert upgrade(stage, "b").body == {"level": 4, "before": 2}
+    assert upgrade(stage, "b").body == {"level": 4, "before": 4}
     lower = upgrade(stage, "b", 2).body
     assert (lower["error"], lower["message"]) == (
         "bad_request",
-        "the cluster's level is 3; it is never lowered",
+        "the cluster's level is 4; it is never lowered",
     )
     stage.lab.run(0.3)
-    assert [each.store.level for each in stage.lab.members()] == [3, 3, 3]
-    assert {node.hello().extension.level for node in stage.lab.nodes.values()} == {3}
+    assert [each.store.level for each in stage.lab.members()] == [4, 4, 4]
+    assert {node.hello().extension.level for node in stage.lab.nodes.values()} == {4}
     assert stage.damage("b") == []
 
 
 def test_member_that_missed_the_raise_says_the_level_that_its_copy_brings(tmp_path: Path) -> None:
     stage = Stage(tmp_path, segment_bytes=1024, keep_bytes=1024)
     stage.net.cut_off("c", "a", "b")  # it is connected still, as nobody has noticed
-    assert upgrade(stage, "a").body == {"level": 2, "before": 1}
+    assert upgrade(stage, "a").body == {"level": 3, "before": 1}
     stage.publish("a", *(f"x{number}" for number in range(20)))
     stage.lab.run(0.2)
     for name in "ab":
         stage.lab.compact(name)
     stage.net.heal()
-    stage.lab.until(lambda: stage.node("c").store.level == 2)
+    stage.lab.until(lambda: stage.node("c").store.level == 3)
     assert ("c", "snapshot_installed") in [(name, event) for name, event, _ in stage.lab.log]
     stage.lab.run(0.3)
     told = stage.node("a")._context.peers.hello_of("c")
     assert told is not None
-    assert told.extension.level == 2
+    assert told.extension.level == 3
 
 
 def test_new_leader_that_has_never_seen_a_member_raises_nothing(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_new_leader_that_has_never_seen_a_member_raises_nothing(tmp_path: Path) 
     stage.lab.run(0.1)
     stage.elect("b")
     assert upgrade(stage, "b").body["message"] == (
-        "level 2 takes all members: c has not been seen since b started"
+        "level 3 takes all members: c has not been seen since b started"
     )
 
 
@@ -114,7 +114,7 @@ def test_wiped_member_counts_again_when_it_is_a_member_again(tmp_path: Path) -> 
     stage.lab.run(0.5)
     assert upgrade(stage, "a").ok
     stage.lab.run(0.5)
-    assert stage.node("c").store.level == 2
+    assert stage.node("c").store.level == 3
 
 
 def test_member_that_is_gone_when_the_raise_is_appended_harms_nobody(tmp_path: Path) -> None:
@@ -140,13 +140,13 @@ def test_entry_above_the_clusters_level_does_not_get_into_the_log(tmp_path: Path
     for name in "abc":
         run_with(stage, name, NEXT)
     stage.elect("a")
-    newer = b"\3" + commands.encode(1, [])[1:]
+    newer = b"\4" + commands.encode(1, [])[1:]
     leader = stage.node("a")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leader, "_encode", lambda operations: newer)
-        with pytest.raises(AssertionError, match="an entry of level 3 in a cluster of level 1"):
+        with pytest.raises(AssertionError, match="an entry of level 4 in a cluster of level 1"):
             leader._propose([[]], tick=False)
-    assert upgrade(stage, "a").body["level"] == 3
+    assert upgrade(stage, "a").body["level"] == 4
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leader, "_encode", lambda operations: newer)
         leader._propose([[]], tick=False)
@@ -182,7 +182,7 @@ def taken_back_too_late(directory: Path) -> list[str]:
     stage.net.cut_off("a", "b", "c")
     stage.lab.send("a", Request(UPGRADE, ""))
     stage.lab.step()
-    assert stage.node("a")._log_level() == 2
+    assert stage.node("a")._log_level() == 3
     stage.lab.crash("c")
     stage.lab.may_end = (DamagedEntry,)
     stage.net.heal()
@@ -212,7 +212,7 @@ def test_level_of_the_log_falls_with_the_entry_that_is_undone(tmp_path: Path) ->
     run_with(stage, "c", BUILD_0_1)
     stage.elect("b")
     stage.publish("b", "x")
-    assert stage.node("a")._log_level() == 2
+    assert stage.node("a")._log_level() == 3
     stage.net.heal()
     stage.lab.until(lambda: stage.node("a")._log_level() == 1)
     stage.lab.until(lambda: "c" in stage.node("a").linked.names)
@@ -226,10 +226,10 @@ def test_follower_knows_the_level_of_a_log_that_it_has_not_applied(tmp_path: Pat
     stage.lab.send("a", Request(UPGRADE, ""))
     stage.lab.run(0.2)
     node = stage.node("b")
-    assert (node.store.level, node._log_level()) == (1, 2)
+    assert (node.store.level, node._log_level()) == (1, 3)
     stage.lab.crash("b")
     stage.lab.start("b")
-    assert (stage.node("b").store.level, stage.node("b")._log_level()) == (1, 2)
+    assert (stage.node("b").store.level, stage.node("b")._log_level()) == (1, 3)
     run_with(stage, "c", BUILD_0_1)
     assert "c" not in stage.node("b").linked.names
 
@@ -289,7 +289,7 @@ def test_node_of_an_older_build_refuses_to_start_after_the_raise(tmp_path: Path)
     stage.lab.run(0.3)
     stage.lab.crash("c")
     stage.lab.builds["c"] = BUILD_0_1
-    with pytest.raises(UnsupportedLevel, match="this node's store, is at level 2"):
+    with pytest.raises(UnsupportedLevel, match="this node's store, is at level 3"):
         stage.lab.start("c")
     stage.net.leave("c")
     stage.lab.builds["c"] = BUILD
@@ -307,7 +307,7 @@ def test_entry_in_its_own_log_that_it_cannot_read_keeps_a_node_from_starting(
     stage.lab.run(0.1)
     stage.lab.crash("a")
     stage.lab.builds["a"] = BUILD_0_1
-    with pytest.raises(UnsupportedLevel, match="of this node's log needs level 2"):
+    with pytest.raises(UnsupportedLevel, match="of this node's log needs level 3"):
         stage.lab.start("a")
     stage.net.leave("a")
 
@@ -322,8 +322,8 @@ def test_copy_of_a_level_that_is_not_understood_is_not_taken(tmp_path: Path) -> 
     stage.lab.may_end = (UnsupportedLevel,)
     stage.lab.start("c")
     stage.lab.until(lambda: "c" in stage.lab.ended)
-    assert "copy of its store is of level 2" in str(stage.lab.ended["c"])
+    assert "copy of its store is of level 3" in str(stage.lab.ended["c"])
     stage.lab.builds["c"] = BUILD
     stage.lab.start("c")
     stage.lab.until(lambda: stage.is_member("c"))
-    assert stage.node("c").store.level == 2
+    assert stage.node("c").store.level == 3
