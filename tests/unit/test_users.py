@@ -522,9 +522,8 @@ def test_a_put_that_was_admitted_before_its_revocation_is_refused_at_its_entry(
     [(index, put)] = leader.submit()  # it waits for a majority
     leader.principal = "admin"
     leader.ask(ADMIN, client_id="", act="user-add", user="shop", subscribe=["t"])
-    [(_, change_of_user)] = [
-        (at, payload) for at, payload in ((0, p) for p, _ in leader.broker.take_entries(0))
-    ]
+    [(operations, _)] = leader.broker.take_entries()
+    change_of_user = encode(0, operations)
     revoked = leader.store.apply(index, 1, change_of_user)  # another leader's comes first
     assert answer_of(revoked[0])[0] == "ok"
     [outcome] = leader.store.apply(index + 1, 1, put)
