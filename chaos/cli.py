@@ -18,7 +18,7 @@ from rich.console import Console
 from analytics.command.choice import AUTO, CHOICES
 from chaos.run import launch
 from chaos.run.demo import run_demo
-from chaos.run.outcome import Outcome
+from chaos.run.outcome import RunResult
 from chaos.run.suite import Options, Suite
 from chaos.spec import experiment as experiments
 from chaos.spec.bounds import SECONDS_MAX
@@ -225,7 +225,7 @@ def demo(seed: int | None, out: Path | None) -> None:
     raise SystemExit(run_demo(plan, carry_out, stdout_console()))
 
 
-def report(console: Console, outcome: Outcome) -> None:
+def report(console: Console, outcome: RunResult) -> None:
     """Print what a run came to, for a person."""
     console.print(
         f"{outcome.acknowledged:,} acknowledged ({outcome.acknowledged_per_s:,.0f}/s), "
@@ -242,7 +242,7 @@ def report(console: Console, outcome: Outcome) -> None:
         console.print(f"  {problem}", style="red", markup=False, highlight=False)
 
 
-def exit_code(outcome: Outcome) -> int:
+def exit_code(outcome: RunResult) -> int:
     """Return 0 for a run as expected, 1 for one that was not, 2 for one that did not finish."""
     if not outcome.finished:
         return EXIT_UNFINISHED

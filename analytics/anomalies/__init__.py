@@ -31,7 +31,7 @@ from analytics.anomalies.stale_read import stale_read
 from analytics.anomalies.subscription import subscription
 from analytics.anomalies.term_order import term_order
 from analytics.anomalies.torn_batch import torn_batch
-from analytics.common.check_specs import CLAIMS, Claim
+from analytics.common.check_specs import CLAIMS, CheckSpec
 from analytics.tables.tables import Tables
 
 
@@ -43,7 +43,7 @@ class Check:
     find: Callable[[Tables], DataFrame]
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> CheckSpec:
         """What the check claims."""
         return CLAIMS[self.name]
 

@@ -22,7 +22,7 @@ from analytics.command.choice import AUTO, CHOICES, SPARK, TWINS, chosen
 from analytics.command.differences import (
     REPORT,
     Difference,
-    Judgement,
+    JudgedRun,
     NoJudgement,
     differences,
     reported,
@@ -33,7 +33,7 @@ from analytics.command.differences import (
 SHOWN_MAX: Final = 200  # lines of the table; --json has all of them
 EXIT_SAME, EXIT_DIFFERENT, EXIT_UNKNOWN = 0, 1, 2
 
-Judge = Callable[[Path], Judgement]
+Judge = Callable[[Path], JudgedRun]
 
 
 @click.command(name="compare", context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,7 +84,7 @@ def compare(paths: tuple[str, ...], judges: str | None, judge: str, json_path: P
     raise SystemExit(EXIT_UNKNOWN if failures else EXIT_DIFFERENT if found else EXIT_SAME)
 
 
-Pair = tuple[str, Callable[[], tuple[Judgement, Judgement]]]
+Pair = tuple[str, Callable[[], tuple[JudgedRun, JudgedRun]]]
 
 
 def _two_judges(paths: tuple[str, ...], judges: str, stack: ExitStack) -> Iterator[Pair]:
@@ -106,7 +106,7 @@ def _two_sides(paths: tuple[str, ...], judge: str, stack: ExitStack) -> Iterator
     sides = [_side(Path(path)) for path in paths]
     late = _judge(judge, stack)
 
-    def side(number: int, name: str) -> Judgement:
+    def side(number: int, name: str) -> JudgedRun:
         run = sides[number].get(name)
         if run is None:
             raise NoJudgement(f"{name} is not in {paths[number]}")
@@ -148,7 +148,7 @@ def _judge(name: str, stack: ExitStack) -> Judge:
 
     opened: dict[str, Any] = {}
 
-    def judge(directory: Path) -> Judgement:
+    def judge(directory: Path) -> JudgedRun:
         if chosen(str(directory), name).judge == TWINS:
             return by_twins(directory)
         if SPARK not in opened:

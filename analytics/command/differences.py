@@ -30,7 +30,7 @@ class NoJudgement(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CheckFindings:
     """What one check came to. `rows` are all there are if they are `count`: a report has three."""
 
     standing: str
@@ -44,11 +44,11 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class JudgedRun:
     """A run as somebody has judged it."""
 
     verdict: str
-    checks: Mapping[str, Found]
+    checks: Mapping[str, CheckFindings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +72,17 @@ def identity(check: str, row: Mapping[str, Any]) -> Identity:
     return tuple((name, str(value)) for name, value in named if value not in (None, ""))
 
 
-def judgement_of(report: Mapping[str, Any]) -> Judgement:
+def judgement_of(report: Mapping[str, Any]) -> JudgedRun:
     """Return what a report says, as report.json has it."""
     checks = {
-        one["name"]: Found(
+        one["name"]: CheckFindings(
             _standing(one),
             one["count"],
             frozenset(identity(one["name"], witness) for witness in one["witnesses"]),
         )
         for one in report["checks"]
     }
-    return Judgement(report["verdict"], checks)
+    return JudgedRun(report["verdict"], checks)
 
 
 def _standing(check: Mapping[str, Any]) -> str:
@@ -110,7 +110,7 @@ def is_run(path: Path) -> bool:
     return path.is_dir() and any((path / name).exists() for name in named)
 
 
-def reported(path: Path) -> Judgement:
+def reported(path: Path) -> JudgedRun:
     """Return what the report in a file says. Raises NoJudgement."""
     try:
         return judgement_of(json.loads(path.read_bytes()))
@@ -121,7 +121,7 @@ def reported(path: Path) -> Judgement:
         raise NoJudgement(f"{path} is no report of flotilla-check: {reason}") from error
 
 
-def differences(run: str, first: Judgement, second: Judgement) -> Iterator[Difference]:
+def differences(run: str, first: JudgedRun, second: JudgedRun) -> Iterator[Difference]:
     """Yield what differs: the verdict, and of each check the standing and the rows.
 
     A check that one side does not know stands there as such: an older version has fewer.
@@ -140,11 +140,11 @@ def differences(run: str, first: Judgement, second: Judgement) -> Iterator[Diffe
             yield from (Difference(run, check, NOTHING, said(row)) for row in other.rows - one.rows)
 
 
-def _standing_of(found: Found | None) -> str:
+def _standing_of(found: CheckFindings | None) -> str:
     return "no such check" if found is None else _with_count(found)
 
 
-def _with_count(found: Found) -> str:
+def _with_count(found: CheckFindings) -> str:
     return f"{found.standing}, {found.count} rows" if found.count else found.standing
 
 

@@ -26,7 +26,7 @@ class Interrupted(BaseException):
 
 
 @dataclass(slots=True)
-class Watch:
+class SignalWatch:
     """`number`: of the signal that has come; None as long as none has."""
 
     number: int | None = None
@@ -40,12 +40,12 @@ class Watch:
 
 
 @contextmanager
-def interruptible() -> Iterator[Watch]:
+def interruptible() -> Iterator[SignalWatch]:
     """Let a signal raise Interrupted here. Only for the main thread of a process that ends then.
 
     Libraries may make another exception of it on the way: `Watch.number` tells what it was.
     """
-    watch = Watch()
+    watch = SignalWatch()
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         if time.monotonic() < watch.deaf_until_s:

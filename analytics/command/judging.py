@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.command.differences import Found, Judgement, NoJudgement, identity
+from analytics.command.differences import CheckFindings, JudgedRun, NoJudgement, identity
 
 if TYPE_CHECKING:  # not at run time: the judge in plain Python does without Spark
     from analytics.common.verdict import Report
@@ -19,7 +19,7 @@ ROWS_MAX: Final = 100_000  # of a check: they are compared in memory
 Row = dict[str, Any]  # of evidence, as a witness stands in a report
 
 
-def by_twins(directory: Path) -> Judgement:
+def by_twins(directory: Path) -> JudgedRun:
     """Return what the judge in plain Python says."""
     from analytics import twins
 
@@ -40,29 +40,29 @@ def by_twins(directory: Path) -> Judgement:
         if name in said.crashed:
             standing = "crashed"
         identities = frozenset(identity(name, row) for row in rows)
-        checks[name] = Found(standing, len(identities), identities)
-    return Judgement(said.verdict.value, checks)
+        checks[name] = CheckFindings(standing, len(identities), identities)
+    return JudgedRun(said.verdict.value, checks)
 
 
 def _operation(process: str, op_id: int) -> Mapping[str, Any]:
     return {"process": process, "op_id": op_id}
 
 
-def by_spark(directory: Path) -> Judgement:
+def by_spark(directory: Path) -> JudgedRun:
     """Return what the judge on Spark says, in the session that is open, if one is."""
     report, rows = rows_by_spark(directory)
     return judgement_on(report, rows)
 
 
-def judgement_on(report: Report, rows: Mapping[str, list[Row]]) -> Judgement:
+def judgement_on(report: Report, rows: Mapping[str, list[Row]]) -> JudgedRun:
     """Return a report of the judge on Spark, with all rows, in the form that is compared."""
     checks = {}
     for one in report.checks:
         identities = frozenset(identity(one.name, row) for row in rows.get(one.name, ()))
         standing = "crashed" if one.error else one.verdict.value if one.verdict else "not judged"
         count = one.count if one.count > ROWS_MAX else len(identities)
-        checks[one.name] = Found(standing, count, identities)
-    return Judgement(report.verdict.value, checks)
+        checks[one.name] = CheckFindings(standing, count, identities)
+    return JudgedRun(report.verdict.value, checks)
 
 
 def rows_by_spark(directory: Path) -> tuple[Report, dict[str, list[Row]]]:

@@ -23,12 +23,12 @@ from analytics.common.check_specs import CLAIMS
 from analytics.common.verdict import (
     WITNESS_COUNT_MAX,
     CheckResult,
-    Fault,
+    InjectedFault,
     Observations,
-    Operation,
     Report,
     Verdict,
     Witness,
+    WitnessOperation,
 )
 from analytics.judge.liveness import Healing, named, with_healing, with_recovery
 from analytics.judge.witnesses import located
@@ -156,7 +156,7 @@ def _order(row: twins.Evidence) -> list[tuple[bool, Any]]:
 
 
 def _witness(row: twins.Evidence) -> Witness:
-    operations = tuple(Operation(process, op_id) for process, op_id in row.operations)
+    operations = tuple(WitnessOperation(process, op_id) for process, op_id in row.operations)
     return Witness(**(row._asdict() | {"operations": operations}))
 
 
@@ -203,13 +203,13 @@ def _recovered_count(run: twins.Run) -> int:
     )
 
 
-def _faults(run: twins.Run, document: Mapping[str, Any]) -> tuple[Fault, ...]:
+def _faults(run: twins.Run, document: Mapping[str, Any]) -> tuple[InjectedFault, ...]:
     """Return the injections as the run has measured them, with what came after."""
     injections = (document.get("outcome") or {}).get("injections") or ()
     acknowledged = sorted(int(put.end) for put in run.of("put") if put.is_ok)
     ends = [*(one["injected_ns"] for one in injections), _end_ns(run, acknowledged)][1:]
     faults = [
-        Fault(
+        InjectedFault(
             one["name"],
             tuple(one["targets"]),
             one["injected_ns"],

@@ -16,7 +16,7 @@ class Part(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class CheckSpec:
     """`meaning`: what one row of a check's evidence proves.
 
     `needs_truth`: it judges what stood on the nodes' disks, and can't where none was collected.
@@ -31,70 +31,74 @@ class Claim:
     needs_whole: Part | None = None
 
 
-CLAIMS: Final[Mapping[str, Claim]] = {
-    "lost": Claim(
+CLAIMS: Final[Mapping[str, CheckSpec]] = {
+    "lost": CheckSpec(
         "a stored publication never reached a subscriber that was owed it, though it got later ones"
         " (middle; prefix: nothing lower came; unplaced: under an unknown id) or drained the topic"
         " (tail), or it was stored below the subscription's start, or not at all, while that stood"
         " (start, unstored), or its library had it and never handed it over (unhanded)",
         needs_whole=Part.HISTORY,  # the answer that brought it, or the UNSUB
     ),
-    "duplicate_stored": Claim("one publication stands under two ids"),
-    "duplicate_delivered": Claim(
+    "duplicate_stored": CheckSpec("one publication stands under two ids"),
+    "duplicate_delivered": CheckSpec(
         "an id was handed over twice, asked for once, or again after it was acknowledged",
         needs_whole=Part.HISTORY,  # the GET without an answer after which it may come again
     ),
-    "inconsistent_id": Claim("one id was seen with different publications"),
-    "gap": Claim(
+    "inconsistent_id": CheckSpec("one id was seen with different publications"),
+    "gap": CheckSpec(
         "a subscriber's ids jump",
         needs_whole=Part.HISTORY,  # the answer in between, or the SUB that began above
     ),
-    "reordered": Claim("ids go back within a subscriber or along a producer's counters"),
-    "phantom": Claim(
+    "reordered": CheckSpec("ids go back within a subscriber or along a producer's counters"),
+    "phantom": CheckSpec(
         "a publication stands somewhere that nobody tried to put",
         needs_names=True,
         needs_whole=Part.HISTORY,  # the PUT
     ),
-    "aborted_read": Claim(
+    "aborted_read": CheckSpec(
         "a publication stands somewhere whose PUT definitely failed, or was told that it does not",
         needs_names=True,
         needs_whole=Part.HISTORY,  # a later PUT of the same
     ),
-    "future_read": Claim(
+    "future_read": CheckSpec(
         "a publication was delivered before anybody had tried to put it",
         needs_names=True,
         needs_whole=Part.HISTORY,  # an earlier PUT of the same
     ),
-    "torn_batch": Claim(
+    "torn_batch": CheckSpec(
         "a batch was not stored as one: its publications do not stand beside each other (split), or"
         " a subscriber got one without its neighbour (half)",
         needs_whole=Part.HISTORY,  # the answer with the neighbour, a PUT of one of them alone
     ),
-    "corrupt": Claim("a payload's format, checksum or topic does not check out", needs_names=True),
-    "realtime_order": Claim(
+    "corrupt": CheckSpec(
+        "a payload's format, checksum or topic does not check out", needs_names=True
+    ),
+    "realtime_order": CheckSpec(
         "a publication stands at or below an id that was known before it was sent",
         needs_whole=Part.HISTORY,  # an earlier PUT of the same
     ),
-    "stale_read": Claim(
+    "stale_read": CheckSpec(
         "an answer ignores what was known before it was asked for",
         needs_whole=Part.HISTORY,  # a SUB that began above it
     ),
-    "cursor_regression": Claim(
+    "cursor_regression": CheckSpec(
         "a cursor went back, or stands above all that was delivered",
         needs_whole=Part.HISTORY,  # what was delivered
     ),
-    "subscription": Claim(
+    "subscription": CheckSpec(
         "a subscription that stood was forgotten or denied, one that did not stand was answered, or"
         " an answer is of another topic or longer than was asked for",
         needs_whole=Part.HISTORY,  # the SUB that made it, or the UNSUB that ended it
     ),
-    "fencing": Claim("an operation succeeded after a newer process had taken over"),
-    "term_order": Claim("a term's leader answered what was sent after an answer of a later term"),
-    "leaders_per_term": Claim("two nodes led one term"),
-    "replica_divergence": Claim(
+    "fencing": CheckSpec("an operation succeeded after a newer process had taken over"),
+    "term_order": CheckSpec(
+        "a term's leader answered what was sent after an answer of a later term"
+    ),
+    "leaders_per_term": CheckSpec("two nodes led one term"),
+    "replica_divergence": CheckSpec(
         "two nodes hold different entries or states at one index", needs_truth=True
     ),
-    "ack_not_durable": Claim(
+    "ack_not_durable": CheckSpec(
         "an acknowledged publication is missing from a majority's disks",
         needs_truth=True,
         needs_whole=Part.TRUTH,

@@ -29,7 +29,7 @@ EXIT_CODES: Final = {Verdict.VALID: 0, Verdict.INVALID: 1, Verdict.UNKNOWN: 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class WitnessOperation:
     """An operation in a history. `lines`: where its events stand, as `history/p.jsonl:12`."""
 
     process: str
@@ -49,7 +49,7 @@ class Witness:
     producer: str | None
     counter: int | None
     detail: str | None
-    operations: tuple[Operation, ...]
+    operations: tuple[WitnessOperation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     """An injected fault. `blackout_ms`: the longest time without an acknowledged PUT in its window.
 
     The window ends with the next injection, with the phase `heal`, or with the history. None when
@@ -154,7 +154,7 @@ class Observations:
     undrained_count: int
     undrained: tuple[str, ...]
     unplaced_answers: int
-    faults: tuple[Fault, ...]
+    faults: tuple[InjectedFault, ...]
     rows: dict[str, int]
     is_drain_due: bool = True
     latencies: tuple[Quantiles, ...] = ()
@@ -232,7 +232,7 @@ class Report:
         return {"verdict": self.verdict.value} | fields
 
 
-def _delays(fault: Fault) -> list[str]:
+def _delays(fault: InjectedFault) -> list[str]:
     """Return what a fault's time shows that a live cluster would not."""
     found = []
     silence_ms = fault.silence_ms or 0.0

@@ -118,14 +118,14 @@ def measured(directory: Path, operations: int, memory: str) -> Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class _MeasuredProcess:
     pid: int
     parent: int
     cpu_s: float
     resident_bytes: int
 
 
-def _family(root: int) -> Iterator[_Process]:
+def _family(root: int) -> Iterator[_MeasuredProcess]:
     """Yield the process `root` and all that descend from it."""
     everyone = [one for entry in Path("/proc").glob("[0-9]*") if (one := _read(entry))]
     members = {root}
@@ -134,14 +134,14 @@ def _family(root: int) -> Iterator[_Process]:
     yield from (one for one in everyone if one.pid in members)
 
 
-def _read(entry: Path) -> _Process | None:
+def _read(entry: Path) -> _MeasuredProcess | None:
     try:
         fields = (entry / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None  # it has ended since the directory was listed
     ticks = int(fields[11]) + int(fields[12])
     resident = int(fields[21]) * PAGE_BYTES
-    return _Process(int(entry.name), int(fields[1]), ticks / TICKS_A_SECOND, resident)
+    return _MeasuredProcess(int(entry.name), int(fields[1]), ticks / TICKS_A_SECOND, resident)
 
 
 def _busy_s() -> float:

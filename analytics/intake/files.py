@@ -56,7 +56,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class FileSurvey:
     """The files of a run as they stand on disk, before any line is parsed.
 
     `run_id`: "" if run.json does not say. `holes`: part of the record is missing or not to be
@@ -89,7 +89,7 @@ def entries_of(directory: Place) -> tuple[Place, ...]:
     return tuple(entry for name in (LINES, PARQUET) for entry in files_in(directory / name, "*"))
 
 
-def survey_of(directory: Place) -> Survey:
+def survey_of(directory: Place) -> FileSurvey:
     """Return which files of the run in `directory` are to be read, and what is wrong with them."""
     doubts = _Doubts()
     document = _run_file(directory / "run.json", doubts)
@@ -105,7 +105,7 @@ def survey_of(directory: Place) -> Survey:
         _compare(name, found, vouched.get(name), doubts)
     readable = tuple(candidates[name] for name in contents)
     is_vouched = bool(vouched) and contents.keys() <= vouched.keys()
-    return Survey(
+    return FileSurvey(
         run_id if isinstance(run_id, str) else "",
         readable,
         is_parquet,

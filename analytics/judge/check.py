@@ -18,9 +18,9 @@ from analytics.common.verdict import (
     NAMELESS,
     WITNESS_COUNT_MAX,
     CheckResult,
-    Operation,
     Report,
     Witness,
+    WitnessOperation,
 )
 from analytics.intake.cache import held, remedy_named, remedy_of
 from analytics.intake.completeness import Wholeness, unproven, wholeness_of
@@ -158,7 +158,7 @@ def _smallest(evidence: DataFrame) -> tuple[int, tuple[Witness, ...]]:
 def _witness(row: dict[str, object]) -> Witness:
     operations = row.pop("operations")
     assert isinstance(operations, list), row
-    found = tuple(Operation(**one) for one in operations)
+    found = tuple(WitnessOperation(**one) for one in operations)
     return Witness(**row, operations=found)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from analytics.common.verdict import RECOVERY_MS_MAX, Fault
+from analytics.common.verdict import RECOVERY_MS_MAX, InjectedFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ def named(error: str) -> tuple[str, tuple[str, ...]]:
 
 
 def with_healing(
-    faults: Sequence[Fault], healings: Sequence[Healing], nodes: Sequence[str]
-) -> list[Fault]:
+    faults: Sequence[InjectedFault], healings: Sequence[Healing], nodes: Sequence[str]
+) -> list[InjectedFault]:
     """Return `faults`, each with its end, and whether a minority of `nodes` was hit at that time.
 
     Both in the order of time. A healing ends the oldest open fault of its name and targets; one of
@@ -49,7 +49,9 @@ def with_healing(
     return [replace(fault, is_minority=_is_minority(fault, healed, nodes)) for fault in healed]
 
 
-def _is_minority(fault: Fault, faults: Sequence[Fault], nodes: Sequence[str]) -> bool | None:
+def _is_minority(
+    fault: InjectedFault, faults: Sequence[InjectedFault], nodes: Sequence[str]
+) -> bool | None:
     """Return whether all that was broken during `fault` was less than half of the nodes."""
     hit: set[str] = set()
     for other in faults:
@@ -60,16 +62,18 @@ def _is_minority(fault: Fault, faults: Sequence[Fault], nodes: Sequence[str]) ->
     return len(hit) * 2 < len(nodes)
 
 
-def _overlap(one: Fault, other: Fault) -> bool:
+def _overlap(one: InjectedFault, other: InjectedFault) -> bool:
     """Return whether two faults stood at the same time; one that was never healed stands on."""
     return _stands_at(one, other.t_ns) or _stands_at(other, one.t_ns)
 
 
-def _stands_at(fault: Fault, t_ns: int) -> bool:
+def _stands_at(fault: InjectedFault, t_ns: int) -> bool:
     return fault.t_ns <= t_ns and (fault.healed_ns is None or t_ns < fault.healed_ns)
 
 
-def with_recovery(faults: Sequence[Fault], next_ack_ns: Mapping[int, int]) -> tuple[Fault, ...]:
+def with_recovery(
+    faults: Sequence[InjectedFault], next_ack_ns: Mapping[int, int]
+) -> tuple[InjectedFault, ...]:
     """Return `faults` with the time from each one's end to the next acknowledgment.
 
     `next_ack_ns`: {end: when a PUT was acknowledged next}.
@@ -77,7 +81,9 @@ def with_recovery(faults: Sequence[Fault], next_ack_ns: Mapping[int, int]) -> tu
     return tuple(_recovered(fault, faults, next_ack_ns) for fault in faults)
 
 
-def _recovered(fault: Fault, faults: Sequence[Fault], next_ack_ns: Mapping[int, int]) -> Fault:
+def _recovered(
+    fault: InjectedFault, faults: Sequence[InjectedFault], next_ack_ns: Mapping[int, int]
+) -> InjectedFault:
     end_ns = fault.healed_ns
     if end_ns is None:
         return fault

@@ -20,7 +20,7 @@ from analytics.common.storage import Place, for_spark, to_read
 from analytics.common.table_store import InDriver, Keeper, OnDisk, remove_tree
 from analytics.intake.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, write_manifest
 from analytics.intake.completeness import TORN_MARK
-from analytics.intake.files import LINES, PARQUET, Survey, entries_of, survey_of
+from analytics.intake.files import LINES, PARQUET, FileSurvey, entries_of, survey_of
 from analytics.intake.strict import BLOCK, STRICTLY, is_one_object, lines_of
 from analytics.intake.truth import Truth, files_of, truth_of
 from analytics.tables.sequence import examined, leave_out
@@ -42,7 +42,7 @@ BAD_ITEM_FORM: Final = r'(?s)^\[\d{1,16},".*"\]$'
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class LoadedFiles:
     """What was read, and what is wrong with it.
 
     `holes`: what is missing of the record, or can't be believed, beside lines: what rests on
@@ -94,7 +94,7 @@ class History:
     `is_application`: recorded by an application's clients: no phases, payloads of its own.
     """
 
-    intake: Intake
+    intake: LoadedFiles
     events: DataFrame
     tables: Tables
     keeper: Keeper
@@ -109,7 +109,7 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     """
     cache = directory / DIRECTORY
     inputs = inputs_of((directory / "run.json", *entries_of(directory), *files_of(directory)))
-    intake = kept_intake(cache, inputs, Intake)
+    intake = kept_intake(cache, inputs, LoadedFiles)
     is_fresh = intake is None
     if intake is None:
         intake = taken_in(spark, directory, tell)
@@ -131,7 +131,7 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     return History(intake, events, tables, keeper, truth, is_application)
 
 
-def taken_in(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> Intake:
+def taken_in(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> LoadedFiles:
     """Read the history, keep its events in the cache, anew, and return what is missing of it.
 
     Raises HistoryError when there is no history to read.
@@ -182,7 +182,7 @@ def is_short(directory: Path | str) -> bool:
 
 
 def _events(
-    spark: SparkSession, directory: Place, intake: Intake, is_ordered: bool = False
+    spark: SparkSession, directory: Place, intake: LoadedFiles, is_ordered: bool = False
 ) -> DataFrame:
     """Return the events of the run, without what is malformed or of another run or process.
 
@@ -393,7 +393,7 @@ def _is_application(path: Place) -> bool:
         return False
 
 
-def _count(spark: SparkSession, survey: Survey, _target: Place) -> Intake:
+def _count(spark: SparkSession, survey: FileSurvey, _target: Place) -> LoadedFiles:
     """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
     rows = _read(spark, survey.readable, schema.EVENT)
     # One expression of all rules is dear for every row. Nearly every history is whole in its
@@ -419,7 +419,7 @@ def _count(spark: SparkSession, survey: Survey, _target: Place) -> Intake:
     return replace(intake, holes=(*intake.holes, said))
 
 
-def _convert(spark: SparkSession, survey: Survey, target: Place) -> Intake:
+def _convert(spark: SparkSession, survey: FileSurvey, target: Place) -> LoadedFiles:
     """Write the readable lines to `target` as events; count all lines on the way."""
     parsed = parse(lines_of(spark, survey.readable))
     marked = F.col("malformed") & F.col("value").endswith(TORN_MARK)
@@ -446,7 +446,7 @@ def _convert(spark: SparkSession, survey: Survey, target: Place) -> Intake:
     return _intake(survey, counted.get)
 
 
-def _is_tail(survey: Survey) -> Column:
+def _is_tail(survey: FileSurvey) -> Column:
     """Return whether a line is the one that a killed process was writing last."""
     if not survey.tails:
         return F.lit(False)
@@ -456,10 +456,10 @@ def _is_tail(survey: Survey) -> Column:
     return F.when(F.col("malformed"), F.concat_ws(" ", digest, F.col("file")).isin(tails))
 
 
-def _intake(survey: Survey, counts: Mapping[str, Any]) -> Intake:
+def _intake(survey: FileSurvey, counts: Mapping[str, Any]) -> LoadedFiles:
     cut = min(counts["cut"], len(survey.tails))  # more of them are copies that have an end
     prefix = f"{PARQUET}/" if survey.is_parquet else f"{LINES}/"
-    return Intake(
+    return LoadedFiles(
         run_id=survey.run_id,
         lines=counts["lines"],
         torn_lines=counts["marked"] + cut,

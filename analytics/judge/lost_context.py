@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import NUMBER_MAX
-from analytics.common.verdict import CheckResult, Operation, Witness
+from analytics.common.verdict import CheckResult, Witness, WitnessOperation
 from analytics.tables.tables import Tables
 
 LOST: Final = "lost"
@@ -35,7 +35,7 @@ def _passed(tables: Tables, result: CheckResult) -> CheckResult:
     return replace(result, witnesses=witnesses)
 
 
-def _passers(tables: Tables, witnesses: Sequence[Witness]) -> Mapping[int, Operation]:
+def _passers(tables: Tables, witnesses: Sequence[Witness]) -> Mapping[int, WitnessOperation]:
     """Return by its place in `witnesses` what first went past each: one job, none without any."""
     passed = [
         F.when(_goes_past(one), F.lit(place))
@@ -50,7 +50,7 @@ def _passers(tables: Tables, witnesses: Sequence[Witness]) -> Mapping[int, Opera
     any_of = reduce(lambda left, right: left | right, (one.isNotNull() for one in passed))
     rows = _strides(tables).where(any_of).select("at_ns", "process", "op_id", places)
     found = rows.groupBy("place").agg(first).select("place", "first.process", "first.op_id")
-    return {row.place: Operation(row.process, row.op_id) for row in found.collect()}
+    return {row.place: WitnessOperation(row.process, row.op_id) for row in found.collect()}
 
 
 def _goes_past(witness: Witness) -> Column:

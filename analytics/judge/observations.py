@@ -10,7 +10,7 @@ from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.table_store import kept_length, settled
-from analytics.common.verdict import Fault, Observations
+from analytics.common.verdict import InjectedFault, Observations
 from analytics.judge import timing
 from analytics.judge.liveness import Healing, named, with_healing, with_recovery
 from analytics.judge.load import History
@@ -112,7 +112,7 @@ def _unplaced(tables: Tables) -> DataFrame:
     return tables.gets.where(F.col("last").isNotNull() & lacking)
 
 
-def _faults(history: History) -> tuple[Fault, ...]:
+def _faults(history: History) -> tuple[InjectedFault, ...]:
     tables = history.tables
     rows = (
         _with_blackout(_windows(tables.asides, tables.ends), _borders(tables.ticks))
@@ -134,9 +134,11 @@ def _borders(ticks: DataFrame) -> DataFrame:
     return ticks.select("run_id", F.explode(both).alias("end_ns"))
 
 
-def _fault(t_ns: int, error: str, blackout_ms: float | None, silence_ms: float | None) -> Fault:
+def _fault(
+    t_ns: int, error: str, blackout_ms: float | None, silence_ms: float | None
+) -> InjectedFault:
     name, targets = named(error)
-    return Fault(name, targets, t_ns, blackout_ms, silence_ms)
+    return InjectedFault(name, targets, t_ns, blackout_ms, silence_ms)
 
 
 def _healings(events: DataFrame) -> list[Healing]:

@@ -6,20 +6,22 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from analytics.common.verdict import Operation
+from analytics.common.verdict import WitnessOperation
 
 if TYPE_CHECKING:  # not at run time: it imports Spark, and the twins do without
     from analytics.common.storage import Place
 
 
-def located(directory: Place, wanted: Iterable[Operation]) -> Mapping[Operation, Operation]:
+def located(
+    directory: Place, wanted: Iterable[WitnessOperation]
+) -> Mapping[WitnessOperation, WitnessOperation]:
     """Return each of `wanted` with the lines of its events.
 
     Reads every file that is named once, to its end: line numbers are not in the Parquet files, so
     that reading can be split freely; looking up a few afterwards costs one pass, and only when
     something was found.
     """
-    by_process: dict[str, dict[int, Operation]] = {}
+    by_process: dict[str, dict[int, WitnessOperation]] = {}
     for operation in wanted:
         by_process.setdefault(operation.process, {})[operation.op_id] = operation
     found = {}
@@ -28,7 +30,7 @@ def located(directory: Place, wanted: Iterable[Operation]) -> Mapping[Operation,
         lines = _lines(path, operations.keys())
         for op_id, operation in operations.items():
             places = tuple(f"history/{path.name}:{number}" for number in lines.get(op_id, ()))
-            found[operation] = Operation(process, op_id, places)
+            found[operation] = WitnessOperation(process, op_id, places)
     return found
 
 

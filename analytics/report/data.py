@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from analytics.common.verdict import Fault
+from analytics.common.verdict import InjectedFault
 
 SLICES_MAX: Final = 1_000  # more than a screen has pixels to tell apart
 SLICE_MS_MIN: Final = 100  # shorter, and a rate is mostly the luck of where a slice begins
@@ -77,7 +77,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseSpan:
     """A phase of the run, from its mark to the next one."""
 
     name: str
@@ -118,7 +118,7 @@ class Series:
     latency: Spread
     staleness: Spread
     unseen: Values
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseSpan, ...]
     bands: tuple[Band, ...]
     leads: tuple[Lead, ...]
 
@@ -138,16 +138,16 @@ def summed(axis: Axis, steps: Mapping[int, float]) -> list[float | None]:
     return levels
 
 
-def phases_of(axis: Axis, marks: Sequence[tuple[int, str]]) -> tuple[Phase, ...]:
+def phases_of(axis: Axis, marks: Sequence[tuple[int, str]]) -> tuple[PhaseSpan, ...]:
     """Return the phases that begin at `marks` (t_ns, name), each up to the next; sorted."""
     ends = [*sorted(marks), (axis.end_ns, "")]
     return tuple(
-        Phase(name, axis.seconds(t_ns), axis.seconds(end_ns))
+        PhaseSpan(name, axis.seconds(t_ns), axis.seconds(end_ns))
         for (t_ns, name), (end_ns, _) in pairwise(ends)
     )
 
 
-def bands_of(axis: Axis, faults: Iterable[Fault]) -> tuple[Band, ...]:
+def bands_of(axis: Axis, faults: Iterable[InjectedFault]) -> tuple[Band, ...]:
     """Return the time that each of `faults` was in force; to the end if it was never healed."""
     return tuple(
         Band(

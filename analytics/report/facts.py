@@ -19,7 +19,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReportFacts:
     """`name` and `about` of the experiment; `settings`, `versions`: names with values, as text.
 
     `truth`: of how many nodes it is known what stood on their disks at the end, with its words.
@@ -39,7 +39,7 @@ class Facts:
     rerun: str | None
 
 
-def facts_of(directory: Place) -> Facts:
+def facts_of(directory: Place) -> ReportFacts:
     """Return what the run's `run.json` says; a file that says nothing gives empty facts.
 
     That it cannot be read is among the report's reasons already (analytics/judge/load.py).
@@ -47,7 +47,7 @@ def facts_of(directory: Place) -> Facts:
     run = _object(directory / "run.json")
     experiment = _table(run.get("experiment"))
     outcome = _table(run.get("outcome"))
-    return Facts(
+    return ReportFacts(
         name=str(experiment.get("name") or directory.resolve().name),
         about=str(experiment.get("about") or ""),
         target=str(run.get("target") or ""),

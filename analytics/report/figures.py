@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from plotly import graph_objects as go
 
-from analytics.report.data import Axis, Band, Phase, Series, Spread, Values
+from analytics.report.data import Axis, Band, PhaseSpan, Series, Spread, Values
 
 HEIGHT_PX: Final = 270
 LANE_PX: Final = 34
@@ -203,7 +203,7 @@ def _fault_shapes(bands: Sequence[Band]) -> list[dict[str, Any]]:
     ]
 
 
-def _phase_shapes(phases: Sequence[Phase]) -> list[dict[str, Any]]:
+def _phase_shapes(phases: Sequence[PhaseSpan]) -> list[dict[str, Any]]:
     shape = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
     line = {"color": "var(--mark)", "width": 1, "dash": "dot"}
     return [
@@ -212,7 +212,7 @@ def _phase_shapes(phases: Sequence[Phase]) -> list[dict[str, Any]]:
     ]
 
 
-def _phase_labels(phases: Sequence[Phase], axis: Axis) -> list[dict[str, Any]]:
+def _phase_labels(phases: Sequence[PhaseSpan], axis: Axis) -> list[dict[str, Any]]:
     """Return the names of phases at their first mark, where there is room, from the left.
 
     Not that of `fault`: the bands say it.

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from analytics.common.verdict import Verdict, worst
 from analytics.report import html
-from analytics.report.facts import Facts, facts_of
+from analytics.report.facts import ReportFacts, facts_of
 
 PAGE, JSON = "report.html", "report.json"
 FOUND_SHOWN_MAX: Final = 4  # of a run's checks with evidence, or of its reasons
@@ -24,13 +24,13 @@ MARKS: Final = {Verdict.VALID: "✓", Verdict.INVALID: "✗", Verdict.UNKNOWN: "
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """A run in the index. `found`: checks with evidence, then reasons for doubt, then what the run
     expected and did not get. `blackouts_ms`: of its faults, without those whose end was not seen
     (`endless`). `link`: its page, relative to the index; None if it has none.
     """
 
-    facts: Facts
+    facts: ReportFacts
     verdict: Verdict
     found: tuple[str, ...]
     more: int
@@ -60,7 +60,7 @@ def write_index(paths: Iterable[Path], target: Path) -> None:
     target.write_text(index(entries), encoding="utf-8")
 
 
-def index(entries: Sequence[Entry]) -> str:
+def index(entries: Sequence[IndexEntry]) -> str:
     """Return the page over `entries`, in their order."""
     longest_ms = max((entry.worst_ms or 0 for entry in entries), default=0) or 1
     counts = Counter(entry.verdict for entry in entries)
@@ -74,7 +74,7 @@ def index(entries: Sequence[Entry]) -> str:
     )
 
 
-def entry_of(directory: Path, target: Path) -> Entry:
+def entry_of(directory: Path, target: Path) -> IndexEntry:
     """Return what the run in `directory` came to."""
     report = _report(directory / JSON)
     seen = report.get("observations", {})
@@ -83,7 +83,7 @@ def entry_of(directory: Path, target: Path) -> Entry:
     facts = facts_of(directory)
     found = [*_found(report), *(f"expected: {problem}" for problem in facts.problems)]
     has_page = (directory / PAGE).exists()
-    return Entry(
+    return IndexEntry(
         facts=facts,
         verdict=Verdict(report.get("verdict", Verdict.UNKNOWN)),
         found=tuple(found[:FOUND_SHOWN_MAX]),

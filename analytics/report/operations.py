@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics.common.verdict import Operation, Witness
+from analytics.common.verdict import Witness, WitnessOperation
 from analytics.report.data import FIELDS, Band
 
 NS_PER_MS: Final = 1_000_000
@@ -23,7 +23,7 @@ Events = Mapping[Key, Sequence[Event]]
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class OperationBar:
     """An operation, or an event of its own, on a timeline. `ended`: whether its completion was
     recorded; `lasted_ms` is None of what has no beginning or no end.
 
@@ -58,7 +58,7 @@ class Timeline:
 
     begin_s: float
     end_s: float
-    bars: tuple[Bar, ...]
+    bars: tuple[OperationBar, ...]
     shades: tuple[Shade, ...]
 
 
@@ -81,7 +81,10 @@ def fetch(events: DataFrame, witnesses: Iterable[Witness]) -> Events:
 
 
 def timeline(
-    operations: Iterable[Operation], events: Events, origin_ns: int, bands: Sequence[Band] = ()
+    operations: Iterable[WitnessOperation],
+    events: Events,
+    origin_ns: int,
+    bands: Sequence[Band] = (),
 ) -> Timeline | None:
     """Return the timeline of `operations`, with the faults of `bands` that were in force then.
 
@@ -119,15 +122,19 @@ def _shades(bands: Sequence[Band], begin_s: float, end_s: float) -> Iterator[Sha
 
 
 def _bar(
-    operation: Operation, events: Sequence[Event], begin_ns: float, end_ns: float, origin_ns: int
-) -> Bar:
+    operation: WitnessOperation,
+    events: Sequence[Event],
+    begin_ns: float,
+    end_ns: float,
+    origin_ns: int,
+) -> OperationBar:
     invoke, end = events[0], events[-1]
     ended = end["type"] != "invoke"
     until_ns = end["t_ns"] if ended else end_ns
     per_ns = 100 / (end_ns - begin_ns)
     width = max((until_ns - invoke["t_ns"]) * per_ns, BAR_PERCENT_MIN)
     left = min((invoke["t_ns"] - begin_ns) * per_ns, 100 - BAR_PERCENT_MIN)
-    return Bar(
+    return OperationBar(
         process=operation.process,
         op_id=operation.op_id,
         words=_words(invoke, end),

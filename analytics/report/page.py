@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from analytics.common.storage import Place, place_of
 from analytics.common.verdict import (
     CheckResult,
-    Fault,
+    InjectedFault,
     Observations,
     Quantiles,
     Report,
@@ -28,7 +28,7 @@ from analytics.common.verdict import (
 from analytics.judge.load import History
 from analytics.report import html, operations
 from analytics.report.data import Band, Series
-from analytics.report.facts import Facts, facts_of
+from analytics.report.facts import ReportFacts, facts_of
 from analytics.report.figures import Plot, plots
 from analytics.report.series import collect
 
@@ -106,7 +106,7 @@ def _page_of(history: History, report: Report, directory: Place) -> str:
 
 def page(
     report: Report,
-    facts: Facts,
+    facts: ReportFacts,
     series: Series | None,
     events: operations.Events,
     no_figures: str = NO_FIGURES_OF_HOSTS,
@@ -181,7 +181,7 @@ def _checks(judged: int, all_: int) -> str:
     return f"{judged} {noun} ({left} could not judge this run)" if left else f"{judged} {noun}"
 
 
-def _tiles(report: Report, facts: Facts) -> list[Tile]:
+def _tiles(report: Report, facts: ReportFacts) -> list[Tile]:
     seen = report.observations
     rows = seen.rows
     standing = rows.get("drains", 0) + seen.undrained_count
@@ -227,7 +227,7 @@ def _faults(report: Report, origin_ns: int) -> list[FaultRow]:
     ]
 
 
-def _length_ms(fault: Fault) -> float:
+def _length_ms(fault: InjectedFault) -> float:
     """Return how long a blackout was; one whose end was not seen is the longest of all."""
     return math.inf if fault.blackout_ms is None else fault.blackout_ms
 

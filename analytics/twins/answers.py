@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from analytics.twins.record import Evidence, Handling, Operation, Time
+from analytics.twins.record import Evidence, RecordedHandling, RecordedOperation, Time
 from analytics.twins.run import Run
-from analytics.twins.standing import Subscription
+from analytics.twins.standing import RecordedSubscription
 
 DENIALS = frozenset({"not_subscribed", "unknown_topic"})
 Session = tuple[str, int]  # process, number
@@ -36,7 +36,9 @@ def gap(run: Run) -> Iterable[Evidence]:
                 yield from _gaps(run, subscription, get)
 
 
-def _gaps(run: Run, subscription: Subscription, get: Operation) -> Iterator[Evidence]:
+def _gaps(
+    run: Run, subscription: RecordedSubscription, get: RecordedOperation
+) -> Iterator[Evidence]:
     fields = {"topic": get.named, "client_id": get.client}
     ids = sorted(set(get.ids()))
     due = _due(run, subscription, get)
@@ -47,7 +49,7 @@ def _gaps(run: Run, subscription: Subscription, get: Operation) -> Iterator[Evid
             yield run.row(get, **fields, id=after, other_id=before)
 
 
-def _due(run: Run, subscription: Subscription, get: Operation) -> int | None:
+def _due(run: Run, subscription: RecordedSubscription, get: RecordedOperation) -> int | None:
     """Return after which id an answer is due to begin; None: the GET said no cursor."""
     if get.asked is None:
         return None
@@ -58,7 +60,9 @@ def _due(run: Run, subscription: Subscription, get: Operation) -> int | None:
     return max(get.asked, got) if run.is_application else min(get.asked, got)
 
 
-def _begins_anew(subscription: Subscription, get: Operation, last_skipped: int) -> bool:
+def _begins_anew(
+    subscription: RecordedSubscription, get: RecordedOperation, last_skipped: int
+) -> bool:
     """Whether a subscription that was made anew excuses that ids up to `last_skipped` are left out.
 
     A SUB may have made one if none had been answered before it, or if an UNSUB may have acted
@@ -76,7 +80,7 @@ def _begins_anew(subscription: Subscription, get: Operation, last_skipped: int) 
     return False
 
 
-def _may_be_new(subscription: Subscription, sub: Operation) -> bool:
+def _may_be_new(subscription: RecordedSubscription, sub: RecordedOperation) -> bool:
     has_left = any(
         unsub.host != sub.host or unsub.invoke <= sub.invoke for unsub in subscription.unsubs
     )
@@ -113,11 +117,13 @@ def duplicate_delivered(run: Run) -> Iterable[Evidence]:
         yield from _handed_again(run, rows, across=run.is_application)
 
 
-def _delivered_again(run: Run, subscription: Subscription) -> Iterator[Evidence]:
+def _delivered_again(run: Run, subscription: RecordedSubscription) -> Iterator[Evidence]:
     """Yield what an answer brought that had been given before it was asked for, and was not asked
     for again.
     """
-    given: dict[int, list[Operation]] = defaultdict(list)  # by which answers, in order of ends
+    given: dict[int, list[RecordedOperation]] = defaultdict(
+        list
+    )  # by which answers, in order of ends
     silences = run.silences(subscription.client, subscription.topic)
     for get in subscription.answers:
         silent = [
@@ -136,7 +142,9 @@ def _delivered_again(run: Run, subscription: Subscription) -> Iterator[Evidence]
             given[id_].append(get)
 
 
-def _is_unasked(run: Run, earlier: Operation, get: Operation, id_: int, silent: list[Time]) -> bool:
+def _is_unasked(
+    run: Run, earlier: RecordedOperation, get: RecordedOperation, id_: int, silent: list[Time]
+) -> bool:
     """Whether an id that an earlier answer gave was given again without being asked for.
 
     `silent`: when GETs were sent, in the session of `get` and before it, that got no answer.
@@ -156,14 +164,14 @@ def _is_unasked(run: Run, earlier: Operation, get: Operation, id_: int, silent: 
     )
 
 
-def _handed_again(run: Run, rows: list[Handling], across: bool) -> Iterator[Evidence]:
+def _handed_again(run: Run, rows: list[RecordedHandling], across: bool) -> Iterator[Evidence]:
     """Yield what an application was handed twice; `across`: by any processes of its client."""
-    groups: dict[object, list[Handling]] = defaultdict(list)
+    groups: dict[object, list[RecordedHandling]] = defaultdict(list)
     for row in rows:
         groups[row.host if across else row.process].append(row)
     for group in groups.values():
-        first: dict[int, Handling] = {}
-        in_hand: dict[tuple[Session, int], Handling] = {}
+        first: dict[int, RecordedHandling] = {}
+        in_hand: dict[tuple[Session, int], RecordedHandling] = {}
         ahead: set[tuple[Session, int]] = set()  # acknowledged before they are handed over
         stored = 0  # as acknowledged
         for row in group:
@@ -189,7 +197,7 @@ def _handed_again(run: Run, rows: list[Handling], across: bool) -> Iterator[Evid
                 stored = max(stored, row.cursor)
 
 
-def _is_one_step(one: Handling, other: Handling) -> bool:
+def _is_one_step(one: RecordedHandling, other: RecordedHandling) -> bool:
     """Whether two lines are of one step: a line that was doubled is a hole, and no second step."""
     return (one.process, one.op_id) == (other.process, other.op_id)
 
@@ -218,7 +226,7 @@ def subscription(run: Run) -> Iterable[Evidence]:
             yield _contradicted(run, get, get.named, f"limit {get.max_count}, {count} came")
 
 
-def _forgotten_or_kept(run: Run, one: Subscription) -> Iterator[Evidence]:
+def _forgotten_or_kept(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:
     for sub in one.subs:
         if sub.is_ok and sub.resumed is False and any(life.covers(sub) for life in one.lives):
             yield _contradicted(run, sub, sub.topic, "forgotten")
@@ -227,5 +235,5 @@ def _forgotten_or_kept(run: Run, one: Subscription) -> Iterator[Evidence]:
             yield _contradicted(run, sub, sub.topic, "kept")
 
 
-def _contradicted(run: Run, operation: Operation, topic: str, detail: str) -> Evidence:
+def _contradicted(run: Run, operation: RecordedOperation, topic: str, detail: str) -> Evidence:
     return run.row(operation, topic=topic, client_id=operation.client, detail=detail)

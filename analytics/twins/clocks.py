@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from analytics.twins.record import NEVER, Evidence, Operation, Time
+from analytics.twins.record import NEVER, Evidence, RecordedOperation, Time
 from analytics.twins.run import Run
-from analytics.twins.standing import Subscription
+from analytics.twins.standing import RecordedSubscription
 
 
 def realtime_order(run: Run) -> Iterable[Evidence]:
@@ -52,7 +52,9 @@ def stale_read(run: Run) -> Iterable[Evidence]:
                     yield run.row(reached.operation, sub, **fields, **ids)
 
 
-def _told_nothing(run: Run, one: Subscription, get: Operation) -> Iterator[Evidence]:
+def _told_nothing(
+    run: Run, one: RecordedSubscription, get: RecordedOperation
+) -> Iterator[Evidence]:
     known = run.knowledge.known_before(one.topic, get.host, get.invoke)
     assert get.asked is not None, get
     if known is None or known.id <= get.asked or known.id <= _start_max(one, get):
@@ -61,7 +63,7 @@ def _told_nothing(run: Run, one: Subscription, get: Operation) -> Iterator[Evide
     yield run.row(known.operation, get, **fields, id=known.id, other_id=get.asked)
 
 
-def _start_max(one: Subscription, get: Operation) -> float:
+def _start_max(one: RecordedSubscription, get: RecordedOperation) -> float:
     """Return up to which id a subscription may have begun that stood during the GET."""
     highest: float = 0
     for sub in one.subs:
@@ -96,14 +98,14 @@ def cursor_regression(run: Run) -> Iterable[Evidence]:
 class _History:
     """The highest cursor that was taken before any time, by host."""
 
-    def __init__(self, taken: list[tuple[Time, int, Operation]]) -> None:
-        self._rows: dict[str | None, list[tuple[Time, int, Operation]]] = defaultdict(list)
+    def __init__(self, taken: list[tuple[Time, int, RecordedOperation]]) -> None:
+        self._rows: dict[str | None, list[tuple[Time, int, RecordedOperation]]] = defaultdict(list)
         for row in sorted(taken, key=lambda each: each[0]):
             rows = self._rows[row[2].host]
             if not rows or row[1] > rows[-1][1]:
                 rows.append(row)
 
-    def before(self, operation: Operation) -> tuple[int, Operation] | None:
+    def before(self, operation: RecordedOperation) -> tuple[int, RecordedOperation] | None:
         """Return the highest that was taken before an operation, and by which one."""
         rows = self._rows.get(operation.host, [])
         place = bisect_left(rows, operation.invoke, key=lambda row: row[0])
@@ -111,7 +113,12 @@ class _History:
 
 
 def _gone_back(
-    run: Run, one: Subscription, history: _History, own: Operation, cursor: int, kind: str
+    run: Run,
+    one: RecordedSubscription,
+    history: _History,
+    own: RecordedOperation,
+    cursor: int,
+    kind: str,
 ) -> Iterator[Evidence]:
     before = history.before(own)
     if before is not None and before[0] > cursor:
@@ -119,7 +126,7 @@ def _gone_back(
         yield run.row(before[1], own, **fields, id=cursor, other_id=before[0])
 
 
-def _gone_ahead(run: Run, one: Subscription, sub: Operation) -> Iterator[Evidence]:
+def _gone_ahead(run: Run, one: RecordedSubscription, sub: RecordedOperation) -> Iterator[Evidence]:
     """Yield a row if a SUB resumes above all that its subscriber can have had.
 
     Only where the subscription stood before: a SUB that needed two attempts resumes its own first.
@@ -136,7 +143,7 @@ def _gone_ahead(run: Run, one: Subscription, sub: Operation) -> Iterator[Evidenc
         yield run.row(sub, **fields, id=sub.cursor, other_id=had)
 
 
-def _may_precede(one: Operation, other: Operation) -> bool:
+def _may_precede(one: RecordedOperation, other: RecordedOperation) -> bool:
     return one.host != other.host or one.invoke < other.end
 
 
@@ -145,7 +152,7 @@ def _may_precede(one: Operation, other: Operation) -> bool:
 
 def fencing(run: Run) -> Iterable[Evidence]:
     """Find operations of an old epoch that were sent after a newer one's success."""
-    clients: dict[tuple[str, str | None], list[Operation]] = defaultdict(list)
+    clients: dict[tuple[str, str | None], list[RecordedOperation]] = defaultdict(list)
     for one in run.operations:
         if one.is_ok and one.epoch is not None:
             clients[one.client, one.host].append(one)
@@ -158,7 +165,7 @@ def fencing(run: Run) -> Iterable[Evidence]:
 
 def term_order(run: Run) -> Iterable[Evidence]:
     """Find terms in which somebody was answered who had asked after an answer of a higher term."""
-    hosts: dict[str | None, list[Operation]] = defaultdict(list)
+    hosts: dict[str | None, list[RecordedOperation]] = defaultdict(list)
     for one in run.operations:
         if one.is_ok and one.term:
             hosts[one.host].append(one)
@@ -170,19 +177,21 @@ def term_order(run: Run) -> Iterable[Evidence]:
                 yield run.row(newer, own, id=term, other_id=newer.term)
 
 
-def _late(operations: list[Operation], name: str) -> Iterator[tuple[int, Operation, Operation]]:
+def _late(
+    operations: list[RecordedOperation], name: str
+) -> Iterator[tuple[int, RecordedOperation, RecordedOperation]]:
     """Yield (its number, operation, which one has ended before) for each sent after a higher one.
 
     `name`: of the number, which only grows.
     """
     number = attrgetter(name)
-    first: dict[int, Operation] = {}
+    first: dict[int, RecordedOperation] = {}
     for one in operations:
         known = first.get(number(one))
         if known is None or one.end < known.end:
             first[number(one)] = one
-    earliest: dict[int, Operation] = {}  # of all that are higher
-    lead: Operation | None = None
+    earliest: dict[int, RecordedOperation] = {}  # of all that are higher
+    lead: RecordedOperation | None = None
     for each in sorted(first, reverse=True):
         if lead is not None:
             earliest[each] = lead
@@ -195,7 +204,7 @@ def _late(operations: list[Operation], name: str) -> Iterator[tuple[int, Operati
 
 def leaders_per_term(run: Run) -> Iterable[Evidence]:
     """Find terms that two nodes led, by their answers or by their logs."""
-    leaders: dict[int, dict[str, Operation | None]] = defaultdict(dict)
+    leaders: dict[int, dict[str, RecordedOperation | None]] = defaultdict(dict)
     for one in sorted(run.operations, key=lambda each: each.end):
         if one.is_ok and one.term and one.node:
             leaders[one.term].setdefault(one.node, one)

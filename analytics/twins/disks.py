@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from analytics.twins.record import Event, Evidence, Operation, Publication
+from analytics.twins.record import Event, Evidence, Publication, RecordedOperation
 from analytics.twins.run import Run
 
 DIGITS_SHOWN = 8  # of a digest
@@ -92,9 +92,9 @@ def ack_not_durable(run: Run) -> Iterable[Evidence]:
             yield run.row(put, **fields, detail=f"not on {' '.join(missing)}")
 
 
-def _acknowledged(run: Run) -> Iterator[tuple[Publication, int | None, Operation]]:
+def _acknowledged(run: Run) -> Iterator[tuple[Publication, int | None, RecordedOperation]]:
     """Yield each acknowledged publication with its id, if that was said, and who was told."""
-    told: dict[Publication, tuple[int | None, Operation]] = {}
+    told: dict[Publication, tuple[int | None, RecordedOperation]] = {}
     for put in run.of("put"):
         if put.is_ok:
             for place, counter in enumerate(put.counters):

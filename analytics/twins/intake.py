@@ -42,7 +42,7 @@ class Malformed(Exception):
 
 
 @dataclass
-class Intake:
+class TakenIn:
     """What was read. `holes` of the history, and of the truth; `doubts`: what nothing vouches for.
 
     `remarks` are no reason for anything. `nodes`: of each whether its disk was read; `missing`:
@@ -73,9 +73,9 @@ class Intake:
         return self.document.get("recorded_by") == "application"
 
 
-def take_in(directory: Path) -> Intake:
+def take_in(directory: Path) -> TakenIn:
     """Read a run's directory. Raises Unjudgeable."""
-    intake = Intake(_document(directory / "run.json"))
+    intake = TakenIn(_document(directory / "run.json"))
     _take_history(intake, directory)
     _take_truth(intake, directory)
     return intake
@@ -123,7 +123,7 @@ def _refused(constant: str) -> None:
 # --- the history's files --------------------------------------------------------------------------
 
 
-def _take_history(intake: Intake, directory: Path) -> None:
+def _take_history(intake: TakenIn, directory: Path) -> None:
     listed = intake.document.get(HISTORY)
     folder = directory / HISTORY
     if (directory / PARQUET).exists():
@@ -147,7 +147,7 @@ def _take_history(intake: Intake, directory: Path) -> None:
             intake.holes.append(f"{HISTORY}/{name} is not read: it is no file of this run")
 
 
-def _wanted(intake: Intake, listed: object, found: list[str]) -> list[str]:
+def _wanted(intake: TakenIn, listed: object, found: list[str]) -> list[str]:
     """Return the names of the files to read, whether they are there or not."""
     if isinstance(listed, Mapping):
         own = [name for name in listed if _is_own(name)]
@@ -175,7 +175,7 @@ def _is_unnamed_yet(path: Path) -> bool:
     return _is_own(path.name) and path.is_file() and path.stat().st_size == 0
 
 
-def _compare(intake: Intake, name: str, said: object, data: bytes) -> None:
+def _compare(intake: TakenIn, name: str, said: object, data: bytes) -> None:
     """Hold a file against what run.json says of it."""
     if not _is_said(said):
         intake.holes.append(f"run.json does not say what {HISTORY}/{name} holds: {said!r}")
@@ -206,7 +206,7 @@ def _is_said(said: object) -> bool:
     )
 
 
-def _take_lines(intake: Intake, name: str, data: bytes) -> None:
+def _take_lines(intake: TakenIn, name: str, data: bytes) -> None:
     """Take the lines of one file; each is counted, and is a row, torn or a hole."""
     process = name.removesuffix(".jsonl")
     torn_session: int | None = None  # of a torn line: what follows has to be of a later one
@@ -416,7 +416,7 @@ _TRUTH_FIELDS: Final[Mapping[str, Mapping[str, Test]]] = {
 }
 
 
-def _take_truth(intake: Intake, directory: Path) -> None:
+def _take_truth(intake: TakenIn, directory: Path) -> None:
     expected = _expected(intake)
     folder = directory / TRUTH
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -443,7 +443,7 @@ def _take_truth(intake: Intake, directory: Path) -> None:
             intake.truth_holes.append(f"{TRUTH}/{name} is not read: no disk of that name was due")
 
 
-def _expected(intake: Intake) -> list[str]:
+def _expected(intake: TakenIn) -> list[str]:
     truth = intake.document.get(TRUTH)
     if truth is None:
         return []
@@ -454,7 +454,7 @@ def _expected(intake: Intake) -> list[str]:
     return sorted(set(nodes))
 
 
-def _truth_rows(intake: Intake, node: str, data: bytes) -> Iterator[Event]:
+def _truth_rows(intake: TakenIn, node: str, data: bytes) -> Iterator[Event]:
     for number, line in enumerate(BytesIO(data), start=1):
         where = f"{TRUTH}/{node}.jsonl:{number}"
         try:

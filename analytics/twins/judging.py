@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from analytics.common.verdict import Verdict
 from analytics.twins.checks import TWINS, evidence_of
-from analytics.twins.intake import PUBLICATIONS_MAX, Intake, Unjudgeable, size_of, take_in
+from analytics.twins.intake import PUBLICATIONS_MAX, TakenIn, Unjudgeable, size_of, take_in
 from analytics.twins.record import Evidence
 from analytics.twins.run import Run, read
 
@@ -55,7 +55,7 @@ class Judgement:
     undrained: tuple[tuple[str, str], ...] = ()
     unplaced: int = 0
     run: Run | None = None
-    intake: Intake | None = None
+    intake: TakenIn | None = None
 
     @property
     def exit_code(self) -> int:
@@ -79,7 +79,7 @@ def judge(directory: Path) -> Judgement:
     return _judged(intake, read(intake.rows, intake.truth, intake.nodes))
 
 
-def _judged(intake: Intake, run: Run) -> Judgement:
+def _judged(intake: TakenIn, run: Run) -> Judgement:
     holes = [*intake.holes, *run.holes, *_mixed(intake, run)]
     evidence: dict[str, list[Evidence]] = {}
     not_judged, no_proof, crashed = {}, {}, {}
@@ -118,7 +118,7 @@ def _judged(intake: Intake, run: Run) -> Judgement:
     return Judgement(verdict, reasons, *parts, run, intake)
 
 
-def _mixed(intake: Intake, run: Run) -> list[str]:
+def _mixed(intake: TakenIn, run: Run) -> list[str]:
     """Return what lines say that are not of who recorded, as run.json has it."""
     has_names = any(row.get("items") for row in intake.rows)
     if intake.is_application and has_names:

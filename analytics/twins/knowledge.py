@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from analytics.twins.record import NEVER, Event, Operation, Publication, Record, Time
+from analytics.twins.record import NEVER, Event, Publication, Record, RecordedOperation, Time
 
 
 class Moment(NamedTuple):
@@ -28,18 +28,18 @@ class Mark(NamedTuple):
     """An id, and the operation from whose end on it was known."""
 
     id: int
-    operation: Operation
+    operation: RecordedOperation
 
 
 class Marks:
     """The highest id that was known at any time, of one topic on one host."""
 
     def __init__(self) -> None:
-        self._all: list[tuple[Time, int, Operation]] = []
+        self._all: list[tuple[Time, int, RecordedOperation]] = []
         self._ends: list[Time] = []
         self._highest: list[Mark] = []
 
-    def add(self, id_: int, operation: Operation) -> None:
+    def add(self, id_: int, operation: RecordedOperation) -> None:
         """Let `id_` be known from the operation's end on."""
         self._all.append((operation.end, id_, operation))
 
@@ -62,16 +62,18 @@ class Knowledge:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self.tries: dict[Publication, list[Operation]] = defaultdict(list)
+        self.tries: dict[Publication, list[RecordedOperation]] = defaultdict(list)
         # (topic, id) -> the publications that stand there -> who says so: None is a node's disk
-        self.at: dict[tuple[str, int], dict[Publication, Operation | None]] = defaultdict(dict)
+        self.at: dict[tuple[str, int], dict[Publication, RecordedOperation | None]] = defaultdict(
+            dict
+        )
         self.places: dict[Publication, set[int]] = defaultdict(set)
         self.ids: dict[str, set[int]] = defaultdict(set)  # topic -> ids at which something stands
         # The same ids: since when on a host they are known, or known to have been given to anybody.
         self.known: dict[tuple[str, int, str | None], Time] = {}
         self.knew: dict[tuple[str, str | None], Marks] = defaultdict(Marks)
         self.reached: dict[tuple[str, str | None], Marks] = defaultdict(Marks)
-        self._shown: dict[tuple[str, str], dict[int, dict[str | None, Operation]]] = {}
+        self._shown: dict[tuple[str, str], dict[int, dict[str | None, RecordedOperation]]] = {}
         for put in record.of("put"):
             self._try(put)
             if put.is_ok:
@@ -90,7 +92,7 @@ class Knowledge:
 
     # --- publications -----------------------------------------------------------------------------
 
-    def may_have_stored(self, publication: Publication) -> list[Operation]:
+    def may_have_stored(self, publication: Publication) -> list[RecordedOperation]:
         """Return the tries of a publication that may have succeeded."""
         return [put for put in self.tries.get(publication, ()) if put.may_have_happened]
 
@@ -104,7 +106,7 @@ class Knowledge:
             return None
         return Moment(tries[0].host, min(put.invoke for put in tries))
 
-    def taken(self, publication: Publication, host: str | None) -> Operation | None:
+    def taken(self, publication: Publication, host: str | None) -> RecordedOperation | None:
         """Return the earliest operation on `host` from whose end the broker has taken the counter.
 
         None: no operation shows it, or nobody tried the publication with a chance.
@@ -152,7 +154,7 @@ class Knowledge:
         marks = self.reached.get((topic, host))
         return marks.before(time) if marks else None
 
-    def standing_at(self) -> Iterator[tuple[int, Publication, Operation | None]]:
+    def standing_at(self) -> Iterator[tuple[int, Publication, RecordedOperation | None]]:
         """Yield every (id, publication that stands there, who says so)."""
         for (_, id_), publications in self.at.items():
             for publication, witness in publications.items():
@@ -160,11 +162,11 @@ class Knowledge:
 
     # --- how it is made ---------------------------------------------------------------------------
 
-    def _try(self, put: Operation) -> None:
+    def _try(self, put: RecordedOperation) -> None:
         for counter in put.counters:
             self.tries[put.client, put.topic, counter].append(put)
 
-    def _acknowledged(self, put: Operation) -> None:
+    def _acknowledged(self, put: RecordedOperation) -> None:
         for place, counter in enumerate(put.counters):
             publication = (put.client, put.topic, counter)
             self._show(publication, put)
@@ -174,7 +176,7 @@ class Knowledge:
         if put.first_id:
             self.reached[put.topic, put.host].add(put.first_id + put.count - 1, put)
 
-    def _answered(self, get: Operation) -> None:
+    def _answered(self, get: RecordedOperation) -> None:
         for id_, producer, counter in get.given:
             if producer is not None and counter is not None:
                 publication = (producer, get.named, counter)
@@ -192,18 +194,18 @@ class Knowledge:
             counter = row["first_counter"] + place
             self._place((row["producer"], row["topic"], counter), row["first_id"] + place, None)
 
-    def _place(self, publication: Publication, id_: int, witness: Operation | None) -> None:
+    def _place(self, publication: Publication, id_: int, witness: RecordedOperation | None) -> None:
         self.at[publication[1], id_].setdefault(publication, witness)
         self.places[publication].add(id_)
         self.ids[publication[1]].add(id_)
 
-    def _know(self, topic: str, id_: int, operation: Operation) -> None:
+    def _know(self, topic: str, id_: int, operation: RecordedOperation) -> None:
         key = (topic, id_, operation.host)
         if operation.end < self.known.get(key, NEVER):
             self.known[key] = operation.end
         self.knew[topic, operation.host].add(id_, operation)
 
-    def _show(self, publication: Publication, operation: Operation) -> None:
+    def _show(self, publication: Publication, operation: RecordedOperation) -> None:
         producer, topic, counter = publication
         shown = self._shown.setdefault((producer, topic), {}).setdefault(counter, {})
         first = shown.get(operation.host)
@@ -212,11 +214,11 @@ class Knowledge:
 
 
 def _suffixes(
-    shown: dict[int, dict[str | None, Operation]],
-) -> tuple[list[int], list[dict[str | None, Operation]]]:
+    shown: dict[int, dict[str | None, RecordedOperation]],
+) -> tuple[list[int], list[dict[str | None, RecordedOperation]]]:
     """Return the counters in order, and of each what showed it, or a later one, first on a host."""
     counters = sorted(shown)
-    earliest: list[dict[str | None, Operation]] = []
+    earliest: list[dict[str | None, RecordedOperation]] = []
     for counter in reversed(counters):
         here = dict(earliest[-1]) if earliest else {}
         for host, operation in shown[counter].items():

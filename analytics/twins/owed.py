@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from analytics.twins.record import Evidence, Handling, Operation, Publication, Time
+from analytics.twins.record import Evidence, Publication, RecordedHandling, RecordedOperation, Time
 from analytics.twins.run import Run
-from analytics.twins.standing import Life, Subscription
+from analytics.twins.standing import RecordedSubscription, SubscribedSpan
 
 
 def lost(run: Run) -> Iterable[Evidence]:
@@ -31,7 +31,7 @@ def lost(run: Run) -> Iterable[Evidence]:
 # --- 1: its place is known, above the life's start ------------------------------------------------
 
 
-def _above_start(run: Run, life: Life, ids: list[int]) -> Iterator[Evidence]:
+def _above_start(run: Run, life: SubscribedSpan, ids: list[int]) -> Iterator[Evidence]:
     if life.start is None:
         return
     given = run.standing.given[life.client, life.topic]
@@ -46,21 +46,21 @@ def _above_start(run: Run, life: Life, ids: list[int]) -> Iterator[Evidence]:
             yield from _lost_at(run, life, id_, "tail")
 
 
-def _known_before(run: Run, life: Life, id_: int, time: Time) -> bool:
+def _known_before(run: Run, life: SubscribedSpan, id_: int, time: Time) -> bool:
     return run.knowledge.known_since(life.topic, id_, life.host) < time
 
 
-def _lost_at(run: Run, life: Life, id_: int, kind: str) -> Iterator[Evidence]:
+def _lost_at(run: Run, life: SubscribedSpan, id_: int, kind: str) -> Iterator[Evidence]:
     for publication, witness in run.knowledge.at[life.topic, id_].items():
         yield _lost(run, life, publication, kind, witness, id=id_)
 
 
 def _lost(
     run: Run,
-    life: Life,
+    life: SubscribedSpan,
     publication: Publication,
     kind: str,
-    witness: Operation | None,
+    witness: RecordedOperation | None,
     id: int | None = None,
 ) -> Evidence:
     producer, topic, counter = publication
@@ -149,7 +149,7 @@ def _unstored(run: Run) -> Iterator[Evidence]:
 # --- fetched, and never handed over ---------------------------------------------------------------
 
 
-def _unhanded(run: Run, subscription: Subscription) -> Iterator[Evidence]:
+def _unhanded(run: Run, subscription: RecordedSubscription) -> Iterator[Evidence]:
     """Find what the library got and its cursor passed, and the application was never handed."""
     client, topic = subscription.client, subscription.topic
     rows = run.handlings_of.get((client, topic), [])
@@ -158,7 +158,7 @@ def _unhanded(run: Run, subscription: Subscription) -> Iterator[Evidence]:
     for get in subscription.answers:
         if not get.is_handed_apart:  # to be given is to be handed over
             handed.update(each.id for each in get.given)
-    got: dict[int, Operation] = {}
+    got: dict[int, RecordedOperation] = {}
     passed = sorted([*_cursors(rows), *_asked(subscription)])
     for get in sorted(subscription.answers, key=lambda one: (one.invoke, one.key)):
         for each in get.given:
@@ -172,7 +172,7 @@ def _unhanded(run: Run, subscription: Subscription) -> Iterator[Evidence]:
 Passing = tuple[Time, int, str]  # when, up to which id, the host or ""
 
 
-def _cursors(rows: list[Handling]) -> Iterator[Passing]:
+def _cursors(rows: list[RecordedHandling]) -> Iterator[Passing]:
     for row in rows:
         if row.f == "ack" and row.first_id is None:
             yield row.time, row.last_id, row.host or ""
@@ -180,13 +180,15 @@ def _cursors(rows: list[Handling]) -> Iterator[Passing]:
             yield row.time, row.cursor, row.host or ""
 
 
-def _asked(subscription: Subscription) -> Iterator[Passing]:
+def _asked(subscription: RecordedSubscription) -> Iterator[Passing]:
     for get in subscription.answers:
         if get.asked is not None:
             yield get.invoke, get.asked, get.host or ""
 
 
-def _is_passed(subscription: Subscription, passed: list[Passing], id_: int, get: Operation) -> bool:
+def _is_passed(
+    subscription: RecordedSubscription, passed: list[Passing], id_: int, get: RecordedOperation
+) -> bool:
     """Whether the cursor passed an id while the subscription lasted in which it was fetched."""
     host = get.host or ""
     times = (time for time, cursor, at in passed if at == host and cursor >= id_ and time > get.end)
@@ -197,7 +199,7 @@ def _is_passed(subscription: Subscription, passed: list[Passing], id_: int, get:
     )
 
 
-def _runs(ids: list[int], got: dict[int, Operation]) -> Iterator[tuple[int, int]]:
+def _runs(ids: list[int], got: dict[int, RecordedOperation]) -> Iterator[tuple[int, int]]:
     """Yield the first and the last of ids that follow each other and came in one answer."""
     first = 0
     for place in range(1, len(ids) + 1):

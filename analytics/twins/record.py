@@ -1,7 +1,7 @@
 """What a record says: its lines put together to operations, and what of it contradicts itself.
 
-What lives here: `Operation`, `Record`, `Evidence`, and what makes a record of rows. What must not:
-files (intake.py), anything that is concluded from a record.
+What lives here: `RecordedOperation`, `Record`, `Evidence`, and what makes a record of rows. What
+must not: files (intake.py), anything that is concluded from a record.
 
 Words are those of docs/checks.md. Times are monotonic and of one host each; what has no time of its
 own lies before or after everything, whichever proves less: an operation whose invoke is not known
@@ -54,7 +54,7 @@ class Given(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
+class RecordedOperation:
     """An operation: its invoke and its end, or what of the two there is.
 
     `topic`: of its question, "" for any. GET: `answered`: the topic that the answer said; `named`:
@@ -139,7 +139,7 @@ class Operation:
 
 
 @dataclass(slots=True, eq=False)
-class Handling:
+class RecordedHandling:
     """A `hand`, an `ack` or a `release` row."""
 
     process: str
@@ -186,8 +186,8 @@ class Record:
     """
 
     run_id: str
-    operations: list[Operation] = field(default_factory=list)
-    handlings: list[Handling] = field(default_factory=list)
+    operations: list[RecordedOperation] = field(default_factory=list)
+    handlings: list[RecordedHandling] = field(default_factory=list)
     drained: list[Drained] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     faults: list[Event] = field(default_factory=list)
@@ -196,32 +196,32 @@ class Record:
     is_application: bool = False
     holes: list[str] = field(default_factory=list)
 
-    def of(self, f: str) -> list[Operation]:
+    def of(self, f: str) -> list[RecordedOperation]:
         """Return the operations of one function."""
         return self._by_function[f]
 
     @cached_property
-    def _by_function(self) -> dict[str, list[Operation]]:
-        found: dict[str, list[Operation]] = {f: [] for f in FUNCTIONS}
+    def _by_function(self) -> dict[str, list[RecordedOperation]]:
+        found: dict[str, list[RecordedOperation]] = {f: [] for f in FUNCTIONS}
         for operation in self.operations:
             found[operation.f].append(operation)
         return found
 
     @cached_property
-    def handlings_of(self) -> dict[tuple[str, str], list[Handling]]:
+    def handlings_of(self) -> dict[tuple[str, str], list[RecordedHandling]]:
         """The rows of what was handed over, by client and topic, in the order of time."""
-        found: dict[tuple[str, str], list[Handling]] = defaultdict(list)
+        found: dict[tuple[str, str], list[RecordedHandling]] = defaultdict(list)
         for row in sorted(self.handlings, key=lambda one: one.time):
             found[row.client, row.topic].append(row)
         return found
 
-    def gets_of(self, client: str, topic: str) -> list[Operation]:
+    def gets_of(self, client: str, topic: str) -> list[RecordedOperation]:
         """Return a client's GETs of a topic, answered or not; of any topic, those that named it."""
         return self._gets_of[client, topic]
 
     @cached_property
-    def _gets_of(self) -> dict[tuple[str, str], list[Operation]]:
-        found: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    def _gets_of(self) -> dict[tuple[str, str], list[RecordedOperation]]:
+        found: dict[tuple[str, str], list[RecordedOperation]] = defaultdict(list)
         for get in self.of("get"):
             if topic := get.named or get.topic:
                 found[get.client, topic].append(get)
@@ -241,15 +241,15 @@ class Record:
         return found
 
     @cached_property
-    def _silent_gets(self) -> dict[tuple[str, str], list[Operation]]:
-        found: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    def _silent_gets(self) -> dict[tuple[str, str], list[RecordedOperation]]:
+        found: dict[tuple[str, str], list[RecordedOperation]] = defaultdict(list)
         for get in self.of("get"):
             if not get.is_ok:
                 found[get.client, get.topic].append(get)
         return found
 
     @cached_property
-    def answers(self) -> list[Operation]:
+    def answers(self) -> list[RecordedOperation]:
         """The GETs that were answered."""
         return [get for get in self.of("get") if get.is_ok]
 
@@ -278,7 +278,9 @@ class Record:
                 found[key] = min(put.invoke, found.get(key, NEVER))
         return found
 
-    def row(self, *operations: Operation | Handling | None, **fields: Any) -> Evidence:
+    def row(
+        self, *operations: RecordedOperation | RecordedHandling | None, **fields: Any
+    ) -> Evidence:
         """Return a row of evidence."""
         keys = tuple((each.process, each.op_id) for each in operations if each is not None)
         return Evidence(self.run_id, **fields, operations=keys)
@@ -358,7 +360,7 @@ def _take_single(run: Record, row: Event) -> None:
     f = row["f"]
     if f in HANDLINGS:
         run.handlings.append(
-            Handling(
+            RecordedHandling(
                 process=row["process"],
                 op_id=row.get("op_id") or 0,
                 f=f,
@@ -381,7 +383,7 @@ def _take_single(run: Record, row: Event) -> None:
         run.faults.append(row)
 
 
-def _operation(group: list[Event]) -> Operation:
+def _operation(group: list[Event]) -> RecordedOperation:
     """Return the operation of an invoke and its end, or of one of them."""
     begun: Event = next((row for row in group if row["type"] == "invoke"), {})
     ended: Event = next((row for row in group if row["type"] != "invoke"), {})
@@ -391,7 +393,7 @@ def _operation(group: list[Event]) -> Operation:
         own = begun.get(name)
         return ended.get(name) if own is None else own
 
-    operation = Operation(
+    operation = RecordedOperation(
         process=row["process"],
         op_id=row["op_id"],
         f=row["f"],
@@ -417,14 +419,14 @@ def _first_known(*values: Any) -> Any:
     return next(value for value in values if value is not None)
 
 
-def _fill_put(put: Operation, begun: Event, ended: Event) -> None:
+def _fill_put(put: RecordedOperation, begun: Event, ended: Event) -> None:
     put.counter = _known_or_none(begun.get("counter"), ended.get("counter"))
     put.count = begun.get("count") or ended.get("count") or 1
     put.is_duplicate = bool(ended.get("duplicate"))
     put.first_id = ended.get("first_id")
 
 
-def _fill_get(get: Operation, begun: Event, ended: Event) -> None:
+def _fill_get(get: RecordedOperation, begun: Event, ended: Event) -> None:
     get.first_id, get.last_id = ended.get("first_id"), ended.get("last_id")
     get.max_count = _known_or_none(begun.get("max_count"), ended.get("max_count"))
     get.is_handed_apart = bool(ended.get("handed_apart"))
@@ -447,7 +449,7 @@ def _known_or_none(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _fill_control(control: Operation, begun: Event, ended: Event) -> None:
+def _fill_control(control: RecordedOperation, begun: Event, ended: Event) -> None:
     control.last_id, control.cursor = ended.get("last_id"), ended.get("cursor")
     control.resumed = ended.get("resumed")
 

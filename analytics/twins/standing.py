@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from analytics.twins.record import BEFORE_ALL, NEVER, Drained, Operation, Record, Time
+from analytics.twins.record import BEFORE_ALL, NEVER, Drained, Record, RecordedOperation, Time
 
 Whose = tuple[str, str]  # client, topic
 
 
 @dataclass(eq=False)
-class Life:
+class SubscribedSpan:
     """A time in which a client's subscription to a topic surely stood: from `begin` to `end`.
 
     `span_begin`: since then no UNSUB may have acted. `proof`: the first one; all times are of its
@@ -33,9 +33,9 @@ class Life:
     span_begin: Time
     begin: Time
     end: Time
-    proof: Operation
-    gets: list[Operation] = field(default_factory=list)
-    subs: list[Operation] = field(default_factory=list)
+    proof: RecordedOperation
+    gets: list[RecordedOperation] = field(default_factory=list)
+    subs: list[RecordedOperation] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
     passed: int = 0
     start: int | None = None
@@ -47,40 +47,40 @@ class Life:
         """Whether nothing ends it."""
         return self.end == NEVER
 
-    def covers(self, operation: Operation) -> bool:
+    def covers(self, operation: RecordedOperation) -> bool:
         """Whether the subscription stood from before an operation's invoke until after its end."""
         is_comparable = operation.host == self.host
         return is_comparable and self.begin < operation.invoke and operation.end < self.end
 
 
-class Subscription:
+class RecordedSubscription:
     """All that is recorded of one client and one topic. Rows in the order of their ends."""
 
     def __init__(self, record: Record, client: str, topic: str) -> None:
         self._record = record
         self.client, self.topic = client, topic
-        self.subs: list[Operation] = []  # but those that failed
-        self.unsubs: list[Operation] = []  # the same
-        self.answers: list[Operation] = []  # GETs that name the topic
+        self.subs: list[RecordedOperation] = []  # but those that failed
+        self.unsubs: list[RecordedOperation] = []  # the same
+        self.answers: list[RecordedOperation] = []  # GETs that name the topic
         self.drained: list[Drained] = []
 
     # --- controls ---------------------------------------------------------------------------------
 
     @cached_property
-    def _superseding(self) -> dict[Operation, Operation | None]:
+    def _superseding(self) -> dict[RecordedOperation, RecordedOperation | None]:
         """Of each control without an answer the one since whose answer the broker refuses it."""
         controls = self.subs + self.unsubs
         ok = sorted((one for one in controls if one.is_ok), key=lambda one: one.end)
         return {one: _superseding(one, ok) for one in controls if not one.is_ok}
 
-    def latest(self, control: Operation) -> Time:
+    def latest(self, control: RecordedOperation) -> Time:
         """Return when a control acted at the latest."""
         if control.is_ok:
             return control.end
         other = self._superseding[control]
         return NEVER if other is None else other.end
 
-    def acts_last(self, sub: Operation) -> bool:
+    def acts_last(self, sub: RecordedOperation) -> bool:
         """Whether a SUB supersedes every UNSUB that may act during it, so that they act before."""
         during = [
             unsub
@@ -89,7 +89,7 @@ class Subscription:
         ]
         return bool(during) and all(self._superseding.get(unsub) is sub for unsub in during)
 
-    def is_surely_away(self, operation: Operation) -> bool:
+    def is_surely_away(self, operation: RecordedOperation) -> bool:
         """Whether the client was surely not subscribed during an operation; a SUB aside."""
         host = operation.host
         left = BEFORE_ALL  # the latest invoke of an UNSUB that was answered before the operation
@@ -104,7 +104,7 @@ class Subscription:
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def got_before(self, get: Operation) -> int | None:
+    def got_before(self, get: RecordedOperation) -> int | None:
         """Return the highest id that the session of a GET was given before it; None: nothing.
 
         What was given before the client left does not count: it may have come back further on.
@@ -112,8 +112,8 @@ class Subscription:
         return self._got.get(get)
 
     @cached_property
-    def _got(self) -> dict[Operation, int]:
-        before: dict[Operation, int] = {}
+    def _got(self) -> dict[RecordedOperation, int]:
+        before: dict[RecordedOperation, int] = {}
         got: dict[tuple[str, int], list[tuple[Time, int]]] = defaultdict(list)
         for get in self.answers:
             session = (get.process, get.session)
@@ -129,7 +129,7 @@ class Subscription:
             got[session] = rows
         return before
 
-    def has_read_on(self, get: Operation) -> bool:
+    def has_read_on(self, get: RecordedOperation) -> bool:
         """Whether an earlier GET brought something of what is surely the same subscription."""
         acted = max(
             (
@@ -148,20 +148,20 @@ class Subscription:
     # --- lives ------------------------------------------------------------------------------------
 
     @cached_property
-    def lives(self) -> list[Life]:
+    def lives(self) -> list[SubscribedSpan]:
         """Return the lives, on each host that has a proof."""
         hosts = {one.host for one in self._proofs()}
         return [life for host in hosts for life in self._lives_on(host)]
 
-    def _proofs(self) -> Iterator[Operation]:
+    def _proofs(self) -> Iterator[RecordedOperation]:
         yield from (sub for sub in self.subs if sub.is_ok)
         yield from self.answers
 
-    def _lives_on(self, host: str | None) -> Iterator[Life]:
+    def _lives_on(self, host: str | None) -> Iterator[SubscribedSpan]:
         if any(unsub.host != host for unsub in self.unsubs):
             return  # when that one acted can't be told here
         begins, ends = self._spans()
-        lives: dict[int, Life] = {}
+        lives: dict[int, SubscribedSpan] = {}
         proofs = [one for one in self._proofs() if one.host == host]
         for proof in sorted(proofs, key=lambda one: one.end):
             is_last = proof.f == "sub" and self.acts_last(proof)
@@ -171,7 +171,7 @@ class Subscription:
             life = lives.get(place)
             if life is None:
                 times = (begins[place], proof.end, ends[place])
-                life = lives[place] = Life(self.client, self.topic, host, *times, proof)
+                life = lives[place] = SubscribedSpan(self.client, self.topic, host, *times, proof)
             (life.gets if proof.f == "get" else life.subs).append(proof)
         for life in lives.values():
             self._fill(life)
@@ -190,7 +190,7 @@ class Subscription:
                 begins.append(latest)
         return begins, [*ends, NEVER]
 
-    def _fill(self, life: Life) -> None:
+    def _fill(self, life: SubscribedSpan) -> None:
         asked = [get.asked for get in life.gets if get.asked is not None]
         for get in life.gets:
             life.given.update(get.ids())
@@ -218,7 +218,9 @@ class Subscription:
         return max(gets, default=row.time)
 
 
-def _superseding(control: Operation, answered: list[Operation]) -> Operation | None:
+def _superseding(
+    control: RecordedOperation, answered: list[RecordedOperation]
+) -> RecordedOperation | None:
     """Return the first that was answered, of those since which the broker refuses a control.
 
     `answered`: in the order of their ends.
@@ -238,7 +240,7 @@ class Standing:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self.subscriptions: dict[Whose, Subscription] = {}
+        self.subscriptions: dict[Whose, RecordedSubscription] = {}
         for sub in record.of("sub"):
             if sub.may_have_happened:
                 self.of(sub.client, sub.topic).subs.append(sub)
@@ -254,21 +256,21 @@ class Standing:
             for operations in (one.subs, one.unsubs, one.answers):
                 operations.sort(key=lambda each: each.end)
 
-    def of(self, client: str, topic: str) -> Subscription:
+    def of(self, client: str, topic: str) -> RecordedSubscription:
         """Return what is recorded of one client and one topic."""
         if (client, topic) not in self.subscriptions:
-            self.subscriptions[client, topic] = Subscription(self._record, client, topic)
+            self.subscriptions[client, topic] = RecordedSubscription(self._record, client, topic)
         return self.subscriptions[client, topic]
 
     @cached_property
-    def lives(self) -> list[Life]:
+    def lives(self) -> list[SubscribedSpan]:
         """Every life."""
         return [life for one in self.subscriptions.values() for life in one.lives]
 
     @cached_property
-    def lives_of_topic(self) -> dict[str, list[Life]]:
+    def lives_of_topic(self) -> dict[str, list[SubscribedSpan]]:
         """Every life, by its topic."""
-        found: dict[str, list[Life]] = defaultdict(list)
+        found: dict[str, list[SubscribedSpan]] = defaultdict(list)
         for life in self.lives:
             found[life.topic].append(life)
         return found

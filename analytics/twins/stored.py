@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from analytics.twins.record import Evidence, Operation, Publication
+from analytics.twins.record import Evidence, Publication, RecordedOperation
 from analytics.twins.run import Run
-from analytics.twins.standing import Life
+from analytics.twins.standing import SubscribedSpan
 
 
 def duplicate_stored(run: Run) -> Iterable[Evidence]:
@@ -35,7 +35,7 @@ def inconsistent_id(run: Run) -> Iterable[Evidence]:
             ((producer, _, counter), one), ((other, _, its), two), *_ = publications.items()
             fields = {"topic": topic, "id": id_, "producer": producer, "counter": counter}
             yield run.row(one, two, **fields, detail=f"{other} {its}")
-    contents: dict[tuple[str, int], dict[str, Operation]] = defaultdict(dict)
+    contents: dict[tuple[str, int], dict[str, RecordedOperation]] = defaultdict(dict)
     for operation in (*run.of("put"), *run.answers):
         if operation.is_ok:
             for id_, digest in operation.contents():
@@ -74,7 +74,7 @@ def overtaken(run: Run) -> Iterable[Evidence]:
 # --- what nobody put ------------------------------------------------------------------------------
 
 
-def _seen(run: Run) -> Iterator[tuple[Publication, int | None, Operation | None]]:
+def _seen(run: Run) -> Iterator[tuple[Publication, int | None, RecordedOperation | None]]:
     """Yield what was given to somebody or is held by a node: (publication, id, GET), each once."""
     found: set[tuple[Publication, int | None]] = set()
     for get in run.answers:
@@ -121,7 +121,7 @@ def aborted_read(run: Run) -> Iterable[Evidence]:
             yield _sight(run, publication, id_, nowhere, get)
 
 
-def _is_said_to_be_nowhere(put: Operation) -> bool:
+def _is_said_to_be_nowhere(put: RecordedOperation) -> bool:
     return put.is_ok and put.first_id == 0 and not put.is_duplicate
 
 
@@ -142,7 +142,7 @@ def future_read(run: Run) -> Iterable[Evidence]:
 
 
 def _sight(
-    run: Run, publication: Publication, id_: int | None, *operations: Operation | None
+    run: Run, publication: Publication, id_: int | None, *operations: RecordedOperation | None
 ) -> Evidence:
     producer, topic, counter = publication
     fields = {"topic": topic, "id": id_, "producer": producer, "counter": counter}
@@ -210,7 +210,7 @@ def _halves(run: Run, batches: Batches) -> Iterator[Evidence]:
                 yield from _half(run, life, publication, id_, before, id_ - 1)
 
 
-def _named_in(life: Life) -> set[tuple[int, str, int]]:
+def _named_in(life: SubscribedSpan) -> set[tuple[int, str, int]]:
     """Return (id, producer, counter) of what GETs in a life's span gave by name."""
     return {
         (each.id, each.producer, each.counter)
@@ -221,7 +221,7 @@ def _named_in(life: Life) -> set[tuple[int, str, int]]:
 
 
 def _half(
-    run: Run, life: Life, given: Publication, id_: int, missing: Publication, place: int
+    run: Run, life: SubscribedSpan, given: Publication, id_: int, missing: Publication, place: int
 ) -> Iterator[Evidence]:
     """Yield a row if `missing`, due at `place` beside what stands at `id_`, was never given."""
     if life.start is None or place <= life.start:

@@ -20,9 +20,9 @@ from rich.console import Console
 
 from chaos.bench.figures import BenchError, Figure
 from chaos.bench.machine import Processors, facts
-from chaos.bench.measures import MEASURES, Plan
-from chaos.bench.report import Report, document, table
-from chaos.bench.stage import Stage
+from chaos.bench.measures import MEASURES, BenchPlan
+from chaos.bench.report import BenchReport, document, table
+from chaos.bench.stage import BenchStage
 from chaos.terminal.console import stdout_console
 from chaos.terminal.options import Named, a_number
 from chaos.terminal.progress import Display, display
@@ -83,7 +83,10 @@ def bench(
 ) -> None:
     """Measure a cluster of three nodes on this machine, in ratios to bare ZeroMQ and the disk."""
     drawn = secrets.randbits(SEED_BITS) if seed is None else seed
-    plan, names = Plan(seconds, kills, drawn), [name for name in MEASURES if name in (only or name)]
+    plan, names = (
+        BenchPlan(seconds, kills, drawn),
+        [name for name in MEASURES if name in (only or name)],
+    )
     machine, before, began = facts(), Processors.now(), time.monotonic()
     expected_s = START_S_EXPECTED + sum(MEASURES[name].expected_s(plan) for name in names)
     try:
@@ -92,21 +95,23 @@ def bench(
     except (BenchError, LocalError, FlotillaError) as error:
         raise click.ClickException(str(error)) from None
     others_share = Processors.now().others_share(before)
-    report = Report(machine, plan, figures, time.monotonic() - began, others_share)
+    report = BenchReport(machine, plan, figures, time.monotonic() - began, others_share)
     stdout_console().print(table(report), highlight=False)
     if json_file is not None:
         text = orjson.dumps(document(report), option=orjson.OPT_INDENT_2)
         json_file.write_bytes(text + b"\n")
 
 
-def measure(parent: Path, plan: Plan, names: list[str], shown: Display, keys: bool) -> list[Figure]:
+def measure(
+    parent: Path, plan: BenchPlan, names: list[str], shown: Display, keys: bool
+) -> list[Figure]:
     """Return the figures of the measures `names`, from a new cluster below `parent`."""
     parent.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
     figures: list[Figure] = []
     try:
         shown.stage("starting a cluster", START_S_EXPECTED)
-        with Stage(directory, shown, keys) as stage:
+        with BenchStage(directory, shown, keys) as stage:
             for name in names:
                 shown.stage(MEASURES[name].title, MEASURES[name].expected_s(plan))
                 figures += MEASURES[name].run(stage, plan)

@@ -25,7 +25,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SampleSpread:
     """A sample's `median`, `p99` and `worst`, in the sample's unit, and its size.
 
     `p99` is None for fewer than P99_SAMPLES_MIN: it would be the worst under another name.
@@ -37,7 +37,7 @@ class Spread:
     samples: int
 
     @classmethod
-    def of(cls, values: Sequence[float], scale: float = 1.0) -> Spread:
+    def of(cls, values: Sequence[float], scale: float = 1.0) -> SampleSpread:
         """Return the spread of `values`, each times `scale`. Raises BenchError for none."""
         if not values:
             raise BenchError("nothing was measured: give it more time (--seconds)")
@@ -58,7 +58,7 @@ class Figure:
     value: float
     unit: str
     against: Mapping[str, float] = field(default_factory=dict)
-    spread: Spread | None = None
+    spread: SampleSpread | None = None
 
     def ratio(self, title: str) -> float:
         """Return the value as a multiple of what it is compared to."""
@@ -91,6 +91,6 @@ def timed(
     name: str, title: str, seconds: Sequence[float], against: Mapping[str, Sequence[float]]
 ) -> Figure:
     """Return the figure of a sample of durations, in ms: its median against others' medians."""
-    spread = Spread.of(seconds, 1000)
-    medians = {other: Spread.of(values, 1000).median for other, values in against.items()}
+    spread = SampleSpread.of(seconds, 1000)
+    medians = {other: SampleSpread.of(values, 1000).median for other, values in against.items()}
     return Figure(name, title, spread.median, "ms", medians, spread)

@@ -24,8 +24,8 @@ from typing import Final
 from chaos.bench.figures import BenchError
 from chaos.bench.wire import (
     ECHOED,
-    Caller,
     Putter,
+    RequestSocket,
     call_at_once,
     call_in_turn,
     check_stored,
@@ -77,7 +77,7 @@ class Work:
 
 
 @dataclass
-class Joined:
+class JoinedCallers:
     """What many callers of one client publish: tasks, threads, and tasks through a producer."""
 
     tasks: Work = field(default_factory=Work)
@@ -113,7 +113,7 @@ def measure_latencies(
 ) -> None:
     """Measure one PUT under way against an echo and one fdatasync, all of the same bytes."""
     result, share_s = Latencies(), seconds / ROUNDS / 4
-    caller, echoing = Caller(leader), Caller(echo, ECHOED)
+    caller, echoing = RequestSocket(leader), RequestSocket(echo, ECHOED)
     subscribe(caller, topic)
     putter = Putter(caller, topic, [PUBLICATION])
     sample = putter.frames()
@@ -156,12 +156,12 @@ def measure_rates(
 ) -> None:
     """Measure PUTs of CLIENTS_AT_ONCE clients, one under way each, against the same echoed."""
     result, share_s = Rates(), seconds / ROUNDS / 2
-    callers = [Caller(leader) for _ in range(CLIENTS_AT_ONCE)]
+    callers = [RequestSocket(leader) for _ in range(CLIENTS_AT_ONCE)]
     subscribe(callers[0], topic)
     putters = [Putter(caller, topic, [PUBLICATION]) for caller in callers]
     putting = [(caller, putter.frames) for caller, putter in zip(callers, putters, strict=True)]
     of_echo = Putter(callers[0], topic, [PUBLICATION])  # its counter would leave a gap elsewhere
-    echoing = [(Caller(echo, ECHOED), of_echo.frames) for _ in range(CLIENTS_AT_ONCE)]
+    echoing = [(RequestSocket(echo, ECHOED), of_echo.frames) for _ in range(CLIENTS_AT_ONCE)]
     for _ in range(ROUNDS):
         took, in_all_s = call_at_once(putting, share_s)
         result.put_took += took
@@ -174,11 +174,11 @@ def measure_rates(
 
 
 def measure_joined(
-    report: Callable[[Joined], None], endpoints: Sequence[str], topic: str, seconds: float
+    report: Callable[[JoinedCallers], None], endpoints: Sequence[str], topic: str, seconds: float
 ) -> None:
     """Measure what many callers of one client publish, each awaiting its own answer."""
-    result, share_s = Joined(), seconds / ROUNDS / 3
-    caller = Caller(endpoints[0])
+    result, share_s = JoinedCallers(), seconds / ROUNDS / 3
+    caller = RequestSocket(endpoints[0])
     subscribe(caller, topic)
     for _ in range(ROUNDS):
         asyncio.run(_await_puts(endpoints, topic, share_s, result.tasks))
@@ -289,13 +289,13 @@ def measure_batch_rates(
     First of the broker, then of the echo, each with as many batches under way as a producer has.
     """
     batch = [PUBLICATION] * (BATCH_BYTES // len(PUBLICATION))
-    callers = [Caller(leader) for _ in range(IN_FLIGHT_MAX)]
+    callers = [RequestSocket(leader) for _ in range(IN_FLIGHT_MAX)]
     subscribe(callers[0], topic)
     putters = [Putter(caller, topic, batch) for caller in callers]
     putting = [(caller, putter.frames) for caller, putter in zip(callers, putters, strict=True)]
     put, put_s = call_at_once(putting, seconds / 2)
     check_stored(callers[0], topic, len(put) * len(batch))
-    echoing = [(Caller(echo, ECHOED), putters[0].frames) for _ in range(IN_FLIGHT_MAX)]
+    echoing = [(RequestSocket(echo, ECHOED), putters[0].frames) for _ in range(IN_FLIGHT_MAX)]
     echoed, echo_s = call_at_once(echoing, seconds / 2)
     report((len(put) * len(batch) / put_s, len(echoed) * len(batch) / echo_s))
 
@@ -305,7 +305,11 @@ def measure_deliveries(
 ) -> None:
     """Measure what a subscriber whose GET waits sees of one PUT after the other."""
     result = Deliveries()
-    putting, getting, echoing = Caller(leader), Caller(leader), Caller(echo, ECHOED)
+    putting, getting, echoing = (
+        RequestSocket(leader),
+        RequestSocket(leader),
+        RequestSocket(echo, ECHOED),
+    )
     client_id = subscribe(getting, topic)
     putter = Putter(putting, topic, [PUBLICATION])
     last_id, end = 0, time.monotonic() + seconds
@@ -321,13 +325,15 @@ def measure_deliveries(
     report(result)
 
 
-def _echo_once(echoing: Caller, frames: list[bytes]) -> float:
+def _echo_once(echoing: RequestSocket, frames: list[bytes]) -> float:
     began = time.perf_counter()
     echoing.call(frames)
     return time.perf_counter() - began
 
 
-def _await_both(putting: Caller, getting: Caller, began: float, result: Deliveries) -> int:
+def _await_both(
+    putting: RequestSocket, getting: RequestSocket, began: float, result: Deliveries
+) -> int:
     """Take the PUT's reply and the GET's, in the order they come; return the delivered id."""
     last_id, awaited = 0, [putting, getting]
     while awaited:

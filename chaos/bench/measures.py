@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaos.bench import loads, wire
-from chaos.bench.figures import BenchError, Figure, Spread, timed
-from chaos.bench.stage import Stage, cpu_s, resident_mib
+from chaos.bench.figures import BenchError, Figure, SampleSpread, timed
+from chaos.bench.stage import BenchStage, cpu_s, resident_mib
 from flotilla_client import Client
 
 ECHO: Final = "ZeroMQ echo"
@@ -28,7 +28,7 @@ ONE_KILL_S_EXPECTED: Final = 2.5
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """How much to measure. `seconds`: of each load; `kills`: of leaders; `seed`: of their times."""
 
     seconds: float
@@ -36,7 +36,7 @@ class Plan:
     seed: int
 
 
-def latency(stage: Stage, plan: Plan) -> list[Figure]:
+def latency(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure one PUT under way."""
     file = stage.directory / "fdatasync"
     found: loads.Latencies = stage.call(
@@ -50,7 +50,7 @@ def latency(stage: Stage, plan: Plan) -> list[Figure]:
     ]
 
 
-def throughput(stage: Stage, plan: Plan) -> list[Figure]:
+def throughput(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure many clients' PUTs."""
     leader, endpoint = stage.leader()
     pids = stage.cluster.pids() | {ECHO: stage.echo_process.pid}
@@ -70,7 +70,7 @@ def _rates(found: loads.Rates) -> list[Figure]:
     title = f"PUT, {loads.CLIENTS_AT_ONCE} clients"
     latency_of_each = f"{loads.CLIENTS_AT_ONCE} / echo's rate"
     echo_ms = 1000 * loads.CLIENTS_AT_ONCE / echoes_per_s
-    spread = Spread.of(found.put_took, 1000)
+    spread = SampleSpread.of(found.put_took, 1000)
     return [
         Figure("put_rate", title, count / found.put_seconds, "/s", {ECHO: echoes_per_s}),
         Figure("put_rate_latency", "- how long each took", spread.median, "ms",
@@ -88,9 +88,9 @@ def _processor_times(found: loads.Rates, leader: str, used_us: Mapping[str, floa
     ]
 
 
-def joined(stage: Stage, plan: Plan) -> list[Figure]:
+def joined(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure many callers of one client."""
-    found: loads.Joined = stage.call(
+    found: loads.JoinedCallers = stage.call(
         loads.measure_joined, stage.endpoints(), "joined", plan.seconds
     )
     producer = found.producer
@@ -109,7 +109,7 @@ def joined(stage: Stage, plan: Plan) -> list[Figure]:
     ]  # fmt: skip
 
 
-def batches(stage: Stage, plan: Plan) -> list[Figure]:
+def batches(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure a producer and a subscriber, end to end."""
     endpoints, topic = stage.endpoints(), "batches"
     consumer = stage.start(loads.consume, endpoints, topic)
@@ -134,7 +134,7 @@ def batches(stage: Stage, plan: Plan) -> list[Figure]:
     ]
 
 
-def delivery(stage: Stage, plan: Plan) -> list[Figure]:
+def delivery(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure how long a waiting subscriber waits."""
     found: loads.Deliveries = stage.call(
         loads.measure_deliveries, stage.leader()[1], stage.echo, "delivery", plan.seconds / 2
@@ -149,7 +149,7 @@ def delivery(stage: Stage, plan: Plan) -> list[Figure]:
     ]  # fmt: skip
 
 
-def memory(stage: Stage, plan: Plan) -> list[Figure]:
+def memory(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure the nodes' resident memory as it is now."""
     leader = stage.leader()[0]
     nodes = stage.resident_mib()
@@ -161,7 +161,7 @@ def memory(stage: Stage, plan: Plan) -> list[Figure]:
     ]
 
 
-def failover(stage: Stage, plan: Plan) -> list[Figure]:
+def failover(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Kill the leader under load again and again."""
     gaps_s: list[float] = []
     _open_topic(stage, "failover")
@@ -182,7 +182,7 @@ def failover(stage: Stage, plan: Plan) -> list[Figure]:
     ]  # fmt: skip
 
 
-def restart(stage: Stage, plan: Plan) -> list[Figure]:
+def restart(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Kill and start one follower, then all nodes."""
     echo = {ECHO_START: _echo_starts(stage)}
     _open_topic(stage, "restart")
@@ -194,13 +194,13 @@ def restart(stage: Stage, plan: Plan) -> list[Figure]:
     ]
 
 
-def _open_topic(stage: Stage, topic: str) -> None:
-    caller = wire.Caller(stage.leader()[1])
+def _open_topic(stage: BenchStage, topic: str) -> None:
+    caller = wire.RequestSocket(stage.leader()[1])
     wire.subscribe(caller, topic)
     caller.close()
 
 
-def _restart_follower(stage: Stage) -> float:
+def _restart_follower(stage: BenchStage) -> float:
     leader = stage.leader()[0]
     name = next(name for name in stage.cluster.pids() if name != leader)
     stage.kill(name)
@@ -210,7 +210,7 @@ def _restart_follower(stage: Stage) -> float:
     return time.monotonic() - began
 
 
-def _restart_all(stage: Stage) -> float:
+def _restart_all(stage: BenchStage) -> float:
     for name in stage.cluster.pids():
         stage.kill(name)
     began = time.monotonic()
@@ -220,13 +220,13 @@ def _restart_all(stage: Stage) -> float:
     return time.monotonic() - began
 
 
-def _echo_starts(stage: Stage) -> list[float]:
+def _echo_starts(stage: BenchStage) -> list[float]:
     """Return how long a bare echo process takes from its start to its first answer."""
     took: list[float] = []
     for _ in range(RESTARTS):
         began = time.monotonic()
         load = stage.start(wire.serve_echo)
-        caller = wire.Caller(load.result(stage.shown), wire.ECHOED)
+        caller = wire.RequestSocket(load.result(stage.shown), wire.ECHOED)
         caller.call([wire.ECHOED])
         took.append(time.monotonic() - began)
         caller.close()
@@ -239,8 +239,8 @@ class Measure:
     """A row of the table: `expected_s` says how long `run` takes with a plan."""
 
     title: str
-    expected_s: Callable[[Plan], float]
-    run: Callable[[Stage, Plan], list[Figure]]
+    expected_s: Callable[[BenchPlan], float]
+    run: Callable[[BenchStage, BenchPlan], list[Figure]]
 
 
 # In this order: what waits for one PUT comes before the loads that leave a backlog, memory after

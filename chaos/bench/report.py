@@ -12,25 +12,25 @@ from typing import Any, Final
 from rich.console import Group
 from rich.table import Table
 
-from chaos.bench.figures import Figure, Spread
+from chaos.bench.figures import Figure, SampleSpread
 from chaos.bench.machine import Machine
-from chaos.bench.measures import Plan
+from chaos.bench.measures import BenchPlan
 
 FORMAT_VERSION: Final = 1
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """All that a run says. `others_share`: of the processors, used by others during the run."""
 
     machine: Machine
-    plan: Plan
+    plan: BenchPlan
     figures: Sequence[Figure]
     took_s: float
     others_share: float
 
 
-def table(report: Report) -> Group:
+def table(report: BenchReport) -> Group:
     """Return what a person reads: the machine, then one row a comparison."""
     machine = report.machine
     rows = Table("measured", "value", "p99", "worst", "against", "its value", "ratio", box=None)
@@ -53,7 +53,7 @@ def table(report: Report) -> Group:
     )
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: BenchReport) -> dict[str, Any]:
     """Return the JSON document (docs/benchmarks.md)."""
     return {
         "format": FORMAT_VERSION,
@@ -75,7 +75,7 @@ def _own(figure: Figure) -> list[str]:
     ]
 
 
-def _of_spread(spread: Spread, unit: str) -> tuple[str, str]:
+def _of_spread(spread: SampleSpread, unit: str) -> tuple[str, str]:
     p99 = "" if spread.p99 is None else _with_unit(spread.p99, unit)
     return p99, _with_unit(spread.worst, unit)
 

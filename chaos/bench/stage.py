@@ -86,7 +86,7 @@ def _run(reports: Connection, function: Callable[..., None], arguments: Sequence
         reports.send(BenchError(f"{function.__name__}: {error}"))
 
 
-class Stage:
+class BenchStage:
     """A running cluster and an echo below `directory`; all that was started ends with it.
 
     With `keys` the loads have the cluster's key from their environment, as this process then has.
@@ -183,7 +183,7 @@ class Stage:
     @staticmethod
     def _applied(endpoint: str) -> int:
         """Return the applied index of a node that knows a leader, else -1."""
-        caller = wire.Caller(endpoint)
+        caller = wire.RequestSocket(endpoint)
         try:
             body = caller.ask(Request(STATUS, "status")).body
         finally:

@@ -37,7 +37,7 @@ ECHOED: Final = b'"type":"PUT"'
 Frames = list[bytes]
 
 
-class Caller:
+class RequestSocket:
     """A DEALER socket with at most one request under way, framed as a REQ would frame it.
 
     `marker`: what the header of a good reply contains. A look at some bytes costs the load little;
@@ -89,7 +89,7 @@ class Caller:
 class Putter:
     """A client of the cluster that makes PUTs to `topic`, always of the same `publications`."""
 
-    def __init__(self, caller: Caller, topic: str, publications: Sequence[bytes]) -> None:
+    def __init__(self, caller: RequestSocket, topic: str, publications: Sequence[bytes]) -> None:
         body = caller.ask(Request(REQUEST_ID, "register")).body
         self.topic, self.client_id = topic, str(body["client_id"])
         self._epoch, self._counter = int(body["epoch"]), 1
@@ -105,14 +105,14 @@ class Putter:
         return encode_request(request)
 
 
-def subscribe(caller: Caller, topic: str) -> str:
+def subscribe(caller: RequestSocket, topic: str) -> str:
     """Subscribe a new client to `topic`; return its id."""
     client_id = str(caller.ask(Request(REQUEST_ID, "register")).body["client_id"])
     caller.ask(Request(SUB, "subscribe", topic, client_id))
     return client_id
 
 
-def check_stored(caller: Caller, topic: str, count: int) -> None:
+def check_stored(caller: RequestSocket, topic: str, count: int) -> None:
     """Raise BenchError unless `topic` was given just `count` ids: an ACK may store nothing."""
     rows = caller.ask(Request(TOPICS, "topics", body={"all": True})).body["topics"]
     stored = {row["topic"]: int(row["last_id"]) for row in rows}.get(topic, 0)
@@ -120,7 +120,7 @@ def check_stored(caller: Caller, topic: str, count: int) -> None:
         raise BenchError(f"{topic}: {count} publications were acknowledged, {stored} stored")
 
 
-def wait(callers: Sequence[Caller]) -> list[Caller]:
+def wait(callers: Sequence[RequestSocket]) -> list[RequestSocket]:
     """Return those of `callers` that a reply has come for, at least one. Raises BenchError."""
     poller = zmq.Poller()
     for caller in callers:
@@ -131,7 +131,7 @@ def wait(callers: Sequence[Caller]) -> list[Caller]:
     return [caller for caller in callers if caller.socket in ready]
 
 
-def call_in_turn(caller: Caller, make: Callable[[], Frames], seconds: float) -> list[float]:
+def call_in_turn(caller: RequestSocket, make: Callable[[], Frames], seconds: float) -> list[float]:
     """Make one request after the other for `seconds`; return how long each took, in seconds."""
     took: list[float] = []
     end = time.perf_counter() + seconds
@@ -144,13 +144,13 @@ def call_in_turn(caller: Caller, make: Callable[[], Frames], seconds: float) -> 
 
 
 def call_at_once(
-    parties: Sequence[tuple[Caller, Callable[[], Frames]]], seconds: float
+    parties: Sequence[tuple[RequestSocket, Callable[[], Frames]]], seconds: float
 ) -> tuple[list[float], float]:
     """Keep one request of every party under way for `seconds`, then await the last replies.
 
     Returns how long each request took and how long it took in all, in seconds.
     """
-    by_socket: dict[Any, tuple[Caller, Callable[[], Frames]]] = {}
+    by_socket: dict[Any, tuple[RequestSocket, Callable[[], Frames]]] = {}
     sent_at: dict[Any, float] = {}
     poller = zmq.Poller()
     took: list[float] = []

@@ -15,16 +15,16 @@ from chaos.faults import networks
 from chaos.faults.disks import (
     ClockStep,
     Damage,
-    DiskFull,
     FarBehind,
     FsyncError,
-    PowerLoss,
+    FullDisk,
+    PowerCut,
     Readmission,
     SlowFsync,
     Wipe,
 )
 from chaos.faults.networks import BadLinks, Partition, Unplug
-from chaos.faults.processes import Kill, Pause, RestartAll, RollingRestart, TransferLeadership
+from chaos.faults.processes import Kill, PauseNodes, RestartAll, RollingRestart, TransferLeadership
 from chaos.faults.whom import (
     anyone,
     everyone,
@@ -97,12 +97,12 @@ FAULTS: Final[Mapping[str, Fault]] = {
             "Every node ends at once, and clients go on writing: the disks are all there is.",
             everyone,
         ),
-        Pause(
+        PauseNodes(
             "pause-leader",
             "The leader stands still longer than an election, and goes on as if it still led.",
             leader,
         ),
-        Pause(
+        PauseNodes(
             "pause-follower", "A follower stands still, and goes on with old messages.", follower
         ),
         RestartAll(),
@@ -179,7 +179,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
             anyone,
             networks.clogged,
         ),
-        PowerLoss(
+        PowerCut(
             "power-loss",
             "One machine or all go dark: what was not synced is gone, the last of it torn.",
             one_or_all,
@@ -194,7 +194,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
             "An older file of the journal is cut short: the node must notice, as above.",
             "cut",
         ),
-        DiskFull(),
+        FullDisk(),
         SlowFsync(),
         FsyncError(),
         Wipe(),

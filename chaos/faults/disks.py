@@ -31,7 +31,7 @@ STEP_S: Final = (1.0, 86_400.0)
 
 
 @dataclass(frozen=True)
-class PowerLoss:
+class PowerCut:
     """Machines that go dark: what was written and not synced is gone, the last of it torn."""
 
     name: str
@@ -76,7 +76,7 @@ class Damage:
         target.rebuild(nodes)
 
 
-class DiskFull:
+class FullDisk:
     """See `about`."""
 
     name = "disk-full"

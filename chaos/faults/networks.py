@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 from chaos.faults.whom import Whom, leader
-from chaos.targets import CLIENTS, Breakable, Link, Links, Unplugs, Weather, Weathers
+from chaos.targets import CLIENTS, Breakable, Link, LinkConditions, Links, Unplugs, Weathers
 
 Cuts = Callable[[Breakable, list[str]], list[Link]]
 """From the target and the nodes that were chosen, in their order, to the links that are cut."""
@@ -125,7 +125,7 @@ class BadLinks:
     name: str
     about: str
     choose: Whom
-    draw: Callable[[random.Random], Weather]
+    draw: Callable[[random.Random], LinkConditions]
     needs: tuple[type, ...] = (Weathers,)
 
     def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
@@ -143,27 +143,27 @@ class BadLinks:
         return sorted(set(between(nodes, [*target.nodes, CLIENTS])))
 
 
-def slow(dice: random.Random) -> Weather:
+def slow(dice: random.Random) -> LinkConditions:
     """Return delays from a wide area's up to one that endangers heartbeats."""
     delay_ms = dice.uniform(20, 150)
-    return Weather(delay_ms=delay_ms, jitter_ms=delay_ms / 4)
+    return LinkConditions(delay_ms=delay_ms, jitter_ms=delay_ms / 4)
 
 
-def lossy(dice: random.Random) -> Weather:
+def lossy(dice: random.Random) -> LinkConditions:
     """Return losses that a connection survives: it sends again, ever more slowly."""
-    return Weather(loss=dice.uniform(0.02, 0.25))
+    return LinkConditions(loss=dice.uniform(0.02, 0.25))
 
 
-def duplicating(dice: random.Random) -> Weather:
+def duplicating(dice: random.Random) -> LinkConditions:
     """Return a share of packets that arrive twice."""
-    return Weather(duplicate=dice.uniform(0.1, 0.6))
+    return LinkConditions(duplicate=dice.uniform(0.1, 0.6))
 
 
-def reordering(dice: random.Random) -> Weather:
+def reordering(dice: random.Random) -> LinkConditions:
     """Return a share of packets that overtake all that are under way."""
-    return Weather(delay_ms=dice.uniform(10, 40), reorder=dice.uniform(0.1, 0.5))
+    return LinkConditions(delay_ms=dice.uniform(10, 40), reorder=dice.uniform(0.1, 0.5))
 
 
-def clogged(dice: random.Random) -> Weather:
+def clogged(dice: random.Random) -> LinkConditions:
     """Return a link that takes everything and delivers it when nobody waits for it any more."""
-    return Weather(clog=True)
+    return LinkConditions(clog=True)

@@ -31,7 +31,7 @@ class Kill:
 
 
 @dataclass(frozen=True)
-class Pause:
+class PauseNodes:
     """Nodes that stand still longer than an election, and go on as if nothing had happened."""
 
     name: str

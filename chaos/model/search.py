@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import permutations
 from typing import Final, Literal, TypeAlias
 
-from chaos.model.world import ADMIT, NOBODY, NODES, TWIN, Model, Node, Violation, World
+from chaos.model.world import ADMIT, NOBODY, NODES, TWIN, Model, ModelNode, ModelState, Violation
 
 Permutation: TypeAlias = tuple[int, int, int]
 Symmetry: TypeAlias = Literal["all", "but the first", "none"]
@@ -29,7 +29,7 @@ STATES_MAX: Final = 20_000_000  # about 3 GB
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search has found. `trace`: the steps to the violation, "" and () without one.
 
     `states`: different ones; `depth`: steps to the last. `complete`: there are no others.
@@ -44,12 +44,12 @@ class Found:
 
 def explore(
     model: Model,
-    start: World,
+    start: ModelState,
     *,
     symmetric: Symmetry = "all",
     states_max: int = STATES_MAX,
     told: Callable[[int, int], None] = lambda states, depth: None,
-) -> Found:
+) -> SearchResult:
     """Explore all states from `start`; `told(states, depth)` hears of each depth.
 
     `symmetric`: whose names may change places. Not the first one's where the smallest name founds.
@@ -58,10 +58,10 @@ def explore(
     seen = {_fingerprint(start, renamings)}
     parents: list[int] = [NOBODY]
     labels: list[str] = [""]
-    frontier: list[tuple[int, World]] = [(0, start)]
+    frontier: list[tuple[int, ModelState]] = [(0, start)]
     depth = 0
     while frontier:
-        following: list[tuple[int, World]] = []
+        following: list[tuple[int, ModelState]] = []
         for number, world in frontier:
             try:
                 for label, later in model.steps(world):
@@ -75,16 +75,16 @@ def explore(
                     labels.append(label)
             except Violation as violation:
                 trace = _trace(parents, labels, number)
-                return Found(len(seen), depth + 1, False, str(violation), trace)
+                return SearchResult(len(seen), depth + 1, False, str(violation), trace)
             if len(seen) >= states_max:
-                return Found(len(seen), depth, False)
+                return SearchResult(len(seen), depth, False)
         frontier = following
         depth += 1
         told(len(seen), depth)
-    return Found(len(seen), depth - 1, True)
+    return SearchResult(len(seen), depth - 1, True)
 
 
-def walk(model: Model, start: World, labels: Sequence[str]) -> World:
+def walk(model: Model, start: ModelState, labels: Sequence[str]) -> ModelState:
     """Return the state behind these steps, from which a search may begin. Raises KeyError."""
     for label in labels:
         start = model.without_what_is_too_late(dict(model.steps(start))[label])
@@ -99,7 +99,7 @@ def _trace(parents: Sequence[int], labels: Sequence[str], number: int) -> tuple[
     return tuple(reversed(steps))
 
 
-def _fingerprint(world: World, renamings: Sequence[Permutation]) -> int:
+def _fingerprint(world: ModelState, renamings: Sequence[Permutation]) -> int:
     """Return a number that symmetric states have in common.
 
     Of the renamings those are compared that put the nodes in the order of what they are without
@@ -123,7 +123,7 @@ def _in_order(marks: Sequence[int], renaming: Permutation) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1_000_000)  # nodes come again in many states
-def _mark(node: Node) -> int:
+def _mark(node: ModelNode) -> int:
     """Return a number for what a node is, whoever it and the others are called."""
     log = tuple((entry[0], entry[1]) for entry in node.log)
     rows = tuple(tuple(sorted(row)) for row in (node.match, node.answers, node.views))
@@ -131,7 +131,7 @@ def _mark(node: Node) -> int:
     return hash((plain, node.base[:2], log, rows))
 
 
-def _renamed(world: World, renaming: Permutation) -> tuple[object, ...]:
+def _renamed(world: ModelState, renaming: Permutation) -> tuple[object, ...]:
     if renaming == (0, 1, 2):
         return world
     places = (*renaming, TWIN)
@@ -149,7 +149,7 @@ def _renamed(world: World, renaming: Permutation) -> tuple[object, ...]:
     return tuple(nodes), *rest
 
 
-def _node_renamed(node: Node, renaming: Permutation) -> Node:
+def _node_renamed(node: ModelNode, renaming: Permutation) -> ModelNode:
     base, copy = node.base, node.copy
     votes = sum(1 << renaming[each] for each in NODES if node.votes & 1 << each)
     return node._replace(

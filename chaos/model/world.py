@@ -48,7 +48,7 @@ Entry: TypeAlias = tuple[int, int, int, int]  # term, kind, and of an admission 
 Snapshot: TypeAlias = tuple[int, int, Incarnations]  # index, term, members
 # Kind, term, receiver, sender, its incarnation and admitted index, number.
 Message: TypeAlias = tuple[str, int, int, int, int, int, int]
-Step: TypeAlias = tuple[str, "World"]
+Step: TypeAlias = tuple[str, "ModelState"]
 
 EMPTY: Final[Snapshot] = (0, 0, (0, 0, 0))
 
@@ -57,7 +57,7 @@ class Violation(Exception):
     """A step has broken an invariant: which, and the step."""
 
 
-class Node(NamedTuple):
+class ModelNode(NamedTuple):
     """One node. What stands on its disk, then what it knows as long as it runs.
 
     `base`: what its store stands at, the log is behind it. `admitted_index`: of the copy that it
@@ -104,7 +104,7 @@ class Node(NamedTuple):
                 members[node] = incarnation
         return members[0], members[1], members[2]
 
-    def restarted(self) -> Node:
+    def restarted(self) -> ModelNode:
         """Return what is left of it behind a crash."""
         return self._replace(
             commit=self.base[0],
@@ -132,14 +132,14 @@ class Left(NamedTuple):
     copies: int = 0
 
 
-class World(NamedTuple):
+class ModelState(NamedTuple):
     """The whole state.
 
     `nodes`: at TWIN, if there is one, the old process whose name (`twin_of`) a new one has taken.
     `committed`: what was ever acknowledged, `committed_in`: in which terms. `leaders`: by term.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[ModelNode, ...]
     replies: frozenset[Message] = frozenset()
     committed: tuple[Entry, ...] = ()
     committed_in: tuple[int, ...] = ()
@@ -156,15 +156,17 @@ class World(NamedTuple):
         return f"the old {NAMES[self.twin_of]}" if place == TWIN else NAMES[place]
 
 
-def founded(left: Left) -> World:
+def founded(left: Left) -> ModelState:
     """Return a cluster of three members whose logs are empty."""
-    node = Node(started=True, founding=(0, 0, 0))
-    return World((node, node, node), leaders=(NOBODY,) * left.terms, left=left)
+    node = ModelNode(started=True, founding=(0, 0, 0))
+    return ModelState((node, node, node), leaders=(NOBODY,) * left.terms, left=left)
 
 
-def unfounded(left: Left) -> World:
+def unfounded(left: Left) -> ModelState:
     """Return three empty nodes."""
-    return World((Node(), Node(), Node()), leaders=(NOBODY,) * left.terms, left=left)
+    return ModelState(
+        (ModelNode(), ModelNode(), ModelNode()), leaders=(NOBODY,) * left.terms, left=left
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +181,13 @@ class Model:
     def _holds(self, rule: str) -> bool:
         return rule not in self.off
 
-    def steps(self, world: World) -> Iterator[Step]:
+    def steps(self, world: ModelState) -> Iterator[Step]:
         """Yield every step from a state, with the state behind it. Raises Violation."""
         left = world.left
         for me, node in enumerate(world.nodes):
             called = world.called(me)
             if left.wipes and me != TWIN and _are_others_whole(world, me):
-                wiped = Node(node.incarnation + 1)
+                wiped = ModelNode(node.incarnation + 1)
                 after = left._replace(wipes=left.wipes - 1)
                 yield f"{called} is wiped", _with(world, me, wiped, left=after)
             if left.twins and me != TWIN and node.started and _are_others_whole(world, me):
@@ -213,12 +215,12 @@ class Model:
         for message in world.replies:
             yield self._taken(world, message)
 
-    def without_what_is_too_late(self, world: World) -> World:
+    def without_what_is_too_late(self, world: ModelState) -> ModelState:
         """Leave out replies that can change nothing any more: terms grow, a role ends for good."""
         due = frozenset(reply for reply in world.replies if self._is_due(world, reply))
         return world if len(due) == len(world.replies) else world._replace(replies=due)
 
-    def _is_due(self, world: World, reply: Message) -> bool:
+    def _is_due(self, world: ModelState, reply: Message) -> bool:
         kind, term, me, sender, _, _, number = reply
         node, sender = world.nodes[me], world.name(sender)
         if not node.started:
@@ -233,7 +235,7 @@ class Model:
 
     # --- becoming a member --------------------------------------------------------------------
 
-    def _of_a_fresh_node(self, world: World, me: int) -> Iterator[Step]:
+    def _of_a_fresh_node(self, world: ModelState, me: int) -> Iterator[Step]:
         node, nodes = world.nodes[me], world.nodes
         others = [other for other in NODES if other != me]
         if not self._holds("fresh-is-silent") and node.incarnation:
@@ -258,7 +260,7 @@ class Model:
                     members = _replaced(members, me, node.incarnation)
                     base = (peer.commit, peer.term_at(peer.commit), members)
                     term = base[1] if self._holds("term-of-the-copy") else 0
-                    member = Node(node.incarnation, True, term, base=base)
+                    member = ModelNode(node.incarnation, True, term, base=base)
                     member = member._replace(admitted_index=base[0], commit=base[0])
                     _check_has_its_admission(world, me, member)
                     yield (
@@ -266,7 +268,7 @@ class Model:
                         _with(world, me, member),
                     )
 
-    def _admission(self, node: Node, name: int) -> tuple[int, int]:
+    def _admission(self, node: ModelNode, name: int) -> tuple[int, int]:
         """Return a member's incarnation as this node has it, and up to where that is known."""
         if self._holds("from-the-entry-on"):
             for at in range(len(node.log), node.commit - node.base[0], -1):
@@ -275,7 +277,7 @@ class Model:
                     return incarnation, node.base[0] + at
         return node.members(node.commit)[name], node.commit
 
-    def _is_linked(self, node: Node, name: int, incarnation: int, admitted_index: int) -> bool:
+    def _is_linked(self, node: ModelNode, name: int, incarnation: int, admitted_index: int) -> bool:
         if not self._holds("admitted-alone"):
             return True
         if not self._holds("fresh-is-silent"):
@@ -283,19 +285,19 @@ class Model:
         admitted, known = self._admission(node, name)
         return incarnation == admitted or admitted_index > known
 
-    def _are_linked(self, world: World, one: int, other: int) -> bool:
+    def _are_linked(self, world: ModelState, one: int, other: int) -> bool:
         """Return whether each of two started nodes takes the other for a member."""
         first, second = world.nodes[one], world.nodes[other]
         return self._is_linked(
             first, world.name(other), second.incarnation, second.admitted_index
         ) and self._is_linked(second, world.name(one), first.incarnation, first.admitted_index)
 
-    def _may_campaign(self, name: int, node: Node) -> bool:
+    def _may_campaign(self, name: int, node: ModelNode) -> bool:
         return self._is_linked(node, name, node.incarnation, 0)
 
     # --- elections ----------------------------------------------------------------------------
 
-    def _between(self, world: World, me: int, other: int) -> Iterator[Step]:
+    def _between(self, world: ModelState, me: int, other: int) -> Iterator[Step]:
         node, peer = world.nodes[me], world.nodes[other]
         if not peer.started or not self._are_linked(world, me, other):
             return
@@ -312,7 +314,7 @@ class Model:
         if node.role == LEADER and node.read is not None:
             yield from self._asked(world, me, other, who)
 
-    def _asked_for_a_vote(self, world: World, me: int, other: int, who: str) -> Iterator[Step]:
+    def _asked_for_a_vote(self, world: ModelState, me: int, other: int, who: str) -> Iterator[Step]:
         node, peer = world.nodes[me], world.nodes[other]
         after = _in_term(peer, node.term)
         is_newest = (node.term_at(node.last), node.last) >= (peer.term_at(peer.last), peer.last)
@@ -323,7 +325,7 @@ class Model:
         elif after != peer:
             yield f"{who}: gets no vote", _with(world, other, after)
 
-    def _taken(self, world: World, message: Message) -> Step:
+    def _taken(self, world: ModelState, message: Message) -> Step:
         """Return the step in which a reply comes."""
         kind, term, me, sender, incarnation, admitted_index, number = message
         node = world.nodes[me]
@@ -346,7 +348,7 @@ class Model:
             return f"{what} to {number}", _with(rest, me, node._replace(answers=answers))
         return f"{what}, too late", rest
 
-    def _elected(self, world: World, me: int, node: Node) -> World:
+    def _elected(self, world: ModelState, me: int, node: ModelNode) -> ModelState:
         called = world.called(me)
         if world.leaders[node.term - 1] not in (NOBODY, me):
             raise Violation(f"{called} leads, and term {node.term} has two leaders")
@@ -365,7 +367,7 @@ class Model:
     # --- appends ------------------------------------------------------------------------------
 
     def _appended(
-        self, world: World, me: int, other: int, entries: tuple[Entry, ...], what: str
+        self, world: ModelState, me: int, other: int, entries: tuple[Entry, ...], what: str
     ) -> Iterator[Step]:
         """The leader's entries behind its base reach a follower, all or none of them."""
         node, peer = world.nodes[me], world.nodes[other]
@@ -397,7 +399,7 @@ class Model:
         reply = _reply("acknowledgment", node.term, me, other, peer, number)
         yield what, _with(world, other, after, reply)
 
-    def _advanced(self, world: World, me: int, node: Node) -> World:
+    def _advanced(self, world: ModelState, me: int, node: ModelNode) -> ModelState:
         """Commit what a majority has, if it is of the leader's own term."""
         own = world.name(me)
         for index in range(node.last, node.commit, -1):
@@ -415,12 +417,12 @@ class Model:
                 return _with(world, me, node._replace(commit=index))
         return _with(world, me, node)
 
-    def _serves(self, node: Node) -> bool:
+    def _serves(self, node: ModelNode) -> bool:
         if not self._holds("own-no-op"):
             return True
         return node.commit > 0 and node.term_at(node.commit) == node.term
 
-    def _of_a_leader(self, world: World, me: int) -> Iterator[Step]:
+    def _of_a_leader(self, world: ModelState, me: int) -> Iterator[Step]:
         node, left, called = world.nodes[me], world.left, world.called(me)
         if not self._serves(node):
             return
@@ -445,7 +447,7 @@ class Model:
 
     # --- readmission --------------------------------------------------------------------------
 
-    def _admits(self, world: World, me: int, other: int) -> Iterator[Step]:
+    def _admits(self, world: ModelState, me: int, other: int) -> Iterator[Step]:
         node, incarnation = world.nodes[me], world.nodes[other].incarnation
         admitted, _ = self._admission(node, other)
         is_settled = node.members(node.commit)[other] == admitted
@@ -466,7 +468,7 @@ class Model:
 
     # --- reads --------------------------------------------------------------------------------
 
-    def _reading(self, world: World, node: Node) -> Node:
+    def _reading(self, world: ModelState, node: ModelNode) -> ModelNode:
         """Return a leader with a read, which has to see all that was acknowledged before."""
         answers = node.answers
         if node.answers_term != node.term and self._holds("count-own-term"):
@@ -477,7 +479,7 @@ class Model:
             answers=answers, answers_term=node.term, asked=asked, read=(need, asked)
         )
 
-    def _asked(self, world: World, me: int, other: int, who: str) -> Iterator[Step]:
+    def _asked(self, world: ModelState, me: int, other: int, who: str) -> Iterator[Step]:
         node, peer = world.nodes[me], world.nodes[other]
         is_in_term = peer.term == node.term or not self._holds("answer-own-term")
         if is_in_term and peer.role != LEADER and node.answers[world.name(other)] < node.asked:
@@ -485,7 +487,7 @@ class Model:
             if reply not in world.replies:
                 yield f"{who}: asks {node.asked}", _with(world, other, peer, reply)
 
-    def _has_answers(self, name: int, node: Node) -> bool:
+    def _has_answers(self, name: int, node: ModelNode) -> bool:
         assert node.read is not None, node
         majority = MAJORITY if self._holds("answers-of-a-majority") else MAJORITY - 1
         answered = sum(node.answers[other] >= node.read[1] for other in NODES if other != name)
@@ -493,7 +495,7 @@ class Model:
 
     # --- copies -------------------------------------------------------------------------------
 
-    def _copied(self, world: World, me: int, other: int, who: str) -> Iterator[Step]:
+    def _copied(self, world: ModelState, me: int, other: int, who: str) -> Iterator[Step]:
         """A follower pulls a copy of the leader's store, or installs the one that it has."""
         node, peer, left = world.nodes[me], world.nodes[other], world.left
         if left.copies and node.commit > peer.commit:
@@ -520,13 +522,17 @@ class Model:
 
 
 def _with(
-    world: World, me: int, node: Node, reply: Message | None = None, left: Left | None = None
-) -> World:
+    world: ModelState,
+    me: int,
+    node: ModelNode,
+    reply: Message | None = None,
+    left: Left | None = None,
+) -> ModelState:
     nodes = world.nodes
     replies = world.replies if reply is None else world.replies | {reply}
     if node is nodes[me] and left is None:
         return world._replace(replies=replies)
-    return World(
+    return ModelState(
         (*nodes[:me], node, *nodes[me + 1 :]),
         replies,
         world.committed,
@@ -537,14 +543,14 @@ def _with(
     )
 
 
-def _doubled(world: World, me: int) -> World:
+def _doubled(world: ModelState, me: int) -> ModelState:
     """Return a second process, with an empty directory, in a node's place; the first one lives."""
     old = world.nodes[me]
-    after = _with(world, me, Node(old.incarnation + 1), left=world.left._replace(twins=0))
+    after = _with(world, me, ModelNode(old.incarnation + 1), left=world.left._replace(twins=0))
     return after._replace(nodes=(*after.nodes, old), twin_of=me)
 
 
-def _reply(kind: str, term: int, me: int, sender: int, peer: Node, number: int) -> Message:
+def _reply(kind: str, term: int, me: int, sender: int, peer: ModelNode, number: int) -> Message:
     return kind, term, me, sender, peer.incarnation, peer.admitted_index, number
 
 
@@ -554,29 +560,29 @@ def _replaced(row: tuple[int, int, int], at: int, value: int) -> tuple[int, int,
     return tuple(value if place == at else each for place, each in enumerate(row))  # type: ignore[return-value]
 
 
-def _founder(node: Node, founding: Incarnations) -> Node:
-    return Node(node.incarnation, True, base=(0, 0, founding), founding=founding)
+def _founder(node: ModelNode, founding: Incarnations) -> ModelNode:
+    return ModelNode(node.incarnation, True, base=(0, 0, founding), founding=founding)
 
 
-def _in_term(node: Node, term: int) -> Node:
+def _in_term(node: ModelNode, term: int) -> ModelNode:
     """Return the node once it has heard of a term."""
     if node.term >= term:
         return node
     return node._replace(term=term, vote=NOBODY, role=FOLLOWER, votes=0, match=(0, 0, 0), read=None)
 
 
-def _campaigning(world: World, me: int) -> Node:
+def _campaigning(world: ModelState, me: int) -> ModelNode:
     node = world.nodes[me]
     own = 1 << world.name(me)
     return node._replace(term=node.term + 1, vote=me, role=CANDIDATE, votes=own)
 
 
-def _compacted(node: Node) -> Node:
+def _compacted(node: ModelNode) -> ModelNode:
     base = (node.commit, node.term_at(node.commit), node.members(node.commit))
     return node._replace(base=base, log=node.log[node.commit - node.base[0] :])
 
 
-def _are_others_whole(world: World, me: int) -> bool:
+def _are_others_whole(world: ModelState, me: int) -> bool:
     """Return whether no other node has lost its disk and is not back: one loss at a time."""
     nodes = (world.nodes[other] for other in NODES if other != me)
     return world.twin_of == NOBODY and all(node.started or node.incarnation == 0 for node in nodes)
@@ -585,7 +591,7 @@ def _are_others_whole(world: World, me: int) -> bool:
 # --- invariants ---------------------------------------------------------------------------------
 
 
-def _check_holds(committed: tuple[Entry, ...], node: Node, index: int, what: str) -> None:
+def _check_holds(committed: tuple[Entry, ...], node: ModelNode, index: int, what: str) -> None:
     """Check that a node has what was committed up to `index`."""
     base = node.base[0]
     if base > len(committed) or node.last < min(index, len(committed)):
@@ -595,7 +601,7 @@ def _check_holds(committed: tuple[Entry, ...], node: Node, index: int, what: str
         raise Violation(what)
 
 
-def _check_has_its_admission(world: World, me: int, node: Node) -> None:
+def _check_has_its_admission(world: ModelState, me: int, node: ModelNode) -> None:
     """Check that a readmitted node has the entry that admits it, and all before."""
     for index, (_, kind, who, incarnation) in enumerate(world.committed, 1):
         is_its_own = kind == ADMIT and (who, incarnation) == (me, node.incarnation)

@@ -18,11 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from chaos.mutation import project as projects
 from chaos.mutation import report as reports
-from chaos.mutation.ledger import SURVIVED, Ledger, Result
+from chaos.mutation.ledger import SURVIVED, Ledger, MutantResult
 from chaos.mutation.mutants import Mutant, MutationError
 from chaos.mutation.project import Project
-from chaos.mutation.runner import Runner
-from chaos.mutation.stages import Bounds, Stopped
+from chaos.mutation.runner import MutantRunner
+from chaos.mutation.stages import StageBounds, Stopped
 
 EXIT_SURVIVORS: Final = 1
 EXIT_BROKEN: Final = 2
@@ -122,8 +122,8 @@ def main(
         mutants = _chosen(project, by_hand, origin, only, sample, seed)
         if not seeds and not tests:
             raise MutationError("neither seeds nor tests: nobody could notice anything")
-        runner = Runner(
-            project, Ledger(state), Bounds(seeds, seconds, tests), equivalents, again=again
+        runner = MutantRunner(
+            project, Ledger(state), StageBounds(seeds, seconds, tests), equivalents, again=again
         )
         results = {each.name: known for each in mutants if (known := runner.known(each))}
         if not lists:
@@ -171,9 +171,9 @@ def _chosen(
 
 def _run(
     console: Console,
-    runner: Runner,
+    runner: MutantRunner,
     mutants: list[Mutant],
-    results: dict[str, Result],
+    results: dict[str, MutantResult],
     jobs: int,
     minutes: float,
     baseline: bool,
@@ -191,7 +191,7 @@ def _run(
             runner.check_baseline(due)
         progress.update(task, description="mutants")
 
-        def told(mutant: Mutant, result: Result) -> None:
+        def told(mutant: Mutant, result: MutantResult) -> None:
             results[mutant.name] = result
             line = f"{mutant.name}: {reports.end_of(result)} ({result.seconds:.0f} s)"
             progress.console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -200,7 +200,7 @@ def _run(
         runner.run(due, jobs, minutes, told)
 
 
-def _list(console: Console, mutants: list[Mutant], results: dict[str, Result]) -> None:
+def _list(console: Console, mutants: list[Mutant], results: dict[str, MutantResult]) -> None:
     for mutant in mutants:
         known = results.get(mutant.name)
         end = "not run" if known is None else reports.end_of(known)

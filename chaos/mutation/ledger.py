@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.mutation.mutants import MutationError
-from chaos.mutation.stages import Bounds
+from chaos.mutation.stages import StageBounds
 
 KILLED: Final = "killed"
 SURVIVED: Final = "survived"
@@ -27,7 +27,7 @@ VERDICTS: Final = (KILLED, SURVIVED, EQUIVALENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MutantResult:
     """What became of a mutant.
 
     `by`: the stage that noticed it, "" if none did; `what`, `seed`, `seeds`, `detail`: as in
@@ -51,7 +51,7 @@ class Result:
         assert self.verdict in VERDICTS, self.verdict
         assert bool(self.by) == (self.verdict == KILLED), self
 
-    def answers(self, bounds: Bounds) -> bool:
+    def answers(self, bounds: StageBounds) -> bool:
         """Return whether a run within these bounds would say nothing new."""
         if self.by == SIMULATION:
             return True
@@ -64,10 +64,10 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, MutantResult] = {}
         for number, line in enumerate(self._lines(), 1):
             try:
-                result = Result(**json.loads(line))
+                result = MutantResult(**json.loads(line))
             except (json.JSONDecodeError, TypeError, AssertionError) as error:
                 raise MutationError(f"{path}:{number} is no result: {error}") from None
             self._results[result.name] = result
@@ -82,12 +82,12 @@ class Ledger:
             self._path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
         return whole.splitlines()
 
-    def known(self, name: str, fingerprint: str) -> Result | None:
+    def known(self, name: str, fingerprint: str) -> MutantResult | None:
         """Return what is known of a mutant as it is, None if nothing is."""
         result = self._results.get(name)
         return result if result is not None and result.fingerprint == fingerprint else None
 
-    def add(self, result: Result) -> None:
+    def add(self, result: MutantResult) -> None:
         """Append a result."""
         self._results[result.name] = result
         self._path.parent.mkdir(parents=True, exist_ok=True)

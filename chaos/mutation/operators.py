@@ -31,7 +31,7 @@ _BOUNDARIES: Final[Mapping[type[ast.cmpop], tuple[str, str]]] = {
 _EXTREMES: Final = {"min": "max", "max": "min"}
 
 
-class _Source:
+class _ModuleSource:
     """A module's text and tree, and where a node stands in the text."""
 
     def __init__(self, text: str) -> None:
@@ -60,7 +60,7 @@ class _Source:
 
 def generate(file: str, text: str) -> list[Mutant]:
     """Return the mutants of a module, by place; each is another one."""
-    source = _Source(text)
+    source = _ModuleSource(text)
     found: list[Mutant] = []
     numbers: Counter[str] = Counter()
     seen: set[Edit] = set()
@@ -103,11 +103,11 @@ def _is_logging(node: ast.AST) -> bool:
     return name in _LOGGING
 
 
-def _functions(source: _Source) -> Iterator[_Function]:
+def _functions(source: _ModuleSource) -> Iterator[_Function]:
     return (node for node in ast.walk(source.tree) if isinstance(node, _Function))
 
 
-def _bodies(source: _Source) -> Iterator[list[ast.stmt]]:
+def _bodies(source: _ModuleSource) -> Iterator[list[ast.stmt]]:
     """Yield the lists of statements inside of functions."""
     for function in _functions(source):
         for node in _walk(function):
@@ -122,13 +122,13 @@ def _bodies(source: _Source) -> Iterator[list[ast.stmt]]:
 # --- the operators ------------------------------------------------------------------------------
 
 
-def _negate_condition(source: _Source) -> Iterator[Edit]:
+def _negate_condition(source: _ModuleSource) -> Iterator[Edit]:
     for node in _walk(source.tree):
         if isinstance(node, ast.If | ast.While | ast.IfExp) and not _is_type_checking(node.test):
             yield *source.span(node.test), f"(not ({source.of(node.test)}))"
 
 
-def _drop_condition(source: _Source) -> Iterator[Edit]:
+def _drop_condition(source: _ModuleSource) -> Iterator[Edit]:
     """Drop an operand of `and` and `or`, and a condition that stands alone."""
     for node in _walk(source.tree):
         if isinstance(node, ast.BoolOp):
@@ -149,7 +149,7 @@ def _is_type_checking(test: ast.expr) -> bool:
     return isinstance(test, ast.Name | ast.Constant)
 
 
-def _off_by_one(source: _Source) -> Iterator[Edit]:
+def _off_by_one(source: _ModuleSource) -> Iterator[Edit]:
     """Move a boundary: `<` and `<=`, a `+ 1` or `- 1` that is left out, `min` and `max`."""
     for node in _walk(source.tree):
         if isinstance(node, ast.Compare):
@@ -172,7 +172,7 @@ def _off_by_one(source: _Source) -> Iterator[Edit]:
             yield *source.span(node.func), _EXTREMES[node.func.id]
 
 
-def _drop_statement(source: _Source) -> Iterator[Edit]:
+def _drop_statement(source: _ModuleSource) -> Iterator[Edit]:
     """Leave out a call whose result nobody takes: a sync, a flush, an append."""
     for body in _bodies(source):
         for statement in body:
@@ -185,7 +185,7 @@ def _is_of_a_parent(statement: ast.stmt) -> bool:
     return "super()" in ast.unparse(statement)
 
 
-def _drop_reset(source: _Source) -> Iterator[Edit]:
+def _drop_reset(source: _ModuleSource) -> Iterator[Edit]:
     """Leave out that something which outlives the function is set, counted, deleted or cleared."""
     for function in _functions(source):
         if function.name == "__init__":
@@ -199,7 +199,7 @@ def _drop_reset(source: _Source) -> Iterator[Edit]:
                 yield *source.span(node), "pass"
 
 
-def _swap_statements(source: _Source) -> Iterator[Edit]:
+def _swap_statements(source: _ModuleSource) -> Iterator[Edit]:
     """Let two statements that stand together change places."""
     simple = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete)
     for body in _bodies(source):
@@ -228,7 +228,7 @@ def _locals_used(statement: ast.stmt) -> set[str]:
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
 
 
-def _sibling_variable(source: _Source) -> Iterator[Edit]:
+def _sibling_variable(source: _ModuleSource) -> Iterator[Edit]:
     """Take another parameter of the function, of the same type, where one is compared or passed."""
     for function in _functions(source):
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
@@ -248,7 +248,7 @@ def _sibling_variable(source: _Source) -> Iterator[Edit]:
                     yield *source.span(used), siblings[0]
 
 
-OPERATORS: Final[Mapping[str, Callable[[_Source], Iterator[Edit]]]] = {
+OPERATORS: Final[Mapping[str, Callable[[_ModuleSource], Iterator[Edit]]]] = {
     "negate-condition": _negate_condition,
     "drop-condition": _drop_condition,
     "off-by-one": _off_by_one,

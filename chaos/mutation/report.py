@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from chaos.mutation.ledger import EQUIVALENT, KILLED, SURVIVED, Result
+from chaos.mutation.ledger import EQUIVALENT, KILLED, SURVIVED, MutantResult
 from chaos.mutation.mutants import Mutant
 
-Results = Mapping[str, Result]
+Results = Mapping[str, MutantResult]
 
 
 def counted(results: Results) -> dict[str, int]:
@@ -34,7 +34,7 @@ def sentence(mutants: Sequence[Mutant], results: Results) -> str:
     )
 
 
-def end_of(result: Result) -> str:
+def end_of(result: MutantResult) -> str:
     """Return who noticed a mutant, or that nobody did, in a few words."""
     if result.verdict == KILLED:
         seed = "" if result.seed is None else f", seed {result.seed}"

@@ -24,17 +24,17 @@ from chaos.mutation.ledger import (
     SURVIVED,
     TESTS,
     Ledger,
-    Result,
+    MutantResult,
 )
 from chaos.mutation.mutants import Mutant, MutationError
 from chaos.mutation.project import Project
-from chaos.mutation.stages import Bounds, Stopped
+from chaos.mutation.stages import StageBounds, Stopped
 from chaos.mutation.tree import Copy
 
-Told = Callable[[Mutant, Result], None]
+Told = Callable[[Mutant, MutantResult], None]
 
 
-class Runner:
+class MutantRunner:
     """Runs mutants of a project within bounds, on `jobs` copies, and keeps the results.
 
     `again`: run those again that the simulation has not noticed, as it may have learned.
@@ -45,7 +45,7 @@ class Runner:
         self,
         project: Project,
         ledger: Ledger,
-        bounds: Bounds,
+        bounds: StageBounds,
         equivalents: Mapping[str, str],
         *,
         again: bool = False,
@@ -60,12 +60,12 @@ class Runner:
         """End the run soon; what is under way counts for nothing."""
         self._stop.set()
 
-    def known(self, mutant: Mutant) -> Result | None:
+    def known(self, mutant: Mutant) -> MutantResult | None:
         """Return the result of a mutant that need not be run, None if it has to."""
         fingerprint = mutant.fingerprint(self._project.source(mutant.file))
         if mutant.name in self._equivalents:
             reason = self._equivalents[mutant.name]
-            return Result(
+            return MutantResult(
                 mutant.name, fingerprint, EQUIVALENT, "", "", None, 0, 0, False, 0.0, reason
             )
         result = self._ledger.known(mutant.name, fingerprint)
@@ -95,11 +95,13 @@ class Runner:
         tested = self._bounds.tests
         asked = self._bounds.seeds
         self._ledger.add(
-            Result(BASELINE, fingerprint, SURVIVED, "", "", None, seeds, asked, tested, seconds)
+            MutantResult(
+                BASELINE, fingerprint, SURVIVED, "", "", None, seeds, asked, tested, seconds
+            )
         )
 
     @staticmethod
-    def _check_unseen(who: str, seen: stages.Seen) -> None:
+    def _check_unseen(who: str, seen: stages.StageVerdict) -> None:
         if seen.what:
             where = "" if seen.seed is None else f" at seed {seen.seed}"
             raise MutationError(
@@ -167,7 +169,7 @@ class Runner:
         finally:
             end.set()
 
-    def _judge(self, copy: Copy, mutant: Mutant) -> Result:
+    def _judge(self, copy: Copy, mutant: Mutant) -> MutantResult:
         fingerprint = mutant.fingerprint(copy.source(mutant.file))
         bounds, began, seeds = self._bounds, time.monotonic(), 0
         known = None if self._again else self._ledger.known(mutant.name, fingerprint)
@@ -175,8 +177,8 @@ class Runner:
         if known is not None and is_simulated:
             seeds = known.seeds  # the tests alone are missing
 
-        def result(by: str, seen: stages.Seen) -> Result:
-            return Result(
+        def result(by: str, seen: stages.StageVerdict) -> MutantResult:
+            return MutantResult(
                 mutant.name,
                 fingerprint,
                 KILLED if seen.what else SURVIVED,

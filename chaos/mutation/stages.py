@@ -44,7 +44,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StageVerdict:
     """What a stage says of a mutant.
 
     `what` noticed it: a check of the simulation, a test, HANGS or BREAKS; "": nothing did. `seed`:
@@ -58,7 +58,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class StageBounds:
     """How much is done for a mutant.
 
     `seeds` of the simulation (0: none), none begun after so many `seconds`. `tests`: whether the
@@ -70,7 +70,9 @@ class Bounds:
     tests: bool
 
 
-def simulate(project: Project, copy: Copy, bounds: Bounds, is_stopped: IsStopped) -> Seen:
+def simulate(
+    project: Project, copy: Copy, bounds: StageBounds, is_stopped: IsStopped
+) -> StageVerdict:
     """Run seeds from 1 on until one notices something, or the bounds are reached."""
     filled = {"python": sys.executable, "seeds": f"1..{bounds.seeds}"}
     command = [part.format(**filled) for part in project.simulation_command]
@@ -84,14 +86,14 @@ def simulate(project: Project, copy: Copy, bounds: Bounds, is_stopped: IsStopped
             if row["failures"]:
                 first = row["failures"][0]
                 detail = str(first.get("text", ""))[:DETAIL_CHARACTERS_MAX]
-                return Seen(str(first["check"]), row["seed"], seeds, detail)
+                return StageVerdict(str(first["check"]), row["seed"], seeds, detail)
             if time.monotonic() >= until_s:
-                return Seen(seeds=seeds)
+                return StageVerdict(seeds=seeds)
         if process.is_over_time:
-            return Seen(HANGS, None, seeds)
+            return StageVerdict(HANGS, None, seeds)
         if process.status() != 0:
-            return Seen(BREAKS, None, seeds, process.last_words())
-    return Seen(seeds=seeds)
+            return StageVerdict(BREAKS, None, seeds, process.last_words())
+    return StageVerdict(seeds=seeds)
 
 
 def _row_of_a_seed(line: str) -> dict[str, Any] | None:
@@ -103,7 +105,7 @@ def _row_of_a_seed(line: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and "seed" in row and "failures" in row else None
 
 
-def test(project: Project, copy: Copy, file: str, is_stopped: IsStopped) -> Seen:
+def test(project: Project, copy: Copy, file: str, is_stopped: IsStopped) -> StageVerdict:
     """Run the tests that are nearest to a file until one fails. Raises MutationError: none are."""
     files = project.nearest.get(file, ())
     if not files:
@@ -116,12 +118,12 @@ def test(project: Project, copy: Copy, file: str, is_stopped: IsStopped) -> Seen
             match = _FAILED.match(line)
             failed = failed or (match[1] if match else "")
         if process.is_over_time:
-            return Seen(HANGS)
+            return StageVerdict(HANGS)
         status = process.status()
         if status == 0:
-            return Seen()
+            return StageVerdict()
         if status == 1 or status in TESTS_BREAK or status < 0:
-            return Seen(failed or BREAKS, detail="" if failed else process.last_words())
+            return StageVerdict(failed or BREAKS, detail="" if failed else process.last_words())
         raise MutationError(f"the tests of {file} could not be run: {process.last_words()}")
 
 

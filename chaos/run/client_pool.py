@@ -39,7 +39,7 @@ class CrewError(Exception):
 
 
 @dataclass
-class Member:
+class PooledClient:
     """One client, with the process that it is now. `facts`: the newest value of each report.
 
     `doomed`: its process may end at any time, and is started again. `replaced`: another process
@@ -87,7 +87,7 @@ class Crew:
     """The client processes of a run: those that publish and those that read."""
 
     def __init__(self) -> None:
-        self._members: list[Member] = []
+        self._members: list[PooledClient] = []
         self._selector = selectors.DefaultSelector()
         self._standing: list[dict[str, Any]] = []  # what a process that starts late has to hear
 
@@ -96,13 +96,13 @@ class Crew:
     def start(self, configs: Iterable[ClientConfig]) -> None:
         """Start one process for each of `configs`."""
         for config in configs:
-            self._enlist(Member(config, _spawn(config)))
+            self._enlist(PooledClient(config, _spawn(config)))
 
-    def _enlist(self, member: Member) -> None:
+    def _enlist(self, member: PooledClient) -> None:
         self._members.append(member)
         self._hear(member)
 
-    def _hear(self, member: Member) -> None:
+    def _hear(self, member: PooledClient) -> None:
         assert member.process.stdout is not None
         self._selector.register(member.process.stdout, selectors.EVENT_READ, member)
 
@@ -118,7 +118,7 @@ class Crew:
             if not self._selector.get_map():
                 time.sleep(left_s)
 
-    def _read(self, member: Member) -> None:
+    def _read(self, member: PooledClient) -> None:
         assert member.process.stdout is not None
         data = os.read(member.process.stdout.fileno(), READ_BYTES)
         if not data:
@@ -130,7 +130,7 @@ class Crew:
             member.facts[report.pop("report")] = True
             member.facts.update(report)
 
-    def _gone(self, member: Member) -> None:
+    def _gone(self, member: PooledClient) -> None:
         assert member.process.stdout is not None
         self._selector.unregister(member.process.stdout)
         member.process.stdout.close()
@@ -223,7 +223,7 @@ class Crew:
         config.state.mkdir(parents=True)
         _copy_state(member.config.state, config.state)
         member.replaced = True
-        twin = Member(config, _spawn(config))
+        twin = PooledClient(config, _spawn(config))
         self._enlist(twin)
         self._brief(twin)
         return config.process
@@ -232,15 +232,15 @@ class Crew:
         """Return the processes that were replaced and have not noticed."""
         return [member.name for member in self._members if member.replaced and member.lives]
 
-    def _brief(self, member: Member) -> None:
+    def _brief(self, member: PooledClient) -> None:
         for order in self._standing:
             _tell(member, order)
 
-    def _member(self, name: str) -> Member:
+    def _member(self, name: str) -> PooledClient:
         [member] = [member for member in self._members if member.name == name]
         return member
 
-    def _of(self, role: str) -> list[Member]:
+    def _of(self, role: str) -> list[PooledClient]:
         return [member for member in self._members if _is_of(member.config, role)]
 
 
@@ -253,7 +253,7 @@ def _is_of(config: ClientConfig, role: str) -> bool:
     return roles[role]
 
 
-def _tell(member: Member, order: dict[str, Any]) -> None:
+def _tell(member: PooledClient, order: dict[str, Any]) -> None:
     if member.lives:
         assert member.process.stdin is not None
         with suppress(BrokenPipeError):  # it has just ended: poll says so, with its log
@@ -288,13 +288,13 @@ def client_command(config: ClientConfig) -> list[str]:
     return [sys.executable, "-m", f"chaos.workloads.{config.kind}", config.encode()]
 
 
-def _is_to_be_heard(member: Member) -> bool:
+def _is_to_be_heard(member: PooledClient) -> bool:
     """Return whether it lives, or has left last words, or an exit code, that nobody has taken."""
     assert member.process.stdout is not None
     return member.lives or not member.process.stdout.closed
 
 
-def _ended_by_force(member: Member) -> bool:
+def _ended_by_force(member: PooledClient) -> bool:
     forced = member.lives
     if forced:
         member.process.kill()

@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from chaos.run.outcome import Outcome
+from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
 from chaos.terminal.progress import Display, display
 from chaos.workloads.children import child_environment
@@ -42,7 +42,7 @@ STYLES: Final = {
 
 
 @dataclass(frozen=True)
-class Judgement:
+class DemoJudgement:
     """What analytics says: its `verdict`, and its report if it came to one (else {})."""
 
     verdict: str
@@ -52,7 +52,7 @@ class Judgement:
 
 def run_demo(
     plan: RunPlan,
-    carry_out: Callable[[Display], Outcome],
+    carry_out: Callable[[Display], RunResult],
     console: Console,
     command: Sequence[str] = ANALYTICS,
 ) -> int:
@@ -73,7 +73,7 @@ def run_demo(
     return exit_code(outcome, judgement)
 
 
-def judge(directory: Path, shown: Display, command: Sequence[str]) -> Judgement:
+def judge(directory: Path, shown: Display, command: Sequence[str]) -> DemoJudgement:
     """Run analytics in a process of its own on the run in `directory`."""
     report_file, log_file = directory / "report.json", directory / "analytics.log"
     shown.stage("Spark checks", SPARK_S_EXPECTED)
@@ -93,11 +93,11 @@ def judge(directory: Path, shown: Display, command: Sequence[str]) -> Judgement:
         code = process.wait()
     text = log_file.read_text(errors="replace")
     if not report_file.exists() or code not in EXIT_CODES.values():
-        return Judgement("unknown", {}, text[-LOG_TAIL_CHARACTERS:])
+        return DemoJudgement("unknown", {}, text[-LOG_TAIL_CHARACTERS:])
     report = orjson.loads(report_file.read_bytes())
     if EXIT_CODES.get(report["verdict"]) != code:  # it ended after it had written its report
-        return Judgement("unknown", {}, text[-LOG_TAIL_CHARACTERS:])
-    return Judgement(report["verdict"], report, text[-LOG_TAIL_CHARACTERS:])
+        return DemoJudgement("unknown", {}, text[-LOG_TAIL_CHARACTERS:])
+    return DemoJudgement(report["verdict"], report, text[-LOG_TAIL_CHARACTERS:])
 
 
 def _await_end(process: subprocess.Popen[bytes], log_file: Path, shown: Display) -> None:
@@ -108,7 +108,7 @@ def _await_end(process: subprocess.Popen[bytes], log_file: Path, shown: Display)
         time.sleep(POLL_S)
 
 
-def exit_code(outcome: Outcome, judgement: Judgement) -> int:
+def exit_code(outcome: RunResult, judgement: DemoJudgement) -> int:
     """Return the verdict's code; a run that did not finish is never better than unknown."""
     code = EXIT_CODES[judgement.verdict]
     return code if outcome.finished else code or EXIT_CODES["unknown"]
@@ -117,7 +117,7 @@ def exit_code(outcome: Outcome, judgement: Judgement) -> int:
 # --- the summary ----------------------------------------------------------------------------------
 
 
-def summary(directory: Path, outcome: Outcome, judgement: Judgement) -> Group:
+def summary(directory: Path, outcome: RunResult, judgement: DemoJudgement) -> Group:
     """Return what a person reads at the end."""
     parts: list[Any] = [_counts(outcome, judgement)]
     if outcome.injections:
@@ -135,7 +135,7 @@ def summary(directory: Path, outcome: Outcome, judgement: Judgement) -> Group:
     return Group(*parts)
 
 
-def _counts(outcome: Outcome, judgement: Judgement) -> str:
+def _counts(outcome: RunResult, judgement: DemoJudgement) -> str:
     seen = judgement.report.get("observations", {})
     acknowledged = seen.get("acknowledged", outcome.acknowledged)
     delivered = seen.get("delivered", outcome.delivered)
@@ -145,7 +145,7 @@ def _counts(outcome: Outcome, judgement: Judgement) -> str:
     )
 
 
-def _gaps(outcome: Outcome) -> Table:
+def _gaps(outcome: RunResult) -> Table:
     table = Table("fault", "nodes", "no service for", box=None, header_style="bold")
     for injection in outcome.injections:
         gap = "no end seen" if injection.gap_ms is None else f"{injection.gap_ms:,.0f} ms"
@@ -163,7 +163,7 @@ def _checks(checks: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _sentence(judgement: Judgement) -> str:
+def _sentence(judgement: DemoJudgement) -> str:
     sentences = {
         "valid": "Nothing was lost, doubled, skipped, reordered or invented.",
         "invalid": "A promise was broken; the rows above count the proofs.",

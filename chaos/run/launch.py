@@ -16,7 +16,7 @@ from chaos.faults import FAULTS, support
 from chaos.run import simulated
 from chaos.run.client_faults import CLIENT_FAULTS
 from chaos.run.client_pool import Crew
-from chaos.run.outcome import Outcome
+from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
 from chaos.run.probe import open_probe
 from chaos.run.runner import Runner
@@ -71,7 +71,7 @@ def make_plan(name: str, duration_s: float, seed: int | None, out: Path | None) 
     )
 
 
-def prepare(plan: RunPlan, target: str, nodes: int) -> Callable[[Display], Outcome]:
+def prepare(plan: RunPlan, target: str, nodes: int) -> Callable[[Display], RunResult]:
     """Return what carries out `plan` on the target of that name.
 
     Raises TargetError for what the target cannot be or cannot do, before anything is started.
@@ -95,6 +95,6 @@ def able(experiment: Experiment) -> list[str]:
     return [name for name in TARGET_NAMES if not support.missing(faults, name)]
 
 
-def carry_out(plan: RunPlan, target: Target, shown: Display) -> Outcome:
+def carry_out(plan: RunPlan, target: Target, shown: Display) -> RunResult:
     """Run `plan` on `target` with real client processes."""
     return Runner(plan, target, Crew(), open_probe(plan), Disks(), shown).run()

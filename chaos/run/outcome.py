@@ -37,7 +37,7 @@ class Injection:
 
 
 @dataclass
-class Outcome:
+class RunResult:
     """What a run came to, beside its history.
 
     `problems` empty = all phases and expectations. `reasons`: of these, why the run proves nothing,
@@ -90,7 +90,7 @@ def tally(directory: Path) -> Tally:
 
 
 def measure(
-    outcome: Outcome, experiment: Experiment, history: Path, span_ns: tuple[int, int] | None
+    outcome: RunResult, experiment: Experiment, history: Path, span_ns: tuple[int, int] | None
 ) -> None:
     """Fill in `outcome` from the history, and compare it with what the experiment expects.
 
@@ -121,7 +121,7 @@ def measure_gaps(injections: list[Injection], times_ns: list[int], end_ns: int) 
         injection.gap_ms = None if gap_ns is None else round(gap_ns / 1e6, 3)
 
 
-def too_little(experiment: Experiment, outcome: Outcome) -> list[str]:
+def too_little(experiment: Experiment, outcome: RunResult) -> list[str]:
     """Return what was too little to prove anything, a sentence each."""
     expect, sentences = experiment.expect, []
     if outcome.acknowledged < expect.acknowledged_min:
@@ -136,7 +136,7 @@ def too_little(experiment: Experiment, outcome: Outcome) -> list[str]:
     return sentences
 
 
-def unmet(experiment: Experiment, outcome: Outcome) -> list[str]:
+def unmet(experiment: Experiment, outcome: RunResult) -> list[str]:
     """Return the expectations of service that a finished run has not met, a sentence each."""
     most_s, sentences = experiment.expect.blackout_s_max, []
     for injection in outcome.injections:
@@ -155,7 +155,7 @@ def write_run_file(
     target: str,
     nodes: Sequence[str],
     start_time: str,
-    outcome: Outcome,
+    outcome: RunResult,
     truth_of: Sequence[str] = (),
     is_over: bool = True,
 ) -> None:

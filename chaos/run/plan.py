@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chaos.spec.experiment import Experiment, Window, schedule
+from chaos.spec.experiment import Experiment, FaultWindow, schedule
 
 START_S_EXPECTED: Final = 6.0
 HEAL_S_EXPECTED: Final = 4.0
@@ -27,7 +27,7 @@ class RunPlan:
     run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     @property
-    def windows(self) -> list[Window]:
+    def windows(self) -> list[FaultWindow]:
         """The fault windows, the same for the same seed."""
         return schedule(self.experiment, self.duration_s, self.seed)
 

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Callable
 
 from chaos.run.plan import RunPlan
-from chaos.workloads.history import ClientObserver, Recorder
-from chaos.workloads.publisher import Publications, Texts
+from chaos.workloads.history import ProcessRecorder, WorkloadObserver
+from chaos.workloads.publisher import Texts, WorkloadPublisher
 from flotilla_client import Client, FlotillaError, UnheardWarning
 
 
@@ -20,7 +20,7 @@ class ClientProbe:
 
     def __init__(self, client: Client, seed: int) -> None:
         self._client = client
-        self._publications = Publications(client, Texts(0, seed))
+        self._publications = WorkloadPublisher(client, Texts(0, seed))
 
     def put(self, topic: str) -> int | None:
         """Publish one recorded payload; return its id, None when it was not acknowledged."""
@@ -35,16 +35,16 @@ class ClientProbe:
         self._client.close()
 
 
-def open_probe(plan: RunPlan) -> Callable[[list[str], Recorder], ClientProbe]:
+def open_probe(plan: RunPlan) -> Callable[[list[str], ProcessRecorder], ClientProbe]:
     """Return what makes the probe of a run once the endpoints are known."""
 
-    def make(endpoints: list[str], recorder: Recorder) -> ClientProbe:
+    def make(endpoints: list[str], recorder: ProcessRecorder) -> ClientProbe:
         warnings.simplefilter("ignore", UnheardWarning)  # the record says what was stored
         client = Client(
             endpoints,
             state_dir=plan.directory / "clients" / "runner",
             deadline_ms=plan.experiment.workload.deadline_ms,
-            observer=ClientObserver(recorder),
+            observer=WorkloadObserver(recorder),
             rng=random.Random(plan.seed),
         )
         return ClientProbe(client, plan.seed)

@@ -18,14 +18,14 @@ from typing import Any, Final, Protocol
 
 from chaos.run.client_pool import CrewError
 from chaos.run.injector import JOINT, Breaker, everybody
-from chaos.run.outcome import Injection, Outcome, measure, write_run_file
+from chaos.run.outcome import Injection, RunResult, measure, write_run_file
 from chaos.run.plan import HEAL_S_EXPECTED, START_S_EXPECTED, RunPlan
 from chaos.run.truth import TruthError
-from chaos.spec.experiment import Group, Window
+from chaos.spec.experiment import FaultWindow, Group
 from chaos.targets import Remains, Target, TargetError, await_leader
 from chaos.terminal.progress import Display, Meter
 from chaos.workloads import ClientConfig
-from chaos.workloads.history import HistoryError, Recorder
+from chaos.workloads.history import HistoryFileError, ProcessRecorder
 
 TICK_S: Final = 0.1  # how often reports are taken and shown
 READY_S_MAX: Final = 60.0  # clients' start and first subscription on a busy machine
@@ -35,7 +35,7 @@ class RunError(Exception):
     """A phase did not reach its end within its bound."""
 
 
-class Clients(Protocol):
+class RunClients(Protocol):
     """The publishers and subscribers: crew.Crew, or a stand-in."""
 
     def start(self, configs: list[ClientConfig]) -> None: ...
@@ -82,8 +82,8 @@ class Runner:
         self,
         plan: RunPlan,
         target: Target,
-        clients: Clients,
-        make_probe: Callable[[list[str], Recorder], Probe],
+        clients: RunClients,
+        make_probe: Callable[[list[str], ProcessRecorder], Probe],
         auditor: Auditor,
         display: Display,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -98,14 +98,14 @@ class Runner:
         self._dice = random.Random(plan.seed)
         self._breaker = Breaker(target, clients, self._dice)
         self._start_time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._outcome = Outcome()
+        self._outcome = RunResult()
         self._warm_ns: int | None = None
         self._healed_ns: int | None = None
         self._meter = Meter()
         self._faults_now = "no fault"
-        self._recorder = Recorder(plan.directory / "history", "runner", plan.run_id)
+        self._recorder = ProcessRecorder(plan.directory / "history", "runner", plan.run_id)
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         """Go through all phases; take everything down; return what it came to.
 
         Operating errors end the run and become a problem of the outcome. An interrupt goes on to
@@ -118,7 +118,7 @@ class Runner:
                 stack.callback(self._target.down)
                 stack.callback(self._clients.close)
                 self._phases(stack)
-        except (RunError, TargetError, CrewError, HistoryError, TruthError) as error:
+        except (RunError, TargetError, CrewError, HistoryFileError, TruthError) as error:
             self._outcome.problems.append(f"{type(error).__name__}: {error}")
         finally:
             self._measure()
@@ -200,7 +200,7 @@ class Runner:
             self._wait(left_s)
         self._healed_ns = self._mark("heal")
 
-    def _window(self, window: Window) -> None:
+    def _window(self, window: FaultWindow) -> None:
         self._display.stage(JOINT.join(window.faults), window.hold_s)
         self._mark("fault")
         self._meter.begin_window(self._monotonic_s())

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from chaos.faults import support
 from chaos.run.client_faults import CLIENT_FAULTS
-from chaos.run.outcome import Outcome, measure, write_run_file
+from chaos.run.outcome import RunResult, measure, write_run_file
 from chaos.run.plan import RunPlan
 from chaos.run.simulated_windows import CLOSES, OPENS, Windows
 from chaos.simulation.checks.watch import Attached, attach
@@ -118,9 +118,9 @@ class SimulatedRun:
         self._plan = replace(plan, run_id=str(UUID(int=plan.seed)))
         self._simulated = simulator_plan(plan, nodes)
         self._display = display
-        self._outcome = Outcome()
+        self._outcome = RunResult()
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         """Let the run pass; return what it came to."""
         plan, start_time = self._plan, datetime.now(UTC).isoformat(timespec="milliseconds")
         with World(self._simulated) as world:

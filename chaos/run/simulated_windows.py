@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chaos.run.injector import JOINT, Breaker, everybody
-from chaos.run.outcome import Injection, Outcome
+from chaos.run.outcome import Injection, RunResult
 from chaos.run.plan import RunPlan
 from chaos.simulation.world.world import World
 from chaos.targets.simulated_cluster import SimulatedCluster
 from chaos.workloads import recording
-from chaos.workloads.history import Recorder
+from chaos.workloads.history import ProcessRecorder
 
 OPENS, CLOSES = "open_window", "close_window"
 
@@ -55,13 +55,13 @@ class SimulatedCrew:
 class Windows:
     """Opens and closes the windows of a run. A context, at whose end the records are closed."""
 
-    def __init__(self, world: World, plan: RunPlan, outcome: Outcome) -> None:
+    def __init__(self, world: World, plan: RunPlan, outcome: RunResult) -> None:
         self._world, self._outcome = world, outcome
         crew = SimulatedCrew(world)
         cluster = SimulatedCluster(world, crew.clients())
         self._breaker = Breaker(cluster, crew, random.Random(plan.seed))
         self._open: dict[str, list[str]] = {}
-        self._recorder = Recorder(
+        self._recorder = ProcessRecorder(
             plan.directory / "history",
             "faults",
             plan.run_id,

@@ -27,7 +27,7 @@ from rich.table import Table
 from analytics.command import plain
 from analytics.command.choice import AUTO, SPARK, TWINS, chosen
 from chaos.run import launch
-from chaos.run.outcome import Outcome
+from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
 from chaos.spec import experiment as experiments
 from chaos.spec.reading import ExperimentError
@@ -61,7 +61,7 @@ class Options:
 
 
 @dataclass
-class Row:
+class SuiteRow:
     """What one experiment came to. `problems`: of the run; `reasons`: for an unknown verdict."""
 
     experiment: str
@@ -157,7 +157,7 @@ class Judge:
         process.stdout.close()
 
 
-class Twins:
+class TwinJudge:
     """Judges in this process, by the checks' twins in plain Python: for small histories."""
 
     def __enter__(self) -> Self:
@@ -177,7 +177,7 @@ class Auto:
     """Judges small runs in this process, and others on Spark."""
 
     def __init__(self, on_spark: Judge) -> None:
-        self._plain, self._on_spark = Twins(), on_spark
+        self._plain, self._on_spark = TwinJudge(), on_spark
 
     def __enter__(self) -> Self:
         return self
@@ -191,9 +191,9 @@ class Auto:
         return judge.judge(directory, wait)
 
 
-def _judge(name: str, log: Path) -> Judge | Twins | Auto:
+def _judge(name: str, log: Path) -> Judge | TwinJudge | Auto:
     if name == TWINS:
-        return Twins()
+        return TwinJudge()
     on_spark = Judge(log, JUDGING)
     return on_spark if name == SPARK else Auto(on_spark)
 
@@ -203,7 +203,7 @@ class Suite:
 
     def __init__(self, options: Options, console: Console) -> None:
         self._options, self._console = options, console
-        self._rows: list[Row] = []
+        self._rows: list[SuiteRow] = []
         self._skipped: list[str] = []
         self._names = list(options.names) or able(options.target)
         if options.seconds_max is not None:  # the last ones may not come to their turn
@@ -238,7 +238,7 @@ class Suite:
         )
         return exit_code(self._rows)
 
-    def _prepared(self, name: str) -> tuple[RunPlan, Callable[..., Outcome]]:
+    def _prepared(self, name: str) -> tuple[RunPlan, Callable[..., RunResult]]:
         options = self._options
         directory = options.directory / Path(name).stem
         plan = launch.make_plan(name, options.duration_s, options.seed, directory)
@@ -250,7 +250,7 @@ class Suite:
         longest_s = max((row.seconds for row in self._rows), default=0.0)
         return most_s is None or time.monotonic() - began_s + longest_s <= most_s
 
-    def _one(self, name: str, judge: Judge | Twins | Auto) -> Row:
+    def _one(self, name: str, judge: Judge | TwinJudge | Auto) -> SuiteRow:
         began_s = time.monotonic()
         plan, carry_out = self._prepared(name)
         with display(self._console, plan.expected_s + JUDGING_S_EXPECTED) as shown:
@@ -260,18 +260,18 @@ class Suite:
                 log = plan.directory / LOG
                 verdict = judge.judge(plan.directory, lambda: shown.tick(escape(last_line(log))))
             except Exception as error:  # noqa: BLE001  (what ends one must not end the others)
-                outcome = Outcome(problems=[f"{type(error).__name__}: {error}"])
+                outcome = RunResult(problems=[f"{type(error).__name__}: {error}"])
                 verdict = "unknown"
         return self._row(plan, outcome, verdict, time.monotonic() - began_s)
 
-    def _row(self, plan: RunPlan, outcome: Outcome, verdict: str, seconds: float) -> Row:
+    def _row(self, plan: RunPlan, outcome: RunResult, verdict: str, seconds: float) -> SuiteRow:
         report = read_report(plan.directory)
         if verdict == "valid" and not outcome.finished:
             verdict = "unknown"
         if outcome.violations:
             verdict = "invalid"
         checks = report.get("checks", [])
-        return Row(
+        return SuiteRow(
             experiment=plan.experiment.name,
             directory=plan.directory.name,
             verdict=verdict,
@@ -285,7 +285,7 @@ class Suite:
             violated=[check["name"] for check in checks if check["verdict"] == "invalid"],
         )
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: SuiteRow) -> None:
         """Take a row up, and write all there are: a suite that is killed has told what it knew."""
         self._rows.append(row)
         style = STYLES[row.verdict]
@@ -376,7 +376,7 @@ def read_report(directory: Path) -> dict[str, Any]:
     return report
 
 
-def exit_code(rows: list[Row]) -> int:
+def exit_code(rows: list[SuiteRow]) -> int:
     """Return 1 when something is wrong, else 2 when something is not known, or nothing was run."""
     codes = {row.code for row in rows}
     if 1 in codes:

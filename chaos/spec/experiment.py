@@ -134,7 +134,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Window:
+class FaultWindow:
     """One fault window of a run: inject `faults` in order, hold, heal, quiet. Seconds."""
 
     faults: tuple[str, ...]
@@ -339,7 +339,7 @@ def as_document(experiment: Experiment) -> dict[str, Any]:
 # --- planning -------------------------------------------------------------------------------------
 
 
-def schedule(experiment: Experiment, duration_s: float, seed: int) -> list[Window]:
+def schedule(experiment: Experiment, duration_s: float, seed: int) -> list[FaultWindow]:
     """Return the fault windows of a run, decided by `seed` alone.
 
     The experiment's faults come in their order (shuffled: in the seed's), each at least once, and
@@ -349,11 +349,11 @@ def schedule(experiment: Experiment, duration_s: float, seed: int) -> list[Windo
     plans = list(experiment.faults)
     if experiment.shuffled:
         dice.shuffle(plans)
-    windows: list[Window] = []
+    windows: list[FaultWindow] = []
     used_s = 0.0
     for plan in cycle(plans):
         factor = dice.uniform(1 - JITTER, 1 + JITTER)
-        window = Window(plan.names, plan.hold_s * factor, plan.quiet_s * factor)
+        window = FaultWindow(plan.names, plan.hold_s * factor, plan.quiet_s * factor)
         used_s += window.hold_s + window.quiet_s
         round_is_full = len(windows) >= len(plans)
         if round_is_full and (used_s > duration_s or len(windows) == WINDOWS_MAX):

@@ -251,7 +251,7 @@ class Unplugs(Protocol):
 
 
 @dataclass(frozen=True)
-class Weather:
+class LinkConditions:
     """What happens to each packet of a link. Shares from 0 to 1; the default is a calm network.
 
     A packet is late by `delay_ms` and up to `jitter_ms` more or less, in its order; a share
@@ -270,7 +270,7 @@ class Weather:
 class Weathers(Protocol):
     """Links can be made slow and unreliable."""
 
-    def degrade(self, links: Collection[Link], weather: Weather) -> None:
+    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
         """Let this weather reign on these links, and none that was before."""
         ...
 

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from chaos.targets import CLIENTS, Links, Remains, TargetError, Weathers
 from chaos.targets.commands import output
-from chaos.targets.leftovers import Claim, sweep
+from chaos.targets.leftovers import RunLock, sweep
 from chaos.targets.network import Network, Networked
 from chaos.targets.privileges import check_networking
-from chaos.targets.recovery import Recovery
+from chaos.targets.recovery import TargetRecovery
 from flotilla_client import Client, FlotillaError
 from flotilla_client.keys import VARIABLE
 
@@ -80,8 +80,8 @@ class ComposeTarget(Networked):
         self._containers: dict[str, str] = {}
         self._last_addresses: dict[str, str] = {}  # a dead container has none
         self._network = Network(self._enter, self._addresses)
-        self._recovery = Recovery(self.nodes, self._statuses)
-        self._claim = Claim(self.name, Path.cwd(), PROJECT)
+        self._recovery = TargetRecovery(self.nodes, self._statuses)
+        self._claim = RunLock(self.name, Path.cwd(), PROJECT)
         self._running: set[str] = set()  # started, and since then ended by no fault
         self._restarts = dict.fromkeys(NODES, 0)  # docker's own, since the last start from here
         self._ends: list[str] = []

@@ -65,7 +65,7 @@ def _checked_directory() -> Path | None:
     return directory
 
 
-class Claim:
+class RunLock:
     """Says that a run of this kind (a target's name) uses `directory`, and anything by `label`."""
 
     def __init__(self, kind: str, directory: Path, label: str = "") -> None:

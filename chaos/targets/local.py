@@ -28,8 +28,8 @@ from chaos.targets import (
     TargetError,
     disks,
 )
-from chaos.targets.leftovers import Claim, clear_processes, sweep
-from chaos.targets.recovery import BACK_S_MAX, Recovery
+from chaos.targets.leftovers import RunLock, clear_processes, sweep
+from chaos.targets.recovery import BACK_S_MAX, TargetRecovery
 from chaos.targets.shim import CALM, COUNTS, Shim, check_compiler, compile_shim, undo
 from cluster.local.local import NODE_COMMAND, LocalCluster, LocalError
 from flotilla_client.keys import VARIABLE
@@ -59,11 +59,11 @@ class LocalTarget:
         self.nodes = tuple(f"n{number}" for number in range(1, node_count + 1))
         self._directory = directory
         self._cluster = LocalCluster(directory, command, self._prefix)
-        self._claim = Claim(self.name, directory)
+        self._claim = RunLock(self.name, directory)
         self._settings: dict[str, Any] = {}
         self._compile = False
         self._shims: dict[str, Shim] = {}
-        self._recovery = Recovery(self.nodes, self._statuses, lambda: self._cluster.tails())
+        self._recovery = TargetRecovery(self.nodes, self._statuses, lambda: self._cluster.tails())
         self._running: set[str] = set()  # started, and since then ended by no fault
         self._damaged: set[str] = set()
         self._ends: list[str] = []
@@ -278,7 +278,7 @@ class LocalTarget:
         self.kill(nodes)
         for node in nodes:
             keeps = dice.choice(undo.KEEPS)
-            self._shims[node].lose_power(undo.Choice(keeps, dice))
+            self._shims[node].lose_power(undo.UnsyncedRemainder(keeps, dice))
 
     def fill(self, nodes: list[str], free_bytes: int) -> None:
         """Let the files of these nodes grow by so much, and no more."""

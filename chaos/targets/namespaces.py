@@ -21,7 +21,7 @@ from typing import Final
 
 from chaos.targets import CLIENTS, TargetError, Weathers
 from chaos.targets.commands import output
-from chaos.targets.leftovers import Claim, clear_namespaces, host_interface
+from chaos.targets.leftovers import RunLock, clear_namespaces, host_interface
 from chaos.targets.local import LocalTarget
 from chaos.targets.network import Network, Networked
 from chaos.targets.privileges import check_networking, granting
@@ -45,7 +45,7 @@ class NamespacesTarget(Networked, LocalTarget):
         _check_machine()
         seed = zlib.crc32(bytes(directory.resolve()))
         self._label = f"flotilla-{seed:08x}"
-        self._claim = Claim(self.name, directory, self._label)
+        self._claim = RunLock(self.name, directory, self._label)
         self._subnet = 0
         self._first_subnet = seed % 256
         self._weathers = False

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from chaos.targets import CLIENTS, Link, TargetError, Weather
+from chaos.targets import CLIENTS, Link, LinkConditions, TargetError
 from chaos.targets.commands import output
 
 PACKETS: Final = Path(__file__).parent / "packets.py"
@@ -28,7 +28,7 @@ READY: Final = b"ready\n"  # what packets.py says, in one write
 READY_S_MAX: Final = 30.0  # an interpreter's start on a busy machine
 END_S_MAX: Final = 5.0
 ERROR_CHARACTERS_MAX: Final = 500
-PROBE: Final = Weather(delay_ms=1.0, duplicate=0.5)
+PROBE: Final = LinkConditions(delay_ms=1.0, duplicate=0.5)
 
 
 class Network:
@@ -46,7 +46,7 @@ class Network:
     ) -> None:
         self._enter, self._addresses, self._seed = enter, addresses, seed
         self._cut: set[Link] = set()
-        self._weather: dict[Link, Weather] = {}
+        self._weather: dict[Link, LinkConditions] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def cut(self, links: Collection[Link]) -> None:
@@ -60,7 +60,7 @@ class Network:
         self._cut -= joined
         self._apply(_places(joined))
 
-    def degrade(self, links: Collection[Link], weather: Weather) -> None:
+    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
         """Let the weather reign on these links."""
         self._weather.update(dict.fromkeys(links, weather))
         self._restart(_places(links))
@@ -189,7 +189,7 @@ class Networked:
         """Drop nothing there any more."""
         self._network.join(links)
 
-    def degrade(self, links: Collection[Link], weather: Weather) -> None:
+    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
         """Let this weather reign on these links."""
         self._network.degrade(links, weather)
 

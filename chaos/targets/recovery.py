@@ -21,7 +21,7 @@ Statuses = Callable[[], Mapping[str, Mapping[str, Any]]]
 """Returns the body of each node's STATUS; silent ones are absent."""
 
 
-class Recovery:
+class TargetRecovery:
     """The nodes of one cluster. `tails()` is shown when one has waited in vain."""
 
     def __init__(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from chaos.simulation.disks.disk import KEEPS
 from chaos.simulation.world.world import World
-from chaos.targets import CLIENTS, Link, Weather
+from chaos.targets import CLIENTS, Link, LinkConditions
 
 CALM_DELAY_MS: Final = 0.0  # added to the world's own
 ROLL_S: Final = 2.0  # from one node's restart to the next one's: an election and a start
@@ -160,7 +160,7 @@ class SimulatedCluster:
         ways = [(node, other) for node in nodes for other in others if other != node]
         return ways + [(other, node) for node, other in ways]
 
-    def degrade(self, links: Collection[Link], weather: Weather) -> None:
+    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
         """Clog these links for CLOG_S; other weather reigns everywhere: the world has only one."""
         if weather.clog:
             for source, target in self._ends(links):

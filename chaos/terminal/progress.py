@@ -74,7 +74,7 @@ class Meter:
         )
 
 
-class Lines:
+class PlainLines:
     """Plain lines, for logs and pipes: stages, what is said, and now and then a tick."""
 
     def __init__(self, console: Console) -> None:
@@ -150,6 +150,6 @@ class Bar:
         self._progress.console.print(f"  {line}", highlight=False)
 
 
-def display(console: Console, total_s: float) -> Bar | Lines:
+def display(console: Console, total_s: float) -> Bar | PlainLines:
     """Return the bar for a terminal, lines for anything else."""
-    return Bar(console, total_s) if console.is_terminal else Lines(console)
+    return Bar(console, total_s) if console.is_terminal else PlainLines(console)

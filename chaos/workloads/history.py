@@ -22,11 +22,11 @@ PHASES: Final = ("warmup", "steady", "fault", "heal", "tombstone", "drain", "don
 DRAINED: Final = "drained"
 
 
-class HistoryError(Exception):
+class HistoryFileError(Exception):
     """The history cannot be written or read; the run proves nothing from here on."""
 
 
-class Recorder(recording.Recorder):
+class ProcessRecorder(recording.Recorder):
     """Records one process of a run. `phase` joins every event while it is set.
 
     Raises HistoryError when a line can't be written.
@@ -53,10 +53,10 @@ class Recorder(recording.Recorder):
         try:
             super()._write_bytes(line)
         except OSError as error:
-            raise HistoryError(f"{self.path}: {error}") from error
+            raise HistoryFileError(f"{self.path}: {error}") from error
 
 
-class ClientObserver(recording.ClientObserver):
+class WorkloadObserver(recording.ClientObserver):
     """Records what a client of a run does. Its publications say who put them (payload.py)."""
 
     def delivered(self, outcome: Outcome) -> dict[str, Any]:

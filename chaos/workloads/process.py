@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from chaos.workloads import ClientConfig, decode_config
 from chaos.workloads.control import Control
-from chaos.workloads.history import Recorder
+from chaos.workloads.history import ProcessRecorder
 from chaos.workloads.kinds import Parameters
 from chaos.workloads.recording import MortalObserver, open_client
 from flotilla_client import Client, Fenced, FlotillaError
@@ -29,12 +29,12 @@ class Kit:
 
     config: ClientConfig
     client: Client
-    recorder: Recorder
+    recorder: ProcessRecorder
     observer: MortalObserver
     control: Control
 
 
-class Worker:
+class ClientWorkload:
     """A client process's behaviour. A kind of client says how it gets ready, acts and drains."""
 
     def __init__(self, kit: Kit) -> None:
@@ -107,13 +107,13 @@ class Worker:
         """Do what is left to be done before the process ends."""
 
 
-def work(arguments: list[str], kind: Callable[[Kit], Worker]) -> None:
+def work(arguments: list[str], kind: Callable[[Kit], ClientWorkload]) -> None:
     """Be the process that the configuration in `arguments` describes.
 
     A process whose client was taken up by another one says so and ends: it is nobody any more.
     """
     config, control = decode_config(arguments[0]), Control()
-    with Recorder(config.history, config.process, config.run_id) as recorder:
+    with ProcessRecorder(config.history, config.process, config.run_id) as recorder:
         observer = MortalObserver(recorder)
         with open_client(config, observer) as client:
             try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.workloads import kinds, payload
-from chaos.workloads.process import IDLE_S, Kit, Worker, parameters_of, work
+from chaos.workloads.process import IDLE_S, ClientWorkload, Kit, parameters_of, work
 from flotilla_client import Client, FlotillaError, PutResult
 
 PROJECT: Final = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ class Texts:
         return payload.make(producer, topic, counter, self._text[: max(0, rest)])
 
 
-class Publications:
+class WorkloadPublisher:
     """Publishes payloads that prove their origin, through one client."""
 
     def __init__(self, client: Client, texts: Texts) -> None:
@@ -80,12 +80,12 @@ class Pace:
         self._due_s = max(self._due_s + count * self._interval_s, now_s - BEHIND_S_MAX)
 
 
-class PacedWorker(Worker):
+class PacedWorker(ClientWorkload):
     """Publishes at its pace, from the first phase until it is told to stop."""
 
     def __init__(self, kit: Kit, size_bytes: int, rate_per_s: float) -> None:
         super().__init__(kit)
-        self._publications = Publications(kit.client, Texts(size_bytes, kit.config.seed))
+        self._publications = WorkloadPublisher(kit.client, Texts(size_bytes, kit.config.seed))
         self._pace = Pace(rate_per_s, time.monotonic())
 
     def act(self) -> float:

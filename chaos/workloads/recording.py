@@ -19,7 +19,7 @@ import warnings
 from typing import Final, NoReturn
 
 from chaos.workloads import ClientConfig
-from chaos.workloads.history import ClientObserver, Recorder
+from chaos.workloads.history import ProcessRecorder, WorkloadObserver
 from flotilla_client import Client, Handling, Operation, Outcome, UnheardWarning
 
 CRASH_POINTS: Final = ("invoked", "answered", "recorded")
@@ -31,8 +31,8 @@ class MortalObserver:
     A lock: the library's producers call from threads of their own.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._observer = ClientObserver(recorder)
+    def __init__(self, recorder: ProcessRecorder) -> None:
+        self._observer = WorkloadObserver(recorder)
         self._lock = threading.Lock()
         self._point = ""
         self._passes = 0

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 from chaos.workloads import kinds
 from chaos.workloads.history import DRAINED
-from chaos.workloads.process import IDLE_S, Kit, Worker, parameters_of, work
+from chaos.workloads.process import IDLE_S, ClientWorkload, Kit, parameters_of, work
 from flotilla_client import Delivery
 
 
-class SubscriberProcess(Worker):
+class SubscriberProcess(ClientWorkload):
     """Reads its topics in turn; one GET a topic, so that each tells what it has (`last_id`)."""
 
     def __init__(self, kit: Kit) -> None:

@@ -120,7 +120,7 @@ class _Box:
             _settle(self.waiter)
 
 
-class _Parts:
+class _AsyncParts:
     """What a client is made of in one process: what is under way, and who hears of what comes.
 
     Sockets are read when the event loop says that there is something, and what comes goes to the
@@ -476,7 +476,7 @@ class AsyncClient:
         record: str | Path | None = None,
         key: str | Path | None = None,
     ) -> None:
-        def make() -> _Parts:
+        def make() -> _AsyncParts:
             session = Session(
                 endpoints,
                 state_dir=state_dir,
@@ -487,7 +487,7 @@ class AsyncClient:
                 record=record,
                 key=key,
             )
-            return _Parts(session)
+            return _AsyncParts(session)
 
         self._parts = PerProcess(make, state_dir)
 

@@ -23,7 +23,7 @@ NOT_IN_TIME: Final = "name not looked up in time"
 _NAMED: Final = re.compile(r"(?:tcp://)?([^\s/;\[\]]+):([0-9]+)")
 
 
-class Lookup:
+class SharedLookup:
     """A look-up of an IPv4 address, shared by all who want it while it lasts.
 
     `address`: "" until it is known; then `failure` says why.
@@ -75,21 +75,21 @@ class _Lookups:
     def forget(self) -> None:
         """Start with none: in a forked process, to which the threads did not follow."""
         self._lock = threading.Lock()
-        self._running: dict[str, Lookup] = {}
+        self._running: dict[str, SharedLookup] = {}
 
-    def of(self, host: str) -> Lookup:
+    def of(self, host: str) -> SharedLookup:
         """Return the host's look-up; one that has ended if there are `LOOKUPS_MAX` others."""
         with self._lock:
             lookup = self._running.get(host)
             if lookup is None:
-                lookup = Lookup(host)
+                lookup = SharedLookup(host)
                 if len(self._running) < LOOKUPS_MAX and lookup.begin():
                     self._running[host] = lookup
                 else:
                     lookup.give_up()
             return lookup
 
-    def end(self, lookup: Lookup) -> None:
+    def end(self, lookup: SharedLookup) -> None:
         """Make room for another one."""
         with self._lock:
             self._running.pop(lookup.host, None)

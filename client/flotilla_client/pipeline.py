@@ -44,7 +44,7 @@ OUTBOX_RETRY_MS: Final = 50  # between looks at a full outbox: an acknowledgment
 IDLE_MS: Final = 1000  # between looks where nothing is under way
 
 
-class Wire(Protocol):
+class RequestWire(Protocol):
     """How requests leave. `cause`: why the last `send` returned False."""
 
     cause: str
@@ -70,7 +70,7 @@ class Pipeline:
         topic: str,
         endpoints: Sequence[str],
         routes: Routes,
-        wire: Wire,
+        wire: RequestWire,
         queue: Queue,
         deadline_ms: float,
         rng: random.Random,

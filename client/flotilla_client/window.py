@@ -22,7 +22,7 @@ from flotilla_client.retry import Done
 from flotilla_client.state import Entry
 
 
-class Answer(Future[PutResult]):
+class PutFuture(Future[PutResult]):
     """The future of a publication's result; it can't be cancelled.
 
     In a process forked before it came, it never comes: the producer's thread did not follow.
@@ -113,7 +113,7 @@ class Queue:
 
     def put(self, publication: bytes, now_ms: float) -> Future[PutResult]:
         """Append a publication; return the future of its result."""
-        future = Answer()
+        future = PutFuture()
         if not self.items:
             self.since_ms = now_ms
         self.items.append(Queued(publication, future))

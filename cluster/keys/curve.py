@@ -69,10 +69,10 @@ class Admitted:
 
     ready: bytes
     metadata: bytes
-    session: Session
+    session: CurveSession
 
 
-class Session:
+class CurveSession:
     """The boxes of one connection, behind its handshake. Both ways count their messages."""
 
     def __init__(self, shared: bytes, heard: int, name: str, client: bytes, server: bytes) -> None:
@@ -175,7 +175,7 @@ class Handshake:
         name = keyring.clients.get(client)
         if name is None or self._server not in keyring.servers:
             raise CurveError("has a key that is not known here")
-        session = Session(shared, number, name, client, self._server.public)
+        session = CurveSession(shared, number, name, client, self._server.public)
         return Admitted(session.ready(metadata), content[KEY_BYTES + _VOUCH_BYTES :], session)
 
     def _check_vouch(self, client: bytes, vouch: bytes) -> None:

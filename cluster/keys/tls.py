@@ -29,7 +29,7 @@ class TlsError(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CertificateIdentity:
     """Whose a certificate is. `serial`: hexadecimal, as `openssl x509 -serial` prints it; `issuer`:
     the name of the CA that has signed it, which no other CA has.
     """
@@ -50,14 +50,14 @@ def uri_of(cluster_id: str, node: str) -> str:
     return f"{URI_SCHEME}://{cluster_id}/{node}"
 
 
-def identity_of(certificate: Any) -> Identity:
+def identity_of(certificate: Any) -> CertificateIdentity:
     """Return whose a verified certificate is (of `getpeercert`). Raises TlsError."""
     names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
     match = _URI.fullmatch(names[0]) if len(names) == 1 else None
     if match is None:
         raise TlsError("its certificate names no node")
     serial = _serial(certificate["serialNumber"])
-    return Identity(match[1], match[2], serial, certificate["issuer"])
+    return CertificateIdentity(match[1], match[2], serial, certificate["issuer"])
 
 
 def _serial(text: str) -> str:
@@ -80,7 +80,7 @@ class Tls:
         self._issuers = [each["subject"] for each in self._client.get_ca_certs()]
         self.own = self._own()
 
-    def _own(self) -> Identity:
+    def _own(self) -> CertificateIdentity:
         """Return who we are to others: by a handshake with ourselves, that finds what theirs would
         (a foreign CA, a date, a use that is not allowed).
         """
@@ -98,7 +98,7 @@ class Tls:
         """Return a connected, or connecting, non-blocking socket by TLS."""
         return TlsSocket(raw, self._server if is_server else self._client, self, is_server)
 
-    def check(self, certificate: Any) -> Identity:
+    def check(self, certificate: Any) -> CertificateIdentity:
         """Return whose a verified certificate is, one of our cluster's. Raises TlsError."""
         peer = identity_of(certificate)
         objection = self.objection(peer)
@@ -106,7 +106,7 @@ class Tls:
             raise TlsError(objection)
         return peer
 
-    def objection(self, peer: Identity) -> str:
+    def objection(self, peer: CertificateIdentity) -> str:
         """Return why a certificate is not accepted that was verified once, "" if it is."""
         if peer.cluster_id != self.own.cluster_id:
             return f"its certificate is of cluster {peer.cluster_id!r}"
@@ -141,7 +141,7 @@ class TlsSocket:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=is_server)
         self._unsent: bytes | memoryview = b""
-        self.peer: Identity | None = None
+        self.peer: CertificateIdentity | None = None
 
     @property
     def has_unsent(self) -> bool:

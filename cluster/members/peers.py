@@ -29,9 +29,9 @@ from cluster.wire.links import (
     Address,
     Connection,
     Dial,
+    LinkState,
     Lookup,
     Reason,
-    State,
 )
 from cluster.wire.messages import (
     EXTENSION_HEAD_BYTES,
@@ -39,8 +39,8 @@ from cluster.wire.messages import (
     Hello,
     Message,
     MessageError,
+    PeerRefused,
     Refusal,
-    Refused,
     SnapshotRefused,
     begins_extension,
 )
@@ -281,7 +281,7 @@ class PeerPort:
         """
         assert name in self._members, name
         connection = self._live.get(name)
-        if connection is None or connection.state is not State.LIVE:
+        if connection is None or connection.state is not LinkState.LIVE:
             self.dropped[name] += 1
             return
         if type(message) in BULK:
@@ -335,7 +335,7 @@ class PeerPort:
         assert identity(hello) == identity(self._hello), (hello, self._hello)
         self._hello = hello
         for connection in self._connections.values():
-            if connection.state in (State.GREETING, State.LIVE):
+            if connection.state in (LinkState.GREETING, LinkState.LIVE):
                 connection.queue(messages.encode(hello))
         for connection in list(self._live.values()):
             self._check_fit(connection)
@@ -354,7 +354,7 @@ class PeerPort:
         for connection in list(self._live.values()):
             assert connection.hello is not None, connection.name
             eviction = roll.eviction(connection.hello)
-            if eviction and connection.state is State.LIVE:
+            if eviction and connection.state is LinkState.LIVE:
                 self._part(connection, Refusal.EVICTED, eviction)
                 self._close(connection, Reason.UNWELCOME, eviction)
 
@@ -373,7 +373,7 @@ class PeerPort:
             objection = tls.objection(peer) if peer is not None else ""
             if not objection:
                 continue
-            if connection.state in (State.LIVE, State.ENDED):
+            if connection.state in (LinkState.LIVE, LinkState.ENDED):
                 self._close(connection, Reason.UNPROVED, objection)
             else:
                 self._refuse(connection, objection)
@@ -390,7 +390,7 @@ class PeerPort:
     def _renew(self) -> None:
         """End the next connection that we have proved ourselves on by an older certificate."""
         connection = self._renewals.popleft()
-        if connection.state is State.LIVE:
+        if connection.state is LinkState.LIVE:
             self._close(connection, Reason.RENEWED, "")
         self._schedule_renewal()
 
@@ -418,12 +418,12 @@ class PeerPort:
         connection = self._connections.get(fd)
         if connection is None:  # closed earlier in this turn
             return
-        if connection.state is State.CONNECTING:
+        if connection.state is LinkState.CONNECTING:
             self._finish_connect(connection)
             return
         if writable:
             self._write(connection)
-        if readable and connection.state in (State.GREETING, State.LIVE):
+        if readable and connection.state in (LinkState.GREETING, LinkState.LIVE):
             self._read(connection)
 
     def tick(self, now: float) -> None:
@@ -441,11 +441,11 @@ class PeerPort:
             if dial.connection is None:
                 self._advance(dial, now)
         for connection in list(self._connections.values()):
-            if connection.state in (State.CONNECTING, State.GREETING):
+            if connection.state in (LinkState.CONNECTING, LinkState.GREETING):
                 self._check_opening(connection, now)
-            elif connection.state is State.LIVE:
+            elif connection.state is LinkState.LIVE:
                 self._check_silence(connection, now)
-            elif connection.state is State.ENDED:
+            elif connection.state is LinkState.ENDED:
                 self._wake(now)  # until its last messages are received
 
     def _wake(self, at: float) -> None:
@@ -515,7 +515,7 @@ class PeerPort:
 
     def _make_room_for_stranger(self) -> None:
         inbound = (each for each in self._connections.values() if each.dial is None)
-        strangers = [each for each in inbound if each.state is State.GREETING]
+        strangers = [each for each in inbound if each.state is LinkState.GREETING]
         if len(strangers) >= STRANGERS_MAX:
             self._refuse(strangers[0], f"{STRANGERS_MAX} connections came before it said Hello")
 
@@ -528,7 +528,7 @@ class PeerPort:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._silence_s * 1000))
         label = f"{address[0]}:{address[1]}"
         wire = raw if self._tls is None else self._tls.wrap(raw, is_server=dial is None)
-        connection = Connection(wire, raw.fileno(), label, dial, State.CONNECTING, deadline_at)
+        connection = Connection(wire, raw.fileno(), label, dial, LinkState.CONNECTING, deadline_at)
         self._connections[connection.fd] = connection
         self._wake(deadline_at)
         self._rewatch(connection)
@@ -537,7 +537,7 @@ class PeerPort:
     # --- the handshake ---
 
     def _begin_handshake(self, connection: Connection) -> None:
-        connection.state = State.GREETING
+        connection.state = LinkState.GREETING
         connection.deadline_at = self._clock() + HANDSHAKE_MS_MAX / 1000
         self._wake(connection.deadline_at)
         connection.queue(messages.encode(self._hello))
@@ -570,14 +570,14 @@ class PeerPort:
             last = connection.reader.next()
         except MessageError:
             return False
-        if not isinstance(last, Refused):
+        if not isinstance(last, PeerRefused):
             return False
         self._refused_by(connection, last)
         if connection.dial is not None:
             connection.dial.attempts = REFUSED_ATTEMPTS
         return True
 
-    def _refused_by(self, connection: Connection, message: Refused) -> None:
+    def _refused_by(self, connection: Connection, message: PeerRefused) -> None:
         assert connection.hello is not None, connection.address
         name, incarnation = connection.hello.node, connection.hello.incarnation
         self._troubles[name] = f"{name} refuses this node: {message.reason}"
@@ -594,9 +594,9 @@ class PeerPort:
             self._drop(connection)
             return
         old = self._live.get(name)
-        if old is not None and old.state is State.LIVE:
+        if old is not None and old.state is LinkState.LIVE:
             self._read(old)  # it may have ended, or we may be the ones who were paused
-        if old is not None and old.state is State.LIVE:
+        if old is not None and old.state is LinkState.LIVE:
             assert old.hello is not None, name
             # One that sends more than we take is not silent.
             silent_s = self._clock() - old.heard_at if old.watched[0] else 0.0
@@ -612,7 +612,7 @@ class PeerPort:
         if misfit:
             self._hold_off(connection, hello, misfit)
             return
-        if old is not None and old.state is State.LIVE:
+        if old is not None and old.state is LinkState.LIVE:
             text = f"{connection.address} (incarnation {hello.incarnation}) has its place now"
             self._part(old, Refusal.DOUBLED, text)
         self._admit(connection, hello)
@@ -620,7 +620,7 @@ class PeerPort:
     def _part(self, connection: Connection, kind: Refusal, reason: str) -> None:
         """Say a last word, as far as the socket takes it at once."""
         encoded = reason.encode()[: messages.REASON_BYTES_MAX].decode(errors="ignore")
-        connection.queue(messages.encode(Refused(kind, encoded)))
+        connection.queue(messages.encode(PeerRefused(kind, encoded)))
         connection.write()
 
     def _take_hello(self, connection: Connection) -> str:
@@ -672,7 +672,7 @@ class PeerPort:
         old = self._live.get(hello.node)
         if old is not None:
             self._close(old, Reason.REPLACED, connection.address)
-        connection.state, connection.name, connection.hello = State.LIVE, hello.node, hello
+        connection.state, connection.name, connection.hello = LinkState.LIVE, hello.node, hello
         connection.reader.frame_bytes_max = messages.FRAME_BYTES_MAX
         if connection.dial is not None:
             connection.dial.attempts = 0
@@ -682,7 +682,7 @@ class PeerPort:
 
     def _refuse(self, connection: Connection, reason: str) -> None:
         dial = connection.dial
-        if connection.state is State.CONNECTING and dial is not None:
+        if connection.state is LinkState.CONNECTING and dial is not None:
             self._dial_trouble(dial.name, f"{connection.address}: {reason}")
         elif dial is not None:
             self._troubles[dial.name] = f"{connection.address}: {reason}"
@@ -711,14 +711,14 @@ class PeerPort:
     # --- bytes ---
 
     def _read(self, connection: Connection) -> None:
-        live = connection.state is State.LIVE
+        live = connection.state is LinkState.LIVE
         if connection.read(self._scratch, until_empty=not live):
             connection.heard_at = self._clock()
         if not live:
             # What TLS proved since may let our Hello leave now.
             if connection.waiting_bytes and connection.ending is None:
                 self._write(connection)
-            if connection.state is State.GREETING:
+            if connection.state is LinkState.GREETING:
                 self._greet(connection)
         elif connection.ending is not None:
             self._end(connection)
@@ -729,7 +729,7 @@ class PeerPort:
             connection.sent_at = self._clock()
         if connection.ending is None:
             self._rewatch(connection)
-        elif connection.state is State.LIVE:
+        elif connection.state is LinkState.LIVE:
             self._end(connection)
         else:
             self._refuse(connection, _ended_text(connection))
@@ -746,7 +746,7 @@ class PeerPort:
                     self._close(connection, *connection.ending)
                 self._rewatch(connection)  # there may be room to read again
                 return None
-            if isinstance(message, Refused):
+            if isinstance(message, PeerRefused):
                 self._refused_by(connection, message)
                 self._close(connection, Reason.REFUSED, message.reason)
                 return None
@@ -774,7 +774,7 @@ class PeerPort:
     def _check_opening(self, connection: Connection, now: float) -> None:
         if now < connection.deadline_at:
             self._wake(connection.deadline_at)
-        elif connection.state is State.CONNECTING:
+        elif connection.state is LinkState.CONNECTING:
             self._refuse(connection, f"no connection in {DIAL_MS_MAX} ms")
         elif connection.hello is None:
             self._refuse(connection, f"no Hello in {HANDSHAKE_MS_MAX} ms")
@@ -782,13 +782,13 @@ class PeerPort:
             self._refuse(connection, connection.unfit)
         else:
             self._greet(connection)
-            if connection.state is State.GREETING:
+            if connection.state is LinkState.GREETING:
                 self._refuse(connection, f"half an Extension in {EXTENSION_MS_MAX} ms")
 
     def _check_silence(self, connection: Connection, now: float) -> None:
         if now >= connection.heard_at + self._silence_s:
             self._read(connection)  # we may be the ones who were paused: look before closing
-        if connection.state is not State.LIVE:
+        if connection.state is not LinkState.LIVE:
             return
         if now >= connection.heard_at + self._silence_s and connection.watched[0]:
             self._close(connection, Reason.SILENT, f"{self._silence_s:.1f} s")
@@ -805,7 +805,7 @@ class PeerPort:
         if not connection.reader.has_frame():
             self._close(connection, *connection.ending)
             return
-        connection.state = State.ENDED
+        connection.state = LinkState.ENDED
         self._wake(self._clock())
         self._rewatch(connection)
 
@@ -821,7 +821,7 @@ class PeerPort:
             self._schedule(connection.dial)
 
     def _release(self, connection: Connection) -> None:
-        connection.state = State.CLOSED
+        connection.state = LinkState.CLOSED
         self._rewatch(connection)
         connection.socket.close()
         connection.outbox.clear()

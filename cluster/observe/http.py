@@ -40,7 +40,7 @@ _SAFE: Final = (
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """What was asked: `path` without the query, `query` the last value of each parameter."""
 
     method: str
@@ -60,7 +60,7 @@ class Response:
     events: AsyncIterator[bytes] | None = None
 
 
-Answer = Callable[[Request], Response]
+Answer = Callable[[HttpRequest], Response]
 
 
 def text(status: int, line: str, *headers: tuple[str, str]) -> Response:
@@ -143,7 +143,7 @@ class Http:
             del self._connections[mine]  # it has been idle for less long than the others
             self._connections[mine] = None
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: HttpRequest) -> Response:
         """Return the answer, once the time that the earlier ones took allows for it."""
         async with self._one_by_one:
             await asyncio.sleep(max(0.0, self._rests_until - time.monotonic()))
@@ -156,7 +156,7 @@ class Http:
 
     async def _next(
         self, wire: h11.Connection, reader: asyncio.StreamReader, first: bool
-    ) -> Request | Response | None:
+    ) -> HttpRequest | Response | None:
         """Return the next request, what it is refused with, or None at the connection's end."""
         head: h11.Request | None = None
         deadline_s = REQUEST_S_MAX if first else IDLE_S_MAX
@@ -212,7 +212,7 @@ class Http:
             await writer.drain()
 
 
-def _request(head: h11.Request) -> Request | Response:
+def _request(head: h11.Request) -> HttpRequest | Response:
     method = head.method.decode("ascii")
     if method not in ("GET", "HEAD", "OPTIONS"):
         return text(405, "only GET and HEAD", ("allow", "GET, HEAD, OPTIONS"))
@@ -222,7 +222,7 @@ def _request(head: h11.Request) -> Request | Response:
     except ValueError as error:
         return text(400, f"the address is none: {error}")
     headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
-    return Request(method, url.path, {name: each[-1] for name, each in values.items()}, headers)
+    return HttpRequest(method, url.path, {name: each[-1] for name, each in values.items()}, headers)
 
 
 async def run(http: Http, listener: Any, tls: ssl.SSLContext | None) -> asyncio.Server:

@@ -37,7 +37,7 @@ HISTOGRAM: Final = "histogram"
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricRow:
     """One metric. The name of a counter is without the `_total` that it is shown with."""
 
     name: str
@@ -62,14 +62,14 @@ class View:
 
 Value = float | Distribution
 Series = Iterable[tuple[tuple[str, ...], Value]]
-_TABLE: dict[str, tuple[Row, Callable[[View], Series]]] = {}
+_TABLE: dict[str, tuple[MetricRow, Callable[[View], Series]]] = {}
 
 
 def _metric(
     name: str, kind: str, help_: str, *labels: str
 ) -> Callable[[Callable[[View], Series]], Callable[[View], Series]]:
     def add(values: Callable[[View], Series]) -> Callable[[View], Series]:
-        _TABLE[name] = Row(f"flotilla_{name}", kind, help_, labels), values
+        _TABLE[name] = MetricRow(f"flotilla_{name}", kind, help_, labels), values
         return values
 
     return add
@@ -82,7 +82,7 @@ def _plain(name: str, kind: str, help_: str, value: Callable[[View], Value | Non
         found = value(view)
         return [] if found is None else [((), found)]
 
-    _TABLE[name] = Row(f"flotilla_{name}", kind, help_), values
+    _TABLE[name] = MetricRow(f"flotilla_{name}", kind, help_), values
 
 
 def _status(key: str) -> Callable[[View], float | None]:
@@ -338,7 +338,7 @@ _plain("other_subscriptions_lag_publications", GAUGE,
        "The sum of that over the subscriptions without series of their own.",
        _other_lag)  # fmt: skip
 
-METRICS: Final[tuple[Row, ...]] = tuple(row for row, _ in _TABLE.values())
+METRICS: Final[tuple[MetricRow, ...]] = tuple(row for row, _ in _TABLE.values())
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class NodeCollector(Collector):
         return []
 
 
-def _family(row: Row, series: Series) -> Metric:
+def _family(row: MetricRow, series: Series) -> Metric:
     if row.kind == HISTOGRAM:
         histogram = HistogramMetricFamily(row.name, row.help, labels=row.labels)
         for labels, value in series:

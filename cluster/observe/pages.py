@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from cluster.observe import http, metrics
-from cluster.observe.http import Request, Response, text
+from cluster.observe.http import HttpRequest, Response, text
 from cluster.observe.observer import Happened, Observer, Sample
 from cluster.observe.past import Past, Point, between
 from cluster.observe.survey import SubscriptionRow, TopicRow
@@ -61,7 +61,7 @@ class Pages:
         self._second: Sample | None = None  # the sample before the newest
         self._newest: Sample = observer.sample
         self._registry = metrics.registry(self._look)
-        self._answers: dict[str, Callable[[Request], Response]] = {
+        self._answers: dict[str, Callable[[HttpRequest], Response]] = {
             "/metrics": self._metrics,
             "/healthz": lambda _: self._health(self.ill()),
             "/readyz": lambda _: self._health(self.unready()),
@@ -93,7 +93,7 @@ class Pages:
 
     # --- who may ask --------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, request: HttpRequest) -> Response:
         """Answer a request."""
         shared = self._sharing(request)
         if not self._token and not _is_ours(request.headers.get("host", "")):
@@ -117,14 +117,14 @@ class Pages:
             response.status, response.content_type, response.body, headers, response.events
         )
 
-    def _is_allowed(self, request: Request) -> bool:
+    def _is_allowed(self, request: HttpRequest) -> bool:
         if not self._token:
             return True
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(given.strip().encode(), self._token.encode())
         return scheme.lower() == "bearer" and same
 
-    def _sharing(self, request: Request) -> tuple[tuple[str, str], ...]:
+    def _sharing(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
         """Return the headers that let the pages of this cluster's other nodes read this one's."""
         origin = request.headers.get("origin", "")
         status = self._observer.sample.status
@@ -162,7 +162,7 @@ class Pages:
 
     # --- numbers ------------------------------------------------------------------------------
 
-    def _metrics(self, request: Request) -> Response:
+    def _metrics(self, request: HttpRequest) -> Response:
         content_type, body = metrics.exposition(self._registry, request.headers.get("accept", ""))
         return Response(200, content_type, body)
 
@@ -214,7 +214,7 @@ class Pages:
 
     # --- tables -------------------------------------------------------------------------------
 
-    def _topics(self, request: Request) -> Response:
+    def _topics(self, request: HttpRequest) -> Response:
         self.refresh()
         rates = self._past.topic_rates
         order = request.query.get("sort", "backlog")
@@ -243,7 +243,7 @@ class Pages:
         ]
         return _json({"rows": shown, "found": len(rows), "all": len(self._observer.survey.topics)})
 
-    def _subscriptions(self, request: Request) -> Response:
+    def _subscriptions(self, request: HttpRequest) -> Response:
         self.refresh()
         survey, order = self._observer.survey, request.query.get("sort", "lag")
         asked = _asked(request, SubscriptionRow._fields, order)
@@ -267,7 +267,7 @@ class Pages:
         )
 
 
-def _asked(request: Request, orders: Any, order: str) -> tuple[str, int, int] | Response:
+def _asked(request: HttpRequest, orders: Any, order: str) -> tuple[str, int, int] | Response:
     """Return (search, first row, count) of a request for rows, or why it is none."""
     if order not in orders:
         return text(400, f"sort: one of {', '.join(sorted(orders))}")

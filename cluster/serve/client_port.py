@@ -22,7 +22,7 @@ from typing import Any, Final
 from cluster.keys.curve import Handshake, Keyring
 from cluster.members.peers import Watch
 from cluster.serve.shares import CONNECTION_SHARE, PAYER_SHARE, Shares
-from cluster.serve.zmtp import Ping, Ready, Receiver, Say, ZmtpError, encode, greeting
+from cluster.serve.zmtp import ClientReady, Ping, Receiver, Say, ZmtpError, encode, greeting
 from cluster.serve.zmtp import ping as encode_ping
 from cluster.serve.zmtp import pong as encode_pong
 from cluster.wire.links import Address
@@ -79,7 +79,7 @@ class PortLimits:
     payer_connections_max: int = 0  # of one payer; 0: no quota
 
 
-class State(Enum):
+class PortState(Enum):
     """What a connection is at."""
 
     GREETING = 1  # has not said READY
@@ -89,7 +89,7 @@ class State(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class ClientConnection:
     """A connection. `route` names it for the frontend; it is never used again.
 
     Once it has shown a key its route ends in the key's name: what it has asked for has that name
@@ -100,7 +100,7 @@ class Client:
     fd: int
     address: str
     route: bytes
-    state: State
+    state: PortState
     deadline_at: float  # of the handshake, then of the claim
     heard_at: float
     receiver: Receiver
@@ -114,7 +114,9 @@ class Client:
     identity: bytes = b""
     pings: bool = False
     pinged_at: float = 0.0
-    claimant: Client | None = None  # another connection that came with this one's identity
+    claimant: ClientConnection | None = (
+        None  # another connection that came with this one's identity
+    )
     watched: tuple[bool, bool] = (False, False)
     payer: str = ""  # whose share and quotas it uses up: see `_admit`
     is_surplus: bool = False  # its payer has as many connections as it may
@@ -144,13 +146,13 @@ class ClientPort:
     ) -> None:
         self._keyring = keyring
         self._limits, self._clock, self._watch, self._report = limits, clock, watch, report
-        self._clients: dict[int, Client] = {}  # by descriptor
-        self._routes: dict[bytes, Client] = {}
-        self._identities: dict[bytes, Client] = {}
-        self._strangers: dict[Client, None] = {}  # not READY yet, the oldest first
-        self._readable: dict[Client, None] = {}
+        self._clients: dict[int, ClientConnection] = {}  # by descriptor
+        self._routes: dict[bytes, ClientConnection] = {}
+        self._identities: dict[bytes, ClientConnection] = {}
+        self._strangers: dict[ClientConnection, None] = {}  # not READY yet, the oldest first
+        self._readable: dict[ClientConnection, None] = {}
         self._shares = max(1, limits.unfinished_bytes_max // MESSAGE_BYTES_MAX)
-        self._wanting: dict[Client, None] = {}  # a share, in order
+        self._wanting: dict[ClientConnection, None] = {}  # a share, in order
         self._connection_shares = Shares(CONNECTION_SHARE)
         self._payer_shares = Shares(PAYER_SHARE)
         self._payers: Counter[str] = Counter()  # their connections
@@ -195,7 +197,7 @@ class ClientPort:
             return
         if writable:
             self._write(client)
-        if readable and client.state is not State.CLOSED:
+        if readable and client.state is not PortState.CLOSED:
             self._readable[client] = None
 
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
@@ -211,7 +213,7 @@ class ClientPort:
         while rings:
             for payer, ring in list(rings.items()):
                 client = ring.popleft()
-                if client.state is not State.CLOSED:  # by one before it, with its identity
+                if client.state is not PortState.CLOSED:  # by one before it, with its identity
                     steps = min(STEP_REQUESTS, client.share, rooms[payer])
                     before = len(taken)
                     if self._receive_from(client, taken, left, steps):
@@ -223,13 +225,13 @@ class ClientPort:
                     del rings[payer]
         return taken
 
-    def _rings(self, limit: int) -> dict[str, deque[Client]]:
+    def _rings(self, limit: int) -> dict[str, deque[ClientConnection]]:
         """Return who is read in this turn, by payer."""
         share = self._connection_shares.share(self._clock(), limit)
         strangers = HANDSHAKES_PER_TURN_MAX
-        rings: dict[str, deque[Client]] = {}
+        rings: dict[str, deque[ClientConnection]] = {}
         for client in self._readable:
-            if client.state is State.GREETING:
+            if client.state is PortState.GREETING:
                 if not strangers:
                     continue
                 strangers -= 1
@@ -244,7 +246,7 @@ class ClientPort:
 
     def send(self, replies: Replies) -> None:
         """Send replies; one to a client that is gone is dropped."""
-        touched: dict[Client, None] = {}
+        touched: dict[ClientConnection, None] = {}
         for route, frames in replies:
             client = self._routes.get(route)
             if client is None:
@@ -254,7 +256,7 @@ class ClientPort:
             self._queue(client, encode([b"", *frames], client.receiver.session))
             touched[client] = None
         for client in touched:
-            if client.state is State.READY:
+            if client.state is PortState.READY:
                 self._write(client)
         self._bound_unread()
 
@@ -306,11 +308,11 @@ class ClientPort:
         for client in list(self._clients.values()):
             if client in self._readable:
                 continue  # this node may be the one who was paused: first hear what was said
-            if client.state in (State.GREETING, State.CLAIMING):
+            if client.state in (PortState.GREETING, PortState.CLAIMING):
                 self._check_opening(client, now)
             elif client.is_surplus and now >= client.deadline_at:
                 self._close(client, f"{client.payer} has as many as quotas.connections_max")
-            elif client.state is State.READY:
+            elif client.state is PortState.READY:
                 self._check(client, now)
         if self._closed and now >= self._reported_at + REPORT_S:
             self._reported_at = now
@@ -330,7 +332,7 @@ class ClientPort:
                 if not poll.poll(left_ms):
                     break
                 self._write(client)
-            if client.state is not State.CLOSED:
+            if client.state is not PortState.CLOSED:
                 self._close(client, "")
 
     # --- accepting ----------------------------------------------------------------------------
@@ -374,7 +376,9 @@ class ClientPort:
         label = f"{address[0]}:{address[1]}"
         deadline_at = now + HANDSHAKE_S_MAX
         receiver = Receiver(self._handshake() if self._keyring is not None else None)
-        client = Client(raw, raw.fileno(), label, route, State.GREETING, deadline_at, now, receiver)
+        client = ClientConnection(
+            raw, raw.fileno(), label, route, PortState.GREETING, deadline_at, now, receiver
+        )
         self._clients[client.fd] = self._routes[route] = client
         self._strangers[client] = None
         self._queue(client, greeting(curve=self._keyring is not None))
@@ -390,7 +394,11 @@ class ClientPort:
     # --- reading ------------------------------------------------------------------------------
 
     def _receive_from(
-        self, client: Client, taken: list[tuple[bytes, list[bytes]]], left: list[int], steps: int
+        self,
+        client: ClientConnection,
+        taken: list[tuple[bytes, list[bytes]]],
+        left: list[int],
+        steps: int,
     ) -> bool:
         """Take up to `steps` events of one connection, first of what was read before.
 
@@ -422,7 +430,7 @@ class ClientPort:
                     receiver.feed(data)
         except ZmtpError as error:
             self._close(client, str(error))
-        if client.state is State.CLOSED:
+        if client.state is PortState.CLOSED:
             return False
         if receiver.is_between_messages:
             client.began_at = 0.0
@@ -431,14 +439,14 @@ class ClientPort:
         self._rewatch(client)
         return goes_on
 
-    def _may_take(self, client: Client) -> bool:
+    def _may_take(self, client: ClientConnection) -> bool:
         return (
-            client.state in (State.GREETING, State.READY)
+            client.state in (PortState.GREETING, PortState.READY)
             and client.requests < self._limits.requests_max
             and client.outbox_bytes <= UNREAD_BYTES_PAUSE
         )
 
-    def _has_room_to_read(self, client: Client) -> bool:
+    def _has_room_to_read(self, client: ClientConnection) -> bool:
         """Return whether a message that goes on may do so now; if not, it waits for its share."""
         if client.has_share or client.receiver.unfinished_bytes <= READ_BYTES:
             return True
@@ -451,11 +459,11 @@ class ClientPort:
         self._give_share(client)
         return True
 
-    def _give_share(self, client: Client) -> None:
+    def _give_share(self, client: ClientConnection) -> None:
         client.has_share = True
         client.began_at = self._clock()  # it could not send before
 
-    def _return_share(self, client: Client) -> None:
+    def _return_share(self, client: ClientConnection) -> None:
         """Take back a share, for the one who has waited longest."""
         self._wanting.pop(client, None)
         if not client.has_share:
@@ -469,7 +477,7 @@ class ClientPort:
             self._give_share(waiting)
             self._readable[waiting] = None
 
-    def _read(self, client: Client, size: int) -> bytes:
+    def _read(self, client: ClientConnection, size: int) -> bytes:
         """Return what came; b"" if nothing did or the connection was closed."""
         try:
             data = client.socket.recv(size)
@@ -485,7 +493,9 @@ class ClientPort:
             self._close(client.claimant, "came with the identity of a living connection")
         return data
 
-    def _take(self, client: Client, event: Any, taken: list[tuple[bytes, list[bytes]]]) -> None:
+    def _take(
+        self, client: ClientConnection, event: Any, taken: list[tuple[bytes, list[bytes]]]
+    ) -> None:
         if type(event) is list:
             if client.has_share:
                 self._return_share(client)
@@ -496,11 +506,11 @@ class ClientPort:
             self._payer_shares.note(client.payer, now)
             # Without the delimiter there is nothing to decode: answered as a bad request.
             taken.append((client.route, event[1:] if not event[0] else []))
-        elif isinstance(event, Ready):
+        elif isinstance(event, ClientReady):
             if event.reply:
                 self._queue(client, event.reply)
                 self._write(client)
-            if client.state is not State.CLOSED:
+            if client.state is not PortState.CLOSED:
                 self._take_ready(client, event)
         elif isinstance(event, Say):
             self._queue(client, event.data)
@@ -511,7 +521,7 @@ class ClientPort:
 
     # --- identities ---------------------------------------------------------------------------
 
-    def _take_ready(self, client: Client, ready: Ready) -> None:
+    def _take_ready(self, client: ClientConnection, ready: ClientReady) -> None:
         """Let the client in, unless its identity is that of a connection that lives.
 
         A client that comes back after its network broke has left a connection that looks alive:
@@ -522,15 +532,15 @@ class ClientPort:
         if other is None:
             self._admit(client)
         elif other.claimant is None and other.pings and other.watched[0]:
-            client.state, client.deadline_at = State.CLAIMING, self._clock() + CLAIM_S
+            client.state, client.deadline_at = PortState.CLAIMING, self._clock() + CLAIM_S
             other.claimant = client
             self._queue(other, encode_ping(client.route, other.receiver.session))
             self._write(other)
         else:
             self._close(client, "came with the identity of a living connection")
 
-    def _admit(self, client: Client) -> None:
-        client.state = State.READY
+    def _admit(self, client: ClientConnection) -> None:
+        client.state = PortState.READY
         client.heard_at = self._clock()
         session = client.receiver.session
         if session is not None:
@@ -552,14 +562,14 @@ class ClientPort:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def _queue(self, client: Client, data: bytes) -> None:
+    def _queue(self, client: ClientConnection, data: bytes) -> None:
         if not client.outbox:
             client.took_at = self._clock()
         client.outbox.append(data)
         client.outbox_bytes += len(data)
         self.unread_bytes += len(data)
 
-    def _write(self, client: Client) -> None:
+    def _write(self, client: ClientConnection) -> None:
         """Write what the socket takes."""
         outbox = client.outbox
         while outbox:
@@ -580,7 +590,7 @@ class ClientPort:
         self._resume(client)
         self._rewatch(client)
 
-    def _sent(self, client: Client, size: int) -> None:
+    def _sent(self, client: ClientConnection, size: int) -> None:
         client.outbox_bytes -= size
         self.unread_bytes -= size
         client.took_at = self._clock()
@@ -592,9 +602,13 @@ class ClientPort:
                 return
             size -= len(head)
 
-    def _resume(self, client: Client) -> None:
+    def _resume(self, client: ClientConnection) -> None:
         """Go on with what a connection has sent, once it may be taken again."""
-        if client.state is State.READY and not client.watched[0] and client not in self._wanting:
+        if (
+            client.state is PortState.READY
+            and not client.watched[0]
+            and client not in self._wanting
+        ):
             self._readable[client] = None
 
     def _bound_unread(self) -> None:
@@ -603,7 +617,7 @@ class ClientPort:
             most = max(self._clients.values(), key=lambda client: client.outbox_bytes)
             self._close(most, "doesn't take its replies: limits.unread_bytes_max")
 
-    def _rewatch(self, client: Client) -> None:
+    def _rewatch(self, client: ClientConnection) -> None:
         may_read = self._may_take(client) and client not in self._wanting
         wishes = may_read, bool(client.outbox)
         if wishes != client.watched:
@@ -612,10 +626,10 @@ class ClientPort:
 
     # --- deadlines ----------------------------------------------------------------------------
 
-    def _check_opening(self, client: Client, now: float) -> None:
+    def _check_opening(self, client: ClientConnection, now: float) -> None:
         if now < client.deadline_at:
             return
-        if client.state is State.GREETING:
+        if client.state is PortState.GREETING:
             self._close(client, f"no READY in {HANDSHAKE_S_MAX:.0f} s")
             return
         other = self._identities[client.identity]
@@ -626,7 +640,7 @@ class ClientPort:
         else:  # we don't read it now, so it can't have answered
             self._close(client, "came with the identity of a living connection")
 
-    def _check(self, client: Client, now: float) -> None:
+    def _check(self, client: ClientConnection, now: float) -> None:
         silent_s = now - client.heard_at
         if client.outbox and now >= client.took_at + SILENCE_S_MAX:
             self._close(client, f"took no byte of its replies in {SILENCE_S_MAX:.0f} s")
@@ -650,7 +664,7 @@ class ClientPort:
             self._write(client)
 
     @staticmethod
-    def _is_slow(client: Client, now: float) -> bool:
+    def _is_slow(client: ClientConnection, now: float) -> bool:
         sending_s = now - client.began_at
         silent_s = now - max(client.heard_at, client.began_at)
         came = client.receiver.unfinished_bytes - client.receiver.missing_bytes
@@ -663,12 +677,12 @@ class ClientPort:
         key = reason if reason in self._closed or len(self._closed) < REASONS_MAX else "others"
         self._closed[key] += 1
 
-    def _close(self, client: Client, reason: str) -> None:
+    def _close(self, client: ClientConnection, reason: str) -> None:
         """Close a connection; `reason` "": its other end did, which is no news."""
-        assert client.state is not State.CLOSED, client.address
+        assert client.state is not PortState.CLOSED, client.address
         if reason:
             self._note(reason)
-        before, client.state = client.state, State.CLOSED
+        before, client.state = client.state, PortState.CLOSED
         if any(client.watched):
             self._watch(client.fd, False, False)
         client.watched = (False, False)
@@ -677,7 +691,7 @@ class ClientPort:
         client.outbox.clear()
         client.outbox_bytes = 0
         del self._clients[client.fd], self._routes[client.route]
-        if before is State.READY:
+        if before is PortState.READY:
             self._payers[client.payer] -= 1
             if not self._payers[client.payer]:
                 del self._payers[client.payer]
@@ -685,7 +699,7 @@ class ClientPort:
         self._readable.pop(client, None)
         self._return_share(client)
         other = self._identities.get(client.identity)
-        if before is State.CLAIMING and other is not None:
+        if before is PortState.CLAIMING and other is not None:
             other.claimant = None
         elif other is client:
             del self._identities[client.identity]

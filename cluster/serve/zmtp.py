@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from cluster.keys.curve import MESSAGE_OVERHEAD_BYTES, CurveError, Handshake, Session
+from cluster.keys.curve import MESSAGE_OVERHEAD_BYTES, CurveError, CurveSession, Handshake
 from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
 PARTS_MAX: Final = 8  # a request has four; one with a few more gets a NAK
@@ -46,7 +46,7 @@ class ZmtpError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ClientReady:
     """The client has said who it is. `pings`: it answers a PING (ZMTP 3.1 and newer).
 
     `reply`: what it is to be told, by CURVE.
@@ -72,11 +72,11 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Ignored:
     """A PONG, or a command that we don't know, which RFC 37 wants ignored."""
 
 
-Event: TypeAlias = "Ready | Say | Ping | Heard | list[bytes]"
+Event: TypeAlias = "ClientReady | Say | Ping | Ignored | list[bytes]"
 
 
 def greeting(curve: bool = False) -> bytes:
@@ -93,22 +93,22 @@ def _metadata() -> bytes:
     return _property(b"Socket-Type", b"ROUTER") + _property(b"Identity", b"")
 
 
-def ping(context: bytes, session: Session | None = None) -> bytes:
+def ping(context: bytes, session: CurveSession | None = None) -> bytes:
     """Return a PING with up to 16 bytes of context; the node gives the client no deadline."""
     assert len(context) <= _PING_CONTEXT_BYTES_MAX, context
     return _told(_PING + bytes(_PING_TTL_BYTES) + context, session)
 
 
-def pong(context: bytes, session: Session | None = None) -> bytes:
+def pong(context: bytes, session: CurveSession | None = None) -> bytes:
     """Return the answer to a PING."""
     return _told(_PONG + context, session)
 
 
-def _told(body: bytes, session: Session | None) -> bytes:
+def _told(body: bytes, session: CurveSession | None) -> bytes:
     return _command(body) if session is None else _frame(0, session.message(_BOXED_COMMAND, body))
 
 
-def encode(parts: Sequence[bytes], session: Session | None = None) -> bytes:
+def encode(parts: Sequence[bytes], session: CurveSession | None = None) -> bytes:
     """Return the bytes of a message; by CURVE each part is in a box of its own."""
     last = len(parts) - 1
     if session is not None:
@@ -154,7 +154,7 @@ class Receiver:
 
     def __init__(self, handshake: Handshake | None = None) -> None:
         self._handshake = handshake
-        self.session: Session | None = None
+        self.session: CurveSession | None = None
         self._bytes = b""  # fed and not yet cut, from `_start` on
         self._start = 0
         self._held = bytearray()  # an unfinished frame, of which `_missing` bytes were not fed yet
@@ -318,9 +318,9 @@ class Receiver:
         if body.startswith(_PING):
             context = body[len(_PING) + _PING_TTL_BYTES :]
             return Ping(context[:_PING_CONTEXT_BYTES_MAX])
-        return Heard()
+        return Ignored()
 
-    def _take_ready(self, body: bytes) -> Ready:
+    def _take_ready(self, body: bytes) -> ClientReady:
         if self.is_ready:
             raise ZmtpError("said READY twice")
         properties = _properties(body)
@@ -331,7 +331,7 @@ class Receiver:
         if len(identity) > IDENTITY_BYTES_MAX:
             raise ZmtpError(f"an identity of {len(identity)} bytes; the limit is 255")
         self.is_ready = True
-        return Ready(identity, self._minor > 0)
+        return ClientReady(identity, self._minor > 0)
 
 
 def _properties(body: bytes) -> dict[bytes, bytes]:

@@ -115,7 +115,7 @@ class Dial:
         self.lookup = self.connection = None
 
 
-class State(Enum):
+class LinkState(Enum):
     """What a connection is at."""
 
     CONNECTING = 1
@@ -136,7 +136,7 @@ class Connection:
     fd: int
     address: str
     dial: Dial | None
-    state: State
+    state: LinkState
     deadline_at: float  # of connecting, then of the handshake
     name: str = ""
     hello: Hello | None = None  # while greeting: without its extension
@@ -256,9 +256,9 @@ class Connection:
         return size_bytes
 
     def wishes(self) -> tuple[bool, bool]:
-        if self.state is State.CONNECTING:
+        if self.state is LinkState.CONNECTING:
             return False, True
-        open_ = self.state in (State.GREETING, State.LIVE)
+        open_ = self.state in (LinkState.GREETING, LinkState.LIVE)
         room = self.reader.buffered_bytes < RECEIVE_BUFFER_BYTES_MAX
         return open_ and room, open_ and self.blocked and not self.awaits_peer
 

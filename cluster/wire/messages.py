@@ -233,7 +233,7 @@ class Refusal(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PeerRefused:
     """Say why the connection is closed now; the last message on it. `reason` is for the log."""
 
     kind: int
@@ -270,7 +270,7 @@ Message: TypeAlias = (
     | SnapshotChunk
     | SnapshotRefused
     | Health
-    | Refused
+    | PeerRefused
     | About
 )
 
@@ -471,14 +471,14 @@ def _decode_chunk(body: memoryview) -> SnapshotChunk:
     return SnapshotChunk(snapshot_id, index, term, size_bytes, digest, offset, data)
 
 
-def _encode_refusal(message: Refused) -> list[bytes]:
+def _encode_refusal(message: PeerRefused) -> list[bytes]:
     return [_COUNT.pack(message.kind), _text(message.reason, REASON_BYTES_MAX)]
 
 
 def _decode_refusal(body: memoryview) -> Message:
     reader = _BodyReader(body)
     (kind,) = reader.numbers(_COUNT)
-    message = Refused(kind, reader.text(REASON_BYTES_MAX))
+    message = PeerRefused(kind, reader.text(REASON_BYTES_MAX))
     reader.finish()
     return message
 
@@ -679,7 +679,7 @@ _TYPES: Final[dict[int, tuple[type[Any], _BodyEncoder, _BodyDecoder]]] = {
     16: (SnapshotRefused, _encode_refused, _decode_refused),
     17: _fixed(Health, "<Q?"),
     # A node of version 0.1 does not know it, and closes the connection: so does who sent it.
-    18: (Refused, _encode_refusal, _decode_refusal),
+    18: (PeerRefused, _encode_refusal, _decode_refusal),
 }
 # Also a Relay, sent to nodes alone that say that they understand LEVEL_OF_USERS.
 _RELAY_OF_PRINCIPAL: Final = bytes((19,))

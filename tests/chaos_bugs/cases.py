@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.chaos_bugs.trial import Case
+from tests.chaos_bugs.trial import BugCase
 
 LONG_FALLBACK: Final = {"raft.fallback_ms": 5_000}  # a deposed leader that is slow to notice
 CLOSE_ELECTIONS: Final = {  # several stand at once
@@ -13,18 +13,18 @@ CLOSE_ELECTIONS: Final = {  # several stand at once
     "raft.heartbeat_ms": 40,
 }
 
-DEDUPE_OFF: Final = Case(
+DEDUPE_OFF: Final = BugCase(
     bug="repeated-puts-are-stored-again",
     experiment="kills-and-pipelines",
     caught_by=frozenset({"duplicate_stored"}),
 )
-ACK_BEFORE_FSYNC: Final = Case(
+ACK_BEFORE_FSYNC: Final = BugCase(
     bug="sync-without-the-disk",
     experiment="dark",
     caught_by=frozenset({"lost", "ack_not_durable"}),
     seeds=(3, 7, 8),  # whose first power loss hits all
 )
-ACK_BEFORE_REPLICATE: Final = Case(
+ACK_BEFORE_REPLICATE: Final = BugCase(
     bug="leader-commits-alone",
     experiment="unheard",
     # What it acknowledged alone is gone, and its ids are another's. The publishers, whose counters
@@ -32,63 +32,63 @@ ACK_BEFORE_REPLICATE: Final = Case(
     caught_by=frozenset({"lost", "ack_not_durable", "inconsistent_id"}),
     target="namespaces",
 )
-STALE_READ: Final = Case(
+STALE_READ: Final = BugCase(
     bug="barrier-always-passes",
     experiment="cut-off",
     caught_by=frozenset({"stale_read"}),
     target="namespaces",
     settings=LONG_FALLBACK,
 )
-VOTE_FORGOTTEN: Final = Case(
+VOTE_FORGOTTEN: Final = BugCase(
     bug="votes-are-forgotten",
     experiment="rivals",
     caught_by=frozenset({"leaders_per_term"}),
     target="namespaces",
     settings=CLOSE_ELECTIONS,
 )
-COUNTERS_FORGOTTEN: Final = Case(
+COUNTERS_FORGOTTEN: Final = BugCase(
     bug="producers-live-in-memory",
     experiment="all-die",
     caught_by=frozenset({"duplicate_stored"}),
 )
-LAME_NODE: Final = Case(
+LAME_NODE: Final = BugCase(
     bug="one-node-applies-backwards",
     experiment="kills-and-pipelines",
     caught_by=frozenset({"replica_divergence"}),
 )
-FENCING_OFF: Final = Case(
+FENCING_OFF: Final = BugCase(
     bug="epochs-are-not-compared",
     experiment="doubles",
     caught_by=frozenset({"fencing"}),
 )
-CHECKSUMS_OFF: Final = Case(
+CHECKSUMS_OFF: Final = BugCase(
     bug="checksums-are-not-compared",
     experiment="rot",
     complaint="goes on with a damaged disk",
 )
-DAMAGE_CUT_OFF: Final = Case(
+DAMAGE_CUT_OFF: Final = BugCase(
     bug="damage-counts-as-a-torn-tail",
     experiment="rot",
     complaint="goes on with a damaged disk",
 )
-FSYNC_TRIED_AGAIN: Final = Case(
+FSYNC_TRIED_AGAIN: Final = BugCase(
     bug="failed-fsync-is-tried-again",
     experiment="sick-disks",
     complaint="went on when an fsync of the journal had failed",
 )
-FLOOR_TOO_HIGH: Final = Case(
+FLOOR_TOO_HIGH: Final = BugCase(
     bug="floor-is-the-fastest-cursor",
     experiment="slow-readers",
     complaint="did not drain",
 )
 
-WIPED_COUNT: Final = Case(
+WIPED_COUNT: Final = BugCase(
     bug="wiped-nodes-count-at-once",
     experiment="lost-disks",
     caught_by=frozenset({"replica_divergence", "ack_not_durable", "lost", "leaders_per_term"}),
 )
 
-CURSOR_TOO_FAR: Final = Case(
+CURSOR_TOO_FAR: Final = BugCase(
     bug="cursor-moves-too-far",
     experiment="crashes",
     caught_by=frozenset({"gap", "lost"}),

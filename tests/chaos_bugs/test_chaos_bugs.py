@@ -13,17 +13,17 @@ from analytics.common import session
 from analytics.common.verdict import Verdict
 from analytics.judge.check import check
 from tests.chaos_bugs.cases import CASES, CONTROLS, QUICK
-from tests.chaos_bugs.trial import Case, carry_out
+from tests.chaos_bugs.trial import BugCase, carry_out
 
 RUN_S_MAX = 240
 SPARK_S_MAX = 240
 OF_DISKS = frozenset({"dark", "sick-disks"})  # by a library that is compiled for it
 
 
-def parameters(cases: list[Case]) -> list[object]:
+def parameters(cases: list[BugCase]) -> list[object]:
     """Return the cases with what they need."""
 
-    def marks(case: Case) -> list[pytest.MarkDecorator]:
+    def marks(case: BugCase) -> list[pytest.MarkDecorator]:
         of_networks = [pytest.mark.root, pytest.mark.needs("ip", "iptables")]
         return [
             *(of_networks if case.target == "namespaces" else []),
@@ -44,7 +44,7 @@ def spark() -> Iterator[None]:
 
 @pytest.mark.timeout(RUN_S_MAX)
 @pytest.mark.parametrize("case", parameters(QUICK))
-def test_a_planted_bug_is_seen_by_the_twins(case: Case, tmp_path: Path) -> None:
+def test_a_planted_bug_is_seen_by_the_twins(case: BugCase, tmp_path: Path) -> None:
     for seed in case.seeds:
         print("seed", seed)
         directory = tmp_path / str(seed)
@@ -61,7 +61,7 @@ def test_a_planted_bug_is_seen_by_the_twins(case: Case, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("case", parameters(CASES))
 @pytest.mark.timeout(3 * (RUN_S_MAX + SPARK_S_MAX))
-def test_a_planted_bug_is_caught(case: Case, tmp_path: Path, spark: None) -> None:
+def test_a_planted_bug_is_caught(case: BugCase, tmp_path: Path, spark: None) -> None:
     tried = {}
     for seed in case.seeds:
         directory = tmp_path / str(seed)
@@ -84,7 +84,7 @@ def test_a_planted_bug_is_caught(case: Case, tmp_path: Path, spark: None) -> Non
 @pytest.mark.spark
 @pytest.mark.timeout(RUN_S_MAX + SPARK_S_MAX)
 @pytest.mark.parametrize("case", parameters(CONTROLS))
-def test_without_the_bug_the_same_run_is_valid(case: Case, tmp_path: Path, spark: None) -> None:
+def test_without_the_bug_the_same_run_is_valid(case: BugCase, tmp_path: Path, spark: None) -> None:
     directory, seed = tmp_path / "run", case.seeds[0]
     print("seed", seed)
     outcome = carry_out(case, seed, directory, clean=True)

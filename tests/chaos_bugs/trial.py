@@ -19,7 +19,7 @@ from chaos.faults import support
 from chaos.run import client_pool as crew
 from chaos.run import launch
 from chaos.run.client_pool import Crew
-from chaos.run.outcome import Outcome
+from chaos.run.outcome import RunResult
 from chaos.run.probe import open_probe
 from chaos.run.runner import Runner
 from chaos.run.truth import Disks
@@ -38,7 +38,7 @@ Command = Callable[[ClientConfig], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class BugCase:
     """A bug, and how it is brought to light.
 
     `experiment`: one of ours (a file below this directory) by name. `caught_by`: the checks that
@@ -57,7 +57,7 @@ class Case:
     sabotages: Literal["nodes", "clients"] = "nodes"
 
 
-def carry_out(case: Case, seed: int, directory: Path, *, clean: bool = False) -> Outcome:
+def carry_out(case: BugCase, seed: int, directory: Path, *, clean: bool = False) -> RunResult:
     """Run the case's experiment in `directory`; without the bug if it is to be `clean`."""
     name = str(EXPERIMENTS / f"{case.experiment}.toml")
     plan = launch.make_plan(name, 0.0, seed, directory)

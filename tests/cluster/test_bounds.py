@@ -28,7 +28,7 @@ ANSWERED_BYTES = 100_000  # a reply is on its way, and not the handshake alone
 SERVED_S = 10.0  # a request of somebody else, while an attack goes on and the machine is busy
 
 
-class Victim:
+class BusyNode:
     """A cluster of one node, and somebody who uses it meanwhile."""
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -54,11 +54,11 @@ class Victim:
 
 
 @pytest.fixture
-def victim(local_cluster: ClusterFactory) -> Victim:
-    return Victim(local_cluster(1))
+def victim(local_cluster: ClusterFactory) -> BusyNode:
+    return BusyNode(local_cluster(1))
 
 
-def test_an_endless_message_is_cut_off(victim: Victim) -> None:
+def test_an_endless_message_is_cut_off(victim: BusyNode) -> None:
     for part in (long_frame(64 * 1024, more=True) + bytes(64 * 1024), b"\x01\x00", b"\x01\x01x"):
         with Raw(victim.endpoint) as raw:
             sent = raw.send_until_closed(part * (1 + MIB // len(part)), 200 * MIB)
@@ -68,7 +68,7 @@ def test_an_endless_message_is_cut_off(victim: Victim) -> None:
 
 
 @pytest.mark.slow
-def test_unfinished_messages_hold_a_bounded_share(victim: Victim) -> None:
+def test_unfinished_messages_hold_a_bounded_share(victim: BusyNode) -> None:
     unfinished = long_frame(4 * MIB) + bytes(4 * MIB - 1)
     with ExitStack() as stack:
         raws = [stack.enter_context(Raw(victim.endpoint)) for _ in range(400)]
@@ -83,7 +83,7 @@ def test_unfinished_messages_hold_a_bounded_share(victim: Victim) -> None:
     victim.serves_others()
 
 
-def test_replies_that_nobody_reads_hold_a_bounded_share(victim: Victim) -> None:
+def test_replies_that_nobody_reads_hold_a_bounded_share(victim: BusyNode) -> None:
     with ByHand(victim.endpoint) as hand:
         reader = str(hand.ack("REQUEST_ID")["client_id"])
         hand.ack("SUB", "big", reader)
@@ -104,7 +104,7 @@ def test_replies_that_nobody_reads_hold_a_bounded_share(victim: Victim) -> None:
 
 
 @pytest.mark.slow
-def test_large_headers_hold_a_bounded_share(victim: Victim) -> None:
+def test_large_headers_hold_a_bounded_share(victim: BusyNode) -> None:
     header = b'{"type":"STATUS","request_id":"r","body":{"x":[' + b"1," * 900_000 + b"1]}}"
     message = b"\x01\x00" + long_frame(len(header)) + header
     connections, messages = 9, 79
@@ -155,7 +155,7 @@ def idle(stack: ExitStack, endpoint: str, count: int, handshake: bool) -> list[R
 def test_idle_connections_over_the_limit_are_refused_and_who_is_there_goes_on(
     local_cluster: ClusterFactory, handshake: bool
 ) -> None:
-    victim = Victim(local_cluster(1, {"limits.connections_max": 200}))
+    victim = BusyNode(local_cluster(1, {"limits.connections_max": 200}))
     with many_descriptors(), ByHand(victim.endpoint) as hand:
         hand.ack("STATUS")
         with ExitStack() as stack:
@@ -174,7 +174,7 @@ def test_descriptors_are_left_for_journal_and_store_however_many_connect(
     local_cluster: ClusterFactory,
 ) -> None:
     settings = {"limits.connections_max": 1_000_000, "journal.segment_bytes": 64 * 1024}
-    victim = Victim(local_cluster(1, settings | {"journal.keep_bytes": 64 * 1024}))
+    victim = BusyNode(local_cluster(1, settings | {"journal.keep_bytes": 64 * 1024}))
     with many_descriptors() as descriptors, ByHand(victim.endpoint) as hand, ExitStack() as stack:
         hand.ack("STATUS")
         idle(stack, victim.endpoint, min(20_000, descriptors - 500), handshake=True)
@@ -190,7 +190,7 @@ def test_descriptors_are_left_for_journal_and_store_however_many_connect(
 
 
 def test_a_second_connection_with_a_living_identity_gets_nothing_of_the_first(
-    victim: Victim,
+    victim: BusyNode,
 ) -> None:
     with ByHand(victim.endpoint) as hand:
         hand.ack("SUB", "empty", victim.me)

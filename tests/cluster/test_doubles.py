@@ -24,7 +24,7 @@ from cluster.members.handshake import REPORT_MS
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
 from cluster.wire.levels import Build
-from cluster.wire.messages import Extension, Hello, Refusal, Refused, encode
+from cluster.wire.messages import Extension, Hello, PeerRefused, Refusal, encode
 from tests.cluster.by_hand import ByHand
 from tests.conftest import PATIENT, ClusterFactory
 
@@ -254,7 +254,7 @@ def test_no_strangers_word_ends_a_node_that_is_without_a_majority(cluster: Local
         for index in (0, 2**40):
             hello = Hello(1, "local", name, "forged", names, False, None, index)
             forge(cluster, "n3", replace(hello, extension=too_new))
-            forge(cluster, "n3", hello, Refused(Refusal.EVICTED, "evicted: says a stranger"))
+            forge(cluster, "n3", hello, PeerRefused(Refusal.EVICTED, "evicted: says a stranger"))
     assert lines(cluster.log_file("n3"), "peer_unfit")
     assert lines(cluster.log_file("n3"), "peer_refusedby")
     cluster.start("n1")  # the forgers hold no place: what is left is a majority at once
@@ -286,7 +286,7 @@ def test_forged_hellos_for_two_names_leave_the_leader_and_its_members(
                 if number % 2:  # from a cluster of a level that nobody here can have
                     hello = replace(hello, extension=Extension(Build("9.0", 1, 99), 99))
                 said = forge(cluster, target, hello)
-                assert isinstance(said[-1], Refused), said
+                assert isinstance(said[-1], PeerRefused), said
                 assert said[-1].kind == Refusal.DOUBLED
     assert cluster.wait_for_leader() == leader
     assert cluster.statuses()[leader]["term"] == term, "an election"

@@ -42,7 +42,7 @@ WAIT_S = 20.0
 BACKLOG_BYTES = 4_000  # of each publication: logs of 64 KiB are soon full
 
 
-class Stage:
+class FaultyCluster:
     """A cluster with everything on, and a client of it."""
 
     def __init__(self, directory: Path) -> None:
@@ -130,11 +130,11 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCluster]:
     directory = tmp_path_factory.mktemp("faults")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leftovers, "claims_directory", lambda: directory / "claims")
-        made = Stage(directory)
+        made = FaultyCluster(directory)
         try:
             yield made
         finally:
@@ -150,7 +150,7 @@ def state_of(pid: int) -> str:
 @pytest.mark.parametrize(
     "name", ["kill-leader", "kill-follower", "kill-minority", "kill-majority", "kill-all"]
 )
-def test_killed_nodes_are_gone_and_come_back(stage: Stage, name: str) -> None:
+def test_killed_nodes_are_gone_and_come_back(stage: FaultyCluster, name: str) -> None:
     stage.put()
     before = stage.cluster.pids()
     with stage.fault(name) as hit:
@@ -158,7 +158,7 @@ def test_killed_nodes_are_gone_and_come_back(stage: Stage, name: str) -> None:
     assert all(stage.cluster.pids()[node] != before[node] for node in hit)
 
 
-def test_restarted_nodes_run_while_the_fault_lasts(stage: Stage) -> None:
+def test_restarted_nodes_run_while_the_fault_lasts(stage: FaultyCluster) -> None:
     stage.put()
     before = stage.cluster.pids()
     with stage.fault("restart-all"):
@@ -168,7 +168,7 @@ def test_restarted_nodes_run_while_the_fault_lasts(stage: Stage) -> None:
     assert stage.target.ended() == []
 
 
-def test_a_node_that_ends_without_a_fault_is_told(stage: Stage) -> None:
+def test_a_node_that_ends_without_a_fault_is_told(stage: FaultyCluster) -> None:
     node = stage.target.nodes[0]
     os.kill(stage.cluster.pids()[node], signal.SIGKILL)
     stage.await_(lambda: node not in stage.cluster.pids(), "the end of a node")
@@ -178,7 +178,9 @@ def test_a_node_that_ends_without_a_fault_is_told(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", ["pause-leader", "pause-follower"])
-def test_paused_nodes_stand_still_and_go_on_as_the_same_process(stage: Stage, name: str) -> None:
+def test_paused_nodes_stand_still_and_go_on_as_the_same_process(
+    stage: FaultyCluster, name: str
+) -> None:
     before = stage.cluster.pids()
     with stage.fault(name) as [node]:
         stage.await_(lambda: state_of(before[node]) == "T", "a process that stands still")
@@ -187,7 +189,9 @@ def test_paused_nodes_stand_still_and_go_on_as_the_same_process(stage: Stage, na
     assert stage.cluster.pids() == before
 
 
-def test_a_rolling_restart_ends_every_node_in_order_while_clients_publish(stage: Stage) -> None:
+def test_a_rolling_restart_ends_every_node_in_order_while_clients_publish(
+    stage: FaultyCluster,
+) -> None:
     before = stage.cluster.pids()
     stops = {node: stage.log(node).count('"stopped"') for node in before}
     with stage.load(), stage.fault("rolling-restart"):
@@ -198,14 +202,16 @@ def test_a_rolling_restart_ends_every_node_in_order_while_clients_publish(stage:
     }
 
 
-def test_leadership_goes_to_another_node_when_the_leader_stops(stage: Stage) -> None:
+def test_leadership_goes_to_another_node_when_the_leader_stops(stage: FaultyCluster) -> None:
     with stage.fault("transfer-leadership") as [old]:
         assert await_leader(stage.target, WAIT_S) != old
         assert '"stopped"' in stage.log(old).splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_after_power_losses_every_acknowledged_publication_is_still_there(stage: Stage) -> None:
+def test_after_power_losses_every_acknowledged_publication_is_still_there(
+    stage: FaultyCluster,
+) -> None:
     for seed in range(SEED, SEED + 3):
         with stage.load(), stage.fault("power-loss", seed) as hit:
             assert not stage.cluster.pids().keys() & set(hit)
@@ -226,7 +232,7 @@ main()
 @pytest.mark.slow
 @pytest.mark.parametrize("syncs", [True, False])
 def test_all_disks_lose_what_was_acknowledged_without_a_sync_and_only_then(
-    tmp_path: Path, stage: Stage, syncs: bool
+    tmp_path: Path, stage: FaultyCluster, syncs: bool
 ) -> None:
     target = LocalTarget(tmp_path / "cluster", 3)
     target.equip([LosesPower])
@@ -256,7 +262,7 @@ def holders(target: LocalTarget) -> list[str]:
     ]
 
 
-def test_power_loss_takes_back_what_the_store_had_not_synced(stage: Stage) -> None:
+def test_power_loss_takes_back_what_the_store_had_not_synced(stage: FaultyCluster) -> None:
     node = next(node for node in stage.target.nodes if node != stage.target.leader())
     stage.put()
     stage.target.kill([node])
@@ -270,7 +276,9 @@ def test_power_loss_takes_back_what_the_store_had_not_synced(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("name", ["bit-flip", "truncate"])
-def test_a_damaged_disk_is_refused_and_brought_up_from_the_others(stage: Stage, name: str) -> None:
+def test_a_damaged_disk_is_refused_and_brought_up_from_the_others(
+    stage: FaultyCluster, name: str
+) -> None:
     with stage.load(), stage.fault(name) as [node]:
         assert node not in stage.cluster.pids()
         refusals = stage.log(node).count('"unusable_data"')
@@ -279,7 +287,7 @@ def test_a_damaged_disk_is_refused_and_brought_up_from_the_others(stage: Stage, 
     assert (stage.target._data(node) / "identity.json").read_text() != identity
 
 
-def test_damage_that_a_node_does_not_notice_is_a_finding(stage: Stage) -> None:
+def test_damage_that_a_node_does_not_notice_is_a_finding(stage: FaultyCluster) -> None:
     node = stage.target.nodes[0]
     stage.target._recovery.lose([node])  # whole, in truth
     with pytest.raises(TargetError, match="goes on with a damaged disk"):
@@ -287,13 +295,13 @@ def test_damage_that_a_node_does_not_notice_is_a_finding(stage: Stage) -> None:
     stage.await_health()
 
 
-def test_never_more_than_a_minority_is_without_its_disk(stage: Stage) -> None:
+def test_never_more_than_a_minority_is_without_its_disk(stage: FaultyCluster) -> None:
     with pytest.raises(TargetError, match="nothing is promised then"):
         stage.target.wipe(list(stage.target.nodes[:2]))
     assert stage.cluster.pids().keys() == set(stage.target.nodes)
 
 
-def test_a_node_on_a_full_disk_ends_and_comes_back_when_there_is_room(stage: Stage) -> None:
+def test_a_node_on_a_full_disk_ends_and_comes_back_when_there_is_room(stage: FaultyCluster) -> None:
     [node] = FAULTS["kill-leader"].choose(stage.target, random.Random(SEED))
     try:
         stage.target.fill([node], 0)
@@ -306,7 +314,7 @@ def test_a_node_on_a_full_disk_ends_and_comes_back_when_there_is_room(stage: Sta
     stage.put()
 
 
-def test_a_node_with_little_room_says_so_and_takes_publications_again(stage: Stage) -> None:
+def test_a_node_with_little_room_says_so_and_takes_publications_again(stage: FaultyCluster) -> None:
     [node] = FAULTS["kill-leader"].choose(stage.target, random.Random(SEED))
     try:
         stage.target.fill([node], 32 * 2**20)
@@ -317,7 +325,7 @@ def test_a_node_with_little_room_says_so_and_takes_publications_again(stage: Sta
     stage.put()
 
 
-def test_acknowledgments_wait_for_a_slow_fsync(stage: Stage) -> None:
+def test_acknowledgments_wait_for_a_slow_fsync(stage: FaultyCluster) -> None:
     stage.put()
     try:
         stage.target.slow_syncs(list(stage.target.nodes), 250)
@@ -327,7 +335,7 @@ def test_acknowledgments_wait_for_a_slow_fsync(stage: Stage) -> None:
     stage.await_(lambda: stage.put() < 0.25, "a fast disk")
 
 
-def test_a_node_whose_fsync_fails_ends_at_once_and_comes_back(stage: Stage) -> None:
+def test_a_node_whose_fsync_fails_ends_at_once_and_comes_back(stage: FaultyCluster) -> None:
     with stage.load(), stage.fault("fsync-error") as [node]:
         stage.await_(lambda: node not in stage.cluster.pids(), "the end of a node")
         assert "Input/output error" in stage.log(node)
@@ -349,7 +357,7 @@ main()
 
 
 def test_a_node_that_goes_on_after_a_failed_fsync_is_a_finding(
-    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stage: FaultyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "DEATH_S_MAX", 2.0)
     target = LocalTarget(tmp_path / "cluster", 1, (sys.executable, "-c", DEAF))
@@ -366,7 +374,7 @@ def test_a_node_that_goes_on_after_a_failed_fsync_is_a_finding(
         target.down()
 
 
-def test_a_wiped_node_comes_back_as_another_incarnation(stage: Stage) -> None:
+def test_a_wiped_node_comes_back_as_another_incarnation(stage: FaultyCluster) -> None:
     incarnations = {n: incarnation(stage, n) for n in stage.target.nodes}
     with stage.fault("wipe") as [node]:
         assert not stage.target._data(node).exists()
@@ -374,21 +382,21 @@ def test_a_wiped_node_comes_back_as_another_incarnation(stage: Stage) -> None:
     assert incarnation(stage, node) != incarnations[node]
 
 
-def incarnation(stage: Stage, node: str) -> str:
+def incarnation(stage: FaultyCluster, node: str) -> str:
     identity = json.loads((stage.target._data(node) / "identity.json").read_text())
     found = identity.get("incarnation") or identity["identity"]["incarnation"]
     assert isinstance(found, str)
     return found
 
 
-def test_a_wiped_node_is_readmitted_although_another_one_died(stage: Stage) -> None:
+def test_a_wiped_node_is_readmitted_although_another_one_died(stage: FaultyCluster) -> None:
     before = stage.cluster.pids()
     with stage.fault("readmission") as [wiped, killed]:
         assert killed not in stage.cluster.pids()
         assert stage.cluster.pids()[wiped] != before[wiped]
 
 
-def test_a_node_far_behind_takes_a_copy(stage: Stage) -> None:
+def test_a_node_far_behind_takes_a_copy(stage: FaultyCluster) -> None:
     with stage.load(), stage.fault("far-behind") as [node]:
         copies = stage.log(node).count('"snapshot_installed"')
         have = disks.last_index(stage.target._data(node))
@@ -398,7 +406,7 @@ def test_a_node_far_behind_takes_a_copy(stage: Stage) -> None:
     assert stage.log(node).count('"snapshot_installed"') > copies
 
 
-def test_a_wall_clock_that_jumps_shows_in_the_log_and_nowhere_else(stage: Stage) -> None:
+def test_a_wall_clock_that_jumps_shows_in_the_log_and_nowhere_else(stage: FaultyCluster) -> None:
     one, other, _ = stage.target.nodes
     try:
         stage.target.step_clocks([one], 86_400)
@@ -412,11 +420,11 @@ def test_a_wall_clock_that_jumps_shows_in_the_log_and_nowhere_else(stage: Stage)
     stage.await_health()
 
 
-def ahead_s(stage: Stage, node: str) -> float:
+def ahead_s(stage: FaultyCluster, node: str) -> float:
     line = json.loads(stage.log(node).splitlines()[-1])
     return datetime.fromisoformat(line["timestamp"]).timestamp() - time.time()
 
 
-def test_after_all_of_this_nothing_is_lost_doubled_or_reordered(stage: Stage) -> None:
+def test_after_all_of_this_nothing_is_lost_doubled_or_reordered(stage: FaultyCluster) -> None:
     stage.put()
     stage.check_nothing_lost()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from chaos.targets import TargetError, leftovers
-from chaos.targets.leftovers import Claim, sweep
+from chaos.targets.leftovers import RunLock, sweep
 from cluster.local.local import LocalCluster
 
 WAIT_S = 20.0
@@ -133,7 +133,7 @@ def recorder(calls: list[tuple[Path, str]]) -> dict[str, Callable[[Path, str], N
 
 def test_a_living_run_is_left_alone_until_it_ends(tmp_path: Path) -> None:
     calls: list[tuple[Path, str]] = []
-    claim = Claim("local", tmp_path, "x")
+    claim = RunLock("local", tmp_path, "x")
     claim.take()
     assert sweep(recorder(calls)) == []
     claim.release()
@@ -143,7 +143,7 @@ def test_a_living_run_is_left_alone_until_it_ends(tmp_path: Path) -> None:
 
 
 def test_two_living_runs_cannot_have_one_label(tmp_path: Path) -> None:
-    first, second, other = (Claim("compose", tmp_path, label) for label in ("a", "a", "b"))
+    first, second, other = (RunLock("compose", tmp_path, label) for label in ("a", "a", "b"))
     first.take()
     other.take()
     with pytest.raises(TargetError, match="a is in use by another run"):

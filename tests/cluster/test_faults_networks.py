@@ -15,7 +15,16 @@ import pytest
 
 from chaos.faults import FAULTS, support
 from chaos.faults.networks import between
-from chaos.targets import CLIENTS, Link, Links, TargetError, Weather, Weathers, leftovers, network
+from chaos.targets import (
+    CLIENTS,
+    Link,
+    LinkConditions,
+    Links,
+    TargetError,
+    Weathers,
+    leftovers,
+    network,
+)
 from chaos.targets.namespaces import NamespacesTarget
 from flotilla_client import Client, FlotillaError
 
@@ -197,7 +206,7 @@ def test_healing_one_partition_leaves_the_links_of_another_cut(wires: Wires) -> 
 
 
 @pytest.fixture
-def weather(wires: Wires) -> Iterator[Callable[[Weather], Link]]:
+def weather(wires: Wires) -> Iterator[Callable[[LinkConditions], Link]]:
     """Return what lets a weather reign on the links of n1; then a link with it."""
     links = between(["n1"], ["n2", CLIENTS])
     yield lambda weather: (wires.target.degrade(links, weather), ("n2", "n1"))[1]
@@ -206,14 +215,14 @@ def weather(wires: Wires) -> Iterator[Callable[[Weather], Link]]:
     assert wires.target._network._processes == {}
 
 
-Reign = Callable[[Weather], Link]
+Reign = Callable[[LinkConditions], Link]
 
 
 @pytest.mark.parametrize("link", [("n2", "n1"), ("n1", CLIENTS), (CLIENTS, "n1")])
 def test_a_slow_link_delivers_all_in_order_and_late(
     wires: Wires, weather: Reign, link: Link
 ) -> None:
-    weather(Weather(delay_ms=200, jitter_ms=50))
+    weather(LinkConditions(delay_ms=200, jitter_ms=50))
     began_s = time.monotonic()
     word = wires.say(link, 100)
     while not wires.arrived(link, word):
@@ -223,7 +232,7 @@ def test_a_slow_link_delivers_all_in_order_and_late(
 
 
 def test_a_lossy_link_loses_about_its_share(wires: Wires, weather: Reign) -> None:
-    link = weather(Weather(loss=0.3))
+    link = weather(LinkConditions(loss=0.3))
     word = wires.say(link, 1000)
     wires._await(lambda: wires.arrived(link, word)[-1:] >= [950])
     time.sleep(SETTLE_S)
@@ -234,7 +243,7 @@ def test_a_lossy_link_loses_about_its_share(wires: Wires, weather: Reign) -> Non
 def test_a_duplicating_link_delivers_some_twice_and_loses_none(
     wires: Wires, weather: Reign, link: Link
 ) -> None:
-    weather(Weather(duplicate=0.5))
+    weather(LinkConditions(duplicate=0.5))
     word = wires.say(link, 400)
     wires._await(lambda: set(wires.arrived(link, word)) == set(range(400)))
     wires._await(lambda: len(wires.arrived(link, word)) > 500)
@@ -242,7 +251,7 @@ def test_a_duplicating_link_delivers_some_twice_and_loses_none(
 
 
 def test_a_reordering_link_lets_some_overtake_and_loses_none(wires: Wires, weather: Reign) -> None:
-    link = weather(Weather(delay_ms=30, reorder=0.3))
+    link = weather(LinkConditions(delay_ms=30, reorder=0.3))
     word = wires.say(link, 200)
     order = wires.await_all(link, word, 200)
     assert sorted(order) == list(range(200))
@@ -252,7 +261,7 @@ def test_a_reordering_link_lets_some_overtake_and_loses_none(wires: Wires, weath
 def test_a_clogged_link_delivers_nothing_until_it_is_cleared_and_then_everything(
     wires: Wires, weather: Reign
 ) -> None:
-    link = weather(Weather(clog=True))
+    link = weather(LinkConditions(clog=True))
     word = wires.say(link, 50)
     time.sleep(0.3)
     assert wires.arrived(link, word) == []
@@ -263,7 +272,7 @@ def test_a_clogged_link_delivers_nothing_until_it_is_cleared_and_then_everything
 def test_without_its_process_a_queue_lets_packets_pass_and_clearing_says_so(
     wires: Wires, weather: Reign
 ) -> None:
-    link = weather(Weather(clog=True))
+    link = weather(LinkConditions(clog=True))
     process = wires.target._network._processes["n1"]
     process.kill()
     process.wait()

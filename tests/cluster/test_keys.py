@@ -76,7 +76,7 @@ def state_of(cluster: LocalCluster) -> dict[str, object]:
     return {"terms": terms, "pids": cluster.pids(), "sizes": sizes}
 
 
-class Load:
+class KeyLoad:
     """A producer and a subscriber that go on while keys change; `check` sees that all went well."""
 
     def __init__(self, cluster: LocalCluster, directory: Path, key: Path, topic: str) -> None:
@@ -400,7 +400,7 @@ def test_every_kind_of_key_is_changed_under_load_without_an_error(
     read_by_all(cluster, lambda: keys.client("load"))
     file = keys.client_file("load")
     terms = state_of(cluster)["terms"]
-    load = Load(cluster, tmp_path / "state", file, "load")
+    load = KeyLoad(cluster, tmp_path / "state", file, "load")
     three = ("n1", "n2", "n3")
     steps: list[tuple[Callable[[], object], tuple[str, ...]]] = [
         (lambda: keys.rotate_client("load"), ()),

@@ -26,7 +26,7 @@ def terms(cluster: LocalCluster) -> set[int]:
     return {status["term"] for status in cluster.statuses().values()}
 
 
-class Readers:
+class RelayedReaders:
     """Clients of one node that ask for 1 MB again and again, and take their replies."""
 
     def __init__(self, endpoint: str, client_id: str) -> None:
@@ -74,7 +74,7 @@ def test_many_readers_of_a_follower_depose_no_leader_and_stop_no_writer(
         client.put("t", PUBLICATION)
         before = terms(cluster)
         worst_s, counter = 0.0, 0
-        with closing(Readers(endpoints[follower], me)) as readers:
+        with closing(RelayedReaders(endpoints[follower], me)) as readers:
             end_at = time.monotonic() + READING_S
             while time.monotonic() < end_at:
                 began, counter = time.monotonic(), counter + 1

@@ -21,7 +21,7 @@ AT_ONCE = 250  # requests of one connection under way: half of limits.client_que
 WAIT_MS = 60_000
 
 
-class Line:
+class DealerLine:
     """A DEALER that has many requests under way, and repeats what has to be asked again."""
 
     def __init__(self, endpoint: str) -> None:
@@ -32,7 +32,7 @@ class Line:
         self._socket.connect(endpoint)
         self._numbers = itertools.count(1)
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> DealerLine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,7 +72,7 @@ def crowded(local_cluster: ClusterFactory) -> tuple[LocalCluster, list[str]]:
     The first client has put to all of them.
     """
     cluster = local_cluster(3, PATIENT)
-    with Line(cluster.endpoints()[cluster.wait_for_leader()]) as line:
+    with DealerLine(cluster.endpoints()[cluster.wait_for_leader()]) as line:
         asked = line.ask({"type": "REQUEST_ID"} for _ in range(CLIENTS))
         clients = [str(body["client_id"]) for body in asked]
         subs = (
@@ -114,7 +114,7 @@ def test_what_is_long_to_answer_deposes_no_leader(crowded: tuple[LocalCluster, l
     threads = [threading.Thread(target=all_pages, args=(endpoint, counts)) for _ in range(30)]
     for thread in threads:
         thread.start()
-    with Line(endpoint) as line:
+    with DealerLine(endpoint) as line:
         registrations = ({"type": "REQUEST_ID", "client_id": clients[0]} for _ in range(20))
         assert {len(body["counters"]) for body in line.ask(registrations)} == {TOPICS}
         reads = ({"type": "GET", "client_id": clients[0]} for _ in range(800))

@@ -42,7 +42,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-class Project:
+class ComposeProject:
     """A compose project under a name of its own.
 
     `endpoints`: node -> `host:port` on the host. `made_s`: wall clock, before its first event.
@@ -122,7 +122,7 @@ class Project:
 class Application:
     """A client on the host: the `flotilla` command with a state directory of its own."""
 
-    def __init__(self, project: Project, state_dir: Path) -> None:
+    def __init__(self, project: ComposeProject, state_dir: Path) -> None:
         self._project = project
         self._state_dir = state_dir
 
@@ -153,10 +153,10 @@ def needs(version: str) -> None:
 
 
 @pytest.fixture(scope="module", params=list(engine.COMPOSE))
-def project(request: pytest.FixtureRequest, image: str) -> Iterator[Project]:
+def project(request: pytest.FixtureRequest, image: str) -> Iterator[ComposeProject]:
     """Yield a running cluster, by each version of compose; nothing of it is left at the end."""
     needs(request.param)
-    made = Project(request.param, image)
+    made = ComposeProject(request.param, image)
     try:
         made.up()
         yield made
@@ -165,13 +165,13 @@ def project(request: pytest.FixtureRequest, image: str) -> Iterator[Project]:
 
 
 @pytest.fixture
-def producer(project: Project, tmp_path: Path) -> Application:
+def producer(project: ComposeProject, tmp_path: Path) -> Application:
     """Return the command as one client."""
     return Application(project, tmp_path / "producer")
 
 
 @pytest.fixture
-def consumer(project: Project, tmp_path: Path) -> Application:
+def consumer(project: ComposeProject, tmp_path: Path) -> Application:
     """Return the command as another client."""
     return Application(project, tmp_path / "consumer")
 
@@ -207,7 +207,7 @@ def test_clients_reach_three_nodes_on_the_loopback_ports_from_7001_and_peers_non
     }
 
 
-def test_every_node_turns_healthy(project: Project) -> None:
+def test_every_node_turns_healthy(project: ComposeProject) -> None:
     for node in NODES:
         engine.await_event(project.container(node), "health_status: healthy", project.made_s)
 
@@ -221,7 +221,7 @@ def test_publication_put_through_one_node_is_got_through_another(
 
 
 def test_killed_leader_stays_down_and_costs_no_acknowledged_publication(
-    project: Project, producer: Application, consumer: Application, topic: str
+    project: ComposeProject, producer: Application, consumer: Application, topic: str
 ) -> None:
     consumer.subscribe(topic)
     producer.put(topic, "before")
@@ -235,7 +235,7 @@ def test_killed_leader_stays_down_and_costs_no_acknowledged_publication(
         project.start(leader)
 
 
-def test_node_that_dies_by_itself_is_started_again(project: Project) -> None:
+def test_node_that_dies_by_itself_is_started_again(project: ComposeProject) -> None:
     container = project.container("n2")
     begun_s = time.time()
     restarts = engine.inspect(container)["RestartCount"]
@@ -247,7 +247,7 @@ def test_node_that_dies_by_itself_is_started_again(project: Project) -> None:
 
 
 def test_publications_survive_down_and_up(
-    project: Project, producer: Application, consumer: Application, topic: str
+    project: ComposeProject, producer: Application, consumer: Application, topic: str
 ) -> None:
     consumer.subscribe(topic)
     producer.put(topic, "kept")
@@ -256,7 +256,9 @@ def test_publications_survive_down_and_up(
     assert consumer.get(topic) == "kept"
 
 
-def test_sigterm_while_a_node_starts_ends_it_within_the_grace_period(project: Project) -> None:
+def test_sigterm_while_a_node_starts_ends_it_within_the_grace_period(
+    project: ComposeProject,
+) -> None:
     container = project.container("n3")
     project.compose("stop", "n3")
     try:
@@ -269,7 +271,7 @@ def test_sigterm_while_a_node_starts_ends_it_within_the_grace_period(project: Pr
 
 
 def test_node_with_a_wiped_volume_is_readmitted_and_counts_again(
-    project: Project, producer: Application, consumer: Application, topic: str
+    project: ComposeProject, producer: Application, consumer: Application, topic: str
 ) -> None:
     consumer.subscribe(topic)
     producer.put(topic, "before")

@@ -31,7 +31,7 @@ IS_ROOT = os.geteuid() == 0
 root = pytest.mark.root
 
 
-class Stage:
+class ComposeStage:
     """The containers, and a client of them."""
 
     def __init__(self, target: ComposeTarget, client: Client) -> None:
@@ -71,7 +71,7 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeStage]:
     directory = tmp_path_factory.mktemp("compose")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leftovers, "claims_directory", lambda: directory / "claims")
@@ -89,7 +89,7 @@ def stage(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stag
                 list(target.endpoints().values()), state_dir=directory / "client"
             ) as client:
                 client.subscribe("t")
-                yield Stage(target, client)
+                yield ComposeStage(target, client)
         finally:
             target.down()
         of_project = f"label=com.docker.compose.project={compose.PROJECT}"
@@ -102,14 +102,14 @@ def links(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["kill-leader", "kill-minority"])
-def test_killed_containers_stay_down_until_they_are_started(stage: Stage, name: str) -> None:
+def test_killed_containers_stay_down_until_they_are_started(stage: ComposeStage, name: str) -> None:
     with stage.fault(name) as hit:
         assert {node for node, state in stage.states().items() if state == "exited"} == set(hit)
         stage.put()
     assert set(stage.states().values()) == {"running"}
 
 
-def crash(stage: Stage, node: str) -> list[str]:
+def crash(stage: ComposeStage, node: str) -> list[str]:
     """End a node's process from inside of its container; return what is told of it."""
     container = stage.target._containers[node]
     subprocess.run(["docker", "exec", container, "sh", "-c", "kill -9 -1"], timeout=WAIT_S)
@@ -120,7 +120,7 @@ def crash(stage: Stage, node: str) -> list[str]:
     return told
 
 
-def test_a_container_that_docker_has_started_again_by_itself_is_told(stage: Stage) -> None:
+def test_a_container_that_docker_has_started_again_by_itself_is_told(stage: ComposeStage) -> None:
     node = stage.target.nodes[0]
     for _ in range(2):
         [line] = crash(stage, node)
@@ -132,14 +132,14 @@ def test_a_container_that_docker_has_started_again_by_itself_is_told(stage: Stag
     assert len(crash(stage, node)) == 1
 
 
-def test_a_paused_leader_is_replaced_and_goes_on_as_a_follower(stage: Stage) -> None:
+def test_a_paused_leader_is_replaced_and_goes_on_as_a_follower(stage: ComposeStage) -> None:
     with stage.fault("pause-leader") as [old]:
         assert stage.states()[old] == "paused"
         stage.put()
     assert set(stage.states().values()) == {"running"}
 
 
-def test_a_leader_that_stops_in_order_hands_over(stage: Stage) -> None:
+def test_a_leader_that_stops_in_order_hands_over(stage: ComposeStage) -> None:
     with stage.fault("transfer-leadership") as [old]:
         assert stage.states()[old] == "exited"
         assert await_leader(stage.target, WAIT_S) != old
@@ -147,7 +147,7 @@ def test_a_leader_that_stops_in_order_hands_over(stage: Stage) -> None:
         assert code in ("0", "143")  # docker-init passes SIGTERM's on
 
 
-def test_a_rolling_restart_starts_every_container_anew(stage: Stage) -> None:
+def test_a_rolling_restart_starts_every_container_anew(stage: ComposeStage) -> None:
     form = "{{.State.StartedAt}}"
     before = stage.target._inspect(stage.target.nodes, form)
     with stage.fault("rolling-restart"):
@@ -155,7 +155,7 @@ def test_a_rolling_restart_starts_every_container_anew(stage: Stage) -> None:
     assert all(before[node] != after[node] for node in before)
 
 
-def test_a_wiped_container_comes_back_with_the_others_state(stage: Stage) -> None:
+def test_a_wiped_container_comes_back_with_the_others_state(stage: ComposeStage) -> None:
     with stage.fault("wipe") as [node]:
         listing = ("run", "--rm", "--volumes-from", stage.target._containers[node])
         image = stage.target._inspect([node], "{{.Config.Image}}")[node]
@@ -165,7 +165,7 @@ def test_a_wiped_container_comes_back_with_the_others_state(stage: Stage) -> Non
 
 
 @root
-def test_the_others_elect_a_leader_while_the_old_one_is_cut_off(stage: Stage) -> None:
+def test_the_others_elect_a_leader_while_the_old_one_is_cut_off(stage: ComposeStage) -> None:
     with stage.fault("isolate-leader") as [old]:
         stage.await_(lambda: stage.target.leader() not in (None, old))
         stage.put()
@@ -175,7 +175,7 @@ def test_the_others_elect_a_leader_while_the_old_one_is_cut_off(stage: Stage) ->
 
 
 def test_a_container_without_a_network_is_replaced_and_found_again_under_its_name(
-    stage: Stage,
+    stage: ComposeStage,
 ) -> None:
     with stage.fault("unplug-leader") as [old]:
         assert stage.target._inspect([old], "{{len .NetworkSettings.Networks}}")[old] == "0"
@@ -185,14 +185,16 @@ def test_a_container_without_a_network_is_replaced_and_found_again_under_its_nam
 
 @root
 @pytest.mark.parametrize("name", ["clients-from-leader", "clogged-links"])
-def test_who_is_out_of_reach_answers_again_when_that_is_healed(stage: Stage, name: str) -> None:
+def test_who_is_out_of_reach_answers_again_when_that_is_healed(
+    stage: ComposeStage, name: str
+) -> None:
     with stage.fault(name) as [old]:
         stage.await_(lambda: not stage.status(old))
         stage.put()
 
 
 @root
-def test_a_cut_outlives_the_restart_of_a_container(stage: Stage) -> None:
+def test_a_cut_outlives_the_restart_of_a_container(stage: ComposeStage) -> None:
     one, other, _ = stage.target.nodes
     link = [(one, other), (CLIENTS, other)]
     try:
@@ -208,7 +210,7 @@ def test_a_cut_outlives_the_restart_of_a_container(stage: Stage) -> None:
     stage.await_(lambda: stage.status(other))
 
 
-def drops(stage: Stage, node: str) -> list[str]:
+def drops(stage: ComposeStage, node: str) -> list[str]:
     enter = stage.target._enter(node)
     assert enter is not None
     shown = subprocess.run(
@@ -217,14 +219,14 @@ def drops(stage: Stage, node: str) -> list[str]:
     return [line for line in shown.stdout.splitlines() if "DROP" in line]
 
 
-def test_nothing_is_lost_doubled_or_reordered_by_any_of_this(stage: Stage) -> None:
+def test_nothing_is_lost_doubled_or_reordered_by_any_of_this(stage: ComposeStage) -> None:
     ids = [message.id for message in stage.client.messages("t", idle_ms=500)]
     assert ids == list(range(1, len(ids) + 1))
     assert set(stage.acknowledged) <= set(ids)
 
 
 def test_what_stopped_containers_leave_can_be_read_and_names_a_leader_a_term(
-    stage: Stage, tmp_path: Path
+    stage: ComposeStage, tmp_path: Path
 ) -> None:
     def applied() -> set[int | None]:
         return {stage.status(node).get("applied_index") for node in stage.target.nodes}

@@ -15,8 +15,8 @@ from pathlib import Path
 from analytics.command.differences import Difference
 from tests.judges.chance import random_parts
 from tests.judges.detection import (
+    KindTally,
     Sabotaged,
-    Tally,
     Trial,
     detect,
     kinds_named,
@@ -24,7 +24,7 @@ from tests.judges.detection import (
     shares,
     verdicts,
 )
-from tests.judges.judges import JUDGES, SPARK, TWINS, Said, judge_of
+from tests.judges.judges import JUDGES, SPARK, TWINS, JudgesVerdict, judge_of
 from tests.judges.kinds import KINDS, UNKNOWN
 from tests.judges.world import legal
 
@@ -130,7 +130,7 @@ def show_differences(differing: Sequence[tuple[str, Difference]]) -> None:
         print(f"  {which}: {one.run}: {one.what}: {one.first} | {one.second}", flush=True)
 
 
-def tell(name: str, due: str, tally: Tally) -> None:
+def tell(name: str, due: str, tally: KindTally) -> None:
     """Print a line of the table, and what was missed."""
     share = f"{tally.found / tally.made:.1%}" if tally.made else "-"
     print(f"{name:32} {due:22} {tally.made:6} {tally.found:6} {share:>7}", flush=True)
@@ -138,7 +138,7 @@ def tell(name: str, due: str, tally: Tally) -> None:
         print(f"  missed: --kind {name} --show {seed}: {words(said)}")
 
 
-def words(said: Said) -> str:
+def words(said: JudgesVerdict) -> str:
     """Return what a judge said, in a line."""
     rows = ", ".join(f"{name} {sorted(set(rows))}" for name, rows in said.rows.items())
     return f"{said.verdict}; {rows or 'no rows'}; {'; '.join(said.reasons[:SHOWN_MAX]) or '-'}"

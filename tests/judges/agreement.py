@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analytics.command.differences import Found, Judgement, identity
+from analytics.command.differences import CheckFindings, JudgedRun, identity
 from analytics.twins import Evidence
 from tests.judges.detection import SOURCES
-from tests.judges.history import RAW, History
+from tests.judges.history import RAW, MadeHistory
 from tests.judges.kinds import KINDS
-from tests.judges.merging import Part
+from tests.judges.merging import MergedPart
 from tests.judges.world import legal
 
 CHANGES_MAX = 3
@@ -30,7 +30,7 @@ class Case:
     """A history; `name` says what was done to it."""
 
     name: str
-    history: History
+    history: MadeHistory
 
 
 def case_of(seed: int) -> Case:
@@ -52,7 +52,7 @@ def case_of(seed: int) -> Case:
     return Case(f"{seed} {'+'.join(done) or 'legal'}", history)
 
 
-def apart(history: History, scene: Any, number: int) -> None:
+def apart(history: MadeHistory, scene: Any, number: int) -> None:
     """Let a scene's topic, clients and processes be its own: two of a kind would be one."""
     for row in history.rows:
         if RAW not in row and row["process"].startswith("x-"):
@@ -74,20 +74,20 @@ def apart(history: History, scene: Any, number: int) -> None:
                     row["producer"] = f"scene{number}-{row['producer']}"
 
 
-def parts(seeds: Iterable[int]) -> Iterator[Part]:
+def parts(seeds: Iterable[int]) -> Iterator[MergedPart]:
     """Yield the histories of these seeds, to be merged."""
     for seed in seeds:
         case = case_of(seed)
-        yield Part.of(seed, case.name, case.history)
+        yield MergedPart.of(seed, case.name, case.history)
 
 
-def judgement(found: Mapping[str, list[Evidence]]) -> Judgement:
+def judgement(found: Mapping[str, list[Evidence]]) -> JudgedRun:
     """Return evidence in the form in which it is compared. No verdict: there is no intake."""
     checks = {}
     for name, rows in found.items():
         identities = frozenset(identity(name, as_witness(row)) for row in rows)
-        checks[name] = Found("", len(identities), identities)
-    return Judgement("", checks)
+        checks[name] = CheckFindings("", len(identities), identities)
+    return JudgedRun("", checks)
 
 
 def as_witness(row: Evidence) -> dict[str, Any]:

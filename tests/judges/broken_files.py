@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.judges.broken_rows import acknowledged, one
-from tests.judges.history import History, Row, sealed
+from tests.judges.history import MadeHistory, Row, sealed
 from tests.judges.kinds import breaks, damages, hides
 
 
@@ -39,13 +39,13 @@ def say(directory: Path, document: object) -> None:
 
 
 @damages("file-gone", "what run.json names is there")
-def file_gone(directory: Path, history: History, rng: random.Random) -> bool:
+def file_gone(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     rng.choice(files_of(directory)).unlink()
     return True
 
 
 @damages("file-empty", "a file has as many bytes as run.json says")
-def file_empty(directory: Path, history: History, rng: random.Random) -> bool:
+def file_empty(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     files = [file for file in files_of(directory) if closed(directory, file)]
     file = one(rng, files)
     if file is None:
@@ -55,7 +55,7 @@ def file_empty(directory: Path, history: History, rng: random.Random) -> bool:
 
 
 @damages("cut-at-a-line", "a file has as many lines as run.json says")
-def cut_at_a_line(directory: Path, history: History, rng: random.Random) -> bool:
+def cut_at_a_line(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     """Cut a closed file at the end of any line.
 
     A file that is not closed vouches for its first bytes only: what is cut behind them is truly
@@ -70,7 +70,7 @@ def cut_at_a_line(directory: Path, history: History, rng: random.Random) -> bool
 
 
 @damages("cut-in-a-line", "a file has as many bytes as run.json says: cut anywhere")
-def cut_in_a_line(directory: Path, history: History, rng: random.Random) -> bool:
+def cut_in_a_line(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     file = one(rng, [file for file in files_of(directory) if closed(directory, file)])
     if file is None:
         return False
@@ -80,7 +80,7 @@ def cut_in_a_line(directory: Path, history: History, rng: random.Random) -> bool
 
 
 @damages("grown", "a closed file is not longer than run.json says")
-def grown(directory: Path, history: History, rng: random.Random) -> bool:
+def grown(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     file = one(rng, [file for file in files_of(directory) if closed(directory, file)])
     if file is None:
         return False
@@ -102,7 +102,7 @@ def is_whole(file: Path) -> bool:
 
 
 @damages("byte-flipped", "the bytes of a file have the digest that run.json says")
-def byte_flipped(directory: Path, history: History, rng: random.Random) -> bool:
+def byte_flipped(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     """One digit of a time becomes another: the line is as good as any."""
     file = one(rng, [file for file in files_of(directory) if closed(directory, file)])
     if file is None:
@@ -115,7 +115,7 @@ def byte_flipped(directory: Path, history: History, rng: random.Random) -> bool:
 
 
 @damages("no-digests", "run.json vouches for each file, or the verdict is not `valid`")
-def no_digests(directory: Path, history: History, rng: random.Random) -> bool:
+def no_digests(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     document = about(directory)
     if rng.random() < 0.5:
         document["history"] = sorted(document["history"])
@@ -126,7 +126,7 @@ def no_digests(directory: Path, history: History, rng: random.Random) -> bool:
 
 
 @damages("unnamed-file", "run.json names every file there is")
-def unnamed_file(directory: Path, history: History, rng: random.Random) -> bool:
+def unnamed_file(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     document = about(directory)
     del document["history"][rng.choice(files_of(directory)).name]
     say(directory, document)
@@ -134,14 +134,14 @@ def unnamed_file(directory: Path, history: History, rng: random.Random) -> bool:
 
 
 @damages("hidden-file", "a file whose name begins with _ or . is one too many")
-def hidden_file(directory: Path, history: History, rng: random.Random) -> bool:
+def hidden_file(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     file = rng.choice(files_of(directory))
     file.rename(file.with_name(rng.choice("_.") + file.name))
     return True
 
 
 @damages("extra-entry", "nothing stands in history/ that run.json does not name")
-def extra_entry(directory: Path, history: History, rng: random.Random) -> bool:
+def extra_entry(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     file, below = rng.choice(files_of(directory)), directory / "history"
     kind = rng.randrange(4)
     if kind == 0:
@@ -157,7 +157,7 @@ def extra_entry(directory: Path, history: History, rng: random.Random) -> bool:
 
 
 @damages("copy-that-contradicts", "a file is of the process that its name says")
-def copy_that_contradicts(directory: Path, history: History, rng: random.Random) -> bool:
+def copy_that_contradicts(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     """A copy of a file under another name, of which run.json knows."""
     file = rng.choice(files_of(directory))
     data, document = file.read_bytes(), about(directory)
@@ -169,7 +169,7 @@ def copy_that_contradicts(directory: Path, history: History, rng: random.Random)
 
 
 @damages("run-json-broken", "run.json is JSON")
-def run_json_broken(directory: Path, history: History, rng: random.Random) -> bool:
+def run_json_broken(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     file = directory / "run.json"
     kind = rng.randrange(3)
     if kind == 0:
@@ -182,7 +182,7 @@ def run_json_broken(directory: Path, history: History, rng: random.Random) -> bo
 
 
 @damages("unfinished", "a run that did not finish proves nothing")
-def unfinished(directory: Path, history: History, rng: random.Random) -> bool:
+def unfinished(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     if history.is_application:
         return False
     document = about(directory)
@@ -192,7 +192,7 @@ def unfinished(directory: Path, history: History, rng: random.Random) -> bool:
 
 
 @damages("names-in-other-order", "a digest is of a file's own bytes")
-def digests_swapped(directory: Path, history: History, rng: random.Random) -> bool:
+def digests_swapped(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     names = [file.name for file in files_of(directory) if closed(directory, file)]
     if len(names) < 2:
         return False
@@ -208,7 +208,7 @@ def digests_swapped(directory: Path, history: History, rng: random.Random) -> bo
 
 
 @damages("truth-gone", "each node whose disk was to be read is there")
-def truth_gone(directory: Path, history: History, rng: random.Random) -> bool:
+def truth_gone(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     files = sorted((directory / "truth").glob("*.jsonl"))
     if not files:
         return False
@@ -217,7 +217,7 @@ def truth_gone(directory: Path, history: History, rng: random.Random) -> bool:
 
 
 @damages("truth-empty", "a node's truth has rows")
-def truth_empty(directory: Path, history: History, rng: random.Random) -> bool:
+def truth_empty(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     files = sorted((directory / "truth").glob("*.jsonl"))
     if not files:
         return False
@@ -226,7 +226,7 @@ def truth_empty(directory: Path, history: History, rng: random.Random) -> bool:
 
 
 @damages("truth-of-a-stranger", "a file of the truth is of an expected node")
-def truth_of_a_stranger(directory: Path, history: History, rng: random.Random) -> bool:
+def truth_of_a_stranger(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     files = sorted((directory / "truth").glob("*.jsonl"))
     if not files:
         return False
@@ -235,7 +235,7 @@ def truth_of_a_stranger(directory: Path, history: History, rng: random.Random) -
 
 
 @damages("truth-malformed", "rows of the truth are what a reader of disks writes")
-def truth_malformed(directory: Path, history: History, rng: random.Random) -> bool:
+def truth_malformed(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
     files = sorted((directory / "truth").glob("*.jsonl"))
     if not files:
         return False
@@ -257,7 +257,7 @@ def truth_malformed(directory: Path, history: History, rng: random.Random) -> bo
 
 
 @hides("truth-without-state", "a node's truth has a state")
-def truth_without_state(history: History, rng: random.Random) -> bool:
+def truth_without_state(history: MadeHistory, rng: random.Random) -> bool:
     node = one(rng, sorted(history.truth))
     if node is None:
         return False
@@ -266,7 +266,7 @@ def truth_without_state(history: History, rng: random.Random) -> bool:
 
 
 @hides("truth-of-another-run", "rows of the truth are of this run")
-def truth_of_another_run(history: History, rng: random.Random) -> bool:
+def truth_of_another_run(history: MadeHistory, rng: random.Random) -> bool:
     node = one(rng, sorted(history.truth))
     if node is None:
         return False
@@ -274,13 +274,13 @@ def truth_of_another_run(history: History, rng: random.Random) -> bool:
     return True
 
 
-def rows_of(history: History, node: str, kind: str) -> list[Row]:
+def rows_of(history: MadeHistory, node: str, kind: str) -> list[Row]:
     """Return a node's rows of a kind."""
     return [row for row in history.truth[node] if row["kind"] == kind]
 
 
 @breaks("entries-differ", "replica_divergence", "nodes hold the same entry at an index", "entry")
-def entries_differ(history: History, rng: random.Random) -> bool:
+def entries_differ(history: MadeHistory, rng: random.Random) -> bool:
     shared = [
         row
         for node in history.truth
@@ -297,7 +297,7 @@ def entries_differ(history: History, rng: random.Random) -> bool:
 
 
 @breaks("states-differ", "replica_divergence", "nodes have the same state at an index", "state")
-def states_differ(history: History, rng: random.Random) -> bool:
+def states_differ(history: MadeHistory, rng: random.Random) -> bool:
     if len(history.truth) < 2:
         return False
     nodes = rng.sample(sorted(history.truth), 2)
@@ -307,7 +307,7 @@ def states_differ(history: History, rng: random.Random) -> bool:
 
 
 @breaks("two-led-a-term", "leaders_per_term", "a term has one leader: by the nodes' own logs")
-def two_led_a_term(history: History, rng: random.Random) -> bool:
+def two_led_a_term(history: MadeHistory, rng: random.Random) -> bool:
     if len(history.truth) < 2:
         return False
     led = [row for node in history.truth for row in rows_of(history, node, "leadership")]
@@ -319,7 +319,7 @@ def two_led_a_term(history: History, rng: random.Random) -> bool:
     return True
 
 
-def publication(history: History, rng: random.Random) -> tuple[str, str, int, int] | None:
+def publication(history: MadeHistory, rng: random.Random) -> tuple[str, str, int, int] | None:
     """Return (topic, producer, counter, id) of one that was acknowledged and is no garbage.
 
     Where every subscriber has passed its id, a disk without it is as good as one that has it: to
@@ -342,7 +342,7 @@ def publication(history: History, rng: random.Random) -> tuple[str, str, int, in
     return chosen
 
 
-def take_off(history: History, node: str, topic: str, producer: str, counter: int) -> None:
+def take_off(history: MadeHistory, node: str, topic: str, producer: str, counter: int) -> None:
     """Take a publication off a node's disk."""
     kept = []
     for row in history.truth[node]:
@@ -359,7 +359,7 @@ def take_off(history: History, node: str, topic: str, producer: str, counter: in
 
 
 def hold(
-    history: History, node: str, topic: str, producer: str, counter: int, first_id: int | None
+    history: MadeHistory, node: str, topic: str, producer: str, counter: int, first_id: int | None
 ) -> None:
     """Put a publication on a node's disk; `first_id` None: in its journal alone."""
     row = {"run_id": history.run_id, "node": node, "kind": "held", "topic": topic}
@@ -368,7 +368,7 @@ def hold(
 
 
 @breaks("not-on-disks", "ack_not_durable", "what is acknowledged is on a majority's disks")
-def not_on_disks(history: History, rng: random.Random) -> bool:
+def not_on_disks(history: MadeHistory, rng: random.Random) -> bool:
     if not history.truth:
         return False
     chosen = publication(history, rng)
@@ -382,7 +382,7 @@ def not_on_disks(history: History, rng: random.Random) -> bool:
 
 
 @breaks("under-another-id", "inconsistent_id", "disks and acknowledgments agree on an id")
-def under_another_id(history: History, rng: random.Random) -> bool:
+def under_another_id(history: MadeHistory, rng: random.Random) -> bool:
     """Every node holds another publication in the place of an acknowledged one."""
     if not history.truth:
         return False
@@ -397,7 +397,7 @@ def under_another_id(history: History, rng: random.Random) -> bool:
 
 
 @breaks("moved-on-disks", "duplicate_stored", "disks and acknowledgments agree on a place")
-def moved_on_disks(history: History, rng: random.Random) -> bool:
+def moved_on_disks(history: MadeHistory, rng: random.Random) -> bool:
     """Every node holds an acknowledged publication under another id."""
     if not history.truth:
         return False
@@ -412,7 +412,7 @@ def moved_on_disks(history: History, rng: random.Random) -> bool:
 
 
 @breaks("ghost-on-disks", "phantom", "what a node holds was put by somebody")
-def ghost_on_disks(history: History, rng: random.Random) -> bool:
+def ghost_on_disks(history: MadeHistory, rng: random.Random) -> bool:
     topics = [row for node in sorted(history.truth) for row in rows_of(history, node, "topic")]
     topic = one(rng, [row for row in topics if row["last_id"] > row["floor_id"]])
     if topic is None:
@@ -423,7 +423,7 @@ def ghost_on_disks(history: History, rng: random.Random) -> bool:
 
 
 @breaks("last-id-below", "ack_not_durable", "a topic's last id covers what was acknowledged")
-def last_id_below(history: History, rng: random.Random) -> bool:
+def last_id_below(history: MadeHistory, rng: random.Random) -> bool:
     """Every node says that the topic has not come as far as an acknowledged publication."""
     if not history.truth:
         return False
@@ -445,7 +445,7 @@ def last_id_below(history: History, rng: random.Random) -> bool:
 
 
 @breaks("two-in-one-place-on-disk", "inconsistent_id", "a node holds one publication under an id")
-def two_in_one_place(history: History, rng: random.Random) -> bool:
+def two_in_one_place(history: MadeHistory, rng: random.Random) -> bool:
     held = [
         row
         for node in sorted(history.truth)

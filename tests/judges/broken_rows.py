@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.judges.broker import runs_of
-from tests.judges.history import RAW, History, Row
+from tests.judges.history import RAW, MadeHistory, Row
 from tests.judges.kinds import breaks, hides
 
 Place = tuple[str, int]
@@ -35,7 +35,7 @@ class Op:
         return "info" if self.end is None else str(self.end["type"])
 
 
-def operations(history: History) -> list[Op]:
+def operations(history: MadeHistory) -> list[Op]:
     """Return the operations, in the order of their invokes."""
     found: dict[tuple[str, int], Op] = {}
     for row in history.rows:
@@ -49,7 +49,7 @@ def operations(history: History) -> list[Op]:
     return list(found.values())
 
 
-def answers(history: History) -> list[Op]:
+def answers(history: MadeHistory) -> list[Op]:
     """Return GETs that brought something, with names of who put it."""
     return [
         op
@@ -78,7 +78,7 @@ def bring(end: Row, content: list[tuple[int, Place]]) -> None:
         del end[name]
 
 
-def acknowledged(history: History) -> list[Op]:
+def acknowledged(history: MadeHistory) -> list[Op]:
     """Return PUTs that were acknowledged with ids."""
     return [
         op
@@ -92,7 +92,7 @@ def one(rng: random.Random, among: list[Any]) -> Any:
     return rng.choice(among) if among else None
 
 
-def plain_subscribers(history: History) -> Iterator[tuple[str, str, int]]:
+def plain_subscribers(history: MadeHistory) -> Iterator[tuple[str, str, int]]:
     """Yield (client, topic, start) of who subscribed once, was answered, and never left."""
     controls = defaultdict(list)
     for op in operations(history):
@@ -105,7 +105,7 @@ def plain_subscribers(history: History) -> Iterator[tuple[str, str, int]]:
                 yield client, topic, min(starts)
 
 
-def deliveries(history: History, client: str, topic: str) -> list[Op]:
+def deliveries(history: MadeHistory, client: str, topic: str) -> list[Op]:
     """Return the answers that brought a client something of a topic."""
     return [
         op
@@ -118,7 +118,7 @@ def deliveries(history: History, client: str, topic: str) -> list[Op]:
 
 
 @breaks("id-never-brought", "lost", "what is owed is given: any id, anywhere in a run")
-def id_never_brought(history: History, rng: random.Random) -> bool:
+def id_never_brought(history: MadeHistory, rng: random.Random) -> bool:
     """Take an acknowledged id out of all answers to a subscriber who went past it."""
     candidates = []
     placed = {id_ for op in acknowledged(history) for id_ in ids_of(op)}
@@ -143,7 +143,7 @@ def ids_of(op: Op) -> list[tuple[str, int]]:
 
 
 @breaks("other-content", "inconsistent_id", "all answers agree on what stands under an id")
-def other_content(history: History, rng: random.Random) -> bool:
+def other_content(history: MadeHistory, rng: random.Random) -> bool:
     """Give one subscriber another publication under an id that is known."""
     placed = {id_ for op in acknowledged(history) for id_ in ids_of(op)}
     tried = {
@@ -172,7 +172,7 @@ def other_content(history: History, rng: random.Random) -> bool:
 
 
 @breaks("hole-in-an-answer", "gap", "ids of an answer follow one another: anywhere in a run")
-def hole_in_an_answer(history: History, rng: random.Random) -> bool:
+def hole_in_an_answer(history: MadeHistory, rng: random.Random) -> bool:
     long = [op for op in answers(history) if op.end["count"] >= 3]
     op = one(rng, long)
     if op is None:
@@ -184,7 +184,7 @@ def hole_in_an_answer(history: History, rng: random.Random) -> bool:
 
 
 @breaks("answer-without-its-first", "gap", "an answer begins with what follows its cursor")
-def answer_without_its_first(history: History, rng: random.Random) -> bool:
+def answer_without_its_first(history: MadeHistory, rng: random.Random) -> bool:
     """The first id goes from an answer whose subscriber had nothing of it before."""
     fit = []
     for op in answers(history):
@@ -199,7 +199,7 @@ def answer_without_its_first(history: History, rng: random.Random) -> bool:
     return True
 
 
-def known_to(history: History, op: Op, id_: int) -> bool:
+def known_to(history: MadeHistory, op: Op, id_: int) -> bool:
     """Return whether another answer brought the same client that id."""
     own = deliveries(history, op.invoke["client_id"], op.end["topic"] if op.end else "")
     others = [one for one in own if one.end is not op.end]
@@ -207,7 +207,7 @@ def known_to(history: History, op: Op, id_: int) -> bool:
 
 
 @breaks("invented", "phantom", "what is given was put by somebody: anywhere in a run")
-def invented(history: History, rng: random.Random) -> bool:
+def invented(history: MadeHistory, rng: random.Random) -> bool:
     op = one(rng, answers(history))
     if op is None:
         return False
@@ -221,7 +221,7 @@ def invented(history: History, rng: random.Random) -> bool:
 
 
 @breaks("put-said-to-have-failed", "aborted_read", "what definitely failed is given to nobody")
-def put_said_to_have_failed(history: History, rng: random.Random) -> bool:
+def put_said_to_have_failed(history: MadeHistory, rng: random.Random) -> bool:
     """Say of all tries of a publication that they failed, though it was given."""
     given = {(op.end["topic"], *place) for op in answers(history) for _, place in singles(op.end)}
     puts = [op for op in operations(history) if op.invoke["f"] == "put"]
@@ -240,7 +240,7 @@ def put_said_to_have_failed(history: History, rng: random.Random) -> bool:
 
 
 @breaks("acknowledged-elsewhere", "inconsistent_id", "acknowledgments and answers agree on an id")
-def acknowledged_elsewhere(history: History, rng: random.Random) -> bool:
+def acknowledged_elsewhere(history: MadeHistory, rng: random.Random) -> bool:
     """Acknowledge a publication under an id that another one has."""
     places = {}
     for op in answers(history):
@@ -261,7 +261,7 @@ def acknowledged_elsewhere(history: History, rng: random.Random) -> bool:
 
 
 @breaks("broken-on-the-way", "corrupt", "a payload is what was put: anywhere in a run")
-def broken_on_the_way(history: History, rng: random.Random) -> bool:
+def broken_on_the_way(history: MadeHistory, rng: random.Random) -> bool:
     op = one(rng, answers(history))
     if op is None:
         return False
@@ -276,7 +276,7 @@ def broken_on_the_way(history: History, rng: random.Random) -> bool:
 
 
 @breaks("over-the-limit", "subscription", "an answer brings no more than was asked for", "limit")
-def over_the_limit(history: History, rng: random.Random) -> bool:
+def over_the_limit(history: MadeHistory, rng: random.Random) -> bool:
     fit = [op for op in answers(history) if "max_count" in op.invoke and op.end["count"] > 1]
     op = one(rng, fit)
     if op is None:
@@ -288,7 +288,7 @@ def over_the_limit(history: History, rng: random.Random) -> bool:
 
 
 @breaks("another-node-led", "leaders_per_term", "a term has one leader: anywhere in a run")
-def another_node_led(history: History, rng: random.Random) -> bool:
+def another_node_led(history: MadeHistory, rng: random.Random) -> bool:
     ends = [op.end for op in operations(history) if op.outcome == "ok" and op.end]
     terms = defaultdict(list)
     for end in ends:
@@ -304,7 +304,7 @@ def another_node_led(history: History, rng: random.Random) -> bool:
 # --- lines that no recorder writes ----------------------------------------------------------------
 
 
-def ends_of(history: History, f: str, *named: str) -> list[Row]:
+def ends_of(history: MadeHistory, f: str, *named: str) -> list[Row]:
     """Return successful ends of a function that have all these fields."""
     ends = [op.end for op in operations(history) if op.invoke["f"] == f and op.outcome == "ok"]
     return [end for end in ends if end and all(end.get(name) for name in named)]
@@ -314,7 +314,7 @@ def of_answer(name: str, sentence: str) -> Callable[[Callable[[Row, random.Rando
     """Register a change of one answer that brought something, which makes its line malformed."""
 
     def register(change: Callable[[Row, random.Random], None]) -> None:
-        def changed(history: History, rng: random.Random) -> bool:
+        def changed(history: MadeHistory, rng: random.Random) -> bool:
             end = one(rng, ends_of(history, "get", "items"))
             if end is None:
                 return False
@@ -362,7 +362,7 @@ def _(end: Row, rng: random.Random) -> None:
 
 
 @hides("null-where-it-is-due", "what the checks rely on is not null")
-def null_where_it_is_due(history: History, rng: random.Random) -> bool:
+def null_where_it_is_due(history: MadeHistory, rng: random.Random) -> bool:
     """A null anywhere else is a field that was left out, as older recorders did: that is legal."""
     op = one(rng, operations(history))
     if op is None:
@@ -376,7 +376,7 @@ def null_where_it_is_due(history: History, rng: random.Random) -> bool:
 
 
 @hides("ids-unlike-count", "a PUT's ids are as many as its count")
-def ids_unlike_count(history: History, rng: random.Random) -> bool:
+def ids_unlike_count(history: MadeHistory, rng: random.Random) -> bool:
     end = one(rng, [op.end for op in acknowledged(history)])
     if end is None:
         return False
@@ -385,7 +385,7 @@ def ids_unlike_count(history: History, rng: random.Random) -> bool:
 
 
 @hides("number-below-0", "no recorder writes a number below 0, or an id above 2^53")
-def number_below_0(history: History, rng: random.Random) -> bool:
+def number_below_0(history: MadeHistory, rng: random.Random) -> bool:
     """A time above 2^53 is none: that of a machine which is up for 105 days."""
     end = one(rng, ends_of(history, "put", "t_ns"))
     if end is None:
@@ -395,24 +395,24 @@ def number_below_0(history: History, rng: random.Random) -> bool:
     return True
 
 
-def ended(history: History) -> list[Op]:
+def ended(history: MadeHistory) -> list[Op]:
     """Return operations with both lines."""
     return [op for op in operations(history) if op.end is not None]
 
 
-def behind(history: History, row: Row, other: Row) -> None:
+def behind(history: MadeHistory, row: Row, other: Row) -> None:
     """Write a row behind another one of the same process."""
     place = next(n for n, one in enumerate(history.rows) if one is row)
     history.rows.insert(place + 1, other)
 
 
-def without(history: History, *gone: Row) -> None:
+def without(history: MadeHistory, *gone: Row) -> None:
     """Take rows away."""
     history.rows = [row for row in history.rows if not any(row is one for one in gone)]
 
 
 @hides("second-end", "an operation has at most one end")
-def second_end(history: History, rng: random.Random) -> bool:
+def second_end(history: MadeHistory, rng: random.Random) -> bool:
     op = one(rng, ended(history))
     if op is None:
         return False
@@ -421,7 +421,7 @@ def second_end(history: History, rng: random.Random) -> bool:
 
 
 @hides("contradicting-end", "two ends of an operation prove nothing")
-def contradicting_end(history: History, rng: random.Random) -> bool:
+def contradicting_end(history: MadeHistory, rng: random.Random) -> bool:
     op = one(rng, [op for op in ended(history) if op.invoke["f"] == "put"])
     if op is None:
         return False
@@ -433,7 +433,7 @@ def contradicting_end(history: History, rng: random.Random) -> bool:
 
 
 @hides("second-invoke", "an operation has one invoke")
-def second_invoke(history: History, rng: random.Random) -> bool:
+def second_invoke(history: MadeHistory, rng: random.Random) -> bool:
     op = one(rng, ended(history))
     if op is None:
         return False
@@ -442,7 +442,7 @@ def second_invoke(history: History, rng: random.Random) -> bool:
 
 
 @hides("op-id-twice", "op_ids of a process go on without repeat")
-def op_id_twice(history: History, rng: random.Random) -> bool:
+def op_id_twice(history: MadeHistory, rng: random.Random) -> bool:
     """Two operations of one process have one op_id."""
     ops = ended(history)
     rng.shuffle(ops)
@@ -457,7 +457,7 @@ def op_id_twice(history: History, rng: random.Random) -> bool:
 
 
 @hides("end-before-invoke", "an end stands behind its invoke")
-def end_before_invoke(history: History, rng: random.Random) -> bool:
+def end_before_invoke(history: MadeHistory, rng: random.Random) -> bool:
     op = one(rng, ended(history))
     if op is None:
         return False
@@ -469,7 +469,7 @@ def end_before_invoke(history: History, rng: random.Random) -> bool:
 
 
 @hides("end-without-invoke", "no end is without its invoke")
-def end_without_invoke(history: History, rng: random.Random) -> bool:
+def end_without_invoke(history: MadeHistory, rng: random.Random) -> bool:
     op = one(rng, ended(history))
     if op is None:
         return False
@@ -478,7 +478,7 @@ def end_without_invoke(history: History, rng: random.Random) -> bool:
 
 
 @hides("both-lines-gone", "op_ids of a process go on without a hole")
-def both_lines_gone(history: History, rng: random.Random) -> bool:
+def both_lines_gone(history: MadeHistory, rng: random.Random) -> bool:
     """Both lines of an operation are gone, not those of the last one of its file: see below.
 
     Truly unobservable: the last operations of a file, cut with both lines, in a history that
@@ -502,7 +502,7 @@ def both_lines_gone(history: History, rng: random.Random) -> bool:
 def disagreeing(name: str, field: str, other: object) -> None:
     """Register: an end that says something else than its invoke."""
 
-    def change(history: History, rng: random.Random) -> bool:
+    def change(history: MadeHistory, rng: random.Random) -> bool:
         ops = [op for op in ended(history) if op.end and op.end.get(field) is not None]
         if field == "topic":  # a GET's answer names the topic that the reply named
             ops = [op for op in ops if op.invoke["f"] != "get"]
@@ -531,7 +531,7 @@ disagreeing("end-of-another-cursor", "asked", None)
 
 
 @hides("end-of-another-counter", "an end repeats its invoke's counter")
-def end_of_another_counter(history: History, rng: random.Random) -> bool:
+def end_of_another_counter(history: MadeHistory, rng: random.Random) -> bool:
     ops = [op for op in ended(history) if op.end and op.end.get("counter") is not None]
     op = one(rng, ops)
     if op is None:
@@ -541,7 +541,7 @@ def end_of_another_counter(history: History, rng: random.Random) -> bool:
 
 
 @hides("line-of-another-run", "every line is of this run")
-def line_of_another_run(history: History, rng: random.Random) -> bool:
+def line_of_another_run(history: MadeHistory, rng: random.Random) -> bool:
     op = one(rng, operations(history))
     if op is None:
         return False
@@ -550,7 +550,7 @@ def line_of_another_run(history: History, rng: random.Random) -> bool:
 
 
 @hides("torn-in-a-session", "a line is torn only at the end of a session")
-def torn_in_a_session(history: History, rng: random.Random) -> bool:
+def torn_in_a_session(history: MadeHistory, rng: random.Random) -> bool:
     """A torn line, or its mark, between two lines of one session."""
     own = defaultdict(list)
     for row in history.rows:
@@ -572,13 +572,13 @@ def torn_in_a_session(history: History, rng: random.Random) -> bool:
 def broken_line(name: str, sentence: str, spoil: Callable[[bytes, random.Random], bytes]) -> None:
     """Register: one line is written in another way."""
 
-    def change(history: History, rng: random.Random) -> bool:
+    def change(history: MadeHistory, rng: random.Random) -> bool:
         rows = [row for row in history.rows if RAW not in row]
         row = one(rng, [row for row in rows if row["f"] in ("put", "get")])
         if row is None:
             return False
         place = next(n for n, other in enumerate(history.rows) if other is row)
-        single = History(history.run_id, rows=[row]).lines(row["process"])[0]
+        single = MadeHistory(history.run_id, rows=[row]).lines(row["process"])[0]
         raw = spoil(single, rng)
         history.rows[place] = {"process": row["process"], RAW: raw}
         return True

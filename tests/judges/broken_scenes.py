@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import random
 
-from tests.judges.history import History, Row
+from tests.judges.history import MadeHistory, Row
 from tests.judges.kinds import breaks
-from tests.judges.scene import Place, Scene
+from tests.judges.scene import Place, SceneWriter
 
 FAR_NS = 10**9  # in a scene a step takes less
 
 
-def opening(history: History, rng: random.Random) -> Scene:
+def opening(history: MadeHistory, rng: random.Random) -> SceneWriter:
     """Return a scene; now and then with a publication that everybody was given already."""
-    return Scene(history, rng)
+    return SceneWriter(history, rng)
 
 
-def names(history: History) -> bool:
+def names(history: MadeHistory) -> bool:
     """Whether what is delivered says who put it."""
     return not history.is_application
 
@@ -32,7 +32,7 @@ def names(history: History) -> bool:
 
 
 @breaks("lost-acknowledged", "lost", "an acknowledged publication is owed to a life", "middle")
-def lost_acknowledged(history: History, rng: random.Random) -> bool:
+def lost_acknowledged(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -44,7 +44,7 @@ def lost_acknowledged(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-first", "lost", "the life's first publication is owed as well", "prefix")
-def lost_first(history: History, rng: random.Random) -> bool:
+def lost_first(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -54,7 +54,7 @@ def lost_first(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-by-cursor", "lost", "a cursor that a GET asked with is passed")
-def lost_by_cursor(history: History, rng: random.Random) -> bool:
+def lost_by_cursor(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -65,7 +65,7 @@ def lost_by_cursor(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-start-lies", "lost", "a SUB's start is above what is put after its answer", "start")
-def lost_start_lies(history: History, rng: random.Random) -> bool:
+def lost_start_lies(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     count = rng.randint(1, 3)
     scene.sub("s", 3)
@@ -77,7 +77,7 @@ def lost_start_lies(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-duplicate-without-id", "lost", "an acknowledged duplicate is taken", "unplaced")
-def lost_duplicate_without_id(history: History, rng: random.Random) -> bool:
+def lost_duplicate_without_id(history: MadeHistory, rng: random.Random) -> bool:
     """An answer `duplicate` with id 0, while a subscription stood all the time."""
     if not names(history):
         return False
@@ -93,7 +93,7 @@ def lost_duplicate_without_id(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-drained-duplicate", "lost", "who drained was given what is taken", "unplaced")
-def lost_drained_duplicate(history: History, rng: random.Random) -> bool:
+def lost_drained_duplicate(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -111,7 +111,7 @@ def lost_drained_duplicate(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-counter-between", "lost", "below a stored counter all are taken", "unplaced")
-def lost_counter_between(history: History, rng: random.Random) -> bool:
+def lost_counter_between(history: MadeHistory, rng: random.Random) -> bool:
     """Counters 1 and 3 are stored, 2 was tried and is nowhere."""
     if not names(history):
         return False
@@ -125,7 +125,7 @@ def lost_counter_between(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-seen-by-another", "lost", "what anybody was given is stored, so owed", "middle")
-def lost_seen_by_another(history: History, rng: random.Random) -> bool:
+def lost_seen_by_another(history: MadeHistory, rng: random.Random) -> bool:
     """Of unknown outcome, delivered to one subscriber and not to another who went past it.
 
     An application's answers place nothing, as they name no publication: there it is a `gap` alone.
@@ -145,7 +145,7 @@ def lost_seen_by_another(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-seen-then-drained", "lost", "what anybody was given is owed to who drains", "tail")
-def lost_seen_then_drained(history: History, rng: random.Random) -> bool:
+def lost_seen_then_drained(history: MadeHistory, rng: random.Random) -> bool:
     if history.is_application:
         return False
     scene = opening(history, rng)
@@ -165,7 +165,7 @@ def lost_seen_then_drained(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-tail", "lost", "whoever drained has everything that was known before the cut", "tail")
-def lost_tail(history: History, rng: random.Random) -> bool:
+def lost_tail(history: MadeHistory, rng: random.Random) -> bool:
     if history.is_application:
         return False
     scene = opening(history, rng)
@@ -183,7 +183,7 @@ def lost_tail(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-before-unsub", "lost", "an UNSUB ends a life, not what was owed to it")
-def lost_before_unsub(history: History, rng: random.Random) -> bool:
+def lost_before_unsub(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -199,7 +199,7 @@ def lost_before_unsub(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-in-second-life", "lost", "each life is owed what was stored while it stood")
-def lost_in_second_life(history: History, rng: random.Random) -> bool:
+def lost_in_second_life(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -213,7 +213,7 @@ def lost_in_second_life(history: History, rng: random.Random) -> bool:
 
 
 @breaks("lost-unclear-sub", "lost", "a SUB of unknown outcome stands once a GET is answered")
-def lost_unclear_sub(history: History, rng: random.Random) -> bool:
+def lost_unclear_sub(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     invoke = scene.invoke("s", "sub")
     if rng.random() < 0.5:
@@ -227,7 +227,7 @@ def lost_unclear_sub(history: History, rng: random.Random) -> bool:
 
 
 @breaks("unstored", "lost", "`nobody subscribes` is answered only when nobody does", "unstored")
-def unstored(history: History, rng: random.Random) -> bool:
+def unstored(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     if rng.random() < 0.5:
@@ -243,7 +243,7 @@ def unstored(history: History, rng: random.Random) -> bool:
 @breaks(
     "unhanded", "lost", "what the library got it hands over before the cursor passes", "unhanded"
 )
-def unhanded(history: History, rng: random.Random) -> bool:
+def unhanded(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     for counter in (1, 2, 3):
@@ -258,7 +258,7 @@ def unhanded(history: History, rng: random.Random) -> bool:
     return True
 
 
-def before_the_tombstone(scene: Scene) -> _Later:
+def before_the_tombstone(scene: SceneWriter) -> _Later:
     """Put a scene before the run's phase `tombstone`; return what takes it behind that.
 
     A cut is a moment of the host that marked the phase, so the scene is on it. A run without that
@@ -276,7 +276,7 @@ def before_the_tombstone(scene: Scene) -> _Later:
 class _Later:
     """Takes a scene behind a row."""
 
-    def __init__(self, scene: Scene, mark: Row | None) -> None:
+    def __init__(self, scene: SceneWriter, mark: Row | None) -> None:
         self._scene, self._mark = scene, mark
         if mark is not None:  # on a host with others terms must go on
             scene.node = scene.term = None  # type: ignore[assignment]
@@ -290,7 +290,7 @@ class _Later:
 
 
 @breaks("stored-twice", "duplicate_stored", "a publication has one place")
-def stored_twice(history: History, rng: random.Random) -> bool:
+def stored_twice(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -302,7 +302,7 @@ def stored_twice(history: History, rng: random.Random) -> bool:
 
 
 @breaks("acknowledged-twice", "duplicate_stored", "a retry is answered with the original id")
-def acknowledged_twice(history: History, rng: random.Random) -> bool:
+def acknowledged_twice(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -311,7 +311,7 @@ def acknowledged_twice(history: History, rng: random.Random) -> bool:
 
 
 @breaks("two-under-one-id", "inconsistent_id", "an id has one publication")
-def two_under_one_id(history: History, rng: random.Random) -> bool:
+def two_under_one_id(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -325,7 +325,7 @@ def two_under_one_id(history: History, rng: random.Random) -> bool:
 
 
 @breaks("two-acknowledged-under-one-id", "inconsistent_id", "acknowledgments place as well")
-def two_acknowledged(history: History, rng: random.Random) -> bool:
+def two_acknowledged(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     first, second = scene.begin_put("p", 1), scene.begin_put("q", 1)
@@ -335,7 +335,7 @@ def two_acknowledged(history: History, rng: random.Random) -> bool:
 
 
 @breaks("read-of-the-future", "future_read", "nothing is given before its PUT was sent")
-def read_of_the_future(history: History, rng: random.Random) -> bool:
+def read_of_the_future(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -346,7 +346,7 @@ def read_of_the_future(history: History, rng: random.Random) -> bool:
 
 
 @breaks("failed-put-before-its-retry", "future_read", "a failed PUT stores nothing")
-def failed_put_before_its_retry(history: History, rng: random.Random) -> bool:
+def failed_put_before_its_retry(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -358,7 +358,7 @@ def failed_put_before_its_retry(history: History, rng: random.Random) -> bool:
 
 
 @breaks("torn-by-another", "torn_batch", "a batch is stored as one", "split")
-def torn_by_another(history: History, rng: random.Random) -> bool:
+def torn_by_another(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -370,7 +370,7 @@ def torn_by_another(history: History, rng: random.Random) -> bool:
 
 
 @breaks("torn-in-half", "torn_batch", "a batch is given whole or not at all", "half")
-def torn_in_half(history: History, rng: random.Random) -> bool:
+def torn_in_half(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -382,7 +382,7 @@ def torn_in_half(history: History, rng: random.Random) -> bool:
 
 
 @breaks("torn-first-half", "torn_batch", "the first half of a batch is not left out", "half")
-def torn_first_half(history: History, rng: random.Random) -> bool:
+def torn_first_half(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -394,7 +394,7 @@ def torn_first_half(history: History, rng: random.Random) -> bool:
 
 
 @breaks("torn-and-drained", "torn_batch", "who drained was given all of a batch", "half")
-def torn_and_drained(history: History, rng: random.Random) -> bool:
+def torn_and_drained(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -411,7 +411,7 @@ def torn_and_drained(history: History, rng: random.Random) -> bool:
 
 
 @breaks("counters-out-of-order", "reordered", "a later counter has a higher id", "producer")
-def counters_out_of_order(history: History, rng: random.Random) -> bool:
+def counters_out_of_order(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -425,7 +425,7 @@ def counters_out_of_order(history: History, rng: random.Random) -> bool:
 
 
 @breaks("batch-goes-back", "reordered", "a batch keeps its order", "producer")
-def batch_goes_back(history: History, rng: random.Random) -> bool:
+def batch_goes_back(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -436,7 +436,7 @@ def batch_goes_back(history: History, rng: random.Random) -> bool:
 
 
 @breaks("answer-at-the-cursor", "reordered", "an answer begins above the cursor", "subscriber")
-def answer_at_the_cursor(history: History, rng: random.Random) -> bool:
+def answer_at_the_cursor(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1, count=3)
@@ -446,7 +446,7 @@ def answer_at_the_cursor(history: History, rng: random.Random) -> bool:
 
 
 @breaks("answer-goes-back", "reordered", "ids go up inside an answer", "subscriber")
-def answer_goes_back(history: History, rng: random.Random) -> bool:
+def answer_goes_back(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -459,7 +459,7 @@ def answer_goes_back(history: History, rng: random.Random) -> bool:
 
 
 @breaks("answer-jumps", "gap", "ids of an answer follow one another")
-def answer_jumps(history: History, rng: random.Random) -> bool:
+def answer_jumps(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -474,7 +474,7 @@ def answer_jumps(history: History, rng: random.Random) -> bool:
 
 
 @breaks("answer-begins-too-high", "gap", "an answer begins with what follows the cursor")
-def answer_begins_too_high(history: History, rng: random.Random) -> bool:
+def answer_begins_too_high(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.unclear("q", 1)
@@ -484,7 +484,7 @@ def answer_begins_too_high(history: History, rng: random.Random) -> bool:
 
 
 @breaks("ghost", "phantom", "what is given was put by somebody")
-def ghost(history: History, rng: random.Random) -> bool:
+def ghost(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -496,7 +496,7 @@ def ghost(history: History, rng: random.Random) -> bool:
 
 
 @breaks("failed-and-given", "aborted_read", "what failed at every try is given to nobody")
-def failed_and_given(history: History, rng: random.Random) -> bool:
+def failed_and_given(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -508,7 +508,7 @@ def failed_and_given(history: History, rng: random.Random) -> bool:
 
 
 @breaks("unsub-undone", "subscription", "who has left begins anew", "kept")
-def unsub_undone(history: History, rng: random.Random) -> bool:
+def unsub_undone(history: MadeHistory, rng: random.Random) -> bool:
     """A SUB that was sent twice may resume what its first attempt began."""
     scene = opening(history, rng)
     scene.sub("s", 0)
@@ -522,7 +522,7 @@ def unsub_undone(history: History, rng: random.Random) -> bool:
 
 
 @breaks("said-to-be-nowhere", "aborted_read", "what is stored nowhere is given to nobody")
-def said_to_be_nowhere(history: History, rng: random.Random) -> bool:
+def said_to_be_nowhere(history: MadeHistory, rng: random.Random) -> bool:
     """Where it is a duplicate, it may stand: then the answer does not say that it does not."""
     if not names(history):
         return False
@@ -534,7 +534,7 @@ def said_to_be_nowhere(history: History, rng: random.Random) -> bool:
 
 
 @breaks("payload-is-broken", "corrupt", "a payload is what was put")
-def payload_is_broken(history: History, rng: random.Random) -> bool:
+def payload_is_broken(history: MadeHistory, rng: random.Random) -> bool:
     if not names(history):
         return False
     scene = opening(history, rng)
@@ -552,7 +552,7 @@ def payload_is_broken(history: History, rng: random.Random) -> bool:
 
 
 @breaks("behind-an-acknowledgment", "realtime_order", "ids follow real time: acknowledgments")
-def behind_an_acknowledgment(history: History, rng: random.Random) -> bool:
+def behind_an_acknowledgment(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 2)
@@ -561,7 +561,7 @@ def behind_an_acknowledgment(history: History, rng: random.Random) -> bool:
 
 
 @breaks("behind-a-delivery", "realtime_order", "ids follow real time: what anybody was given")
-def behind_a_delivery(history: History, rng: random.Random) -> bool:
+def behind_a_delivery(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.unclear("p", 1)
@@ -572,7 +572,7 @@ def behind_a_delivery(history: History, rng: random.Random) -> bool:
 
 
 @breaks("behind-a-start", "realtime_order", "ids follow real time: where a subscription begins")
-def behind_a_start(history: History, rng: random.Random) -> bool:
+def behind_a_start(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.sub("r", 5)
@@ -581,7 +581,7 @@ def behind_a_start(history: History, rng: random.Random) -> bool:
 
 
 @breaks("behind-a-cursor", "realtime_order", "ids follow real time: a cursor that was accepted")
-def behind_a_cursor(history: History, rng: random.Random) -> bool:
+def behind_a_cursor(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.nothing("s", 4)
@@ -590,7 +590,7 @@ def behind_a_cursor(history: History, rng: random.Random) -> bool:
 
 
 @breaks("denied-an-acknowledged-one", "stale_read", "an acknowledgment is known", "nothing")
-def denied_an_acknowledged_one(history: History, rng: random.Random) -> bool:
+def denied_an_acknowledged_one(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -601,7 +601,7 @@ def denied_an_acknowledged_one(history: History, rng: random.Random) -> bool:
 @breaks(
     "denied-a-given-one", "stale_read", "what one client was given, nobody is denied", "nothing"
 )
-def denied_a_given_one(history: History, rng: random.Random) -> bool:
+def denied_a_given_one(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.sub("r", 0)
@@ -612,7 +612,7 @@ def denied_a_given_one(history: History, rng: random.Random) -> bool:
 
 
 @breaks("begins-in-the-past", "stale_read", "a new subscription begins at the end", "start")
-def begins_in_the_past(history: History, rng: random.Random) -> bool:
+def begins_in_the_past(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -622,7 +622,7 @@ def begins_in_the_past(history: History, rng: random.Random) -> bool:
 
 
 @breaks("begins-below-a-delivery", "stale_read", "it begins above what anybody was given", "start")
-def begins_below_a_delivery(history: History, rng: random.Random) -> bool:
+def begins_below_a_delivery(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.unclear("p", 1, count=2)
@@ -632,7 +632,7 @@ def begins_below_a_delivery(history: History, rng: random.Random) -> bool:
 
 
 @breaks("cursor-answered-lower", "cursor_regression", "a cursor never goes back", "answered")
-def cursor_answered_lower(history: History, rng: random.Random) -> bool:
+def cursor_answered_lower(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -644,7 +644,7 @@ def cursor_answered_lower(history: History, rng: random.Random) -> bool:
 
 
 @breaks("cursor-asked-lower", "cursor_regression", "no subscriber asks below its cursor", "asked")
-def cursor_asked_lower(history: History, rng: random.Random) -> bool:
+def cursor_asked_lower(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -655,7 +655,7 @@ def cursor_asked_lower(history: History, rng: random.Random) -> bool:
 
 
 @breaks("cursor-ahead", "cursor_regression", "a cursor is where its subscriber was", "ahead")
-def cursor_ahead(history: History, rng: random.Random) -> bool:
+def cursor_ahead(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -669,7 +669,7 @@ def cursor_ahead(history: History, rng: random.Random) -> bool:
 
 
 @breaks("subscription-forgotten", "subscription", "a subscription stands until UNSUB", "forgotten")
-def subscription_forgotten(history: History, rng: random.Random) -> bool:
+def subscription_forgotten(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.sub("s", 0, resumed=False, session=rng.randint(1, 2))
@@ -677,7 +677,7 @@ def subscription_forgotten(history: History, rng: random.Random) -> bool:
 
 
 @breaks("subscription-denied", "subscription", "a GET of a standing one is answered", "denied")
-def subscription_denied(history: History, rng: random.Random) -> bool:
+def subscription_denied(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     error = rng.choice(("not_subscribed", "unknown_topic"))
@@ -686,7 +686,7 @@ def subscription_denied(history: History, rng: random.Random) -> bool:
 
 
 @breaks("denied-after-unclear-sub", "subscription", "an answered GET proves the SUB", "denied")
-def denied_after_unclear_sub(history: History, rng: random.Random) -> bool:
+def denied_after_unclear_sub(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.end(scene.invoke("s", "sub"), "info")
     scene.put("p", 1, 1)
@@ -696,7 +696,7 @@ def denied_after_unclear_sub(history: History, rng: random.Random) -> bool:
 
 
 @breaks("given-after-unsub", "subscription", "after UNSUB nothing is given", "unsubscribed")
-def given_after_unsub(history: History, rng: random.Random) -> bool:
+def given_after_unsub(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("r", 0)
     scene.sub("s", 0)
@@ -710,7 +710,7 @@ def given_after_unsub(history: History, rng: random.Random) -> bool:
 
 
 @breaks("given-without-sub", "subscription", "without SUB nothing is given", "unsubscribed")
-def given_without_sub(history: History, rng: random.Random) -> bool:
+def given_without_sub(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("r", 0)
     if rng.random() < 0.3:
@@ -721,7 +721,7 @@ def given_without_sub(history: History, rng: random.Random) -> bool:
 
 
 @breaks("another-topic", "subscription", "asked for one topic, answered with that", "topic")
-def another_topic(history: History, rng: random.Random) -> bool:
+def another_topic(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     other = f"{scene.topic}-2"
     scene.sub("s", 0)
@@ -734,7 +734,7 @@ def another_topic(history: History, rng: random.Random) -> bool:
 
 
 @breaks("too-many", "subscription", "an answer brings no more than `max_count`", "limit")
-def too_many(history: History, rng: random.Random) -> bool:
+def too_many(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1, count=4)
@@ -747,7 +747,7 @@ def too_many(history: History, rng: random.Random) -> bool:
 
 
 @breaks("given-twice", "duplicate_delivered", "an id is given again only if asked for again")
-def given_twice(history: History, rng: random.Random) -> bool:
+def given_twice(history: MadeHistory, rng: random.Random) -> bool:
     if history.is_application:
         return False
     scene = opening(history, rng)
@@ -759,7 +759,7 @@ def given_twice(history: History, rng: random.Random) -> bool:
 
 
 @breaks("handed-twice", "duplicate_delivered", "no id is handed over twice without a release")
-def handed_twice(history: History, rng: random.Random) -> bool:
+def handed_twice(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
@@ -771,7 +771,7 @@ def handed_twice(history: History, rng: random.Random) -> bool:
 
 
 @breaks("handed-after-ack", "duplicate_delivered", "what is acknowledged is not handed over again")
-def handed_after_ack(history: History, rng: random.Random) -> bool:
+def handed_after_ack(history: MadeHistory, rng: random.Random) -> bool:
     """The acknowledgment is stored: the hand-over of the next one says so, by its cursor."""
     scene = opening(history, rng)
     scene.sub("s", 0)
@@ -790,7 +790,7 @@ def handed_after_ack(history: History, rng: random.Random) -> bool:
 
 
 @breaks("fenced-one-goes-on", "fencing", "what an older process sends later is refused")
-def fenced_one_goes_on(history: History, rng: random.Random) -> bool:
+def fenced_one_goes_on(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1, epoch=1)
@@ -800,7 +800,7 @@ def fenced_one_goes_on(history: History, rng: random.Random) -> bool:
 
 
 @breaks("fenced-reader-goes-on", "fencing", "what an older process asks later is refused")
-def fenced_reader_goes_on(history: History, rng: random.Random) -> bool:
+def fenced_reader_goes_on(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0, epoch=1)
     scene.sub("s", 0, resumed=True, epoch=2, process="x-s-copy")
@@ -809,7 +809,7 @@ def fenced_reader_goes_on(history: History, rng: random.Random) -> bool:
 
 
 @breaks("term-goes-back", "term_order", "terms go up in real time")
-def term_goes_back(history: History, rng: random.Random) -> bool:
+def term_goes_back(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     low = max((row.get("term") or 0 for row in history.rows), default=0) + 5
@@ -821,7 +821,7 @@ def term_goes_back(history: History, rng: random.Random) -> bool:
 
 
 @breaks("two-leaders", "leaders_per_term", "a term has one leader")
-def two_leaders(history: History, rng: random.Random) -> bool:
+def two_leaders(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
     scene.sub("s", 0)
     scene.term = max((row.get("term") or 0 for row in history.rows), default=0) + 5

@@ -20,7 +20,7 @@ PUBLICATION_BYTES = 40
 
 
 @dataclass
-class Topic:
+class BrokerTopic:
     """`held`: id -> (producer, counter), of what a subscriber has not passed yet."""
 
     last_id: int = 0
@@ -37,20 +37,20 @@ class Topic:
         self.held = {id_: one for id_, one in self.held.items() if id_ > self.floor_id}
 
 
-class State:
+class BrokerState:
     """What all entries up to one come to. Every node that applies the same has the same."""
 
     def __init__(self, remembered: int = DUPLICATES_REMEMBERED) -> None:
         self.remembered = remembered
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, BrokerTopic] = {}
         self.counters: dict[tuple[str, str], int] = {}
         self.puts: dict[tuple[str, str], dict[int, int]] = {}  # first counter -> first id
         self.sequences: dict[str, int] = {}
         self.epochs: dict[str, int] = {}
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> BrokerTopic:
         """Return a topic, also one that nobody subscribes to."""
-        return self.topics.setdefault(name, Topic())
+        return self.topics.setdefault(name, BrokerTopic())
 
     def apply(self, entry: Entry) -> Any:
         """Apply an entry; return what it comes to."""
@@ -98,12 +98,12 @@ class State:
         """A leader's first entry."""
 
 
-class Broker:
+class ReplicatedBroker:
     """The cluster, as its clients see it: who leads, and the log that all agree on."""
 
     def __init__(self, rng: random.Random, nodes: list[str], remembered: int) -> None:
         self.rng, self.nodes, self.remembered = rng, nodes, remembered
-        self.state = State(remembered)
+        self.state = BrokerState(remembered)
         self.log: list[tuple[int, Entry]] = []  # of index 1 and on: (term, entry)
         self.led: dict[str, set[int]] = {node: set() for node in nodes}
         self.term, self.leader = 0, ""
@@ -231,7 +231,7 @@ class Broker:
             digest = _digest(run_id, index, entry)
             rows.append({"kind": "entry", "index": index, "term": term, "digest": digest})
         rows.append({"kind": "state", "index": applied, "digest": _digest(run_id, applied)})
-        state = State(self.remembered)
+        state = BrokerState(self.remembered)
         for _, entry in self.log[:applied]:
             state.apply(entry)
         counters = dict(state.counters)

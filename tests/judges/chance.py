@@ -12,9 +12,9 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.judges.history import History, Row
-from tests.judges.merging import Part
-from tests.spark.histories import Run
+from tests.judges.history import MadeHistory, Row
+from tests.judges.merging import MergedPart
+from tests.spark.histories import RunRecorder
 
 BORDER: Final = 65_533  # ids and counters from here on cross a bucket
 HOSTS: Final = ("h", "h", "h", "other", None)
@@ -47,7 +47,7 @@ class RandomRun:
     def __init__(self, seed: int, form: Form | None = None) -> None:
         self.rng = random.Random(seed)
         self.form = self.rng.choice(FORMS) if form is None else form
-        self.run = Run(str(seed))
+        self.run = RunRecorder(str(seed))
         self.base = self.rng.choice((0, BORDER))
         self._sessions: dict[str, int] = {}  # of each process; a new one begins now and then
         names = [*CLIENTS, *(f"{name}-twin" for name in CLIENTS)]
@@ -67,7 +67,7 @@ class RandomRun:
             self.pass_time()
         self.disks()
 
-    def history(self) -> History:
+    def history(self) -> MadeHistory:
         """Return it as a run's directory has it."""
         run = self.run
         document: Row = {}
@@ -81,7 +81,7 @@ class RandomRun:
             for node, was_read in run.nodes.items()
             if was_read
         }
-        return History(run.run_id, document, run.rows, truth)
+        return MadeHistory(run.run_id, document, run.rows, truth)
 
     def pass_time(self) -> None:
         """Let operations end, mostly at once; now and then a tick or two goes by."""
@@ -233,7 +233,9 @@ class RandomRun:
                         run.found_on(node, "counter", **counter)
 
 
-def random_parts(seeds: Iterable[int], *forms: Form, is_damaged: bool = False) -> Iterator[Part]:
+def random_parts(
+    seeds: Iterable[int], *forms: Form, is_damaged: bool = False
+) -> Iterator[MergedPart]:
     """Yield random histories of each of the forms, to be merged."""
     for seed in seeds:
         for number, form in enumerate(forms or FORMS):
@@ -241,21 +243,21 @@ def random_parts(seeds: Iterable[int], *forms: Form, is_damaged: bool = False) -
             name = f"RandomRun({seed}, FORMS[{FORMS.index(form)}])"
             if is_damaged:
                 name += f", damaged by {damage(history, random.Random(seed))}"
-            yield Part.of(seed * len(FORMS) + number + 1, name, history)
+            yield MergedPart.of(seed * len(FORMS) + number + 1, name, history)
 
 
 # --- lines that no recorder writes ----------------------------------------------------------------
 
 
-def _place(history: History, row: Row) -> int:
+def _place(history: MadeHistory, row: Row) -> int:
     """Return where this very line stands: another one may say the same."""
     return next(place for place, one in enumerate(history.rows) if one is row)
 
 
-Damage = Callable[[History, Row, random.Random], None]
+Damage = Callable[[MadeHistory, Row, random.Random], None]
 
 
-def damage(history: History, rng: random.Random) -> str:
+def damage(history: MadeHistory, rng: random.Random) -> str:
     """Break a few lines of a record; return in which ways. An intake has to see each of them."""
     done = []
     for _ in range(rng.randint(1, 3)):
@@ -266,38 +268,38 @@ def damage(history: History, rng: random.Random) -> str:
     return "+".join(done)
 
 
-def lose(history: History, row: Row, rng: random.Random) -> None:
+def lose(history: MadeHistory, row: Row, rng: random.Random) -> None:
     """Let a line be gone."""
     del history.rows[_place(history, row)]
 
 
-def write_twice(history: History, row: Row, rng: random.Random) -> None:
+def write_twice(history: MadeHistory, row: Row, rng: random.Random) -> None:
     """Write a line again, at any place behind it."""
     place = rng.randint(_place(history, row) + 1, len(history.rows))
     history.rows.insert(place, deepcopy(row))
 
 
-def move(history: History, row: Row, rng: random.Random) -> None:
+def move(history: MadeHistory, row: Row, rng: random.Random) -> None:
     """Let a line stand at another place."""
     del history.rows[_place(history, row)]
     history.rows.insert(rng.randint(0, len(history.rows)), row)
 
 
-def contradict(history: History, row: Row, rng: random.Random) -> None:
+def contradict(history: MadeHistory, row: Row, rng: random.Random) -> None:
     """Let a number be another one."""
     names = ("asked", "invoke_ns", "epoch", "counter", "count", "session", "op_id", "max_count")
     name = rng.choice([name for name in names if row.get(name) is not None])
     row[name] += rng.choice((-1, 1))
 
 
-def answer_another(history: History, row: Row, rng: random.Random) -> None:
+def answer_another(history: MadeHistory, row: Row, rng: random.Random) -> None:
     """Let a line be of another client or topic."""
     name = rng.choice(("client_id", "topic"))
     if row.get(name):
         row[name] = {"client_id": "s", "topic": "u"}[name]
 
 
-def say_nothing(history: History, row: Row, rng: random.Random) -> None:
+def say_nothing(history: MadeHistory, row: Row, rng: random.Random) -> None:
     """Let a field be null."""
     row[rng.choice([name for name in row if name not in ("process", "f", "run_id")])] = None
 

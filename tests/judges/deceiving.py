@@ -1,7 +1,7 @@
 """Histories that deceive: at edges, in combinations of which one part hides the other."""
 
 from tests.judges.small import got, small, stored, three, unclear
-from tests.spark.histories import Run
+from tests.spark.histories import RunRecorder
 
 ALL = ((1, "p", 1), (2, "p", 2), (3, "p", 3))
 
@@ -9,7 +9,7 @@ ALL = ((1, "p", 1), (2, "p", 2), (3, "p", 3))
 
 
 @small
-def who_says_that_it_drained_to_the_tombstone_was_not_given_it(run: Run) -> set[str]:
+def who_says_that_it_drained_to_the_tombstone_was_not_given_it(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1)
     run.phase("tombstone")
@@ -20,14 +20,14 @@ def who_says_that_it_drained_to_the_tombstone_was_not_given_it(run: Run) -> set[
 
 
 @small
-def first_publication_of_a_topic_is_skipped_by_the_first_cursor(run: Run) -> set[str]:
+def first_publication_of_a_topic_is_skipped_by_the_first_cursor(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 1, *ALL[1:])
     return {"lost prefix 1"}
 
 
 @small
-def last_publication_is_denied_to_who_leaves_then(run: Run) -> set[str]:
+def last_publication_is_denied_to_who_leaves_then(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL[:2])
     got(run, "s", 2)
@@ -36,7 +36,7 @@ def last_publication_is_denied_to_who_leaves_then(run: Run) -> set[str]:
 
 
 @small
-def retry_with_another_id_does_not_excuse_the_first_one(run: Run) -> set[str]:
+def retry_with_another_id_does_not_excuse_the_first_one(run: RunRecorder) -> set[str]:
     three(run)
     stored(run, "p", 2, 4, duplicate=True, session=1)
     got(run, "s", 0, ALL[0])
@@ -45,14 +45,14 @@ def retry_with_another_id_does_not_excuse_the_first_one(run: Run) -> set[str]:
 
 
 @small
-def corrupt_payload_is_that_and_no_loss(run: Run) -> set[str]:
+def corrupt_payload_is_that_and_no_loss(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, ALL[0], ALL[2], corrupt=[[2, "checksum"]])
     return {"corrupt 2"}
 
 
 @small
-def another_process_of_the_client_says_that_it_drained(run: Run) -> set[str]:
+def another_process_of_the_client_says_that_it_drained(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL[:2])
     run.drained("s", "t", 2)
@@ -61,7 +61,7 @@ def another_process_of_the_client_says_that_it_drained(run: Run) -> set[str]:
 
 
 @small
-def unsub_that_did_not_happen_hides_no_loss_behind_the_resumed_sub(run: Run) -> set[str]:
+def unsub_that_did_not_happen_hides_no_loss_behind_the_resumed_sub(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, ALL[0])
     run.unsub("s", "t", "info")
@@ -71,7 +71,9 @@ def unsub_that_did_not_happen_hides_no_loss_behind_the_resumed_sub(run: Run) -> 
 
 
 @small
-def what_an_unsub_without_an_answer_did_not_end_goes_on_with_a_loss_alone(run: Run) -> set[str]:
+def what_an_unsub_without_an_answer_did_not_end_goes_on_with_a_loss_alone(
+    run: RunRecorder,
+) -> set[str]:
     three(run)
     got(run, "s", 0, ALL[0])
     run.unsub("s", "t", "info")
@@ -81,7 +83,7 @@ def what_an_unsub_without_an_answer_did_not_end_goes_on_with_a_loss_alone(run: R
 
 
 @small
-def session_that_begins_anew_skips_what_the_last_one_was_not_given(run: Run) -> set[str]:
+def session_that_begins_anew_skips_what_the_last_one_was_not_given(run: RunRecorder) -> set[str]:
     three(run)
     stored(run, "p", 4, 4)
     got(run, "s", 0, ALL[0])
@@ -90,7 +92,7 @@ def session_that_begins_anew_skips_what_the_last_one_was_not_given(run: Run) -> 
 
 
 @small
-def nobody_subscribes_is_said_to_who_leaves_afterwards(run: Run) -> set[str]:
+def nobody_subscribes_is_said_to_who_leaves_afterwards(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 0)
     run.unsub("s", "t")
@@ -98,14 +100,16 @@ def nobody_subscribes_is_said_to_who_leaves_afterwards(run: Run) -> set[str]:
 
 
 @small
-def whole_batch_is_told_that_nobody_subscribes(run: Run) -> set[str]:
+def whole_batch_is_told_that_nobody_subscribes(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 0, count=2)
     return {"lost unstored 1", "lost unstored 2"}
 
 
 @small
-def duplicate_without_an_id_is_missing_when_a_later_get_was_told_nothing(run: Run) -> set[str]:
+def duplicate_without_an_id_is_missing_when_a_later_get_was_told_nothing(
+    run: RunRecorder,
+) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1)
     unclear(run, "p", 2)
@@ -117,7 +121,7 @@ def duplicate_without_an_id_is_missing_when_a_later_get_was_told_nothing(run: Ru
 
 
 @small
-def first_counter_of_all_is_nowhere_and_the_second_is_stored(run: Run) -> set[str]:
+def first_counter_of_all_is_nowhere_and_the_second_is_stored(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     unclear(run, "p", 1)
     stored(run, "p", 2, 1)
@@ -126,7 +130,7 @@ def first_counter_of_all_is_nowhere_and_the_second_is_stored(run: Run) -> set[st
 
 
 @small
-def what_only_a_disk_knows_was_passed(run: Run) -> set[str]:
+def what_only_a_disk_knows_was_passed(run: RunRecorder) -> set[str]:
     run.disk("a", "b", "c")
     run.sub("s", "t", 0)
     unclear(run, "u", 1)
@@ -142,7 +146,7 @@ def what_only_a_disk_knows_was_passed(run: Run) -> set[str]:
 
 
 @small
-def second_life_is_not_given_its_first_publication(run: Run) -> set[str]:
+def second_life_is_not_given_its_first_publication(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL)
     run.unsub("s", "t")
@@ -154,7 +158,7 @@ def second_life_is_not_given_its_first_publication(run: Run) -> set[str]:
 
 
 @small
-def one_client_alone_publishes_to_itself_and_loses_it(run: Run) -> set[str]:
+def one_client_alone_publishes_to_itself_and_loses_it(run: RunRecorder) -> set[str]:
     run.sub("p", "t", 0)
     stored(run, "p", 1, 1)
     stored(run, "p", 2, 2)
@@ -166,14 +170,14 @@ def one_client_alone_publishes_to_itself_and_loses_it(run: Run) -> set[str]:
 
 
 @small
-def what_was_acknowledged_is_handed_again_by_its_own_rows_cursor(run: Run) -> set[str]:
+def what_was_acknowledged_is_handed_again_by_its_own_rows_cursor(run: RunRecorder) -> set[str]:
     run.handle("s", "hand", "t", 1, 2, cursor=0)
     run.handle("s", "hand", "t", 1, 2, cursor=2, session=1, redelivered=2)
     return {"duplicate_delivered 1", "duplicate_delivered 2"}
 
 
 @small
-def what_a_release_calls_acknowledged_is_handed_again(run: Run) -> set[str]:
+def what_a_release_calls_acknowledged_is_handed_again(run: RunRecorder) -> set[str]:
     run.handle("s", "hand", "t", 1, 2, cursor=0)
     run.handle("s", "release", "t", 1, 2, cursor=2)
     run.handle("s", "hand", "t", 2, 2, session=1)
@@ -181,7 +185,7 @@ def what_a_release_calls_acknowledged_is_handed_again(run: Run) -> set[str]:
 
 
 @small
-def at_most_once_hands_over_twice(run: Run) -> set[str]:
+def at_most_once_hands_over_twice(run: RunRecorder) -> set[str]:
     run.handle("s", "ack", "t", 1, 2, cursor=0)
     run.handle("s", "hand", "t", 1, 2, cursor=2)
     run.handle("s", "hand", "t", 2, 2, cursor=2, session=1)
@@ -189,7 +193,9 @@ def at_most_once_hands_over_twice(run: Run) -> set[str]:
 
 
 @small
-def what_was_fetched_is_acknowledged_and_never_handed_over_before_it_leaves(run: Run) -> set[str]:
+def what_was_fetched_is_acknowledged_and_never_handed_over_before_it_leaves(
+    run: RunRecorder,
+) -> set[str]:
     three(run)
     got(run, "s", 0, ALL[0], handed_apart=True)
     run.handle("s", "ack", "t", None, 1, cursor=0)
@@ -198,7 +204,7 @@ def what_was_fetched_is_acknowledged_and_never_handed_over_before_it_leaves(run:
 
 
 @small
-def next_session_asks_above_what_was_never_handed_over(run: Run) -> set[str]:
+def next_session_asks_above_what_was_never_handed_over(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL, handed_apart=True)
     run.handle("s", "hand", "t", 2, 2, cursor=0)
@@ -207,7 +213,7 @@ def next_session_asks_above_what_was_never_handed_over(run: Run) -> set[str]:
 
 
 @small
-def release_says_that_what_was_never_handed_over_is_acknowledged(run: Run) -> set[str]:
+def release_says_that_what_was_never_handed_over_is_acknowledged(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL[:2], handed_apart=True)
     run.handle("s", "hand", "t", 2, 2, cursor=0)
@@ -219,7 +225,7 @@ def release_says_that_what_was_never_handed_over_is_acknowledged(run: Run) -> se
 
 
 @small
-def middle_of_a_batch_gives_way_to_anothers_publication(run: Run) -> set[str]:
+def middle_of_a_batch_gives_way_to_anothers_publication(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     unclear(run, "p", 1, count=3)
     stored(run, "q", 1, 2)
@@ -228,7 +234,7 @@ def middle_of_a_batch_gives_way_to_anothers_publication(run: Run) -> set[str]:
 
 
 @small
-def batch_is_torn_over_two_answers(run: Run) -> set[str]:
+def batch_is_torn_over_two_answers(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     unclear(run, "p", 1, count=2)
     stored(run, "q", 1, 2)
@@ -238,7 +244,7 @@ def batch_is_torn_over_two_answers(run: Run) -> set[str]:
 
 
 @small
-def answer_goes_on_behind_the_end_of_a_batch(run: Run) -> set[str]:
+def answer_goes_on_behind_the_end_of_a_batch(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1, count=2)
     got(run, "s", 0, (1, "p", 1), (2, "p", 2), (3, "p", 3))
@@ -246,7 +252,7 @@ def answer_goes_on_behind_the_end_of_a_batch(run: Run) -> set[str]:
 
 
 @small
-def second_counter_is_stored_before_the_first_was_tried(run: Run) -> set[str]:
+def second_counter_is_stored_before_the_first_was_tried(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 2, 1)
     stored(run, "p", 1, 2, session=1)
@@ -255,7 +261,7 @@ def second_counter_is_stored_before_the_first_was_tried(run: Run) -> set[str]:
 
 
 @small
-def another_was_given_it_before_it_was_sent(run: Run) -> set[str]:
+def another_was_given_it_before_it_was_sent(run: RunRecorder) -> set[str]:
     run.sub("r", "t", 0)
     got(run, "r", 0, (1, "p", 1))
     stored(run, "p", 1, 1)
@@ -263,7 +269,7 @@ def another_was_given_it_before_it_was_sent(run: Run) -> set[str]:
 
 
 @small
-def who_leaves_was_given_what_had_failed(run: Run) -> set[str]:
+def who_leaves_was_given_what_had_failed(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     run.put("p", "t", 1, "fail", error="backlog_full")
     got(run, "s", 0, (1, "p", 1))
@@ -272,7 +278,7 @@ def who_leaves_was_given_what_had_failed(run: Run) -> set[str]:
 
 
 @small
-def two_subscribers_are_given_two_under_one_id(run: Run) -> set[str]:
+def two_subscribers_are_given_two_under_one_id(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     run.sub("r", "t", 0)
     unclear(run, "p", 1)
@@ -283,7 +289,7 @@ def two_subscribers_are_given_two_under_one_id(run: Run) -> set[str]:
 
 
 @small
-def another_process_asks_above_and_is_given_the_same(run: Run) -> set[str]:
+def another_process_asks_above_and_is_given_the_same(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL[:2])
     got(run, "s", 2, *ALL[1:], process="twin")
@@ -291,7 +297,7 @@ def another_process_asks_above_and_is_given_the_same(run: Run) -> set[str]:
 
 
 @small
-def what_is_put_after_a_start_was_told_stands_below_it(run: Run) -> set[str]:
+def what_is_put_after_a_start_was_told_stands_below_it(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 5)
     stored(run, "p", 1, 3)
     return {"realtime_order 3", "lost start 3"}
@@ -301,7 +307,7 @@ def what_is_put_after_a_start_was_told_stands_below_it(run: Run) -> set[str]:
 
 
 @small
-def who_comes_back_at_once_begins_below_what_was_acknowledged(run: Run) -> set[str]:
+def who_comes_back_at_once_begins_below_what_was_acknowledged(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, ALL[0])
     run.unsub("s", "t")
@@ -310,7 +316,9 @@ def who_comes_back_at_once_begins_below_what_was_acknowledged(run: Run) -> set[s
 
 
 @small
-def gets_go_on_in_the_subscription_after_a_repeated_sub_without_an_answer(run: Run) -> set[str]:
+def gets_go_on_in_the_subscription_after_a_repeated_sub_without_an_answer(
+    run: RunRecorder,
+) -> set[str]:
     three(run)
     got(run, "s", 0, ALL[0])
     run.invoke("s", "sub", "t")
@@ -319,7 +327,7 @@ def gets_go_on_in_the_subscription_after_a_repeated_sub_without_an_answer(run: R
 
 
 @small
-def cursor_goes_back_over_a_sub(run: Run) -> set[str]:
+def cursor_goes_back_over_a_sub(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL)
     got(run, "s", 3)
@@ -328,7 +336,7 @@ def cursor_goes_back_over_a_sub(run: Run) -> set[str]:
 
 
 @small
-def new_sub_has_a_lower_cursor_than_the_one_before(run: Run) -> set[str]:
+def new_sub_has_a_lower_cursor_than_the_one_before(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 4, resumed=False, cursor=4)
     run.unsub("s", "t")
     run.sub("s", "t", 4, resumed=False, cursor=3)
@@ -336,7 +344,7 @@ def new_sub_has_a_lower_cursor_than_the_one_before(run: Run) -> set[str]:
 
 
 @small
-def get_asks_with_less_than_a_sub_resumed_at(run: Run) -> set[str]:
+def get_asks_with_less_than_a_sub_resumed_at(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL)
     run.sub("s", "t", 3, resumed=True, cursor=3)
@@ -345,21 +353,21 @@ def get_asks_with_less_than_a_sub_resumed_at(run: Run) -> set[str]:
 
 
 @small
-def subscription_resumes_above_all_that_was_given(run: Run) -> set[str]:
+def subscription_resumes_above_all_that_was_given(run: RunRecorder) -> set[str]:
     three(run)
     run.sub("s", "t", 3, resumed=True, cursor=3)
     return {"cursor_regression ahead 3"}
 
 
 @small
-def subscription_is_forgotten_between_two_subs(run: Run) -> set[str]:
+def subscription_is_forgotten_between_two_subs(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0, resumed=False, cursor=0)
     run.sub("s", "t", 0, resumed=False, cursor=0)
     return {"subscription forgotten"}
 
 
 @small
-def subscriber_is_denied_and_then_given_more(run: Run) -> set[str]:
+def subscriber_is_denied_and_then_given_more(run: RunRecorder) -> set[str]:
     three(run)
     run.complete(run.invoke("s", "get", "t", last_id=0), "fail", error="unknown_topic")
     got(run, "s", 0, *ALL)
@@ -367,7 +375,7 @@ def subscriber_is_denied_and_then_given_more(run: Run) -> set[str]:
 
 
 @small
-def who_has_left_is_told_that_there_is_nothing(run: Run) -> set[str]:
+def who_has_left_is_told_that_there_is_nothing(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     run.unsub("s", "t")
     got(run, "s", 0)
@@ -375,7 +383,7 @@ def who_has_left_is_told_that_there_is_nothing(run: Run) -> set[str]:
 
 
 @small
-def answer_is_of_another_topic_that_it_has_subscribed_to_as_well(run: Run) -> set[str]:
+def answer_is_of_another_topic_that_it_has_subscribed_to_as_well(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     run.sub("s", "u", 0)
     run.put("p", "u", 1, "ok", first_id=1, last_id=1)
@@ -384,7 +392,7 @@ def answer_is_of_another_topic_that_it_has_subscribed_to_as_well(run: Run) -> se
 
 
 @small
-def epochs_begin_anew(run: Run) -> set[str]:
+def epochs_begin_anew(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1, epoch=3)
     stored(run, "p", 2, 2, epoch=1)
@@ -392,14 +400,14 @@ def epochs_begin_anew(run: Run) -> set[str]:
 
 
 @small
-def term_goes_back_from_a_sub_to_a_put(run: Run) -> set[str]:
+def term_goes_back_from_a_sub_to_a_put(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0, node="a", term=3)
     stored(run, "p", 1, 1, node="b", term=2)
     return {"term_order 2"}
 
 
 @small
-def put_and_get_have_two_leaders_of_one_term(run: Run) -> set[str]:
+def put_and_get_have_two_leaders_of_one_term(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1, node="a", term=2)
     got(run, "s", 0, (1, "p", 1), node="b", term=2)
@@ -410,7 +418,7 @@ def put_and_get_have_two_leaders_of_one_term(run: Run) -> set[str]:
 
 
 @small
-def majority_lacks_it_and_one_disk_was_not_read(run: Run) -> set[str]:
+def majority_lacks_it_and_one_disk_was_not_read(run: RunRecorder) -> set[str]:
     run.disk("a", "b")
     run.disk("c", is_read=False)
     stored(run, "p", 1, 1)
@@ -420,7 +428,7 @@ def majority_lacks_it_and_one_disk_was_not_read(run: Run) -> set[str]:
 
 
 @small
-def garbage_without_its_counter_is_none(run: Run) -> set[str]:
+def garbage_without_its_counter_is_none(run: RunRecorder) -> set[str]:
     run.disk("a", "b", "c")
     stored(run, "p", 1, 1)
     run.found_on("abc", "topic", topic="t", last_id=1, floor_id=1)
@@ -429,7 +437,7 @@ def garbage_without_its_counter_is_none(run: Run) -> set[str]:
 
 
 @small
-def states_differ_though_all_entries_agree(run: Run) -> set[str]:
+def states_differ_though_all_entries_agree(run: RunRecorder) -> set[str]:
     run.disk("a", "b")
     run.found_on("ab", "entry", index=5, term=1, digest="aa")
     run.found_on("a", "state", index=5, digest="aa")
@@ -438,7 +446,7 @@ def states_differ_though_all_entries_agree(run: Run) -> set[str]:
 
 
 def held(
-    run: Run, nodes: str, producer: str, counter: int, id_: int | None, count: int = 1
+    run: RunRecorder, nodes: str, producer: str, counter: int, id_: int | None, count: int = 1
 ) -> None:
     """Record what nodes hold of `t`, and its counters."""
     whose = {"topic": "t", "producer": producer}
@@ -447,7 +455,7 @@ def held(
 
 
 @small
-def who_holds_an_old_publication_above_its_last_id_holds_nothing(run: Run) -> set[str]:
+def who_holds_an_old_publication_above_its_last_id_holds_nothing(run: RunRecorder) -> set[str]:
     run.disk("a")
     stored(run, "p", 1, 0, duplicate=True)
     run.found_on("a", "topic", topic="t", last_id=3, floor_id=0)
@@ -456,7 +464,7 @@ def who_holds_an_old_publication_above_its_last_id_holds_nothing(run: Run) -> se
 
 
 @small
-def only_a_disk_shows_what_stands_below_a_start(run: Run) -> set[str]:
+def only_a_disk_shows_what_stands_below_a_start(run: RunRecorder) -> set[str]:
     run.disk("a")
     run.sub("s", "t", 5)
     unclear(run, "p", 1)
@@ -466,7 +474,7 @@ def only_a_disk_shows_what_stands_below_a_start(run: Run) -> set[str]:
 
 @small
 def only_a_disk_shows_what_stands_in_a_part_of_the_topic_that_nobody_heard_of(
-    run: Run,
+    run: RunRecorder,
 ) -> set[str]:
     """The topic was known to be above 65,536 when it was first tried, and by nobody to be below."""
     run.disk("a")
@@ -479,14 +487,14 @@ def only_a_disk_shows_what_stands_in_a_part_of_the_topic_that_nobody_heard_of(
 
 
 @small
-def two_logs_say_that_their_nodes_led_one_term(run: Run) -> set[str]:
+def two_logs_say_that_their_nodes_led_one_term(run: RunRecorder) -> set[str]:
     run.disk("a", "b")
     run.found_on("ab", "leadership", term=3)
     return {"leaders_per_term 3"}
 
 
 @small
-def one_answers_in_a_term_that_another_ones_log_says_it_led(run: Run) -> set[str]:
+def one_answers_in_a_term_that_another_ones_log_says_it_led(run: RunRecorder) -> set[str]:
     run.disk("a", "b")
     run.found_on("b", "leadership", term=3)
     run.sub("s", "t", 0, node="a", term=3)
@@ -497,7 +505,9 @@ def one_answers_in_a_term_that_another_ones_log_says_it_led(run: Run) -> set[str
 
 
 @small
-def answer_that_names_another_topic_and_brings_nothing_denies_what_is_there(run: Run) -> set[str]:
+def answer_that_names_another_topic_and_brings_nothing_denies_what_is_there(
+    run: RunRecorder,
+) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL[:2])
     got(run, "s", 2, answered="u")
@@ -505,7 +515,7 @@ def answer_that_names_another_topic_and_brings_nothing_denies_what_is_there(run:
 
 
 @small
-def answer_of_any_topic_brings_what_its_client_has_left(run: Run) -> set[str]:
+def answer_of_any_topic_brings_what_its_client_has_left(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     run.unsub("s", "t")
     stored(run, "p", 1, 1)
@@ -514,14 +524,14 @@ def answer_of_any_topic_brings_what_its_client_has_left(run: Run) -> set[str]:
 
 
 @small
-def corrupt_payloads_count_against_the_limit(run: Run) -> set[str]:
+def corrupt_payloads_count_against_the_limit(run: RunRecorder) -> set[str]:
     three(run)
     run.get("s", "t", 0, [[1, "p", 1, 2]], max_count=2, corrupt=[[3, "checksum"]])
     return {"subscription limit", "corrupt 3"}
 
 
 @small
-def cursor_of_an_answer_is_knowledge_for_who_begins(run: Run) -> set[str]:
+def cursor_of_an_answer_is_knowledge_for_who_begins(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 3)
     run.sub("r", "t", 2, resumed=False)
@@ -529,7 +539,7 @@ def cursor_of_an_answer_is_knowledge_for_who_begins(run: Run) -> set[str]:
 
 
 @small
-def answer_that_was_given_at_its_own_cursor_comes_again(run: Run) -> set[str]:
+def answer_that_was_given_at_its_own_cursor_comes_again(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL[:2])
     got(run, "s", 2, ALL[1], ALL[2])
@@ -540,7 +550,7 @@ def answer_that_was_given_at_its_own_cursor_comes_again(run: Run) -> set[str]:
 
 
 @small
-def batch_without_an_answer_is_nowhere_between_two_stored_ones(run: Run) -> set[str]:
+def batch_without_an_answer_is_nowhere_between_two_stored_ones(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1)
     unclear(run, "p", 2, 2)
@@ -550,7 +560,7 @@ def batch_without_an_answer_is_nowhere_between_two_stored_ones(run: Run) -> set[
 
 
 @small
-def what_is_nowhere_was_owed_to_who_leaves(run: Run) -> set[str]:
+def what_is_nowhere_was_owed_to_who_leaves(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     unclear(run, "p", 1)
     stored(run, "p", 2, 1)
@@ -560,7 +570,7 @@ def what_is_nowhere_was_owed_to_who_leaves(run: Run) -> set[str]:
 
 
 @small
-def nobody_subscribes_is_said_beside_a_sub_that_only_an_answer_proves(run: Run) -> set[str]:
+def nobody_subscribes_is_said_beside_a_sub_that_only_an_answer_proves(run: RunRecorder) -> set[str]:
     run.invoke("s", "sub", "t")
     got(run, "s", 0)
     stored(run, "p", 1, 0)
@@ -568,7 +578,7 @@ def nobody_subscribes_is_said_beside_a_sub_that_only_an_answer_proves(run: Run) 
 
 
 @small
-def application_acknowledges_what_was_never_fetched(run: Run) -> set[str]:
+def application_acknowledges_what_was_never_fetched(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL[:2], handed_apart=True)
     run.handle("s", "hand", "t", 1, 2)
@@ -578,7 +588,9 @@ def application_acknowledges_what_was_never_fetched(run: Run) -> set[str]:
 
 
 @small
-def part_of_a_failed_batch_is_given_though_only_the_other_was_repeated(run: Run) -> set[str]:
+def part_of_a_failed_batch_is_given_though_only_the_other_was_repeated(
+    run: RunRecorder,
+) -> set[str]:
     run.sub("s", "t", 0)
     run.put("p", "t", 1, "fail", 2, error="backlog_full")
     stored(run, "p", 1, 1)
@@ -587,7 +599,7 @@ def part_of_a_failed_batch_is_given_though_only_the_other_was_repeated(run: Run)
 
 
 @small
-def one_more_than_the_batch_has_is_given(run: Run) -> set[str]:
+def one_more_than_the_batch_has_is_given(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1, 2)
     got(run, "s", 0, *ALL)
@@ -595,7 +607,7 @@ def one_more_than_the_batch_has_is_given(run: Run) -> set[str]:
 
 
 @small
-def what_had_failed_is_given_before_it_is_repeated(run: Run) -> set[str]:
+def what_had_failed_is_given_before_it_is_repeated(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     run.put("p", "t", 1, "fail", error="backlog_full")
     got(run, "s", 0, ALL[0])
@@ -604,7 +616,7 @@ def what_had_failed_is_given_before_it_is_repeated(run: Run) -> set[str]:
 
 
 @small
-def batch_is_torn_where_a_part_of_the_topic_ends(run: Run) -> set[str]:
+def batch_is_torn_where_a_part_of_the_topic_ends(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 65_534)
     unclear(run, "p", 1, 2)
     stored(run, "q", 1, 65_536)
@@ -614,7 +626,7 @@ def batch_is_torn_where_a_part_of_the_topic_ends(run: Run) -> set[str]:
 
 
 @small
-def producers_order_is_broken_over_two_parts_of_a_topic(run: Run) -> set[str]:
+def producers_order_is_broken_over_two_parts_of_a_topic(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 65_530)
     unclear(run, "p", 1)
     unclear(run, "p", 2)
@@ -628,7 +640,7 @@ def producers_order_is_broken_over_two_parts_of_a_topic(run: Run) -> set[str]:
 
 
 @small
-def old_process_leaves_after_the_new_one_subscribed(run: Run) -> set[str]:
+def old_process_leaves_after_the_new_one_subscribed(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0, epoch=2)
     old = run.invoke("s", "unsub", "t", process="old", epoch=1)
     run.complete(old, "ok")
@@ -636,7 +648,7 @@ def old_process_leaves_after_the_new_one_subscribed(run: Run) -> set[str]:
 
 
 @small
-def a_later_term_is_known_by_an_answer_that_brought_nothing(run: Run) -> set[str]:
+def a_later_term_is_known_by_an_answer_that_brought_nothing(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0, node="a", term=4)
     got(run, "s", 0, node="b", term=5)
     stored(run, "p", 1, 1, node="a", term=4)
@@ -644,7 +656,7 @@ def a_later_term_is_known_by_an_answer_that_brought_nothing(run: Run) -> set[str
 
 
 @small
-def acknowledged_batches_overlap(run: Run) -> set[str]:
+def acknowledged_batches_overlap(run: RunRecorder) -> set[str]:
     """The second one stands where the topic had got to before it was sent."""
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1, 3)
@@ -655,7 +667,7 @@ def acknowledged_batches_overlap(run: Run) -> set[str]:
 
 
 @small
-def what_was_said_to_be_stored_nowhere_is_given_to_who_comes_later(run: Run) -> set[str]:
+def what_was_said_to_be_stored_nowhere_is_given_to_who_comes_later(run: RunRecorder) -> set[str]:
     stored(run, "p", 1, 0)
     run.sub("s", "t", 0)
     got(run, "s", 0, ALL[0])
@@ -663,7 +675,7 @@ def what_was_said_to_be_stored_nowhere_is_given_to_who_comes_later(run: Run) -> 
 
 
 @small
-def what_was_said_to_be_stored_nowhere_is_held_by_a_node(run: Run) -> set[str]:
+def what_was_said_to_be_stored_nowhere_is_held_by_a_node(run: RunRecorder) -> set[str]:
     run.disk("a")
     stored(run, "p", 1, 0)
     held(run, "a", "p", 1, 1)
@@ -672,7 +684,7 @@ def what_was_said_to_be_stored_nowhere_is_held_by_a_node(run: Run) -> set[str]:
 
 @small
 def application_of_which_only_a_put_has_digests_is_handed_again_by_another_reader(
-    run: Run,
+    run: RunRecorder,
 ) -> set[str]:
     put = run.invoke("p", "put", "t", counter=1, count=1, digests="a" * 16)
     run.complete(put, "ok", first_id=1, last_id=1)
@@ -683,7 +695,7 @@ def application_of_which_only_a_put_has_digests_is_handed_again_by_another_reade
 
 
 @small
-def who_has_left_finds_its_subscription_again(run: Run) -> set[str]:
+def who_has_left_finds_its_subscription_again(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0, resumed=False, attempt=1)
     run.unsub("s", "t")
     run.sub("s", "t", 0, resumed=True, cursor=0, attempt=1)
@@ -691,13 +703,13 @@ def who_has_left_finds_its_subscription_again(run: Run) -> set[str]:
 
 
 @small
-def who_never_subscribed_resumes(run: Run) -> set[str]:
+def who_never_subscribed_resumes(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0, resumed=True, cursor=0, attempt=1)
     return {"subscription kept"}
 
 
 @small
-def who_never_subscribed_is_answered_and_its_question_is_gone(run: Run) -> set[str]:
+def who_never_subscribed_is_answered_and_its_question_is_gone(run: RunRecorder) -> set[str]:
     stored(run, "p", 1, 1)
     got(run, "s", 0, ALL[0])
     run.rows[-1]["invoke_ns"] = None

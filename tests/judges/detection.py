@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.judges import broken_files, broken_rows, broken_scenes
-from tests.judges.history import History
-from tests.judges.judges import Judge, Said
+from tests.judges.history import MadeHistory
+from tests.judges.judges import Judge, JudgesVerdict
 from tests.judges.kinds import INVALID, KINDS, UNKNOWN, Kind
 from tests.judges.world import legal
 
@@ -30,7 +30,7 @@ class Sabotaged:
     kind: Kind
     seed: int
     base_seed: int
-    history: History
+    history: MadeHistory
 
     def write(self, directory: Path) -> None:
         """Write it, and damage the files, if that is what the kind does."""
@@ -69,14 +69,14 @@ def sabotaged(kind: Kind, seed: int, directory: Path, is_fit: Callable[[int], bo
 
 
 @dataclass
-class Tally:
+class KindTally:
     """What became of a kind's histories. `missed`: their seeds, with what was said instead."""
 
     made: int = 0
     found: int = 0
-    missed: list[tuple[int, Said]] = field(default_factory=list)
+    missed: list[tuple[int, JudgesVerdict]] = field(default_factory=list)
 
-    def add(self, seed: int, said: Said, is_found: bool) -> None:
+    def add(self, seed: int, said: JudgesVerdict, is_found: bool) -> None:
         """Count a history."""
         self.made += 1
         self.found += is_found
@@ -84,7 +84,7 @@ class Tally:
             self.missed.append((seed, said))
 
 
-def is_found(kind: Kind, said: Said) -> bool:
+def is_found(kind: Kind, said: JudgesVerdict) -> bool:
     """Return whether a judge said what it had to."""
     if kind.verdict == INVALID:
         return said.verdict == INVALID and said.has(kind.check, kind.word)
@@ -98,7 +98,7 @@ class Trial:
         self._judge, self._directory = judge, directory
         self._fit: dict[int, bool] = {}
 
-    def ask(self, history: History) -> Said:
+    def ask(self, history: MadeHistory) -> JudgesVerdict:
         """Return what it says of a history."""
         history.write(self._directory)
         return self._judge(self._directory)
@@ -109,7 +109,7 @@ class Trial:
             self._fit[seed] = self.ask(legal(seed)).verdict == "valid"
         return self._fit[seed]
 
-    def try_one(self, kind: Kind, seed: int) -> tuple[Sabotaged, Said]:
+    def try_one(self, kind: Kind, seed: int) -> tuple[Sabotaged, JudgesVerdict]:
         """Sabotage, and ask."""
         made = sabotaged(kind, seed, self._directory, self.is_fit)
         return made, self._judge(self._directory)
@@ -117,10 +117,10 @@ class Trial:
 
 def detect(
     trial: Trial, histories: int, seed: int, kinds: list[Kind]
-) -> Iterator[tuple[Kind, Tally]]:
+) -> Iterator[tuple[Kind, KindTally]]:
     """Sabotage so many histories, each kind as often as any other; yield each kind's tally."""
     for kind, seeds in shares(histories, seed, kinds):
-        tally = Tally()
+        tally = KindTally()
         for own in seeds:
             made, said = trial.try_one(kind, own)
             tally.add(made.seed, said, is_found(kind, said))
@@ -134,7 +134,7 @@ def shares(histories: int, seed: int, kinds: list[Kind]) -> Iterator[tuple[Kind,
         yield kind, range(seed, seed + share + (number < rest))
 
 
-def verdicts(trial: Trial, seeds: range) -> tuple[Counter[str], list[tuple[int, Said]]]:
+def verdicts(trial: Trial, seeds: range) -> tuple[Counter[str], list[tuple[int, JudgesVerdict]]]:
     """Judge legal histories; return how many came to what, and the alarms."""
     counted: Counter[str] = Counter()
     alarms = []

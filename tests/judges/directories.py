@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from analytics.command.differences import Judgement
-from tests.spark.histories import Row, Run, write
+from analytics.command.differences import JudgedRun
+from tests.spark.histories import Row, RunRecorder, write
 
 OF_DISKS: Final = {"replica_divergence", "ack_not_durable"}  # no disk is read here
 NAMES: Final = frozenset({"phantom", "aborted_read", "future_read", "corrupt"})
@@ -33,7 +33,7 @@ class Expected:
 class Made:
     """A run, what its run.json says beside, and what it comes to."""
 
-    run: Run
+    run: RunRecorder
     expected: Expected
     document: dict[str, Any] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class Made:
         write(directory, self.run.rows, **self.document)
 
 
-def came_to(judgement: Judgement) -> Expected:
+def came_to(judgement: JudgedRun) -> Expected:
     """Return what a judge said, in the same form."""
 
     def of(standing: str) -> frozenset[str]:
@@ -65,16 +65,16 @@ def directory(build: Build) -> Build:
     return build
 
 
-def put(run: Run, counter: int, digest: str | None = None) -> Row:
+def put(run: RunRecorder, counter: int, digest: str | None = None) -> Row:
     """Record an acknowledged PUT of one publication, whose id is its counter."""
     own = {} if digest is None else {"digests": digest * 16}
     invoke = run.invoke("p", "put", "t", counter=counter, count=1, **own)
     return run.complete(invoke, "ok", first_id=counter, last_id=counter)
 
 
-def clean() -> Run:
+def clean() -> RunRecorder:
     """Return two publications, both given, and a drain."""
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t", 0, resumed=False, cursor=0)
     put(run, 1)
     put(run, 2)
@@ -83,7 +83,7 @@ def clean() -> Run:
     return run
 
 
-def haunted() -> Run:
+def haunted() -> RunRecorder:
     """Return the same, with a publication that nobody put."""
     run = clean()
     run.get("s", "t", 2, [[3, "ghost", 1, 1]])
@@ -112,7 +112,7 @@ def ghost_hides_in_what_calls_itself_an_applications_record() -> Made:
 
 @directory
 def application_names_nobody() -> Made:
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t", 0, resumed=False, cursor=0)
     put(run, 1, "a")
     answer = {"first_id": 1, "last_id": 1, "count": 1, "digests": "a" * 16}
@@ -123,7 +123,7 @@ def application_names_nobody() -> Made:
 @directory
 def application_is_acknowledged_a_batch_in_two_parts() -> Made:
     """Two tries of one batch have two places each: no neighbour of one is one of the other."""
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t", 0, resumed=False, cursor=0)
     for first_id in (1, 5):
         batch = run.invoke("p", "put", "t", counter=1, count=2, digests="a" * 32)

@@ -21,7 +21,7 @@ DIGEST_BYTES = 16
 
 
 @dataclass
-class History:
+class MadeHistory:
     """`rows`: of all processes, in real time's order. `files`: what is written beside them or in
     their place, by path. `open`: process -> how many of its lines run.json vouches for.
     """
@@ -34,7 +34,7 @@ class History:
     is_sealed: bool = True
     scenes: list[Any] = field(default_factory=list)  # of sabotage (scene.py)
 
-    def copy(self) -> History:
+    def copy(self) -> MadeHistory:
         """Return another one with the same in it."""
         return copy.deepcopy(self)
 

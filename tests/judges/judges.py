@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TWINS, SPARK = JUDGES = ("twins", "spark")
-Judge = Callable[[Path], "Said"]
+Judge = Callable[[Path], "JudgesVerdict"]
 
 
 @dataclass(frozen=True)
-class Said:
+class JudgesVerdict:
     """A verdict. `rows`: check -> the `detail`s of the rows that are a proof."""
 
     verdict: str
@@ -27,7 +27,7 @@ class Said:
         return any(not word or detail.split(" ")[0].rstrip(":") == word for detail in details)
 
 
-def by_twins(directory: Path) -> Said:
+def by_twins(directory: Path) -> JudgesVerdict:
     """Ask the judge in plain Python."""
     from analytics import twins
 
@@ -38,10 +38,10 @@ def by_twins(directory: Path) -> Said:
         if found and name not in said.no_proof
     }
     crashed = [f"crashed: {name}: {how}" for name, how in said.crashed.items()]
-    return Said(said.verdict.value, rows, (*said.reasons, *crashed))
+    return JudgesVerdict(said.verdict.value, rows, (*said.reasons, *crashed))
 
 
-def by_spark(directory: Path) -> Said:
+def by_spark(directory: Path) -> JudgesVerdict:
     """Ask the judge on Spark. Of many rows it tells three: no detail is asked for then."""
     from analytics.intake.cache import HistoryError
     from analytics.judge.check import check
@@ -49,13 +49,13 @@ def by_spark(directory: Path) -> Said:
     try:
         report = check(directory)
     except HistoryError as error:
-        return Said("unknown", reasons=(str(error),))
+        return JudgesVerdict("unknown", reasons=(str(error),))
     rows = {
         one.name: [witness.detail or "" for witness in one.witnesses]
         for one in report.checks
         if one.count and one.no_proof is None
     }
-    return Said(report.verdict.value, rows, report.reasons)
+    return JudgesVerdict(report.verdict.value, rows, report.reasons)
 
 
 def judge_of(name: str) -> Judge:

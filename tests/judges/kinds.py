@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.judges.history import History
+from tests.judges.history import MadeHistory
 
 INVALID, UNKNOWN = "invalid", "unknown"
 
@@ -29,8 +29,8 @@ class Kind:
     sentence: str
     check: str
     word: str
-    change: Callable[[History, random.Random], bool] | None
-    damage: Callable[[Path, History, random.Random], bool] | None = None
+    change: Callable[[MadeHistory, random.Random], bool] | None
+    damage: Callable[[Path, MadeHistory, random.Random], bool] | None = None
 
     @property
     def verdict(self) -> str:
@@ -40,8 +40,8 @@ class Kind:
 
 KINDS: Final[dict[str, Kind]] = {}
 
-Change = Callable[[History, random.Random], bool]
-Damage = Callable[[Path, History, random.Random], bool]
+Change = Callable[[MadeHistory, random.Random], bool]
+Damage = Callable[[Path, MadeHistory, random.Random], bool]
 
 
 def breaks(name: str, check: str, sentence: str, word: str = "") -> Callable[[Change], Change]:

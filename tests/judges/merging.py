@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.judges.history import RAW, History, Row
+from tests.judges.history import RAW, MadeHistory, Row
 
 RANGE: Final = 2**24  # of terms and indices of a part: there are far fewer in one
 RUN_ID: Final = "merged"
@@ -43,7 +43,7 @@ NAMED: Final = ("process", "client_id", "topic", "host")
 Shape = tuple[object, ...]
 
 
-def shape(history: History) -> Shape:
+def shape(history: MadeHistory) -> Shape:
     """Return what has to be the same for all parts of one record."""
     nodes = history.document.get("nodes", ()) if history.truth else ()
     return (
@@ -53,9 +53,9 @@ def shape(history: History) -> Shape:
     )
 
 
-def batches(parts: Iterable[Part], size: int) -> Iterator[list[Part]]:
+def batches(parts: Iterable[MergedPart], size: int) -> Iterator[list[MergedPart]]:
     """Yield the parts in lists of one shape, of at most so many."""
-    open_: dict[Shape, list[Part]] = defaultdict(list)
+    open_: dict[Shape, list[MergedPart]] = defaultdict(list)
     for part in parts:
         batch = open_[shape(part.history)]
         batch.append(part)
@@ -65,25 +65,25 @@ def batches(parts: Iterable[Part], size: int) -> Iterator[list[Part]]:
 
 
 @dataclass(frozen=True)
-class Part:
+class MergedPart:
     """A history with the names of part `number`; `name` says what it was made of."""
 
     number: int
     name: str
-    history: History
+    history: MadeHistory
 
     @classmethod
-    def of(cls, number: int, name: str, history: History) -> Part:
+    def of(cls, number: int, name: str, history: MadeHistory) -> MergedPart:
         """Return a history as a part: renamed, and in no way changed otherwise."""
         return cls(number, name, _Renaming(number, history).renamed())
 
 
-def merged(parts: Sequence[Part]) -> History:
+def merged(parts: Sequence[MergedPart]) -> MadeHistory:
     """Return one record of all parts. They are of one shape."""
     assert len({shape(part.history) for part in parts}) == 1, "their runs differ"
     assert len({part.number for part in parts}) == len(parts), "a part twice"
     first = parts[0].history
-    whole = History(RUN_ID, document=first.document)
+    whole = MadeHistory(RUN_ID, document=first.document)
     for part in parts:
         whole.rows += part.history.rows
         whole.open |= part.history.open
@@ -103,7 +103,7 @@ def part_of(row: Mapping[str, Any]) -> int:
 class _Renaming:
     """Gives a history the names of a part."""
 
-    def __init__(self, number: int, history: History) -> None:
+    def __init__(self, number: int, history: MadeHistory) -> None:
         self._history, self._base = history.copy(), number * RANGE
         self._prefix = f"m{number}-"
         nodes = history.document.get("nodes", ())
@@ -111,7 +111,7 @@ class _Renaming:
         # A line without a host is of the other line's host, if that one has any.
         self._placed = {_key(row) for row in _events(history) if row.get("host") is not None}
 
-    def renamed(self) -> History:
+    def renamed(self) -> MadeHistory:
         history = self._history
         history.run_id = RUN_ID
         for row in history.rows:
@@ -162,7 +162,7 @@ class _Renaming:
         return self._prefix + name
 
 
-def _events(history: History) -> Iterator[Row]:
+def _events(history: MadeHistory) -> Iterator[Row]:
     return (row for row in history.rows if RAW not in row)
 
 

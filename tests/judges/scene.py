@@ -10,16 +10,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.judges.history import History, Row
+from tests.judges.history import MadeHistory, Row
 from tests.judges.world import digest
 
 Place = tuple[str, int]  # producer, counter
 
 
-class Scene:
+class SceneWriter:
     """Writes into `history`. Ids of `topic` begin above `base`, which is random."""
 
-    def __init__(self, history: History, rng: random.Random, name: str = "x") -> None:
+    def __init__(self, history: MadeHistory, rng: random.Random, name: str = "x") -> None:
         self.history, self.rng = history, rng
         self.topic = f"{name}-topic"
         self.host: str | None = f"{name}-host"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from tests.spark.histories import Row, Run
+from tests.spark.histories import Row, RunRecorder
 
-Build = Callable[[Run], set[str]]
+Build = Callable[[RunRecorder], set[str]]
 SMALL: Final[dict[str, Build]] = {}
 KINDS_OF: Final = frozenset(  # checks whose rows are of several kinds, by the first word
     {"lost", "stale_read", "cursor_regression", "subscription", "replica_divergence"}
@@ -38,13 +38,15 @@ def told(found: Mapping[str, Iterable[Any]]) -> set[str]:
     return words
 
 
-def stored(run: Run, producer: str, counter: int, id_: int, count: int = 1, **fields: Any) -> Row:
+def stored(
+    run: RunRecorder, producer: str, counter: int, id_: int, count: int = 1, **fields: Any
+) -> Row:
     """Record an acknowledged PUT; `id_` 0: nobody subscribes, or it is not known any more."""
     last_id = id_ + count - 1 if id_ else 0
     return run.put(producer, "t", counter, "ok", count, first_id=id_, last_id=last_id, **fields)
 
 
-def unclear(run: Run, producer: str, counter: int, count: int = 1, **fields: Any) -> Row:
+def unclear(run: RunRecorder, producer: str, counter: int, count: int = 1, **fields: Any) -> Row:
     """Record a PUT of which nobody knows what became."""
     return run.put(producer, "t", counter, "info", count, error="timeout", **fields)
 
@@ -52,12 +54,12 @@ def unclear(run: Run, producer: str, counter: int, count: int = 1, **fields: Any
 Given = tuple[int, str, int]  # id, producer, counter
 
 
-def got(run: Run, client: str, asked: int | None, *given: Given, **fields: Any) -> Row:
+def got(run: RunRecorder, client: str, asked: int | None, *given: Given, **fields: Any) -> Row:
     """Record a GET and what it brought."""
     return run.get(client, "t", asked, [[*one, 1] for one in given], **fields)
 
 
-def three(run: Run) -> None:
+def three(run: RunRecorder) -> None:
     """Record `s`, which subscribes, and publications 1 to 3 of `p`."""
     run.sub("s", "t", 0)
     for number in (1, 2, 3):

@@ -7,7 +7,7 @@ broken_files.py).
 
 from tests.judges.deceiving import ALL
 from tests.judges.small import got, small, stored, three, unclear
-from tests.spark.histories import Row, Run
+from tests.spark.histories import Row, RunRecorder
 
 NOTHING: set[str] = set()
 
@@ -15,7 +15,7 @@ NOTHING: set[str] = set()
 
 
 @small
-def retry_of_the_first_publication_is_acknowledged_after_the_drain(run: Run) -> set[str]:
+def retry_of_the_first_publication_is_acknowledged_after_the_drain(run: RunRecorder) -> set[str]:
     """A loss would look the same: the retry may have been what stored it, after the drain."""
     run.sub("s", "t", 0)
     unclear(run, "p", 1)
@@ -26,7 +26,7 @@ def retry_of_the_first_publication_is_acknowledged_after_the_drain(run: Run) -> 
 
 
 @small
-def sub_without_an_answer_began_in_the_middle(run: Run) -> set[str]:
+def sub_without_an_answer_began_in_the_middle(run: RunRecorder) -> set[str]:
     """A loss of the first one would look the same: nobody knows at which id the SUB began."""
     run.sub("r", "t", 0)
     run.invoke("s", "sub", "t")
@@ -37,7 +37,7 @@ def sub_without_an_answer_began_in_the_middle(run: Run) -> set[str]:
 
 
 @small
-def unsub_without_an_answer_never_happened(run: Run) -> set[str]:
+def unsub_without_an_answer_never_happened(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, ALL[0])
     run.unsub("s", "t", "info")
@@ -47,7 +47,7 @@ def unsub_without_an_answer_never_happened(run: Run) -> set[str]:
 
 
 @small
-def unsub_without_an_answer_happened(run: Run) -> set[str]:
+def unsub_without_an_answer_happened(run: RunRecorder) -> set[str]:
     """A loss of 2 and 3 would look the same: the UNSUB may have acted before they were stored."""
     three(run)
     got(run, "s", 0, ALL[0])
@@ -59,7 +59,7 @@ def unsub_without_an_answer_happened(run: Run) -> set[str]:
 
 
 @small
-def another_process_may_leave_while_a_sub_is_under_way(run: Run) -> set[str]:
+def another_process_may_leave_while_a_sub_is_under_way(run: RunRecorder) -> set[str]:
     """The SUB supersedes its own process's UNSUB, and says nothing of the other one's."""
     three(run)
     run.unsub("s", "t", "info")
@@ -74,7 +74,7 @@ def another_process_may_leave_while_a_sub_is_under_way(run: Run) -> set[str]:
 
 
 @small
-def who_left_on_another_host_comes_back_further_on(run: Run) -> set[str]:
+def who_left_on_another_host_comes_back_further_on(run: RunRecorder) -> set[str]:
     """A gap would look the same: when the UNSUB acted, no clock of this host says."""
     run.hosts = {"away": "elsewhere"}
     three(run)
@@ -87,7 +87,7 @@ def who_left_on_another_host_comes_back_further_on(run: Run) -> set[str]:
 
 
 @small
-def who_leaves_and_comes_back_at_one_moment_of_a_virtual_clock(run: Run) -> set[str]:
+def who_leaves_and_comes_back_at_one_moment_of_a_virtual_clock(run: RunRecorder) -> set[str]:
     """A gap would look the same: the SUB without an answer may have come after the UNSUB."""
     three(run)
     got(run, "s", 0, ALL[0])
@@ -101,7 +101,7 @@ def who_leaves_and_comes_back_at_one_moment_of_a_virtual_clock(run: Run) -> set[
 
 
 @small
-def nobody_subscribes_while_a_sub_is_under_way(run: Run) -> set[str]:
+def nobody_subscribes_while_a_sub_is_under_way(run: RunRecorder) -> set[str]:
     """A loss would look the same: the PUT may have come first."""
     coming = run.invoke("s", "sub", "t")
     stored(run, "p", 1, 0)
@@ -110,7 +110,7 @@ def nobody_subscribes_while_a_sub_is_under_way(run: Run) -> set[str]:
 
 
 @small
-def nobody_subscribes_while_an_unsub_is_under_way(run: Run) -> set[str]:
+def nobody_subscribes_while_an_unsub_is_under_way(run: RunRecorder) -> set[str]:
     """A loss would look the same: the UNSUB may have come first."""
     run.sub("s", "t", 0)
     leaving = run.invoke("s", "unsub", "t")
@@ -120,7 +120,7 @@ def nobody_subscribes_while_an_unsub_is_under_way(run: Run) -> set[str]:
 
 
 @small
-def duplicate_without_an_id_was_tried_before_anybody_subscribed(run: Run) -> set[str]:
+def duplicate_without_an_id_was_tried_before_anybody_subscribed(run: RunRecorder) -> set[str]:
     """A loss would look the same: what was stored before the SUB is owed to nobody."""
     unclear(run, "p", 1)
     run.sub("s", "t", 0)
@@ -131,7 +131,7 @@ def duplicate_without_an_id_was_tried_before_anybody_subscribed(run: Run) -> set
 
 
 @small
-def tombstone_of_another_host_says_nothing_of_a_tail(run: Run) -> set[str]:
+def tombstone_of_another_host_says_nothing_of_a_tail(run: RunRecorder) -> set[str]:
     """A loss would look the same: no clock says what was known before the tombstone."""
     run.hosts = {"runner": "elsewhere"}
     three(run)
@@ -143,7 +143,7 @@ def tombstone_of_another_host_says_nothing_of_a_tail(run: Run) -> set[str]:
 
 @small
 def who_drains_at_the_moment_of_its_last_answer_need_not_have_what_came_since_it_asked(
-    run: Run,
+    run: RunRecorder,
 ) -> set[str]:
     run.sub("s", "t", 0)
     asked = run.invoke("s", "get", "t", last_id=0)
@@ -155,7 +155,7 @@ def who_drains_at_the_moment_of_its_last_answer_need_not_have_what_came_since_it
 
 
 @small
-def held_at_the_end_may_have_been_stored_after_the_drain(run: Run) -> set[str]:
+def held_at_the_end_may_have_been_stored_after_the_drain(run: RunRecorder) -> set[str]:
     """A loss would look the same: a disk does not say since when it has what it has."""
     run.disk("a")
     run.sub("s", "t", 0)
@@ -172,7 +172,7 @@ def held_at_the_end_may_have_been_stored_after_the_drain(run: Run) -> set[str]:
 
 
 @small
-def sub_resumes_what_its_first_attempt_began(run: Run) -> set[str]:
+def sub_resumes_what_its_first_attempt_began(run: RunRecorder) -> set[str]:
     """A loss of 1 to 3 would look the same: nothing proves a subscription before the SUB."""
     run.sub("r", "t", 0)
     for number in (1, 2, 3):
@@ -186,7 +186,7 @@ def sub_resumes_what_its_first_attempt_began(run: Run) -> set[str]:
 
 
 @small
-def same_cursor_asks_again(run: Run) -> set[str]:
+def same_cursor_asks_again(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL[:2])
     got(run, "s", 0, *ALL)
@@ -194,7 +194,7 @@ def same_cursor_asks_again(run: Run) -> set[str]:
 
 
 @small
-def get_without_an_answer_is_repeated_from_further_on(run: Run) -> set[str]:
+def get_without_an_answer_is_repeated_from_further_on(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL)
     run.complete(run.invoke("s", "get", "t", last_id=1), "info", error="timeout")
@@ -203,7 +203,7 @@ def get_without_an_answer_is_repeated_from_further_on(run: Run) -> set[str]:
 
 
 @small
-def two_gets_of_a_session_overlap(run: Run) -> set[str]:
+def two_gets_of_a_session_overlap(run: RunRecorder) -> set[str]:
     """A second delivery would look the same: the second GET was sent before the answer."""
     three(run)
     first = run.invoke("s", "get", "t", last_id=0)
@@ -214,7 +214,7 @@ def two_gets_of_a_session_overlap(run: Run) -> set[str]:
 
 
 @small
-def part_of_what_was_handed_is_acknowledged_and_the_rest_comes_again(run: Run) -> set[str]:
+def part_of_what_was_handed_is_acknowledged_and_the_rest_comes_again(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL, handed_apart=True)
     run.handle("s", "hand", "t", 1, 3, cursor=0)
@@ -226,7 +226,7 @@ def part_of_what_was_handed_is_acknowledged_and_the_rest_comes_again(run: Run) -
 
 
 @small
-def at_most_once_acknowledges_ahead_and_hands_over_below_its_cursor(run: Run) -> set[str]:
+def at_most_once_acknowledges_ahead_and_hands_over_below_its_cursor(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL, handed_apart=True)
     run.handle("s", "ack", "t", 1, 3, cursor=0)
@@ -236,7 +236,7 @@ def at_most_once_acknowledges_ahead_and_hands_over_below_its_cursor(run: Run) ->
 
 
 @small
-def at_most_once_takes_what_another_reader_gave_back(run: Run) -> set[str]:
+def at_most_once_takes_what_another_reader_gave_back(run: RunRecorder) -> set[str]:
     run.handle("s", "hand", "t", 1, 3, cursor=0)
     run.handle("s", "release", "t", 1, 3, cursor=0)
     run.handle("s", "ack", "t", 1, 3, cursor=0)
@@ -245,7 +245,7 @@ def at_most_once_takes_what_another_reader_gave_back(run: Run) -> set[str]:
 
 
 @small
-def at_most_once_loses_to_a_crash_what_it_acknowledged_ahead(run: Run) -> set[str]:
+def at_most_once_loses_to_a_crash_what_it_acknowledged_ahead(run: RunRecorder) -> set[str]:
     """A loss by the library would look the same: the crash may have come in between."""
     three(run)
     got(run, "s", 0, *ALL, handed_apart=True)
@@ -255,7 +255,7 @@ def at_most_once_loses_to_a_crash_what_it_acknowledged_ahead(run: Run) -> set[st
 
 
 @small
-def what_was_fetched_before_a_crash_is_fetched_again_and_handed_over(run: Run) -> set[str]:
+def what_was_fetched_before_a_crash_is_fetched_again_and_handed_over(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL, handed_apart=True)
     got(run, "s", 0, *ALL, handed_apart=True, session=1)
@@ -266,7 +266,7 @@ def what_was_fetched_before_a_crash_is_fetched_again_and_handed_over(run: Run) -
 
 
 @small
-def what_was_fetched_is_handed_over_by_who_took_over_on_another_host(run: Run) -> set[str]:
+def what_was_fetched_is_handed_over_by_who_took_over_on_another_host(run: RunRecorder) -> set[str]:
     run.hosts = {"heir": "elsewhere"}
     three(run)
     got(run, "s", 0, *ALL, handed_apart=True)
@@ -277,7 +277,7 @@ def what_was_fetched_is_handed_over_by_who_took_over_on_another_host(run: Run) -
 
 
 @small
-def library_without_hand_overs_is_followed_by_one_with_them(run: Run) -> set[str]:
+def library_without_hand_overs_is_followed_by_one_with_them(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL)
     got(run, "s", 0, *ALL, handed_apart=True, session=1)
@@ -286,7 +286,7 @@ def library_without_hand_overs_is_followed_by_one_with_them(run: Run) -> set[str
 
 
 @small
-def what_was_fetched_and_not_handed_over_was_of_another_subscription(run: Run) -> set[str]:
+def what_was_fetched_and_not_handed_over_was_of_another_subscription(run: RunRecorder) -> set[str]:
     """A loss by the library would look the same: after the UNSUB nobody waits for it."""
     three(run)
     got(run, "s", 0, *ALL, handed_apart=True)
@@ -297,7 +297,7 @@ def what_was_fetched_and_not_handed_over_was_of_another_subscription(run: Run) -
 
 
 @small
-def fetched_and_not_handed_over_when_the_record_ends(run: Run) -> set[str]:
+def fetched_and_not_handed_over_when_the_record_ends(run: RunRecorder) -> set[str]:
     """A loss by the library would look the same: it may have been about to hand them over."""
     three(run)
     got(run, "s", 0, *ALL, handed_apart=True)
@@ -307,7 +307,7 @@ def fetched_and_not_handed_over_when_the_record_ends(run: Run) -> set[str]:
 
 
 @small
-def cursor_of_another_host_says_not_when_it_passed(run: Run) -> set[str]:
+def cursor_of_another_host_says_not_when_it_passed(run: RunRecorder) -> set[str]:
     """A loss by the library would look the same: the cursor may have passed before the GET."""
     run.hosts = {"heir": "elsewhere"}
     run.sub("s", "t", 0)
@@ -323,7 +323,7 @@ def cursor_of_another_host_says_not_when_it_passed(run: Run) -> set[str]:
 
 
 @small
-def get_of_any_topic_brings_nothing_and_names_none(run: Run) -> set[str]:
+def get_of_any_topic_brings_nothing_and_names_none(run: RunRecorder) -> set[str]:
     three(run)
     got(run, "s", 0, *ALL)
     run.get("s", "", None, [])
@@ -331,7 +331,7 @@ def get_of_any_topic_brings_nothing_and_names_none(run: Run) -> set[str]:
 
 
 @small
-def get_of_any_topic_is_denied_after_one_was_told_nothing(run: Run) -> set[str]:
+def get_of_any_topic_is_denied_after_one_was_told_nothing(run: RunRecorder) -> set[str]:
     """A lie would look the same: which topic was to be told of, nobody said."""
     run.sub("s", "t", 0)
     run.get("s", "", None, [])
@@ -341,14 +341,14 @@ def get_of_any_topic_is_denied_after_one_was_told_nothing(run: Run) -> set[str]:
 
 
 @small
-def get_of_any_topic_is_answered_with_one(run: Run) -> set[str]:
+def get_of_any_topic_is_answered_with_one(run: RunRecorder) -> set[str]:
     three(run)
     run.get("s", "", None, [[1, "p", 1, 3]], cursor=0)["topic"] = "t"
     return NOTHING
 
 
 @small
-def all_that_came_was_had_by_then(run: Run) -> set[str]:
+def all_that_came_was_had_by_then(run: RunRecorder) -> set[str]:
     """Nothing is hidden by it: `first_id` says that there was something, and that it was had."""
     three(run)
     got(run, "s", 0, *ALL)
@@ -357,7 +357,7 @@ def all_that_came_was_had_by_then(run: Run) -> set[str]:
 
 
 @small
-def answer_is_shorter_than_what_there_is(run: Run) -> set[str]:
+def answer_is_shorter_than_what_there_is(run: RunRecorder) -> set[str]:
     """Nothing is hidden by it: what is kept back is lost once it is passed, or at the drain."""
     three(run)
     got(run, "s", 0, ALL[0], max_count=3)
@@ -367,7 +367,7 @@ def answer_is_shorter_than_what_there_is(run: Run) -> set[str]:
 
 
 @small
-def new_subscription_is_asked_below_its_start_by_hand(run: Run) -> set[str]:
+def new_subscription_is_asked_below_its_start_by_hand(run: RunRecorder) -> set[str]:
     run.sub("r", "t", 0)
     for number in (1, 2, 3):
         stored(run, "p", number, number)
@@ -377,7 +377,7 @@ def new_subscription_is_asked_below_its_start_by_hand(run: Run) -> set[str]:
 
 
 @small
-def denied_after_a_sub_without_an_answer(run: Run) -> set[str]:
+def denied_after_a_sub_without_an_answer(run: RunRecorder) -> set[str]:
     """A lie would look the same: the SUB may not have happened."""
     run.invoke("s", "sub", "t")
     run.complete(run.invoke("s", "get", "t", last_id=0), "fail", error="not_subscribed")
@@ -388,7 +388,7 @@ def denied_after_a_sub_without_an_answer(run: Run) -> set[str]:
 
 
 @small
-def given_on_another_host_before_its_put_by_that_hosts_clock(run: Run) -> set[str]:
+def given_on_another_host_before_its_put_by_that_hosts_clock(run: RunRecorder) -> set[str]:
     """A read of the future would look the same: two clocks have nothing in common."""
     run.hosts = {"p": "elsewhere"}
     run.sub("s", "t", 0)
@@ -400,7 +400,7 @@ def given_on_another_host_before_its_put_by_that_hosts_clock(run: Run) -> set[st
 
 
 @small
-def old_process_is_answered_after_the_new_one(run: Run) -> set[str]:
+def old_process_is_answered_after_the_new_one(run: RunRecorder) -> set[str]:
     """A fenced process would look the same: its GET may have been carried out first."""
     run.sub("s", "t", 0)
     old = run.invoke("s", "get", "t", last_id=0, epoch=1)
@@ -410,7 +410,7 @@ def old_process_is_answered_after_the_new_one(run: Run) -> set[str]:
 
 
 @small
-def answer_of_an_older_term_comes_late(run: Run) -> set[str]:
+def answer_of_an_older_term_comes_late(run: RunRecorder) -> set[str]:
     """An old leader would look the same: it may have answered before the election."""
     run.sub("s", "t", 0)
     asked = run.invoke("s", "get", "t", last_id=0)
@@ -420,7 +420,7 @@ def answer_of_an_older_term_comes_late(run: Run) -> set[str]:
 
 
 @small
-def puts_that_overlap_stand_in_any_order(run: Run) -> set[str]:
+def puts_that_overlap_stand_in_any_order(run: RunRecorder) -> set[str]:
     """A later one in front would look the same: both were under way."""
     run.sub("s", "t", 0)
     first = run.invoke("p", "put", "t", counter=1, count=1)
@@ -432,7 +432,7 @@ def puts_that_overlap_stand_in_any_order(run: Run) -> set[str]:
 
 
 @small
-def machine_is_up_for_half_a_year(run: Run) -> set[str]:
+def machine_is_up_for_half_a_year(run: RunRecorder) -> set[str]:
     run.wait(180 * 24 * 3600 * 1000)
     three(run)
     got(run, "s", 0, *ALL[:2])
@@ -446,7 +446,7 @@ def machine_is_up_for_half_a_year(run: Run) -> set[str]:
 
 
 @small
-def batch_is_tried_again_in_other_parts(run: Run) -> set[str]:
+def batch_is_tried_again_in_other_parts(run: RunRecorder) -> set[str]:
     """A torn batch would look the same: the first try may have stored nothing."""
     run.sub("s", "t", 0)
     unclear(run, "p", 1, count=2)
@@ -458,7 +458,7 @@ def batch_is_tried_again_in_other_parts(run: Run) -> set[str]:
 
 
 @small
-def batch_is_fetched_in_two_halves(run: Run) -> set[str]:
+def batch_is_fetched_in_two_halves(run: RunRecorder) -> set[str]:
     """A lost half would look the same: who leaves may never have asked for it."""
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1, count=2)
@@ -468,7 +468,7 @@ def batch_is_fetched_in_two_halves(run: Run) -> set[str]:
 
 
 @small
-def put_fails_and_succeeds_when_it_is_repeated(run: Run) -> set[str]:
+def put_fails_and_succeeds_when_it_is_repeated(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     run.put("p", "t", 1, "fail", error="electing")
     stored(run, "p", 1, 1)
@@ -477,7 +477,7 @@ def put_fails_and_succeeds_when_it_is_repeated(run: Run) -> set[str]:
 
 
 @small
-def what_nobody_acknowledged_is_given(run: Run) -> set[str]:
+def what_nobody_acknowledged_is_given(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     unclear(run, "p", 1, count=2)
     got(run, "s", 0, (1, "p", 1), (2, "p", 2))
@@ -487,14 +487,14 @@ def what_nobody_acknowledged_is_given(run: Run) -> set[str]:
 # --- disks ----------------------------------------------------------------------------------------
 
 
-def disk_of(run: Run, nodes: str, floor_id: int = 0, taken: int = 1) -> None:
+def disk_of(run: RunRecorder, nodes: str, floor_id: int = 0, taken: int = 1) -> None:
     """Record what the disks of these nodes say of `t` and of `p`."""
     run.found_on(nodes, "topic", topic="t", last_id=1, floor_id=floor_id)
     run.found_on(nodes, "counter", topic="t", producer="p", counter=taken)
 
 
 @small
-def minority_lacks_it(run: Run) -> set[str]:
+def minority_lacks_it(run: RunRecorder) -> set[str]:
     """A node that forgot it would look the same as one that is behind."""
     run.disk("a", "b", "c")
     stored(run, "p", 1, 1)
@@ -504,7 +504,7 @@ def minority_lacks_it(run: Run) -> set[str]:
 
 
 @small
-def every_node_has_collected_it(run: Run) -> set[str]:
+def every_node_has_collected_it(run: RunRecorder) -> set[str]:
     """A loss would look the same on disks; `lost` sees what a subscriber was not given."""
     run.disk("a", "b", "c")
     stored(run, "p", 1, 1)
@@ -513,7 +513,7 @@ def every_node_has_collected_it(run: Run) -> set[str]:
 
 
 @small
-def journals_have_it_under_no_id_yet(run: Run) -> set[str]:
+def journals_have_it_under_no_id_yet(run: RunRecorder) -> set[str]:
     """A wrong id would look the same: a journal gives none."""
     run.disk("a", "b", "c")
     stored(run, "p", 1, 1)
@@ -522,7 +522,7 @@ def journals_have_it_under_no_id_yet(run: Run) -> set[str]:
 
 
 @small
-def nodes_have_applied_and_compacted_apart(run: Run) -> set[str]:
+def nodes_have_applied_and_compacted_apart(run: RunRecorder) -> set[str]:
     """Other entries would look the same: what is compacted is compared at no index."""
     run.disk("a", "b", "c")
     run.found_on("a", "entry", index=1, term=1, digest="aa")
@@ -533,7 +533,7 @@ def nodes_have_applied_and_compacted_apart(run: Run) -> set[str]:
     return NOTHING
 
 
-def held_at(run: Run, nodes: str, id_: int) -> Row:
+def held_at(run: RunRecorder, nodes: str, id_: int) -> Row:
     """Record that nodes hold the first publication of `p` under an id."""
     run.held(nodes, "p", "t", 1)
     for row in run.truth:
@@ -546,7 +546,7 @@ def held_at(run: Run, nodes: str, id_: int) -> Row:
 
 
 @small
-def answer_names_another_topic_and_brings_nothing(run: Run) -> set[str]:
+def answer_names_another_topic_and_brings_nothing(run: RunRecorder) -> set[str]:
     """That it names the wrong topic is all that it proves: of that topic it says nothing."""
     three(run)
     stored_elsewhere = run.put("p", "u", 1, "ok", first_id=9, last_id=9)
@@ -556,7 +556,7 @@ def answer_names_another_topic_and_brings_nothing(run: Run) -> set[str]:
 
 
 @small
-def answer_of_any_topic_names_one_and_brings_nothing(run: Run) -> set[str]:
+def answer_of_any_topic_names_one_and_brings_nothing(run: RunRecorder) -> set[str]:
     """It is about no topic: whoever was told nothing of `u` did not subscribe to `u`."""
     run.sub("s", "t", 0)
     run.get("s", "", None, [], answered="u", cursor=3)
@@ -564,7 +564,7 @@ def answer_of_any_topic_names_one_and_brings_nothing(run: Run) -> set[str]:
 
 
 @small
-def corrupt_payload_is_fetched_and_never_handed_over(run: Run) -> set[str]:
+def corrupt_payload_is_fetched_and_never_handed_over(run: RunRecorder) -> set[str]:
     """Another one would be lost: this one the library can't hand over."""
     three(run)
     got(run, "s", 0, ALL[0], ALL[2], handed_apart=True, corrupt=[[2, "format"]])
@@ -575,7 +575,7 @@ def corrupt_payload_is_fetched_and_never_handed_over(run: Run) -> set[str]:
 
 
 @small
-def batch_is_repeated_in_two_parts_between_which_another_stands(run: Run) -> set[str]:
+def batch_is_repeated_in_two_parts_between_which_another_stands(run: RunRecorder) -> set[str]:
     """One batch that was torn would look the same to who does not see that it was sent in parts."""
     run.sub("s", "t", 0)
     unclear(run, "p", 1, 2)
@@ -587,7 +587,7 @@ def batch_is_repeated_in_two_parts_between_which_another_stands(run: Run) -> set
 
 
 @small
-def nothing_is_told_at_the_moment_of_the_acknowledgment(run: Run) -> set[str]:
+def nothing_is_told_at_the_moment_of_the_acknowledgment(run: RunRecorder) -> set[str]:
     """A tick later it would deny what was acknowledged."""
     run.sub("s", "t", 0)
     put = run.invoke("p", "put", "t", counter=1, count=1)
@@ -599,7 +599,7 @@ def nothing_is_told_at_the_moment_of_the_acknowledgment(run: Run) -> set[str]:
 
 
 @small
-def repeated_put_is_acknowledged_without_an_id_after_it_was_given(run: Run) -> set[str]:
+def repeated_put_is_acknowledged_without_an_id_after_it_was_given(run: RunRecorder) -> set[str]:
     """It would be lost, had nobody been given it."""
     run.sub("s", "t", 0)
     unclear(run, "p", 1)
@@ -610,7 +610,9 @@ def repeated_put_is_acknowledged_without_an_id_after_it_was_given(run: Run) -> s
 
 
 @small
-def cursor_is_ahead_of_all_answers_for_a_get_without_one_asked_with_it(run: Run) -> set[str]:
+def cursor_is_ahead_of_all_answers_for_a_get_without_one_asked_with_it(
+    run: RunRecorder,
+) -> set[str]:
     """Without that GET the subscription would resume above all that its client ever said."""
     three(run)
     got(run, "s", 0, *ALL[:2])
@@ -621,7 +623,7 @@ def cursor_is_ahead_of_all_answers_for_a_get_without_one_asked_with_it(run: Run)
 
 
 @small
-def second_subscriber_begins_where_the_first_one_has_read_to(run: Run) -> set[str]:
+def second_subscriber_begins_where_the_first_one_has_read_to(run: RunRecorder) -> set[str]:
     """What lies below a start is owed to nobody who begins there."""
     three(run)
     got(run, "s", 0, *ALL)
@@ -632,7 +634,7 @@ def second_subscriber_begins_where_the_first_one_has_read_to(run: Run) -> set[st
 
 
 @small
-def term_of_another_host_goes_back(run: Run) -> set[str]:
+def term_of_another_host_goes_back(run: RunRecorder) -> set[str]:
     """On one host it would be an answer of a deposed leader."""
     run.hosts["p"] = "other"
     run.sub("s", "t", 0, node="a", term=4)
@@ -641,7 +643,7 @@ def term_of_another_host_goes_back(run: Run) -> set[str]:
 
 
 @small
-def given_again_elsewhere_and_its_neighbour_is_not_due_there(run: Run) -> set[str]:
+def given_again_elsewhere_and_its_neighbour_is_not_due_there(run: RunRecorder) -> set[str]:
     """Where it was given, its neighbour's place was not passed: it may come yet."""
     run.sub("s", "t", 0)
     stored(run, "q", 1, 1)
@@ -653,7 +655,7 @@ def given_again_elsewhere_and_its_neighbour_is_not_due_there(run: Run) -> set[st
 
 
 @small
-def repeated_put_is_told_no_id_for_it_is_old(run: Run) -> set[str]:
+def repeated_put_is_told_no_id_for_it_is_old(run: RunRecorder) -> set[str]:
     """It was stored, given and collected since: that is what a duplicate without an id says."""
     run.sub("s", "t", 0)
     unclear(run, "p", 1)
@@ -663,7 +665,7 @@ def repeated_put_is_told_no_id_for_it_is_old(run: Run) -> set[str]:
 
 
 @small
-def journal_has_an_entry_that_stored_nothing(run: Run) -> set[str]:
+def journal_has_an_entry_that_stored_nothing(run: RunRecorder) -> set[str]:
     """Nobody subscribes: a node that has not applied it yet can't know."""
     run.disk("a")
     stored(run, "p", 1, 0)
@@ -672,7 +674,7 @@ def journal_has_an_entry_that_stored_nothing(run: Run) -> set[str]:
 
 
 @small
-def sub_that_was_sent_twice_resumes_what_it_began(run: Run) -> set[str]:
+def sub_that_was_sent_twice_resumes_what_it_began(run: RunRecorder) -> set[str]:
     """Had it been sent once, an UNSUB would not have been carried out."""
     run.sub("s", "t", 0, resumed=False, attempt=1)
     run.unsub("s", "t")
@@ -681,7 +683,7 @@ def sub_that_was_sent_twice_resumes_what_it_began(run: Run) -> set[str]:
 
 
 @small
-def sub_resumes_what_another_process_may_have_begun(run: Run) -> set[str]:
+def sub_resumes_what_another_process_may_have_begun(run: RunRecorder) -> set[str]:
     """That process' SUB has no answer, and is superseded by nothing before this one is sent."""
     run.sub("s", "t", 0, resumed=False, attempt=1)
     run.unsub("s", "t")
@@ -691,7 +693,7 @@ def sub_resumes_what_another_process_may_have_begun(run: Run) -> set[str]:
 
 
 @small
-def sub_overlaps_the_one_that_it_resumes(run: Run) -> set[str]:
+def sub_overlaps_the_one_that_it_resumes(run: RunRecorder) -> set[str]:
     """Both are under way: the broker may have carried out the other one first."""
     first = run.invoke("s", "sub", "t")
     second = run.invoke("s", "sub", "t", process="twin")
@@ -701,7 +703,7 @@ def sub_overlaps_the_one_that_it_resumes(run: Run) -> set[str]:
 
 
 @small
-def line_of_a_hand_over_is_doubled(run: Run) -> set[str]:
+def line_of_a_hand_over_is_doubled(run: RunRecorder) -> set[str]:
     """Two hand-overs would have two numbers: that one number comes twice is a hole."""
     run.handle("s", "hand", "t", 1, 1, cursor=0)
     run.rows.append(dict(run.rows[-1]))

@@ -2,24 +2,24 @@
 
 from pathlib import Path
 
-from analytics.command.differences import Judgement, differences
+from analytics.command.differences import JudgedRun, differences
 from analytics.command.judging import by_twins
 from tests.judges.agreement import case_of
-from tests.judges.merging import Part, batches, merged, part_of
+from tests.judges.merging import MergedPart, batches, merged, part_of
 from tests.judges.together import rows_of, sum_of, written
 
 SEEDS = range(1, 41)
 SHAPES_MIN, CHECKS_MIN = 6, 12  # fewer would show little
 
 
-def counts(judgement: Judgement) -> dict[str, int]:
+def counts(judgement: JudgedRun) -> dict[str, int]:
     return {check: found.count for check, found in judgement.checks.items()}
 
 
 def test_a_merged_record_has_the_rows_of_its_parts_and_no_more(tmp_path: Path) -> None:
     cases = {seed: case_of(seed) for seed in SEEDS}
-    apart: dict[int, Judgement] = {}
-    made = [Part.of(seed, case.name, case.history) for seed, case in cases.items()]
+    apart: dict[int, JudgedRun] = {}
+    made = [MergedPart.of(seed, case.name, case.history) for seed, case in cases.items()]
     for part in made:
         own = by_twins(written(cases[part.number].history, tmp_path / "run"))
         renamed = apart[part.number] = by_twins(written(part.history, tmp_path / "run"))

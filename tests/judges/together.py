@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Final
 
 from analytics.command.differences import (
+    CheckFindings,
     Difference,
-    Found,
     Identity,
-    Judgement,
+    JudgedRun,
     NoJudgement,
     differences,
 )
 from analytics.command.judging import Row, by_spark, by_twins, judgement_on, rows_by_spark
-from tests.judges.detection import Tally, sabotaged
+from tests.judges.detection import KindTally, sabotaged
 from tests.judges.detection import is_found as is_found_in
-from tests.judges.history import History
-from tests.judges.judges import Said
+from tests.judges.history import MadeHistory
+from tests.judges.judges import JudgesVerdict
 from tests.judges.kinds import KINDS, UNKNOWN, Kind
-from tests.judges.merging import Part, batches, merged, part_of
+from tests.judges.merging import MergedPart, batches, merged, part_of
 from tests.judges.world import legal
 
 Rows = dict[str, list[Row]]  # check -> rows
@@ -40,13 +40,13 @@ class Told:
     `rows`: part -> what it has found there. `differing`: (which comparison, what).
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[MergedPart]
     lines: int
     rows: dict[int, Rows] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     differing: list[tuple[str, Difference]] = field(default_factory=list)
 
 
-def judged_together(parts: Iterable[Part], size: int, directory: Path) -> Iterator[Told]:
+def judged_together(parts: Iterable[MergedPart], size: int, directory: Path) -> Iterator[Told]:
     """Let Spark judge the parts, so many at once, and compare it with the judge in plain Python.
 
     Spark's rows of a merged record are compared with the other judge's rows of it, and these with
@@ -66,30 +66,30 @@ def judged_together(parts: Iterable[Part], size: int, directory: Path) -> Iterat
         yield told
 
 
-def written(history: History, directory: Path) -> Path:
+def written(history: MadeHistory, directory: Path) -> Path:
     """Write a history; return where."""
     history.write(directory)
     return directory
 
 
-def sum_of(judgements: Iterable[Judgement]) -> Judgement:
+def sum_of(judgements: Iterable[JudgedRun]) -> JudgedRun:
     """Return the rows of all of them. A verdict can't be summed."""
     rows: dict[str, set[Identity]] = defaultdict(set)
     for one in judgements:
         for check, found in one.checks.items():
             rows[check] |= found.rows
-    return Judgement(
-        "", {check: Found("", len(own), frozenset(own)) for check, own in rows.items()}
+    return JudgedRun(
+        "", {check: CheckFindings("", len(own), frozenset(own)) for check, own in rows.items()}
     )
 
 
-def rows_of(judgement: Judgement) -> Judgement:
+def rows_of(judgement: JudgedRun) -> JudgedRun:
     """Return its rows alone."""
     return sum_of([judgement])
 
 
 def named(
-    which: str, parts: Sequence[Part], found: Iterable[Difference]
+    which: str, parts: Sequence[MergedPart], found: Iterable[Difference]
 ) -> Iterator[tuple[str, Difference]]:
     """Yield the differences, each with the name of the part that it is of."""
     names = {part.number: part.name for part in parts}
@@ -108,10 +108,10 @@ def name_in(difference: Difference, names: dict[int, str]) -> str:
         return "all"
 
 
-def said_of(rows: Rows) -> Said:
+def said_of(rows: Rows) -> JudgesVerdict:
     """Return what the rows of a part say: each of them is a proof."""
     details = {check: [row["detail"] or "" for row in own] for check, own in rows.items()}
-    return Said("invalid" if any(details.values()) else "valid", details)
+    return JudgesVerdict("invalid" if any(details.values()) else "valid", details)
 
 
 # --- many, by kind --------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Comparison:
 
     def __init__(self, directory: Path, size: int) -> None:
         self._directory, self._size = directory, size
-        self.tallies: dict[str, Tally] = defaultdict(Tally)
+        self.tallies: dict[str, KindTally] = defaultdict(KindTally)
         self.differing: list[tuple[str, Difference]] = []
         self.lines = self.runs = 0
 
@@ -133,11 +133,11 @@ class Comparison:
         """Judge the legal histories of these seeds, and sabotaged ones of kinds that have rows."""
         sources: dict[int, Source] = {}
 
-        def parts() -> Iterator[Part]:
+        def parts() -> Iterator[MergedPart]:
             for name, seed, history in self._made(seeds, kinds):
                 number = len(sources) + 1
                 sources[number] = (name, seed)
-                yield Part.of(number, f"{name} {seed}", history)
+                yield MergedPart.of(number, f"{name} {seed}", history)
 
         for told in judged_together(parts(), self._size, self._directory):
             for part in told.parts:
@@ -151,7 +151,7 @@ class Comparison:
 
     def _made(
         self, seeds: range, kinds: Iterable[tuple[Kind, range]]
-    ) -> Iterator[tuple[str, int, History]]:
+    ) -> Iterator[tuple[str, int, MadeHistory]]:
         for seed in seeds:
             yield LEGAL, seed, legal(seed)
         for kind, own in kinds:
@@ -166,12 +166,14 @@ class Comparison:
             first = asked(by_spark, self._directory)
             found = differences(f"{kind.name} {seed}", first, asked(by_twins, self._directory))
             self.differing += [(BOTH, one) for one in found]
-            self.tallies[kind.name].add(seed, Said(first.verdict), first.verdict == kind.verdict)
+            self.tallies[kind.name].add(
+                seed, JudgesVerdict(first.verdict), first.verdict == kind.verdict
+            )
 
 
-def asked(judge: Callable[[Path], Judgement], directory: Path) -> Judgement:
+def asked(judge: Callable[[Path], JudgedRun], directory: Path) -> JudgedRun:
     """Ask; a directory that can't be read is unknown."""
     try:
         return judge(directory)
     except NoJudgement:
-        return Judgement(UNKNOWN, {})
+        return JudgedRun(UNKNOWN, {})

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from tests.judges.broker import DUPLICATES_REMEMBERED, PUBLICATION_BYTES, Broker, runs_of
-from tests.judges.history import CAN, RAW, History, Row
+from tests.judges.broker import DUPLICATES_REMEMBERED, PUBLICATION_BYTES, ReplicatedBroker, runs_of
+from tests.judges.history import CAN, RAW, MadeHistory, Row
 
 CLOCK_NS_MAX = 2**52
 UNCLEAR = ("timeout", "uncertain", "unavailable")
@@ -28,7 +28,7 @@ COUNT_MAX = 5
 
 
 @dataclass
-class Shape:
+class RunShape:
     """What a run is made of, drawn once."""
 
     steps: int
@@ -48,10 +48,10 @@ class Shape:
     remembered: int
 
 
-def drawn(rng: random.Random) -> Shape:
+def drawn(rng: random.Random) -> RunShape:
     """Return a shape."""
     is_application = rng.random() < 0.15
-    return Shape(
+    return RunShape(
         steps=rng.choice((40, 100, 200, 400)),
         topics=[f"t{number}" for number in range(rng.choice((1, 1, 2, 3)))],
         publishers=rng.choice((1, 2, 3)),
@@ -80,7 +80,7 @@ class Outbound:
 
 
 @dataclass
-class Stored:
+class StoredState:
     """What a client keeps on its disk: it survives a crash, and can be copied."""
 
     client: str
@@ -92,10 +92,10 @@ class Stored:
 
 
 @dataclass(eq=False)
-class Operation:
+class PendingOperation:
     """An operation under way. `told`: what its request says beside the common fields."""
 
-    process: Process
+    process: RecordingProcess
     session: int
     invoke: Row
     told: dict[str, Any]
@@ -106,17 +106,17 @@ class Operation:
 
 
 @dataclass(eq=False)
-class Message:
+class InTransit:
     """A request or an answer on its way."""
 
-    operation: Operation
+    operation: PendingOperation
     attempt: int
     request: dict[str, Any] | None
     answer: dict[str, Any] | None = None
 
 
 @dataclass
-class Reader:
+class TopicReader:
     """How a process reads a topic. `brought`: what a GET has brought and nobody was handed yet."""
 
     mode: str  # get, loop, once, manual, plain
@@ -126,12 +126,12 @@ class Reader:
 
 
 @dataclass(eq=False)
-class Process:
+class RecordingProcess:
     """A recording process and the client in it."""
 
     name: str
     host: int
-    stored: Stored
+    stored: StoredState
     publishes: list[str] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
     session: int = 0
@@ -140,8 +140,8 @@ class Process:
     is_alive: bool = False
     is_fenced: bool = False
     is_recorded: bool = True
-    under_way: list[Operation] = field(default_factory=list)
-    readers: dict[str, Reader] = field(default_factory=dict)
+    under_way: list[PendingOperation] = field(default_factory=list)
+    readers: dict[str, TopicReader] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)  # topics whose first PUT is through
     read_out: set[str] = field(default_factory=set)  # topics whose last GET brought nothing
 
@@ -150,7 +150,7 @@ class Process:
         """Whether it lives, and does not know that it was taken over."""
         return self.is_alive and not self.is_fenced
 
-    def busy(self, f: str, topic: str) -> list[Operation]:
+    def busy(self, f: str, topic: str) -> list[PendingOperation]:
         """Return its operations of that function on that topic."""
         return [
             one
@@ -159,21 +159,21 @@ class Process:
         ]
 
 
-class World:
+class MadeRun:
     """A run. `history` is whole once `run()` has returned."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"legal {seed}")
         rng = self.rng
         self.shape = shape = drawn(rng)
-        self.broker = Broker(rng, shape.nodes, shape.remembered)
-        self.history = History(f"run-{seed}")
+        self.broker = ReplicatedBroker(rng, shape.nodes, shape.remembered)
+        self.history = MadeHistory(f"run-{seed}")
         self.now_ns = 0
         names = rng.sample(("h1", "h2", "h3", None), rng.choice((1, 1, 2, 3)))
         self.hosts = [(name, rng.randrange(CLOCK_NS_MAX)) for name in names]
         self.phase: str | None = None
-        self.net: list[Message] = []
-        self.processes: list[Process] = []
+        self.net: list[InTransit] = []
+        self.processes: list[RecordingProcess] = []
         self.tombstones: dict[str, int] = {}
         self.copies = 0
         self.tries: list[tuple[str, Outbound]] = []  # that did not fail
@@ -192,17 +192,19 @@ class World:
             process.reads = rng.sample(shape.topics, rng.randint(1, len(shape.topics)))
         if shape.is_application and shape.publishers > 1 and rng.random() < 0.3:
             self.processes[0].is_recorded = False
-        self.runner = Process("runner", rng.randrange(len(self.hosts)), Stored("runner-client"))
-        self.faults = Process("faults", self.runner.host, Stored("nobody"))
+        self.runner = RecordingProcess(
+            "runner", rng.randrange(len(self.hosts)), StoredState("runner-client")
+        )
+        self.faults = RecordingProcess("faults", self.runner.host, StoredState("nobody"))
 
-    def _process(self, name: str, client: str) -> Process:
-        process = Process(name, self.rng.randrange(len(self.hosts)), Stored(client))
+    def _process(self, name: str, client: str) -> RecordingProcess:
+        process = RecordingProcess(name, self.rng.randrange(len(self.hosts)), StoredState(client))
         self.processes.append(process)
         return process
 
     # --- the record ------------------------------------------------------------------------------
 
-    def write(self, process: Process, row: Row) -> Row:
+    def write(self, process: RecordingProcess, row: Row) -> Row:
         """Record an event of a process; return it."""
         name, offset_ns = self.hosts[process.host]
         stamp = {
@@ -220,7 +222,7 @@ class World:
             self.history.rows.append(event)
         return event
 
-    def single(self, process: Process, f: str, **fields: Any) -> None:
+    def single(self, process: RecordingProcess, f: str, **fields: Any) -> None:
         """Record an event that has no end."""
         process.op_id += 1
         self.write(process, {"op_id": process.op_id, "f": f, "type": "info", **fields})
@@ -245,28 +247,28 @@ class World:
 
     def ask(
         self,
-        process: Process,
+        process: RecordingProcess,
         f: str,
         topic: str,
         done: Callable[[str, dict[str, Any]], None],
         invoke: Row,
         request: dict[str, Any],
-    ) -> Operation:
+    ) -> PendingOperation:
         """Record an invoke and send its request."""
         process.op_id += 1
         fields = {"op_id": process.op_id, "f": f, "topic": topic, "type": "invoke"}
         row = self.write(process, {**fields, "epoch": process.epoch, **invoke})
         told = {"f": f, "topic": topic, "client": process.stored.client, "epoch": process.epoch}
-        operation = Operation(process, process.session, row, {**told, **request}, done)
+        operation = PendingOperation(process, process.session, row, {**told, **request}, done)
         process.under_way.append(operation)
         self.send(operation)
         return operation
 
-    def send(self, operation: Operation) -> None:
+    def send(self, operation: PendingOperation) -> None:
         """Send a request, for the first time or again."""
-        self.net.append(Message(operation, operation.attempts, dict(operation.told)))
+        self.net.append(InTransit(operation, operation.attempts, dict(operation.told)))
 
-    def end(self, operation: Operation, outcome: str, **fields: Any) -> None:
+    def end(self, operation: PendingOperation, outcome: str, **fields: Any) -> None:
         """Record an operation's end."""
         invoke = operation.invoke
         repeated: Row = {}
@@ -279,13 +281,13 @@ class World:
         self.write(operation.process, {**common, **repeated, **fields})
         self.finish(operation)
 
-    def finish(self, operation: Operation) -> None:
+    def finish(self, operation: PendingOperation) -> None:
         """Take an operation off its process's list."""
         operation.is_over = True
         if operation in operation.process.under_way:
             operation.process.under_way.remove(operation)
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: InTransit) -> None:
         """Let a request be carried out, or an answer arrive."""
         operation = message.operation
         if message.request is not None:
@@ -313,7 +315,7 @@ class World:
         self.end(operation, outcome, error=error, **common)
         operation.done(outcome, answer)
 
-    def carry_out(self, message: Message) -> None:
+    def carry_out(self, message: InTransit) -> None:
         """Let the leader handle a request; its answer may be lost, or say less than it knows."""
         rng, request = self.rng, message.request
         assert request is not None
@@ -328,14 +330,14 @@ class World:
             if fate == "done":
                 self.broker.handle(request)
             elif fate == "later":
-                self.net.append(Message(message.operation, 0, request))
+                self.net.append(InTransit(message.operation, 0, request))
         else:
             answer = self.broker.handle(request)
             if kind < 0.6:
                 return  # the answer is lost
-        self.net.append(Message(message.operation, message.attempt, None, answer | stamp))
+        self.net.append(InTransit(message.operation, message.attempt, None, answer | stamp))
 
-    def time_out(self, operation: Operation) -> None:
+    def time_out(self, operation: PendingOperation) -> None:
         """Let the client wait no longer: it asks again, or gives up."""
         operation.is_unclear = True
         if self.rng.random() < 0.4:
@@ -348,7 +350,7 @@ class World:
 
     # --- sessions --------------------------------------------------------------------------------
 
-    def start(self, process: Process) -> None:
+    def start(self, process: RecordingProcess) -> None:
         """Let a process begin a session: the broker tells it what it knows of the client."""
         stored, state = process.stored, self.broker.state
         process.session += 1
@@ -365,7 +367,7 @@ class World:
             if stored.client in topic.cursors and name in stored.cursors:
                 stored.cursors[name] = max(stored.cursors[name], topic.cursors[stored.client])
 
-    def crash(self, process: Process) -> None:
+    def crash(self, process: RecordingProcess) -> None:
         """Let a process die at once, maybe in the middle of a line."""
         for operation in list(process.under_way):
             self.finish(operation)
@@ -375,19 +377,19 @@ class World:
             torn = line[: self.rng.randint(1, len(line) - 1)]
             self.history.rows.append({"process": process.name, RAW: torn})
 
-    def come_back(self, process: Process) -> None:
+    def come_back(self, process: RecordingProcess) -> None:
         """Let the next session of a process begin in the same file."""
         own = [row for row in self.history.rows if row["process"] == process.name]
         if own and RAW in own[-1]:
             own[-1][RAW] += CAN
         self.start(process)
 
-    def take_over(self, process: Process) -> None:
+    def take_over(self, process: RecordingProcess) -> None:
         """Let another process have the client: with its directory if it is dead, else a copy."""
         self.copies += 1
         stored = copy.deepcopy(process.stored) if process.is_alive else process.stored
         name = f"{process.name.partition('-')[0]}-copy-{self.copies}"
-        other = Process(name, process.host, stored, process.publishes, process.reads)
+        other = RecordingProcess(name, process.host, stored, process.publishes, process.reads)
         other.is_recorded = process.is_recorded
         if self.rng.random() < 0.3:
             other.host = self.rng.randrange(len(self.hosts))
@@ -398,7 +400,7 @@ class World:
 
     # --- publishing ------------------------------------------------------------------------------
 
-    def put(self, process: Process, topic: str, is_new: bool = True) -> None:
+    def put(self, process: RecordingProcess, topic: str, is_new: bool = True) -> None:
         """Send the next batch of a topic: what waits in the outbox first, in order."""
         stored, rng = process.stored, self.rng
         busy = {one.invoke["counter"] for one in process.busy("put", topic)}
@@ -420,10 +422,10 @@ class World:
             return
         self.put_entry(process, entry)
 
-    def put_entry(self, process: Process, entry: Outbound) -> None:
+    def put_entry(self, process: RecordingProcess, entry: Outbound) -> None:
         """Send one entry of the outbox."""
         topic, stored = entry.topic, process.stored
-        operation: Operation
+        operation: PendingOperation
 
         def done(outcome: str, answer: dict[str, Any]) -> None:
             if outcome == "ok":
@@ -465,11 +467,11 @@ class World:
 
     # --- subscribing -----------------------------------------------------------------------------
 
-    def control(self, process: Process, f: str, topic: str) -> None:
+    def control(self, process: RecordingProcess, f: str, topic: str) -> None:
         """SUB or UNSUB."""
         stored = process.stored
         stored.sequence += 1
-        operation: Operation
+        operation: PendingOperation
 
         def done(outcome: str, answer: dict[str, Any]) -> None:
             if outcome != "ok":
@@ -488,15 +490,15 @@ class World:
 
         operation = self.ask(process, f, topic, done, {}, {"sequence": stored.sequence})
 
-    def reader(self, process: Process, topic: str) -> Reader:
+    def reader(self, process: RecordingProcess, topic: str) -> TopicReader:
         """Return how a process reads a topic."""
         if topic not in process.readers:
             modes = ("get", "get", "loop", "once", "manual")[: 5 if self.shape.has_partial else 4]
             mode = self.rng.choice(modes) if self.shape.has_handling else "plain"
-            process.readers[topic] = Reader(mode)
+            process.readers[topic] = TopicReader(mode)
         return process.readers[topic]
 
-    def read(self, process: Process, topic: str) -> None:
+    def read(self, process: RecordingProcess, topic: str) -> None:
         """Take a reader's next step: hand over, acknowledge, leave, or ask for more."""
         rng, reader, stored = self.rng, self.reader(process, topic), process.stored
         cursor = stored.cursors.get(topic)
@@ -522,7 +524,7 @@ class World:
                 return
         self.get(process, topic)
 
-    def acknowledge(self, process: Process, topic: str, last_id: int) -> None:
+    def acknowledge(self, process: RecordingProcess, topic: str, last_id: int) -> None:
         """Let the application be done with all up to an id."""
         stored, reader = process.stored, process.readers[topic]
         cursor = stored.cursors.get(topic)
@@ -533,7 +535,7 @@ class World:
         if reader.hand and reader.hand[1] <= last_id:
             reader.hand = None
 
-    def hand_over(self, process: Process, topic: str, reader: Reader) -> None:
+    def hand_over(self, process: RecordingProcess, topic: str, reader: TopicReader) -> None:
         """Hand over what a GET has brought: all of it, or a loop's next one."""
         stored = process.stored
         cursor = stored.cursors[topic]
@@ -565,7 +567,7 @@ class World:
         while reader.brought and reader.brought[0] <= last_id:
             reader.brought.popleft()
 
-    def get(self, process: Process, topic: str, is_any: bool = False) -> None:
+    def get(self, process: RecordingProcess, topic: str, is_any: bool = False) -> None:
         """Ask for what follows: of a topic, or of any."""
         rng, stored = self.rng, process.stored
         asked = None if is_any else stored.cursors.get(topic)
@@ -573,7 +575,7 @@ class World:
         limits = {"max_count": rng.choice((1, 2, 5, 50)), "max_bytes": rng.choice((100, 2**20))}
         told = {"last_id": asked, "last_ids": had, **limits}
         own = {"last_id": asked, **(limits if self.shape.has_limits else {})}
-        operation: Operation
+        operation: PendingOperation
 
         def done(outcome: str, answer: dict[str, Any]) -> None:
             if outcome != "ok":
@@ -620,7 +622,7 @@ class World:
 
     # --- the run ---------------------------------------------------------------------------------
 
-    def run(self) -> History:
+    def run(self) -> MadeHistory:
         """Let it all happen; return the record."""
         rng, shape = self.rng, self.shape
         self.mark("warmup")
@@ -664,7 +666,7 @@ class World:
         elif not process.is_fenced and rng.random() < 0.5:
             self.come_back(process)
 
-    def disturb(self, process: Process) -> None:
+    def disturb(self, process: RecordingProcess) -> None:
         """Kill a client, or let another process take it over."""
         if process.is_fenced:
             return
@@ -675,7 +677,7 @@ class World:
         elif process.is_alive:
             self.crash(process)
 
-    def act(self, process: Process) -> None:
+    def act(self, process: RecordingProcess) -> None:
         """Let a client do something of its own."""
         rng = self.rng
         kinds = ["put"] * 3 * bool(process.publishes) + ["read"] * 4 * bool(process.reads)
@@ -743,7 +745,7 @@ class World:
             if not (process.is_alive or process.is_fenced) and self.rng.random() < 0.9:
                 self.come_back(process)
 
-    def come_late(self, process: Process) -> None:
+    def come_late(self, process: RecordingProcess) -> None:
         """Send again, behind the drain, what waits in the outbox."""
         for entry in process.stored.outbox[:3]:
             if process.may_act and not process.busy("put", entry.topic):
@@ -770,7 +772,7 @@ class World:
             if runner.busy("put", topic):
                 self.time_out(runner.busy("put", topic)[0])
 
-    def drain(self, process: Process, topic: str) -> None:
+    def drain(self, process: RecordingProcess, topic: str) -> None:
         """Let a subscriber read up to the tombstone, and say so."""
         stored, name, shape = process.stored, process.stored.client, self.shape
         buried = self.broker.state.puts.get(("runner-client", topic), {}).get(1, 0)
@@ -827,6 +829,6 @@ def digest(producer: str, topic: str, counter: int) -> str:
     return blake2b(content.encode(), digest_size=8).hexdigest()
 
 
-def legal(seed: int) -> History:
+def legal(seed: int) -> MadeHistory:
     """Return the legal history of a seed."""
-    return World(seed).run()
+    return MadeRun(seed).run()

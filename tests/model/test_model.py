@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from chaos.model.__main__ import main
 from chaos.model.search import explore, walk
-from chaos.model.world import RULES, Left, Model, Violation, World, founded, unfounded
+from chaos.model.world import RULES, Left, Model, ModelState, Violation, founded, unfounded
 
 LEADS: Final = (
     "A campaigns",
@@ -81,7 +81,7 @@ REDUNDANT: Final = {
 }
 
 
-def _start(needed: Needed, model: Model) -> World:
+def _start(needed: Needed, model: Model) -> ModelState:
     first = founded(needed.left) if needed.is_founded else unfounded(needed.left)
     return walk(model, first, needed.before)
 

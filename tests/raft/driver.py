@@ -29,7 +29,14 @@ from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready, Timing
 from cluster.wire import messages as wire
 from cluster.wire.messages import AppendEntries, Hello, Message, NextIndex
-from tests.unit.memory_disk import ROOT, MemoryDisk, Stopped, lose_unsynced, stop, tear_in_half
+from tests.unit.memory_disk import (
+    ROOT,
+    MemoryDisk,
+    ProcessStopped,
+    lose_unsynced,
+    stop,
+    tear_in_half,
+)
 
 LINE: Final = "----"
 START_S: Final = 100.0
@@ -60,7 +67,7 @@ class Bomb:
         return os.abort, ()
 
 
-class Member:
+class DrivenMember:
     """One member's disk, and the process on it, if one runs.
 
     `store`: the payloads that it has applied; `position`: index and term of the last one.
@@ -105,7 +112,7 @@ class Scenario:
 
     def __init__(self) -> None:
         self.now = START_S
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, DrivenMember] = {}
         self.links: dict[tuple[str, str], deque[Message]] = {}
         self.cut: set[frozenset[str]] = set()
         self.kept: dict[str, list[Message]] = {}
@@ -132,7 +139,7 @@ class Scenario:
         for place, name in enumerate(names):
             others = [other for other in names if other != name]
             share = place / max(1, len(names) - 1)
-            self.members[name] = Member(name, others, share, dict(numbers))
+            self.members[name] = DrivenMember(name, others, share, dict(numbers))
         for name in names:
             self.do_start(name)
         self._said = []
@@ -356,7 +363,7 @@ class Scenario:
 
     def _turn(
         self,
-        member: Member,
+        member: DrivenMember,
         source: str = "",
         count: str = "999",
         budget: str = "999",
@@ -396,10 +403,10 @@ class Scenario:
 
         self._ends_by_itself(member, turn)
 
-    def _ends_by_itself(self, member: Member, action: Callable[[], None]) -> None:
+    def _ends_by_itself(self, member: DrivenMember, action: Callable[[], None]) -> None:
         try:
             action()
-        except (AssertionError, Stopped, ValueError, OSError) as error:
+        except (AssertionError, ProcessStopped, ValueError, OSError) as error:
             self._say(f"{member.name} ends: {str(error).splitlines()[0]}")
             if member.raft is not None:
                 self.do_kill(member.name)
@@ -407,14 +414,14 @@ class Scenario:
             self._say(f"{member.name} ends: {type(error).__name__}")
             member.raft = None
 
-    def _do(self, member: Member, ready: Ready) -> None:
+    def _do(self, member: DrivenMember, ready: Ready) -> None:
         """Do all of a Ready at a start: nothing of it is to be sent."""
         self._collect(member, ready, [], [])
         member.journal.sync()
 
     def _collect(
         self,
-        member: Member,
+        member: DrivenMember,
         ready: Ready,
         before: list[tuple[str, Message]],
         after: list[tuple[str, Message]],
@@ -446,7 +453,7 @@ class Scenario:
         if ready.offer:
             self._take_offer(member, ready.offer, before, after)
 
-    def _apply(self, member: Member, entries: Sequence[Entry]) -> None:
+    def _apply(self, member: DrivenMember, entries: Sequence[Entry]) -> None:
         self._say(f"{member.name} applies {_entries(entries)}")
         for entry in entries:
             _, index, term = entry
@@ -455,7 +462,9 @@ class Scenario:
             member.journal.applied_index = index
             self._raft(member.name).advance(index)
 
-    def _take_offer(self, member: Member, leader: str, *queues: list[tuple[str, Message]]) -> None:
+    def _take_offer(
+        self, member: DrivenMember, leader: str, *queues: list[tuple[str, Message]]
+    ) -> None:
         if member.copy is None or member.copy[0] <= member.position[0]:
             self._say(f"{member.name} is offered a copy by {leader}, and has none at hand")
             return
@@ -467,7 +476,7 @@ class Scenario:
         raft.restore(leader, index, term)
         self._collect(member, raft.step(self.now), *queues)
 
-    def _release(self, member: Member, when: str, queue: list[tuple[str, Message]]) -> None:
+    def _release(self, member: DrivenMember, when: str, queue: list[tuple[str, Message]]) -> None:
         for other, message in queue:
             self._say(f"{member.name} sends {member.name}->{other} {_text(message)}")
             if (member.name, other) in self.links:

@@ -12,15 +12,15 @@ from typing import Any
 
 from analytics.common.verdict import (
     CheckResult,
-    Fault,
+    InjectedFault,
     Observations,
-    Operation,
     Quantiles,
     Report,
     Witness,
+    WitnessOperation,
 )
-from analytics.report.data import Axis, Band, Lead, Phase, Series, Spread
-from analytics.report.facts import Facts, facts_of
+from analytics.report.data import Axis, Band, Lead, PhaseSpan, Series, Spread
+from analytics.report.facts import ReportFacts, facts_of
 from analytics.report.operations import Events
 
 SECOND_NS = 1_000_000_000
@@ -54,19 +54,23 @@ def series() -> Series:
         latency=spread,
         staleness=spread,
         unseen=[float(place % 9) for place in range(SLICES - 1)] + [0.0],
-        phases=(Phase("warmup", 0.1, 1.0), Phase("fault", 1.0, 5.0), Phase("drain", 5.0, 6.0)),
+        phases=(
+            PhaseSpan("warmup", 0.1, 1.0),
+            PhaseSpan("fault", 1.0, 5.0),
+            PhaseSpan("drain", 5.0, 6.0),
+        ),
         bands=(Band(FAULT, (NODE,), 2.0, 3.5, True), Band("cut", ("n1", "n2"), 4.0, 6.0, False)),
         leads=(Lead(NODE, 1, 0.1, 1.99, 300), Lead("n2", 2, 2.5, 5.9, 500)),
     )
 
 
-def operation(op_id: int, process: str = PROCESS) -> Operation:
+def operation(op_id: int, process: str = PROCESS) -> WitnessOperation:
     """Return an operation whose two events stand in two lines."""
     lines = tuple(f"history/{process}.jsonl:{op_id * 2 + place}" for place in (0, 1))
-    return Operation(process, op_id, lines)
+    return WitnessOperation(process, op_id, lines)
 
 
-def event(operation: Operation, kind: str, at_s: float, **fields: Any) -> dict[str, Any]:
+def event(operation: WitnessOperation, kind: str, at_s: float, **fields: Any) -> dict[str, Any]:
     """Return an event as `operations.fetch` has it, `at_s` after the run's begin."""
     empty = dict.fromkeys(
         ("client_id", "session", "node", "term", "counter", "count", "first_id", "last_id")
@@ -96,8 +100,8 @@ def report() -> Report:
         CheckResult("fencing", "a fenced one wrote", 0, (), 0.0, not_judged="no truth collected"),
     )
     faults = (
-        Fault(FAULT, (NODE,), ORIGIN_NS + 2 * SECOND_NS, 512.5),
-        Fault("cut", ("n1", "n2"), ORIGIN_NS + 4 * SECOND_NS, None),
+        InjectedFault(FAULT, (NODE,), ORIGIN_NS + 2 * SECOND_NS, 512.5),
+        InjectedFault("cut", ("n1", "n2"), ORIGIN_NS + 4 * SECOND_NS, None),
     )
     return Report(
         directory="runs/sample",
@@ -118,7 +122,7 @@ def valid() -> Report:
     return replace(report(), checks=(check,), reasons=(), observations=observations(()))
 
 
-def observations(faults: tuple[Fault, ...]) -> Observations:
+def observations(faults: tuple[InjectedFault, ...]) -> Observations:
     """Return the observations of a small run with `faults`."""
     rows = {"puts": 900, "gets": 1200, "subscriptions": 4, "drains": 3}
     return Observations(
@@ -147,7 +151,7 @@ RUN_FILE = {
 }
 
 
-def facts(directory: Path) -> Facts:
+def facts(directory: Path) -> ReportFacts:
     """Return what the sample's run.json, written to `directory`, says."""
     (directory / "run.json").write_text(json.dumps(RUN_FILE))
     return facts_of(directory)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.common.verdict import Fault, Verdict
+from analytics.common.verdict import InjectedFault, Verdict
 from analytics.report.data import SLICES_MAX, Axis, Band, axis_over, bands_of, phases_of, summed
 from analytics.report.facts import facts_of
 from analytics.report.index import entry_of, index, write_index
@@ -25,7 +25,7 @@ from tests.report.samples import AXIS, EVENTS, GET, HOSTILE, ORIGIN_NS, PUT, SEC
 LOADS = ("src", "href", "srcset", "data", "poster", "action", "formaction")
 
 
-class Reader(HTMLParser):
+class PageReader(HTMLParser):
     """Reads a page as a browser would: elements, text, scripts, and what it would load."""
 
     def __init__(self, text: str) -> None:
@@ -64,11 +64,11 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def read(text: str) -> Reader:
-    return Reader(text)
+def read(text: str) -> PageReader:
+    return PageReader(text)
 
 
-def test_names_from_a_history_stay_text(read: Reader) -> None:
+def test_names_from_a_history_stay_text(read: PageReader) -> None:
     assert len(read.scripts) == 2, "plotly's and the page's"
     assert not {"img", "svg", "iframe", "object"} & set(read.tags)
     assert not [name for name, _ in read.attributes if name.startswith("on")]
@@ -86,7 +86,7 @@ def test_names_in_figures_are_escaped_for_plotly_and_for_the_page(text: str) -> 
     assert "<script" not in shown.replace("<br>", "")
 
 
-def test_only_the_scripts_of_the_page_may_run(read: Reader) -> None:
+def test_only_the_scripts_of_the_page_may_run(read: PageReader) -> None:
     policy = next(
         value for name, value in read.attributes if name == "content" and "script-src" in value
     )
@@ -97,13 +97,13 @@ def test_only_the_scripts_of_the_page_may_run(read: Reader) -> None:
     assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
 
 
-def test_page_loads_nothing(read: Reader) -> None:
+def test_page_loads_nothing(read: PageReader) -> None:
     links = {value for name, value in read.attributes if name in LOADS}
     away = {link for link in links if not link.startswith(("#", "history/", "report.json"))}
     assert away == {"data:,"}, "the icon that no browser has to ask for"
 
 
-def test_verdict_comes_first_and_says_what_it_rests_on(read: Reader) -> None:
+def test_verdict_comes_first_and_says_what_it_rests_on(read: PageReader) -> None:
     parts = (
         *("✗ invalid", "1 of 3 checks (1 could not judge this run) found 21 pieces"),
         *("drain incomplete", "What it rests on", "900 acknowledged", "3 of 4 subscriptions"),
@@ -116,20 +116,20 @@ def test_verdict_comes_first_and_says_what_it_rests_on(read: Reader) -> None:
     assert places == sorted(places)
 
 
-def test_figures_have_numbers_in_words_for_who_cannot_see_them(read: Reader) -> None:
+def test_figures_have_numbers_in_words_for_who_cannot_see_them(read: PageReader) -> None:
     told = [value for name, value in read.attributes if name == "aria-label"]
     assert any("Latency of PUT: medians of slices: median 7 ms" in one for one in told), told
     assert any("n2 led term 2 from 2.5 to 5.9 s" in one for one in told), told
     assert read.tags.count("figure") == 5
 
 
-def test_durations_and_liveness_are_told(read: Reader) -> None:
+def test_durations_and_liveness_are_told(read: PageReader) -> None:
     assert "PUT 900 5.0 10.0 20.0 90.0 180.0 staleness 1,800 2.0 4.0 8.0 12.0 16.5" in read.words
     assert "acknowledged in 91.5% of the time" in read.words
     assert "Liveness: ✗ invalid · 1 subscriptions did not drain" in read.words
 
 
-def test_witness_links_to_file_and_lines(text: str, read: Reader) -> None:
+def test_witness_links_to_file_and_lines(text: str, read: PageReader) -> None:
     links = [value for name, value in read.attributes if name == "href"]
     assert "history/s.jsonl" in links
     assert "history/s.jsonl:4, 5" in text
@@ -146,21 +146,21 @@ def test_verdict_in_a_sentence(
     tmp_path: Path, reasons: tuple[str, ...], verdict: str, sentence: str
 ) -> None:
     report = replace(samples.valid(), reasons=reasons)
-    read = Reader(page(report, facts_of(tmp_path), samples.series(), {}))
+    read = PageReader(page(report, facts_of(tmp_path), samples.series(), {}))
     assert sentence in read.words
     assert ("class", verdict) in read.attributes
 
 
 def test_history_of_several_hosts_is_not_plotted_and_the_page_says_so(tmp_path: Path) -> None:
-    read = Reader(page(samples.report(), facts_of(tmp_path), None, EVENTS))
+    read = PageReader(page(samples.report(), facts_of(tmp_path), None, EVENTS))
     assert "several hosts" in read.words
     assert (read.scripts, read.tags.count("figure")) == ([], 0)
 
 
 def test_only_the_longest_blackouts_are_listed(tmp_path: Path) -> None:
-    faults = tuple(Fault("kill", (f"n{n}",), ORIGIN_NS + n, float(n)) for n in range(200))
+    faults = tuple(InjectedFault("kill", (f"n{n}",), ORIGIN_NS + n, float(n)) for n in range(200))
     report = replace(samples.valid(), observations=samples.observations(faults))
-    words = Reader(page(report, facts_of(tmp_path), samples.series(), {})).words
+    words = PageReader(page(report, facts_of(tmp_path), samples.series(), {})).words
     assert "The 50 longest of 200" in words
     assert "kill n150 " in words
     assert "kill n149 " not in words
@@ -183,8 +183,10 @@ def test_axis_of_a_minute_has_slices_of_100_ms_and_of_a_day_of_100_s() -> None:
 
 
 def test_band_lasts_from_injection_to_healing_or_to_the_end() -> None:
-    healed = Fault("kill", ("n1",), ORIGIN_NS + SECOND_NS, 9.0, healed_ns=ORIGIN_NS + 4 * SECOND_NS)
-    standing = Fault("cut", (), ORIGIN_NS + 5 * SECOND_NS, None)
+    healed = InjectedFault(
+        "kill", ("n1",), ORIGIN_NS + SECOND_NS, 9.0, healed_ns=ORIGIN_NS + 4 * SECOND_NS
+    )
+    standing = InjectedFault("cut", (), ORIGIN_NS + 5 * SECOND_NS, None)
     assert bands_of(AXIS, (healed, standing)) == (
         Band("kill", ("n1",), 1.0, 4.0, True),
         Band("cut", (), 5.0, AXIS.end_s, False),
@@ -256,7 +258,7 @@ def test_index_has_a_row_a_run_and_the_worst_verdict(tmp_path: Path) -> None:
     lost = a_run(tmp_path / "lost", None)
     write_index([invalid, lost], tmp_path / "index.html")
     text = (tmp_path / "index.html").read_text()
-    read = Reader(text)
+    read = PageReader(text)
     assert "2 runs ✗ invalid 1 unknown, 1 invalid" in read.words
     assert "lost: 21" in read.words
     assert "no report: No such file or directory" in read.words
@@ -266,7 +268,9 @@ def test_index_has_a_row_a_run_and_the_worst_verdict(tmp_path: Path) -> None:
 
 
 def test_entry_has_median_and_worst_blackout(tmp_path: Path) -> None:
-    faults = tuple(Fault("kill", ("n1",), n, ms) for n, ms in enumerate((100.0, 300.0, 800.0)))
+    faults = tuple(
+        InjectedFault("kill", ("n1",), n, ms) for n, ms in enumerate((100.0, 300.0, 800.0))
+    )
     report = replace(samples.valid(), observations=samples.observations(faults))
     entry = entry_of(a_run(tmp_path / "run", report.as_dict()), tmp_path / "index.html")
     assert (entry.median_ms, entry.worst_ms, entry.endless) == (300.0, 800.0, 0)
@@ -275,4 +279,4 @@ def test_entry_has_median_and_worst_blackout(tmp_path: Path) -> None:
 
 
 def test_index_of_nothing_is_unknown() -> None:
-    assert "No run, so nothing is known" in Reader(index([])).words
+    assert "No run, so nothing is known" in PageReader(index([])).words

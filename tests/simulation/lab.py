@@ -28,7 +28,7 @@ from cluster.store import tables
 from cluster.wire.levels import BUILD, Build
 from flotilla_client.protocol import Reply, Request, decode_reply, encode_request
 from tests.simulation.disk import LabDisk
-from tests.simulation.network import LabPeers, Net
+from tests.simulation.network import LabNet, LabPeers
 from tests.simulation.oracle import Oracle
 
 STEP_S = 0.01
@@ -101,7 +101,7 @@ class Lab:
         Lab.alive.add(self)
         self.directory, self.names = directory, tuple(names)
         self.now = 1000.0
-        self.net = Net()
+        self.net = LabNet()
         self.oracle = Oracle()
         self.nodes: dict[str, Replica] = {}
         self.workers: dict[str, LabWorker] = {}

@@ -29,7 +29,7 @@ from cluster.wire.messages import (
 )
 
 
-class Net:
+class LabNet:
     """Links between nodes: FIFO and reliable, until something else is asked for.
 
     `cut`: links that lose everything while both ends still believe in the connection. `held`: links
@@ -164,7 +164,7 @@ class Net:
 class LabPeers:
     """One node's `Peers` on the fake network."""
 
-    def __init__(self, net: Net, name: str) -> None:
+    def __init__(self, net: LabNet, name: str) -> None:
         self._net, self._name = net, name
         self._arrived: list[tuple[str, Message]] = []
 

@@ -21,7 +21,7 @@ from tests.simulation.schedules import Stage
 TEXTS = ("x", "y", "z")
 
 
-class Recovered:
+class RecoveredLab:
     """A lab of what is left: `c` recovered from its own disk, `a` and `b` wiped."""
 
     def __init__(self, directory: Path, source: str = "c") -> None:
@@ -88,7 +88,7 @@ class Recovered:
 
 
 def test_a_recovered_node_waits_until_all_the_others_are_there(tmp_path: Path) -> None:
-    recovered = Recovered(tmp_path)
+    recovered = RecoveredLab(tmp_path)
     lab = recovered.lab
     for name in "ab":
         lab.run(WAITING_PERIOD_S + 1)
@@ -127,7 +127,7 @@ ENDS: dict[str, Callable[[Lab], None]] = {
 def test_once_named_the_members_stay_whatever_ends_then(
     tmp_path: Path, end: str, turns: int
 ) -> None:
-    recovered = Recovered(tmp_path)
+    recovered = RecoveredLab(tmp_path)
     recovered.name()
     for _ in range(turns):
         recovered.lab.step()
@@ -140,7 +140,7 @@ def test_once_named_the_members_stay_whatever_ends_then(
 
 
 def test_the_others_go_on_without_the_recovered_node_once_they_are_members(tmp_path: Path) -> None:
-    recovered = Recovered(tmp_path)
+    recovered = RecoveredLab(tmp_path)
     recovered.name()
     recovered.lab.until(lambda: all(node.member for node in recovered.lab.nodes.values()))
     wipe("c")(recovered.lab)
@@ -148,7 +148,7 @@ def test_the_others_go_on_without_the_recovered_node_once_they_are_members(tmp_p
 
 
 def test_two_nodes_recovered_under_one_name_wait_for_ever_and_harm_nothing(tmp_path: Path) -> None:
-    recovered = Recovered(tmp_path, source="cb")
+    recovered = RecoveredLab(tmp_path, source="cb")
     recovered.lab.start()
     recovered.lab.run(20.0)
     assert not recovered.lab.leader()

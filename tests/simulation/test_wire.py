@@ -24,7 +24,7 @@ BAD = Weather(delay_ms=5.0, jitter_ms=20.0, loss=0.05)
 TURN_S = 0.01
 
 
-class Clock(Timeline):
+class WireClock(Timeline):
     """A timeline whose streams go on where they were, as the world's do."""
 
     def __init__(self, seed: int) -> None:
@@ -35,12 +35,12 @@ class Clock(Timeline):
         return self._streams.setdefault(name, super().stream(name))
 
 
-class Bench:
+class WireBench:
     """Two nodes that have a turn every ten milliseconds."""
 
     def __init__(self, seed: int, weather: Weather = CALM) -> None:
         print("seed", seed)
-        self.clock = Clock(seed)
+        self.clock = WireClock(seed)
         self.active = ""
         self.wire = Wire(
             self.clock, ("a", "b"), weather, 3.0, lambda name: self, lambda: self.active
@@ -87,8 +87,8 @@ class Bench:
 def bench(request: pytest.FixtureRequest) -> Any:
     made = []
 
-    def make(seed: int, weather: Weather = CALM) -> Bench:
-        made.append(Bench(seed, weather))
+    def make(seed: int, weather: Weather = CALM) -> WireBench:
+        made.append(WireBench(seed, weather))
         return made[-1]
 
     yield make

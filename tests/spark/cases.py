@@ -1,16 +1,16 @@
 """The registry of small histories, each with the evidence that it holds, and no other.
 
-A case is a function that fills a `Run` and returns what every check must find in it. test_checks.py
-runs all of them at once.
+A case is a function that fills a `RunRecorder` and returns what every check must find in it.
+test_checks.py runs all of them at once.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.spark.histories import Run
+from tests.spark.histories import RunRecorder
 
 
-class Evidence(NamedTuple):
+class EvidenceRow(NamedTuple):
     """A row of evidence: the columns of `schema.EVIDENCE`, operations as (process, op_id)."""
 
     run_id: str
@@ -24,8 +24,8 @@ class Evidence(NamedTuple):
     operations: tuple[tuple[str, int], ...] = ()
 
 
-Expected = dict[str, list[Evidence]]
-Case = Callable[[Run], Expected]
+Expected = dict[str, list[EvidenceRow]]
+Case = Callable[[RunRecorder], Expected]
 CASES: dict[str, Case] = {}
 
 
@@ -36,12 +36,12 @@ def case(build: Case) -> Case:
     return build
 
 
-def may_subscribe(run: Run, *client_ids: str) -> None:
+def may_subscribe(run: RunRecorder, *client_ids: str) -> None:
     """Let processes of these clients have sent a SUB to `t`, of which nobody knows what became."""
     for client_id in client_ids:
         run.invoke(client_id, "sub", "t", process=f"{client_id}-before")
 
 
-def row(run: Run, **fields: object) -> Evidence:
+def row(run: RunRecorder, **fields: object) -> EvidenceRow:
     """Return a row of evidence, in the topic `t` unless it says otherwise."""
-    return Evidence(run.run_id, **{"topic": "t", **fields})  # type: ignore[arg-type]
+    return EvidenceRow(run.run_id, **{"topic": "t", **fields})  # type: ignore[arg-type]

@@ -1,18 +1,18 @@
 """Histories about what came before what: real time, freshness, cursors, epochs, terms."""
 
 from tests.spark.cases import Expected, case, may_subscribe, row
-from tests.spark.histories import Row, Run
+from tests.spark.histories import Row, RunRecorder
 
 BORDER = 65_536  # ids from here on are in the next bucket
 TICK_MS = 100  # what the checks cut time into
 
 
-def acknowledged(run: Run, id_: int, producer: str = "p", **fields: object) -> None:
+def acknowledged(run: RunRecorder, id_: int, producer: str = "p", **fields: object) -> None:
     """Record a PUT that took the id, its counter the same."""
     run.put(producer, "t", id_, "ok", first_id=id_, last_id=id_, **fields)
 
 
-def empty(run: Run, asked: int | None, client_id: str = "s", **fields: object) -> Row:
+def empty(run: RunRecorder, asked: int | None, client_id: str = "s", **fields: object) -> Row:
     """Record a GET that is told that there is nothing."""
     return run.get(client_id, "t", asked, [], **fields)  # type: ignore[arg-type]
 
@@ -21,7 +21,7 @@ def empty(run: Run, asked: int | None, client_id: str = "s", **fields: object) -
 
 
 @case
-def id_below_one_acknowledged_before_is_out_of_order(run: Run) -> Expected:
+def id_below_one_acknowledged_before_is_out_of_order(run: RunRecorder) -> Expected:
     acknowledged(run, BORDER + 1)
     acknowledged(run, 7, "q")
     proof = (("p", 1), ("q", 1))
@@ -30,7 +30,7 @@ def id_below_one_acknowledged_before_is_out_of_order(run: Run) -> Expected:
 
 
 @case
-def of_all_above_the_first_acknowledged_is_the_witness(run: Run) -> Expected:
+def of_all_above_the_first_acknowledged_is_the_witness(run: RunRecorder) -> Expected:
     for id_ in (9, 8, BORDER):
         acknowledged(run, id_, f"p{id_}")
     acknowledged(run, 5, "q")
@@ -45,7 +45,7 @@ def of_all_above_the_first_acknowledged_is_the_witness(run: Run) -> Expected:
 
 
 @case
-def puts_that_overlap_in_time_may_take_ids_in_any_order(run: Run) -> Expected:
+def puts_that_overlap_in_time_may_take_ids_in_any_order(run: RunRecorder) -> Expected:
     early = run.invoke("p", "put", "t", counter=1, count=1)
     late = run.invoke("q", "put", "t", counter=1, count=1)
     run.complete(late, "ok", first_id=2, last_id=2)
@@ -54,7 +54,7 @@ def puts_that_overlap_in_time_may_take_ids_in_any_order(run: Run) -> Expected:
 
 
 @case
-def publication_sent_again_was_sent_when_it_was_first_tried(run: Run) -> Expected:
+def publication_sent_again_was_sent_when_it_was_first_tried(run: RunRecorder) -> Expected:
     run.put("p", "t", 1, "info", 2, error="timeout")
     run.put("q", "t", 1, "ok", first_id=3, last_id=3)
     run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2, duplicate=True, session=1)
@@ -62,7 +62,7 @@ def publication_sent_again_was_sent_when_it_was_first_tried(run: Run) -> Expecte
 
 
 @case
-def clocks_of_two_hosts_are_not_compared(run: Run) -> Expected:
+def clocks_of_two_hosts_are_not_compared(run: RunRecorder) -> Expected:
     run.hosts = {"q": "elsewhere", "r": None, "s": "far away"}
     acknowledged(run, 9)
     acknowledged(run, 7, "q")
@@ -73,7 +73,7 @@ def clocks_of_two_hosts_are_not_compared(run: Run) -> Expected:
 
 
 @case
-def unknown_hosts_are_taken_for_one(run: Run) -> Expected:
+def unknown_hosts_are_taken_for_one(run: RunRecorder) -> Expected:
     run.hosts = {"p": None, "q": None}
     acknowledged(run, 9)
     acknowledged(run, 7, "q")
@@ -86,7 +86,7 @@ def unknown_hosts_are_taken_for_one(run: Run) -> Expected:
 
 
 @case
-def nothing_above_the_cursor_is_stale_once_more_is_acknowledged(run: Run) -> Expected:
+def nothing_above_the_cursor_is_stale_once_more_is_acknowledged(run: RunRecorder) -> Expected:
     run.sub("s", "t", 2, resumed=False, cursor=2)
     acknowledged(run, 3)
     run.wait(3 * TICK_MS)
@@ -98,7 +98,7 @@ def nothing_above_the_cursor_is_stale_once_more_is_acknowledged(run: Run) -> Exp
 
 
 @case
-def nothing_is_right_for_who_has_all_or_asked_before_or_does_not_say(run: Run) -> Expected:
+def nothing_is_right_for_who_has_all_or_asked_before_or_does_not_say(run: RunRecorder) -> Expected:
     may_subscribe(run, "r", "s")
     asking = run.invoke("r", "get", "t", last_id=0)
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
@@ -111,7 +111,7 @@ def nothing_is_right_for_who_has_all_or_asked_before_or_does_not_say(run: Run) -
 
 
 @case
-def answer_that_the_client_had_by_then_is_not_nothing(run: Run) -> Expected:
+def answer_that_the_client_had_by_then_is_not_nothing(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     acknowledged(run, 1)
     empty(run, 0, first_id=1)
@@ -119,7 +119,7 @@ def answer_that_the_client_had_by_then_is_not_nothing(run: Run) -> Expected:
 
 
 @case
-def stale_within_a_moment_is_found_as_well(run: Run) -> Expected:
+def stale_within_a_moment_is_found_as_well(run: RunRecorder) -> Expected:
     run.sub("s", "t", process="s-before")
     acknowledged(run, 1)
     empty(run, 0)
@@ -131,7 +131,7 @@ def stale_within_a_moment_is_found_as_well(run: Run) -> Expected:
 
 
 @case
-def new_subscription_below_an_acknowledged_id_is_stale(run: Run) -> Expected:
+def new_subscription_below_an_acknowledged_id_is_stale(run: RunRecorder) -> Expected:
     run.sub("q", "t", resumed=False, cursor=0)
     acknowledged(run, 4)
     run.sub("s", "t", 3, resumed=False, cursor=3)
@@ -147,7 +147,7 @@ def new_subscription_below_an_acknowledged_id_is_stale(run: Run) -> Expected:
 
 
 @case
-def cursor_that_an_answer_took_does_not_go_back(run: Run) -> Expected:
+def cursor_that_an_answer_took_does_not_go_back(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 5, first_id=1, last_id=5)
     run.get("s", "t", 2, [[3, "p", 3, 1]])
@@ -160,7 +160,7 @@ def cursor_that_an_answer_took_does_not_go_back(run: Run) -> Expected:
 
 
 @case
-def cursor_without_an_answer_was_not_taken(run: Run) -> Expected:
+def cursor_without_an_answer_was_not_taken(run: RunRecorder) -> Expected:
     may_subscribe(run, "r", "s")
     run.put("p", "t", 1, "ok", 5, first_id=1, last_id=5)
     asking = run.invoke("s", "get", "t", last_id=4)
@@ -171,7 +171,7 @@ def cursor_without_an_answer_was_not_taken(run: Run) -> Expected:
 
 
 @case
-def cursor_of_any_topic_is_the_one_that_the_answer_names(run: Run) -> Expected:
+def cursor_of_any_topic_is_the_one_that_the_answer_names(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 5, first_id=1, last_id=5)
     first = run.invoke("s", "get", "")
@@ -185,7 +185,7 @@ def cursor_of_any_topic_is_the_one_that_the_answer_names(run: Run) -> Expected:
 
 
 @case
-def subscription_resumes_where_it_was_or_further(run: Run) -> Expected:
+def subscription_resumes_where_it_was_or_further(run: RunRecorder) -> Expected:
     run.put("p", "t", 1, "ok", 5, first_id=1, last_id=5)
     run.sub("s", "t", 5, resumed=False, cursor=5)
     run.sub("s", "t", 5, resumed=True, cursor=4)
@@ -198,7 +198,7 @@ def subscription_resumes_where_it_was_or_further(run: Run) -> Expected:
 
 
 @case
-def subscription_that_resumes_above_all_that_was_delivered_skips(run: Run) -> Expected:
+def subscription_that_resumes_above_all_that_was_delivered_skips(run: RunRecorder) -> Expected:
     run.sub("s", "t", 1, resumed=False, cursor=1)
     run.put("p", "t", 2, "ok", 7, first_id=2, last_id=8)
     run.get("s", "t", 1, [[2, "p", 2, 3]])
@@ -213,7 +213,7 @@ def subscription_that_resumes_above_all_that_was_delivered_skips(run: Run) -> Ex
 
 
 @case
-def subscription_made_anew_by_an_unanswered_sub_resumes_at_its_start(run: Run) -> Expected:
+def subscription_made_anew_by_an_unanswered_sub_resumes_at_its_start(run: RunRecorder) -> Expected:
     run.sub("s", "t", 1, resumed=False, cursor=1)
     run.unsub("s", "t", "info")
     unheard = run.invoke("s", "sub", "t")
@@ -226,7 +226,7 @@ def subscription_made_anew_by_an_unanswered_sub_resumes_at_its_start(run: Run) -
 
 
 @case
-def old_epoch_is_over_once_a_newer_one_has_succeeded(run: Run) -> Expected:
+def old_epoch_is_over_once_a_newer_one_has_succeeded(run: RunRecorder) -> Expected:
     may_subscribe(run, "p")
     run.sub("s", "t", resumed=False, cursor=0)
     acknowledged(run, 1, epoch=1)
@@ -245,7 +245,7 @@ def old_epoch_is_over_once_a_newer_one_has_succeeded(run: Run) -> Expected:
 
 
 @case
-def who_was_under_way_at_the_takeover_may_succeed(run: Run) -> Expected:
+def who_was_under_way_at_the_takeover_may_succeed(run: RunRecorder) -> Expected:
     under_way = run.invoke("p", "put", "t", counter=1, count=1, epoch=1)
     acknowledged(run, 2, epoch=2, process="twin")
     run.complete(under_way, "ok", first_id=1, last_id=1)
@@ -260,7 +260,7 @@ def who_was_under_way_at_the_takeover_may_succeed(run: Run) -> Expected:
 
 
 @case
-def term_with_two_leaders_is_found(run: Run) -> Expected:
+def term_with_two_leaders_is_found(run: RunRecorder) -> Expected:
     run.sub("s", "t", resumed=False, cursor=0, node="n2", term=5)
     acknowledged(run, 1, node="n1", term=5)
     acknowledged(run, 2, node="n1", term=5)
@@ -270,7 +270,7 @@ def term_with_two_leaders_is_found(run: Run) -> Expected:
 
 
 @case
-def leaders_whom_only_their_own_logs_know_are_found(run: Run) -> Expected:
+def leaders_whom_only_their_own_logs_know_are_found(run: RunRecorder) -> Expected:
     run.disk("a", "b", "c")
     run.sub("s", "t", resumed=False, cursor=0, node="a", term=5)
     run.found_on("ab", "leadership", term=5)
@@ -282,7 +282,7 @@ def leaders_whom_only_their_own_logs_know_are_found(run: Run) -> Expected:
 
 
 @case
-def refusals_and_answers_without_a_name_prove_no_leader(run: Run) -> Expected:
+def refusals_and_answers_without_a_name_prove_no_leader(run: RunRecorder) -> Expected:
     acknowledged(run, 1, node="n1", term=5)
     run.put("p", "t", 2, "fail", error="not_leader", node="n2", term=5)
     acknowledged(run, 3, node="n2")

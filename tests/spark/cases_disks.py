@@ -1,7 +1,7 @@
 """Histories about what stood on the nodes' disks at the end."""
 
 from tests.spark.cases import Expected, case, row
-from tests.spark.histories import Run
+from tests.spark.histories import RunRecorder
 
 OTHER = "0123456789abcdef"
 SAME = "fedcba9876543210"
@@ -10,7 +10,7 @@ SAME = "fedcba9876543210"
 
 
 @case
-def nodes_that_hold_different_entries_at_an_index_diverge(run: Run) -> Expected:
+def nodes_that_hold_different_entries_at_an_index_diverge(run: RunRecorder) -> Expected:
     run.disk("a", "b", "c")
     run.found_on("abc", "entry", index=1, term=1, digest=SAME)
     run.found_on("ab", "entry", index=2, term=1, digest=SAME)
@@ -28,7 +28,7 @@ def nodes_that_hold_different_entries_at_an_index_diverge(run: Run) -> Expected:
 
 
 @case
-def nodes_in_different_states_at_one_index_diverge(run: Run) -> Expected:
+def nodes_in_different_states_at_one_index_diverge(run: RunRecorder) -> Expected:
     run.disk("a", "b", "c")
     run.found_on("ab", "state", index=7, digest=SAME)
     run.found_on("c", "state", index=6, digest=OTHER)
@@ -41,7 +41,7 @@ def nodes_in_different_states_at_one_index_diverge(run: Run) -> Expected:
 
 
 @case
-def acknowledged_on_a_minority_alone_is_not_durable(run: Run) -> Expected:
+def acknowledged_on_a_minority_alone_is_not_durable(run: RunRecorder) -> Expected:
     run.disk("a", "b", "c")
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
     run.put("q", "t", 3, "info", error="timeout")
@@ -54,7 +54,7 @@ def acknowledged_on_a_minority_alone_is_not_durable(run: Run) -> Expected:
 
 
 @case
-def collected_as_garbage_is_durable_if_its_counter_was_taken(run: Run) -> Expected:
+def collected_as_garbage_is_durable_if_its_counter_was_taken(run: RunRecorder) -> Expected:
     run.disk("a", "b", "c")
     run.put("p", "t", 1, "ok", 2, first_id=65_536, last_id=65_537)
     run.put("q", "t", 1, "ok", first_id=65_538, last_id=65_538)
@@ -68,7 +68,7 @@ def collected_as_garbage_is_durable_if_its_counter_was_taken(run: Run) -> Expect
 
 
 @case
-def counter_that_was_forgotten_is_not_durable(run: Run) -> Expected:
+def counter_that_was_forgotten_is_not_durable(run: RunRecorder) -> Expected:
     run.disk("a", "b", "c", "d")
     run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)
     run.put("p", "u", 1, "ok", first_id=0, last_id=0)
@@ -86,7 +86,7 @@ def counter_that_was_forgotten_is_not_durable(run: Run) -> Expected:
 
 
 @case
-def node_whose_disk_was_not_read_may_have_it(run: Run) -> Expected:
+def node_whose_disk_was_not_read_may_have_it(run: RunRecorder) -> Expected:
     run.disk("a", "b")
     run.disk("c", is_read=False)
     run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)

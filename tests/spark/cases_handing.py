@@ -1,12 +1,12 @@
 """Small histories of what libraries handed to their applications, and what these acknowledged."""
 
 from tests.spark.cases import Expected, case, row
-from tests.spark.histories import Run
+from tests.spark.histories import RunRecorder
 
 ALL = "0123456789abcdef" * 3  # the digests of three publications
 
 
-def begun(run: Run, **fields: object) -> None:
+def begun(run: RunRecorder, **fields: object) -> None:
     """Publish `t` 1 to 3 to `s`, whose library has got them, and may hand them over."""
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 3, first_id=1)
@@ -14,7 +14,7 @@ def begun(run: Run, **fields: object) -> None:
 
 
 @case
-def what_is_handed_over_one_by_one_and_acknowledged_is_in_order(run: Run) -> Expected:
+def what_is_handed_over_one_by_one_and_acknowledged_is_in_order(run: RunRecorder) -> Expected:
     begun(run)
     for id_ in (1, 2, 3):
         run.handle("s", "hand", "t", id_, id_, cursor=id_ - 1)
@@ -24,7 +24,7 @@ def what_is_handed_over_one_by_one_and_acknowledged_is_in_order(run: Run) -> Exp
 
 
 @case
-def what_a_crash_left_unacknowledged_comes_again(run: Run) -> Expected:
+def what_a_crash_left_unacknowledged_comes_again(run: RunRecorder) -> Expected:
     begun(run)
     run.handle("s", "hand", "t", 1, 2, cursor=0)
     run.get("s", "t", 0, [[1, "p", 1, 3]], session=1, handed_apart=True)
@@ -33,7 +33,7 @@ def what_a_crash_left_unacknowledged_comes_again(run: Run) -> Expected:
 
 
 @case
-def what_its_reader_gave_back_comes_again(run: Run) -> Expected:
+def what_its_reader_gave_back_comes_again(run: RunRecorder) -> Expected:
     begun(run)
     run.handle("s", "hand", "t", 1, 2, cursor=0)
     run.handle("s", "release", "t", 1, 2)
@@ -42,7 +42,7 @@ def what_its_reader_gave_back_comes_again(run: Run) -> Expected:
 
 
 @case
-def what_a_session_hands_over_twice_is_a_duplicate(run: Run) -> Expected:
+def what_a_session_hands_over_twice_is_a_duplicate(run: RunRecorder) -> Expected:
     begun(run)
     first = run.handle("s", "hand", "t", 1, 2, cursor=0)
     run.handle("s", "release", "t", 1, 1)
@@ -52,7 +52,9 @@ def what_a_session_hands_over_twice_is_a_duplicate(run: Run) -> Expected:
 
 
 @case
-def what_was_acknowledged_and_is_handed_over_after_a_crash_is_a_duplicate(run: Run) -> Expected:
+def what_was_acknowledged_and_is_handed_over_after_a_crash_is_a_duplicate(
+    run: RunRecorder,
+) -> Expected:
     begun(run)
     first = run.handle("s", "hand", "t", 1, 1, cursor=0)
     run.handle("s", "hand", "t", 2, 2, cursor=1)
@@ -62,7 +64,7 @@ def what_was_acknowledged_and_is_handed_over_after_a_crash_is_a_duplicate(run: R
 
 
 @case
-def applications_of_other_processes_are_compared_too(run: Run) -> Expected:
+def applications_of_other_processes_are_compared_too(run: RunRecorder) -> Expected:
     begin = {"digests": ALL, "first_id": 1, "last_id": 3, "count": 3}
     run.sub("s", "t")
     run.complete(run.invoke("s", "get", "t", last_id=0), "ok", handed_apart=True, **begin)
@@ -74,7 +76,9 @@ def applications_of_other_processes_are_compared_too(run: Run) -> Expected:
 
 
 @case
-def a_copy_of_a_state_may_hand_over_what_the_other_one_has_acknowledged(run: Run) -> Expected:
+def a_copy_of_a_state_may_hand_over_what_the_other_one_has_acknowledged(
+    run: RunRecorder,
+) -> Expected:
     begun(run)
     run.handle("s", "hand", "t", 1, 1, cursor=0)
     run.handle("s", "hand", "t", 2, 2, cursor=1)
@@ -83,7 +87,7 @@ def a_copy_of_a_state_may_hand_over_what_the_other_one_has_acknowledged(run: Run
 
 
 @case
-def what_the_cursor_passed_and_nobody_was_handed_is_lost(run: Run) -> Expected:
+def what_the_cursor_passed_and_nobody_was_handed_is_lost(run: RunRecorder) -> Expected:
     begun(run)
     run.handle("s", "hand", "t", 1, 1, cursor=0)
     run.handle("s", "ack", "t", None, 2)
@@ -97,7 +101,7 @@ def what_the_cursor_passed_and_nobody_was_handed_is_lost(run: Run) -> Expected:
 
 
 @case
-def what_was_asked_for_at_most_once_may_be_lost_to_a_crash(run: Run) -> Expected:
+def what_was_asked_for_at_most_once_may_be_lost_to_a_crash(run: RunRecorder) -> Expected:
     begun(run)
     run.handle("s", "ack", "t", 1, 1)
     run.get("s", "t", 1, [[2, "p", 2, 2]], session=1, handed_apart=True)
@@ -106,7 +110,9 @@ def what_was_asked_for_at_most_once_may_be_lost_to_a_crash(run: Run) -> Expected
 
 
 @case
-def what_was_fetched_of_a_subscription_that_ended_need_not_be_handed_over(run: Run) -> Expected:
+def what_was_fetched_of_a_subscription_that_ended_need_not_be_handed_over(
+    run: RunRecorder,
+) -> Expected:
     begun(run)
     run.handle("s", "hand", "t", 1, 1, cursor=0)
     run.unsub("s", "t")
@@ -116,7 +122,9 @@ def what_was_fetched_of_a_subscription_that_ended_need_not_be_handed_over(run: R
 
 
 @case
-def histories_that_do_not_say_what_was_handed_over_are_judged_as_before(run: Run) -> Expected:
+def histories_that_do_not_say_what_was_handed_over_are_judged_as_before(
+    run: RunRecorder,
+) -> Expected:
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 3, first_id=1)
     run.get("s", "t", 0, [[1, "p", 1, 3]])

@@ -1,26 +1,28 @@
 """Small histories of what is owed, known and allowed: a sentence of docs/checks.md each."""
 
-from tests.spark.cases import Evidence, Expected, case, may_subscribe, row
-from tests.spark.histories import Row, Run
+from tests.spark.cases import EvidenceRow, Expected, case, may_subscribe, row
+from tests.spark.histories import Row, RunRecorder
 
 
-def put(run: Run, producer: str, counter: int, id_: int, **fields: object) -> Row:
+def put(run: RunRecorder, producer: str, counter: int, id_: int, **fields: object) -> Row:
     """Record an acknowledged PUT of one publication."""
     return run.put(producer, "t", counter, "ok", first_id=id_, last_id=id_, **fields)  # type: ignore[arg-type]
 
 
-def unknown(run: Run, producer: str, counter: int, count: int = 1) -> Row:
+def unknown(run: RunRecorder, producer: str, counter: int, count: int = 1) -> Row:
     """Record a PUT that nobody knows the end of."""
     return run.put(producer, "t", counter, "info", count, error="timeout")
 
 
-def got(run: Run, client_id: str, asked: int, *producers: str, **fields: object) -> Row:
+def got(run: RunRecorder, client_id: str, asked: int, *producers: str, **fields: object) -> Row:
     """Record an answer to `client_id`: a publication each of `producers`, with counter 1."""
     items = [[asked + 1 + place, one, 1, 1] for place, one in enumerate(producers)]
     return run.get(client_id, "t", asked, items, **fields)  # type: ignore[arg-type]
 
 
-def lost(run: Run, detail: str, id_: int | None, producer: str, *operations: Row) -> Evidence:
+def lost(
+    run: RunRecorder, detail: str, id_: int | None, producer: str, *operations: Row
+) -> EvidenceRow:
     """Return a loss of the subscriber `s`: `producer`'s publication with counter 1."""
     proof = tuple((one["process"], one["op_id"]) for one in operations)
     return row(
@@ -37,7 +39,7 @@ def proof_of(*operations: Row) -> tuple[tuple[str, int], ...]:
 
 
 @case
-def what_is_stored_below_the_start_of_a_standing_subscription_is_lost(run: Run) -> Expected:
+def what_is_stored_below_the_start_of_a_standing_subscription_is_lost(run: RunRecorder) -> Expected:
     sub = run.sub("s", "t", 3)
     puts = {id_: put(run, f"p{id_}", 1, id_) for id_ in (1, 3)}
     put(run, "p4", 1, 4)
@@ -53,7 +55,7 @@ def what_is_stored_below_the_start_of_a_standing_subscription_is_lost(run: Run) 
 
 
 @case
-def what_was_tried_before_the_subscription_may_stand_below_its_start(run: Run) -> Expected:
+def what_was_tried_before_the_subscription_may_stand_below_its_start(run: RunRecorder) -> Expected:
     early = run.invoke("p", "put", "t", counter=1, count=1)
     run.sub("s", "t", 3)
     run.complete(early, "ok", first_id=2, last_id=2)
@@ -61,7 +63,7 @@ def what_was_tried_before_the_subscription_may_stand_below_its_start(run: Run) -
 
 
 @case
-def duplicate_without_an_id_that_never_came_is_lost_once_drained(run: Run) -> Expected:
+def duplicate_without_an_id_that_never_came_is_lost_once_drained(run: RunRecorder) -> Expected:
     sub = run.sub("s", "t")
     retried = unknown(run, "p", 1)
     run.put("p", "t", 1, "ok", first_id=0, last_id=0, duplicate=True, session=1)
@@ -72,7 +74,7 @@ def duplicate_without_an_id_that_never_came_is_lost_once_drained(run: Run) -> Ex
 
 
 @case
-def duplicate_without_an_id_may_be_of_before_the_subscription(run: Run) -> Expected:
+def duplicate_without_an_id_may_be_of_before_the_subscription(run: RunRecorder) -> Expected:
     unknown(run, "p", 1)
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", first_id=0, last_id=0, duplicate=True, session=1)
@@ -83,7 +85,7 @@ def duplicate_without_an_id_may_be_of_before_the_subscription(run: Run) -> Expec
 
 
 @case
-def what_one_was_given_another_one_who_went_past_it_has_lost(run: Run) -> Expected:
+def what_one_was_given_another_one_who_went_past_it_has_lost(run: RunRecorder) -> Expected:
     sub = run.sub("s", "t")
     run.sub("a", "t")
     unknown(run, "u", 1)
@@ -95,7 +97,7 @@ def what_one_was_given_another_one_who_went_past_it_has_lost(run: Run) -> Expect
 
 
 @case
-def what_one_was_given_another_one_that_drained_has_lost(run: Run) -> Expected:
+def what_one_was_given_another_one_that_drained_has_lost(run: RunRecorder) -> Expected:
     sub = run.sub("s", "t")
     run.sub("a", "t")
     unknown(run, "u", 1)
@@ -107,7 +109,7 @@ def what_one_was_given_another_one_that_drained_has_lost(run: Run) -> Expected:
 
 
 @case
-def what_nobody_was_given_may_never_have_been_stored(run: Run) -> Expected:
+def what_nobody_was_given_may_never_have_been_stored(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     unknown(run, "u", 1)
     put(run, "q", 1, 1)
@@ -117,7 +119,7 @@ def what_nobody_was_given_may_never_have_been_stored(run: Run) -> Expected:
 
 
 @case
-def counter_between_two_stored_ones_is_lost(run: Run) -> Expected:
+def counter_between_two_stored_ones_is_lost(run: RunRecorder) -> Expected:
     sub = run.sub("s", "t")
     put(run, "p", 1, 1)
     tried = unknown(run, "p", 2)
@@ -127,7 +129,9 @@ def counter_between_two_stored_ones_is_lost(run: Run) -> Expected:
 
 
 @case
-def what_was_owed_to_a_subscription_that_ended_is_lost_as_far_as_it_went(run: Run) -> Expected:
+def what_was_owed_to_a_subscription_that_ended_is_lost_as_far_as_it_went(
+    run: RunRecorder,
+) -> Expected:
     sub = run.sub("s", "t")
     missed = put(run, "p", 1, 1)
     put(run, "q", 1, 2)
@@ -139,7 +143,9 @@ def what_was_owed_to_a_subscription_that_ended_is_lost_as_far_as_it_went(run: Ru
 
 
 @case
-def nobody_subscribes_is_a_loss_also_of_a_subscription_that_ended_later(run: Run) -> Expected:
+def nobody_subscribes_is_a_loss_also_of_a_subscription_that_ended_later(
+    run: RunRecorder,
+) -> Expected:
     sub = run.sub("s", "t")
     refused = run.put("p", "t", 1, "ok", first_id=0, last_id=0)
     run.unsub("s", "t")
@@ -148,7 +154,7 @@ def nobody_subscribes_is_a_loss_also_of_a_subscription_that_ended_later(run: Run
 
 
 @case
-def subscription_of_unknown_outcome_stands_as_soon_as_it_is_answered(run: Run) -> Expected:
+def subscription_of_unknown_outcome_stands_as_soon_as_it_is_answered(run: RunRecorder) -> Expected:
     run.invoke("s", "sub", "t")
     put(run, "o", 1, 1)
     first = got(run, "s", 0, "o")
@@ -161,7 +167,7 @@ def subscription_of_unknown_outcome_stands_as_soon_as_it_is_answered(run: Run) -
 
 
 @case
-def retry_that_is_acknowledged_after_the_drain_is_not_lost(run: Run) -> Expected:
+def retry_that_is_acknowledged_after_the_drain_is_not_lost(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     put(run, "q", 1, 1)
     unknown(run, "p", 1)
@@ -172,7 +178,9 @@ def retry_that_is_acknowledged_after_the_drain_is_not_lost(run: Run) -> Expected
 
 
 @case
-def who_drained_and_left_is_owed_nothing_of_what_comes_before_it_returns(run: Run) -> Expected:
+def who_drained_and_left_is_owed_nothing_of_what_comes_before_it_returns(
+    run: RunRecorder,
+) -> Expected:
     run.sub("s", "t")
     run.sub("a", "t")
     put(run, "q", 1, 1)
@@ -187,7 +195,7 @@ def who_drained_and_left_is_owed_nothing_of_what_comes_before_it_returns(run: Ru
 
 
 @case
-def sub_of_another_process_may_undo_an_unsub_that_it_overlaps(run: Run) -> Expected:
+def sub_of_another_process_may_undo_an_unsub_that_it_overlaps(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     leaving = run.invoke("s", "unsub", "t")
     run.sub("s", "t", process="twin", resumed=True, cursor=0)
@@ -197,7 +205,7 @@ def sub_of_another_process_may_undo_an_unsub_that_it_overlaps(run: Run) -> Expec
 
 
 @case
-def unsub_of_another_host_leaves_no_life(run: Run) -> Expected:
+def unsub_of_another_host_leaves_no_life(run: RunRecorder) -> Expected:
     run.hosts = {"twin": "elsewhere"}
     run.sub("s", "t")
     run.complete(run.invoke("s", "unsub", "t", process="twin"), "ok")
@@ -206,7 +214,7 @@ def unsub_of_another_host_leaves_no_life(run: Run) -> Expected:
 
 
 @case
-def newer_epoch_on_another_host_does_not_tell_when_an_old_unsub_acted(run: Run) -> Expected:
+def newer_epoch_on_another_host_does_not_tell_when_an_old_unsub_acted(run: RunRecorder) -> Expected:
     run.hosts = {"twin": "elsewhere"}
     run.sub("s", "t", epoch=1)
     run.invoke("s", "unsub", "t", epoch=1)
@@ -217,7 +225,7 @@ def newer_epoch_on_another_host_does_not_tell_when_an_old_unsub_acted(run: Run) 
 
 
 @case
-def what_another_host_saw_taken_was_not_taken_before_a_drain_here(run: Run) -> Expected:
+def what_another_host_saw_taken_was_not_taken_before_a_drain_here(run: RunRecorder) -> Expected:
     run.hosts = {"r": "elsewhere"}
     run.sub("s", "t")
     for counter in (1, 2):
@@ -231,7 +239,7 @@ def what_another_host_saw_taken_was_not_taken_before_a_drain_here(run: Run) -> E
 
 
 @case
-def tombstone_of_its_topic_is_what_a_drain_is_held_against(run: Run) -> Expected:
+def tombstone_of_its_topic_is_what_a_drain_is_held_against(run: RunRecorder) -> Expected:
     sub = run.sub("s", "t")
     early = put(run, "p", 1, 1)
     run.phase("tombstone")
@@ -246,7 +254,7 @@ def tombstone_of_its_topic_is_what_a_drain_is_held_against(run: Run) -> Expected
 
 
 @case
-def what_one_was_given_nobody_is_told_there_is_not(run: Run) -> Expected:
+def what_one_was_given_nobody_is_told_there_is_not(run: RunRecorder) -> Expected:
     may_subscribe(run, "a")
     run.sub("s", "t")
     unknown(run, "u", 1)
@@ -262,7 +270,7 @@ def what_one_was_given_nobody_is_told_there_is_not(run: Run) -> Expected:
 
 
 @case
-def what_lies_below_a_start_need_not_be_told(run: Run) -> Expected:
+def what_lies_below_a_start_need_not_be_told(run: RunRecorder) -> Expected:
     put(run, "p", 1, 4)
     run.sub("s", "t", 4)
     run.get("s", "t", 0, [])
@@ -272,7 +280,9 @@ def what_lies_below_a_start_need_not_be_told(run: Run) -> Expected:
 
 
 @case
-def what_stands_below_what_was_given_before_it_was_sent_is_out_of_order(run: Run) -> Expected:
+def what_stands_below_what_was_given_before_it_was_sent_is_out_of_order(
+    run: RunRecorder,
+) -> Expected:
     may_subscribe(run, "a")
     unknown(run, "u", 1)
     seen = run.get("a", "t", 4, [[5, "u", 1, 1]])
@@ -283,7 +293,7 @@ def what_stands_below_what_was_given_before_it_was_sent_is_out_of_order(run: Run
 
 
 @case
-def what_stands_below_a_cursor_that_was_accepted_is_out_of_order(run: Run) -> Expected:
+def what_stands_below_a_cursor_that_was_accepted_is_out_of_order(run: RunRecorder) -> Expected:
     may_subscribe(run, "a")
     seen = run.get("a", "t", 5, [])
     late = put(run, "p", 1, 5)
@@ -292,7 +302,7 @@ def what_stands_below_a_cursor_that_was_accepted_is_out_of_order(run: Run) -> Ex
 
 
 @case
-def new_subscription_below_what_another_one_began_at_is_stale(run: Run) -> Expected:
+def new_subscription_below_what_another_one_began_at_is_stale(run: RunRecorder) -> Expected:
     first = run.sub("a", "t", 4, resumed=False, cursor=4)
     run.wait(200)
     second = run.sub("s", "t", 3, resumed=False, cursor=3)
@@ -301,7 +311,7 @@ def new_subscription_below_what_another_one_began_at_is_stale(run: Run) -> Expec
 
 
 @case
-def publication_given_before_it_was_sent_is_a_read_of_the_future(run: Run) -> Expected:
+def publication_given_before_it_was_sent_is_a_read_of_the_future(run: RunRecorder) -> Expected:
     may_subscribe(run, "a")
     seen = got(run, "a", 0, "p")
     put(run, "p", 1, 1)
@@ -313,7 +323,7 @@ def publication_given_before_it_was_sent_is_a_read_of_the_future(run: Run) -> Ex
 
 
 @case
-def publication_given_before_the_retry_of_what_was_refused_is_one_too(run: Run) -> Expected:
+def publication_given_before_the_retry_of_what_was_refused_is_one_too(run: RunRecorder) -> Expected:
     may_subscribe(run, "a")
     run.put("p", "t", 1, "fail", error="electing")
     seen = got(run, "a", 0, "p")
@@ -326,7 +336,9 @@ def publication_given_before_the_retry_of_what_was_refused_is_one_too(run: Run) 
 
 
 @case
-def publication_given_while_it_was_under_way_or_on_another_host_is_none(run: Run) -> Expected:
+def publication_given_while_it_was_under_way_or_on_another_host_is_none(
+    run: RunRecorder,
+) -> Expected:
     may_subscribe(run, "a")
     run.hosts = {"q": "elsewhere"}
     asking = run.invoke("a", "get", "t", last_id=0)
@@ -341,7 +353,7 @@ def publication_given_while_it_was_under_way_or_on_another_host_is_none(run: Run
 
 
 @case
-def batch_with_another_publication_inside_is_torn(run: Run) -> Expected:
+def batch_with_another_publication_inside_is_torn(run: RunRecorder) -> Expected:
     may_subscribe(run, "a")
     unknown(run, "p", 1, 2)
     unknown(run, "q", 1)
@@ -354,7 +366,7 @@ def batch_with_another_publication_inside_is_torn(run: Run) -> Expected:
 
 
 @case
-def counters_that_were_tried_apart_may_stand_apart(run: Run) -> Expected:
+def counters_that_were_tried_apart_may_stand_apart(run: RunRecorder) -> Expected:
     may_subscribe(run, "a")
     unknown(run, "p", 1, 2)
     unknown(run, "q", 1)
@@ -364,7 +376,7 @@ def counters_that_were_tried_apart_may_stand_apart(run: Run) -> Expected:
 
 
 @case
-def half_of_a_batch_is_no_batch(run: Run) -> Expected:
+def half_of_a_batch_is_no_batch(run: RunRecorder) -> Expected:
     sub = run.sub("s", "t")
     tried = unknown(run, "p", 1, 2)
     unknown(run, "q", 1)
@@ -377,7 +389,7 @@ def half_of_a_batch_is_no_batch(run: Run) -> Expected:
 
 
 @case
-def batch_of_which_more_is_to_come_is_whole(run: Run) -> Expected:
+def batch_of_which_more_is_to_come_is_whole(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     unknown(run, "p", 1, 3)
     run.get("s", "t", 0, [[1, "p", 1, 2]])
@@ -385,7 +397,7 @@ def batch_of_which_more_is_to_come_is_whole(run: Run) -> Expected:
 
 
 @case
-def batch_of_which_a_part_is_damaged_is_whole(run: Run) -> Expected:
+def batch_of_which_a_part_is_damaged_is_whole(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
     damaged = run.get("s", "t", 0, [[1, "p", 1, 1], [3, "p", 3, 1]], corrupt=[[2, "checksum"]])
@@ -396,20 +408,20 @@ def batch_of_which_a_part_is_damaged_is_whole(run: Run) -> Expected:
 # --- subscription ---------------------------------------------------------------------------------
 
 
-def wrong(run: Run, word: str, *operations: Row, topic: str = "t") -> Evidence:
+def wrong(run: RunRecorder, word: str, *operations: Row, topic: str = "t") -> EvidenceRow:
     """Return evidence that `s` was not answered as it has subscribed or asked."""
     return row(run, topic=topic, client_id="s", detail=word, operations=proof_of(*operations))
 
 
 @case
-def subscription_that_stood_is_not_made_anew(run: Run) -> Expected:
+def subscription_that_stood_is_not_made_anew(run: RunRecorder) -> Expected:
     first = run.sub("s", "t", 0, resumed=False, cursor=0)
     again = run.sub("s", "t", 0, resumed=False, cursor=0)
     return {"subscription": [wrong(run, "forgotten", first, again)]}
 
 
 @case
-def subscription_that_ended_is_made_anew(run: Run) -> Expected:
+def subscription_that_ended_is_made_anew(run: RunRecorder) -> Expected:
     run.sub("s", "t", 0, resumed=False, cursor=0)
     run.unsub("s", "t", "info")
     run.sub("s", "t", 0, resumed=False, cursor=0)
@@ -421,7 +433,7 @@ def subscription_that_ended_is_made_anew(run: Run) -> Expected:
 
 
 @case
-def subscription_that_stood_is_not_denied(run: Run) -> Expected:
+def subscription_that_stood_is_not_denied(run: RunRecorder) -> Expected:
     first = run.sub("s", "t")
     denied = []
     for error in ("not_subscribed", "unknown_topic", "busy"):
@@ -434,7 +446,7 @@ def subscription_that_stood_is_not_denied(run: Run) -> Expected:
 
 
 @case
-def who_has_left_or_never_came_is_not_answered(run: Run) -> Expected:
+def who_has_left_or_never_came_is_not_answered(run: RunRecorder) -> Expected:
     early = run.get("s", "t", 0, [])
     run.sub("s", "t")
     run.get("s", "t", 0, [])
@@ -448,7 +460,7 @@ def who_has_left_or_never_came_is_not_answered(run: Run) -> Expected:
 
 
 @case
-def who_may_not_have_left_yet_or_may_be_back_is_answered(run: Run) -> Expected:
+def who_may_not_have_left_yet_or_may_be_back_is_answered(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     run.unsub("s", "t", "info")
     run.get("s", "t", 0, [])
@@ -461,7 +473,7 @@ def who_may_not_have_left_yet_or_may_be_back_is_answered(run: Run) -> Expected:
 
 
 @case
-def answer_is_of_the_topic_that_was_asked_for(run: Run) -> Expected:
+def answer_is_of_the_topic_that_was_asked_for(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     run.sub("s", "u")
     run.put("p", "u", 1, "ok", first_id=1, last_id=1)
@@ -473,7 +485,7 @@ def answer_is_of_the_topic_that_was_asked_for(run: Run) -> Expected:
 
 
 @case
-def answer_is_no_longer_than_was_asked_for(run: Run) -> Expected:
+def answer_is_no_longer_than_was_asked_for(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 4, first_id=1, last_id=4)
     for asked in (0, 2):
@@ -487,7 +499,7 @@ def answer_is_no_longer_than_was_asked_for(run: Run) -> Expected:
 
 
 @case
-def terms_do_not_go_back_in_time(run: Run) -> Expected:
+def terms_do_not_go_back_in_time(run: RunRecorder) -> Expected:
     run.hosts = {"far": "elsewhere"}
     put(run, "p", 1, 1, node="a", term=3)
     first = put(run, "p", 2, 2, node="b", term=5)
@@ -499,7 +511,7 @@ def terms_do_not_go_back_in_time(run: Run) -> Expected:
 
 
 @case
-def answers_of_terms_may_cross(run: Run) -> Expected:
+def answers_of_terms_may_cross(run: RunRecorder) -> Expected:
     under_way = run.invoke("p", "put", "t", counter=1, count=1)
     put(run, "q", 1, 2, node="b", term=5)
     run.complete(under_way, "ok", first_id=1, last_id=1, node="a", term=3)
@@ -510,7 +522,7 @@ def answers_of_terms_may_cross(run: Run) -> Expected:
 # --- places on disks ------------------------------------------------------------------------------
 
 
-def on_disk(run: Run, nodes: str, producer: str, counter: int, id_: int | None) -> None:
+def on_disk(run: RunRecorder, nodes: str, producer: str, counter: int, id_: int | None) -> None:
     """Record that `nodes` hold a publication under an id."""
     fields = {"topic": "t", "producer": producer, "count": 1}
     run.found_on(nodes, "held", first_id=id_, first_counter=counter, **fields)
@@ -518,7 +530,7 @@ def on_disk(run: Run, nodes: str, producer: str, counter: int, id_: int | None) 
 
 
 @case
-def what_a_node_holds_was_tried_and_not_refused(run: Run) -> Expected:
+def what_a_node_holds_was_tried_and_not_refused(run: RunRecorder) -> Expected:
     run.disk("a", "b", "c")
     refused = run.put("q", "t", 1, "fail", error="electing")
     unknown(run, "r", 1)
@@ -534,7 +546,7 @@ def what_a_node_holds_was_tried_and_not_refused(run: Run) -> Expected:
 
 
 @case
-def what_a_node_holds_has_one_id_and_is_alone_under_it(run: Run) -> Expected:
+def what_a_node_holds_has_one_id_and_is_alone_under_it(run: RunRecorder) -> Expected:
     run.disk("a", "b", "c")
     first = put(run, "p", 1, 1)
     unknown(run, "q", 1)
@@ -548,7 +560,7 @@ def what_a_node_holds_has_one_id_and_is_alone_under_it(run: Run) -> Expected:
 
 
 @case
-def what_is_held_and_was_owed_is_lost(run: Run) -> Expected:
+def what_is_held_and_was_owed_is_lost(run: RunRecorder) -> Expected:
     run.disk("a", "b", "c")
     sub = run.sub("s", "t")
     unknown(run, "u", 1)
@@ -561,7 +573,9 @@ def what_is_held_and_was_owed_is_lost(run: Run) -> Expected:
 
 
 @case
-def node_has_what_it_holds_under_the_acknowledged_id_and_below_its_last(run: Run) -> Expected:
+def node_has_what_it_holds_under_the_acknowledged_id_and_below_its_last(
+    run: RunRecorder,
+) -> Expected:
     run.disk("a", "b", "c")
     puts = [put(run, one, 1, id_) for id_, one in enumerate("pqr", start=1)]
     on_disk(run, "abc", "p", 1, 1)

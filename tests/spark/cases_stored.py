@@ -1,12 +1,12 @@
 """Cases of what is stored, and of who is given which of it."""
 
-from tests.spark.cases import Evidence, Expected, case, may_subscribe, row
-from tests.spark.histories import Run
+from tests.spark.cases import EvidenceRow, Expected, case, may_subscribe, row
+from tests.spark.histories import RunRecorder
 
 BORDER = 65_536  # of a bucket: runs are cut there, and no check may notice
 
 
-def half(run: Run, missing: int, given: int, get: tuple[str, int]) -> Evidence:
+def half(run: RunRecorder, missing: int, given: int, get: tuple[str, int]) -> EvidenceRow:
     """Return the evidence that `s` got `given` without its neighbour; ids are counters."""
     return row(
         run, id=missing, other_id=given, producer="p", counter=missing, detail="half",
@@ -14,7 +14,7 @@ def half(run: Run, missing: int, given: int, get: tuple[str, int]) -> Evidence:
     )  # fmt: skip
 
 
-def delivered(run: Run, *answers: tuple[int, int, int]) -> None:
+def delivered(run: RunRecorder, *answers: tuple[int, int, int]) -> None:
     """Record a PUT of publications 1..9 and answers (asked, first id, count) to the client `s`."""
     run.put("p", "t", 1, "ok", 9, first_id=1, last_id=9)
     for asked, first_id, count in answers:
@@ -25,7 +25,7 @@ def delivered(run: Run, *answers: tuple[int, int, int]) -> None:
 
 
 @case
-def lost_tail_is_found_once_drained(run: Run) -> Expected:
+def lost_tail_is_found_once_drained(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     delivered(run, (0, 1, 8))
     run.drained("s", "t", 8)
@@ -35,14 +35,14 @@ def lost_tail_is_found_once_drained(run: Run) -> Expected:
 
 
 @case
-def tail_is_not_lost_before_the_drain(run: Run) -> Expected:
+def tail_is_not_lost_before_the_drain(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     delivered(run, (0, 1, 8))
     return {}
 
 
 @case
-def nothing_is_owed_below_the_start_or_after_leaving(run: Run) -> Expected:
+def nothing_is_owed_below_the_start_or_after_leaving(run: RunRecorder) -> Expected:
     run.put("p", "t", 1, "ok", 5, first_id=1, last_id=5)
     run.sub("s", "t", 5)
     run.put("p", "t", 6, "ok", 4, first_id=6, last_id=9)
@@ -55,7 +55,7 @@ def nothing_is_owed_below_the_start_or_after_leaving(run: Run) -> Expected:
 
 
 @case
-def one_that_never_got_anything_lost_everything_acknowledged(run: Run) -> Expected:
+def one_that_never_got_anything_lost_everything_acknowledged(run: RunRecorder) -> Expected:
     run.sub("s", "t", BORDER - 2)
     run.put("p", "t", 1, "ok", 2, first_id=BORDER - 1, last_id=BORDER)
     run.put("p", "t", 3, "info")
@@ -72,7 +72,7 @@ def one_that_never_got_anything_lost_everything_acknowledged(run: Run) -> Expect
 
 
 @case
-def put_that_found_no_subscriber_is_lost_if_there_was_one(run: Run) -> Expected:
+def put_that_found_no_subscriber_is_lost_if_there_was_one(run: RunRecorder) -> Expected:
     run.put("p", "t", 1, "ok", first_id=0, last_id=0)
     run.sub("s", "t")
     run.put("p", "t", 2, "ok", first_id=0, last_id=0)
@@ -86,7 +86,7 @@ def put_that_found_no_subscriber_is_lost_if_there_was_one(run: Run) -> Expected:
 
 
 @case
-def asking_again_may_deliver_again(run: Run) -> Expected:
+def asking_again_may_deliver_again(run: RunRecorder) -> Expected:
     """As long as no cursor goes back that an answer has taken."""
     run.sub("s", "t")
     delivered(run, (0, 1, 3), (0, 1, 5), (5, 6, 2), (5, 6, 1))
@@ -98,7 +98,7 @@ def asking_again_may_deliver_again(run: Run) -> Expected:
 
 
 @case
-def id_at_the_cursor_is_delivered_twice(run: Run) -> Expected:
+def id_at_the_cursor_is_delivered_twice(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     delivered(run, (0, 1, 3), (3, 3, 2))
     proof = (("s", 1), ("s", 2))
@@ -110,7 +110,7 @@ def id_at_the_cursor_is_delivered_twice(run: Run) -> Expected:
 
 
 @case
-def id_below_the_cursor_goes_back_too(run: Run) -> Expected:
+def id_below_the_cursor_goes_back_too(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     delivered(run, (0, 1, 3))
     run.get("s", "t", 3, [[2, "p", 2, 1]], session=1)
@@ -123,7 +123,7 @@ def id_below_the_cursor_goes_back_too(run: Run) -> Expected:
 
 
 @case
-def cursor_moved_partly_in_one_session_doubles(run: Run) -> Expected:
+def cursor_moved_partly_in_one_session_doubles(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     delivered(run, (0, 1, 3), (2, 3, 2))
     proof = (("s", 1), ("s", 2))
@@ -131,7 +131,7 @@ def cursor_moved_partly_in_one_session_doubles(run: Run) -> Expected:
 
 
 @case
-def one_answer_may_not_repeat_or_go_back(run: Run) -> Expected:
+def one_answer_may_not_repeat_or_go_back(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 4, first_id=1, last_id=4)
     run.get("s", "t", 0, [[3, "p", 3, 2], [1, "p", 1, 3]])
@@ -144,7 +144,7 @@ def one_answer_may_not_repeat_or_go_back(run: Run) -> Expected:
 
 
 @case
-def ids_jump_after_the_cursor(run: Run) -> Expected:
+def ids_jump_after_the_cursor(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     delivered(run, (0, 2, 2))
     proof = (("p", 1), ("s", 1))
@@ -161,7 +161,7 @@ def ids_jump_after_the_cursor(run: Run) -> Expected:
 
 
 @case
-def client_that_skips_ahead_in_a_session_jumps(run: Run) -> Expected:
+def client_that_skips_ahead_in_a_session_jumps(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     delivered(run, (0, 1, 2), (4, 5, 1))
     proof = (("p", 1), ("s", 1))
@@ -174,7 +174,7 @@ def client_that_skips_ahead_in_a_session_jumps(run: Run) -> Expected:
 
 
 @case
-def answer_jumps_inside(run: Run) -> Expected:
+def answer_jumps_inside(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 5, first_id=BORDER - 2, last_id=BORDER + 2)
     answer = [[BORDER - 2, "p", 1, 2], [BORDER + 2, "p", 5, 1]]
@@ -192,7 +192,7 @@ def answer_jumps_inside(run: Run) -> Expected:
 
 
 @case
-def leaving_and_coming_back_may_jump(run: Run) -> Expected:
+def leaving_and_coming_back_may_jump(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     delivered(run, (0, 1, 2))
     run.unsub("s", "t")
@@ -203,7 +203,7 @@ def leaving_and_coming_back_may_jump(run: Run) -> Expected:
 
 
 @case
-def resumed_subscription_is_no_new_start(run: Run) -> Expected:
+def resumed_subscription_is_no_new_start(run: RunRecorder) -> Expected:
     run.sub("s", "t")
     delivered(run, (0, 1, 2))
     run.sub("s", "t", 4, session=1)
@@ -224,7 +224,7 @@ def resumed_subscription_is_no_new_start(run: Run) -> Expected:
 
 
 @case
-def answer_without_a_cursor_is_not_judged(run: Run) -> Expected:
+def answer_without_a_cursor_is_not_judged(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 9, first_id=1, last_id=9)
     run.get("s", "t", None, [[5, "p", 5, 1]])
@@ -236,7 +236,7 @@ def answer_without_a_cursor_is_not_judged(run: Run) -> Expected:
 
 
 @case
-def retry_stored_again_has_two_ids(run: Run) -> Expected:
+def retry_stored_again_has_two_ids(run: RunRecorder) -> Expected:
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
     run.put("p", "t", 2, "ok", first_id=BORDER, last_id=BORDER, session=1)
     proof = (("p", 1), ("p", 2))
@@ -245,7 +245,7 @@ def retry_stored_again_has_two_ids(run: Run) -> Expected:
 
 
 @case
-def retry_answered_with_its_first_id_is_clean(run: Run) -> Expected:
+def retry_answered_with_its_first_id_is_clean(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.put("p", "t", 1, "info", 3, error="timeout")
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3, duplicate=True, session=1)
@@ -254,7 +254,7 @@ def retry_answered_with_its_first_id_is_clean(run: Run) -> Expected:
 
 
 @case
-def acknowledged_id_delivered_with_another_content(run: Run) -> Expected:
+def acknowledged_id_delivered_with_another_content(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
     run.put("q", "t", 7, "info", error="timeout")
@@ -266,7 +266,7 @@ def acknowledged_id_delivered_with_another_content(run: Run) -> Expected:
 
 
 @case
-def later_counter_under_a_lower_id(run: Run) -> Expected:
+def later_counter_under_a_lower_id(run: RunRecorder) -> Expected:
     run.put("p", "t", 1, "ok", 2, first_id=BORDER, last_id=BORDER + 1)
     run.put("p", "t", 3, "ok", 2, first_id=BORDER - 2, last_id=BORDER - 1)
     proof = (("p", 1), ("p", 2))
@@ -289,7 +289,7 @@ def later_counter_under_a_lower_id(run: Run) -> Expected:
 
 
 @case
-def delivered_but_never_tried_is_a_phantom(run: Run) -> Expected:
+def delivered_but_never_tried_is_a_phantom(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)
     run.put("p", "other", 3, "info")
@@ -298,7 +298,7 @@ def delivered_but_never_tried_is_a_phantom(run: Run) -> Expected:
 
 
 @case
-def delivered_but_refused_is_an_aborted_read(run: Run) -> Expected:
+def delivered_but_refused_is_an_aborted_read(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.put("p", "t", 1, "fail", 2, error="electing")
     run.put("p", "t", 1, "info", session=1, error="timeout")
@@ -308,7 +308,7 @@ def delivered_but_refused_is_an_aborted_read(run: Run) -> Expected:
 
 
 @case
-def corrupt_payload_is_named_with_its_reason(run: Run) -> Expected:
+def corrupt_payload_is_named_with_its_reason(run: RunRecorder) -> Expected:
     may_subscribe(run, "s")
     run.get("s", "t", 0, [], corrupt=[[1, "topic"], [2, "format"]])
     one = (("s", 1),)

@@ -15,11 +15,11 @@ from analytics.intake.truth import Truth, parsed
 from analytics.judge.load import parse
 from analytics.tables.tables import build
 from analytics.tables.tallies import tallies_of
-from tests.spark.cases import Evidence
+from tests.spark.cases import EvidenceRow
 from tests.spark.histories import Row
 
 # run id -> check -> its evidence, sorted
-Found = dict[str, dict[str, list[Evidence]]]
+Found = dict[str, dict[str, list[EvidenceRow]]]
 Node = tuple[str, str, bool]  # run id, name, whether its disk was read
 Find = Callable[..., Found]
 
@@ -65,7 +65,7 @@ def _finder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, lines
             for row in evidence.collect():
                 *fields, operations = row
                 key = tuple((one.process, one.op_id) for one in operations)
-                found[row.run_id][check.name].append(Evidence._make([*fields, key]))
+                found[row.run_id][check.name].append(EvidenceRow._make([*fields, key]))
         for checks in found.values():
             for evidence_rows in checks.values():
                 evidence_rows.sort(key=repr)

@@ -16,7 +16,7 @@ from analytics.intake.seal import seal
 Row = dict[str, Any]
 
 
-class Run:
+class RunRecorder:
     """A recorder of rows: one clock, an operation number a process."""
 
     def __init__(self, run_id: str = "run") -> None:
@@ -143,13 +143,13 @@ def clean_run(seed: int, publications: int = 400, run_id: str = "run") -> list[R
     """Return a correct cluster's history: batches, retries over sessions, crashes, time-outs,
     a subscriber that leaves and comes back, ids across a bucket's border, and a full drain.
     """
-    broker = Broker(random.Random(seed), run_id, publications)
+    broker = CorrectBroker(random.Random(seed), run_id, publications)
     broker.work()
     broker.drain()
     return broker.run.rows
 
 
-class Broker:
+class CorrectBroker:
     """One topic of a broker that keeps every promise, as its clients saw it."""
 
     TOPIC = "orders"
@@ -157,7 +157,7 @@ class Broker:
 
     def __init__(self, rng: random.Random, run_id: str, publications: int) -> None:
         self.rng = rng
-        self.run = Run(run_id)
+        self.run = RunRecorder(run_id)
         self.end_id = self.START_ID + publications
         self.stored: list[tuple[str, int]] = []  # of id START_ID + 1 + place
         self.counters = {"p1": 0, "p2": 0}

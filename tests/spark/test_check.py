@@ -21,15 +21,15 @@ from analytics.judge import check as checking
 from analytics.judge.check import check
 from analytics.judge.load import load
 from analytics.tables.tables import Tables
-from tests.spark.histories import Run, write
+from tests.spark.histories import RunRecorder, write
 
 # The cheapest one: enough for what is not about checks.
 ONE_CHECK = tuple(one for one in anomalies.CHECKS if one.name == "corrupt")
 [A_CRASHED_ONE] = (one for one in anomalies.CHECKS if one.name == "gap")
 
 
-def clean() -> Run:
-    run = Run()
+def clean() -> RunRecorder:
+    run = RunRecorder()
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)
     run.fault("kill", "inject")
@@ -120,7 +120,7 @@ def test_cache_is_used_until_an_input_changes(tmp_path: Path, spark: SparkSessio
 
 @pytest.mark.slow
 def test_too_little_or_undrained_is_unknown_and_exits_2(tmp_path: Path, one_check: None) -> None:
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t")
     run.put("p", "t", 1, "info", error="timeout")
     write(tmp_path, run.rows)

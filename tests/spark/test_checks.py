@@ -13,7 +13,7 @@ from tests.judges.small import SMALL, told
 from tests.spark import cases_clocks, cases_disks, cases_handing, cases_owed, cases_stored
 from tests.spark.cases import CASES
 from tests.spark.conftest import Find, Found
-from tests.spark.histories import Run
+from tests.spark.histories import RunRecorder
 
 # Their cases are registered by being imported.
 assert cases_clocks
@@ -30,13 +30,13 @@ CHECKS_MIN = 8  # that find something in these: else little is compared
 
 
 @cache
-def made_up() -> dict[str, Run]:
+def made_up() -> dict[str, RunRecorder]:
     """Return legal and sabotaged histories as runs, by what was done to them."""
     return {f"seed {case.name}": run_of(case) for case in map(case_of, range(SEED, SEED + COUNT))}
 
 
-def run_of(case: Case) -> Run:
-    run, history = Run(f"seed {case.name}"), case.history
+def run_of(case: Case) -> RunRecorder:
+    run, history = RunRecorder(f"seed {case.name}"), case.history
     run.rows = [{**row, "run_id": run.run_id} for row in history.rows if RAW not in row]
     run.truth = [{**row, "run_id": run.run_id} for rows in history.truth.values() for row in rows]
     if history.truth:
@@ -48,7 +48,7 @@ def run_of(case: Case) -> Run:
 def found(find: Find) -> Found:
     """All of them at once: a job costs more than the rows in it."""
     builds = {**CASES, **SMALL}
-    runs = {name: Run(name) for name in builds}
+    runs = {name: RunRecorder(name) for name in builds}
     for name, build in builds.items():
         build(runs[name])
     runs |= made_up()
@@ -62,7 +62,7 @@ PARTS = (lambda run: run.rows, lambda run: run.truth)
 
 @pytest.mark.parametrize("name", CASES)
 def test_evidence_is_exactly_what_the_history_proves(name: str, found: Found) -> None:
-    run = Run(name)
+    run = RunRecorder(name)
     expected = CASES[name](run)
     actual = {check: rows for check, rows in found.get(name, {}).items() if rows}
     assert actual == {check: sorted(rows, key=repr) for check, rows in expected.items()}
@@ -70,7 +70,7 @@ def test_evidence_is_exactly_what_the_history_proves(name: str, found: Found) ->
 
 @pytest.mark.parametrize("name", SMALL)
 def test_rows_are_exactly_those_that_a_small_history_proves(name: str, found: Found) -> None:
-    assert told(found.get(name, {})) == SMALL[name](Run(name))
+    assert told(found.get(name, {})) == SMALL[name](RunRecorder(name))
 
 
 def test_judges_agree_on_a_few_legal_and_sabotaged_histories(found: Found) -> None:

@@ -18,7 +18,7 @@ import pyspark
 import pytest
 
 from analytics.common import session
-from tests.spark.histories import Broker, clean_run, write
+from tests.spark.histories import CorrectBroker, clean_run, write
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -108,7 +108,7 @@ def verdict_of(report: Path) -> tuple[str, dict[str, int]]:
 
 
 def test_cluster_finds_what_is_planted_behind_a_url(cluster: str, tmp_path: Path) -> None:
-    broker = Broker(random.Random(1), "run", 400)
+    broker = CorrectBroker(random.Random(1), "run", 400)
     broker.work()
     broker.stored.append(broker.stored[3])  # stored twice
     broker.drain()

@@ -8,13 +8,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analytics.anomalies import CHECKS
-from analytics.common.verdict import Operation, Report, Verdict
+from analytics.common.verdict import Report, Verdict, WitnessOperation
 from analytics.intake.completeness import TORN_MARK, wholeness_of
 from analytics.intake.seal import seal
 from analytics.judge import check as checking
 from analytics.judge.check import check
-from analytics.judge.load import Intake
-from tests.spark.histories import Run, write
+from analytics.judge.load import LoadedFiles
+from tests.spark.histories import RunRecorder, write
 
 # One that rests on what is not there, one that does not, one that applications aren't judged by.
 FEW = tuple(one for one in CHECKS if one.name in ("lost", "corrupt", "phantom"))
@@ -22,9 +22,9 @@ OUTCOME = {"finished": True, "reasons": [], "injections": []}
 ABSENCE = "it rests on what is not there, and part of the history could not be read"
 
 
-def recorded() -> Run:
+def recorded() -> RunRecorder:
     """Return a correct run: PUTs 1 to 3, a GET of 1 and 2, one of 3, and the drain."""
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 3, first_id=1, last_id=3)
     run.get("s", "t", 0, [[1, "p", 1, 2]])
@@ -161,23 +161,25 @@ def test_torn_ends_are_counted_and_witnesses_stand_where_they_stood(
     assert (report.verdict, report.torn_lines) == (Verdict.INVALID, 2)
     prefix, tail = report.checks[0].witnesses
     assert (prefix.detail, tail.detail) == ("prefix", "tail")
-    assert prefix.operations[-1] == Operation("s", 2, ("history/s.jsonl:4", "history/s.jsonl:5"))
-    assert tail.operations[-1] == Operation("s", 3, ("history/s.jsonl:6",))
+    assert prefix.operations[-1] == WitnessOperation(
+        "s", 2, ("history/s.jsonl:4", "history/s.jsonl:5")
+    )
+    assert tail.operations[-1] == WitnessOperation("s", 3, ("history/s.jsonl:6",))
 
 
 @pytest.mark.parametrize(
     ("intake", "is_damaged"),
     [
-        (Intake("run", torn_lines=3), False),
-        (Intake("run", unvouched=("run.json can't be read: No such file",)), False),
-        (Intake("run", remarks=("history/p.jsonl was not closed",)), False),
-        (Intake("run", holes=("history/p.jsonl can't be read: Permission denied",)), True),
-        (Intake("run", malformed_lines=1), True),
-        (Intake("run", foreign_lines=1), True),
+        (LoadedFiles("run", torn_lines=3), False),
+        (LoadedFiles("run", unvouched=("run.json can't be read: No such file",)), False),
+        (LoadedFiles("run", remarks=("history/p.jsonl was not closed",)), False),
+        (LoadedFiles("run", holes=("history/p.jsonl can't be read: Permission denied",)), True),
+        (LoadedFiles("run", malformed_lines=1), True),
+        (LoadedFiles("run", foreign_lines=1), True),
     ],
 )
 def test_history_is_damaged_where_a_line_is_missing_that_somebody_relied_on(
-    intake: Intake, is_damaged: bool
+    intake: LoadedFiles, is_damaged: bool
 ) -> None:
     whole = wholeness_of(intake.damage(), ())
     assert bool(whole.no_proof("lost")) == is_damaged

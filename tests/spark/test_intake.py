@@ -17,7 +17,7 @@ from analytics.intake.cache import HistoryError
 from analytics.intake.completeness import TORN_MARK
 from analytics.intake.seal import seal
 from analytics.judge.load import load, parse, taken_in
-from tests.spark.histories import Row, Run, write
+from tests.spark.histories import Row, RunRecorder, write
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +30,8 @@ def line_of(row: Row) -> bytes:
     return json.dumps(row, separators=(",", ":")).encode()
 
 
-def recorded() -> Run:
-    run = Run()
+def recorded() -> RunRecorder:
+    run = RunRecorder()
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", first_id=1, last_id=1)
     run.get("s", "t", 0, [[1, "p", 1, 1]])

@@ -10,7 +10,7 @@ from analytics.anomalies import CHECKS
 from analytics.common.verdict import Verdict
 from analytics.judge import check as checking
 from analytics.judge.check import check
-from tests.spark.histories import Run, write
+from tests.spark.histories import RunRecorder, write
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ def test_a_run_in_which_too_little_succeeded_is_unknown_though_nothing_was_found
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checking, "CHECKS", [one for one in CHECKS if one.name == "corrupt"])
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", first_id=1, last_id=1)
     run.get("s", "t", 0, [[1, "p", 1, 1]])

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from tests.spark.conftest import Find, Found
-from tests.spark.histories import Broker, clean_run
+from tests.spark.histories import CorrectBroker, clean_run
 
 SEEDS = (1, 2)
-Plant = Callable[[Broker], Iterable[tuple[str, int]]]
+Plant = Callable[[CorrectBroker], Iterable[tuple[str, int]]]
 PLANTS: dict[str, Plant] = {}
 
 
@@ -20,7 +20,7 @@ def plant(act: Plant) -> Plant:
 
 
 @plant
-def acknowledged_before_replication(broker: Broker) -> Iterable[tuple[str, int]]:
+def acknowledged_before_replication(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     """Two publications vanish from the end; nobody sees their ids."""
     first_id = broker.last_id + 1
     broker.run.put("p3", broker.TOPIC, 1, "ok", 2, first_id=first_id, last_id=first_id + 1)
@@ -28,13 +28,13 @@ def acknowledged_before_replication(broker: Broker) -> Iterable[tuple[str, int]]
 
 
 @plant
-def stored_twice(broker: Broker) -> Iterable[tuple[str, int]]:
+def stored_twice(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.stored.append(broker.stored[3])
     return [("duplicate_stored", 1)]
 
 
 @plant
-def delivered_twice(broker: Broker) -> Iterable[tuple[str, int]]:
+def delivered_twice(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.answer("s1", 500)
     producer, counter = broker.stored[-1]
     again = [[broker.last_id, producer, counter, 1]]
@@ -43,7 +43,7 @@ def delivered_twice(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def seen_differently(broker: Broker) -> Iterable[tuple[str, int]]:
+def seen_differently(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     """The same id is one publication for s1 and another, of unknown outcome, for s2."""
     for counter in (1, 2):
         broker.run.put("p3", broker.TOPIC, counter, "info", error="timeout")
@@ -57,7 +57,7 @@ def seen_differently(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def skipped(broker: Broker) -> Iterable[tuple[str, int]]:
+def skipped(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     """s1's cursor jumps over three publications of unknown outcome, which s2 is given."""
     broker.answer("s1", 500)
     broker.run.put("p3", broker.TOPIC, 1, "info", 3, error="timeout")
@@ -69,7 +69,7 @@ def skipped(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def given_before_it_was_sent(broker: Broker) -> Iterable[tuple[str, int]]:
+def given_before_it_was_sent(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.answer("s1", 500)
     id_ = broker.store("p3", 1, 1)
     broker.answer("s1", 1)
@@ -78,7 +78,7 @@ def given_before_it_was_sent(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def torn_by_another_one(broker: Broker) -> Iterable[tuple[str, int]]:
+def torn_by_another_one(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.run.put("p3", broker.TOPIC, 1, "info", 2, error="timeout")
     broker.run.put("p4", broker.TOPIC, 1, "info", error="timeout")
     broker.stored += [("p3", 1), ("p4", 1), ("p3", 2)]
@@ -86,7 +86,7 @@ def torn_by_another_one(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def stored_by_half(broker: Broker) -> Iterable[tuple[str, int]]:
+def stored_by_half(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     """The other half is lost to both subscribers, without a place."""
     broker.run.put("p3", broker.TOPIC, 1, "info", 2, error="timeout")
     broker.stored.append(("p3", 2))
@@ -94,7 +94,7 @@ def stored_by_half(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def forgotten(broker: Broker) -> Iterable[tuple[str, int]]:
+def forgotten(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     last_id = broker.last_id
     begun = {"resumed": False, "cursor": last_id}
     broker.answer("s1", 500)
@@ -103,7 +103,7 @@ def forgotten(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def answered_by_a_leader_of_long_ago(broker: Broker) -> Iterable[tuple[str, int]]:
+def answered_by_a_leader_of_long_ago(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     deposed = broker.leader
     broker.term += 1
     broker.answer("s1", 1)
@@ -113,7 +113,7 @@ def answered_by_a_leader_of_long_ago(broker: Broker) -> Iterable[tuple[str, int]
 
 
 @plant
-def stored_out_of_order(broker: Broker) -> Iterable[tuple[str, int]]:
+def stored_out_of_order(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.run.put("p3", broker.TOPIC, 1, "info", error="timeout")
     broker.run.put("p3", broker.TOPIC, 2, "info", session=1, error="timeout")
     broker.stored += [("p3", 2), ("p3", 1)]
@@ -121,20 +121,20 @@ def stored_out_of_order(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def invented(broker: Broker) -> Iterable[tuple[str, int]]:
+def invented(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.stored.append(("p3", 1))
     return [("phantom", 1)]
 
 
 @plant
-def stored_though_refused(broker: Broker) -> Iterable[tuple[str, int]]:
+def stored_though_refused(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.run.put("p3", broker.TOPIC, 1, "fail", 2, error="electing")
     broker.store("p3", 1, 2)
     return [("aborted_read", 2)]
 
 
 @plant
-def damaged(broker: Broker) -> Iterable[tuple[str, int]]:
+def damaged(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.answer("s1", 500)
     broker.run.put("p3", broker.TOPIC, 1, "info", error="timeout")
     broker.store("p3", 1, 1)
@@ -146,7 +146,7 @@ def damaged(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def stored_below_what_was_acknowledged_before(broker: Broker) -> Iterable[tuple[str, int]]:
+def stored_below_what_was_acknowledged_before(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     first_id = broker.last_id + 1
     for producer, id_ in (("p3", first_id + 1), ("p4", first_id)):
         broker.run.put(producer, broker.TOPIC, 1, "ok", first_id=id_, last_id=id_)
@@ -155,7 +155,7 @@ def stored_below_what_was_acknowledged_before(broker: Broker) -> Iterable[tuple[
 
 
 @plant
-def told_that_there_is_nothing(broker: Broker) -> Iterable[tuple[str, int]]:
+def told_that_there_is_nothing(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.answer("s1", 500)
     id_ = broker.store("p3", 1, 1)
     broker.run.put("p3", broker.TOPIC, 1, "ok", first_id=id_, last_id=id_)
@@ -164,7 +164,7 @@ def told_that_there_is_nothing(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def resumed_behind_its_cursor(broker: Broker) -> Iterable[tuple[str, int]]:
+def resumed_behind_its_cursor(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     for count in (500, 0):
         broker.answer("s1", count)
     broker.resume("s1", broker.told["s1"] - 3)
@@ -172,7 +172,7 @@ def resumed_behind_its_cursor(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def went_on_behind_its_successor(broker: Broker) -> Iterable[tuple[str, int]]:
+def went_on_behind_its_successor(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     for counter, epoch, process in ((1, 2, "twin"), (2, 1, "p3")):
         id_ = broker.store("p3", counter, 1)
         fields = {"first_id": id_, "last_id": id_, "epoch": epoch, "process": process}
@@ -181,7 +181,7 @@ def went_on_behind_its_successor(broker: Broker) -> Iterable[tuple[str, int]]:
 
 
 @plant
-def answered_by_a_second_leader(broker: Broker) -> Iterable[tuple[str, int]]:
+def answered_by_a_second_leader(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
     broker.answer("s1", 1)
     id_ = broker.store("p3", 1, 1)
     second = {"node": "n9", "term": broker.term}
@@ -189,8 +189,8 @@ def answered_by_a_second_leader(broker: Broker) -> Iterable[tuple[str, int]]:
     return [("leaders_per_term", 1)]
 
 
-def planted(name: str, seed: int) -> tuple[Broker, dict[str, int]]:
-    broker = Broker(random.Random(seed), f"{name}-{seed}", 400)
+def planted(name: str, seed: int) -> tuple[CorrectBroker, dict[str, int]]:
+    broker = CorrectBroker(random.Random(seed), f"{name}-{seed}", 400)
     broker.work()
     expected = dict(PLANTS[name](broker))
     broker.drain()

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from analytics.anomalies import CHECKS
 from analytics.judge.load import parse
 from analytics.twins import Evidence, find_all
-from tests.spark.histories import Row, Run, clean_run
+from tests.spark.histories import Row, RunRecorder, clean_run
 
 NAMED = {check.name for check in CHECKS if check.claim.needs_names}
 SEEDS = (1, 2)
@@ -96,7 +96,7 @@ def histories() -> dict[str, list[Row]]:
 
 def moved_partly() -> list[Row]:
     """Return an application that acknowledges half of an answer and asks on from there."""
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 4, first_id=1, last_id=4)
     run.get("s", "t", 0, [[1, "p", 1, 4]])
@@ -106,7 +106,7 @@ def moved_partly() -> list[Row]:
 
 def acknowledged_while_asking() -> list[Row]:
     """Return an application one thread of which acknowledges while another one's GET is out."""
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 4, first_id=1, last_id=4)
     run.get("s", "t", 0, [[1, "p", 1, 2]])

@@ -11,23 +11,30 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from analytics.common.table_store import InDriver
-from analytics.common.verdict import Fault, Observations, Operation, Report, Verdict, Witness
+from analytics.common.verdict import (
+    InjectedFault,
+    Observations,
+    Report,
+    Verdict,
+    Witness,
+    WitnessOperation,
+)
 from analytics.intake.truth import none
-from analytics.judge.load import History, Intake, parse
+from analytics.judge.load import History, LoadedFiles, parse
 from analytics.report import page
-from analytics.report.data import Band, Lead, Phase, Series
+from analytics.report.data import Band, Lead, PhaseSpan, Series
 from analytics.report.operations import fetch, timeline
 from analytics.report.page import write_report
 from analytics.report.series import collect
 from analytics.tables.tables import build
 from analytics.tables.tallies import tallies_of
 from tests.report import samples
-from tests.spark.histories import Row, Run, clean_run
+from tests.spark.histories import Row, RunRecorder, clean_run
 
 MS = 1_000_000
 
 
-class TimedRun(Run):
+class TimedRun(RunRecorder):
     """A recorder that is told the time: `at` ms after the first row."""
 
     def at(self, at_ms: int, row: Row) -> Row:
@@ -79,7 +86,11 @@ def kept(spark: SparkSession, rows: list[Row], directory: Path) -> History:
     events, truth = parse(lines).cache(), none(spark)
     tables = build(events, tallies_of(events), truth, lambda _name, table: table)
     return History(
-        Intake(rows[0]["run_id"]), events, tables, InDriver(spark, directory / "parquet"), truth
+        LoadedFiles(rows[0]["run_id"]),
+        events,
+        tables,
+        InDriver(spark, directory / "parquet"),
+        truth,
     )
 
 
@@ -91,7 +102,7 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Hi
 @pytest.fixture(scope="module")
 def seen() -> Observations:
     begin_ns, healed_ns = (10**12 + at_ms * MS for at_ms in (200, 420))
-    kill = Fault("kill", ("node-1",), begin_ns, 360.0, healed_ns=healed_ns)
+    kill = InjectedFault("kill", ("node-1",), begin_ns, 360.0, healed_ns=healed_ns)
     return replace(samples.observations((kill,)), acknowledged=3)
 
 
@@ -130,7 +141,7 @@ def test_unseen_is_what_standing_subscriptions_lack(series: Series) -> None:
 
 @pytest.mark.slow
 def test_faults_phases_and_leaders_have_their_times(series: Series) -> None:
-    assert series.phases == (Phase("warmup", 0.02, 0.7),)
+    assert series.phases == (PhaseSpan("warmup", 0.02, 0.7),)
     assert series.bands == (Band("kill", ("node-1",), 0.2, 0.42, True),)
     assert series.leads == (Lead("n1", 1, 0.09, 0.09, 1), Lead("n2", 2, 0.45, 0.45, 1))
 
@@ -195,7 +206,10 @@ def counted(rows: list[Row], origin_ns: int, slices: int) -> tuple[dict[str, lis
 def judged(history: History, seen: Observations) -> Report:
     """Return a report of the recorded run, with a witness whose operations are in it."""
     told = samples.report()
-    operations = (Operation("p", 1, ("history/p.jsonl:1", "history/p.jsonl:2")), Operation("s", 2))
+    operations = (
+        WitnessOperation("p", 1, ("history/p.jsonl:1", "history/p.jsonl:2")),
+        WitnessOperation("s", 2),
+    )
     witness = Witness("run", samples.TOPIC, "s", 1, None, "p", 1, "tail", operations)
     checks = (replace(told.checks[0], witnesses=(witness,)), *told.checks[1:])
     directory = str(history.keeper.cache).removesuffix("/parquet")

@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from analytics.common import session, table_store
 from analytics.common.table_store import InDriver, OnDisk, is_never_any
 from analytics.intake.cache import inputs_of, kept_intake, write_manifest
-from analytics.judge.load import Intake, is_short, load
+from analytics.judge.load import LoadedFiles, is_short, load
 from analytics.tables.suspects import only, without
 from analytics.tables.tables import Tables
-from tests.spark.histories import Run, write
+from tests.spark.histories import RunRecorder, write
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_only_what_has_no_rows_by_its_plan_is_left_out_of_a_join(
 def test_short_and_long_histories_have_the_same_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)
     run.get("s", "t", 0, [[1, "p", 1, 2]])
@@ -113,10 +113,10 @@ def test_short_and_long_histories_have_the_same_tables(
     assert short[1] == long[1]
     cache = tmp_path / "parquet"
     inputs = json.loads((cache / "manifest.json").read_bytes())["inputs"]
-    assert kept_intake(cache, inputs, Intake) is not None
+    assert kept_intake(cache, inputs, LoadedFiles) is not None
     for part in (cache / "doubtful_buckets").glob("part-*"):
         part.unlink()
-    assert kept_intake(cache, inputs, Intake) is None
+    assert kept_intake(cache, inputs, LoadedFiles) is None
 
 
 def test_history_looks_short_by_the_size_of_its_files(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_history_looks_short_by_the_size_of_its_files(tmp_path: Path) -> None:
     assert not is_short(tmp_path)
 
 
-INTAKE = Intake("run", lines=3, example="p.jsonl: {", holes=("one", "two"))
+INTAKE = LoadedFiles("run", lines=3, example="p.jsonl: {", holes=("one", "two"))
 
 
 @pytest.fixture
@@ -143,8 +143,8 @@ def cache(tmp_path: Path) -> Path:
     return cache
 
 
-def believed(cache: Path) -> Intake | None:
-    return kept_intake(cache, inputs_of([cache.parent / "run.json"]), Intake)
+def believed(cache: Path) -> LoadedFiles | None:
+    return kept_intake(cache, inputs_of([cache.parent / "run.json"]), LoadedFiles)
 
 
 def test_cache_is_believed_whatever_is_written_beside_its_tables(cache: Path) -> None:

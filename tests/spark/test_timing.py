@@ -9,7 +9,7 @@ from analytics.intake import truth
 from analytics.judge import timing
 from analytics.judge.load import parse
 from analytics.tables.tables import Tables, build, ticks_of
-from tests.spark.histories import Run
+from tests.spark.histories import RunRecorder
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ ACKS = "run_id STRING, end_ns BIGINT"
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession) -> Tables:
     """PUTs of 1 ms and one of 53; the latter's batch came to `s` late, and again, to `r` early."""
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t")
     for counter in range(1, 10):
         run.put("p", "t", counter, "ok", first_id=counter, last_id=counter)

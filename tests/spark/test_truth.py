@@ -12,14 +12,14 @@ from analytics.common.verdict import Verdict
 from analytics.intake.truth import files_of, sound, truth_of
 from analytics.judge import check as checking
 from analytics.judge.check import check
-from tests.spark.histories import Run, write
+from tests.spark.histories import RunRecorder, write
 
 CHEAPEST = tuple(one for one in anomalies.CHECKS if one.name == "corrupt")
 NEED_TRUTH = tuple(one for one in anomalies.CHECKS if one.claim.needs_truth)
 
 
-def run_with_truth() -> Run:
-    run = Run()
+def run_with_truth() -> RunRecorder:
+    run = RunRecorder()
     run.sub("s", "t")
     run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)
     run.get("s", "t", 0, [[1, "p", 1, 2]])
@@ -30,7 +30,7 @@ def run_with_truth() -> Run:
     return run
 
 
-def write_run(directory: Path, run: Run, nodes: str, expected: str | None) -> None:
+def write_run(directory: Path, run: RunRecorder, nodes: str, expected: str | None) -> None:
     """Write a run's directory with the truth of `nodes`; that of `expected` was to be read."""
     write(directory, run.rows)
     (directory / "truth").mkdir(exist_ok=True)
@@ -86,7 +86,7 @@ def test_missing_truth_makes_it_unknown_unless_it_was_never_to_be_collected(
     assert report.reasons == ("truth of c is missing: its disk was to be read",)
 
 
-def changed(run: Run, node: str, **fields: object) -> Run:
+def changed(run: RunRecorder, node: str, **fields: object) -> RunRecorder:
     """Let all rows of a node say otherwise."""
     run.truth = [row | fields if row["node"] == node else row for row in run.truth]
     return run

@@ -19,7 +19,7 @@ from tests.judges.agreement import judgement, parts
 from tests.judges.chance import RandomRun, random_parts
 from tests.judges.detection import sabotaged
 from tests.judges.directories import DIRECTORIES, came_to
-from tests.judges.history import History
+from tests.judges.history import MadeHistory
 from tests.judges.kinds import KINDS, UNKNOWN, Kind
 from tests.judges.lines import changed_lines
 from tests.judges.together import judged_together
@@ -62,7 +62,7 @@ def test_long_histories_plans_find_the_same_too(find_as_if_long: Find) -> None:
         assert list(differences(name, judgement(found[one.run_id]), expected)) == []
 
 
-def truth_of(history: History) -> list[Row]:
+def truth_of(history: MadeHistory) -> list[Row]:
     return [row for rows in history.truth.values() for row in rows]
 
 

@@ -1,10 +1,10 @@
 """What the second judge finds in a small history, short enough to be written into a test."""
 
 from analytics.twins import find_all
-from tests.spark.histories import Run
+from tests.spark.histories import RunRecorder
 
 
-def found(run: Run) -> dict[str, list[str]]:
+def found(run: RunRecorder) -> dict[str, list[str]]:
     """Return of each check that found something its rows, as their words and numbers in order."""
     evidence = find_all(run.rows, run.truth, run.nodes)
     return {
@@ -21,7 +21,7 @@ def found(run: Run) -> dict[str, list[str]]:
     }
 
 
-def put(run: Run, counter: int, id_: int | None, count: int = 1, **fields: object) -> None:
+def put(run: RunRecorder, counter: int, id_: int | None, count: int = 1, **fields: object) -> None:
     """Let `p` put to `t`; `id_` None: no answer comes, 0: nobody subscribes."""
     producer = str(fields.pop("producer", "p"))
     if id_ is None:
@@ -32,6 +32,8 @@ def put(run: Run, counter: int, id_: int | None, count: int = 1, **fields: objec
         run.put(producer, "t", counter, "ok", count, **{**ids, **fields})
 
 
-def get(run: Run, asked: int | None, *items: list[object], client: str = "s", **f: object) -> None:
+def get(
+    run: RunRecorder, asked: int | None, *items: list[object], client: str = "s", **f: object
+) -> None:
     """Let `s` get from `t` what `items` say: [first id, producer, first counter, count]."""
     run.get(client, "t", asked, [list(item) for item in items], **f)

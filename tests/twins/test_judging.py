@@ -12,15 +12,15 @@ import pytest
 
 from analytics.twins import TWINS, judge
 from tests.judges.directories import DIRECTORIES
-from tests.spark.histories import Run
+from tests.spark.histories import RunRecorder
 
 OUTCOME = {"finished": True, "reasons": []}
 Lines = list[dict[str, Any]]
 
 
-def recorded(lost: bool = False) -> Run:
+def recorded(lost: bool = False) -> RunRecorder:
     """Return a run of two publications, of which the first one may be lost."""
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t", 0, resumed=False, cursor=0)
     run.put("p", "t", 1, "ok", first_id=1, last_id=1)
     run.put("p", "t", 2, "ok", first_id=2, last_id=2)
@@ -32,7 +32,7 @@ def recorded(lost: bool = False) -> Run:
     return run
 
 
-def write(directory: Path, run: Run, **document: Any) -> Path:
+def write(directory: Path, run: RunRecorder, **document: Any) -> Path:
     """Write a run's directory with all that vouches for it; `document` replaces what run.json says.
 
     A file of the truth for each node whose disk was read.
@@ -187,7 +187,7 @@ def test_a_directory_without_a_run_is_unknown(tmp_path: Path, text: str) -> None
 # --- lines ----------------------------------------------------------------------------------------
 
 
-def resealed(directory: Path, run: Run, change: Callable[[Path], None]) -> Path:
+def resealed(directory: Path, run: RunRecorder, change: Callable[[Path], None]) -> Path:
     """Write a run, change it, and let run.json vouch for what is there now."""
     change(write(directory, run))
     told = {path.name: vouched(path) for path in sorted((directory / "history").iterdir())}
@@ -283,7 +283,7 @@ def test_a_broken_line_without_the_mark_is_a_hole(tmp_path: Path) -> None:
 # --- truth ----------------------------------------------------------------------------------------
 
 
-def with_truth(id_: int = 1, run_id: str = "run") -> Run:
+def with_truth(id_: int = 1, run_id: str = "run") -> RunRecorder:
     """Return the run with three nodes that hold both publications from `id_` on."""
     run = recorded()
     run.disk("a", "b", "c")
@@ -356,7 +356,7 @@ def test_an_application_need_not_drain_and_names_nobody(tmp_path: Path) -> None:
 
 
 def test_a_run_in_which_nothing_happened_proves_nothing(tmp_path: Path) -> None:
-    run = Run()
+    run = RunRecorder()
     run.sub("s", "t", 0)
     assert len(judge(write(tmp_path, run)).reasons) == 3
 

@@ -11,7 +11,7 @@ from tests.judges.agreement import judgement
 from tests.judges.small import SMALL, told
 from tests.spark import cases_clocks, cases_disks, cases_handing, cases_owed, cases_stored
 from tests.spark.cases import CASES
-from tests.spark.histories import Run
+from tests.spark.histories import RunRecorder
 
 # Their cases are registered by being imported.
 assert cases_clocks
@@ -25,14 +25,14 @@ assert strange
 
 @pytest.mark.parametrize("name", SMALL)
 def test_rows_are_exactly_those_that_the_history_proves(name: str) -> None:
-    run = Run(name)
+    run = RunRecorder(name)
     expected = SMALL[name](run)
     assert told(find_all(run.rows, run.truth, run.nodes)) == expected
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_cases_of_the_other_judge_are_judged_alike(name: str) -> None:
-    run = Run(name)
+    run = RunRecorder(name)
     expected = CASES[name](run)
     found = find_all(run.rows, run.truth, run.nodes)
     due = {check: expected.get(check, []) for check in found}

@@ -18,7 +18,7 @@ from flotilla_client import (
 ASKED_MAX = 50_000  # a client of a test that never ends is a defect
 
 
-class Line:
+class ControlLine:
     """Both ends of a control line."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class FakeClient:
 
     client_id = "c"
 
-    def __init__(self, line: Line, **answers: list[Any]) -> None:
+    def __init__(self, line: ControlLine, **answers: list[Any]) -> None:
         self.line, self.answers = line, answers
         self.asked: list[tuple[Any, ...]] = []
         self.counters: dict[str, int] = {}

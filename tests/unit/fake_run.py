@@ -10,14 +10,14 @@ from typing import Any
 
 from chaos.faults import FAULTS
 from chaos.run.client_faults import CLIENT_FAULTS
-from chaos.run.outcome import Outcome
+from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
 from chaos.run.runner import Runner
 from chaos.run.truth import TruthError
 from chaos.spec import experiment
 from chaos.targets import Remains
 from chaos.workloads import ClientConfig
-from chaos.workloads.history import Recorder, read
+from chaos.workloads.history import ProcessRecorder, read
 
 EXPERIMENT = """
 about = "two faults"
@@ -46,7 +46,7 @@ acknowledged_per_s_min = 0
 """
 
 
-class Log(list[str]):
+class EventLog(list[str]):
     """What happened to the target and the clients, in order."""
 
 
@@ -56,7 +56,7 @@ class FakeTarget:
     name = "fake"
     nodes = ("n1", "n2", "n3")
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         self.log = log
         self.living: set[str] = set()
         self.ends: list[str] = []
@@ -99,7 +99,7 @@ class FakeTarget:
 class FakeClients:
     """Clients whose time passes only in `poll`; each 0.1 s acknowledges one publication."""
 
-    log: Log
+    log: EventLog
     now_s: float = 0.0
     polls: int = 0
     drains: bool = True
@@ -162,7 +162,7 @@ class FakeProbe:
     `unanswered` names topics that never get one.
     """
 
-    def __init__(self, target: FakeTarget, recorder: Recorder, unanswered: str = "") -> None:
+    def __init__(self, target: FakeTarget, recorder: ProcessRecorder, unanswered: str = "") -> None:
         self.unanswered = unanswered
         self.target = target
         self.recorder = recorder
@@ -186,7 +186,7 @@ class FakeProbe:
 class FakeAuditor:
     """Disks that are read, or not; nodes that come to rest, or never."""
 
-    log: Log
+    log: EventLog
     settles: bool = True
     error: str = ""
 
@@ -207,20 +207,20 @@ class Quiet:
     def say(self, line: str) -> None: ...
 
 
-class Stage:
+class RunStage:
     """A runner on fakes, and what they saw."""
 
     def __init__(self, directory: Path, text: str = EXPERIMENT) -> None:
         parsed = experiment.parse(text, "two", {*FAULTS, *CLIENT_FAULTS})
         self.directory = directory
         self.plan = RunPlan(experiment=parsed, seed=5, duration_s=0, directory=directory)
-        self.log = Log()
+        self.log = EventLog()
         self.target = FakeTarget(self.log)
         self.clients = FakeClients(self.log)
         self.auditor = FakeAuditor(self.log)
         self.unanswered = ""
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         return Runner(
             self.plan,
             self.target,

@@ -23,16 +23,16 @@ class Crash(Exception):
     """The power goes out."""
 
 
-class Stopped(Exception):
+class ProcessStopped(Exception):
     """What `on_failure` raises in place of ending the process."""
 
 
 def stop(error: Exception) -> NoReturn:
-    raise Stopped(str(error)) from error
+    raise ProcessStopped(str(error)) from error
 
 
 @dataclass
-class Inode:
+class MemoryFile:
     data: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
 
@@ -40,10 +40,10 @@ class Inode:
 class MemoryDisk(Files):
     """A disk that loses what was not synced, and its power before the operation `crash_at`."""
 
-    def __init__(self, names: dict[Path, Inode] | None = None) -> None:
+    def __init__(self, names: dict[Path, MemoryFile] | None = None) -> None:
         self.names = names or {}
         self.durable_names = dict(self.names)
-        self.fds: dict[int, Inode] = {}
+        self.fds: dict[int, MemoryFile] = {}
         self.operations: list[str] = []
         self.crash_at: int | None = None
         self.error_in = ""
@@ -58,7 +58,7 @@ class MemoryDisk(Files):
     def open_append(self, path: Path) -> int:  # type: ignore[override]
         self._step("open_append")
         fd = len(self.operations)  # none is given twice
-        self.fds[fd] = self.names.setdefault(path, Inode())
+        self.fds[fd] = self.names.setdefault(path, MemoryFile())
         return fd
 
     def write(self, fd: int, data: bytearray) -> int:  # type: ignore[override]
@@ -111,7 +111,7 @@ class MemoryDisk(Files):
         found = {}
         for path, inode in survivors.items():
             data = keep(inode.durable, bytes(inode.data))
-            found[path] = Inode(bytearray(data), data)
+            found[path] = MemoryFile(bytearray(data), data)
         return MemoryDisk(found)
 
 

@@ -24,7 +24,7 @@ HELLO = Hello(messages.PROTOCOL_VERSION, "c", "b", "inc-b", ("a", "b"), False, N
 NOWHERE: Address = ("127.0.0.1", 1)  # nothing listens on tcpmux
 
 
-class World:
+class PeerWorld:
     """The clock that all nodes of a test share; it runs, and can be made to jump.
 
     `tls`: what each node proves itself with; one that has none speaks in the clear.
@@ -33,7 +33,7 @@ class World:
     def __init__(self, tls: Mapping[str, Tls] | None = None) -> None:
         self.tls = tls or {}
         self.ahead_s = 0.0
-        self.nodes: list[Node] = []
+        self.nodes: list[PeerNode] = []
         self.raws: list[socket.socket] = []
 
     def clock(self) -> float:
@@ -45,8 +45,8 @@ class World:
         others: dict[str, Address],
         port: int = 0,
         extension: Extension = messages.UNSAID,
-    ) -> Node:
-        node = Node(self, name, others, port, extension)
+    ) -> PeerNode:
+        node = PeerNode(self, name, others, port, extension)
         self.nodes.append(node)
         return node
 
@@ -57,18 +57,18 @@ class World:
             for node in self.nodes:
                 node.turn()
 
-    def pair(self) -> tuple[Node, Node]:
+    def pair(self) -> tuple[PeerNode, PeerNode]:
         b = self.node("b", {"a": NOWHERE})
         a = self.node("a", {"b": b.port.address})
         self.until(lambda: a.port.hello_of("b") and b.port.hello_of("a"))
         return a, b
 
-    def dial(self, node: Node) -> socket.socket:
+    def dial(self, node: PeerNode) -> socket.socket:
         raw = socket.create_connection(node.port.address, timeout=WAIT_S_MAX)
         self.raws.append(raw)
         return raw
 
-    def greet(self, node: Node, hello: Hello) -> socket.socket:
+    def greet(self, node: PeerNode, hello: Hello) -> socket.socket:
         """Connect to a node by hand, say this Hello, and wait until the node believes it."""
         raw = self.dial(node)
         raw.sendall(encode(hello))
@@ -84,12 +84,12 @@ class World:
             raw.close()
 
 
-class Node:
+class PeerNode:
     """A PeerPort under the smallest possible poll loop."""
 
     def __init__(
         self,
-        world: World,
+        world: PeerWorld,
         name: str,
         others: dict[str, Address],
         port: int,

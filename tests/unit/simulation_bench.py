@@ -27,7 +27,7 @@ STEADY_S: Final = 20.0  # of virtual time, before a run comes to its end
 IDLE_S: Final = 60.0
 
 
-class Sample(NamedTuple):
+class RunCost(NamedTuple):
     """What one run took."""
 
     virtual_s: float
@@ -45,17 +45,17 @@ def steady(seed: int, operations_per_s: float) -> Plan:
     return Plan(seed, NODES, CLIENTS, STEADY_S, "live", knobs)
 
 
-def of_plan(plan: Plan) -> Sample:
+def of_plan(plan: Plan) -> RunCost:
     """Run a plan with its clients and all that is checked."""
     began_s = time.process_time()
     result = run(plan)
     took_s = time.process_time() - began_s
     assert not result.failures, (plan.seed, result.failures)
     answers = (result.events.get(name, 0) for name in ("answered", "not_answered"))
-    return Sample(result.simulated_s, took_s, sum(answers))
+    return RunCost(result.simulated_s, took_s, sum(answers))
 
 
-def of_idle(seed: int) -> Sample:
+def of_idle(seed: int) -> RunCost:
     """Run a cluster that nobody asks for anything."""
     began_s = time.process_time()
     with World(Plan(seed, NODES, 0, IDLE_S)) as world:
@@ -63,10 +63,10 @@ def of_idle(seed: int) -> Sample:
         world.run_until(IDLE_S)
         assert world.leader(), f"seed {seed} has no leader after {IDLE_S} s"
         assert not invariants.failures, (seed, invariants.failures)
-    return Sample(IDLE_S, time.process_time() - began_s, 0)
+    return RunCost(IDLE_S, time.process_time() - began_s, 0)
 
 
-LOADS: Final[dict[str, Callable[[int], Sample]]] = {
+LOADS: Final[dict[str, Callable[[int], RunCost]]] = {
     "the swarm's, with its faults": lambda seed: of_plan(Recipe(nodes=NODES).plan(seed)),
     "steady, few operations": lambda seed: of_plan(steady(seed, 10)),
     "steady, many operations": lambda seed: of_plan(steady(seed, 55)),
@@ -74,7 +74,7 @@ LOADS: Final[dict[str, Callable[[int], Sample]]] = {
 }
 
 
-def row(name: str, samples: Iterable[Sample]) -> str:
+def row(name: str, samples: Iterable[RunCost]) -> str:
     """Return a load's line of the table."""
     runs = list(samples)
     rates = [one.virtual_s / one.cpu_s for one in runs]

@@ -97,7 +97,7 @@ def test_an_answer_has_a_page_and_says_if_there_is_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_module, "TOPICS_COUNT_MAX", 2)
-    bench = test_broker.Bench(tmp_path)
+    bench = test_broker.BrokerBench(tmp_path)
     for topic in ("u", "v"):
         bench.ask("SUB", topic)
     bench.turn()
@@ -114,7 +114,7 @@ def test_an_answer_has_a_page_and_says_if_there_is_more(
 
 
 def test_a_client_that_there_is_not_is_unknown(tmp_path: Path) -> None:
-    bench = test_broker.Bench(tmp_path)
+    bench = test_broker.BrokerBench(tmp_path)
     bench.ask(INSPECT, client_id="nobody", what=CLIENT)
     [answer] = bench.turn()
     assert answer.body["error"] == "unknown_client"

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chaos.bench.cli import bench
-from chaos.bench.figures import BenchError, Figure, Spread, quantile, timed
+from chaos.bench.figures import BenchError, Figure, SampleSpread, quantile, timed
 from chaos.bench.loads import END, PUBLICATION
 from chaos.bench.machine import Processors
 from chaos.bench.measures import MEASURES
@@ -28,19 +28,19 @@ def test_a_quantile_is_a_value_of_the_sample() -> None:
 
 def test_an_empty_sample_is_no_figure() -> None:
     with pytest.raises(BenchError, match="--seconds"):
-        Spread.of([])
+        SampleSpread.of([])
 
 
 def test_a_small_sample_has_no_p99() -> None:
-    assert Spread.of([1.0] * 99).p99 is None
-    assert Spread.of([1.0] * 98 + [2.0, 3.0], 10).p99 == 20
+    assert SampleSpread.of([1.0] * 99).p99 is None
+    assert SampleSpread.of([1.0] * 98 + [2.0, 3.0], 10).p99 == 20
 
 
 def test_a_duration_is_told_in_ms_against_the_others_median() -> None:
     figure = timed("name", "title", [0.004, 0.002, 0.009], {"echo": [0.001, 0.002, 0.5]})
     assert (figure.value, figure.unit, figure.against) == (4.0, "ms", {"echo": 2.0})
     assert figure.ratio("echo") == 2.0
-    assert figure.spread == Spread(4.0, None, 9.0, 3)
+    assert figure.spread == SampleSpread(4.0, None, 9.0, 3)
 
 
 def test_a_figure_s_json_holds_its_ratios() -> None:

@@ -28,7 +28,7 @@ from flotilla_client.protocol import (
 ME = "client-1"
 
 
-class Bench:
+class BrokerBench:
     """A broker on a real store; `turn` replicates and applies whatever it was asked."""
 
     def __init__(self, directory: Path, **limits: int) -> None:
@@ -93,11 +93,11 @@ def code_of(answer: Answer) -> str:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path) -> BrokerBench:
+    return BrokerBench(tmp_path)
 
 
-def test_a_put_s_bytes_are_kept_once(bench: Bench) -> None:
+def test_a_put_s_bytes_are_kept_once(bench: BrokerBench) -> None:
     lengths, data = pack([b"x" * 1000])
     request = Request(PUT, "r", "t", ME, None, {"counter": 1, "count": 1}, lengths, data)
     bench.broker.request(b"me", request, 0.0)
@@ -108,7 +108,7 @@ def test_a_put_s_bytes_are_kept_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize("pattern", ["orders.*", "*", "orders.>", "a/#", "a/+/b"])
 def test_a_subscription_to_a_pattern_is_refused_but_one_of_before_goes_on(
-    bench: Bench, pattern: str
+    bench: BrokerBench, pattern: str
 ) -> None:
     bench.ask(SUB, pattern)
     [answer] = bench.turn()
@@ -126,7 +126,7 @@ def test_a_subscription_to_a_pattern_is_refused_but_one_of_before_goes_on(
 
 
 def test_deadlines_of_woken_gets_do_not_pile_up(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_module, "STALE_DEADLINES_MIN", 10)
     for counter in range(1, 101):
@@ -142,7 +142,7 @@ def test_deadlines_of_woken_gets_do_not_pile_up(
 
 
 def test_one_parked_get_over_the_limit_is_refused(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, parked_gets_max=1)
+    bench = BrokerBench(tmp_path, parked_gets_max=1)
     bench.ask(GET, "t", wait_ms=1000)
     bench.ask(GET, "t", wait_ms=1000)
     [refused] = bench.turn()
@@ -150,7 +150,7 @@ def test_one_parked_get_over_the_limit_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_request_over_the_limit_is_refused_until_others_are_answered(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, in_flight_max=2)
+    bench = BrokerBench(tmp_path, in_flight_max=2)
     bench.put(1)
     bench.ask(TOPICS)
     bench.put(2)
@@ -160,7 +160,7 @@ def test_one_request_over_the_limit_is_refused_until_others_are_answered(tmp_pat
 
 
 def test_a_full_topic_refuses_puts(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, backlog_bytes_max=1003)
+    bench = BrokerBench(tmp_path, backlog_bytes_max=1003)
     bench.put(1, b"x" * 1000)
     bench.turn()
     bench.put(2)
@@ -168,7 +168,7 @@ def test_a_full_topic_refuses_puts(tmp_path: Path) -> None:
 
 
 def test_a_publication_counts_with_its_own_bytes_against_its_topics_limit(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, backlog_bytes_max=1003)
+    bench = BrokerBench(tmp_path, backlog_bytes_max=1003)
     bench.put(1, b"x" * 600)
     bench.turn()
     bench.put(2, b"x" * 400)
@@ -179,7 +179,9 @@ def test_a_publication_counts_with_its_own_bytes_against_its_topics_limit(tmp_pa
     assert bench.store.backlog_bytes("t") == 604 + 403
 
 
-def test_who_waits_for_a_topic_hears_that_its_subscription_was_ended_by_hand(bench: Bench) -> None:
+def test_who_waits_for_a_topic_hears_that_its_subscription_was_ended_by_hand(
+    bench: BrokerBench,
+) -> None:
     bench.ask(GET, "t", wait_ms=60_000, last_id=0)
     assert bench.turn() == []
     bench.ask(UNSUB, "t")
@@ -187,7 +189,7 @@ def test_who_waits_for_a_topic_hears_that_its_subscription_was_ended_by_hand(ben
 
 
 def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, backlog_bytes_max=1003)
+    bench = BrokerBench(tmp_path, backlog_bytes_max=1003)
     bench.put(1, b"x" * 1000)
     bench.turn()
     bench.put(1, b"x" * 1000)
@@ -199,7 +201,7 @@ def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path
     assert len(payload) < 200, "a duplicate's bytes would fill the log of a full disk"
 
 
-def test_a_duplicate_put_wakes_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duplicate_put_wakes_nobody(bench: BrokerBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put(1)
     bench.turn()
     bench.ask(GET, "t", wait_ms=1000, last_id=1)
@@ -209,14 +211,14 @@ def test_a_duplicate_put_wakes_nobody(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
 
 
-def test_a_short_disk_refuses_puts_and_nothing_else(bench: Bench) -> None:
+def test_a_short_disk_refuses_puts_and_nothing_else(bench: BrokerBench) -> None:
     bench.broker.disk_low = True
     bench.put(1)
     bench.ask(GET, "t")
     assert [code_of(answer) for answer in bench.turn()] == ["disk_full", "ACK"]
 
 
-def test_a_publication_that_is_no_text_is_not_sent_as_text(bench: Bench) -> None:
+def test_a_publication_that_is_no_text_is_not_sent_as_text(bench: BrokerBench) -> None:
     lengths, data = pack([b"\xff"])
     request = Request(PUT, "r", "t", ME, None, {"counter": 1, "count": 1}, lengths, data)
     bench.broker.request(b"me", request, 0.0)
@@ -225,7 +227,7 @@ def test_a_publication_that_is_no_text_is_not_sent_as_text(bench: Bench) -> None
     assert [code_of(answer) for answer in bench.turn()] == ["bad_request"]
 
 
-def test_a_read_waits_for_its_barrier(bench: Bench) -> None:
+def test_a_read_waits_for_its_barrier(bench: BrokerBench) -> None:
     bench.ask(TOPICS)
     bench.serve(bench.barrier - 1, bench.store.applied_index)
     assert bench.taken() == []
@@ -235,7 +237,7 @@ def test_a_read_waits_for_its_barrier(bench: Bench) -> None:
     assert [code_of(answer) for answer in bench.taken()] == ["ACK"]
 
 
-def test_what_was_replicated_ends_uncertain_and_all_else_definite(bench: Bench) -> None:
+def test_what_was_replicated_ends_uncertain_and_all_else_definite(bench: BrokerBench) -> None:
     bench.ask(GET, "t", wait_ms=1000)
     bench.turn()
     bench.put(1)
@@ -252,14 +254,14 @@ def test_what_was_replicated_ends_uncertain_and_all_else_definite(bench: Bench) 
     assert bench.turn() == []
 
 
-def test_an_entry_of_another_term_is_never_taken_for_one_s_own(bench: Bench) -> None:
+def test_an_entry_of_another_term_is_never_taken_for_one_s_own(bench: BrokerBench) -> None:
     bench.put(1)
     [(index, payload)] = bench.submit()
     with pytest.raises(AssertionError, match="replaced by term 2"):
         bench.broker.applied(index, 2, bench.store.apply(index, 2, payload))
 
 
-def test_a_get_for_any_topic_is_woken_by_a_topic_of_its_client(bench: Bench) -> None:
+def test_a_get_for_any_topic_is_woken_by_a_topic_of_its_client(bench: BrokerBench) -> None:
     bench.ask(SUB, "other")
     bench.turn()
     bench.ask(GET, "", wait_ms=1000, last_ids={})
@@ -272,7 +274,7 @@ def test_a_get_for_any_topic_is_woken_by_a_topic_of_its_client(bench: Bench) -> 
 
 
 def test_a_get_that_moved_its_cursor_gets_no_definite_refusal(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, parked_gets_max=1)
+    bench = BrokerBench(tmp_path, parked_gets_max=1)
     bench.put(1)
     bench.turn()
     bench.ask(GET, "t", wait_ms=1000, last_id=1)
@@ -284,7 +286,7 @@ def test_a_get_that_moved_its_cursor_gets_no_definite_refusal(tmp_path: Path) ->
 def test_a_get_that_moved_its_cursor_and_finds_no_place_is_told_that_nothing_is_new(
     tmp_path: Path,
 ) -> None:
-    bench = Bench(tmp_path, parked_gets_max=1)
+    bench = BrokerBench(tmp_path, parked_gets_max=1)
     bench.put(1)
     bench.turn()
     bench.ask(GET, "t", wait_ms=1000, last_id=1)
@@ -298,7 +300,7 @@ def test_a_get_that_moved_its_cursor_and_finds_no_place_is_told_that_nothing_is_
 
 
 def test_bytes_that_wait_for_a_majority_are_bounded(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_module, "PUT_BYTES_MAX", 1000)
     bench.put(1, b"x" * 600)
@@ -311,7 +313,7 @@ def test_bytes_that_wait_for_a_majority_are_bounded(
 # --- room on the way to clients -------------------------------------------------------------------
 
 
-def test_a_get_is_put_off_while_its_replies_find_no_room(bench: Bench) -> None:
+def test_a_get_is_put_off_while_its_replies_find_no_room(bench: BrokerBench) -> None:
     bench.put(1, b"x" * 1000)
     bench.turn()
     bench.room_bytes = 1500
@@ -329,7 +331,7 @@ def test_a_get_is_put_off_while_its_replies_find_no_room(bench: Bench) -> None:
 
 
 def test_a_get_without_room_whose_acknowledgment_was_carried_out_does_not_say_that_nothing_is_there(
-    bench: Bench,
+    bench: BrokerBench,
 ) -> None:
     bench.put(1)
     bench.put(2)
@@ -345,7 +347,7 @@ def test_a_get_without_room_whose_acknowledgment_was_carried_out_does_not_say_th
 
 
 def test_a_fenced_get_whose_acknowledgment_was_carried_out_is_not_refused_for_certain(
-    bench: Bench,
+    bench: BrokerBench,
 ) -> None:
     bench.put(1)
     bench.put(2)
@@ -363,7 +365,7 @@ def test_a_fenced_get_whose_acknowledgment_was_carried_out_is_not_refused_for_ce
 
 
 def test_one_turn_reads_so_much_and_the_others_wait(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_module, "READ_BYTES_PER_TURN_MAX", 1500)
     bench.put(1, b"x" * 1000)
@@ -388,7 +390,9 @@ def after(steps: int) -> Callable[[], bool]:
     return enough
 
 
-def test_reads_that_find_no_time_are_answered_in_later_turns_and_in_order(bench: Bench) -> None:
+def test_reads_that_find_no_time_are_answered_in_later_turns_and_in_order(
+    bench: BrokerBench,
+) -> None:
     for _ in range(7):
         bench.ask(TOPICS, all=True)
     reached = bench.barrier, bench.store.applied_index
@@ -400,7 +404,7 @@ def test_reads_that_find_no_time_are_answered_in_later_turns_and_in_order(bench:
     assert bench.broker.is_idle()
 
 
-def test_one_put_wakes_thousands_step_by_step_and_forgets_nobody(bench: Bench) -> None:
+def test_one_put_wakes_thousands_step_by_step_and_forgets_nobody(bench: BrokerBench) -> None:
     for _ in range(100):
         bench.ask(GET, "t", wait_ms=1000, last_id=0)
     assert bench.turn() == []
@@ -419,7 +423,7 @@ def test_one_put_wakes_thousands_step_by_step_and_forgets_nobody(bench: Bench) -
 
 
 def test_gets_that_are_woken_keep_their_places(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, parked_gets_max=2)
+    bench = BrokerBench(tmp_path, parked_gets_max=2)
     bench.ask(SUB, "u")
     bench.turn()
     bench.ask(GET, "", wait_ms=1000)
@@ -436,7 +440,7 @@ def test_gets_that_are_woken_keep_their_places(tmp_path: Path) -> None:
     assert [answer.body["count"] for answer in bench.turn()] == [1, 1]
 
 
-def test_gets_whose_wait_is_over_are_answered_step_by_step(bench: Bench) -> None:
+def test_gets_whose_wait_is_over_are_answered_step_by_step(bench: BrokerBench) -> None:
     for _ in range(20):
         bench.ask(GET, "t", wait_ms=50)
     bench.turn()
@@ -449,7 +453,7 @@ def test_gets_whose_wait_is_over_are_answered_step_by_step(bench: Bench) -> None
 
 
 def test_a_registration_s_counters_are_looked_up_step_by_step(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_module, "COUNTERS_PER_STEP", 10)
     names = [f"topic {number:02}" for number in range(30)]
@@ -471,7 +475,7 @@ def test_a_registration_s_counters_are_looked_up_step_by_step(
     assert turns == 4
 
 
-def test_the_kinds_of_work_take_turns(bench: Bench) -> None:
+def test_the_kinds_of_work_take_turns(bench: BrokerBench) -> None:
     bench.put(1)
     bench.turn()
     for _ in range(5):
@@ -488,7 +492,7 @@ def test_the_kinds_of_work_take_turns(bench: Bench) -> None:
     assert sorted(kinds) == [False] * 3 + [True] * 3
 
 
-def test_who_is_woken_or_looked_up_when_leadership_ends_is_told(bench: Bench) -> None:
+def test_who_is_woken_or_looked_up_when_leadership_ends_is_told(bench: BrokerBench) -> None:
     bench.ask(GET, "t", wait_ms=1000)
     bench.turn()
     bench.put(1)
@@ -501,7 +505,9 @@ def test_who_is_woken_or_looked_up_when_leadership_ends_is_told(bench: Bench) ->
     assert bench.broker.is_idle()
 
 
-def test_a_parked_get_of_any_topic_holds_no_names_and_wakes_to_what_is_new(bench: Bench) -> None:
+def test_a_parked_get_of_any_topic_holds_no_names_and_wakes_to_what_is_new(
+    bench: BrokerBench,
+) -> None:
     bench.put(1)
     bench.turn()
     bench.ask(GET, "", wait_ms=1000, last_ids={"t": 1})

@@ -21,7 +21,7 @@ MEMBERS = {"a": "1", "b": "2"}
 NEW = SnapshotRequest("", 0)
 
 
-class Bench:
+class CatchupBench:
     """A server and a fetch on one directory each; jobs run when told to."""
 
     def __init__(self, directory: Path) -> None:
@@ -73,11 +73,11 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path) -> CatchupBench:
+    return CatchupBench(tmp_path)
 
 
-def test_those_who_wait_for_one_copy_get_one_answer_each(bench: Bench) -> None:
+def test_those_who_wait_for_one_copy_get_one_answer_each(bench: CatchupBench) -> None:
     for _ in range(3):
         bench.server.request("b", NEW, 1, 0.0)
     bench.server.request("c", NEW, 1, 0.0)
@@ -85,7 +85,7 @@ def test_those_who_wait_for_one_copy_get_one_answer_each(bench: Bench) -> None:
     assert [name for name, _ in bench.work()] == ["b", "c"]
 
 
-def test_a_copy_serves_again_until_it_is_too_old(bench: Bench) -> None:
+def test_a_copy_serves_again_until_it_is_too_old(bench: CatchupBench) -> None:
     bench.server.request("b", NEW, 1, 0.0)
     first = bench.chunk()
     bench.apply()
@@ -95,7 +95,7 @@ def test_a_copy_serves_again_until_it_is_too_old(bench: Bench) -> None:
     assert bench.chunk().index == first.index + 1
 
 
-def test_a_copy_from_before_an_admission_is_made_anew(bench: Bench) -> None:
+def test_a_copy_from_before_an_admission_is_made_anew(bench: CatchupBench) -> None:
     bench.server.request("b", NEW, 1, 0.0)
     first = bench.chunk()
     bench.apply()
@@ -104,7 +104,7 @@ def test_a_copy_from_before_an_admission_is_made_anew(bench: Bench) -> None:
     assert bench.chunk().index == first.index + 1
 
 
-def test_a_copy_is_removed_when_nobody_asks_for_it(bench: Bench) -> None:
+def test_a_copy_is_removed_when_nobody_asks_for_it(bench: CatchupBench) -> None:
     bench.server.request("b", NEW, 1, 0.0)
     chunk = bench.chunk()
     bench.server.tick(catchup.COPY_KEPT_S + 0.1)
@@ -112,7 +112,7 @@ def test_a_copy_is_removed_when_nobody_asks_for_it(bench: Bench) -> None:
     assert bench.work() == [("b", SnapshotRefused("that copy is gone"))]
 
 
-def test_an_offset_beyond_the_copy_is_refused(bench: Bench) -> None:
+def test_an_offset_beyond_the_copy_is_refused(bench: CatchupBench) -> None:
     bench.server.request("b", NEW, 1, 0.0)
     chunk = bench.chunk()
     beyond = SnapshotRequest(chunk.snapshot_id, chunk.size_bytes + 1)
@@ -120,14 +120,14 @@ def test_an_offset_beyond_the_copy_is_refused(bench: Bench) -> None:
     assert isinstance(bench.work()[0][1], SnapshotRefused)
 
 
-def test_a_copy_that_can_t_be_made_is_refused(bench: Bench) -> None:
+def test_a_copy_that_can_t_be_made_is_refused(bench: CatchupBench) -> None:
     bench.server.database = bench.server.directory / "missing" / "store.db"
     bench.server.request("b", NEW, 1, 0.0)
     [(name, refused)] = bench.work()
     assert (name, type(refused)) == ("b", SnapshotRefused)
 
 
-def pull(bench: Bench, mangle: Callable[[SnapshotChunk], SnapshotChunk]) -> None:
+def pull(bench: CatchupBench, mangle: Callable[[SnapshotChunk], SnapshotChunk]) -> None:
     """Pull one copy to its end, each chunk mangled on its way."""
     bench.fetch.start("a", 0.0)
     for _ in range(1000):
@@ -141,7 +141,7 @@ def pull(bench: Bench, mangle: Callable[[SnapshotChunk], SnapshotChunk]) -> None
     raise AssertionError("the copy never ends")
 
 
-def test_a_damaged_copy_is_reported_and_pulled_anew_after_a_pause(bench: Bench) -> None:
+def test_a_damaged_copy_is_reported_and_pulled_anew_after_a_pause(bench: CatchupBench) -> None:
     pull(bench, lambda chunk: replace(chunk, data=chunk.data[:-1] + b"\xff"))
     assert (bench.fetch.ready, bench.events) == (None, ["copy_damaged"])
     bench.fetch.start("a", catchup.DAMAGED_PAUSE_S / 2)
@@ -151,7 +151,7 @@ def test_a_damaged_copy_is_reported_and_pulled_anew_after_a_pause(bench: Bench) 
 
 
 def test_a_copy_that_finds_no_room_is_reported_and_ends_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CatchupBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(download: Download, chunk: SnapshotChunk) -> None:
         raise OSError(errno.ENOSPC, "no room")
@@ -162,14 +162,14 @@ def test_a_copy_that_finds_no_room_is_reported_and_ends_nothing(
     assert list((bench.fetch.directory).glob("download*")) == []
 
 
-def test_a_copy_arrives_whole_and_verified(bench: Bench) -> None:
+def test_a_copy_arrives_whole_and_verified(bench: CatchupBench) -> None:
     pull(bench, lambda chunk: chunk)
     assert bench.fetch.ready is not None
     assert bench.fetch.ready.members == MEMBERS
     assert bench.fetch.ready.index == bench.store.applied_index
 
 
-def test_a_refused_receiver_pauses_before_it_asks_again(bench: Bench) -> None:
+def test_a_refused_receiver_pauses_before_it_asks_again(bench: CatchupBench) -> None:
     bench.fetch.start("a", 0.0)
     bench.fetch.refused("a", 0.0)
     bench.fetch.start("a", catchup.REFUSED_PAUSE_S / 2)
@@ -178,14 +178,14 @@ def test_a_refused_receiver_pauses_before_it_asks_again(bench: Bench) -> None:
     assert bench.fetch.under_way
 
 
-def test_what_does_not_come_is_asked_for_again(bench: Bench) -> None:
+def test_what_does_not_come_is_asked_for_again(bench: CatchupBench) -> None:
     bench.fetch.start("a", 0.0)
     bench.fetch.tick(catchup.RETRY_S)
     bench.fetch.tick(catchup.RETRY_S + 0.1)
     assert bench.work() == [("a", NEW)] * 2
 
 
-def test_a_lost_source_is_given_up_and_another_s_loss_changes_nothing(bench: Bench) -> None:
+def test_a_lost_source_is_given_up_and_another_s_loss_changes_nothing(bench: CatchupBench) -> None:
     bench.fetch.start("a", 0.0)
     bench.fetch.lost("c")
     assert bench.fetch.source == "a"
@@ -193,7 +193,9 @@ def test_a_lost_source_is_given_up_and_another_s_loss_changes_nothing(bench: Ben
     assert not bench.fetch.under_way
 
 
-def test_a_piece_of_a_copy_that_is_gone_is_refused_though_there_is_another(bench: Bench) -> None:
+def test_a_piece_of_a_copy_that_is_gone_is_refused_though_there_is_another(
+    bench: CatchupBench,
+) -> None:
     bench.server.request("b", NEW, 1, 0.0)
     first = bench.chunk()
     bench.apply()
@@ -205,7 +207,9 @@ def test_a_piece_of_a_copy_that_is_gone_is_refused_though_there_is_another(bench
     assert (name, type(refused)) == ("b", SnapshotRefused)
 
 
-def test_a_piece_that_comes_when_its_source_was_given_up_begins_nothing(bench: Bench) -> None:
+def test_a_piece_that_comes_when_its_source_was_given_up_begins_nothing(
+    bench: CatchupBench,
+) -> None:
     bench.server.request("b", NEW, 1, 0.0)
     chunk = bench.chunk()
     bench.fetch.start("a", 0.0)

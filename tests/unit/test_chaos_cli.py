@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from chaos import cli
 from chaos.run import launch
-from chaos.run.outcome import Outcome
+from chaos.run.outcome import RunResult
 from chaos.spec import experiment
 from chaos.targets import leftovers
 
@@ -162,12 +162,12 @@ def test_a_target_that_cannot_be_had_leaves_no_directory(
 @pytest.mark.parametrize(
     ("outcome", "code"),
     [
-        (Outcome(finished=True), 0),
-        (Outcome(finished=True, problems=["too slow"]), 1),
-        (Outcome(finished=False, problems=["broke"]), 2),
+        (RunResult(finished=True), 0),
+        (RunResult(finished=True, problems=["too slow"]), 1),
+        (RunResult(finished=False, problems=["broke"]), 2),
     ],
 )
-def test_the_exit_code_tells_done_from_unmet_from_unfinished(outcome: Outcome, code: int) -> None:
+def test_the_exit_code_tells_done_from_unmet_from_unfinished(outcome: RunResult, code: int) -> None:
     assert cli.exit_code(outcome) == code
 
 

@@ -236,7 +236,7 @@ def test_a_replaced_client_that_ends_without_being_fenced_ends_the_run(
 # --- faults of clients ----------------------------------------------------------------------------
 
 
-class Log:
+class QuietLog:
     """Clients to whom nothing happens."""
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class Log:
 def test_crashes_hit_half_of_the_clients_each_at_a_point_of_the_dice_and_all_come_back() -> None:
     points = set()
     for seed in range(20):
-        log, dice = Log(), random.Random(seed)
+        log, dice = QuietLog(), random.Random(seed)
         crash = CLIENT_FAULTS["client-crash"]
         victims = crash.choose(log, dice)
         crash.inject(log, victims, dice)

@@ -42,7 +42,7 @@ TURN_S = 1e-6  # so that ten thousand of them, waiting for something, come near 
 EVENTS_MAX = 100
 
 
-class World:
+class PortWorld:
     """A port whose clock jumps when told to; a turn takes `TURN_S`, however slow the machine is."""
 
     def __init__(self, limits: PortLimits = LIMITS) -> None:
@@ -121,7 +121,9 @@ class World:
         return raw
 
     def ready(self) -> int:
-        return sum(each.state is client_port.State.READY for each in self.port._clients.values())
+        return sum(
+            each.state is client_port.PortState.READY for each in self.port._clients.values()
+        )
 
     def claimed(self) -> bool:
         return any(client.claimant for client in self.port._clients.values())
@@ -144,7 +146,7 @@ class World:
             return said
         raise AssertionError(f"closed behind {said[:200]!r}")
 
-    def client_of(self, raw: socket.socket) -> client_port.Client | None:
+    def client_of(self, raw: socket.socket) -> client_port.ClientConnection | None:
         own = f":{raw.getsockname()[1]}"
         return next((c for c in self.port._clients.values() if c.address.endswith(own)), None)
 
@@ -184,7 +186,7 @@ def large(size: int = MESSAGE_BYTES_MAX) -> bytes:
     return b"\x02" + struct.pack(">Q", size)
 
 
-def dribble(raw: socket.socket, data: bytes, world: World) -> None:
+def dribble(raw: socket.socket, data: bytes, world: PortWorld) -> None:
     view = memoryview(data)
     while view:
         try:
@@ -194,11 +196,11 @@ def dribble(raw: socket.socket, data: bytes, world: World) -> None:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    yield from made(World())
+def world() -> Iterator[PortWorld]:
+    yield from made(PortWorld())
 
 
-def made(world: World) -> Iterator[World]:
+def made(world: PortWorld) -> Iterator[PortWorld]:
     yield world
     world.port.close(0)
     for raw in world.sockets:
@@ -210,7 +212,7 @@ def made(world: World) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("kind", [zmq.REQ, zmq.DEALER])
-def test_zeromq_s_sockets_are_served(world: World, kind: int) -> None:
+def test_zeromq_s_sockets_are_served(world: PortWorld, kind: int) -> None:
     host, port = world.port.address
     with zmq.Context() as context, context.socket(kind) as asker:
         asker.setsockopt(zmq.LINGER, 0)
@@ -225,20 +227,20 @@ def test_zeromq_s_sockets_are_served(world: World, kind: int) -> None:
             assert asker.recv_multipart()[-1] == b"y" * size
 
 
-def test_a_ping_is_answered(world: World) -> None:
+def test_a_ping_is_answered(world: PortWorld) -> None:
     raw = world.client()
     world.greeted(raw)
     raw.sendall(ping(b"context"))
     world.until(lambda: world.said(raw) == pong(b"context"))
 
 
-def test_a_request_without_the_delimiter_has_no_frames(world: World) -> None:
+def test_a_request_without_the_delimiter_has_no_frames(world: PortWorld) -> None:
     world.client().sendall(encode([b"header"]))
     world.until(lambda: world.requests)
     assert world.requests[0][1] == []
 
 
-def test_the_last_requests_of_a_client_that_leaves_are_taken(world: World) -> None:
+def test_the_last_requests_of_a_client_that_leaves_are_taken(world: PortWorld) -> None:
     raw = world.client()
     raw.sendall(encode([b"", b"last"]))
     raw.close()
@@ -250,7 +252,7 @@ def test_the_last_requests_of_a_client_that_leaves_are_taken(world: World) -> No
 # --- how many -------------------------------------------------------------------------------------
 
 
-def test_one_connection_over_the_limit_is_closed_and_the_others_live(world: World) -> None:
+def test_one_connection_over_the_limit_is_closed_and_the_others_live(world: PortWorld) -> None:
     clients = [world.client() for _ in range(LIMITS.connections_max)]
     late = world.dial()
     assert world.is_closed(late)
@@ -260,7 +262,7 @@ def test_one_connection_over_the_limit_is_closed_and_the_others_live(world: Worl
     world.until(lambda: world.requests)
 
 
-def test_strangers_give_way_to_clients(world: World) -> None:
+def test_strangers_give_way_to_clients(world: PortWorld) -> None:
     strangers = [world.dial() for _ in range(3 * LIMITS.connections_max)]
     for _ in range(LIMITS.connections_max):
         world.client()
@@ -268,7 +270,7 @@ def test_strangers_give_way_to_clients(world: World) -> None:
     assert all(world.is_closed(stranger) for stranger in strangers)
 
 
-def test_half_a_handshake_has_its_time(world: World) -> None:
+def test_half_a_handshake_has_its_time(world: PortWorld) -> None:
     halves = [world.dial() for _ in range(4)]
     for raw, said in zip(halves, (0, 1, 11, 64), strict=True):
         raw.sendall(hello()[:said])
@@ -278,7 +280,7 @@ def test_half_a_handshake_has_its_time(world: World) -> None:
     assert world.reasons() == ["no READY in 5 s"]
 
 
-def test_reports_are_bounded_by_time_and_in_their_reasons(world: World) -> None:
+def test_reports_are_bounded_by_time_and_in_their_reasons(world: PortWorld) -> None:
     for number in range(60):
         raw = world.dial()
         raw.sendall(hello()[:66] + b"\x05READY" + bytes(number))
@@ -292,7 +294,7 @@ def test_reports_are_bounded_by_time_and_in_their_reasons(world: World) -> None:
 # --- what comes in --------------------------------------------------------------------------------
 
 
-def test_requests_over_the_limit_wait_in_their_connection(world: World) -> None:
+def test_requests_over_the_limit_wait_in_their_connection(world: PortWorld) -> None:
     raw = world.client()
     raw.sendall(encode([b"", b"a"]) * 10)
     taken = 0
@@ -313,9 +315,9 @@ def test_requests_over_the_limit_wait_in_their_connection(world: World) -> None:
     world.until(came)
 
 
-def test_a_turn_takes_what_it_may_and_the_rest_is_not_forgotten(world: World) -> None:
+def test_a_turn_takes_what_it_may_and_the_rest_is_not_forgotten(world: PortWorld) -> None:
     limits = PortLimits(8, 1000, LIMITS.unfinished_bytes_max, LIMITS.unread_bytes_max)
-    for other in made(World(limits)):
+    for other in made(PortWorld(limits)):
         first, second = other.client(), other.client()
         for raw in (first, second):
             raw.sendall(encode([b"", b"a"]) * 250)
@@ -328,7 +330,7 @@ def test_a_turn_takes_what_it_may_and_the_rest_is_not_forgotten(world: World) ->
         assert max(taken) <= EVENTS_MAX
 
 
-def _flood(world: World, raws: list[socket.socket], count: int) -> None:
+def _flood(world: PortWorld, raws: list[socket.socket], count: int) -> None:
     """Have so many requests of each wait to be taken."""
     for raw in raws:
         raw.sendall(encode([b"", b"flood"]) * count)
@@ -338,26 +340,28 @@ def _flood(world: World, raws: list[socket.socket], count: int) -> None:
         world.port.on_ready(client.fd, True, False)
 
 
-def _route(world: World, raw: socket.socket) -> bytes:
+def _route(world: PortWorld, raw: socket.socket) -> bytes:
     client = world.client_of(raw)
     assert client is not None
     return client.route
 
 
-def _is_in(world: World, raw: socket.socket) -> bool:
+def _is_in(world: PortWorld, raw: socket.socket) -> bool:
     client = world.client_of(raw)
-    return client is not None and client.state is client_port.State.READY
+    return client is not None and client.state is client_port.PortState.READY
 
 
-def _is_alone(world: World) -> bool:
+def _is_alone(world: PortWorld) -> bool:
     return len(world.port) == 1
 
 
 MANY = PortLimits(64, 1000, LIMITS.unfinished_bytes_max, LIMITS.unread_bytes_max)
 
 
-def test_a_flood_has_another_connection_s_request_wait_for_a_few_of_its_own(world: World) -> None:
-    for other in made(World(MANY)):
+def test_a_flood_has_another_connection_s_request_wait_for_a_few_of_its_own(
+    world: PortWorld,
+) -> None:
+    for other in made(PortWorld(MANY)):
         flooder, second = other.client(), other.client()
         _flood(other, [flooder], 400)
         _flood(other, [second], 1)
@@ -370,8 +374,8 @@ def test_a_flood_has_another_connection_s_request_wait_for_a_few_of_its_own(worl
         assert len(other.port.receive(EVENTS_MAX)) == EVENTS_MAX
 
 
-def test_a_flood_of_many_connections_of_one_payer_has_one_payer_s_share(world: World) -> None:
-    for other in made(World(MANY)):
+def test_a_flood_of_many_connections_of_one_payer_has_one_payer_s_share(world: PortWorld) -> None:
+    for other in made(PortWorld(MANY)):
         flooders, second = [other.client() for _ in range(20)], other.client()
         victim = other.client_of(second)
         assert victim is not None
@@ -389,8 +393,8 @@ def test_a_flood_of_many_connections_of_one_payer_has_one_payer_s_share(world: W
         assert max(counts.values()) - min(counts.values()) <= STEP_REQUESTS
 
 
-def test_who_is_alone_may_fill_a_turn(world: World) -> None:
-    for other in made(World(MANY)):
+def test_who_is_alone_may_fill_a_turn(world: PortWorld) -> None:
+    for other in made(PortWorld(MANY)):
         other.client()  # connected, and silent
         flooder = other.client()
         _flood(other, [flooder], 400)
@@ -399,10 +403,10 @@ def test_who_is_alone_may_fill_a_turn(world: World) -> None:
 
 
 def test_a_payer_s_surplus_connections_say_so_have_a_stranger_s_place_and_end(
-    world: World,
+    world: PortWorld,
 ) -> None:
     limits = PortLimits(4, 4, LIMITS.unfinished_bytes_max, LIMITS.unread_bytes_max, 2)
-    for other in made(World(limits)):
+    for other in made(PortWorld(limits)):
         raws = [other.client() for _ in range(4)]
         surplus = [other.port.payer(_route(other, raw)) for raw in raws]
         assert surplus == [("127.0.0.1", is_one) for is_one in (False, False, True, True)]
@@ -421,7 +425,7 @@ def test_a_payer_s_surplus_connections_say_so_have_a_stranger_s_place_and_end(
         assert other.port._payers == {"127.0.0.1": 2}
 
 
-def test_large_messages_are_sent_by_turns(world: World) -> None:
+def test_large_messages_are_sent_by_turns(world: PortWorld) -> None:
     raws = [world.client() for _ in range(SHARES + 2)]
     for raw in raws:
         dribble(raw, large() + bytes(READ_BYTES), world)
@@ -442,7 +446,7 @@ def test_large_messages_are_sent_by_turns(world: World) -> None:
     assert world.port._shares == SHARES
 
 
-def test_who_has_a_share_and_is_slow_is_closed_while_others_wait(world: World) -> None:
+def test_who_has_a_share_and_is_slow_is_closed_while_others_wait(world: PortWorld) -> None:
     slow = [world.client() for _ in range(SHARES)]
     for raw in slow:
         dribble(raw, large() + bytes(2 * READ_BYTES), world)
@@ -461,7 +465,7 @@ def test_who_has_a_share_and_is_slow_is_closed_while_others_wait(world: World) -
     world.until(lambda: world.requests)
 
 
-def test_who_has_a_share_and_dribbles_is_closed_while_others_wait(world: World) -> None:
+def test_who_has_a_share_and_dribbles_is_closed_while_others_wait(world: PortWorld) -> None:
     slow = [world.client() for _ in range(SHARES)]
     for raw in slow:
         dribble(raw, large() + bytes(2 * READ_BYTES), world)
@@ -478,7 +482,7 @@ def test_who_has_a_share_and_dribbles_is_closed_while_others_wait(world: World) 
     assert sorted(map(world.lives, slow)) == [False, True]
 
 
-def test_who_waits_for_a_share_has_its_time(world: World) -> None:
+def test_who_waits_for_a_share_has_its_time(world: PortWorld) -> None:
     holders = [world.client() for _ in range(SHARES)]
     for raw in holders:
         dribble(raw, large() + bytes(READ_BYTES), world)
@@ -498,7 +502,7 @@ def test_who_waits_for_a_share_has_its_time(world: World) -> None:
     assert all(map(world.lives, holders))
 
 
-def test_who_has_a_share_and_takes_no_replies_gives_way_to_others(world: World) -> None:
+def test_who_has_a_share_and_takes_no_replies_gives_way_to_others(world: PortWorld) -> None:
     holders = [world.client() for _ in range(SHARES)]
     for raw in holders:
         raw.sendall(encode([b"", b"parked"]))
@@ -516,7 +520,7 @@ def test_who_has_a_share_and_takes_no_replies_gives_way_to_others(world: World) 
     assert sorted(map(world.lives, holders)) == [False, True], "one share is enough for one"
 
 
-def test_an_unfinished_message_has_its_time(world: World) -> None:
+def test_an_unfinished_message_has_its_time(world: PortWorld) -> None:
     silent, dribbling = world.client(), world.client()
     world.send(silent, b"\x01\x01x")
     world.send(dribbling, large(1000))
@@ -534,7 +538,7 @@ def test_an_unfinished_message_has_its_time(world: World) -> None:
 # --- what goes out --------------------------------------------------------------------------------
 
 
-def test_a_client_that_takes_no_replies_is_not_read_and_then_closed(world: World) -> None:
+def test_a_client_that_takes_no_replies_is_not_read_and_then_closed(world: PortWorld) -> None:
     raw = world.client()
     raw.sendall(encode([b"", b"a"]) * 100)
     other = world.client()
@@ -559,7 +563,7 @@ def test_a_client_that_takes_no_replies_is_not_read_and_then_closed(world: World
     world.until(lambda: len(world.port) == 1 and world.requests)
 
 
-def test_a_client_that_takes_its_replies_late_gets_them_all(world: World) -> None:
+def test_a_client_that_takes_its_replies_late_gets_them_all(world: PortWorld) -> None:
     raw = world.client()
     world.greeted(raw)
     raw.sendall(encode([b"", b"a"]) * 100)
@@ -573,9 +577,9 @@ def test_a_client_that_takes_its_replies_late_gets_them_all(world: World) -> Non
     assert (replies, world.port.unread_bytes) == (100, 0)
 
 
-def test_who_has_most_unread_replies_gives_way_to_all(world: World) -> None:
+def test_who_has_most_unread_replies_gives_way_to_all(world: PortWorld) -> None:
     limits = PortLimits(16, 4, LIMITS.unfinished_bytes_max, 40 * 1024 * 1024)
-    for other in made(World(limits)):
+    for other in made(PortWorld(limits)):
         raws = [other.client() for _ in range(6)]
         for number, raw in enumerate(raws):
             raw.sendall(encode([b"", b"a"]))
@@ -589,7 +593,7 @@ def test_who_has_most_unread_replies_gives_way_to_all(world: World) -> None:
         assert other.reasons() == ["doesn't take its replies: limits.unread_bytes_max"]
 
 
-def test_replies_that_nobody_takes_for_long_end_a_connection(world: World) -> None:
+def test_replies_that_nobody_takes_for_long_end_a_connection(world: PortWorld) -> None:
     raw = world.client(minor=0)
     raw.sendall(encode([b"", b"a"]))
     world.until(lambda: world.requests)
@@ -600,7 +604,7 @@ def test_replies_that_nobody_takes_for_long_end_a_connection(world: World) -> No
     assert len(world.port) == 0
 
 
-def test_the_last_replies_leave_before_the_port_closes(world: World) -> None:
+def test_the_last_replies_leave_before_the_port_closes(world: PortWorld) -> None:
     raw = world.client()
     raw.sendall(encode([b"", b"a"]))
     world.until(lambda: world.requests)
@@ -616,7 +620,7 @@ def test_the_last_replies_leave_before_the_port_closes(world: World) -> None:
 # --- life and identity ----------------------------------------------------------------------------
 
 
-def test_a_client_that_vanished_is_asked_and_then_closed(world: World) -> None:
+def test_a_client_that_vanished_is_asked_and_then_closed(world: PortWorld) -> None:
     living, gone, old = world.client(), world.client(), world.client(minor=0)
     for raw in (living, gone, old):
         world.greeted(raw)
@@ -632,7 +636,7 @@ def test_a_client_that_vanished_is_asked_and_then_closed(world: World) -> None:
     assert world.reasons() == ["silent for 30 s"]
 
 
-def test_a_node_that_was_paused_hears_its_clients_before_it_judges_them(world: World) -> None:
+def test_a_node_that_was_paused_hears_its_clients_before_it_judges_them(world: PortWorld) -> None:
     raw, owner, half = world.client(), world.client(b"me"), world.dial()
     half.sendall(hello()[:30])
     claimant = world.dial()
@@ -651,7 +655,7 @@ def test_a_node_that_was_paused_hears_its_clients_before_it_judges_them(world: W
     assert world.is_closed(claimant)
 
 
-def test_a_second_connection_with_the_identity_of_a_living_one_is_refused(world: World) -> None:
+def test_a_second_connection_with_the_identity_of_a_living_one_is_refused(world: PortWorld) -> None:
     first = world.client(b"me")
     first.sendall(encode([b"", b"a"]))
     world.until(lambda: world.requests)
@@ -670,7 +674,7 @@ def test_a_second_connection_with_the_identity_of_a_living_one_is_refused(world:
     assert world.requests == []
 
 
-def test_a_client_that_comes_back_takes_over_from_its_dead_connection(world: World) -> None:
+def test_a_client_that_comes_back_takes_over_from_its_dead_connection(world: PortWorld) -> None:
     first = world.client(b"me")
     first.sendall(encode([b"", b"a"]))
     world.until(lambda: world.requests)
@@ -684,7 +688,7 @@ def test_a_client_that_comes_back_takes_over_from_its_dead_connection(world: Wor
     world.until(lambda: encode([b"", b"reply"]) in world.said(second))
 
 
-def test_an_identity_is_free_when_its_connection_ends(world: World) -> None:
+def test_an_identity_is_free_when_its_connection_ends(world: PortWorld) -> None:
     for _ in range(3):
         world.client(b"me").close()
         world.until(lambda: len(world.port) == 0)
@@ -697,7 +701,7 @@ def test_an_identity_is_free_when_its_connection_ends(world: World) -> None:
     assert world.lives(second)
 
 
-def test_a_claim_that_is_given_up_harms_nobody(world: World) -> None:
+def test_a_claim_that_is_given_up_harms_nobody(world: PortWorld) -> None:
     first = world.client(b"me")
     second = world.dial()
     second.sendall(hello(b"me"))
@@ -711,7 +715,7 @@ def test_a_claim_that_is_given_up_harms_nobody(world: World) -> None:
 
 
 def test_a_connection_that_broke_in_the_turn_in_which_its_identity_comes_again(
-    world: World,
+    world: PortWorld,
 ) -> None:
     first, second = world.client(b"me"), world.dial()
     world.until(lambda: len(world.port) == 2)

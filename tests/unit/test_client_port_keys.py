@@ -19,7 +19,7 @@ from cluster.serve.client_port import (
 from cluster.serve.zmtp import MESSAGE_BYTES_MAX
 from flotilla_client.keys import z85
 from tests.unit.curve_client import GREETING, CurveClient, command, pair
-from tests.unit.test_client_port import World
+from tests.unit.test_client_port import PortWorld
 
 SERVER, OLD_SERVER, ORDERS = pair(), pair(), pair()
 KEYRING = Keyring((SERVER, OLD_SERVER), {ORDERS.public: "orders"})
@@ -27,8 +27,8 @@ LIMITS = PortLimits(100, 4, 2 * MESSAGE_BYTES_MAX, 64 * 1024 * 1024)
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[PortWorld]:
+    world = PortWorld()
     world.port.close(0)
     world.port = ClientPort(
         ("127.0.0.1", 0),
@@ -69,7 +69,7 @@ def context() -> Iterator[Context]:
 
 
 def dealer(
-    world: World, context: Context, key: KeyPair, server: KeyPair = SERVER
+    world: PortWorld, context: Context, key: KeyPair, server: KeyPair = SERVER
 ) -> zmq.Socket[bytes]:
     made = context.dealer()
     made.curve_serverkey = z85(server.public).encode()
@@ -79,7 +79,7 @@ def dealer(
     return made
 
 
-def asked(world: World, client: zmq.Socket[bytes], frames: list[bytes]) -> bytes:
+def asked(world: PortWorld, client: zmq.Socket[bytes], frames: list[bytes]) -> bytes:
     """Send a request; return its route when it has come."""
     world.requests.clear()
     client.send_multipart([b"", *frames])
@@ -89,7 +89,7 @@ def asked(world: World, client: zmq.Socket[bytes], frames: list[bytes]) -> bytes
     return route
 
 
-def test_libzmq_and_a_node_understand_each_other(world: World, context: Context) -> None:
+def test_libzmq_and_a_node_understand_each_other(world: PortWorld, context: Context) -> None:
     for server in (SERVER, OLD_SERVER):
         client = dealer(world, context, ORDERS, server)
         route = asked(world, client, [b"header", b"x" * 255, b"y" * 256, b"z" * 100_000])
@@ -99,7 +99,7 @@ def test_libzmq_and_a_node_understand_each_other(world: World, context: Context)
         assert client.recv_multipart() == [b"", *answer]
 
 
-def test_libzmq_answers_a_ping_in_a_box(world: World, context: Context) -> None:
+def test_libzmq_answers_a_ping_in_a_box(world: PortWorld, context: Context) -> None:
     client = dealer(world, context, ORDERS)
     asked(world, client, [b"header"])
     (inside,) = world.port._clients.values()
@@ -111,14 +111,16 @@ def test_libzmq_answers_a_ping_in_a_box(world: World, context: Context) -> None:
     assert len(world.port) == 1
 
 
-def test_an_unknown_key_s_connection_ends_without_a_word(world: World, context: Context) -> None:
+def test_an_unknown_key_s_connection_ends_without_a_word(
+    world: PortWorld, context: Context
+) -> None:
     client = dealer(world, context, pair())
     client.send(b"")
     world.until(lambda: "has a key that is not known here" in world.port._closed)
     assert world.ready() == 0
 
 
-def test_a_handshake_that_stops_anywhere_has_5_s_however_slowly_it_comes(world: World) -> None:
+def test_a_handshake_that_stops_anywhere_has_5_s_however_slowly_it_comes(world: PortWorld) -> None:
     hello = GREETING + command(CurveClient(pair(), SERVER.public).hello())
     stopped = [hello[:size] for size in (0, 1, 11, 64, 100, len(hello))]
     for said in stopped:
@@ -133,7 +135,7 @@ def test_a_handshake_that_stops_anywhere_has_5_s_however_slowly_it_comes(world: 
     assert world.reasons() == ["no READY in 5 s"]
 
 
-def test_strangers_take_a_bounded_part_of_a_turn(world: World) -> None:
+def test_strangers_take_a_bounded_part_of_a_turn(world: PortWorld) -> None:
     raws = [world.dial() for _ in range(2 * HANDSHAKES_PER_TURN_MAX)]
     world.until(lambda: len(world.port) == len(raws))
     for raw in raws:
@@ -153,7 +155,7 @@ def test_strangers_take_a_bounded_part_of_a_turn(world: World) -> None:
 
 
 def test_who_is_in_goes_when_its_key_or_the_servers_is_not_accepted_any_more(
-    world: World, context: Context
+    world: PortWorld, context: Context
 ) -> None:
     other = pair()
     world.port.update_keyring(

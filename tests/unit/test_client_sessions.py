@@ -197,7 +197,7 @@ def test_two_publishers_and_two_subscribers_work_side_by_side(
 # --- the observer -------------------------------------------------------------------------------
 
 
-class Recorder:
+class NotingObserver:
     """Notes what it hears, and what the state was at that moment."""
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class Recorder:
 
 
 def test_an_observer_hears_of_a_delivery_before_the_cursor_moves(node: FakeNode) -> None:
-    recorder = Recorder()
+    recorder = NotingObserver()
     with client_of(node, observer=recorder) as client:
         recorder.client = client
         client.subscribe("t")
@@ -233,7 +233,7 @@ def test_an_observer_hears_of_a_delivery_before_the_cursor_moves(node: FakeNode)
 
 
 def test_an_observer_hears_of_a_put_before_it_is_sent_and_of_its_error(node: FakeNode) -> None:
-    recorder = Recorder()
+    recorder = NotingObserver()
     node.script(PUT, nak("too_large"))
     with client_of(node, observer=recorder) as client:
         recorder.client = client

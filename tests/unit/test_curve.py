@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from nacl.bindings import crypto_box_beforenm, crypto_box_easy_afternm
 
 from cluster.keys import boxes
-from cluster.keys.curve import HELLO_BYTES, Handshake, Keyring, Session
+from cluster.keys.curve import HELLO_BYTES, CurveSession, Handshake, Keyring
 from cluster.serve import zmtp
 from cluster.serve.zmtp import (
     COMMAND_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     PARTS_MAX,
-    Heard,
+    ClientReady,
+    Ignored,
     Ping,
-    Ready,
     Receiver,
     Say,
     ZmtpError,
@@ -57,7 +57,7 @@ def test_a_box_longer_than_the_room_for_short_ones_is_one_too() -> None:
         assert boxes.opened(box, bytes(24), shared) == content
 
 
-class Node:
+class NodeEnd:
     """A node's end of one connection."""
 
     def __init__(self, keyring: Keyring = KEYRING) -> None:
@@ -73,34 +73,34 @@ class Node:
         return events
 
     @property
-    def session(self) -> Session:
+    def session(self) -> CurveSession:
         assert self.receiver.session is not None
         return self.receiver.session
 
 
-def greeted(client: CurveClient, node: Node) -> CurveClient:
+def greeted(client: CurveClient, node: NodeEnd) -> CurveClient:
     (said,) = node.say(command(client.hello()))
     assert isinstance(said, Say)
     client.welcome(said.data[2:])
     return client
 
 
-def admitted(node: Node, server: bytes = SERVER.public) -> CurveClient:
+def admitted(node: NodeEnd, server: bytes = SERVER.public) -> CurveClient:
     client = greeted(CurveClient(ORDERS, server), node)
     (ready,) = node.say(command(client.initiate()))
-    assert isinstance(ready, Ready)
+    assert isinstance(ready, ClientReady)
     assert b"ROUTER" in client.ready(ready.reply[2:])
     return client
 
 
-def said_by(node: Node, data: bytes) -> str:
+def said_by(node: NodeEnd, data: bytes) -> str:
     with pytest.raises(ZmtpError) as caught:
         node.say(data)
     return str(caught.value)
 
 
 def test_a_client_with_a_key_is_let_in_and_both_ways_are_in_boxes() -> None:
-    node = Node()
+    node = NodeEnd()
     client = admitted(node)
     assert node.session.name == "orders"
     parts = [b"", b"x" * 255, b"y" * 100_000, b""]
@@ -119,27 +119,27 @@ def test_a_client_with_a_key_is_let_in_and_both_ways_are_in_boxes() -> None:
 
 
 def test_a_message_may_be_a_command_as_the_rfc_has_it() -> None:
-    node = Node()
+    node = NodeEnd()
     client = admitted(node)
     assert node.say(frame(client.message(0, b"a"), flags=4)) == [[b"a"]]
-    assert node.say(frame(client.message(2, b"\x06FUTURE?"), flags=4)) == [Heard()]
+    assert node.say(frame(client.message(2, b"\x06FUTURE?"), flags=4)) == [Ignored()]
 
 
 def test_the_servers_older_key_is_good_while_there_are_two() -> None:
-    node = Node()
+    node = NodeEnd()
     admitted(node, OLD_SERVER.public)
     assert node.session.server == OLD_SERVER.public
-    late = Node()
+    late = NodeEnd()
     client = greeted(CurveClient(ORDERS, OLD_SERVER.public), late)
     late.keyring = Keyring((SERVER,), KEYRING.clients)
     assert said_by(late, command(client.initiate())) == "has a key that is not known here"
 
 
 def test_an_unknown_key_is_refused_and_so_is_one_that_was_revoked_meanwhile() -> None:
-    node = Node()
+    node = NodeEnd()
     client = greeted(CurveClient(STRANGER, SERVER.public), node)
     assert "not known" in said_by(node, command(client.initiate()))
-    node = Node()
+    node = NodeEnd()
     client = greeted(CurveClient(ORDERS, SERVER.public), node)
     node.keyring = Keyring((SERVER,), {})
     assert "not known" in said_by(node, command(client.initiate()))
@@ -147,7 +147,7 @@ def test_an_unknown_key_is_refused_and_so_is_one_that_was_revoked_meanwhile() ->
 
 
 def test_a_known_public_key_without_its_secret_is_refused() -> None:
-    node = Node()
+    node = NodeEnd()
     client = greeted(CurveClient(STRANGER, SERVER.public), node)
     client.key = type(ORDERS)(ORDERS.public, STRANGER.secret)
     assert "no proof" in said_by(node, command(client.initiate()))
@@ -155,12 +155,12 @@ def test_a_known_public_key_without_its_secret_is_refused() -> None:
 
 def test_another_connections_proof_is_refused() -> None:
     """A vouch that the real client made for its own connection proves nothing for another."""
-    node, other = Node(), Node()
+    node, other = NodeEnd(), NodeEnd()
     real = greeted(CurveClient(ORDERS, SERVER.public), node)
     thief = greeted(CurveClient(ORDERS, SERVER.public), other)
     vouch = real.vouch()
     assert "no proof" in said_by(other, command(thief.initiate(vouch=vouch)))
-    node = Node()
+    node = NodeEnd()
     thief = greeted(CurveClient(ORDERS, SERVER.public), node)
     short, thief.short = thief.short, pair()
     foreign = thief.vouch()  # vouches for another C'
@@ -169,28 +169,28 @@ def test_another_connections_proof_is_refused() -> None:
 
 
 def test_recorded_bytes_of_a_handshake_are_worth_nothing_on_another_connection() -> None:
-    node = Node()
+    node = NodeEnd()
     client = CurveClient(ORDERS, SERVER.public)
     hello = command(client.hello())
     (said,) = node.say(hello)
     client.welcome(said.data[2:])
     initiate = command(client.initiate())
     node.say(initiate)
-    late = Node()
+    late = NodeEnd()
     assert isinstance(late.say(hello)[0], Say)
     assert "of another connection" in said_by(late, initiate)
 
 
 def test_each_number_counts_once() -> None:
-    node = Node()
+    node = NodeEnd()
     client = admitted(node)
     first, second = (frame(client.message(0, each)) for each in (b"1", b"2"))
     assert node.say(second) == [[b"2"]]
     assert "again, or out of order" in said_by(node, second)
-    node = Node()
+    node = NodeEnd()
     admitted(node)
     assert "does not open" in said_by(node, first)  # of another connection
-    node = Node()
+    node = NodeEnd()
     client = greeted(CurveClient(ORDERS, SERVER.public), node)
     client.number = 0
     assert "again, or out of order" in said_by(node, command(client.initiate()))
@@ -211,19 +211,19 @@ def test_each_number_counts_once() -> None:
 def test_a_hello_is_exact(change: Any, reason: str) -> None:
     hello = CurveClient(ORDERS, SERVER.public).hello()
     assert len(hello) == HELLO_BYTES
-    assert reason in said_by(Node(), command(change(hello)))
+    assert reason in said_by(NodeEnd(), command(change(hello)))
 
 
 def test_a_handshake_has_its_order_and_its_bounds() -> None:
-    node = Node()
+    node = NodeEnd()
     client = greeted(CurveClient(ORDERS, SERVER.public), node)
     assert said_by(node, command(client.hello())) == "said HELLO twice"
-    assert "before READY" in said_by(Node(), encode([b"early"]))
-    assert "a command of" in said_by(Node(), b"\x06" + struct.pack(">Q", COMMAND_BYTES_MAX + 1))
-    node = Node()
+    assert "before READY" in said_by(NodeEnd(), encode([b"early"]))
+    assert "a command of" in said_by(NodeEnd(), b"\x06" + struct.pack(">Q", COMMAND_BYTES_MAX + 1))
+    node = NodeEnd()
     client = greeted(CurveClient(ORDERS, SERVER.public), node)
     assert "else than INITIATE" in said_by(node, command(client.initiate(b"", b"")[:256]))
-    node = Node()
+    node = NodeEnd()
     client = greeted(CurveClient(ORDERS, SERVER.public), node)
     assert "is a b'SUB' socket" in said_by(
         node, command(client.initiate(metadata=METADATA[:12] + struct.pack(">I", 3) + b"SUB"))
@@ -251,29 +251,29 @@ def test_a_greeting_by_curve_tells_nothing_of_the_node() -> None:
 
 
 def test_what_is_in_boxes_has_the_bounds_of_what_is_not() -> None:
-    node = Node()
+    node = NodeEnd()
     client = admitted(node)
     whole = bytes(MESSAGE_BYTES_MAX)
     assert node.say(frame(client.message(0, whole))) == [[whole]]
     assert "more than 4194304" in said_by(node, frame(client.message(0, whole + b"x")))
-    node = Node()
+    node = NodeEnd()
     client = admitted(node)
     parts = b"".join(frame(client.message(1, b"")) for _ in range(PARTS_MAX))
     assert "more than 8 parts" in said_by(node, parts)
-    node = Node()
+    node = NodeEnd()
     client = admitted(node)
     assert "a command of" in said_by(node, frame(client.message(2, bytes(COMMAND_BYTES_MAX + 1))))
-    node = Node()
+    node = NodeEnd()
     client = admitted(node)
     assert "flags 0x4" in said_by(node, frame(client.message(4, b"")))
-    node = Node()
+    node = NodeEnd()
     client = admitted(node)
     assert "no MESSAGE" in said_by(node, frame(b"in the clear, after the handshake"))
 
 
 @given(st.binary(max_size=400), st.booleans())
 def test_garbage_in_the_handshake_ends_it_or_waits_for_more(data: bytes, greeted_: bool) -> None:
-    node = Node()
+    node = NodeEnd()
     if greeted_:
         greeted(CurveClient(ORDERS, SERVER.public), node)
     try:
@@ -286,7 +286,7 @@ def test_garbage_in_the_handshake_ends_it_or_waits_for_more(data: bytes, greeted
 
 @given(st.integers(0, 200), st.integers(1, 255))
 def test_a_changed_bit_of_a_message_opens_nothing(place: int, change: int) -> None:
-    node = Node()
+    node = NodeEnd()
     client = admitted(node)
     said = bytearray(frame(client.message(0, b"x" * 180)))
     said[2 + place % (len(said) - 2)] ^= change

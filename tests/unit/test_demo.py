@@ -13,7 +13,7 @@ from rich.console import Console
 from chaos.faults import FAULTS
 from chaos.run import demo
 from chaos.run.demo import run_demo
-from chaos.run.outcome import Injection, Outcome
+from chaos.run.outcome import Injection, RunResult
 from chaos.run.plan import RunPlan
 from chaos.spec import experiment
 
@@ -25,7 +25,7 @@ if {text!r}:
     pathlib.Path(report).write_text({text!r})
 sys.exit({code})
 """
-FINISHED = Outcome(
+FINISHED = RunResult(
     finished=True,
     acknowledged=7,
     delivered=14,
@@ -47,7 +47,7 @@ def report_of(verdict: str, count: int = 0) -> dict[str, Any]:
     return {"verdict": verdict, "checks": [check], "observations": observations, "reasons": reasons}
 
 
-def demonstrate(directory: Path, outcome: Outcome, command: list[str]) -> tuple[int, str]:
+def demonstrate(directory: Path, outcome: RunResult, command: list[str]) -> tuple[int, str]:
     parsed = experiment.load("demo", FAULTS)
     plan = RunPlan(experiment=parsed, seed=42, duration_s=0, directory=directory)
     console = Console(width=120, record=True, file=(directory / "out").open("w"))
@@ -107,7 +107,7 @@ def test_a_report_that_does_not_fit_the_exit_code_is_not_believed(tmp_path: Path
 
 
 def test_an_unfinished_run_is_never_called_valid(tmp_path: Path) -> None:
-    broken = Outcome(finished=False, problems=["RunError: subscriber-1 did not drain"])
+    broken = RunResult(finished=False, problems=["RunError: subscriber-1 did not drain"])
     code, text = demonstrate(tmp_path, broken, analytics(report_of("valid"), 0))
     assert code == 2
     assert "subscriber-1 did not drain" in text

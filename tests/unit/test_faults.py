@@ -14,10 +14,10 @@ from chaos.targets import (
     CLIENTS,
     POWERS,
     Link,
+    LinkConditions,
     Pauses,
     TargetError,
     UnsupportedFault,
-    Weather,
     await_leader,
 )
 from chaos.targets.kinds import KINDS
@@ -25,7 +25,7 @@ from chaos.targets.kinds import KINDS
 SEED = 1
 
 
-class Nodes:
+class AbleTarget:
     """A target of names that can do everything, and remembers what is broken.
 
     `leads`: what STATUS will say next, one answer a question. `broken`: what a heal has to undo.
@@ -128,8 +128,8 @@ class Nodes:
     def plug(self, nodes: list[str]) -> None:
         self._mends("unplugged", who=nodes)
 
-    def degrade(self, links: Collection[Link], weather: Weather) -> None:
-        assert weather != Weather(), "a calm network is no fault"
+    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
+        assert weather != LinkConditions(), "a calm network is no fault"
         self._breaks("weather", *links)
 
     def clear(self, links: Collection[Link]) -> None:
@@ -143,7 +143,7 @@ class Nodes:
 @pytest.mark.parametrize("count", [3, 5])
 def test_every_fault_is_undone_by_its_heal_and_choosing_does_nothing(name: str, count: int) -> None:
     for seed in range(SEED, SEED + 20):
-        target, dice = Nodes(count=count), random.Random(seed)
+        target, dice = AbleTarget(count=count), random.Random(seed)
         fault = FAULTS[name]
         assert fault.name == name
         hit = fault.choose(target, dice)
@@ -159,7 +159,7 @@ def test_every_fault_is_undone_by_its_heal_and_choosing_does_nothing(name: str, 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_healing_what_never_happened_does_no_harm(name: str) -> None:
-    target = Nodes()
+    target = AbleTarget()
     fault = FAULTS[name]
     hit = fault.choose(target, random.Random(SEED))
     fault.heal(target, hit)
@@ -169,7 +169,7 @@ def test_healing_what_never_happened_does_no_harm(name: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_same_dice_do_the_same(name: str) -> None:
     def once() -> tuple[list[str], set[tuple[object, ...]], list[str]]:
-        target, dice = Nodes(), random.Random(SEED)
+        target, dice = AbleTarget(), random.Random(SEED)
         hit = FAULTS[name].choose(target, dice)
         FAULTS[name].inject(target, hit, dice)
         return hit, target.broken, target.done
@@ -200,22 +200,22 @@ def test_a_fault_hits_of_five_nodes_whom_its_name_says(
     name: str, hits: Callable[[list[str]], bool]
 ) -> None:
     for seed in range(30):
-        hit = FAULTS[name].choose(Nodes(count=5), random.Random(seed))
+        hit = FAULTS[name].choose(AbleTarget(count=5), random.Random(seed))
         assert hits(hit), (seed, hit)
 
 
 def test_kill_leader_waits_for_one_to_be_elected() -> None:
-    assert FAULTS["kill-leader"].choose(Nodes(None, None, "n3"), random.Random(SEED)) == ["n3"]
+    assert FAULTS["kill-leader"].choose(AbleTarget(None, None, "n3"), random.Random(SEED)) == ["n3"]
 
 
 def test_waiting_for_a_leader_that_never_comes_ends_at_its_bound() -> None:
     with pytest.raises(TargetError, match=r"no leader within 0\.1 s"):
-        await_leader(Nodes(None), 0.1)
+        await_leader(AbleTarget(None), 0.1)
 
 
 @pytest.mark.parametrize("name", ["wipe", "bit-flip", "truncate", "readmission", "far-behind"])
 def test_who_takes_a_disk_away_waits_until_the_last_one_is_back(name: str) -> None:
-    target = Nodes()
+    target = AbleTarget()
     FAULTS[name].choose(target, random.Random(SEED))
     assert target.done == ["whole"]
 
@@ -224,7 +224,7 @@ def test_who_takes_a_disk_away_waits_until_the_last_one_is_back(name: str) -> No
 
 
 def cuts_of(name: str, count: int, seed: int = SEED) -> tuple[list[str], set[Link]]:
-    target, dice = Nodes(count=count), random.Random(seed)
+    target, dice = AbleTarget(count=count), random.Random(seed)
     hit = FAULTS[name].choose(target, dice)
     FAULTS[name].inject(target, hit, dice)
     return hit, target.cuts()
@@ -232,7 +232,7 @@ def cuts_of(name: str, count: int, seed: int = SEED) -> tuple[list[str], set[Lin
 
 def heard(node: str, count: int, cuts: set[Link]) -> set[str]:
     """Return whom the node hears and is heard by, itself too."""
-    others = Nodes(count=count).nodes
+    others = AbleTarget(count=count).nodes
     return {one for one in others if not {(one, node), (node, one)} & cuts}
 
 
@@ -248,7 +248,7 @@ def test_an_isolated_leader_hears_no_node_and_still_the_clients(count: int) -> N
 @pytest.mark.parametrize("count", [5, 7])
 def test_in_the_ring_each_node_hears_a_majority_and_no_two_the_same(count: int) -> None:
     _, cuts = cuts_of("majorities-ring", count)
-    groups = [frozenset(heard(node, count, cuts)) for node in Nodes(count=count).nodes]
+    groups = [frozenset(heard(node, count, cuts)) for node in AbleTarget(count=count).nodes]
     assert len(set(groups)) == count
     assert all(count // 2 < len(group) < count for group in groups)
 
@@ -264,8 +264,8 @@ def test_across_the_bridge_two_halves_share_one_node(count: int) -> None:
 
 
 def test_of_three_nodes_the_ring_is_the_bridge() -> None:
-    assert networks.ringed(Nodes(), ["n1", "n2", "n3"]) == networks.bridged(
-        Nodes(), ["n1", "n2", "n3"]
+    assert networks.ringed(AbleTarget(), ["n1", "n2", "n3"]) == networks.bridged(
+        AbleTarget(), ["n1", "n2", "n3"]
     )
 
 
@@ -285,7 +285,7 @@ def test_clients_from_leader_cuts_nothing_between_nodes() -> None:
 
 def test_halves_are_apart_and_whole() -> None:
     hit, cuts = cuts_of("split-halves", 5)
-    rest = set(Nodes(count=5).nodes) - set(hit)
+    rest = set(AbleTarget(count=5).nodes) - set(hit)
     assert all(heard(node, 5, cuts) == set(hit) for node in hit)
     assert all(heard(node, 5, cuts) == rest for node in rest)
 
@@ -331,7 +331,7 @@ def test_every_power_that_a_fault_needs_has_words_for_who_lacks_it() -> None:
 
 
 def test_a_target_hears_before_it_is_up_what_will_be_asked_of_it() -> None:
-    class Equipped(Nodes):
+    class Equipped(AbleTarget):
         name = "local"
         heard: Collection[type] = ()
 

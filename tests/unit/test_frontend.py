@@ -42,7 +42,7 @@ def never() -> bool:
     return False
 
 
-class Bench:
+class FrontendBench:
     """A follower `b` of the leader `a`, linked."""
 
     def __init__(self, seed: int = 1) -> None:
@@ -81,15 +81,15 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> FrontendBench:
+    return FrontendBench()
 
 
 def errors(replies: list[Reply]) -> list[tuple[str, str]]:
     return [(reply.request_id, str(reply.body.get("error"))) for reply in replies]
 
 
-def test_a_follower_passes_a_request_on_and_its_reply_back(bench: Bench) -> None:
+def test_a_follower_passes_a_request_on_and_its_reply_back(bench: FrontendBench) -> None:
     bench.ask("r1")
     [relay] = bench.relayed()
     assert not bench.front.is_idle()
@@ -100,7 +100,7 @@ def test_a_follower_passes_a_request_on_and_its_reply_back(bench: Bench) -> None
     assert bench.front.is_idle()
 
 
-def test_one_relay_over_the_limit_is_refused(bench: Bench) -> None:
+def test_one_relay_over_the_limit_is_refused(bench: FrontendBench) -> None:
     for number in range(RELAYS_MAX + 1):
         bench.ask(f"r{number}")
     [refused] = bench.replies()
@@ -108,7 +108,7 @@ def test_one_relay_over_the_limit_is_refused(bench: Bench) -> None:
     assert refused.body["limit"] == RELAYS_MAX
 
 
-def test_a_relay_that_nobody_waits_for_makes_room(bench: Bench) -> None:
+def test_a_relay_that_nobody_waits_for_makes_room(bench: FrontendBench) -> None:
     for number in range(RELAYS_MAX):
         bench.ask(f"r{number}")
     bench.front.begin_turn(RELAY_MS_MAX, {})
@@ -116,7 +116,9 @@ def test_a_relay_that_nobody_waits_for_makes_room(bench: Bench) -> None:
     assert len(bench.relayed()) == RELAYS_MAX + 1
 
 
-def test_who_waits_for_a_lost_leader_is_told_that_the_outcome_is_unknown(bench: Bench) -> None:
+def test_who_waits_for_a_lost_leader_is_told_that_the_outcome_is_unknown(
+    bench: FrontendBench,
+) -> None:
     bench.ask("r1")
     bench.front.abandon_relays("c")
     assert bench.replies() == []
@@ -126,7 +128,7 @@ def test_who_waits_for_a_lost_leader_is_told_that_the_outcome_is_unknown(bench: 
 
 
 @pytest.mark.parametrize("leader", ["", "b", "c"])
-def test_a_node_that_reaches_no_leader_says_electing(bench: Bench, leader: str) -> None:
+def test_a_node_that_reaches_no_leader_says_electing(bench: FrontendBench, leader: str) -> None:
     bench.raft.leader = leader
     bench.ask("r1")
     assert errors(bench.replies()) == [("r1", "electing")]
@@ -134,14 +136,14 @@ def test_a_node_that_reaches_no_leader_says_electing(bench: Bench, leader: str) 
 
 
 def test_a_node_that_starts_again_gives_its_relays_other_numbers() -> None:
-    lives = Bench(), Bench(seed=2)
+    lives = FrontendBench(), FrontendBench(seed=2)
     for life in lives:
         life.ask("r1")
     first, second = (life.relayed()[0].relay_id for life in lives)
     assert abs(first - second) > 2**32, "a late reply to one life must not meet the next"
 
 
-def test_a_relayed_request_is_not_passed_on_again(bench: Bench) -> None:
+def test_a_relayed_request_is_not_passed_on_again(bench: FrontendBench) -> None:
     bench.front.take_relay("c", Relay(7, encode_request(Request(GET, "r1", "t", "me"))))
     assert bench.front.take_replies(never) == []
     [(name, message)] = bench.sent
@@ -151,7 +153,9 @@ def test_a_relayed_request_is_not_passed_on_again(bench: Bench) -> None:
     assert errors([reply]) == [("r1", "electing")]
 
 
-def test_a_reply_too_long_for_a_node_that_is_far_behind_becomes_a_short_one(bench: Bench) -> None:
+def test_a_reply_too_long_for_a_node_that_is_far_behind_becomes_a_short_one(
+    bench: FrontendBench,
+) -> None:
     answers = [
         Answer(("c", 7), "r7", ACK, {}, *pack([LONG])),
         Answer(("c", 8), "r8", ACK, {"id": 1}),
@@ -168,7 +172,7 @@ def test_a_reply_too_long_for_a_node_that_is_far_behind_becomes_a_short_one(benc
     assert told.body["message"] == "too many replies wait on the way from b to c"
 
 
-def test_a_stopping_node_takes_nothing_but_status(bench: Bench) -> None:
+def test_a_stopping_node_takes_nothing_but_status(bench: FrontendBench) -> None:
     bench.front.stopping = True
     bench.front.lead = None
     bench.ask("r1")
@@ -196,21 +200,21 @@ def test_a_leader_that_is_not_connected_is_not_named_by_status(tmp_path: Path) -
     lab.close()
 
 
-def test_what_is_no_request_gets_its_id_back(bench: Bench) -> None:
+def test_what_is_no_request_gets_its_id_back(bench: FrontendBench) -> None:
     bench.front.take_request(b"client", [b'{"type": "DANCE", "request_id": "r1"}'])
     bench.front.take_request(b"client", [])
     assert errors(bench.replies()) == [("r1", "bad_request"), ("", "bad_request")]
 
 
 @pytest.mark.parametrize("full", ["peer", "client"])
-def test_a_request_is_not_relayed_while_its_way_is_full(bench: Bench, full: str) -> None:
+def test_a_request_is_not_relayed_while_its_way_is_full(bench: FrontendBench, full: str) -> None:
     bench.room_bytes[full] = 0
     bench.ask("r1")
     assert errors(bench.replies()) == [("r1", "overloaded")]
     assert bench.relayed() == []
 
 
-def test_a_relay_that_the_leader_never_answers_is_answered_at_last(bench: Bench) -> None:
+def test_a_relay_that_the_leader_never_answers_is_answered_at_last(bench: FrontendBench) -> None:
     bench.ask("r1")
     bench.front.begin_turn(RELAY_MS_MAX, {})
     assert errors(bench.replies()) == [("r1", "uncertain")]
@@ -218,7 +222,7 @@ def test_a_relay_that_the_leader_never_answers_is_answered_at_last(bench: Bench)
 
 
 def test_a_request_over_a_rate_is_refused_where_it_comes_in_with_the_time_to_wait(
-    bench: Bench,
+    bench: FrontendBench,
 ) -> None:
     bench.front.rates = Rates(Quotas(requests_per_s_max=2))
     bench.front.payer_of = lambda route: ("shop", False)
@@ -237,7 +241,7 @@ def test_a_request_over_a_rate_is_refused_where_it_comes_in_with_the_time_to_wai
     assert errors(bench.replies()) == [("r3", "overloaded")]  # two are under way
 
 
-def test_a_long_reply_counts_as_bytes_of_who_asked(bench: Bench) -> None:
+def test_a_long_reply_counts_as_bytes_of_who_asked(bench: FrontendBench) -> None:
     bench.front.rates = Rates(Quotas(bytes_per_s_max=1000))
     bench.front.payer_of = lambda route: ("shop", False)
     bench.ask("r1")
@@ -249,7 +253,7 @@ def test_a_long_reply_counts_as_bytes_of_who_asked(bench: Bench) -> None:
     assert errors(bench.replies()) == [("r2", "quota")]
 
 
-def test_what_a_surplus_connection_asks_is_refused_for_good(bench: Bench) -> None:
+def test_what_a_surplus_connection_asks_is_refused_for_good(bench: FrontendBench) -> None:
     bench.front.rates = Rates(Quotas(connections_max=5))
     bench.front.payer_of = lambda route: ("shop", True)
     bench.ask("r1", STATUS)
@@ -262,7 +266,7 @@ def test_what_a_surplus_connection_asks_is_refused_for_good(bench: Bench) -> Non
 # --- principals ---
 
 
-def test_a_relay_says_whose_key_the_client_has(bench: Bench) -> None:
+def test_a_relay_says_whose_key_the_client_has(bench: FrontendBench) -> None:
     bench.ask("r1")
     bench.front.principal_of = lambda route: f"{route.decode()}-key"
     bench.ask("r2")
@@ -275,7 +279,7 @@ def test_a_relay_says_whose_key_the_client_has(bench: Bench) -> None:
 
 @pytest.mark.parametrize("level", [LEVEL_OF_USERS - 1, LEVEL_OF_USERS])
 def test_a_leader_with_keys_carries_out_nothing_of_which_it_does_not_know_who_asks(
-    bench: Bench, level: int
+    bench: FrontendBench, level: int
 ) -> None:
     asked: list[str | None] = []
     bench.raft.serving, bench.raft.uncommitted_entries = True, 0
@@ -296,7 +300,9 @@ def test_a_leader_with_keys_carries_out_nothing_of_which_it_does_not_know_who_as
     assert refused == ([] if is_asked else [7])
 
 
-def test_a_node_shows_its_settings_to_who_may_observe_by_its_own_state(bench: Bench) -> None:
+def test_a_node_shows_its_settings_to_who_may_observe_by_its_own_state(
+    bench: FrontendBench,
+) -> None:
     request = Request(INSPECT, "r1", body={"what": SETTINGS})
     said = Refused("unauthorized", "shop lacks `observe`", {"needs": "observe"})
     bench.front.settings = {"node": "b"}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chaos.workloads import history, payload
-from chaos.workloads.history import ClientObserver, HistoryError, Recorder
+from chaos.workloads.history import HistoryFileError, ProcessRecorder, WorkloadObserver
 from flotilla_client import Operation, Outcome
 
 
@@ -22,8 +22,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def recorder(directory: Path) -> Recorder:
-    return Recorder(directory, "p", "run", monotonic_ns=lambda: 11, wall_ns=lambda: 22)
+def recorder(directory: Path) -> ProcessRecorder:
+    return ProcessRecorder(directory, "p", "run", monotonic_ns=lambda: 11, wall_ns=lambda: 22)
 
 
 def test_invoke_and_completion_share_op_id_and_say_where_and_when(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_a_disk_that_refuses_is_an_error_not_a_hole(tmp_path: Path) -> None:
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
     try:
-        with pytest.raises(HistoryError):
+        with pytest.raises(HistoryFileError):
             made.mark_phase("warmup")
-        with pytest.raises(HistoryError):
+        with pytest.raises(HistoryFileError):
             made.invoke("get", "t")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -158,7 +158,7 @@ def test_a_disk_that_refuses_is_an_error_not_a_hole(tmp_path: Path) -> None:
 
 def observed(tmp_path: Path, operation: Operation, outcome: Outcome) -> dict[str, Any]:
     with recorder(tmp_path) as made:
-        observer = ClientObserver(made)
+        observer = WorkloadObserver(made)
         observer.on_invoke(operation)
         observer.on_complete(operation, outcome)
     [invoke, end] = lines(tmp_path / "p.jsonl")
@@ -222,7 +222,7 @@ def test_a_subscription_is_recorded_with_its_start_and_the_brokers_cursor(tmp_pa
 
 def test_the_epoch_of_a_request_is_recorded_if_it_has_one(tmp_path: Path) -> None:
     with recorder(tmp_path) as made:
-        observer = ClientObserver(made)
+        observer = WorkloadObserver(made)
         observer.on_invoke(Operation(1, "c", "get", "t", epoch=3))
         observer.on_invoke(Operation(2, "c", "get", "t"))
     with_epoch, without = lines(tmp_path / "p.jsonl")

@@ -21,7 +21,7 @@ from tests.unit.memory_disk import (
     ROOT,
     SMALL_BYTES,
     MemoryDisk,
-    Stopped,
+    ProcessStopped,
     command,
     entries,
     filled,
@@ -90,14 +90,14 @@ def test_a_conflicting_entry_replaces_the_suffix(disk: MemoryDisk, journal: Jour
 
 def test_a_committed_entry_is_never_replaced(journal: Journal) -> None:
     journal.commit_index = 4
-    with pytest.raises(Stopped, match="settled up to 4"):
+    with pytest.raises(ProcessStopped, match="settled up to 4"):
         journal.add(command("x"), 4, 2)
     journal.add(command("x"), 5, 2)
 
 
 def test_an_applied_entry_is_never_replaced(journal: Journal) -> None:
     journal.applied_index = 4
-    with pytest.raises(Stopped, match="settled up to 4"):
+    with pytest.raises(ProcessStopped, match="settled up to 4"):
         journal.add(command("x"), 4, 2)
     journal.add(command("x"), 5, 2)
 
@@ -133,14 +133,14 @@ def test_a_reset_begins_anew_and_is_durable(
 
 def test_a_snapshot_that_contradicts_committed_entries_stops_the_node(journal: Journal) -> None:
     journal.commit_index = 4
-    with pytest.raises(Stopped, match="contradicts"):
+    with pytest.raises(ProcessStopped, match="contradicts"):
         journal.reset(4, 2)
 
 
 def test_a_snapshot_below_the_first_entry_stops_the_node(disk: MemoryDisk) -> None:
     journal = open_journal(disk)
     journal.reset(100, 3)
-    with pytest.raises(Stopped, match="contradicts"):
+    with pytest.raises(ProcessStopped, match="contradicts"):
         journal.reset(50, 3)
 
 
@@ -160,7 +160,7 @@ def test_reset_is_durable_and_keeps_term_and_vote(disk: MemoryDisk, journal: Jou
 
 def test_reset_behind_the_commit_index_is_refused(journal: Journal) -> None:
     journal.commit_index = 4
-    with pytest.raises(Stopped, match="contradicts"):
+    with pytest.raises(ProcessStopped, match="contradicts"):
         journal.reset(3, 1)
 
 
@@ -300,10 +300,10 @@ def test_a_damaged_entry_is_found_when_it_is_read_and_stops_the_node(disk: Memor
     (inode,) = disk.names.values()
     inode.data[inode.data.index(command(3))] ^= 1
     assert journal.entry(2) == (command(2), 2, 1)
-    with pytest.raises(Stopped, match="entry 3 of term 1 is damaged"):
+    with pytest.raises(ProcessStopped, match="entry 3 of term 1 is damaged"):
         journal.entry(3)
     del inode.data[20:]
-    with pytest.raises(Stopped, match="entry 2 of term 1 is damaged"):
+    with pytest.raises(ProcessStopped, match="entry 2 of term 1 is damaged"):
         journal.entry(2)
 
 
@@ -401,7 +401,7 @@ def test_a_failed_sync_stops_the_node_and_is_not_retried(disk: MemoryDisk, opera
     journal.add(command(4), 4, 1)
     disk.error_in = operation
     before = len(disk.operations)
-    with pytest.raises(Stopped, match=f"injected into {operation}"):
+    with pytest.raises(ProcessStopped, match=f"injected into {operation}"):
         journal.sync()
     assert disk.operations[before:].count(operation) == 1
 
@@ -412,14 +412,14 @@ def test_a_failed_sync_stops_the_node_and_is_not_retried(disk: MemoryDisk, opera
 def test_a_failed_reset_stops_the_node(disk: MemoryDisk, operation: str) -> None:
     journal = filled(disk, 3)
     disk.error_in = operation
-    with pytest.raises(Stopped, match=f"injected into {operation}"):
+    with pytest.raises(ProcessStopped, match=f"injected into {operation}"):
         journal.reset(9, 1)
 
 
 def test_a_failed_removal_in_compaction_stops_the_node(disk: MemoryDisk) -> None:
     journal = filled(disk, 30, segment_bytes=SMALL_BYTES)
     disk.error_in = "unlink"
-    with pytest.raises(Stopped, match="injected into unlink"):
+    with pytest.raises(ProcessStopped, match="injected into unlink"):
         journal.compact(30)
 
 
@@ -431,7 +431,7 @@ def test_a_failed_write_within_add_stops_the_node(
         monkeypatch.setattr(journal_module, "BUFFER_BYTES_MAX", 1)
     journal = open_journal(disk, cache_bytes=1 << 20 if cause == "buffer" else 0)
     disk.error_in = "write"
-    with pytest.raises(Stopped, match="injected into write"):
+    with pytest.raises(ProcessStopped, match="injected into write"):
         journal.add(command(1), 1, 1)
 
 
@@ -441,7 +441,7 @@ def test_a_write_that_writes_nothing_is_an_error(
     journal = filled(disk, 3)
     journal.add(command(4), 4, 1)
     monkeypatch.setattr(disk, "write", lambda _fd, _data: 0)
-    with pytest.raises(Stopped, match="wrote 0"):
+    with pytest.raises(ProcessStopped, match="wrote 0"):
         journal.sync()
 
 

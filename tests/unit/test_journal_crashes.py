@@ -41,7 +41,7 @@ LOSSES = [
 
 
 @dataclass
-class Model:
+class JournalModel:
     """What a journal holds, as a dict; `floor`: below it entries may be missing."""
 
     entries: dict[int, tuple[bytes, int]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Model:
     def reset(self, index: int, term: int) -> None:
         self.entries, self.floor = {index: (NO_OP, term)}, index
 
-    def copy(self) -> Model:
+    def copy(self) -> JournalModel:
         return replace(self, entries=dict(self.entries))
 
     def matches(self, journal: Journal) -> bool:
@@ -75,7 +75,7 @@ class Twins:
 
     def __init__(self, disk: MemoryDisk) -> None:
         self.disk = disk
-        self.model = Model()
+        self.model = JournalModel()
         self.possible = [self.model.copy()]
         self.journal = open_journal(disk, segment_bytes=SMALL_BYTES, cache_bytes=600)
 

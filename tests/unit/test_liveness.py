@@ -5,7 +5,7 @@ from dataclasses import replace
 from analytics.common.verdict import (
     PROGRESS_MS_MAX,
     RECOVERY_MS_MAX,
-    Fault,
+    InjectedFault,
     Observations,
     Verdict,
 )
@@ -25,8 +25,8 @@ SEEN = Observations(
 )
 
 
-def fault(name: str, t_ns: int, *targets: str) -> Fault:
-    return Fault(name, targets, t_ns, 5.0, 5.0)
+def fault(name: str, t_ns: int, *targets: str) -> InjectedFault:
+    return InjectedFault(name, targets, t_ns, 5.0, 5.0)
 
 
 def healing(name: str, t_ns: int, *targets: str) -> Healing:

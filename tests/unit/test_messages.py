@@ -92,7 +92,7 @@ any_message = st.one_of(
     *(st.builds(kind, relay_ids, frames) for kind in (Relay, RelayReply)),
     st.builds(Relay, relay_ids, frames, st.none() | names.filter(bool)),
     st.builds(messages.About, st.binary(max_size=100)),
-    st.builds(messages.Refused, st.integers(0, 255), names),
+    st.builds(messages.PeerRefused, st.integers(0, 255), names),
     appends(),
     chunks(),
 )
@@ -147,7 +147,7 @@ EXAMPLES: list[Message] = [
     SnapshotChunk("s", 1, 2, 10, b"d" * 32, 4, b"data"),
     SnapshotRefused("busy"),
     Health(1, True),
-    messages.Refused(2, "another one lives"),
+    messages.PeerRefused(2, "another one lives"),
 ]
 
 

@@ -39,7 +39,7 @@ def test_a_put_is_measured_from_its_turn_s_beginning_to_the_end_of_its_answer_s(
 
 
 def test_only_acknowledged_puts_are_measured(tmp_path: Path) -> None:
-    bench = test_broker.Bench(tmp_path)
+    bench = test_broker.BrokerBench(tmp_path)
     bench.now_ms = 500.0
     bench.put(0)
     bench.ask(GET, "t")
@@ -52,7 +52,7 @@ def test_only_acknowledged_puts_are_measured(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_counted_by_what_it_waits_for(tmp_path: Path) -> None:
-    bench = test_broker.Bench(tmp_path)
+    bench = test_broker.BrokerBench(tmp_path)
     bench.ask(GET, "t", wait_ms=1000)
     assert bench.broker.load()["barrier"] == 1
     bench.turn()
@@ -62,7 +62,7 @@ def test_what_waits_is_counted_by_what_it_waits_for(tmp_path: Path) -> None:
 
 
 def test_requests_are_counted_by_type_and_refusals_by_code() -> None:
-    bench = test_frontend.Bench()
+    bench = test_frontend.FrontendBench()
     bench.front.status = dict  # type: ignore[method-assign,assignment]
     meters = bench.front.meters
     bench.front.take_request(b"client", encode_request(Request(STATUS, "r1")))
@@ -87,7 +87,7 @@ def test_requests_are_counted_by_type_and_refusals_by_code() -> None:
 
 
 def test_a_replicas_meters_do_not_grow_where_nobody_reads_them() -> None:
-    bench = test_frontend.Bench()
+    bench = test_frontend.FrontendBench()
     for turn in range(3):
         bench.broker.take_answers = lambda: [
             test_frontend.Answer(b"client", "r", "ACK", {"id": 1}, put_taken_ms=1.0)

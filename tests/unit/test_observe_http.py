@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from cluster.observe import http
-from cluster.observe.http import Http, Request, Response, text
+from cluster.observe.http import Http, HttpRequest, Response, text
 
 GET = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WAIT_S = 20.0
 
 
-def answer(request: Request) -> Response:
+def answer(request: HttpRequest) -> Response:
     if request.path == "/fails":
         raise ZeroDivisionError
     if request.path == "/events":
@@ -219,7 +219,7 @@ def test_who_asks_without_a_pause_gets_a_share_of_the_processor_and_no_more(
     monkeypatch.setattr(http, "BUSY_SHARE", 0.02)
     spent_s = 0.004
 
-    def busy(request: Request) -> Response:
+    def busy(request: HttpRequest) -> Response:
         until_s = time.thread_time() + spent_s
         while time.thread_time() < until_s:
             pass

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cluster.observe.http import Request, Response
+from cluster.observe.http import HttpRequest, Response
 from cluster.observe.observer import Happened
 from cluster.observe.pages import FRESH_S, LIVE_S, ROWS_MAX, Pages
 from cluster.observe.past import Past
@@ -18,7 +18,7 @@ from tests.unit.observed import SAMPLE, Observed, later
 TOKEN = "correct-horse-battery"
 
 
-class World:
+class PageWorld:
     """Pages over a node made by hand, and a clock."""
 
     def __init__(self, token: str = "") -> None:
@@ -30,7 +30,7 @@ class World:
         path, _, query = path.partition("?")
         given = dict(pair.split("=") for pair in query.split("&")) if query else {}
         given_headers = {"host": "127.0.0.1:7201", **headers}
-        return self.pages.answer(Request(method, path, given, given_headers))
+        return self.pages.answer(HttpRequest(method, path, given, given_headers))
 
     def json(self, path: str) -> Any:
         response = self.get(path)
@@ -39,7 +39,7 @@ class World:
 
 
 def test_a_loop_that_does_not_turn_is_ill_and_before_that_not_ready() -> None:
-    world = World()
+    world = PageWorld()
     assert (world.get("/healthz").status, world.get("/readyz").status) == (200, 200)
     world.now += FRESH_S + 1
     assert (world.get("/healthz").status, world.get("/readyz").status) == (200, 503)
@@ -57,7 +57,7 @@ def test_a_loop_that_does_not_turn_is_ill_and_before_that_not_ready() -> None:
     ],
 )
 def test_readyz_says_why_a_node_is_not_ready(changes: dict[str, Any], reason: bytes) -> None:
-    world = World()
+    world = PageWorld()
     world.node.sample = later(SAMPLE, 0, **changes)
 
     response = world.get("/readyz")
@@ -68,7 +68,7 @@ def test_readyz_says_why_a_node_is_not_ready(changes: dict[str, Any], reason: by
 
 
 def test_without_the_token_only_health_and_the_bare_page_are_shown() -> None:
-    world = World(TOKEN)
+    world = PageWorld(TOKEN)
     closed = ("/metrics", "/status.json", "/topics.json", "/subscriptions.json", "/history.json",
               "/events")  # fmt: skip
     for path in closed:
@@ -85,15 +85,15 @@ def test_without_the_token_only_health_and_the_bare_page_are_shown() -> None:
 
 def test_a_name_that_a_stranger_points_here_is_refused_without_a_token() -> None:
     for host in ("evil.example", "evil.example:7201", "127.0.0.1.evil.example", "", "[::1"):
-        assert World().get("/status.json", host=host).status == 421, host
+        assert PageWorld().get("/status.json", host=host).status == 421, host
     for host in ("127.0.0.1:7201", "localhost:7201", "[::1]:7201", "10.0.0.7"):
-        assert World().get("/status.json", host=host).status == 200, host
-    named = World(TOKEN).get("/status.json", host="n1.example", authorization=f"Bearer {TOKEN}")
+        assert PageWorld().get("/status.json", host=host).status == 200, host
+    named = PageWorld(TOKEN).get("/status.json", host="n1.example", authorization=f"Bearer {TOKEN}")
     assert named.status == 200
 
 
 def test_pages_of_this_cluster_s_nodes_may_read_and_no_others() -> None:
-    world = World()
+    world = PageWorld()
     allowed = "access-control-allow-origin"
     ours = world.get("/status.json", origin="http://127.0.0.1:7202")
     assert dict(ours.headers)[allowed] == "http://127.0.0.1:7202"
@@ -104,7 +104,7 @@ def test_pages_of_this_cluster_s_nodes_may_read_and_no_others() -> None:
 
 
 def test_topics_are_searched_and_sorted_here() -> None:
-    world = World()
+    world = PageWorld()
     rows = [TopicRow(f"orders.{n}", n, 0, n % 7, 100 - n, 10 * n) for n in range(100)]
     world.node.survey = Survey([*rows, TopicRow("other", 1, 0, 0, 0, 0)])
 
@@ -120,12 +120,12 @@ def test_topics_are_searched_and_sorted_here() -> None:
     "query", ["sort=colour", "first=-1", "count=x", "first=1e9", "search=" + "x" * 256]
 )
 def test_what_cannot_be_meant_is_refused(query: str) -> None:
-    assert World().get(f"/topics.json?{query}").status == 400
-    assert World().get(f"/subscriptions.json?{query}").status == 400
+    assert PageWorld().get(f"/topics.json?{query}").status == 400
+    assert PageWorld().get(f"/subscriptions.json?{query}").status == 400
 
 
 def test_subscriptions_are_searched_and_sorted_here() -> None:
-    world = World()
+    world = PageWorld()
     rows = [SubscriptionRow(100 - n, "a" if n % 2 else "b", f"c{n}", n) for n in range(100)]
     world.node.survey = Survey([], rows, 250, 5000)
 
@@ -136,7 +136,7 @@ def test_subscriptions_are_searched_and_sorted_here() -> None:
 
 
 def test_events_tell_each_thing_that_happened_once() -> None:
-    world = World()
+    world = PageWorld()
     stream = world.pages.events()
 
     async def following(count: int) -> list[Any]:
@@ -158,7 +158,7 @@ def test_events_tell_each_thing_that_happened_once() -> None:
 
 
 def test_a_blackout_between_two_samples_is_measured_to_the_event() -> None:
-    world = World()
+    world = PageWorld()
     world.pages.refresh()
     wall_s = SAMPLE.wall_s
     told: list[tuple[float, str, dict[str, Any]]] = [
@@ -177,6 +177,6 @@ def test_a_blackout_between_two_samples_is_measured_to_the_event() -> None:
 
 
 def test_an_unknown_address_says_which_there_are() -> None:
-    response = World().get("/nothing")
+    response = PageWorld().get("/nothing")
     assert response.status == 404
     assert b"/metrics" in response.body

@@ -7,7 +7,7 @@ from cluster.observe.survey import STEP, Survey, walk
 from cluster.store.topics import Subscription, Topic
 
 
-class Topics:
+class StoreTopics:
     """A store's topics, by name."""
 
     def __init__(self, *topics: Topic) -> None:
@@ -28,7 +28,7 @@ def test_every_topic_and_subscription_is_seen() -> None:
     found = Survey()
     topics = [topic(f"t{number:04}", [number % 100, 100]) for number in range(500)]
 
-    list(walk(Topics(*topics), found))
+    list(walk(StoreTopics(*topics), found))
 
     assert [row.name for row in found.topics] == [each.name for each in topics]
     first = found.topics[0]
@@ -40,7 +40,7 @@ def test_every_topic_and_subscription_is_seen() -> None:
 
 def test_a_step_is_short_also_where_one_topic_has_all_the_subscribers() -> None:
     found, many = Survey(), topic("a", [0] * (10 * STEP))
-    steps = walk(Topics(many), found)
+    steps = walk(StoreTopics(many), found)
 
     next(steps)
 
@@ -52,7 +52,7 @@ def test_only_those_furthest_behind_are_kept(monkeypatch) -> None:  # type: igno
     monkeypatch.setattr(module, "SUBSCRIPTIONS_KEPT_MAX", 3)
     found = Survey()
 
-    list(walk(Topics(topic("a", [90, 10, 50, 20, 100, 30])), found))
+    list(walk(StoreTopics(topic("a", [90, 10, 50, 20, 100, 30])), found))
 
     assert [row.lag for row in found.subscriptions] == [90, 80, 70]
     assert (found.subscriptions_count, found.lag) == (6, 300)
@@ -60,7 +60,7 @@ def test_only_those_furthest_behind_are_kept(monkeypatch) -> None:  # type: igno
 
 def test_a_subscriber_that_comes_between_two_steps_is_no_error() -> None:
     found, many = Survey(), topic("a", [0] * (2 * STEP))
-    steps = walk(Topics(many, topic("b", [1])), found)
+    steps = walk(StoreTopics(many, topic("b", [1])), found)
     next(steps)
 
     many.join("late", Subscription(9999, 5))

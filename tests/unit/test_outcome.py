@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.run.outcome import tally
-from chaos.workloads.history import Recorder
+from chaos.workloads.history import ProcessRecorder
 
 Record = Callable[..., None]
 
@@ -19,7 +19,7 @@ def record(tmp_path: Path) -> Record:
 
     def recording(process: str, f: str, end: str, end_ns: int, **fields: int) -> None:
         clock = iter([end_ns - 5, end_ns])
-        with Recorder(tmp_path, process, "r", monotonic_ns=lambda: next(clock)) as made:
+        with ProcessRecorder(tmp_path, process, "r", monotonic_ns=lambda: next(clock)) as made:
             made.client_id = process
             op_id = made.invoke(f, "t", counter=fields.get("counter"))
             made.complete(op_id, end, **fields)

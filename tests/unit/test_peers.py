@@ -21,12 +21,12 @@ from cluster.wire.links import (
     Reason,
 )
 from cluster.wire.messages import AppendEntries, Barrier, encode
-from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, World, a_says, is_closed
+from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, PeerWorld, a_says, is_closed
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[PeerWorld]:
+    world = PeerWorld()
     yield world
     world.close()
 
@@ -34,7 +34,7 @@ def world() -> Iterator[World]:
 # --- connecting and talking -----------------------------------------------------------------------
 
 
-def test_members_connect_and_messages_arrive_in_order(world: World) -> None:
+def test_members_connect_and_messages_arrive_in_order(world: PeerWorld) -> None:
     a, b = world.pair()
     assert a.events == [Connected("b")]
     assert b.events == [Connected("a")]
@@ -46,13 +46,13 @@ def test_members_connect_and_messages_arrive_in_order(world: World) -> None:
     assert a.received == [("b", Barrier(2, number)) for number in range(1000)]
 
 
-def test_small_messages_leave_at_once(world: World) -> None:
+def test_small_messages_leave_at_once(world: PeerWorld) -> None:
     for node in world.pair():
         for connection in node.port._connections.values():
             assert connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_five_members_have_one_connection_a_pair(world: World) -> None:
+def test_five_members_have_one_connection_a_pair(world: PeerWorld) -> None:
     addresses: dict[str, Address] = dict.fromkeys("abcde", NOWHERE)
     for name in "edcba":
         others = {other: address for other, address in addresses.items() if other != name}
@@ -61,7 +61,7 @@ def test_five_members_have_one_connection_a_pair(world: World) -> None:
     assert all(len(node.port._connections) == 4 for node in world.nodes)
 
 
-def test_send_neither_delivers_nor_writes_before_flush(world: World) -> None:
+def test_send_neither_delivers_nor_writes_before_flush(world: PeerWorld) -> None:
     a, b = world.pair()
     a.port.send("b", Barrier(1, 1))
     b.poll()
@@ -70,7 +70,7 @@ def test_send_neither_delivers_nor_writes_before_flush(world: World) -> None:
     world.until(lambda: b.received)
 
 
-def test_send_to_a_peer_that_is_away_is_dropped_and_counted(world: World) -> None:
+def test_send_to_a_peer_that_is_away_is_dropped_and_counted(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     b.port.send("a", Barrier(1, 1))
     b.port.flush("a")
@@ -78,7 +78,7 @@ def test_send_to_a_peer_that_is_away_is_dropped_and_counted(world: World) -> Non
     assert b.port.hello_of("a") is None
 
 
-def test_receive_returns_no_more_than_asked_and_takes_peers_in_turn(world: World) -> None:
+def test_receive_returns_no_more_than_asked_and_takes_peers_in_turn(world: PeerWorld) -> None:
     c = world.node("c", {"a": NOWHERE, "b": NOWHERE})
     b = world.node("b", {"a": NOWHERE, "c": c.port.address})
     a = world.node("a", {"b": b.port.address, "c": c.port.address})
@@ -98,7 +98,7 @@ def test_receive_returns_no_more_than_asked_and_takes_peers_in_turn(world: World
     world.nodes.append(c)
 
 
-def test_new_hello_reaches_the_peer_and_is_no_message(world: World) -> None:
+def test_new_hello_reaches_the_peer_and_is_no_message(world: PeerWorld) -> None:
     a, b = world.pair()
     news = replace(a.port._hello, fresh=True, founding={"a": "inc-a", "b": "inc-b"})
     a.port.update_hello(news)
@@ -106,7 +106,7 @@ def test_new_hello_reaches_the_peer_and_is_no_message(world: World) -> None:
     assert b.received == []
 
 
-def test_peer_that_turns_into_another_incarnation_is_disconnected(world: World) -> None:
+def test_peer_that_turns_into_another_incarnation_is_disconnected(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
     raw.sendall(encode(a_says(incarnation="other")))
@@ -122,7 +122,7 @@ NEXT = Build("9.0", 1, 4)
 NEWER = messages.Extension(Build("0.2.0", 1, 3))
 
 
-def test_peer_is_connected_once_its_extension_is_known(world: World) -> None:
+def test_peer_is_connected_once_its_extension_is_known(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says(extension=NEWER))
     hello = b.port.hello_of("a")
@@ -133,7 +133,7 @@ def test_peer_is_connected_once_its_extension_is_known(world: World) -> None:
     assert b.received == [("a", Barrier(1, 1))]
 
 
-def test_extension_that_comes_in_pieces_is_waited_for(world: World) -> None:
+def test_extension_that_comes_in_pieces_is_waited_for(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
     said = encode(a_says(extension=NEWER))
@@ -146,7 +146,7 @@ def test_extension_that_comes_in_pieces_is_waited_for(world: World) -> None:
     assert b.events == [Connected("a")]
 
 
-def test_peer_of_version_0_1_is_known_by_its_next_message(world: World) -> None:
+def test_peer_of_version_0_1_is_known_by_its_next_message(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     world.ahead_s = -1e9  # its time stands still, as far as this matters
     large = AppendEntries(1, 0, 0, 0, [(b"\0" + bytes(messages.HELLO_BYTES_MAX), 1, 1)])
@@ -157,7 +157,7 @@ def test_peer_of_version_0_1_is_known_by_its_next_message(world: World) -> None:
     assert b.port.hello_of("a") == a_says()
 
 
-def test_silent_peer_of_version_0_1_is_known_after_a_while(world: World) -> None:
+def test_silent_peer_of_version_0_1_is_known_after_a_while(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
     raw.sendall(encode(a_says()))
@@ -169,7 +169,7 @@ def test_silent_peer_of_version_0_1_is_known_after_a_while(world: World) -> None
     assert b.port.hello_of("a") == a_says()
 
 
-def test_half_an_extension_is_no_hello(world: World) -> None:
+def test_half_an_extension_is_no_hello(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
     raw.sendall(encode(a_says(extension=NEWER))[:-1])
@@ -180,7 +180,9 @@ def test_half_an_extension_is_no_hello(world: World) -> None:
     assert is_closed(raw)
 
 
-def test_new_extension_reaches_the_peer_and_none_is_lost_by_a_repeated_hello(world: World) -> None:
+def test_new_extension_reaches_the_peer_and_none_is_lost_by_a_repeated_hello(
+    world: PeerWorld,
+) -> None:
     a, b = world.pair()
     news = replace(a.port._hello, extension=NEWER)
     a.port.update_hello(news)
@@ -197,7 +199,7 @@ def test_new_extension_reaches_the_peer_and_none_is_lost_by_a_repeated_hello(wor
     assert b.received == []
 
 
-def test_no_message_waits_for_the_acknowledgment_of_the_one_before(world: World) -> None:
+def test_no_message_waits_for_the_acknowledgment_of_the_one_before(world: PeerWorld) -> None:
     for node in world.pair():  # Nagle's algorithm would cost 40 ms a round trip
         [connection] = node.port._live.values()
         assert connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -223,7 +225,9 @@ def frames_in(raw: socket.socket) -> list[messages.Message]:
     return found
 
 
-def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(world: World) -> None:
+def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(
+    world: PeerWorld,
+) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=RAISED)
     raw = world.dial(b)
     raw.sendall(encode(a_says()) + encode(Barrier(1, 1)))
@@ -243,7 +247,7 @@ def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(world
     assert (extension, reason) == (RAISED, messages.SnapshotRefused(TOO_OLD))
 
 
-def test_unfit_peer_that_hangs_up_first_is_let_go(world: World) -> None:
+def test_unfit_peer_that_hangs_up_first_is_let_go(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=RAISED)
     raw = world.dial(b)
     raw.sendall(encode(a_says()) + encode(Barrier(1, 1)))
@@ -254,7 +258,7 @@ def test_unfit_peer_that_hangs_up_first_is_let_go(world: World) -> None:
     assert b.refusals() == [TOO_OLD]
 
 
-def test_both_sides_of_builds_that_do_not_fit_know_why(world: World) -> None:
+def test_both_sides_of_builds_that_do_not_fit_know_why(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=messages.Extension(NEXT, 4))
     a = world.node("a", {"b": b.port.address}, extension=RAISED)
     reason = f"a runs {BUILD}; the cluster's level is 4: install a newer one"
@@ -266,7 +270,9 @@ def test_both_sides_of_builds_that_do_not_fit_know_why(world: World) -> None:
 
 
 @pytest.mark.parametrize("raises", ["a", "b"])
-def test_connection_ends_when_the_level_leaves_one_side_behind(world: World, raises: str) -> None:
+def test_connection_ends_when_the_level_leaves_one_side_behind(
+    world: PeerWorld, raises: str
+) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=messages.Extension(NEXT, 1))
     a = world.node("a", {"b": b.port.address}, extension=messages.Extension(NEXT, 1))
     behind = a if raises == "b" else b
@@ -298,7 +304,7 @@ def test_connection_ends_when_the_level_leaves_one_side_behind(world: World, rai
         (struct.pack("<IIB", 2**31, 0, 1), "the limit is 65536"),
     ],
 )
-def test_stranger_is_refused_with_the_reason(world: World, said: bytes, reason: str) -> None:
+def test_stranger_is_refused_with_the_reason(world: PeerWorld, said: bytes, reason: str) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
     raw.sendall(said)
@@ -308,14 +314,14 @@ def test_stranger_is_refused_with_the_reason(world: World, said: bytes, reason: 
     assert b.port._connections == {}
 
 
-def test_another_protocol_version_is_refused_by_name(world: World) -> None:
+def test_another_protocol_version_is_refused_by_name(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     world.dial(b).sendall(encode(a_says(version=9)))
     world.until(b.refusals)
     assert b.refusals() == ["speaks protocol version 9, this side 1"]
 
 
-def test_both_sides_of_a_wrong_cluster_learn_why(world: World) -> None:
+def test_both_sides_of_a_wrong_cluster_learn_why(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     a = world.node("a", {"b": b.port.address})
     a.port._hello = replace(a.port._hello, cluster_id="x")
@@ -324,14 +330,14 @@ def test_both_sides_of_a_wrong_cluster_learn_why(world: World) -> None:
     assert "belongs to cluster 'c', this node to 'x'" in a.refusals()[0]
 
 
-def test_wrong_node_at_a_dialed_address_is_refused(world: World) -> None:
+def test_wrong_node_at_a_dialed_address_is_refused(world: PeerWorld) -> None:
     c = world.node("c", {"a": NOWHERE, "b": NOWHERE})
     a = world.node("a", {"b": c.port.address, "c": c.port.address})
     world.until(lambda: "is 'c', but 'b' was dialed" in a.refusals())
     assert a.port.hello_of("b") is None
 
 
-def test_refusals_of_one_address_are_reported_once_an_interval(world: World) -> None:
+def test_refusals_of_one_address_are_reported_once_an_interval(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     for _ in range(2):
         for _ in range(5):
@@ -342,7 +348,7 @@ def test_refusals_of_one_address_are_reported_once_an_interval(world: World) -> 
     assert len(b.refusals()) == 2
 
 
-def test_stranger_that_says_nothing_is_closed_in_time(world: World) -> None:
+def test_stranger_that_says_nothing_is_closed_in_time(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
     world.until(lambda: b.port._connections)
@@ -352,7 +358,7 @@ def test_stranger_that_says_nothing_is_closed_in_time(world: World) -> None:
     assert b.refusals() == [f"no Hello in {peers.HANDSHAKE_MS_MAX} ms"]
 
 
-def test_strangers_are_bounded_and_do_not_keep_a_member_out(world: World) -> None:
+def test_strangers_are_bounded_and_do_not_keep_a_member_out(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raws = [world.dial(b) for _ in range(3 * peers.STRANGERS_MAX)]
     world.until(lambda: b.port._connections)
@@ -363,7 +369,7 @@ def test_strangers_are_bounded_and_do_not_keep_a_member_out(world: World) -> Non
     assert sum(map(is_closed, raws)) >= 2 * peers.STRANGERS_MAX
 
 
-def test_new_connection_replaces_a_silent_one_and_its_unread_messages(world: World) -> None:
+def test_new_connection_replaces_a_silent_one_and_its_unread_messages(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     old = world.greet(b, a_says())
     old.sendall(encode(Barrier(1, 1)))

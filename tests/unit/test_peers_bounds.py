@@ -23,17 +23,17 @@ from cluster.wire.links import (
     LOOKUPS_MAX,
     READ_BYTES_MAX,
     RECEIVE_BUFFER_BYTES_MAX,
+    LinkState,
     Lookup,
     Reason,
-    State,
 )
 from cluster.wire.messages import AppendEntries, Barrier, Relay, encode
-from tests.unit.peer_world import NOWHERE, SEED, WAIT_S_MAX, World, a_says, is_closed
+from tests.unit.peer_world import NOWHERE, SEED, WAIT_S_MAX, PeerWorld, a_says, is_closed
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[PeerWorld]:
+    world = PeerWorld()
     yield world
     world.close()
 
@@ -41,7 +41,7 @@ def world() -> Iterator[World]:
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def test_death_of_a_peer_is_seen_in_the_same_turn(world: World) -> None:
+def test_death_of_a_peer_is_seen_in_the_same_turn(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     for linger, reason in ((0, Reason.LOST), (None, Reason.CLOSED)):
         raw = world.greet(b, a_says())
@@ -55,13 +55,13 @@ def test_death_of_a_peer_is_seen_in_the_same_turn(world: World) -> None:
         assert (ended, len(b.events)) == ([reason], 1)
 
 
-def test_last_words_are_received_before_the_end(world: World) -> None:
+def test_last_words_are_received_before_the_end(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
     raw.sendall(encode(messages.TimeoutNow(5)))
     raw.shutdown(socket.SHUT_WR)
     connection = b.port._live["a"]
-    while connection.state is State.LIVE:
+    while connection.state is LinkState.LIVE:
         b.poll()
     assert b.port.next_deadline() <= world.clock()
     world.until(lambda: b.port.hello_of("a") is None)
@@ -69,7 +69,7 @@ def test_last_words_are_received_before_the_end(world: World) -> None:
     assert b.events[-1] == Disconnected("a", Reason.CLOSED, "")
 
 
-def test_restarted_peer_is_dialed_anew_at_once(world: World) -> None:
+def test_restarted_peer_is_dialed_anew_at_once(world: PeerWorld) -> None:
     a, b = world.pair()
     port = b.port.address[1]
     world.nodes.remove(b)
@@ -85,7 +85,7 @@ def test_restarted_peer_is_dialed_anew_at_once(world: World) -> None:
     assert a.port._dials[0].attempts == 0
 
 
-def test_dials_of_a_dead_peer_start_quick_and_grow_to_the_bound(world: World) -> None:
+def test_dials_of_a_dead_peer_start_quick_and_grow_to_the_bound(world: PeerWorld) -> None:
     a = world.node("a", {"b": NOWHERE})
     dial, delays_ms = a.port._dials[0], []
     for attempt in range(1, 12):
@@ -99,7 +99,7 @@ def test_dials_of_a_dead_peer_start_quick_and_grow_to_the_bound(world: World) ->
     assert "refused" in failures[0].reason
 
 
-def test_silent_peer_is_disconnected(world: World) -> None:
+def test_silent_peer_is_disconnected(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
     world.ahead_s += peers.PEER_SILENCE_MS_MAX / 1000
@@ -109,7 +109,7 @@ def test_silent_peer_is_disconnected(world: World) -> None:
     assert is_closed(raw)
 
 
-def test_peers_with_nothing_to_say_stay_connected(world: World) -> None:
+def test_peers_with_nothing_to_say_stay_connected(world: PeerWorld) -> None:
     a, b = world.pair()
     for _ in range(60):
         world.ahead_s += 1.0
@@ -119,7 +119,7 @@ def test_peers_with_nothing_to_say_stay_connected(world: World) -> None:
     assert b.events == [Connected("a")]
 
 
-def test_own_pause_is_not_taken_for_the_peers_silence(world: World) -> None:
+def test_own_pause_is_not_taken_for_the_peers_silence(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
     raw.sendall(encode(Barrier(1, 1)))
@@ -132,7 +132,7 @@ def test_own_pause_is_not_taken_for_the_peers_silence(world: World) -> None:
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-def test_paused_peer_bounds_what_waits_for_it(world: World) -> None:
+def test_paused_peer_bounds_what_waits_for_it(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
     append = AppendEntries(1, 0, 0, 0, [(bytes(1 << 20), 1, 1)])
@@ -159,7 +159,7 @@ def test_paused_peer_bounds_what_waits_for_it(world: World) -> None:
     assert b.port._live["a"].outbox_bytes == 0  # nothing outlives its connection
 
 
-def test_relayed_replies_never_end_the_link_and_are_bounded(world: World) -> None:
+def test_relayed_replies_never_end_the_link_and_are_bounded(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     world.greet(b, a_says())
     connection = b.port._live["a"]
@@ -175,7 +175,7 @@ def test_relayed_replies_never_end_the_link_and_are_bounded(world: World) -> Non
     assert connection.outbox_bytes > 0, "Raft's messages have a queue of their own"
 
 
-def test_raft_s_messages_overtake_relayed_replies(world: World) -> None:
+def test_raft_s_messages_overtake_relayed_replies(world: PeerWorld) -> None:
     print("seed", SEED)
     rng = random.Random(SEED)
     b = world.node("b", {"a": NOWHERE})
@@ -208,7 +208,7 @@ def test_raft_s_messages_overtake_relayed_replies(world: World) -> None:
     assert len(behind_the_last_barrier) > 4, "replies were queued before it"
 
 
-def test_peer_that_wakes_up_gets_all_that_waited_in_order(world: World) -> None:
+def test_peer_that_wakes_up_gets_all_that_waited_in_order(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
     for number in range(20):
@@ -230,7 +230,7 @@ def test_peer_that_wakes_up_gets_all_that_waited_in_order(world: World) -> None:
     assert b.port._live["a"].watched == (True, False)
 
 
-def test_flooding_peer_is_read_in_bounded_steps_and_then_not_at_all(world: World) -> None:
+def test_flooding_peer_is_read_in_bounded_steps_and_then_not_at_all(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
     relay = encode(Relay(1, [bytes(1 << 20)]))
@@ -250,7 +250,7 @@ def test_flooding_peer_is_read_in_bounded_steps_and_then_not_at_all(world: World
     sender.join()
 
 
-def test_garbage_closes_its_own_connection_and_nothing_else(world: World) -> None:
+def test_garbage_closes_its_own_connection_and_nothing_else(world: PeerWorld) -> None:
     """20,000 random or damaged frames, on connections of strangers and of a known peer.
 
     Half of the damage carries a right checksum, so that it is not the CRC alone that is tried.
@@ -286,7 +286,7 @@ def test_garbage_closes_its_own_connection_and_nothing_else(world: World) -> Non
 
 
 def test_port_without_descriptors_pauses_accepting_and_says_so(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: PeerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = world.node("b", {"a": NOWHERE})
 
@@ -306,7 +306,7 @@ def test_port_without_descriptors_pauses_accepting_and_says_so(
 # --- names ----------------------------------------------------------------------------------------
 
 
-def test_name_is_looked_up_at_each_dial(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_is_looked_up_at_each_dial(world: PeerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     b = world.node("b", {"a": NOWHERE})
     real, asked = socket.getaddrinfo, []
 
@@ -329,7 +329,7 @@ def test_name_is_looked_up_at_each_dial(world: World, monkeypatch: pytest.Monkey
 
 
 def test_stuck_resolver_neither_blocks_the_loop_nor_grows(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: PeerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, release, stuck = socket.getaddrinfo, threading.Event(), []
 

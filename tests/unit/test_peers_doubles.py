@@ -12,18 +12,18 @@ from cluster.members.handshake import REPORT_MS, REPORTS_MAX
 from cluster.members.membership import Roll
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
-from cluster.wire.messages import Barrier, Refusal, Refused, encode
-from tests.unit.peer_world import NOWHERE, World, a_says, is_closed
+from cluster.wire.messages import Barrier, PeerRefused, Refusal, encode
+from tests.unit.peer_world import NOWHERE, PeerWorld, a_says, is_closed
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[PeerWorld]:
+    world = PeerWorld()
     yield world
     world.close()
 
 
-def said_to(raw: socket.socket, world: World) -> list[messages.Message]:
+def said_to(raw: socket.socket, world: PeerWorld) -> list[messages.Message]:
     """Return what a node has said to a raw connection, once it has closed it."""
     raw.setblocking(False)
     reader, heard = FrameReader(messages.FRAME_BYTES_MAX), []
@@ -48,14 +48,14 @@ def said_to(raw: socket.socket, world: World) -> list[messages.Message]:
     ids=["empty", "later", "same"],
 )
 def test_second_process_of_a_name_that_is_heard_is_refused_with_the_reason(
-    world: World, claims: dict[str, object]
+    world: PeerWorld, claims: dict[str, object]
 ) -> None:
     b = world.node("b", {"a": NOWHERE})
     first = world.greet(b, a_says())
     second = world.dial(b)
     second.sendall(encode(a_says(**claims)))
     last = said_to(second, world)[-1]
-    assert isinstance(last, Refused)
+    assert isinstance(last, PeerRefused)
     assert last.kind == Refusal.DOUBLED
     assert "it has to be silent for 3.0 s" in last.reason
     assert ("a copy of it" in last.reason) == (claims == {})
@@ -65,26 +65,28 @@ def test_second_process_of_a_name_that_is_heard_is_refused_with_the_reason(
     world.until(lambda: b.received == [("a", Barrier(1, 1))])
 
 
-def test_first_process_keeps_its_place_though_this_node_was_paused(world: World) -> None:
+def test_first_process_keeps_its_place_though_this_node_was_paused(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     first = world.greet(b, a_says())
     first.sendall(encode(Barrier(1, 1)))  # lies in the socket while b is paused
     world.ahead_s += peers.TAKEOVER_MS / 1000 + 1
     second = world.dial(b)
     second.sendall(encode(a_says(incarnation="other")))
-    assert isinstance(said_to(second, world)[-1], Refused)
+    assert isinstance(said_to(second, world)[-1], PeerRefused)
 
 
-def test_incarnation_that_is_no_member_gives_way_to_the_one_that_is(world: World) -> None:
+def test_incarnation_that_is_no_member_gives_way_to_the_one_that_is(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     b.port.update_roll(Roll({"a": "inc-a", "b": "inc-b"}))
     stranger = world.greet(b, a_says(incarnation="other", fresh=True))
     world.greet(b, a_says())
     assert b.port.hello_of("a") == a_says()
-    assert isinstance(said_to(stranger, world)[-1], Refused)
+    assert isinstance(said_to(stranger, world)[-1], PeerRefused)
 
 
-def test_evicted_incarnation_is_told_so_when_it_comes_and_when_it_is_there(world: World) -> None:
+def test_evicted_incarnation_is_told_so_when_it_comes_and_when_it_is_there(
+    world: PeerWorld,
+) -> None:
     b = world.node("b", {"a": NOWHERE})
     early = world.greet(b, a_says())
     members = {"a": "new", "b": "inc-b"}
@@ -93,14 +95,14 @@ def test_evicted_incarnation_is_told_so_when_it_comes_and_when_it_is_there(world
     late.sendall(encode(a_says()))
     for raw in (early, late):
         last = said_to(raw, world)[-1]
-        assert isinstance(last, Refused)
+        assert isinstance(last, PeerRefused)
         assert last.kind == Refusal.EVICTED
         assert "readmitted as incarnation new" in last.reason
     assert b.port.hello_of("a") is None
     world.greet(b, a_says(incarnation="newer still", admitted_index=8))
 
 
-def test_refused_node_knows_why_and_asks_once_a_second(world: World) -> None:
+def test_refused_node_knows_why_and_asks_once_a_second(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     world.greet(b, a_says())
     a = world.node("a", {"b": b.port.address})
@@ -111,7 +113,7 @@ def test_refused_node_knows_why_and_asks_once_a_second(world: World) -> None:
     assert world.clock() - began > 0.5, "it asks more often than about once a second"
 
 
-def test_strangers_of_many_addresses_share_one_bound_of_reports(world: World) -> None:
+def test_strangers_of_many_addresses_share_one_bound_of_reports(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     for number in range(3 * REPORTS_MAX):
         with socket.socket() as raw:

@@ -22,9 +22,9 @@ from cluster.members.peers import (
     DialFailed,
     Disconnected,
 )
-from cluster.wire.links import Reason, State
+from cluster.wire.links import LinkState, Reason
 from cluster.wire.messages import AppendEntries, Barrier, encode
-from tests.unit.peer_world import NOWHERE, Node, World, a_says, is_closed
+from tests.unit.peer_world import NOWHERE, PeerNode, PeerWorld, a_says, is_closed
 
 BIG = bytes(range(256)) * 20_000  # 5 MB: many records, more than the system holds
 
@@ -47,13 +47,13 @@ def tls_of(authority: Authority, name: str) -> Tls:
 
 
 @pytest.fixture
-def world(authority: Authority) -> Iterator[World]:
-    world = World({name: tls_of(authority, name) for name in ("a", "b")})
+def world(authority: Authority) -> Iterator[PeerWorld]:
+    world = PeerWorld({name: tls_of(authority, name) for name in ("a", "b")})
     yield world
     world.close()
 
 
-def connected(world: World) -> tuple[Node, Node]:
+def connected(world: PeerWorld) -> tuple[PeerNode, PeerNode]:
     b = world.node("b", {"a": NOWHERE})
     a = world.node("a", {"b": b.port.address})
     world.until(lambda: a.port.hello_of("b") and b.port.hello_of("a"))
@@ -63,7 +63,7 @@ def connected(world: World) -> tuple[Node, Node]:
 class Thief:
     """A TLS client by the standard library, with the certificate in a file."""
 
-    def __init__(self, node: Node, authorities: str, certificate: Path | None) -> None:
+    def __init__(self, node: PeerNode, authorities: str, certificate: Path | None) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.load_verify_locations(cadata=authorities)
@@ -93,14 +93,14 @@ class Thief:
         return True
 
 
-def heard_of_strangers(node: Node) -> bool:
+def heard_of_strangers(node: PeerNode) -> bool:
     return bool(node.received) or any(isinstance(each, Connected) for each in node.events)
 
 
 # --- who is let in ----------------------------------------------------------------------------
 
 
-def test_members_prove_who_they_are_and_large_messages_arrive_whole(world: World) -> None:
+def test_members_prove_who_they_are_and_large_messages_arrive_whole(world: PeerWorld) -> None:
     a, b = connected(world)
     small = [Barrier(1, number) for number in range(1000)]
     big = AppendEntries(1, 0, 0, 0, [(BIG, 1, 1)])
@@ -114,22 +114,22 @@ def test_members_prove_who_they_are_and_large_messages_arrive_whole(world: World
 
 
 def test_an_idle_connection_wants_nothing_and_a_waiting_handshake_does_not_spin(
-    world: World,
+    world: PeerWorld,
 ) -> None:
     silent = socket.create_server(("127.0.0.1", 0))
     world.raws.append(silent)
     a = world.node("a", {"b": silent.getsockname()[:2]})
-    world.until(lambda: any(c.state is State.GREETING for c in a.port._connections.values()))
+    world.until(lambda: any(c.state is LinkState.GREETING for c in a.port._connections.values()))
     a.turn()
     (connection,) = a.port._connections.values()
     assert connection.watched == (True, False)  # its ClientHello has left; nothing else can
-    a, b = connected(World(world.tls))
+    a, b = connected(PeerWorld(world.tls))
     for node in (a, b):
         assert [each.watched for each in node.port._connections.values()] == [(True, False)]
     a.world.close()
 
 
-def test_nothing_in_the_clear_is_looked_at(world: World) -> None:
+def test_nothing_in_the_clear_is_looked_at(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
     raw.sendall(encode(a_says()))
@@ -139,10 +139,10 @@ def test_nothing_in_the_clear_is_looked_at(world: World) -> None:
     world.until(lambda: is_closed(raw))
 
 
-def test_a_node_with_keys_does_not_speak_to_one_without(world: World) -> None:
+def test_a_node_with_keys_does_not_speak_to_one_without(world: PeerWorld) -> None:
     """No downgrade: neither side says a word in the clear, whoever dials."""
     b = world.node("b", {"a": NOWHERE})
-    plain = World()
+    plain = PeerWorld()
     a = plain.node("a", {"b": b.port.address})
     world.nodes.append(a)
     world.until(lambda: b.refusals() and a.port.trouble("b"))
@@ -157,7 +157,7 @@ def test_a_node_with_keys_does_not_speak_to_one_without(world: World) -> None:
 
 
 def test_without_a_certificate_nobody_gets_past_the_handshake(
-    world: World, authority: Authority
+    world: PeerWorld, authority: Authority
 ) -> None:
     b = world.node("b", {"a": NOWHERE})
     thief = Thief(b, authorities_of(authority), None)
@@ -168,7 +168,7 @@ def test_without_a_certificate_nobody_gets_past_the_handshake(
 
 
 def test_a_certificate_of_another_clusters_ca_is_refused(
-    world: World, authority: Authority, tmp_path: Path
+    world: PeerWorld, authority: Authority, tmp_path: Path
 ) -> None:
     foreign = Authority.create(tmp_path / "foreign", "c").node("a")
     b = world.node("b", {"a": NOWHERE})
@@ -180,7 +180,7 @@ def test_a_certificate_of_another_clusters_ca_is_refused(
 
 
 def test_a_certificate_of_our_ca_for_another_cluster_is_refused(
-    world: World, authority: Authority, tmp_path: Path
+    world: PeerWorld, authority: Authority, tmp_path: Path
 ) -> None:
     """Of the id that the cluster had before it was recovered, say."""
     copy = tmp_path / "copy"
@@ -201,7 +201,7 @@ def test_a_certificate_of_our_ca_for_another_cluster_is_refused(
 
 
 def test_a_node_can_say_no_other_name_than_its_certificates(
-    world: World, authority: Authority
+    world: PeerWorld, authority: Authority
 ) -> None:
     """The stolen keys of b make nobody a: a's Hello is refused, whoever signed the certificate."""
     b = world.node("b", {"a": NOWHERE})
@@ -214,7 +214,7 @@ def test_a_node_can_say_no_other_name_than_its_certificates(
 
 
 def test_a_dialed_node_has_to_prove_itself_too(
-    world: World, authority: Authority, tmp_path: Path
+    world: PeerWorld, authority: Authority, tmp_path: Path
 ) -> None:
     """Who has taken b's address gets not even our Hello."""
     foreign = Authority.create(tmp_path / "foreign", "c").node("b")
@@ -267,7 +267,7 @@ def test_a_revoked_certificate_ends_its_connection_and_is_not_let_in_again(
     for name in ("a", "b"):
         authority.node(name)
     stolen = tls_of(authority, "a")
-    world = World({"a": stolen, "b": tls_of(authority, "b")})
+    world = PeerWorld({"a": stolen, "b": tls_of(authority, "b")})
     a, b = connected(world)
     authority.revoke_node("a")
     b.port.update_tls(tls_of(authority, "b"))
@@ -285,7 +285,7 @@ def test_a_ca_is_changed_without_an_end_but_one_renewal_after_the_other(tmp_path
     authority = Authority.create(tmp_path / "keys", "c")
     for name in ("a", "b"):
         authority.node(name)
-    world = World({name: tls_of(authority, name) for name in ("a", "b")})
+    world = PeerWorld({name: tls_of(authority, name) for name in ("a", "b")})
     a, b = connected(world)
 
     def take_up(*names: str) -> list[str]:
@@ -316,7 +316,7 @@ def test_who_has_only_proved_itself_by_the_old_ca_is_put_out_with_it(tmp_path: P
     authority = Authority.create(tmp_path / "keys", "c")
     for name in ("a", "b"):
         authority.node(name)
-    world = World({name: tls_of(authority, name) for name in ("a", "b")})
+    world = PeerWorld({name: tls_of(authority, name) for name in ("a", "b")})
     _, b = connected(world)
     authority.rotate_ca()
     for name in ("a", "b"):
@@ -332,7 +332,9 @@ def test_who_has_only_proved_itself_by_the_old_ca_is_put_out_with_it(tmp_path: P
 # --- floods and slow ones -----------------------------------------------------------------------
 
 
-def test_half_open_connections_are_few_and_short_and_disturb_no_living_one(world: World) -> None:
+def test_half_open_connections_are_few_and_short_and_disturb_no_living_one(
+    world: PeerWorld,
+) -> None:
     a, b = connected(world)
     raws = []
     for number in range(300):
@@ -348,7 +350,7 @@ def test_half_open_connections_are_few_and_short_and_disturb_no_living_one(world
     assert [event for event in b.events if isinstance(event, Disconnected)] == []
 
 
-def test_a_handshake_that_comes_byte_by_byte_has_no_longer_than_another(world: World) -> None:
+def test_a_handshake_that_comes_byte_by_byte_has_no_longer_than_another(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
     before = world.clock()
@@ -362,7 +364,9 @@ def test_a_handshake_that_comes_byte_by_byte_has_no_longer_than_another(world: W
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=5))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_garbage_instead_of_a_handshake_is_no_message(world: World, pieces: list[bytes]) -> None:
+def test_garbage_instead_of_a_handshake_is_no_message(
+    world: PeerWorld, pieces: list[bytes]
+) -> None:
     b = world.nodes[0] if world.nodes else world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
     try:
@@ -378,9 +382,11 @@ def test_garbage_instead_of_a_handshake_is_no_message(world: World, pieces: list
 
 @given(st.binary(min_size=1, max_size=2000))
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_a_member_says_wrong_ends_its_connection_alone(world: World, garbage: bytes) -> None:
+def test_what_a_member_says_wrong_ends_its_connection_alone(
+    world: PeerWorld, garbage: bytes
+) -> None:
     """Behind the handshake: garbage in records of TLS, and records that are none."""
-    a, b = connected(World(world.tls))
+    a, b = connected(PeerWorld(world.tls))
     wire = next(iter(a.port._connections.values())).socket
     assert isinstance(wire, TlsSocket)
     wire.sendmsg([b"\xff\xff\xff\xff" + garbage])
@@ -424,7 +430,7 @@ def test_the_standard_librarys_socket_understands_ours(authority: Authority) -> 
         side.close()
 
 
-def test_dialing_somebody_who_ends_at_once_is_told(world: World) -> None:
+def test_dialing_somebody_who_ends_at_once_is_told(world: PeerWorld) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     world.raws.append(listener)

@@ -21,7 +21,7 @@ from flotilla_client.window import Queue
 DEADLINE_MS = 3_000.0
 
 
-class Line:
+class OpenWire:
     """A wire that takes everything, or nothing. `sent`: the requests since the last look."""
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class Line:
         self.closed.append(endpoint)
 
 
-class Bench:
+class PipelineBench:
     """A pipeline of one publication a batch, and the time."""
 
     def __init__(self) -> None:
-        self.now_ms, self.line, self.queue = 0.0, Line(), Queue()
+        self.now_ms, self.line, self.queue = 0.0, OpenWire(), Queue()
         self.state = State(None, 1 << 20)
         self.state.resumed("me", 1, 0, {}, {})
         self.pipeline = Pipeline(
@@ -83,28 +83,30 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> PipelineBench:
+    return PipelineBench()
 
 
 def counters(requests: list[Request]) -> list[int]:
     return [request.body["counter"] for request in requests]
 
 
-def known(bench: Bench) -> None:
+def known(bench: PipelineBench) -> None:
     """Let the first publication be acknowledged, so that others may overtake each other."""
     bench.publish("zero")
     bench.answer(*bench.take())
 
 
-def test_nothing_overtakes_the_first_until_the_broker_knows_the_producer(bench: Bench) -> None:
+def test_nothing_overtakes_the_first_until_the_broker_knows_the_producer(
+    bench: PipelineBench,
+) -> None:
     bench.publish("one", "two", "three")
     [first] = bench.take()
     bench.answer(first)
     assert counters(bench.take()) == [2, 3]
 
 
-def test_what_is_behind_a_silent_batch_is_sent_again_after_it(bench: Bench) -> None:
+def test_what_is_behind_a_silent_batch_is_sent_again_after_it(bench: PipelineBench) -> None:
     known(bench)
     bench.publish("one", "two")
     assert counters(bench.take()) == [2, 3]
@@ -113,7 +115,7 @@ def test_what_is_behind_a_silent_batch_is_sent_again_after_it(bench: Bench) -> N
     assert bench.line.closed == [0]
 
 
-def test_a_gap_said_before_the_batch_in_front_came_is_no_refusal(bench: Bench) -> None:
+def test_a_gap_said_before_the_batch_in_front_came_is_no_refusal(bench: PipelineBench) -> None:
     known(bench)
     _, future = bench.publish("one", "two")
     one, two = bench.take()
@@ -125,7 +127,7 @@ def test_a_gap_said_before_the_batch_in_front_came_is_no_refusal(bench: Bench) -
     assert future.result(0).id == 3
 
 
-def test_a_gap_before_the_leading_batch_stops_the_producer(bench: Bench) -> None:
+def test_a_gap_before_the_leading_batch_stops_the_producer(bench: PipelineBench) -> None:
     known(bench)
     [future] = bench.publish("one")
     with pytest.raises(CounterGap):
@@ -133,7 +135,9 @@ def test_a_gap_before_the_leading_batch_stops_the_producer(bench: Bench) -> None
     assert isinstance(future.exception(0), CounterGap)
 
 
-def test_what_nobody_took_in_time_stands_in_the_outbox_and_is_sent_later(bench: Bench) -> None:
+def test_what_nobody_took_in_time_stands_in_the_outbox_and_is_sent_later(
+    bench: PipelineBench,
+) -> None:
     bench.line.is_up = False
     [future] = bench.publish("one")
     while not future.done():
@@ -147,7 +151,9 @@ def test_what_nobody_took_in_time_stands_in_the_outbox_and_is_sent_later(bench: 
     assert counters(bench.take()) == [1]
 
 
-def test_a_producer_that_stops_denies_nothing_that_stands_in_its_outbox(bench: Bench) -> None:
+def test_a_producer_that_stops_denies_nothing_that_stands_in_its_outbox(
+    bench: PipelineBench,
+) -> None:
     known(bench)
     futures = bench.publish("one", "two")
     bench.pipeline.stop(Fenced("a newer process has taken over", "fenced", True))
@@ -156,7 +162,7 @@ def test_a_producer_that_stops_denies_nothing_that_stands_in_its_outbox(bench: B
     assert [entry.counter for entry in bench.state.outbox("t")] == [2, 3]
 
 
-def test_a_listing_of_several_pages_is_whole(bench: Bench) -> None:
+def test_a_listing_of_several_pages_is_whole(bench: PipelineBench) -> None:
     steps = Operations(bench.state, Silent()).topics(True)
 
     def page(names: str, more: bool) -> Done:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from chaos.terminal.progress import PACE_S, Lines, Meter, display
+from chaos.terminal.progress import PACE_S, Meter, PlainLines, display
 
 
 def test_a_pace_is_that_of_the_last_seconds() -> None:
@@ -50,7 +50,7 @@ def test_a_log_has_stages_and_what_is_said_and_a_tick_now_and_then(
     monkeypatch.setattr("chaos.terminal.progress.time.monotonic", lambda: now_s)
     file = io.StringIO()
     shown = display(Console(file=file), 10)
-    assert isinstance(shown, Lines)
+    assert isinstance(shown, PlainLines)
     shown.stage("steady", 3)
     for now_s in (100.1, 102.0, 105.1, 105.2, 110.3):
         shown.tick(f"tick {now_s}")

@@ -22,8 +22,8 @@ from tests.unit.memory_disk import (
     NO_OP,
     ROOT,
     SMALL_BYTES,
-    Inode,
     MemoryDisk,
+    MemoryFile,
     command,
     entries,
     filled,
@@ -43,7 +43,7 @@ def only_file(disk: MemoryDisk) -> tuple[Path, bytes]:
 
 
 def with_content(path: Path, data: bytes) -> MemoryDisk:
-    return MemoryDisk({path: Inode(bytearray(data), data)})
+    return MemoryDisk({path: MemoryFile(bytearray(data), data)})
 
 
 def test_a_tail_torn_at_any_byte_is_cut_off_and_the_rest_kept() -> None:

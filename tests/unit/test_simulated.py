@@ -12,7 +12,7 @@ import pytest
 from analytics.twins import find_all
 from chaos.faults import FAULTS
 from chaos.run import launch
-from chaos.run.outcome import Outcome
+from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
 from chaos.run.simulated import NAME, SimulatedRun, simulator_plan
 from chaos.simulation.plan.plan import CLIENTS_MAX
@@ -50,7 +50,7 @@ def able(name: str) -> list[str]:
     return launch.able(launch.load(name))
 
 
-class Silent:
+class NothingShown:
     """Shows nothing."""
 
     def stage(self, title: str, expected_s: float) -> None: ...
@@ -68,13 +68,13 @@ def _events(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResult]:
     """Return a run's directory and outcome."""
     directory = tmp_path_factory.mktemp("run")
-    return directory, SimulatedRun(_plan(directory), 3, Silent()).run()
+    return directory, SimulatedRun(_plan(directory), 3, NothingShown()).run()
 
 
-def test_a_run_comes_to_its_end_and_finds_nothing(done: tuple[Path, Outcome]) -> None:
+def test_a_run_comes_to_its_end_and_finds_nothing(done: tuple[Path, RunResult]) -> None:
     directory, outcome = done
     assert (outcome.finished, outcome.problems) == (True, [])
     assert outcome.acknowledged >= 20
@@ -82,7 +82,7 @@ def test_a_run_comes_to_its_end_and_finds_nothing(done: tuple[Path, Outcome]) ->
     assert not any(find_all(_events(directory)).values())
 
 
-def test_each_fault_is_measured_and_stands_in_the_history(done: tuple[Path, Outcome]) -> None:
+def test_each_fault_is_measured_and_stands_in_the_history(done: tuple[Path, RunResult]) -> None:
     directory, outcome = done
     assert [injection.name for injection in outcome.injections] == ["kill-leader", "kill-all"]
     assert [len(injection.targets) for injection in outcome.injections] == [1, 3]
@@ -91,7 +91,7 @@ def test_each_fault_is_measured_and_stands_in_the_history(done: tuple[Path, Outc
     assert [row["action"] for row in rows] == ["inject", "heal", "inject", "heal"]
 
 
-def test_every_line_is_of_the_run_that_run_json_names(done: tuple[Path, Outcome]) -> None:
+def test_every_line_is_of_the_run_that_run_json_names(done: tuple[Path, RunResult]) -> None:
     directory, outcome = done
     document = json.loads((directory / "run.json").read_bytes())
     assert {event["run_id"] for event in _events(directory)} == {document["run_id"]}
@@ -100,10 +100,10 @@ def test_every_line_is_of_the_run_that_run_json_names(done: tuple[Path, Outcome]
 
 
 def test_the_same_seed_is_the_same_history_and_another_one_is_not(
-    done: tuple[Path, Outcome], tmp_path: Path
+    done: tuple[Path, RunResult], tmp_path: Path
 ) -> None:
-    SimulatedRun(_plan(tmp_path / "same"), 3, Silent()).run()
-    SimulatedRun(_plan(tmp_path / "other", seed=6), 3, Silent()).run()
+    SimulatedRun(_plan(tmp_path / "same"), 3, NothingShown()).run()
+    SimulatedRun(_plan(tmp_path / "other", seed=6), 3, NothingShown()).run()
     assert _events(tmp_path / "same") == _events(done[0])
     assert _events(tmp_path / "other") != _events(done[0])
 

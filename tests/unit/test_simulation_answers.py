@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.simulation.checks.message_rules import Claims
-from chaos.simulation.checks.reads import Reads
+from chaos.simulation.checks.reads import ReadChecks
 from cluster.store import commands
 from cluster.store.commands import Put, Subscribe, Unsubscribe
 from flotilla_client.protocol import ACK, NAK, SUB, Reply, Request, encode_reply
@@ -16,7 +16,7 @@ from flotilla_client.protocol import ACK, NAK, SUB, Reply, Request, encode_reply
 REGULAR = b"\0"
 
 
-class Scene:
+class AnswerScene:
     """A node `a` that has applied 4 of 5 entries. `failures`: (check, text)."""
 
     def __init__(self, last: bytes = b"") -> None:
@@ -40,7 +40,7 @@ class Scene:
         invariants: Any = SimpleNamespace(
             fail=lambda check, text: self.failures.append((check, text))
         )
-        self.reads, self.claims = Reads(world, invariants), Claims(world, invariants)
+        self.reads, self.claims = ReadChecks(world, invariants), Claims(world, invariants)
         self.world = world
 
     def answer(self, request_id: str, by: str = "a", kind: str = ACK, node: str = "a") -> None:
@@ -63,7 +63,7 @@ A_PUT = Put("me", 1, "t", 7, b"\1\0\0\0", b"x")
 
 
 def test_an_answer_from_behind_an_acknowledgment_is_stale() -> None:
-    scene = Scene()
+    scene = AnswerScene()
     scene.reads.acknowledged(5)
     scene.reads.asked("one.1")
     scene.answer("one.1")
@@ -72,7 +72,7 @@ def test_an_answer_from_behind_an_acknowledgment_is_stale() -> None:
 
 
 def test_what_was_acknowledged_after_the_question_need_not_be_in_the_answer() -> None:
-    scene = Scene()
+    scene = AnswerScene()
     scene.reads.acknowledged(4)
     scene.reads.asked("one.1")
     scene.reads.acknowledged(5)
@@ -82,7 +82,7 @@ def test_what_was_acknowledged_after_the_question_need_not_be_in_the_answer() ->
 
 @pytest.mark.parametrize(("kind", "by"), [(NAK, "a"), (ACK, "b")], ids=["refusal", "relayed"])
 def test_a_refusal_and_a_relayed_answer_say_nothing_of_the_node(kind: str, by: str) -> None:
-    scene = Scene()
+    scene = AnswerScene()
     scene.reads.acknowledged(5)
     scene.reads.asked("one.1")
     scene.answer("one.1", by, kind)
@@ -90,7 +90,7 @@ def test_a_refusal_and_a_relayed_answer_say_nothing_of_the_node(kind: str, by: s
 
 
 def test_what_is_refused_for_certain_must_not_wait_in_the_log() -> None:
-    scene = Scene(entry(A_PUT, OTHERS, MINE))
+    scene = AnswerScene(entry(A_PUT, OTHERS, MINE))
     scene.deny("electing")
     [(check, text)] = scene.failures
     assert check == "definite"
@@ -98,13 +98,13 @@ def test_what_is_refused_for_certain_must_not_wait_in_the_log() -> None:
 
 
 def test_what_a_process_before_asked_for_under_the_same_number_is_another_request() -> None:
-    scene = Scene(entry(Unsubscribe("me", 1, "t", 7), Subscribe("me", 1, "u", 7)))
+    scene = AnswerScene(entry(Unsubscribe("me", 1, "t", 7), Subscribe("me", 1, "u", 7)))
     scene.deny("electing")
     assert not scene.failures
 
 
 def test_one_of_two_requests_that_the_network_made_of_one_may_be_refused() -> None:
-    scene = Scene(entry(MINE))
+    scene = AnswerScene(entry(MINE))
     scene.world.net.doubled = 1
     scene.deny("overloaded")
     assert not scene.failures
@@ -112,7 +112,7 @@ def test_one_of_two_requests_that_the_network_made_of_one_may_be_refused() -> No
 
 @pytest.mark.parametrize("fault", ["unreadable", "flip"])
 def test_a_log_that_cannot_be_read_is_not_looked_into(fault: str) -> None:
-    scene = Scene(entry(MINE))
+    scene = AnswerScene(entry(MINE))
     scene.node.disk_faults.append(fault)
     scene.deny("electing")
     assert not scene.failures
@@ -130,14 +130,14 @@ def test_a_log_that_cannot_be_read_is_not_looked_into(fault: str) -> None:
     ids=["uncertain", "not definite", "by applying it", "of others", "a no-op"],
 )
 def test_other_refusals_are_true(last: bytes, code: str, body: dict[str, Any]) -> None:
-    scene = Scene(last)
+    scene = AnswerScene(last)
     scene.deny(code, **body)
     assert not scene.failures
 
 
 @pytest.mark.parametrize(("admitted", "checks"), [("new", []), ("old", ["admitted"])])
 def test_who_is_a_member_again_has_the_entry_that_says_so(admitted: str, checks: list[str]) -> None:
-    scene = Scene()
+    scene = AnswerScene()
     scene.node.opened.identity = SimpleNamespace(incarnation="new")
     scene.node.opened.store.members = {"a": admitted}
     for observer in scene.world.observers:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.clients.clients import Caller, Process, Script, SimClient
+from chaos.simulation.clients.clients import ConnectionOwner, Process, Script, SimClient
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.pipes import BATCH_BYTES, Pipe
 from chaos.simulation.clients.scripts import Role
@@ -70,7 +70,7 @@ class FakeWire:
             action()
         self.now = until
 
-    def client_send(self, caller: Caller, node: str, frames: Sequence[bytes]) -> str:
+    def client_send(self, caller: ConnectionOwner, node: str, frames: Sequence[bytes]) -> str:
         if node in self.refusing:
             return "refused"
         if node in self.swallowing:
@@ -83,13 +83,13 @@ class FakeWire:
             self.after(TRIP_S, lambda: self._deliver(caller, node, reply))
         return "sent"
 
-    def client_close(self, caller: Caller, node: str) -> None:
+    def client_close(self, caller: ConnectionOwner, node: str) -> None:
         self._open.discard((caller.name, node))
 
     def disk(self, directory: Path) -> ClientDisk:
         return ClientDisk(directory)
 
-    def _deliver(self, caller: Caller, node: str, reply: list[bytes]) -> None:
+    def _deliver(self, caller: ConnectionOwner, node: str, reply: list[bytes]) -> None:
         if (caller.name, node) in self._open:
             caller.replied(node, reply)
 
@@ -163,7 +163,7 @@ class Ear:
         self.handed.append(delivery.last_id)
 
 
-class Stage:
+class ClientStage:
     def __init__(self, directory: Path, deadline_ms: int = 15_000) -> None:
         self.wire, self.ear, self.directory = FakeWire(), Ear(), directory
         self.results: list[Any] = []
@@ -204,11 +204,11 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> ClientStage:
+    return ClientStage(tmp_path)
 
 
-def test_a_put_goes_to_the_leader_and_is_recorded_as_any_other(stage: Stage) -> None:
+def test_a_put_goes_to_the_leader_and_is_recorded_as_any_other(stage: ClientStage) -> None:
     client = stage.client(stage.puts)
     stage.wire.run(1.0)
     assert stage.results == [1]
@@ -218,7 +218,7 @@ def test_a_put_goes_to_the_leader_and_is_recorded_as_any_other(stage: Stage) -> 
 
 
 def test_a_refused_connection_is_known_at_once_and_a_swallowed_one_after_a_second(
-    stage: Stage,
+    stage: ClientStage,
 ) -> None:
     stage.wire.refusing = {"a", "b", "c"}
     stage.client(stage.puts)
@@ -230,7 +230,7 @@ def test_a_refused_connection_is_known_at_once_and_a_swallowed_one_after_a_secon
 
 
 def test_silence_is_an_unknown_outcome_that_stays_in_the_outbox(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, deadline_ms=1000)
+    stage = ClientStage(tmp_path, deadline_ms=1000)
     client = stage.client(lambda process: stage.puts(process, 2))
     stage.wire.unanswered = {PUT}
     stage.wire.run(1.5)
@@ -245,7 +245,7 @@ def test_silence_is_an_unknown_outcome_that_stays_in_the_outbox(tmp_path: Path) 
 
 @pytest.mark.parametrize("point", ["now", "invoke", "complete"])
 def test_a_client_that_crashes_resends_from_its_outbox_exactly_once(
-    stage: Stage, point: str
+    stage: ClientStage, point: str
 ) -> None:
     def script(process: Process) -> Script:
         yield process.session.operations.next_counter("t")
@@ -266,7 +266,7 @@ def test_a_client_that_crashes_resends_from_its_outbox_exactly_once(
     assert stage.rows()[-1] == ("put", "ok")
 
 
-def test_what_a_dead_process_waited_for_never_comes(stage: Stage) -> None:
+def test_what_a_dead_process_waited_for_never_comes(stage: ClientStage) -> None:
     client = stage.client(stage.puts)
     client.crash()
     stage.wire.run(30.0)
@@ -274,7 +274,7 @@ def test_what_a_dead_process_waited_for_never_comes(stage: Stage) -> None:
     assert not client.has_ended
 
 
-def test_a_copy_is_the_client_and_has_its_outbox(stage: Stage) -> None:
+def test_a_copy_is_the_client_and_has_its_outbox(stage: ClientStage) -> None:
     def script(process: Process) -> Script:
         yield from stage.puts(process, 3)
         yield 5.0
@@ -298,7 +298,7 @@ def test_a_copy_is_the_client_and_has_its_outbox(stage: Stage) -> None:
 def test_ids_and_nonces_come_from_the_seed(tmp_path: Path) -> None:
     seen = []
     for number in (1, 2):
-        stage = Stage(tmp_path / str(number))
+        stage = ClientStage(tmp_path / str(number))
         client = stage.client(stage.puts)
         stage.wire.run(1.0)
         client.has_ended = False
@@ -309,7 +309,7 @@ def test_ids_and_nonces_come_from_the_seed(tmp_path: Path) -> None:
     assert any(nonce for _, nonce in seen[0])
 
 
-def test_a_late_reply_is_no_answer_to_a_later_question(stage: Stage) -> None:
+def test_a_late_reply_is_no_answer_to_a_later_question(stage: ClientStage) -> None:
     client = stage.client(stage.puts)
     assert client.process is not None
     stray = Reply(ACK, "someone-1.1", "a", "a", 1, {"id": 77, "count": 1})
@@ -320,7 +320,7 @@ def test_a_late_reply_is_no_answer_to_a_later_question(stage: Stage) -> None:
 
 
 def test_the_crowd_heals_drains_and_comes_to_its_end(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ClientStage(tmp_path)
     roles = [Role(topics=("t",), puts=1.0, gets=1.0, get_wait_ms=0)]
     crowd = Crowd(stage.wire, stage.ear, NODES, roles, 2.0, tmp_path, RUN_ID, 5_000)
     crowd.start()
@@ -339,13 +339,13 @@ def test_the_crowd_heals_drains_and_comes_to_its_end(tmp_path: Path) -> None:
     assert [(e["phase"], e["topic"]) for e in drained] == [("drained", "t")]
 
 
-def test_pack_of_the_fake_is_what_clients_send(stage: Stage) -> None:
+def test_pack_of_the_fake_is_what_clients_send(stage: ClientStage) -> None:
     stage.client(stage.puts)
     stage.wire.run(1.0)
     assert stage.wire.stored[1] == pack([b"p0"])
 
 
-def test_a_background_producer_has_several_batches_in_flight_in_order(stage: Stage) -> None:
+def test_a_background_producer_has_several_batches_in_flight_in_order(stage: ClientStage) -> None:
     client = stage.client(stage.pours)
     stage.wire.run(5.0)
     puts = [(at_s, r.body["counter"]) for at_s, _, r in stage.wire.requests if r.type == PUT]
@@ -355,7 +355,9 @@ def test_a_background_producer_has_several_batches_in_flight_in_order(stage: Sta
     assert client.has_ended
 
 
-def test_a_background_producer_finds_another_node_and_sends_its_window_again(stage: Stage) -> None:
+def test_a_background_producer_finds_another_node_and_sends_its_window_again(
+    stage: ClientStage,
+) -> None:
     stage.client(stage.pours)
     stage.wire.run(TRIP_S * 1.5)
     stage.wire.unanswered = {PUT}
@@ -366,7 +368,9 @@ def test_a_background_producer_finds_another_node_and_sends_its_window_again(sta
     assert len({node for _, node, r in stage.wire.requests if r.type == PUT}) > 1
 
 
-def test_a_crash_ends_a_background_producer_and_the_next_life_sends_the_rest(stage: Stage) -> None:
+def test_a_crash_ends_a_background_producer_and_the_next_life_sends_the_rest(
+    stage: ClientStage,
+) -> None:
     client = stage.client(stage.pours)
     stage.wire.run(TRIP_S * 1.5)
     client.crash("complete")

@@ -276,7 +276,7 @@ def test_a_journal_opened_behind_a_failed_sync_has_nothing_that_the_sync_has_los
 # --- databases ------------------------------------------------------------------------------------
 
 
-class Machine:
+class DiskMachine:
     """A machine with a store; `operations`: what the store has done."""
 
     def __init__(self, directory: Path) -> None:
@@ -308,15 +308,15 @@ class Machine:
 
 
 @contextmanager
-def running(*machines: Machine) -> Iterator[None]:
+def running(*machines: DiskMachine) -> Iterator[None]:
     files = {str(machine.image.directory): machine.image for machine in machines}
     with seated(lambda: cast(SimNode, machines[0]), files):
         yield
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    found = Machine(tmp_path / "store")
+def machine(tmp_path: Path) -> Iterator[DiskMachine]:
+    found = DiskMachine(tmp_path / "store")
     with running(found):
         yield found
 
@@ -327,11 +327,11 @@ def advance(store: Store, count: int) -> None:
         store.commit()
 
 
-def founded(machine: Machine) -> Store:
+def founded(machine: DiskMachine) -> Store:
     return Store.open(machine.database, MEMBERS)
 
 
-def test_a_killed_process_leaves_its_wal(machine: Machine) -> None:
+def test_a_killed_process_leaves_its_wal(machine: DiskMachine) -> None:
     store = founded(machine)
     advance(store, 5)
     machine.kill(store)
@@ -348,7 +348,7 @@ def test_a_power_loss_leaves_a_database_between_its_checkpoint_and_its_end(
 ) -> None:
     found = set()
     for seed in range(30):
-        machine = Machine(tmp_path / str(seed))
+        machine = DiskMachine(tmp_path / str(seed))
         with running(machine):
             store = founded(machine)
             advance(store, before)
@@ -361,7 +361,7 @@ def test_a_power_loss_leaves_a_database_between_its_checkpoint_and_its_end(
     assert len(found) > 3
 
 
-def test_nothing_is_durable_that_was_not_synced(machine: Machine) -> None:
+def test_nothing_is_durable_that_was_not_synced(machine: DiskMachine) -> None:
     store = founded(machine)
     advance(store, 3)
     assert tables.checkpoint(machine.database) == 3
@@ -375,7 +375,7 @@ def test_nothing_is_durable_that_was_not_synced(machine: Machine) -> None:
 
 def test_the_wal_that_a_checkpoint_synced_is_never_lost(tmp_path: Path) -> None:
     for seed, keep in enumerate(["lost", "torn", "pages", "all"] * 3):
-        machine = Machine(tmp_path / str(seed))
+        machine = DiskMachine(tmp_path / str(seed))
         with running(machine):
             store = founded(machine)
             advance(store, 6)
@@ -384,7 +384,7 @@ def test_the_wal_that_a_checkpoint_synced_is_never_lost(tmp_path: Path) -> None:
             assert machine.lose_power(keep, seed) == 6, (seed, keep)
 
 
-def test_a_database_whose_directory_was_not_synced_may_be_gone(machine: Machine) -> None:
+def test_a_database_whose_directory_was_not_synced_may_be_gone(machine: DiskMachine) -> None:
     store = founded(machine)
     names = sorted(path.name for path in machine.image.directory.iterdir())
     assert "store.db" in names
@@ -394,7 +394,7 @@ def test_a_database_whose_directory_was_not_synced_may_be_gone(machine: Machine)
     assert machine.database.exists()
 
 
-def test_a_flipped_bit_in_the_database_is_there_after_a_power_loss(machine: Machine) -> None:
+def test_a_flipped_bit_in_the_database_is_there_after_a_power_loss(machine: DiskMachine) -> None:
     machine.kill(founded(machine))
     before = machine.database.read_bytes()
     assert machine.image.damage("store.db", random.Random(1))
@@ -405,7 +405,7 @@ def test_a_flipped_bit_in_the_database_is_there_after_a_power_loss(machine: Mach
 
 
 @pytest.mark.parametrize("kind", ["store_sync", "store"])
-def test_a_sync_of_a_checkpoint_that_fails_is_reported(machine: Machine, kind: str) -> None:
+def test_a_sync_of_a_checkpoint_that_fails_is_reported(machine: DiskMachine, kind: str) -> None:
     store = founded(machine)
     advance(store, 3)
     machine.disk.fail_sync(kind, 1)
@@ -416,7 +416,9 @@ def test_a_sync_of_a_checkpoint_that_fails_is_reported(machine: Machine, kind: s
     store.close()
 
 
-def test_a_sync_behind_one_that_failed_writes_nothing_of_what_that_lost(machine: Machine) -> None:
+def test_a_sync_behind_one_that_failed_writes_nothing_of_what_that_lost(
+    machine: DiskMachine,
+) -> None:
     store = founded(machine)
     advance(store, 2)
     tables.checkpoint(machine.database)
@@ -435,7 +437,7 @@ def test_a_store_opened_behind_a_failed_sync_has_nothing_that_the_sync_has_lost(
     tmp_path: Path,
 ) -> None:
     for seed in range(10):
-        machine = Machine(tmp_path / str(seed))
+        machine = DiskMachine(tmp_path / str(seed))
         with running(machine):
             store = founded(machine)
             register_clients(store)
@@ -458,7 +460,7 @@ def test_a_store_opened_behind_a_failed_sync_has_nothing_that_the_sync_has_lost(
 def test_a_copy_is_installed_whole_whatever_an_opening_that_ended_has_left(
     tmp_path: Path,
 ) -> None:
-    source = Machine(tmp_path / "source")
+    source = DiskMachine(tmp_path / "source")
     old, new, left = tmp_path / "old.db", tmp_path / "new.db", set()
     with running(source):
         store = founded(source)
@@ -471,7 +473,7 @@ def test_a_copy_is_installed_whole_whatever_an_opening_that_ended_has_left(
         snapshots.make_copy(source.database, new)
         store.close()
     for count in range(1, 30):
-        machine = Machine(tmp_path / str(count))
+        machine = DiskMachine(tmp_path / str(count))
         with running(machine):
             machine.image.directory.mkdir()
             download = machine.image.directory / "download.db"
@@ -573,7 +575,7 @@ def test_a_checkpoint_that_is_cut_short_leaves_pages_of_both_and_loses_nothing(
 ) -> None:
     states = set()
     for seed in range(24):
-        machine = Machine(tmp_path / str(seed))
+        machine = DiskMachine(tmp_path / str(seed))
         with running(machine):
             store = founded(machine)
             path = machine.database
@@ -595,7 +597,9 @@ def test_a_checkpoint_that_is_cut_short_leaves_pages_of_both_and_loses_nothing(
     assert {"old", "both"} <= states
 
 
-def test_a_commit_without_room_fails_as_sqlite_does_and_changes_nothing(machine: Machine) -> None:
+def test_a_commit_without_room_fails_as_sqlite_does_and_changes_nothing(
+    machine: DiskMachine,
+) -> None:
     store = founded(machine)
     advance(store, 3)
     machine.disk.full = True
@@ -610,7 +614,7 @@ def test_a_commit_without_room_fails_as_sqlite_does_and_changes_nothing(machine:
     again.close()
 
 
-def test_copies_fail_for_want_of_room_and_succeed_later(machine: Machine) -> None:
+def test_copies_fail_for_want_of_room_and_succeed_later(machine: DiskMachine) -> None:
     store = founded(machine)
     advance(store, 3)
     machine.disk.full = True

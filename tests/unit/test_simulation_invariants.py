@@ -16,7 +16,7 @@ from chaos.simulation.bugs import BUGS
 from chaos.simulation.checks.coverage import STATES, Coverage
 from chaos.simulation.checks.invariants import CHECKS, Invariants
 from chaos.simulation.checks.promises import Promises
-from chaos.simulation.checks.reads import Reads
+from chaos.simulation.checks.reads import ReadChecks
 from chaos.simulation.checks.watch import Attached, attach
 from chaos.simulation.disks.disk import SimDisk
 from chaos.simulation.disks.durable import DurableLog, journal_files, proved_bytes
@@ -40,12 +40,12 @@ ROLES = [
 SMALL = {"segment_bytes": 1024, "keep_bytes": 1024}
 
 
-class Log:
+class JournalStub:
     """A node's journal as far as the invariants look."""
 
     first_index, last_index = 1, 0
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SceneNode) -> None:
         self._node = node
 
     @property
@@ -60,7 +60,7 @@ class Log:
         return self._node.terms.get(index)
 
 
-class Node:
+class SceneNode:
     """A node as far as the invariants look."""
 
     def __init__(self, name: str) -> None:
@@ -72,7 +72,7 @@ class Node:
         self.hard_state: tuple[int, str | None] = (1, None)
         self.digest = "same"
         self.terms: dict[int, int] = {}
-        journal = Log(self)
+        journal = JournalStub(self)
         self.cursor: int | None = None
         store = SimpleNamespace(
             applied_index=0, digest=lambda: self.digest, cursor=lambda client, topic: self.cursor
@@ -84,11 +84,11 @@ class Node:
         self.identity: Any = None
 
 
-class Scene:
+class InvariantScene:
     """Three nodes, and what the invariants say of them."""
 
     def __init__(self) -> None:
-        self.nodes = {name: Node(name) for name in "abc"}
+        self.nodes = {name: SceneNode(name) for name in "abc"}
         self.world: Any = SimpleNamespace(
             plan=Plan(1),
             now=0.0,
@@ -106,7 +106,7 @@ class Scene:
         self.invariants = Invariants(cast(World, self.world))
         self.promises = Promises(
             self.invariants,
-            Reads(self.world, self.invariants),
+            ReadChecks(self.world, self.invariants),
             frozenset({"leaver"}),
             frozenset({"by-hand"}),
             is_doubling=lambda: False,
@@ -138,8 +138,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scene() -> InvariantScene:
+    return InvariantScene()
 
 
 def put_entry(counter: int = 1) -> bytes:
@@ -150,7 +150,7 @@ def stored(first_id: int = 1, duplicate: bool = False) -> Outcome:
     return Outcome(1, topic="t", first_id=first_id, count=1, duplicate=duplicate)
 
 
-def make_durable(scene: Scene, *names: str) -> None:
+def make_durable(scene: InvariantScene, *names: str) -> None:
     for name in names:
         scene.nodes[name].durable_index = 1
         scene.nodes[name].terms[1] = 1
@@ -159,7 +159,7 @@ def make_durable(scene: Scene, *names: str) -> None:
 # --- nodes --------------------------------------------------------------------------------------
 
 
-def test_two_leaders_of_a_term_are_seen_and_of_two_terms_are_not(scene: Scene) -> None:
+def test_two_leaders_of_a_term_are_seen_and_of_two_terms_are_not(scene: InvariantScene) -> None:
     scene.nodes["a"].raft.is_leader = scene.nodes["b"].raft.is_leader = True
     scene.nodes["b"].raft.term = 2
     scene.turn("a")
@@ -170,11 +170,11 @@ def test_two_leaders_of_a_term_are_seen_and_of_two_terms_are_not(scene: Scene) -
     assert scene.checks == ["leaders"]
 
 
-def admit(scene: Scene) -> None:
+def admit(scene: InvariantScene) -> None:
     scene.emit("admitting", node="a", about="c", incarnation="new", replaced="old")
 
 
-def test_a_member_that_is_replaced_though_it_was_just_heard_is_seen(scene: Scene) -> None:
+def test_a_member_that_is_replaced_though_it_was_just_heard_is_seen(scene: InvariantScene) -> None:
     scene.world.now = 10.0
     scene.world.net.arrivals["a", "c", "old"] = 8.0
     admit(scene)
@@ -184,7 +184,7 @@ def test_a_member_that_is_replaced_though_it_was_just_heard_is_seen(scene: Scene
     assert scene.checks == ["silent"]
 
 
-def test_a_member_that_is_replaced_without_a_majority_is_seen(scene: Scene) -> None:
+def test_a_member_that_is_replaced_without_a_majority_is_seen(scene: InvariantScene) -> None:
     scene.world.now = 10.0
     scene.nodes["b"].as_member = None
     scene.world.net.arrivals["a", "b", "its"] = 8.0  # a can't know yet that b has ended
@@ -195,7 +195,9 @@ def test_a_member_that_is_replaced_without_a_majority_is_seen(scene: Scene) -> N
     assert scene.checks == ["majority"]
 
 
-def test_a_member_that_ends_as_evicted_and_one_that_is_turned_out_are_seen(scene: Scene) -> None:
+def test_a_member_that_ends_as_evicted_and_one_that_is_turned_out_are_seen(
+    scene: InvariantScene,
+) -> None:
     for name, node in scene.nodes.items():
         node.member, node.identity = name, lambda: SimpleNamespace(incarnation="own")
         node.as_member.store.members = {"a": "own", "b": "another"}
@@ -209,7 +211,7 @@ def test_a_member_that_ends_as_evicted_and_one_that_is_turned_out_are_seen(scene
     assert scene.checks == ["evicted", "doubled"]
 
 
-def test_different_entries_at_an_index_are_seen(scene: Scene) -> None:
+def test_different_entries_at_an_index_are_seen(scene: InvariantScene) -> None:
     scene.apply("a", 1, 1, b"")
     scene.apply("b", 1, 1, b"")
     assert scene.checks == []
@@ -217,14 +219,16 @@ def test_different_entries_at_an_index_are_seen(scene: Scene) -> None:
     assert scene.checks == ["prefix"]
 
 
-def test_what_a_turn_without_end_has_applied_counts_only_if_it_is_durable(scene: Scene) -> None:
+def test_what_a_turn_without_end_has_applied_counts_only_if_it_is_durable(
+    scene: InvariantScene,
+) -> None:
     scene.emit("apply", node="a", index=1, term=1, payload=b"", checksum=0)
     scene.emit("ended", node="a", how="failed")
     scene.apply("a", 1, 2, b"")
     assert scene.checks == []
 
 
-def test_different_states_at_an_index_are_seen(scene: Scene) -> None:
+def test_different_states_at_an_index_are_seen(scene: InvariantScene) -> None:
     scene.turn("a")
     scene.nodes["b"].digest = "other"
     scene.turn("b")
@@ -232,7 +236,9 @@ def test_different_states_at_an_index_are_seen(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("state", [(0, None), (1, "b"), (1, None)])
-def test_a_vote_or_term_that_regresses_is_seen(scene: Scene, state: tuple[int, str | None]) -> None:
+def test_a_vote_or_term_that_regresses_is_seen(
+    scene: InvariantScene, state: tuple[int, str | None]
+) -> None:
     node = scene.nodes["a"]
     node.hard_state = (1, "a")
     scene.turn("a")
@@ -242,7 +248,7 @@ def test_a_vote_or_term_that_regresses_is_seen(scene: Scene, state: tuple[int, s
 
 
 def test_a_node_that_comes_back_with_less_is_seen_unless_its_disk_was_emptied(
-    scene: Scene,
+    scene: InvariantScene,
 ) -> None:
     node = scene.nodes["a"]
     node.raft.settled_index = node.as_member.journal.last_index = 5
@@ -258,7 +264,7 @@ def test_a_node_that_comes_back_with_less_is_seen_unless_its_disk_was_emptied(
     assert scene.checks == ["hard_state"]
 
 
-def test_a_commit_index_that_goes_back_within_a_life_is_seen(scene: Scene) -> None:
+def test_a_commit_index_that_goes_back_within_a_life_is_seen(scene: InvariantScene) -> None:
     scene.nodes["a"].raft.commit_index = 5
     scene.turn("a")
     scene.nodes["a"].raft.commit_index = 4
@@ -266,7 +272,7 @@ def test_a_commit_index_that_goes_back_within_a_life_is_seen(scene: Scene) -> No
     assert scene.checks == ["applied"]
 
 
-def test_an_acknowledgment_without_a_majority_of_disks_is_seen(scene: Scene) -> None:
+def test_an_acknowledgment_without_a_majority_of_disks_is_seen(scene: InvariantScene) -> None:
     scene.apply("a", 1, 1, put_entry())
     make_durable(scene, "a", "b")
     scene.ask("put", stored(), counter=1, count=1)
@@ -276,12 +282,14 @@ def test_an_acknowledgment_without_a_majority_of_disks_is_seen(scene: Scene) -> 
     assert scene.checks == ["durable"]
 
 
-def test_an_acknowledgment_of_what_nobody_applied_is_seen(scene: Scene) -> None:
+def test_an_acknowledgment_of_what_nobody_applied_is_seen(scene: InvariantScene) -> None:
     scene.ask("put", stored(), counter=1, count=1)
     assert scene.checks == ["durable"]
 
 
-def test_a_node_that_ends_by_itself_is_seen_unless_its_disk_was_at_fault(scene: Scene) -> None:
+def test_a_node_that_ends_by_itself_is_seen_unless_its_disk_was_at_fault(
+    scene: InvariantScene,
+) -> None:
     fields = {"node": "a", "error": "DiskFailed", "reason": "full"}
     scene.emit("node_failed", **fields, disk_faults=["full"])
     assert scene.checks == []
@@ -292,7 +300,7 @@ def test_a_node_that_ends_by_itself_is_seen_unless_its_disk_was_at_fault(scene: 
     assert scene.checks == ["ended", "ended"]  # no disk explains that
 
 
-def test_a_cursor_that_passes_what_was_delivered_is_seen(scene: Scene) -> None:
+def test_a_cursor_that_passes_what_was_delivered_is_seen(scene: InvariantScene) -> None:
     scene.ask("sub", Outcome(1, last_id=3, resumed=False))
     scene.apply("a", 1, 1, commands.encode(0, [Advance("me", 1, {"t": 3})]))
     assert scene.checks == []
@@ -300,7 +308,7 @@ def test_a_cursor_that_passes_what_was_delivered_is_seen(scene: Scene) -> None:
     assert scene.checks == ["cursor"]
 
 
-def test_a_cursor_that_moves_back_is_seen(scene: Scene) -> None:
+def test_a_cursor_that_moves_back_is_seen(scene: InvariantScene) -> None:
     scene.ask("sub", Outcome(1, last_id=3, resumed=False))
     scene.nodes["a"].cursor = 3
     scene.apply("a", 1, 1, commands.encode(0, [Advance("me", 1, {"t": 3})]))
@@ -313,13 +321,15 @@ def test_a_cursor_that_moves_back_is_seen(scene: Scene) -> None:
 # --- clients ------------------------------------------------------------------------------------
 
 
-def deliver(scene: Scene, text: str, number: int = 9) -> None:
+def deliver(scene: InvariantScene, text: str, number: int = 9) -> None:
     outcome = Outcome(1, topic="t", first_id=1, count=1, publications=(text.encode(),))
     scene.ask("get", outcome, number, last_id=0)
 
 
 @pytest.mark.parametrize("delivered_first", [False, True])
-def test_another_content_than_the_acknowledged_is_seen(scene: Scene, delivered_first: bool) -> None:
+def test_another_content_than_the_acknowledged_is_seen(
+    scene: InvariantScene, delivered_first: bool
+) -> None:
     scene.apply("a", 1, 1, put_entry())
     make_durable(scene, "a", "b", "c")
     old, new = (payload.make("me", "t", 1, filler) for filler in ("old", "new"))
@@ -333,7 +343,7 @@ def test_another_content_than_the_acknowledged_is_seen(scene: Scene, delivered_f
     assert scene.checks == ["content"]
 
 
-def test_an_answer_that_is_older_than_its_request_is_seen(scene: Scene) -> None:
+def test_an_answer_that_is_older_than_its_request_is_seen(scene: InvariantScene) -> None:
     scene.apply("a", 1, 1, put_entry())
     make_durable(scene, "a", "b", "c")
     scene.ask("put", stored(7), counter=1, count=1)
@@ -347,7 +357,7 @@ def test_an_answer_that_is_older_than_its_request_is_seen(scene: Scene) -> None:
     assert scene.checks == ["stale_read"] * 3
 
 
-def test_a_process_that_succeeds_behind_a_newer_one_is_seen(scene: Scene) -> None:
+def test_a_process_that_succeeds_behind_a_newer_one_is_seen(scene: InvariantScene) -> None:
     scene.process.session.state.epoch = 2
     scene.ask("unsub", Outcome(1))
     assert scene.checks == []
@@ -358,7 +368,7 @@ def test_a_process_that_succeeds_behind_a_newer_one_is_seen(scene: Scene) -> Non
     assert scene.checks == ["fenced"]
 
 
-def test_what_an_application_gets_twice_is_seen_unless_it_has_a_copy(scene: Scene) -> None:
+def test_what_an_application_gets_twice_is_seen_unless_it_has_a_copy(scene: InvariantScene) -> None:
     delivery = Delivery("t", 1, (b"x", b"y"))
     scene.promises.life("copied", "copied")
     for client in ("copied", "copied", "one"):
@@ -369,7 +379,7 @@ def test_what_an_application_gets_twice_is_seen_unless_it_has_a_copy(scene: Scen
     assert scene.checks == ["handed_over_twice"]
 
 
-def test_errors_that_no_fault_explains_are_seen(scene: Scene) -> None:
+def test_errors_that_no_fault_explains_are_seen(scene: InvariantScene) -> None:
     scene.promises.life("copied", "copied")
     scene.promises.refused("copied", Fenced("m"))
     scene.promises.refused("leaver", NotSubscribed("m"))
@@ -452,7 +462,7 @@ def test_an_entry_that_was_replaced_is_not_in_the_durable_log() -> None:
     assert (log.holds(2, 2), log.holds(2, 1), log.holds(3, 1)) == (True, False, False)
 
 
-def test_a_counter_whose_publication_is_kept_is_not_given_again(scene: Scene) -> None:
+def test_a_counter_whose_publication_is_kept_is_not_given_again(scene: InvariantScene) -> None:
     scene.promises.made(scene.process, "t", 1, ["kept"])
     operation = Operation(1, "me", "put", "t", counter=1, count=1)
     scene.promises.invoked(scene.process, operation)
@@ -463,7 +473,9 @@ def test_a_counter_whose_publication_is_kept_is_not_given_again(scene: Scene) ->
     assert scene.checks == ["kept"]
 
 
-def test_a_counter_whose_publication_is_refused_for_ever_may_be_given_again(scene: Scene) -> None:
+def test_a_counter_whose_publication_is_refused_for_ever_may_be_given_again(
+    scene: InvariantScene,
+) -> None:
     for error, definite in (("unavailable", False), ("too_large", True)):
         scene.promises.made(scene.process, "t", 1, ["refused"])
         operation = Operation(1, "me", "put", "t", counter=1, count=1)
@@ -569,7 +581,7 @@ def test_every_check_and_state_has_its_words() -> None:
     assert all(text and not text.endswith(".") for text in (*CHECKS.values(), *STATES.values()))
 
 
-def test_coverage_counts_an_election_under_load_and_two_leaders(scene: Scene) -> None:
+def test_coverage_counts_an_election_under_load_and_two_leaders(scene: InvariantScene) -> None:
     coverage = Coverage(scene.world)
     operation = Operation(1, "me", "put", "t", counter=1, count=1)
     coverage.invoked(scene.process, operation)

@@ -47,7 +47,7 @@ def hello(name: str, incarnation: str = "first") -> Hello:
     return Hello(PROTOCOL_VERSION, "c", name, incarnation, ("a", "b"), True, None)
 
 
-class Bench:
+class NetworkBench:
     """Two nodes, connected."""
 
     def __init__(self, weather: Weather = CALM, seed: int = 1) -> None:
@@ -82,7 +82,7 @@ class Bench:
 
 
 def test_messages_arrive_once_in_order_and_later() -> None:
-    bench = Bench()
+    bench = NetworkBench()
     bench.send("a", "b", *range(100))
     assert bench.numbers("b") == []
     bench.run(0.1)
@@ -90,7 +90,7 @@ def test_messages_arrive_once_in_order_and_later() -> None:
 
 
 def test_every_message_arrives_as_what_its_encoding_says() -> None:
-    bench = Bench()
+    bench = NetworkBench()
     sent = [RelayReply(number, [b"frame"]) for number in range(40)]
     for message in sent:
         bench.peers["a"].send("b", message)
@@ -101,7 +101,7 @@ def test_every_message_arrives_as_what_its_encoding_says() -> None:
 
 def test_weather_loses_doubles_and_reorders() -> None:
     def arriving(**shares: float) -> list[int]:
-        bench = Bench(replace(CALM, **shares))
+        bench = NetworkBench(replace(CALM, **shares))
         bench.send("a", "b", *range(200))
         bench.run(1.0)
         return bench.numbers("b")
@@ -114,7 +114,7 @@ def test_weather_loses_doubles_and_reorders() -> None:
 
 
 def test_a_cut_loses_one_direction_without_a_word_until_the_silence_is_noticed() -> None:
-    bench = Bench()
+    bench = NetworkBench()
     bench.net.cut.add(("a", "b"))
     bench.send("a", "b", 1)
     bench.send("b", "a", 2)
@@ -130,7 +130,7 @@ def test_a_cut_loses_one_direction_without_a_word_until_the_silence_is_noticed()
 
 
 def test_a_clog_delays_and_loses_nothing() -> None:
-    bench = Bench()
+    bench = NetworkBench()
     bench.net.clogged["a", "b"] = bench.clock.now + 1.0
     bench.send("a", "b", *range(10))
     bench.run(0.9)
@@ -142,7 +142,7 @@ def test_a_clog_delays_and_loses_nothing() -> None:
 def test_what_a_killed_process_had_sent_may_arrive_and_then_its_end() -> None:
     arrived = set()
     for seed in range(30):
-        bench = Bench(seed=seed)
+        bench = NetworkBench(seed=seed)
         for number in range(5):
             bench.send("a", "b", number)
             bench.run(0.0002)
@@ -156,7 +156,7 @@ def test_what_a_killed_process_had_sent_may_arrive_and_then_its_end() -> None:
 
 
 def test_a_machine_without_power_is_noticed_when_it_is_back_or_silent_for_long() -> None:
-    bench = Bench()
+    bench = NetworkBench()
     bench.net.leave("a", noticed=False, ended_s=bench.clock.now)
     bench.run(1.0)
     assert bench.events("b") == []
@@ -170,7 +170,7 @@ def test_a_machine_without_power_is_noticed_when_it_is_back_or_silent_for_long()
 
 def late(incarnation: str, message: Message) -> list[tuple[str, Message]]:
     """Return what arrives on a new connection of what was sent on the old one."""
-    bench = Bench(replace(CALM, delay_ms=50.0, late=1.0))
+    bench = NetworkBench(replace(CALM, delay_ms=50.0, late=1.0))
     bench.peers["a"].send("b", message)
     bench.net.leave("b", noticed=True, ended_s=bench.clock.now)
     bench.join("b", incarnation)
@@ -185,7 +185,7 @@ def test_late_messages_reach_the_next_connection_of_the_same_incarnation_alone()
 
 
 def test_a_new_hello_is_known_to_the_peer_even_if_its_message_was_lost() -> None:
-    bench = Bench()
+    bench = NetworkBench()
     bench.peers["a"].update_hello(replace(hello("a"), fresh=False))
     bench.run(0.1)
     told = bench.peers["b"].hello_of("a")
@@ -201,7 +201,7 @@ def test_a_new_hello_is_known_to_the_peer_even_if_its_message_was_lost() -> None
 
 
 def test_clients_links_are_disturbed_like_others() -> None:
-    bench = Bench()
+    bench = NetworkBench()
     arrived: list[str] = []
     bench.net.carry("client", "a", bench.clock.now, lambda: arrived.append("first"))
     bench.run(0.1)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from chaos.simulation.checks.mirror import Mirror
-from chaos.simulation.checks.reference import Past, Reference
+from chaos.simulation.checks.reference import ByIndex, Reference
 from chaos.simulation.disks.disk import SimDisk
 from chaos.simulation.plan.limits import (
     CONSTANTS,
@@ -69,7 +69,7 @@ def test_the_reference_comes_to_what_the_store_comes_to(tmp_path: Path) -> None:
 
 
 def test_the_past_is_what_it_was_behind_each_entry() -> None:
-    past: Past[int] = Past(0)
+    past: ByIndex[int] = ByIndex(0)
     past.put(3, 30)
     past.put(3, 31)
     past.put(7, 70)

@@ -16,7 +16,7 @@ NEW, RESUMED = Outcome(1, resumed=False), Outcome(1, resumed=True)
 MISSING = Outcome(1, error="not_subscribed")
 
 
-class Client:
+class OneClient:
     """One client of one topic. `failures`: what was said to be impossible."""
 
     def __init__(self) -> None:
@@ -35,36 +35,36 @@ class Client:
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client()
+def client() -> OneClient:
+    return OneClient()
 
 
-def test_coming_and_going_as_told_is_fine(client: Client) -> None:
+def test_coming_and_going_as_told_is_fine(client: OneClient) -> None:
     for f, outcome in [("sub", NEW), ("get", OK), ("sub", RESUMED), ("unsub", OK), ("sub", NEW)]:
         client.does(f, outcome)
     assert not client.failures
 
 
-def test_a_refused_sub_that_was_carried_out_shows_with_the_next_one(client: Client) -> None:
+def test_a_refused_sub_that_was_carried_out_shows_with_the_next_one(client: OneClient) -> None:
     client.does("sub", REFUSED)
     client.does("sub", RESUMED)
     assert "resumes what every earlier answer says is not there" in client.failures[0]
 
 
-def test_a_sub_that_the_network_doubled_may_find_its_own_copy(client: Client) -> None:
+def test_a_sub_that_the_network_doubled_may_find_its_own_copy(client: OneClient) -> None:
     client.is_doubling = True
     client.does("sub", RESUMED)
     assert not client.failures
 
 
-def test_a_late_sub_behind_an_unsub_shows_with_the_next_one(client: Client) -> None:
+def test_a_late_sub_behind_an_unsub_shows_with_the_next_one(client: OneClient) -> None:
     client.does("sub", UNKNOWN)
     client.does("unsub", OK)
     client.does("sub", RESUMED)
     assert len(client.failures) == 1
 
 
-def test_a_late_unsub_behind_a_sub_shows_with_the_next_get(client: Client) -> None:
+def test_a_late_unsub_behind_a_sub_shows_with_the_next_get(client: OneClient) -> None:
     client.does("sub", NEW)
     client.does("unsub", UNKNOWN)
     client.does("sub", RESUMED)
@@ -72,7 +72,7 @@ def test_a_late_unsub_behind_a_sub_shows_with_the_next_get(client: Client) -> No
     assert "it has never unsubscribed since" in client.failures[0]
 
 
-def test_a_lost_subscription_shows_with_the_next_sub(client: Client) -> None:
+def test_a_lost_subscription_shows_with_the_next_sub(client: OneClient) -> None:
     client.does("sub", NEW)
     client.does("unsub", REFUSED)
     client.does("sub", NEW)
@@ -82,7 +82,7 @@ def test_a_lost_subscription_shows_with_the_next_sub(client: Client) -> None:
 @pytest.mark.parametrize("outcome", [(), (UNKNOWN,)], ids=["crash", "no answer"])
 @pytest.mark.parametrize("then", [NEW, RESUMED])
 def test_what_may_have_happened_or_not_proves_nothing(
-    client: Client, outcome: tuple[Outcome, ...], then: Outcome
+    client: OneClient, outcome: tuple[Outcome, ...], then: Outcome
 ) -> None:
     client.does("sub", NEW)
     client.does("unsub", *outcome)
@@ -91,6 +91,6 @@ def test_what_may_have_happened_or_not_proves_nothing(
     assert not client.failures
 
 
-def test_a_second_attempt_may_find_the_first_ones_subscription(client: Client) -> None:
+def test_a_second_attempt_may_find_the_first_ones_subscription(client: OneClient) -> None:
     client.does("sub", Outcome(2, resumed=True))
     assert not client.failures

@@ -37,7 +37,7 @@ def no_pause(_seconds: float) -> None:
     """Go on at once."""
 
 
-class Crash(Exception):
+class ProcessDies(Exception):
     """The process dies here."""
 
 
@@ -320,7 +320,7 @@ def test_a_crash_at_any_step_of_install_leaves_the_old_or_the_new_state(
         try:
             install(verified.path, target / "store.db")
             died = False
-        except Crash:
+        except ProcessDies:
             died = True
     assert died == (calls < 8)  # two renames, three unlinks, three fsyncs
     snapshots.remove_leftovers(target / "store.db")
@@ -336,7 +336,7 @@ def _die_after(patch: pytest.MonkeyPatch, calls: int) -> None:
         def call(*arguments: object, **named: object) -> object:
             nonlocal left
             if left == 0:
-                raise Crash
+                raise ProcessDies
             left -= 1
             return change(*arguments, **named)  # type: ignore[operator]
 
@@ -377,7 +377,7 @@ def test_a_crash_while_a_store_is_made_anew_loses_nothing(
     before = digest_of(old_format.parent.parent / "twin" / "store.db")
     with monkeypatch.context() as patch:
         _die_after(patch, calls)
-        with contextlib.suppress(Crash):
+        with contextlib.suppress(ProcessDies):
             snapshots.make_shrinkable(old_format)
     snapshots.remove_leftovers(old_format)
     assert snapshots.make_shrinkable(old_format)

@@ -18,14 +18,14 @@ from rich.console import Console
 
 from analytics.command import plain
 from chaos.run import launch, suite
-from chaos.run.outcome import Injection, Outcome
+from chaos.run.outcome import Injection, RunResult
 from chaos.run.plan import RunPlan
-from chaos.run.suite import Judge, Options, Row, Suite, blackouts, exit_code
+from chaos.run.suite import Judge, Options, Suite, SuiteRow, blackouts, exit_code
 from chaos.spec import experiment
 from chaos.spec.reading import ExperimentError
 from chaos.targets import TargetError, UnsupportedFault
 from chaos.terminal.progress import Display
-from chaos.workloads.history import Recorder
+from chaos.workloads.history import ProcessRecorder
 
 # Answers each directory with the code in its file `code`, and writes a report; `crash` = it dies.
 JUDGE = """
@@ -44,8 +44,8 @@ for line in sys.stdin:
 """
 
 
-def row(verdict: str, problems: tuple[str, ...] = ()) -> Row:
-    return Row("x", "x", verdict, 1.0, problems=list(problems))
+def row(verdict: str, problems: tuple[str, ...] = ()) -> SuiteRow:
+    return SuiteRow("x", "x", verdict, 1.0, problems=list(problems))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def row(verdict: str, problems: tuple[str, ...] = ()) -> Row:
     ],
 )
 def test_the_exit_code_is_the_worst_of_all_rows_and_of_none_it_is_unknown(
-    rows: list[Row], code: int
+    rows: list[SuiteRow], code: int
 ) -> None:
     assert exit_code(rows) == code
 
@@ -145,13 +145,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Make runs of nothing: `codes` are the verdicts' exit codes, by experiment."""
     monkeypatch.setattr(suite, "JUDGING", (sys.executable, "-c", JUDGE))
 
-    def faking(outcomes: dict[str, Outcome | Exception], codes: dict[str, str]) -> None:
-        def prepare(plan: RunPlan, target: str, nodes: int) -> Callable[[Display], Outcome]:
-            def carry_out(shown: Display) -> Outcome:
+    def faking(outcomes: dict[str, RunResult | Exception], codes: dict[str, str]) -> None:
+        def prepare(plan: RunPlan, target: str, nodes: int) -> Callable[[Display], RunResult]:
+            def carry_out(shown: Display) -> RunResult:
                 name = plan.experiment.name
                 plan.directory.mkdir(parents=True)
                 (plan.directory / "code").write_text(codes.get(name, "0"))
-                outcome = outcomes.get(name, Outcome(finished=True, acknowledged=7))
+                outcome = outcomes.get(name, RunResult(finished=True, acknowledged=7))
                 if isinstance(outcome, Exception):
                     raise outcome
                 return outcome
@@ -173,7 +173,7 @@ def carried_out(given: Options) -> tuple[int, str, dict[str, Any]]:
 def test_a_suite_goes_on_after_an_experiment_that_failed_and_tells_what_each_came_to(
     tmp_path: Path, fake: Callable[..., None]
 ) -> None:
-    killed = Outcome(finished=True, injections=[Injection("kill-leader", ["n1"], 0, 812.0)])
+    killed = RunResult(finished=True, injections=[Injection("kill-leader", ["n1"], 0, 812.0)])
     fake({"none": TargetError("no port is free"), "kill-leader": killed}, {"kill-all": "1"})
     code, text, rows = carried_out(options(tmp_path))
     assert code == 1
@@ -192,7 +192,7 @@ def test_a_suite_goes_on_after_an_experiment_that_failed_and_tells_what_each_cam
 def test_a_run_that_has_seen_a_violation_by_itself_is_invalid(
     tmp_path: Path, fake: Callable[..., None]
 ) -> None:
-    broken = Outcome(finished=True, violations=["durable: x 7"], reasons=["durable: x 7"])
+    broken = RunResult(finished=True, violations=["durable: x 7"], reasons=["durable: x 7"])
     fake({"none": broken}, {"none": "0"})
     code, _, rows = carried_out(options(tmp_path, names=("none",)))
     assert (code, rows["none"]["verdict"]) == (1, "invalid")
@@ -275,7 +275,10 @@ def test_the_index_of_a_suite_names_every_run_and_a_failure_to_write_it_is_notic
 def small_run(directory: Path, reasons: list[str], delivered: int, truth: list[str]) -> Path:
     """Write a run of three publications, of which `delivered` came to the subscriber."""
     history = directory / "history"
-    with Recorder(history, "s", "r") as subscriber, Recorder(history, "p", "r") as publisher:
+    with (
+        ProcessRecorder(history, "s", "r") as subscriber,
+        ProcessRecorder(history, "p", "r") as publisher,
+    ):
         subscriber.client_id, publisher.client_id = "s", "p"
         op = subscriber.invoke("sub", "a")
         subscriber.complete(op, "ok", last_id=0)
@@ -288,7 +291,7 @@ def small_run(directory: Path, reasons: list[str], delivered: int, truth: list[s
         items = [[1, "p", 1, delivered]]
         subscriber.complete(op, "ok", count=delivered, first_id=1, last_id=delivered, items=items)
         subscriber.mark_phase("drained", topic="a", last_id=3)
-    outcome = Outcome(finished=True, reasons=reasons, acknowledged=3, delivered=delivered)
+    outcome = RunResult(finished=True, reasons=reasons, acknowledged=3, delivered=delivered)
     document = {"run_id": "r", "outcome": asdict(outcome), "truth": {"nodes": truth}}
     document["history"] = {path.name: vouched(path) for path in sorted(history.iterdir())}
     (directory / "run.json").write_text(json.dumps(document))

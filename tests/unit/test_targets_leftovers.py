@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from chaos import cli
 from chaos.targets import TargetError, leftovers, namespaces
-from chaos.targets.leftovers import Claim, sweep
+from chaos.targets.leftovers import RunLock, sweep
 from chaos.targets.namespaces import NamespacesTarget
 
 WAIT_S = 10.0
@@ -107,7 +107,7 @@ def test_a_claim_that_cannot_be_read_is_named_and_kept_and_the_others_are_cleare
     [line] = done.stderr.splitlines()
     assert line.startswith(f"left for another time: {broken}: {complaint}")
     assert (broken.exists(), other.exists()) == (True, False)
-    claim = Claim("compose", claims, "next")  # what a run does then
+    claim = RunLock("compose", claims, "next")  # what a run does then
     claim.take()
     claim.release()
 
@@ -137,7 +137,7 @@ def test_what_a_living_run_uses_is_not_cleared_for_a_dead_one(
     claims: Path, capsys: pytest.CaptureFixture[str], label: str
 ) -> None:
     dead = dead_claim(claims, "local", label)
-    living = Claim("local", Path("/runs/dead"), "")
+    living = RunLock("local", Path("/runs/dead"), "")
     living.take()
     cleared: list[str] = []
     clears = {"local": lambda directory, label: cleared.append(label)}
@@ -252,7 +252,7 @@ def test_claims_that_others_could_have_written_or_read_are_not_believed(
 ) -> None:
     dead_claim(claims, "local", "a")
     claims.chmod(mode)
-    for use in (sweep, Claim("local", claims).take):
+    for use in (sweep, RunLock("local", claims).take):
         with pytest.raises(TargetError, match=f"mode 700, and is of user .* mode {mode:o}"):
             use()
     claims.chmod(0o700)
@@ -273,7 +273,7 @@ def test_a_link_to_a_directory_of_claims_is_not_followed(claims: Path, tmp_path:
     (tmp_path / "ours").mkdir(mode=0o700)
     claims.symlink_to(tmp_path / "ours")
     with pytest.raises(TargetError, match="must be a directory"):
-        Claim("local", tmp_path).take()
+        RunLock("local", tmp_path).take()
 
 
 @pytest.fixture

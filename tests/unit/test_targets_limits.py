@@ -29,7 +29,7 @@ from chaos.targets import (
 from chaos.targets.compose import ComposeTarget
 from chaos.targets.local import LocalTarget
 from chaos.targets.namespaces import NamespacesTarget
-from chaos.targets.recovery import Recovery
+from chaos.targets.recovery import TargetRecovery
 from cluster.log.journal import Journal
 
 DICE = random.Random(1)
@@ -84,7 +84,7 @@ def test_waiting_for_a_node_that_never_comes_back_ends_and_shows_the_logs(
 ) -> None:
     monkeypatch.setattr(recovery, "BACK_S_MAX", 0.15)
     fresh: Mapping[str, Mapping[str, Any]] = {"n1": {"role": "joining"}}
-    waiting = Recovery(["n1", "n2", "n3"], lambda: fresh, lambda: "the logs' ends")
+    waiting = TargetRecovery(["n1", "n2", "n3"], lambda: fresh, lambda: "the logs' ends")
     waiting.lose(["n1"])
     with pytest.raises(TargetError, match=r"(?s)0.15 s in vain for \['n1'\].*the logs' ends"):
         waiting.await_whole()
@@ -94,7 +94,7 @@ def test_waiting_for_a_node_that_never_comes_back_ends_and_shows_the_logs(
 
 def test_of_five_nodes_two_may_be_without_their_disks_until_they_are_members_again() -> None:
     bodies: dict[str, dict[str, Any]] = {}
-    waiting = Recovery(["n1", "n2", "n3", "n4", "n5"], lambda: bodies)
+    waiting = TargetRecovery(["n1", "n2", "n3", "n4", "n5"], lambda: bodies)
     waiting.lose(["n1", "n2"])
     with pytest.raises(TargetError, match=r"\['n1', 'n2', 'n3'\] without their disks"):
         waiting.lose(["n3"])
@@ -105,7 +105,7 @@ def test_of_five_nodes_two_may_be_without_their_disks_until_they_are_members_aga
 
 
 def test_a_disk_counts_as_it_did_if_taking_it_away_fails() -> None:
-    waiting = Recovery(["n1", "n2", "n3", "n4", "n5"], dict)
+    waiting = TargetRecovery(["n1", "n2", "n3", "n4", "n5"], dict)
     waiting.lose(["n1"])
     with pytest.raises(TargetError, match="no bytes"), waiting.losing(["n2"]):
         raise TargetError("no bytes")

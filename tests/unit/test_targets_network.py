@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from chaos.targets import CLIENTS, TargetError, Weather, network
+from chaos.targets import CLIENTS, LinkConditions, TargetError, network
 from chaos.targets.network import PACKETS, Network
 from chaos.targets.packets import Fates, Queues, serve
 
@@ -61,7 +61,7 @@ def test_nothing_is_written_for_a_node_without_a_namespace_nor_on_the_machine() 
 
 def test_each_link_of_a_node_has_a_queue_and_duplicates_are_made_where_it_begins() -> None:
     network = Written()
-    network.degrade([("n1", "n2"), (CLIENTS, "n2"), ("n2", "n1")], Weather(duplicate=0.25))
+    network.degrade([("n1", "n2"), (CLIENTS, "n2"), ("n2", "n1")], LinkConditions(duplicate=0.25))
     rules = network.files["in", "n2"].splitlines()
     assert "-A INPUT -s 10.0.0.11 -j NFQUEUE --queue-num 1 --queue-bypass" in rules
     assert "-A INPUT -s 10.0.0.1 -j NFQUEUE --queue-num 0 --queue-bypass" in rules
@@ -72,8 +72,8 @@ def test_each_link_of_a_node_has_a_queue_and_duplicates_are_made_where_it_begins
 
 def test_clearing_links_leaves_the_weather_of_others() -> None:
     network = Written()
-    network.degrade([("n1", "n2")], Weather(loss=0.5))
-    network.degrade([(CLIENTS, "n2")], Weather(delay_ms=5))
+    network.degrade([("n1", "n2")], LinkConditions(loss=0.5))
+    network.degrade([(CLIENTS, "n2")], LinkConditions(delay_ms=5))
     network.clear([("n1", "n2"), ("n2", "n1")])
     queues = [line for line in network.files["in", "n2"].splitlines() if "NFQUEUE" in line]
     assert len(queues) == 1
@@ -136,13 +136,13 @@ def test_a_process_that_has_ended_is_told_when_all_the_rest_is_done(
 ) -> None:
     script(BREAKS)
     held = Held()
-    held.degrade(LINK, Weather(clog=True))
+    held.degrade(LINK, LinkConditions(clog=True))
     held._processes["n2"].wait(10)
     script("import sys; print('ready', flush=True); sys.stdin.read()")
     held.files.clear()
     done = {
         "clear": lambda: held.clear(LINK),
-        "degrade": lambda: held.degrade(LINK, Weather(loss=0.5)),
+        "degrade": lambda: held.degrade(LINK, LinkConditions(loss=0.5)),
         "forget": held.forget,
     }
     with pytest.raises(TargetError, match=r"n2: who held .*exit code 1\): the socket broke"):
@@ -159,13 +159,13 @@ def test_a_process_that_is_not_ready_in_time_is_ended_and_told(
     script("import sys; sys.stdin.read()")
     held = Held()
     with pytest.raises(TargetError, match=r"n2: packets were not held back within 0\.1 s"):
-        held.degrade(LINK, Weather(clog=True))
+        held.degrade(LINK, LinkConditions(clog=True))
     assert held._processes == {}
 
 
 @pytest.mark.root
 def test_the_process_ends_with_whoever_started_it() -> None:
-    order = {"seed": "1", "queues": {"65001": asdict(Weather(clog=True))}}
+    order = {"seed": "1", "queues": {"65001": asdict(LinkConditions(clog=True))}}
     with subprocess.Popen(
         [sys.executable, "-I", str(PACKETS), json.dumps(order)],
         stdin=subprocess.PIPE,
@@ -183,12 +183,12 @@ def test_the_process_ends_with_whoever_started_it() -> None:
 # --- what becomes of a packet ---------------------------------------------------------------------
 
 
-def fates(weather: Weather, seed: int = 1) -> Fates:
+def fates(weather: LinkConditions, seed: int = 1) -> Fates:
     return Fates(asdict(weather), random.Random(seed))
 
 
 def test_jitter_alone_lets_nobody_overtake() -> None:
-    slow = fates(Weather(delay_ms=100, jitter_ms=90))
+    slow = fates(LinkConditions(delay_ms=100, jitter_ms=90))
     due = [slow.due_s(n / 1000) for n in range(500)]
     times = [each for each in due if each is not None]
     assert times == sorted(times)
@@ -197,20 +197,20 @@ def test_jitter_alone_lets_nobody_overtake() -> None:
 
 
 def test_a_share_overtakes_and_a_share_is_lost() -> None:
-    reordering = fates(Weather(delay_ms=100, reorder=0.2))
+    reordering = fates(LinkConditions(delay_ms=100, reorder=0.2))
     at_once = sum(reordering.due_s(1.0) == 1.0 for _ in range(1000))
     assert 150 < at_once < 250
-    lossy = fates(Weather(loss=0.1))
+    lossy = fates(LinkConditions(loss=0.1))
     lost = sum(lossy.due_s(1.0) is None for _ in range(1000))
     assert 60 < lost < 140
 
 
 def test_a_clogged_link_holds_everything() -> None:
-    assert fates(Weather(clog=True, loss=1.0)).due_s(1.0) == float("inf")
+    assert fates(LinkConditions(clog=True, loss=1.0)).due_s(1.0) == float("inf")
 
 
 def test_the_same_seed_is_the_same_fate() -> None:
-    weather = Weather(delay_ms=9, jitter_ms=9, loss=0.3, reorder=0.3)
+    weather = LinkConditions(delay_ms=9, jitter_ms=9, loss=0.3, reorder=0.3)
     one, other = fates(weather), fates(weather)
     assert [one.due_s(n) for n in range(99)] == [other.due_s(n) for n in range(99)]
 
@@ -237,7 +237,7 @@ def test_what_is_held_passes_in_its_order_when_it_is_over() -> None:
     rounds = iter([False, True])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("chaos.targets.packets.select.select", lambda *_: ([fake], [], []))
-        clogged, lossy = fates(Weather(clog=True)), fates(Weather(loss=1.0))
+        clogged, lossy = fates(LinkConditions(clog=True)), fates(LinkConditions(loss=1.0))
         serve(fake, {0: clogged, 1: lossy}, lambda: next(rounds))
     assert fake.decided == [(1, 1, 0), (1, 2, 0), (0, 1, 1), (0, 2, 1)]
 

@@ -13,7 +13,7 @@ from chaos.run.simulated_windows import SimulatedCrew
 from chaos.simulation.checks.watch import Attached, attach
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.world.world import World
-from chaos.targets import CLIENTS, Breakable, TargetError, Weather
+from chaos.targets import CLIENTS, Breakable, LinkConditions, TargetError
 from chaos.targets.simulated_cluster import SimulatedCluster
 
 SEED = 4
@@ -87,7 +87,7 @@ def test_weather_reigns_everywhere_and_goes_back_to_the_world_s_own(
     world: World, cluster: SimulatedCluster
 ) -> None:
     calm = world.net.weather
-    cluster.degrade([("a", "b")], Weather(loss=0.25, duplicate=0.5))
+    cluster.degrade([("a", "b")], LinkConditions(loss=0.25, duplicate=0.5))
     assert (world.net.weather.loss, world.net.weather.duplicate) == (0.25, 0.5)
     assert world.net.weather.delay_ms == calm.delay_ms
     cluster.clear([("a", "b")])

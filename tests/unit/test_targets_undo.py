@@ -16,7 +16,7 @@ import pytest
 
 from chaos.targets import TargetError, shim
 from chaos.targets.shim import Shim, compile_shim, undo
-from chaos.targets.shim.undo import Choice
+from chaos.targets.shim.undo import UnsyncedRemainder
 
 pytestmark = pytest.mark.needs("cc")
 
@@ -104,7 +104,7 @@ def test_a_torn_loss_keeps_a_first_part_of_the_writes(
         killed(
             run, 'fd = write("a", b"", 0); [os.pwrite(fd, b"0123", 4 + 4 * n) for n in range(3)]'
         )
-        loss = shimmed.lose_power(Choice("torn", random.Random(seed)))
+        loss = shimmed.lose_power(UnsyncedRemainder("torn", random.Random(seed)))
         left = (data / "a").read_bytes()
         whole = b"base" + b"0123" * 3
         assert whole.startswith(left), (seed, left)
@@ -118,7 +118,7 @@ def test_pages_survive_each_on_its_own(run: Run, shimmed: Shim, data: Path) -> N
     page = undo.PAGE_BYTES
     (data / "a").write_bytes(b"o" * 8 * page)
     killed(run, f'write("a", b"n" * {8 * page}, 0)')
-    shimmed.lose_power(Choice("pages", random.Random(3)))
+    shimmed.lose_power(UnsyncedRemainder("pages", random.Random(3)))
     left = (data / "a").read_bytes()
     pages = [left[at : at + page] for at in range(0, 8 * page, page)]
     assert {b"o" * page, b"n" * page} == set(pages)
@@ -197,7 +197,7 @@ def test_sqlite_is_whole_whatever_a_power_loss_leaves(
         'for n in range(41, 90): db.execute("INSERT INTO t VALUES (?)", [n])',
     )
     dice = random.Random(seed)
-    shimmed.lose_power(Choice(dice.choice(undo.KEEPS), dice))
+    shimmed.lose_power(UnsyncedRemainder(dice.choice(undo.KEEPS), dice))
     connection = sqlite3.connect(data / "db")
     try:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -37,7 +37,7 @@ def put(producer: str, topic: str, counter: int, count: int = 1) -> Put:
 EMPTY = Remains(Path("/nowhere"), Path(os.devnull))
 
 
-class Node:
+class DataDirectory:
     """A node's data directory: entries go into its journal, and the first ones into its store."""
 
     def __init__(self, data: Path) -> None:
@@ -71,8 +71,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    made = Node(tmp_path / "data")
+def node(tmp_path: Path) -> DataDirectory:
+    made = DataDirectory(tmp_path / "data")
     made.add()
     made.add(Register("p", True, None, ""), Register("s", True, None, ""))
     made.add(Subscribe("s", None, "tides", None), Subscribe("p", None, "tides", None))
@@ -89,7 +89,7 @@ def digest(command: bytes) -> str:
     return hashlib.blake2b(command, digest_size=16).hexdigest()
 
 
-def test_the_entries_are_those_that_the_node_knows_to_be_committed(node: Node) -> None:
+def test_the_entries_are_those_that_the_node_knows_to_be_committed(node: DataDirectory) -> None:
     node.add(put("p", "tides", 5), applied=False)
     node.add(put("p", "tides", 6), applied=False)
     node.close(commit_index=6)
@@ -97,15 +97,17 @@ def test_the_entries_are_those_that_the_node_knows_to_be_committed(node: Node) -
     assert found == [(i, 3, digest(node.commands[i - 1])) for i in range(2, 7)]
 
 
-def test_what_the_store_has_applied_is_committed_whatever_the_journal_remembers(node: Node) -> None:
+def test_what_the_store_has_applied_is_committed_whatever_the_journal_remembers(
+    node: DataDirectory,
+) -> None:
     node.close(commit_index=2)
     assert [row["index"] for row in node.rows("entry")] == [2, 3, 4, 5]
 
 
 def test_two_nodes_with_the_same_entries_have_the_same_digest_and_others_another(
-    node: Node, tmp_path: Path
+    node: DataDirectory, tmp_path: Path
 ) -> None:
-    twin, other = Node(tmp_path / "twin"), Node(tmp_path / "other")
+    twin, other = DataDirectory(tmp_path / "twin"), DataDirectory(tmp_path / "other")
     for one in (twin, other):
         for command in node.commands[:-1]:
             content = command[1:]
@@ -121,7 +123,7 @@ def test_two_nodes_with_the_same_entries_have_the_same_digest_and_others_another
 
 
 def test_publications_are_told_with_their_ids_and_those_only_in_the_journal_without(
-    node: Node,
+    node: DataDirectory,
 ) -> None:
     node.add(put("p", "tides", 5, 2), applied=False)
     node.close(commit_index=5)
@@ -136,20 +138,24 @@ def test_publications_are_told_with_their_ids_and_those_only_in_the_journal_with
     ]
 
 
-def test_a_topics_floor_is_the_least_cursor_and_its_end_the_last_id_ever_given(node: Node) -> None:
+def test_a_topics_floor_is_the_least_cursor_and_its_end_the_last_id_ever_given(
+    node: DataDirectory,
+) -> None:
     node.add(Advance("s", None, {"tides": 3}), Advance("p", None, {"tides": 2}))
     node.close(commit_index=6)
     assert node.rows("topic") == [{"kind": "topic", "topic": "tides", "last_id": 4, "floor_id": 2}]
 
 
-def test_counters_are_the_highest_of_the_store_and_of_the_journal_behind_it(node: Node) -> None:
+def test_counters_are_the_highest_of_the_store_and_of_the_journal_behind_it(
+    node: DataDirectory,
+) -> None:
     node.add(put("p", "tides", 5, 4), applied=False)
     node.close(commit_index=5)
     counters = {(row["producer"], row["topic"]): row["counter"] for row in node.rows("counter")}
     assert counters == {("p", "tides"): 8, ("p", "nowhere"): 1}
 
 
-def test_reading_changes_no_byte_and_a_torn_tail_is_left_out(node: Node) -> None:
+def test_reading_changes_no_byte_and_a_torn_tail_is_left_out(node: DataDirectory) -> None:
     node.close(commit_index=5)
     [segment] = (node.data / "journal").glob("*.log")
     segment.write_bytes(segment.read_bytes() + b"\0\0torn")
@@ -163,7 +169,7 @@ def test_reading_changes_no_byte_and_a_torn_tail_is_left_out(node: Node) -> None
 
 
 def test_a_node_has_led_the_terms_that_its_log_names_whatever_else_stands_there(
-    node: Node,
+    node: DataDirectory,
 ) -> None:
     def role(role: str, term: int) -> str:
         return f'{{"event":"role","role":"{role}","term":{term},"leader":"n1"}}\n'
@@ -184,7 +190,7 @@ def test_a_node_has_led_the_terms_that_its_log_names_whatever_else_stands_there(
 
 
 def test_a_log_that_names_no_role_is_no_proof_that_the_node_never_led(
-    node: Node, tmp_path: Path
+    node: DataDirectory, tmp_path: Path
 ) -> None:
     node.close(commit_index=5)
     node.remains.log.write_text('{"event":"started"}\n')
@@ -193,7 +199,7 @@ def test_a_log_that_names_no_role_is_no_proof_that_the_node_never_led(
 
 
 def test_a_disk_that_cannot_be_read_is_told_and_the_others_are_read_all_the_same(
-    node: Node, tmp_path: Path
+    node: DataDirectory, tmp_path: Path
 ) -> None:
     node.close(commit_index=5)
     with pytest.raises(TruthError, match="the disk of n2 could not be read: MissingJournal"):
@@ -265,7 +271,7 @@ def test_readers_that_are_late_are_ended_together_and_leave_nothing(
     assert list((tmp_path / "truth").iterdir()) == []
 
 
-def test_a_flipped_bit_in_the_store_is_not_passed_over(node: Node, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_store_is_not_passed_over(node: DataDirectory, tmp_path: Path) -> None:
     node.close(commit_index=5)
     database = node.data / "store" / "store.db"
     data = database.read_bytes()

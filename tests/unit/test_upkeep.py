@@ -56,7 +56,7 @@ class FailingWorker:
     idle = True
 
 
-class Disk(Files):
+class SizedDisk(Files):
     """A disk with so much room as it is told."""
 
     def __init__(self, free: int) -> None:
@@ -66,7 +66,7 @@ class Disk(Files):
         return self.free
 
 
-class Bench:
+class UpkeepBench:
     def __init__(
         self,
         directory: Path,
@@ -131,7 +131,7 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
     "error", [OSError(errno.EIO, "fsync"), sqlite_error(sqlite3.SQLITE_IOERR_FSYNC)]
 )
 def test_a_checkpoint_that_could_not_sync_is_the_end(tmp_path: Path, error: Exception) -> None:
-    bench = Bench(tmp_path)
+    bench = UpkeepBench(tmp_path)
     bench.worker.error = error
     with pytest.raises(type(error)):
         bench.upkeep.tick(0.0)
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_could_not_sync_is_the_end(tmp_path: Path, error: Exce
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_FULL])
 def test_a_checkpoint_that_found_no_lock_or_room_is_tried_again(tmp_path: Path, code: int) -> None:
-    bench = Bench(tmp_path)
+    bench = UpkeepBench(tmp_path)
     bench.worker.error = sqlite_error(code)
     bench.upkeep.tick(0.0)
     bench.upkeep.tick(upkeep.CHECKPOINT_PERIOD_S / 2)
@@ -149,7 +149,7 @@ def test_a_checkpoint_that_found_no_lock_or_room_is_tried_again(tmp_path: Path, 
 
 
 def test_a_log_that_was_kept_for_long_is_cut_in_bounded_steps(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, worker=PromptWorker)
+    bench = UpkeepBench(tmp_path, worker=PromptWorker)
     left = [130]
     steps: list[int] = []
 
@@ -171,14 +171,14 @@ def test_a_log_that_was_kept_for_long_is_cut_in_bounded_steps(tmp_path: Path) ->
 
 
 def test_a_short_journal_and_no_wal_need_no_checkpoint(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench = UpkeepBench(tmp_path)
     bench.replica.member.journal.size_bytes = KEPT_BYTES
     bench.upkeep.tick(0.0)
     assert bench.worker.jobs == 0
 
 
 def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, disk_free_min_bytes=2**62)
+    bench = UpkeepBench(tmp_path, disk_free_min_bytes=2**62)
     bench.replica.member = None
     bench.upkeep.tick(0.0)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
@@ -189,8 +189,8 @@ def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
 
 
 def test_free_pages_of_the_store_count_as_room(tmp_path: Path) -> None:
-    disk = Disk(9_000_000)
-    bench = Bench(tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker)
+    disk = SizedDisk(9_000_000)
+    bench = UpkeepBench(tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker)
     bench.upkeep.tick(0.0)
     assert bench.upkeep.disk_low
     bench.fill_and_read(100)
@@ -199,8 +199,8 @@ def test_free_pages_of_the_store_count_as_room(tmp_path: Path) -> None:
 
 
 def test_what_the_next_checkpoint_needs_counts_against_the_room(tmp_path: Path) -> None:
-    bench = Bench(
-        tmp_path, disk_free_min_bytes=10_000_000, files=Disk(12_000_000), worker=PromptWorker
+    bench = UpkeepBench(
+        tmp_path, disk_free_min_bytes=10_000_000, files=SizedDisk(12_000_000), worker=PromptWorker
     )
     for counter in range(50):
         bench.store.put(counter, bytes(100_000))
@@ -212,8 +212,8 @@ def test_what_the_next_checkpoint_needs_counts_against_the_room(tmp_path: Path) 
 
 
 def test_a_disk_without_room_for_the_journal_is_low_whatever_the_store_has(tmp_path: Path) -> None:
-    bench = Bench(
-        tmp_path, disk_free_min_bytes=10_000_000, files=Disk(4_000_000), worker=PromptWorker
+    bench = UpkeepBench(
+        tmp_path, disk_free_min_bytes=10_000_000, files=SizedDisk(4_000_000), worker=PromptWorker
     )
     bench.fill_and_read(150)
     bench.upkeep.tick(0.0)
@@ -221,7 +221,7 @@ def test_a_disk_without_room_for_the_journal_is_low_whatever_the_store_has(tmp_p
 
 
 def test_a_store_that_was_read_empty_shrinks_in_short_steps(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, worker=PromptWorker)
+    bench = UpkeepBench(tmp_path, worker=PromptWorker)
     bench.fill_and_read(150)
     database = bench.replica.settings.database
     before, digest = database.stat().st_size, bench.store.store.digest()
@@ -240,7 +240,7 @@ def test_a_store_that_was_read_empty_shrinks_in_short_steps(tmp_path: Path) -> N
 
 
 def test_pages_that_a_steady_load_uses_again_stay(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, worker=PromptWorker)
+    bench = UpkeepBench(tmp_path, worker=PromptWorker)
     bench.fill_and_read(150)
     bench.upkeep._free_bytes = 0  # a period ago there were none
     free = bench.store.store.free_bytes()

@@ -422,7 +422,7 @@ def test_a_database_of_before_is_opened_and_gets_users(tmp_path: Path) -> None:
 # --- the leader ---
 
 
-class Bench(test_broker.Bench):
+class Bench(test_broker.BrokerBench):
     """A leader of a cluster with keys, at the level of users."""
 
     def __init__(self, directory: Path, level: int = LEVEL_OF_USERS) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from chaos.workloads import ClientConfig, decode_config, kinds, payload
 from chaos.workloads.gatherer import GathererProcess
-from chaos.workloads.history import Recorder, read
+from chaos.workloads.history import ProcessRecorder, read
 from chaos.workloads.pipeliner import PipelinerProcess
-from chaos.workloads.process import Kit, Worker
+from chaos.workloads.process import ClientWorkload, Kit
 from chaos.workloads.publisher import BEHIND_S_MAX, Pace, PublisherProcess, Texts
 from chaos.workloads.recording import MortalObserver
 from chaos.workloads.subscriber import SubscriberProcess
@@ -31,7 +31,7 @@ from flotilla_client import (
     Unavailable,
 )
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
-from tests.unit.fake_client import FakeClient, FakeProducer, Line
+from tests.unit.fake_client import ControlLine, FakeClient, FakeProducer
 
 TOPICS = ("a", "b")
 
@@ -61,20 +61,22 @@ def test_a_configuration_survives_its_way_into_the_process(
 
 
 @pytest.fixture
-def line() -> Iterator[Line]:
-    made = Line()
+def line() -> Iterator[ControlLine]:
+    made = ControlLine()
     yield made
     made.close()
 
 
-def test_a_wait_that_no_clock_of_the_system_takes_is_a_wait_for_an_order(line: Line) -> None:
+def test_a_wait_that_no_clock_of_the_system_takes_is_a_wait_for_an_order(line: ControlLine) -> None:
     line.stop()
     assert line.control.order(1e300) == {"order": "stop"}
     line.stop()
     assert line.control.order(float("inf")) == {"order": "stop"}
 
 
-def test_orders_are_taken_one_by_one_even_when_a_line_comes_in_two_pieces(line: Line) -> None:
+def test_orders_are_taken_one_by_one_even_when_a_line_comes_in_two_pieces(
+    line: ControlLine,
+) -> None:
     os.write(line.orders, b'{"order":"phase","phase":"steady"}\n{"order":')
     assert line.control.order(0) == {"order": "phase", "phase": "steady"}
     assert line.control.order(0) is None
@@ -82,7 +84,7 @@ def test_orders_are_taken_one_by_one_even_when_a_line_comes_in_two_pieces(line: 
     assert line.control.order(0) == {"order": "stop"}
 
 
-def test_the_end_of_the_line_is_an_order_to_stop(line: Line) -> None:
+def test_the_end_of_the_line_is_an_order_to_stop(line: ControlLine) -> None:
     os.close(line.orders)
     line.orders = os.dup(line.orders_read)
     assert line.control.order(1) == {"order": "stop"}
@@ -92,13 +94,13 @@ def test_the_end_of_the_line_is_an_order_to_stop(line: Line) -> None:
 
 
 def work(
-    line: Line,
+    line: ControlLine,
     directory: Path,
-    kind: Callable[[Kit], Worker],
+    kind: Callable[[Kit], ClientWorkload],
     parameters: kinds.Parameters,
     client: FakeClient,
 ) -> list[tuple[Any, ...]]:
-    with Recorder(directory, "p", "r") as recorder:
+    with ProcessRecorder(directory, "p", "r") as recorder:
         kit = Kit(
             config(directory, parameters),
             client,  # type: ignore[arg-type]
@@ -110,12 +112,12 @@ def work(
     return client.asked
 
 
-def begin(line: Line) -> None:
+def begin(line: ControlLine) -> None:
     line.order({"order": "phase", "phase": "warmup"})
 
 
 def test_a_client_that_cannot_be_opened_yet_tries_again_before_it_is_ready(
-    line: Line, tmp_path: Path
+    line: ControlLine, tmp_path: Path
 ) -> None:
     begin(line)
     client = FakeClient(line, open=[Unavailable("no leader"), None], put_many=[1])
@@ -125,7 +127,9 @@ def test_a_client_that_cannot_be_opened_yet_tries_again_before_it_is_ready(
     assert reports.count("ready") == 1
 
 
-def test_a_fenced_client_stops_at_once_and_sends_nothing_more(line: Line, tmp_path: Path) -> None:
+def test_a_fenced_client_stops_at_once_and_sends_nothing_more(
+    line: ControlLine, tmp_path: Path
+) -> None:
     begin(line)
     client = FakeClient(line, put_many=[1, Fenced("a newer process"), 1])
     with pytest.raises(Fenced):
@@ -142,7 +146,7 @@ def puts(asked: list[tuple[Any, ...]]) -> list[tuple[str, list[list[str]]]]:
 
 
 def test_a_publisher_goes_on_after_errors_and_counts_them_as_what_they_are(
-    line: Line, tmp_path: Path
+    line: ControlLine, tmp_path: Path
 ) -> None:
     begin(line)
     unknown, refused = Unavailable("late", definite=False), Unavailable("never", definite=True)
@@ -154,7 +158,9 @@ def test_a_publisher_goes_on_after_errors_and_counts_them_as_what_they_are(
     assert line.reported()[-1] == {"report": "progress", **counts}
 
 
-def test_a_publishers_payloads_carry_its_id_topic_and_counters(line: Line, tmp_path: Path) -> None:
+def test_a_publishers_payloads_carry_its_id_topic_and_counters(
+    line: ControlLine, tmp_path: Path
+) -> None:
     begin(line)
     parameters = kinds.Publisher(rate_per_s=0, batch_count=2)
     client = FakeClient(line, put_many=[1, 1, 3])
@@ -165,7 +171,7 @@ def test_a_publishers_payloads_carry_its_id_topic_and_counters(line: Line, tmp_p
     ]
 
 
-def test_a_hot_topic_gets_its_share(line: Line, tmp_path: Path) -> None:
+def test_a_hot_topic_gets_its_share(line: ControlLine, tmp_path: Path) -> None:
     begin(line)
     parameters = kinds.Publisher(rate_per_s=0, hot_share=0.8)
     client = FakeClient(line, put_many=[1] * 200)
@@ -198,7 +204,7 @@ def test_a_pace_keeps_its_rate_but_makes_up_for_a_second_at_most() -> None:
 
 
 def test_a_pipeliner_sends_everything_again_before_the_burst_after_an_error(
-    line: Line, tmp_path: Path
+    line: ControlLine, tmp_path: Path
 ) -> None:
     begin(line)
     unknown = Unavailable("late", definite=False)
@@ -225,7 +231,7 @@ def test_a_pipeliner_sends_everything_again_before_the_burst_after_an_error(
 
 
 def test_a_pipeliner_whose_queue_is_full_closes_its_producers_before_it_goes_on(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: ControlLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(line)
     client = FakeClient(line, send_a=[1, 2, 3], send_b=[1, 2, 3, 4])
@@ -248,7 +254,7 @@ def _sends(asked: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [one for one in asked if one[0] == "send"]
 
 
-def test_a_fenced_pipeliner_stops(line: Line, tmp_path: Path) -> None:
+def test_a_fenced_pipeliner_stops(line: ControlLine, tmp_path: Path) -> None:
     begin(line)
     client = FakeClient(line, send_a=[Fenced("a newer process")] * 2, send_b=[1, 1, 1])
     with pytest.raises(Fenced):
@@ -267,7 +273,9 @@ def drained_rows(directory: Path) -> list[tuple[str, int]]:
     return [(row["topic"], row["last_id"]) for row in rows if row.get("phase") == "drained"]
 
 
-def when_reported(line: Line, monkeypatch: pytest.MonkeyPatch, **then: Callable[[], None]) -> None:
+def when_reported(
+    line: ControlLine, monkeypatch: pytest.MonkeyPatch, **then: Callable[[], None]
+) -> None:
     """Give orders when a client makes a report."""
     report = line.control.report
 
@@ -279,13 +287,13 @@ def when_reported(line: Line, monkeypatch: pytest.MonkeyPatch, **then: Callable[
     monkeypatch.setattr(line.control, "report", reporting)
 
 
-def draining(line: Line, **last_ids: int) -> Callable[[], None]:
+def draining(line: ControlLine, **last_ids: int) -> Callable[[], None]:
     return lambda: line.order({"order": "drain", "last_ids": last_ids})
 
 
 @pytest.mark.parametrize("pause_s", [0, 3600])
 def test_a_subscriber_reads_on_through_errors_to_every_tombstone_and_says_so_once(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float
+    line: ControlLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float
 ) -> None:
     client = FakeClient(
         line,
@@ -303,7 +311,7 @@ def test_a_subscriber_reads_on_through_errors_to_every_tombstone_and_says_so_onc
 
 
 def test_a_subscriber_that_is_not_at_the_tombstone_does_not_claim_to_have_drained(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: ControlLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = FakeClient(line, get_a=[delivery("a", 1, 1)], get_b=[delivery("b", 1, 4)])
     when_reported(line, monkeypatch, ready=draining(line, a=1, b=5))
@@ -313,7 +321,7 @@ def test_a_subscriber_that_is_not_at_the_tombstone_does_not_claim_to_have_draine
 
 
 def test_a_gatherer_notes_what_comes_from_whatever_topic(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: ControlLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brought = [delivery("b", 1, 2), None, Unavailable("late"), delivery("a", 1, 1)]
     client = FakeClient(line, get_None=brought, never=[None])
@@ -324,7 +332,7 @@ def test_a_gatherer_notes_what_comes_from_whatever_topic(
 
 
 def test_a_visitor_comes_and_goes_and_asks_again_until_it_has_left(
-    line: Line, tmp_path: Path
+    line: ControlLine, tmp_path: Path
 ) -> None:
     client = FakeClient(line, unsubscribe=[Unavailable("late"), *[True] * 8], subscribe=[0] * 10)
     parameters = kinds.Visitor(stay_s=0.001, away_s=0.001, get_wait_ms=0)
@@ -347,7 +355,7 @@ def test_a_visitor_comes_and_goes_and_asks_again_until_it_has_left(
 
 
 def test_a_visitor_that_is_away_at_the_drain_has_nothing_to_drain(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: ControlLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = FakeClient(line, never=[None])
     parameters = kinds.Visitor(stay_s=0, away_s=3600, get_wait_ms=0)
@@ -404,6 +412,6 @@ def test_a_client_dies_at_its_point_and_the_history_has_what_came_before(
 
 
 def test_a_client_that_nobody_armed_lives_on(tmp_path: Path) -> None:
-    with Recorder(tmp_path, "p", "r") as recorder:
+    with ProcessRecorder(tmp_path, "p", "r") as recorder:
         MortalObserver(recorder).on_invoke(Operation(1, "c", "put", "a", counter=1, count=1))
     assert [event["type"] for event in read(tmp_path / "p.jsonl")] == ["invoke"]

@@ -13,9 +13,9 @@ from cluster.serve.zmtp import (
     COMMAND_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     PARTS_MAX,
-    Heard,
+    ClientReady,
+    Ignored,
     Ping,
-    Ready,
     Receiver,
     ZmtpError,
     encode,
@@ -55,7 +55,7 @@ def test_what_a_node_says_is_what_it_understands() -> None:
     greeting = zmtp.greeting().replace(b"ROUTER", b"DEALER")
     parts = [b"", b"x" * 255, b"y" * 256, b""]
     said = greeting + encode(parts) + zmtp.ping(b"context") + zmtp.pong(b"") + encode([b"z"])
-    assert events_of(said) == [Ready(b"", True), parts, Ping(b"context"), Heard(), [b"z"]]
+    assert events_of(said) == [ClientReady(b"", True), parts, Ping(b"context"), Ignored(), [b"z"]]
 
 
 def test_events_do_not_depend_on_how_bytes_are_cut() -> None:
@@ -72,18 +72,18 @@ def test_events_do_not_depend_on_how_bytes_are_cut() -> None:
             size = rng.randint(1, longest)
             pieces.append(stream[start : start + size])
             start += size
-        assert events_of(*pieces) == [Ready(b"", True), *messages]
+        assert events_of(*pieces) == [ClientReady(b"", True), *messages]
 
 
 def test_a_client_of_zmtp_3_0_is_not_asked_for_pongs() -> None:
     greeting = GREETING[:11] + b"\x00" + GREETING[12:]
-    assert events_of(greeting + ready(Socket_Type=b"REQ")) == [Ready(b"", False)]
+    assert events_of(greeting + ready(Socket_Type=b"REQ")) == [ClientReady(b"", False)]
     newer = GREETING[:10] + b"\x04\x00" + GREETING[12:]
-    assert events_of(newer + ready(Socket_Type=b"REQ")) == [Ready(b"", True)]
+    assert events_of(newer + ready(Socket_Type=b"REQ")) == [ClientReady(b"", True)]
 
 
 def test_an_unknown_command_is_ignored() -> None:
-    assert events_of(HANDSHAKE, command(b"\x06FUTURE?"), encode([b"a"]))[1:] == [Heard(), [b"a"]]
+    assert events_of(HANDSHAKE, command(b"\x06FUTURE?"), encode([b"a"]))[1:] == [Ignored(), [b"a"]]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_is_no_zmtp_of_a_client_is_refused(said: bytes, reason: str) -> Non
 def test_parts_that_are_small_add_up() -> None:
     receiver = Receiver()
     receiver.feed(HANDSHAKE)
-    assert isinstance(receiver.next(), Ready)
+    assert isinstance(receiver.next(), ClientReady)
     assert receiver.next() is None
     part = b"\x03" + struct.pack(">Q", MESSAGE_BYTES_MAX // 2) + bytes(MESSAGE_BYTES_MAX // 2)
     for _ in range(2):
@@ -132,7 +132,7 @@ def test_parts_that_are_small_add_up() -> None:
 def test_a_message_that_comes_byte_by_byte_takes_no_more_room_than_its_bytes() -> None:
     receiver = Receiver()
     receiver.feed(HANDSHAKE)
-    assert isinstance(receiver.next(), Ready)
+    assert isinstance(receiver.next(), ClientReady)
     assert receiver.next() is None
     receiver.feed(b"\x02" + struct.pack(">Q", 100_000))
     assert receiver.next() is None

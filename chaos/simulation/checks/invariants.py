@@ -79,7 +79,7 @@ REPLACING_S_MAX: Final = 5.0  # an admission that was proposed may be that long 
 WIPED_S_MAX: Final = 2.0  # an acknowledgment may be that long on its way
 
 
-class Standing(NamedTuple):
+class NodeStanding(NamedTuple):
     """Where a node stood at the end of a turn. Everything in it is on its disk."""
 
     life: int
@@ -106,7 +106,7 @@ class Invariants:
         self._cursors: dict[tuple[str, str], int] = {}  # (client_id, topic) -> furthest seen
         self._moved: list[tuple[str, str]] = []  # in the turn that is under way
         self._applying: list[tuple[int, int, int, bytes]] = []  # in the turn that is under way
-        self._standing: dict[str, Standing] = {}
+        self._standing: dict[str, NodeStanding] = {}
         self._digests: dict[int, tuple[str, list[str]]] = {}  # index -> digest, nodes
         self._next_digest_s = 0.0
         self._level = self._raised = LEVEL_FIRST  # of what is applied; of what was ever appended
@@ -167,7 +167,7 @@ class Invariants:
         before = self._standing.get(node.name)
         if before == values:
             return
-        now = self._standing[node.name] = Standing(*values)
+        now = self._standing[node.name] = NodeStanding(*values)
         if before is None:
             return
         if before.life != now.life:
@@ -193,7 +193,7 @@ class Invariants:
                 self.fail("prefix", f"{node.name} has read another entry {index} of term {term}")
                 return
 
-    def _hard_state(self, name: str, before: Standing, now: Standing) -> None:
+    def _hard_state(self, name: str, before: NodeStanding, now: NodeStanding) -> None:
         forgets = now.term == before.term and before.vote not in (None, now.vote)
         if now.term < before.term or forgets:
             self.fail("hard_state", f"{name} had {before}, now it has {now}")

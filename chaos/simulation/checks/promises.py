@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
-from chaos.simulation.checks.reads import Reads
+from chaos.simulation.checks.reads import ReadChecks
 from chaos.simulation.checks.subscriptions import MISSING, Subscriptions
 from chaos.simulation.clients.clients import Process
 from chaos.workloads.payload import BadPayload, check
@@ -38,7 +38,7 @@ class Promises:
     def __init__(
         self,
         invariants: Invariants,
-        reads: Reads,
+        reads: ReadChecks,
         leavers: frozenset[str],
         manual: frozenset[str],
         is_doubling: Callable[[], bool],

@@ -16,7 +16,7 @@ from chaos.simulation.world.world import World
 from flotilla_client.protocol import ACK
 
 
-class Reads:
+class ReadChecks:
     """Watches the answers of a world's nodes; tells `invariants` of those that are too old."""
 
     def __init__(self, world: World, invariants: Invariants) -> None:

@@ -29,7 +29,7 @@ V = TypeVar("V")
 Result = tuple[str, dict[str, Any]]
 
 
-class Past(Generic[V]):
+class ByIndex(Generic[V]):
     """A value over the indexes of the log."""
 
     __slots__ = ("_indexes", "_values")
@@ -62,23 +62,23 @@ class Past(Generic[V]):
 
 
 @dataclass(slots=True)
-class Producer:
+class ReferenceProducer:
     """A client's counters of one topic; `puts`: (first counter, count, first id) of the last."""
 
-    counter: Past[int]
+    counter: ByIndex[int]
     puts: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Client:
+class ReferenceClient:
     """A client; `producers` by topic, `cursors` by topic (None: not subscribed)."""
 
-    epoch: Past[int]
-    sequence: Past[int]
+    epoch: ByIndex[int]
+    sequence: ByIndex[int]
     nonce: str
     names_bytes: int = 0
-    producers: dict[str, Producer] = field(default_factory=dict)
-    cursors: dict[str, Past[int | None]] = field(default_factory=dict)
+    producers: dict[str, ReferenceProducer] = field(default_factory=dict)
+    cursors: dict[str, ByIndex[int | None]] = field(default_factory=dict)
 
     def topics_at(self, index: int) -> dict[str, int]:
         """Return {topic: cursor} of its subscriptions behind the entry at `index`."""
@@ -87,12 +87,12 @@ class Client:
 
 
 @dataclass(slots=True)
-class Topic:
+class ReferenceTopic:
     """A topic; `publications` by id, with the entry that brought them."""
 
-    last_id: Past[int]
+    last_id: ByIndex[int]
     publications: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    subscribers: Past[frozenset[str]] = field(default_factory=lambda: Past(frozenset()))
+    subscribers: ByIndex[frozenset[str]] = field(default_factory=lambda: ByIndex(frozenset()))
     unread_from: int = 1  # the first id that somebody still wants
 
 
@@ -102,8 +102,8 @@ class Reference:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.applied_index = FIRST_INDEX  # every log begins with it; it says nothing
-        self.clients: dict[str, Client] = {}
-        self.topics: dict[str, Topic] = {}
+        self.clients: dict[str, ReferenceClient] = {}
+        self.topics: dict[str, ReferenceTopic] = {}
         self._handlers: dict[type, Any] = {
             Register: self._register,
             Subscribe: self._subscribe,
@@ -127,7 +127,7 @@ class Reference:
                 return "bad_request", {}
             if len(self.clients) >= self.limits.clients_max:
                 return "too_many", {"limit": self.limits.clients_max}
-            client = Client(Past(0), Past(0), asked.nonce)
+            client = ReferenceClient(ByIndex(0), ByIndex(0), asked.nonce)
             client.epoch.put(index, 1)
             client.sequence.put(index, asked.sequence or 0)
             self.clients[asked.client_id] = client
@@ -145,7 +145,7 @@ class Reference:
         epoch, sequence = client.epoch.now, client.sequence.now
         return "", {"client_id": asked.client_id, "epoch": epoch, "sequence": sequence}
 
-    def _identified(self, client_id: str, epoch: int | None) -> Client | Result:
+    def _identified(self, client_id: str, epoch: int | None) -> ReferenceClient | Result:
         client = self.clients.get(client_id)
         if client is None:
             return "unknown_client", {}
@@ -158,9 +158,9 @@ class Reference:
         """Return what a process is told whose epoch is not the newest; nobody recovers here."""
         return "recovered" if epoch > newest else "fenced", {"epoch": newest}
 
-    def _controlling(self, index: int, asked: Subscribe | Unsubscribe) -> Client | Result:
+    def _controlling(self, index: int, asked: Subscribe | Unsubscribe) -> ReferenceClient | Result:
         client = self._identified(asked.client_id, asked.epoch)
-        if isinstance(client, Client) and asked.sequence is not None:
+        if isinstance(client, ReferenceClient) and asked.sequence is not None:
             if asked.sequence < client.sequence.now:
                 return "stale_request", {"expected": client.sequence.now + 1}
             if asked.sequence > client.sequence.now:
@@ -170,9 +170,9 @@ class Reference:
 
     def _subscribe(self, index: int, asked: Subscribe) -> Result:
         client = self._controlling(index, asked)
-        if not isinstance(client, Client):
+        if not isinstance(client, ReferenceClient):
             return client
-        cursors = client.cursors.setdefault(asked.topic, Past(None))
+        cursors = client.cursors.setdefault(asked.topic, ByIndex(None))
         if cursors.now is not None:
             return "", {"last_id": cursors.now, "resumed": True}
         limits, topic = self.limits, self.topics.get(asked.topic)
@@ -189,7 +189,7 @@ class Reference:
         if topic is None:
             if len(self.topics) >= limits.topic_names_max:
                 return "too_many", {"limit": limits.topic_names_max}
-            topic = self.topics[asked.topic] = Topic(Past(0))
+            topic = self.topics[asked.topic] = ReferenceTopic(ByIndex(0))
         cursors.put(index, topic.last_id.now)
         topic.subscribers.put(index, topic.subscribers.now | {asked.client_id})
         self._find_unread(asked.topic)
@@ -197,7 +197,7 @@ class Reference:
 
     def _unsubscribe(self, index: int, asked: Unsubscribe) -> Result:
         client = self._controlling(index, asked)
-        if not isinstance(client, Client):
+        if not isinstance(client, ReferenceClient):
             return client
         cursors = client.cursors.get(asked.topic)
         if cursors is None or cursors.now is None:
@@ -210,7 +210,7 @@ class Reference:
 
     def _put(self, index: int, asked: Put) -> Result:
         client = self._identified(asked.client_id, asked.epoch)
-        if not isinstance(client, Client):
+        if not isinstance(client, ReferenceClient):
             return client
         count = len(asked.lengths) // 4
         producer = client.producers.get(asked.topic)
@@ -229,7 +229,7 @@ class Reference:
             if client.names_bytes + name_bytes > limits.names_bytes_max:
                 return "too_many", {"limit": limits.names_bytes_max}
             client.names_bytes += name_bytes
-            producer = client.producers[asked.topic] = Producer(Past(-1))
+            producer = client.producers[asked.topic] = ReferenceProducer(ByIndex(-1))
         first_id = 0
         if topic is not None and is_kept:
             first_id = topic.last_id.now + 1
@@ -245,7 +245,7 @@ class Reference:
 
     def _advance(self, index: int, asked: Advance) -> Result:
         client = self._identified(asked.client_id, asked.epoch)
-        if not isinstance(client, Client):
+        if not isinstance(client, ReferenceClient):
             return client
         for name, cursor in asked.cursors.items():
             topic, cursors = self.topics.get(name), client.cursors.get(name)
@@ -316,7 +316,7 @@ def _nobodys(index: int, asked: Operation) -> None:
     return None
 
 
-def _put_again(producer: Producer, counter: int, count: int) -> Result:
+def _put_again(producer: ReferenceProducer, counter: int, count: int) -> Result:
     last = producer.counter.now
     if counter > last:
         return "counter_gap", {"expected": last + 1}

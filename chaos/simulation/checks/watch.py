@@ -21,7 +21,7 @@ from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.checks.message_rules import Claims
 from chaos.simulation.checks.promises import Promises
 from chaos.simulation.checks.raft_rules import RaftRules
-from chaos.simulation.checks.reads import Reads
+from chaos.simulation.checks.reads import ReadChecks
 from chaos.simulation.checks.rebuilt import Rebuilt
 from chaos.simulation.checks.reference import Reference
 from chaos.simulation.checks.replies import Replies
@@ -61,7 +61,7 @@ class Attached:
         self._world = world
         self._invariants = Invariants(world)
         self._claims = Claims(world, self._invariants)
-        self._reads = Reads(world, self._invariants)
+        self._reads = ReadChecks(world, self._invariants)
         self._reference = Reference(store_limits(world.plan.knobs))
         self._rules = RaftRules(world, self._invariants)
         self._replies = Replies(world, self._invariants, self._reference, self._rules.served)

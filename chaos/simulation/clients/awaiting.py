@@ -25,11 +25,11 @@ from chaos.simulation.clients.clients import (
     REFUSED_MS,
     Answered,
     Calling,
-    ClientCrash,
+    ClientWire,
     Place,
     Process,
+    ProcessDeath,
     Script,
-    Wire,
 )
 from chaos.simulation.disks.disk import PowerLoss
 from flotilla_client import (
@@ -58,7 +58,7 @@ class SimLoop:
     `carry` runs a callback as something that the process does. Behind `end` none runs any more.
     """
 
-    def __init__(self, wire: Wire, carry: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, wire: ClientWire, carry: Callable[[Callable[[], None]], None]) -> None:
         self._wire, self._carry = wire, carry
         self._has_ended = False
         self.crash: BaseException | None = None
@@ -132,7 +132,7 @@ class SimLoop:
         Nor is the end of the process itself, in a callback of the library's.
         """
         error = context.get("exception")
-        if isinstance(error, ClientCrash | PowerLoss):
+        if isinstance(error, ProcessDeath | PowerLoss):
             self.crash = error
         elif not self._has_ended:
             raise AssertionError(context["message"]) from error
@@ -196,7 +196,7 @@ class _Monitor(_Source):
 class _Socket(_Source):
     """A DEALER socket of the library, to one node; a `clients.Caller`."""
 
-    def __init__(self, wire: Wire, process: AwaitingProcess, number: int) -> None:
+    def __init__(self, wire: ClientWire, process: AwaitingProcess, number: int) -> None:
         super().__init__()
         self.name = f"{process.name}#{number}"
         self._wire, self._process = wire, process
@@ -291,7 +291,7 @@ class _Socket(_Source):
 class _Context:
     """The sockets of one process."""
 
-    def __init__(self, wire: Wire, process: AwaitingProcess) -> None:
+    def __init__(self, wire: ClientWire, process: AwaitingProcess) -> None:
         self._wire, self._process = wire, process
         self.sockets: list[_Socket] = []
 
@@ -457,7 +457,7 @@ class AwaitingProcess(Process):
     async def _live(self, script: Script) -> None:
         try:
             await self._drive(script)
-        except (ClientCrash, PowerLoss):  # a task would keep it
+        except (ProcessDeath, PowerLoss):  # a task would keep it
             self._is_crashing = True
 
     async def _drive(self, script: Script) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from chaos.simulation.disks.client_disk import ClientDisk
 from chaos.simulation.disks.disk import PowerLoss
-from chaos.workloads.history import ClientObserver, Recorder
+from chaos.workloads.history import ProcessRecorder, WorkloadObserver
 from flotilla_client import FlotillaError, Handling, Operation, Outcome
 from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed
@@ -57,7 +57,7 @@ CRASH_POINTS: Final = ("now", "invoke", "complete", "handed", "stored")
 NONCE_BITS: Final = 128
 
 
-class Caller(Protocol):
+class ConnectionOwner(Protocol):
     """Who has connections: a process, or a producer of one. `name`: "<client>/…", all different."""
 
     name: str
@@ -76,14 +76,14 @@ class Answered(Protocol):
         """Return what it was told. Raises its error."""
 
 
-class Pipe(Protocol):
+class PipeHandle(Protocol):
     """A background producer (pipes.py), as far as its process has to know it."""
 
     def end(self) -> None:
         """Stop; what got no answer stays in the outbox."""
 
 
-class Wire(Protocol):
+class ClientWire(Protocol):
     """What a client needs of the world. Times: seconds."""
 
     @property
@@ -96,17 +96,17 @@ class Wire(Protocol):
     def stream(self, name: str) -> random.Random:
         """Return the randomness of one purpose."""
 
-    def client_send(self, caller: Caller, node: str, frames: Sequence[bytes]) -> str:
+    def client_send(self, caller: ConnectionOwner, node: str, frames: Sequence[bytes]) -> str:
         """Send on the caller's connection to the node, opened if there is none.
 
         Returns "sent" (it may get lost), "refused" (nobody listens) or "swallowed" (no connection
         comes about): then nothing was sent.
         """
 
-    def client_connect(self, caller: Caller, node: str) -> str:
+    def client_connect(self, caller: ConnectionOwner, node: str) -> str:
         """Have a connection of the caller's to the node; see `client_send`, nothing is sent."""
 
-    def client_close(self, caller: Caller, node: str) -> None:
+    def client_close(self, caller: ConnectionOwner, node: str) -> None:
         """Close the caller's connection to the node: what is in flight on it is gone."""
 
     def disk(self, directory: Path) -> ClientDisk:
@@ -138,18 +138,18 @@ class Watcher(Protocol):
         """Hear of an error that a client's application got."""
 
 
-class ClientCrash(BaseException):
+class ProcessDeath(BaseException):
     """The process dies here. No Exception: nothing may handle it."""
 
 
 class CrashingObserver:
     """Records a process's operations, tells the watcher, and dies behind the record if ordered."""
 
-    def __init__(self, recorder: Recorder, watcher: Watcher) -> None:
+    def __init__(self, recorder: ProcessRecorder, watcher: Watcher) -> None:
         self.crash_at = ""
         self.process: Process
         self.watcher = watcher
-        self._recording = ClientObserver(recorder)
+        self._recording = WorkloadObserver(recorder)
 
     def on_invoke(self, operation: Operation) -> None:
         """Record and tell; the outbox has the publication, nothing has left yet."""
@@ -178,16 +178,16 @@ class CrashingObserver:
     def pass_point(self, point: str) -> None:
         """Die if that was ordered for this point."""
         if self.crash_at == point:
-            raise ClientCrash
+            raise ProcessDeath
 
 
 # Where a process is, and who hears of it: the arguments of `Process` behind its session.
 Place = tuple[
-    Wire,
+    ClientWire,
     str,
     Sequence[str],
     ClientDisk,
-    Recorder,
+    ProcessRecorder,
     CrashingObserver,
     "Callable[[Process, bool], None]",
 ]
@@ -205,11 +205,11 @@ class Process:
     def __init__(
         self,
         session: Session,
-        wire: Wire,
+        wire: ClientWire,
         name: str,
         nodes: Sequence[str],
         disk: ClientDisk,
-        recorder: Recorder,
+        recorder: ProcessRecorder,
         observer: CrashingObserver,
         on_end: Callable[[Process, bool], None],
     ) -> None:
@@ -217,7 +217,7 @@ class Process:
         observer.process = self
         self.session, self.recorder, self.observer = session, recorder, observer
         self.is_alive = True
-        self.pipes: list[Pipe] = []
+        self.pipes: list[PipeHandle] = []
         self.asked_s: float | None = None  # when the operation under way began
         self._wire, self.nodes = wire, tuple(nodes)
         self._on_end = on_end
@@ -268,7 +268,7 @@ class Process:
     def check(self) -> None:
         """Raise ClientCrash if the process has ended at an operation of its disk."""
         if self.disk.has_ended:
-            raise ClientCrash
+            raise ProcessDeath
 
     # --- what a script does ---------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class Process:
             action()
             if self.is_alive:
                 self.check()  # the library takes it for an error of the disk
-        except (ClientCrash, PowerLoss):
+        except (ProcessDeath, PowerLoss):
             self.end(crashed=True)
 
     def _continue(self, step: Callable[[], Wish]) -> None:
@@ -592,7 +592,7 @@ class SimClient:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: ClientWire,
         watcher: Watcher,
         name: str,
         nodes: Sequence[str],
@@ -718,7 +718,7 @@ class SimClient:
     def _state_dir(self, place: str) -> Path:
         return self._directory / "clients" / place
 
-    def _process(self, observer: CrashingObserver, recorder: Recorder) -> Process | None:
+    def _process(self, observer: CrashingObserver, recorder: ProcessRecorder) -> Process | None:
         """Return a new process; None: it ends at once, as its disk fails."""
         name, disk = f"{self.name}/{self._lives}", self._disk(self._place)
         rng = random.Random(self.rng.getrandbits(64))
@@ -741,10 +741,12 @@ class SimClient:
         disk.kill(None)
         return None
 
-    def _recorder(self) -> Recorder:
+    def _recorder(self) -> ProcessRecorder:
         history = self._directory / "history"
         now_ns = self._now_ns
-        recorder = Recorder(history, self._place, self._run_id, monotonic_ns=now_ns, wall_ns=now_ns)
+        recorder = ProcessRecorder(
+            history, self._place, self._run_id, monotonic_ns=now_ns, wall_ns=now_ns
+        )
         recorder.phase = self.phase
         return recorder
 

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from chaos.simulation.clients.awaiting import new_awaiting
-from chaos.simulation.clients.clients import Process, Script, SimClient, Watcher, Wire, new_process
+from chaos.simulation.clients.clients import (
+    ClientWire,
+    Process,
+    Script,
+    SimClient,
+    Watcher,
+    new_process,
+)
 from chaos.simulation.clients.scripts import ClientScript, Known, Role
 from chaos.workloads import payload
 from flotilla_client import FlotillaError
@@ -28,7 +35,7 @@ LOOK_S: Final = 0.2  # between looks at how far the clients are
 RETRY_S: Final = 0.1  # between the runner's attempts at an acknowledged publication
 
 
-class Witness(Watcher, Protocol):
+class ClientWitness(Watcher, Protocol):
     """Hears all that clients do, and what their scripts have to say."""
 
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
@@ -62,8 +69,8 @@ class Crowd:
 
     def __init__(
         self,
-        wire: Wire,
-        witness: Witness,
+        wire: ClientWire,
+        witness: ClientWitness,
         nodes: Sequence[str],
         roles: Sequence[Role],
         heal_s: float,

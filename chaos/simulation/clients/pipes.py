@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from chaos.simulation.clients.clients import INBOX_MAX, Process, Wire
+from chaos.simulation.clients.clients import INBOX_MAX, ClientWire, Process
 from flotilla_client import FlotillaError
 from flotilla_client.connection import parsed
 from flotilla_client.operations import PutResult
@@ -35,7 +35,7 @@ class Pipe:
     """
 
     def __init__(
-        self, wire: Wire, process: Process, topic: str, in_flight_max: int, rng: random.Random
+        self, wire: ClientWire, process: Process, topic: str, in_flight_max: int, rng: random.Random
     ) -> None:
         self.name = f"{process.name}+{topic}"
         self.error: FlotillaError | None = None
@@ -106,7 +106,7 @@ class Pipe:
         return self._wire.client_send(self, self._nodes[endpoint], frames) == "sent"
 
     def close(self, endpoint: int) -> None:
-        """See `flotilla_client.pipeline.Wire`."""
+        """See `flotilla_client.pipeline.RequestWire`."""
         self._lost.discard(endpoint)
         self._inbox.pop(endpoint, None)
         self._wire.client_close(self, self._nodes[endpoint])

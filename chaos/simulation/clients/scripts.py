@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from chaos.simulation.clients.callers import Callers
-from chaos.simulation.clients.clients import Calling, Process, Script, Wire, Wish
+from chaos.simulation.clients.clients import Calling, ClientWire, Process, Script, Wish
 from chaos.simulation.clients.pipes import QUEUED_MAX, Pipe
 from chaos.workloads import payload
 from chaos.workloads.history import DRAINED
@@ -134,7 +134,7 @@ class ClientScript:
         process: Process,
         course: Course,
         rng: random.Random,
-        wire: Wire,
+        wire: ClientWire,
     ) -> None:
         self._name, self._role, self._course, self._rng = name, role, course, rng
         self._process, self._wire = process, wire

@@ -34,7 +34,7 @@ CANTOPEN: Final = 14
 FULL: Final = 13
 
 
-class Watcher(Protocol):
+class FileWatcher(Protocol):
     """Decides over the files of a directory. Each may raise: the operation is not done then.
 
     An OSError with ENOSPC becomes SQLITE_FULL, all else an error of the operation.
@@ -65,7 +65,7 @@ class Watcher(Protocol):
         """Take the place of a wait for a lock."""
 
 
-Find = Callable[[str], Watcher | None]
+Find = Callable[[str], FileWatcher | None]
 
 
 class _Vfs(Structure):
@@ -119,10 +119,10 @@ class _Layer:
 
     def __init__(self) -> None:
         self.find: Find = lambda path: None
-        self.current: Callable[[], Watcher | None] = lambda: None
+        self.current: Callable[[], FileWatcher | None] = lambda: None
         # By SQLite's address of an open file, with what is under it. The flags: it is a database's
         # main file; its transactions are told.
-        self._files: dict[int, tuple[str, Watcher, int, bool, bool]] = {}
+        self._files: dict[int, tuple[str, FileWatcher, int, bool, bool]] = {}
         self._tables: dict[tuple[int, bool, bool], _Methods] = {}
         library = _library()
         self._test_control = library.sqlite3_test_control
@@ -215,7 +215,7 @@ class _Layer:
         code = self._test_control(PRNG_SEED, c_int(number), c_void_p(None))
         assert code == OK, code
 
-    def listen(self, watcher: Watcher) -> None:
+    def listen(self, watcher: FileWatcher) -> None:
         """Ask the watcher anew, for all of its open files, whose writes are to be told."""
         for file, (path, owner, under, is_main, is_read_aloud) in self._files.items():
             if owner is watcher:
@@ -223,7 +223,7 @@ class _Layer:
                 table = self._methods(under, aloud, is_main and is_read_aloud)
                 c_void_p.from_address(file).value = ctypes.addressof(table)
 
-    def _original(self, file: int) -> tuple[str, Watcher, _Methods]:
+    def _original(self, file: int) -> tuple[str, FileWatcher, _Methods]:
         path, watcher, under, *_ = self._files[file]
         return path, watcher, _Methods.from_address(under)
 

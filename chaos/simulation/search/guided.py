@@ -37,7 +37,7 @@ EXCHANGED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class CorpusPlan:
     """A plan of the corpus with the features that its run had."""
 
     plan: Plan
@@ -52,7 +52,7 @@ class Corpus:
 
     def __init__(self, rng: random.Random) -> None:
         self.seen: Counter[str] = Counter()
-        self.members: list[Member] = []
+        self.members: list[CorpusPlan] = []
         self._rng = rng
 
     def add(self, result: Result) -> bool:
@@ -61,7 +61,7 @@ class Corpus:
         is_new = any(feature not in self.seen for feature in features)
         self.seen.update(features)
         if is_new:
-            self.members.append(Member(result.plan, features))
+            self.members.append(CorpusPlan(result.plan, features))
             if len(self.members) > MEMBERS_MAX:
                 self.members.remove(min(self.members, key=self._worth))
         return is_new
@@ -73,7 +73,7 @@ class Corpus:
         other = self._rng.choice(self.members)
         return varied(member.plan, other.plan, self._rng)
 
-    def _worth(self, member: Member) -> float:
+    def _worth(self, member: CorpusPlan) -> float:
         return 1.0 / min(self.seen[feature] for feature in member.features)
 
     def save(self, file: Path) -> None:

@@ -62,7 +62,7 @@ TIE_S: Final = 1e-7  # no two arrivals at one time: their order would be that of
 OF_THE_CONNECTION: Final = (Relay, RelayReply, SnapshotChunk, SnapshotRefused, SnapshotRequest)
 
 
-class Timeline(Protocol):
+class NetworkWorld(Protocol):
     """What the network needs of the world."""
 
     now: float
@@ -93,7 +93,7 @@ class Weather:
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
+class SimConnection:
     """One connection between two nodes. `open`: the ends that believe in it."""
 
     pair: Link
@@ -238,7 +238,7 @@ class SimNet(Net):
 
     def __init__(
         self,
-        world: Timeline,
+        world: NetworkWorld,
         names: tuple[str, ...],
         weather: Weather,
         takeover_s: float = TAKEOVER_MS / 1000,
@@ -247,7 +247,7 @@ class SimNet(Net):
         self.ports: dict[str, Port] = {}
         self._world = world
         self._doubles: set[str] = set()
-        self._connections: dict[Link, Connection] = {}
+        self._connections: dict[Link, SimConnection] = {}
         self._closed_s: dict[Link, float] = {}
         self._streams: dict[Link, random.Random] = {}
         self._last_arrival_s: dict[Link, float] = {}
@@ -407,7 +407,7 @@ class SimNet(Net):
             self._dial_later(pair)
             return
         known = {one: self.ports[other].hello, other: self.ports[one].hello}
-        self._connections[pair] = connection = Connection(pair, {one, other}, known)
+        self._connections[pair] = connection = SimConnection(pair, {one, other}, known)
         connection.heard_s = dict.fromkeys(pair, self._world.now)
         for end, name in ((one, other), (other, one)):
             self.ports[end].events.append(Connected(member_of(name)))
@@ -448,7 +448,7 @@ class SimNet(Net):
         self._dial_later(old.pair)
         return True
 
-    def _rival(self, observer: str, name: str) -> Connection | None:
+    def _rival(self, observer: str, name: str) -> SimConnection | None:
         """Return the connection that an observer has with the member's other process."""
         rival = member_of(name) if name.endswith(DOUBLE) else double_of(name)
         connection = self._connections.get(_pair(observer, rival))
@@ -494,7 +494,7 @@ class SimNet(Net):
             reason = unfit(mine, theirs)
             self._tell(name, Unfit(member_of(peer), theirs.incarnation, level, build, reason))
 
-    def _check_fit(self, connection: Connection, end: str) -> None:
+    def _check_fit(self, connection: SimConnection, end: str) -> None:
         """Close the connection if one end sees that the builds don't fit any more."""
         port = self.ports.get(end)
         if end in connection.open and port and unfit(port.hello, connection.known[end]):
@@ -504,7 +504,7 @@ class SimNet(Net):
         silent = self.ports[pair[0]].silent or self.ports[pair[1]].silent
         return silent or pair in self.cut or (pair[1], pair[0]) in self.cut
 
-    def _close(self, connection: Connection, reason: Reason) -> None:
+    def _close(self, connection: SimConnection, reason: Reason) -> None:
         """End a connection at every end that believes in it."""
         if self._connections.get(connection.pair) is not connection:
             return
@@ -537,7 +537,7 @@ class SimNet(Net):
         elif self._world.now - connection.silent_since_s >= SILENCE_S - SILENCE_CHECK_S:
             self._close(connection, Reason.SILENT)
 
-    def _repeat_hellos(self, connection: Connection) -> None:
+    def _repeat_hellos(self, connection: SimConnection) -> None:
         """Say the Hellos again, as sides with nothing to say do; one may have been lost."""
         for end in connection.pair:
             connection.heard_s[end] = self._world.now
@@ -557,7 +557,9 @@ class SimNet(Net):
         if connection is not None and source in connection.open:
             self._post(connection, (source, target), message, leaves_s)
 
-    def _post(self, connection: Connection, link: Link, message: Message, leaves_s: float) -> None:
+    def _post(
+        self, connection: SimConnection, link: Link, message: Message, leaves_s: float
+    ) -> None:
         for arrives_s in self._arrivals(link, leaves_s):
             self._world.at(arrives_s, partial(self._arrive, connection, link, message, leaves_s))
 
@@ -582,7 +584,7 @@ class SimNet(Net):
         return [arrives_s]
 
     def _arrive(
-        self, connection: Connection, link: Link, message: Message, leaves_s: float
+        self, connection: SimConnection, link: Link, message: Message, leaves_s: float
     ) -> None:
         source, target = link
         if link in self.cut or leaves_s > connection.cutoff_s.get(source, leaves_s):
@@ -612,7 +614,7 @@ class SimNet(Net):
         port.inbox.append((member_of(source), message))
         port.wake()
 
-    def _arrive_late(self, connection: Connection, link: Link, message: Message) -> None:
+    def _arrive_late(self, connection: SimConnection, link: Link, message: Message) -> None:
         """Let some of what an ended connection carried arrive on the next, between the same two."""
         rng = self._stream(link)
         if isinstance(message, (Hello, *OF_THE_CONNECTION)) or rng.random() >= self.weather.late:
@@ -622,7 +624,7 @@ class SimNet(Net):
             lambda: self._hand_over_late(connection, link, message),
         )
 
-    def _hand_over_late(self, old: Connection, link: Link, message: Message) -> None:
+    def _hand_over_late(self, old: SimConnection, link: Link, message: Message) -> None:
         new = self._connections.get(old.pair)
         if new is None or link[1] not in new.open or link in self.cut:
             return

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.simulation.clients.clients import Caller
+from chaos.simulation.clients.clients import ConnectionOwner
 from chaos.simulation.disks.client_disk import ClientDisk
 from chaos.simulation.world.network import NOTICE_S
 from chaos.simulation.world.world import World
@@ -27,7 +27,7 @@ class Sockets:
     """Every client's connections; implements `clients.Wire`."""
 
     def __init__(self, world: World) -> None:
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, ConnectionOwner] = {}
         self._world = world
         self._routes: dict[tuple[str, str], str] = {}  # by caller and node
         self._number = 0
@@ -48,14 +48,14 @@ class Sockets:
         """Return the randomness of one purpose."""
         return self._world.stream(name)
 
-    def client_send(self, caller: Caller, node: str, frames: Sequence[bytes]) -> str:
+    def client_send(self, caller: ConnectionOwner, node: str, frames: Sequence[bytes]) -> str:
         """Send on the caller's connection to the node; see `clients.Wire`."""
         outcome = self.client_connect(caller, node)
         if outcome == "sent":
             self._world.request(self._routes[caller.name, node], node, list(frames))
         return outcome
 
-    def client_connect(self, caller: Caller, node: str) -> str:
+    def client_connect(self, caller: ConnectionOwner, node: str) -> str:
         """Have a connection of the caller's to the node; see `clients.Wire`."""
         if (caller.name, node) not in self._routes:
             if self._is_cut(caller.name, node) or node in self._off:
@@ -65,7 +65,7 @@ class Sockets:
             self._connect(caller, node)
         return "sent"
 
-    def client_close(self, caller: Caller, node: str) -> None:
+    def client_close(self, caller: ConnectionOwner, node: str) -> None:
         """Close the caller's connection to the node, if there is one."""
         route = self._routes.pop((caller.name, node), None)
         if route is not None:
@@ -77,7 +77,7 @@ class Sockets:
         self._world.files[str(directory)] = disk.image
         return disk
 
-    def _connect(self, caller: Caller, node: str) -> None:
+    def _connect(self, caller: ConnectionOwner, node: str) -> None:
         self._number += 1
         route = self._routes[caller.name, node] = f"{caller.name}.{self._number}"
         self._world.clients[route] = caller.replied

@@ -27,7 +27,7 @@ from unittest.mock import patch
 from chaos.simulation.world.network import (
     Link,
     Net,
-    Timeline,
+    NetworkWorld,
     Weather,
     double_of,
     member_of,
@@ -68,7 +68,7 @@ def _unheard(*_: object, **__: object) -> None:
     """Hear nothing."""
 
 
-class Machine(Protocol):
+class WiredMachine(Protocol):
     """What the wire needs of the node on a machine."""
 
     def departure(self) -> float:
@@ -83,11 +83,11 @@ class Wire(Net):
 
     def __init__(
         self,
-        world: Timeline,
+        world: NetworkWorld,
         names: tuple[str, ...],
         weather: Weather,
         takeover_s: float,
-        machine_of: Callable[[str], Machine],
+        machine_of: Callable[[str], WiredMachine],
         active: Callable[[], str],
     ) -> None:
         super().__init__(weather, takeover_s)

@@ -85,7 +85,7 @@ class Shim:
             number: int = _FIELD.unpack(file.read(_FIELD.size))[0]
             return number
 
-    def lose_power(self, choice: undo.Choice) -> undo.Loss:
+    def lose_power(self, choice: undo.UnsyncedRemainder) -> undo.Loss:
         """Undo what the killed node had not synced, as `choice` says; return what was undone."""
         return undo.lose_power(self._undo, self._data, choice)
 

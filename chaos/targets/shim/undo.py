@@ -29,7 +29,7 @@ KEEPS: Final[tuple[Keeps, ...]] = ("lost", "torn", "pages")
 
 
 @dataclass(frozen=True)
-class Choice:
+class UnsyncedRemainder:
     """What is left of a file's unsynced writes. Drawn from `dice`, file by file.
 
     `lost`: nothing. `torn`: any first part, the write at its end cut anywhere. `pages`: any pages.
@@ -39,7 +39,7 @@ class Choice:
     dice: random.Random
 
 
-LOST: Final = Choice("lost", random.Random(0))  # which draws nothing
+LOST: Final = UnsyncedRemainder("lost", random.Random(0))  # which draws nothing
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Record:
+class WriteRecord:
     """One record of the log. `place`: where it stands there. Fields as in shim.c."""
 
     place: int
@@ -66,7 +66,7 @@ class Record:
     old: bytes
 
 
-def lose_power(log: Path, directory: Path, choice: Choice) -> Loss:
+def lose_power(log: Path, directory: Path, choice: UnsyncedRemainder) -> Loss:
     """Undo unsynced changes below `directory` as `choice` says; forget the rest of the log."""
     unsynced = _unsynced(list(_read(log)))
     kept = _kept(log)
@@ -99,7 +99,7 @@ def _kept(log: Path) -> Path:
     return log.with_name(log.name + ".kept")
 
 
-def _read(log: Path) -> Iterator[Record]:
+def _read(log: Path) -> Iterator[WriteRecord]:
     data = log.read_bytes() if log.exists() else b""
     place = 0
     while place + _RECORD.size <= len(data):
@@ -111,16 +111,16 @@ def _read(log: Path) -> Iterator[Record]:
             return
         names = (os.fsdecode(data[begin : ends[0]]), os.fsdecode(data[ends[0] : ends[1]]))
         old = data[ends[1] : ends[2]]
-        yield Record(place, kind, inode, offset, new_bytes, old_size, *names, old)
+        yield WriteRecord(place, kind, inode, offset, new_bytes, old_size, *names, old)
         place = ends[2]
 
 
-def _size(record: Record) -> int:
+def _size(record: WriteRecord) -> int:
     names = len(os.fsencode(record.first)) + len(os.fsencode(record.second))
     return _RECORD.size + names + len(record.old)
 
 
-def _unsynced(records: Sequence[Record]) -> list[Record]:
+def _unsynced(records: Sequence[WriteRecord]) -> list[WriteRecord]:
     until: dict[int, int] = {}
     for record in records:
         if record.kind == SYNCED:
@@ -134,7 +134,9 @@ def _by_inode(*directories: Path) -> dict[int, Path]:
     return {path.stat().st_ino: path for path in files if path.is_file()}
 
 
-def _undo_bytes(path: Path, records: Sequence[Record], choice: Choice) -> tuple[int, int]:
+def _undo_bytes(
+    path: Path, records: Sequence[WriteRecord], choice: UnsyncedRemainder
+) -> tuple[int, int]:
     """Undo a file's records in part; return how many, and how many of them were torn."""
     now = path.read_bytes()
     if choice.keeps == "pages":
@@ -147,7 +149,7 @@ def _undo_bytes(path: Path, records: Sequence[Record], choice: Choice) -> tuple[
     return len(records) - survivors, torn is not None
 
 
-def _undone(data: bytes, records: Sequence[Record]) -> bytes:
+def _undone(data: bytes, records: Sequence[WriteRecord]) -> bytes:
     content = bytearray(data)
     for record in reversed(records):
         content[record.offset : record.offset + len(record.old)] = record.old
@@ -157,7 +159,9 @@ def _undone(data: bytes, records: Sequence[Record]) -> bytes:
     return bytes(content)
 
 
-def _tear(now: bytes, left: bytes, undone: Sequence[Record], choice: Choice) -> bytes | None:
+def _tear(
+    now: bytes, left: bytes, undone: Sequence[WriteRecord], choice: UnsyncedRemainder
+) -> bytes | None:
     """Return `left` with a first part of the first undone write, None if there is none to tear."""
     if choice.keeps != "torn" or not undone or undone[0].new_bytes < 2:
         return None
@@ -177,7 +181,7 @@ def _mixed(new: bytes, old: bytes, dice: random.Random) -> bytes:
     return bytes(content)
 
 
-def _undo_names(records: Sequence[Record], kept: Path, choice: Choice) -> int:
+def _undo_names(records: Sequence[WriteRecord], kept: Path, choice: UnsyncedRemainder) -> int:
     undone = 0
     for inode in sorted({record.inode for record in records}):
         own = [record for record in records if record.inode == inode]
@@ -188,7 +192,7 @@ def _undo_names(records: Sequence[Record], kept: Path, choice: Choice) -> int:
     return undone
 
 
-def _undo_name(record: Record, saved: Path) -> None:
+def _undo_name(record: WriteRecord, saved: Path) -> None:
     """Undo one change of a name; each may have been announced without having been done."""
     first, second = Path(record.first), Path(record.second)
     if record.kind == CREATED:
