@@ -58,7 +58,7 @@ class Latencies:
 
 
 @dataclass
-class Rates:
+class MeasuredRates:
     """Requests and the seconds that they took together, and how long each PUT took."""
 
     put_seconds: float = 0.0
@@ -152,10 +152,10 @@ def _fdatasyncs(file: Path, data: bytes, seconds: float) -> list[float]:
 
 
 def measure_rates(
-    report: Callable[[Rates], None], leader: str, echo: str, topic: str, seconds: float
+    report: Callable[[MeasuredRates], None], leader: str, echo: str, topic: str, seconds: float
 ) -> None:
     """Measure PUTs of CLIENTS_AT_ONCE clients, one under way each, against the same echoed."""
-    result, share_s = Rates(), seconds / ROUNDS / 2
+    result, share_s = MeasuredRates(), seconds / ROUNDS / 2
     callers = [RequestSocket(leader) for _ in range(CLIENTS_AT_ONCE)]
     subscribe(callers[0], topic)
     putters = [Putter(caller, topic, [PUBLICATION]) for caller in callers]

@@ -55,7 +55,7 @@ def throughput(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     leader, endpoint = stage.leader()
     pids = stage.cluster.pids() | {ECHO: stage.echo_process.pid}
     before_s = {name: cpu_s(pid) for name, pid in pids.items()}
-    found: loads.Rates = stage.call(
+    found: loads.MeasuredRates = stage.call(
         loads.measure_rates, endpoint, stage.echo, "throughput", plan.seconds
     )
     used_us = {name: 1e6 * (cpu_s(pid) - before_s[name]) for name, pid in pids.items()}
@@ -64,7 +64,7 @@ def throughput(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     return [*_rates(found), *_processor_times(found, leader, used_us)]
 
 
-def _rates(found: loads.Rates) -> list[Figure]:
+def _rates(found: loads.MeasuredRates) -> list[Figure]:
     count = len(found.put_took)
     echoes_per_s = found.echo_count / found.echo_seconds
     title = f"PUT, {loads.CLIENTS_AT_ONCE} clients"
@@ -78,7 +78,9 @@ def _rates(found: loads.Rates) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _processor_times(found: loads.Rates, leader: str, used_us: Mapping[str, float]) -> list[Figure]:
+def _processor_times(
+    found: loads.MeasuredRates, leader: str, used_us: Mapping[str, float]
+) -> list[Figure]:
     count = len(found.put_took)
     follower_us = max(us for name, us in used_us.items() if name not in (leader, ECHO))
     echo = {ECHO: used_us[ECHO] / found.echo_count}

@@ -1,8 +1,8 @@
 """`AsyncClient`: `Client` with `await`.
 
-What lives here: the awaiting twin of `Client`'s loop and of `Connection`'s two waits, and who hears
-of what comes, as several operations are under way at once. What must
-not: anything that both sides share (operations.py, retry.py, state.py, `Session`).
+What lives here: the awaiting twin of `Client`'s loop and of `EndpointSockets`' two waits, and who
+hears of what comes, as several operations are under way at once. What must not: anything that both
+sides share (operations.py, retry.py, state.py, `Session`).
 
 The state directory is written in the event loop, one fsync an operation (about a millisecond), and
 not in a thread: between the moment a hand-over is stored and the moment the caller has its delivery

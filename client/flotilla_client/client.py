@@ -24,7 +24,7 @@ from flotilla_client.batches import batch_of, batches_of
 from flotilla_client.connection import (
     CONNECTION_LOST,
     REQUESTS_QUEUED_MAX,
-    Connection,
+    EndpointSockets,
     with_endpoints,
 )
 from flotilla_client.errors import (
@@ -37,7 +37,7 @@ from flotilla_client.errors import (
     Unavailable,
 )
 from flotilla_client.forks import PerProcess
-from flotilla_client.joining import Call, Explain, Joined, Wire
+from flotilla_client.joining import Call, Explain, Joined, JoinedWire
 from flotilla_client.keys import key_file
 from flotilla_client.losses import Losses
 from flotilla_client.observer import Observer, Silent
@@ -266,7 +266,7 @@ class Session:
             return error
         return kept(error, 0, sum(entry.count for entry in self.state.outbox()))
 
-    def joined(self, wire: Wire, explain: Explain, now_ms: Callable[[], float]) -> Joined:
+    def joined(self, wire: JoinedWire, explain: Explain, now_ms: Callable[[], float]) -> Joined:
         """Return what joins this client's calls."""
         self._joined = Joined(
             self.operations, self.exchange, self._check_free, explain, wire, now_ms
@@ -421,7 +421,7 @@ class _Parts:
 
     def __init__(self, session: Session) -> None:
         self.session, self.turns = session, Turns()
-        self.connection = Connection(session.endpoints, session.key)
+        self.connection = EndpointSockets(session.endpoints, session.key)
         self.joined = session.joined(self.connection, self._explain, now_ms)
         self.is_midway = False
 

@@ -3,8 +3,8 @@
 What lives here: DEALER sockets that speak the wire's framing, and the news that a connection was
 lost. What must not: a decision about what to send, where or how often (retry.py).
 
-A `Connection` belongs to the thread that uses it at the moment: handing it over takes a lock or a
-queue between the two (a full memory barrier), as ZeroMQ demands of its sockets.
+`EndpointSockets` belong to the thread that uses them at the moment: handing them over takes a lock
+or a queue between the two (a full memory barrier), as ZeroMQ demands of its sockets.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def sent(link: Link, frames: Sequence[bytes]) -> bool:
     return True
 
 
-class Connection:
+class EndpointSockets:
     """The sockets to a client's endpoints, for one thread at a time; `key`: for CURVE."""
 
     def __init__(self, endpoints: Sequence[str], key: KeyFile | None = None) -> None:

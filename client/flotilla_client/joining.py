@@ -58,7 +58,7 @@ NEVER_MS: Final = float("inf")
 Explain = Callable[[FlotillaError, Callable[[FlotillaError], None]], None]
 
 
-class Wire(Protocol):
+class JoinedWire(Protocol):
     """How requests leave. `cause`: why the last `send` returned False."""
 
     cause: str
@@ -235,7 +235,7 @@ class Joined:
         exchange: Callable[[Ask, float], Exchange],
         check_free: Callable[[str], None],
         explain: Explain,
-        wire: Wire,
+        wire: JoinedWire,
         now_ms: Callable[[], float],
     ) -> None:
         self._operations, self._state = operations, operations.state

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from flotilla_client.batches import as_bytes
-from flotilla_client.connection import Connection
+from flotilla_client.connection import EndpointSockets
 from flotilla_client.errors import Closed, FlotillaError, Overloaded, Unavailable
 from flotilla_client.forks import forked
 from flotilla_client.keys import KeyFile
@@ -125,7 +125,7 @@ class Producer:
         self._is_done = threading.Event()
         self._has_ended = False  # the thread; guarded by the queue's lock
         # From here on the thread's own.
-        self._connection = Connection(endpoints, key)
+        self._connection = EndpointSockets(endpoints, key)
         self._pipeline = Pipeline(
             operations,
             topic,

@@ -39,7 +39,7 @@ from cluster.keys.authority import NODES, Authority
 from cluster.recovery.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
 from cluster.settings.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, http_page, load
 from flotilla_client import Client, FlotillaError
-from flotilla_client.connection import Connection
+from flotilla_client.connection import EndpointSockets
 from flotilla_client.keys import KeyFile
 from flotilla_client.protocol import STATUS, Request, encode_request
 
@@ -607,7 +607,7 @@ def _bind_error(port: int) -> OSError | None:
 
 
 def _ask_status(endpoint: str, key: KeyFile | None = None) -> dict[str, Any] | None:
-    connection = Connection([endpoint], key)
+    connection = EndpointSockets([endpoint], key)
     try:
         if not connection.send(0, encode_request(Request(STATUS, "local")), STATUS_TIMEOUT_MS):
             return None

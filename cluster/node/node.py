@@ -38,7 +38,7 @@ from cluster.members.peers import PeerPort
 from cluster.node.context import ReplicaSettings
 from cluster.node.replica import Replica
 from cluster.node.upkeep import Upkeep
-from cluster.observe.observer import Observer, TimedFiles
+from cluster.observe.observer import NodeObserver, TimedFiles
 from cluster.observe.server import HttpThread, listen, tls_of
 from cluster.raft.ready import Timing
 from cluster.recovery.cli import recover
@@ -190,7 +190,7 @@ class Node:
         self._worker = ThreadWorker()
         with _blamed("peer_listen", settings.peer_listen):
             self._peers = self._open_peers(identity)
-        self._observer: Observer | None = None
+        self._observer: NodeObserver | None = None
         self._fsync = Histogram(FSYNC_S)
         self._replica = self._open_replica(identity)
         self._meters = self._replica.frontend.meters
@@ -299,7 +299,7 @@ class Node:
             self._clients.room_bytes,
         )
 
-    def _show(self, settings: NodeConfig) -> Observer:
+    def _show(self, settings: NodeConfig) -> NodeObserver:
         """Show this node over HTTP, in a thread; return what tells that thread of it."""
         with _blamed("http_listen", settings.http_listen):
             listener = listen(split_address(settings.http_listen))
@@ -307,7 +307,9 @@ class Node:
             tls = tls_of(settings.http_certificate_file)
         if tls is None and not config.is_loopback(settings.http_listen):
             self._event("http_unencrypted", "warning", reason="http_certificate_file is not set")
-        observer = Observer(self._replica.frontend, self._clients, self._fsync, settings.data_dir)
+        observer = NodeObserver(
+            self._replica.frontend, self._clients, self._fsync, settings.data_dir
+        )
         HttpThread(
             observer,
             listener,

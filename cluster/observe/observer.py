@@ -98,7 +98,7 @@ class Sample:
         return leader
 
 
-class Observer:
+class NodeObserver:
     """Makes the samples of one node. `note` each line of its log, `tick` after each turn."""
 
     def __init__(

@@ -22,7 +22,7 @@ import orjson
 
 from cluster.observe import http, metrics
 from cluster.observe.http import HttpRequest, Response, text
-from cluster.observe.observer import Happened, Observer, Sample
+from cluster.observe.observer import Happened, NodeObserver, Sample
 from cluster.observe.past import Past, Point, between
 from cluster.observe.survey import SubscriptionRow, TopicRow
 
@@ -55,7 +55,7 @@ class Pages:
     """
 
     def __init__(
-        self, observer: Observer, past: Past, token: str, clock: Callable[[], float]
+        self, observer: NodeObserver, past: Past, token: str, clock: Callable[[], float]
     ) -> None:
         self._observer, self._past, self._token, self._clock = observer, past, token, clock
         self._second: Sample | None = None  # the sample before the newest
@@ -318,7 +318,7 @@ async def _serve(
 
 
 def run(
-    observer: Observer,
+    observer: NodeObserver,
     cluster_id: str,
     token: str,
     failed: Callable[[Exception], None],

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from cluster.observe.observer import Observer
+from cluster.observe.observer import NodeObserver
 
 # How long the loop waits for the interpreter when this thread computes, at most; Python's default
 # of 5 ms would be added to a turn at each of its system calls.
@@ -51,7 +51,7 @@ class HttpThread:
 
     def __init__(
         self,
-        observer: Observer,
+        observer: NodeObserver,
         listener: socket.socket,
         cluster_id: str,
         token: str,

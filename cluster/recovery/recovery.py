@@ -247,7 +247,7 @@ class Recovery:
         store.apply(index, term, b"")
         store.commit()
         store.close()
-        recovery = tables.Recovery(str(uuid4()), self._settled)
+        recovery = tables.RecoveryRow(str(uuid4()), self._settled)
         tables.write_recovery(database, recovery, members, EPOCHS_A_RECOVERY)
 
     def _finish_journal(self, index: int, term: int) -> None:

@@ -50,7 +50,7 @@ def exceeded(quota: str, limit: int, what: str, retry_after_ms: int | None = Non
 
 
 @dataclass(slots=True)
-class _Bucket:
+class _Allowance:
     """What is left of a payer's rates, in requests and bytes; below 0: spent in advance."""
 
     requests: float
@@ -65,7 +65,7 @@ class Rates:
         self.quotas = quotas
         self._requests_per_s = quotas.requests_per_s_max
         self._bytes_per_s = quotas.bytes_per_s_max
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, _Allowance] = {}
 
     def take(self, payer: str, size_bytes: int, now_ms: float) -> ProtocolError | None:
         """Spend a request of that size; return the refusal if there is nothing to spend it from.
@@ -94,13 +94,13 @@ class Rates:
         """Spend the bytes of a reply."""
         self._filled(payer, now_ms).bytes -= size_bytes
 
-    def _filled(self, payer: str, now_ms: float) -> _Bucket:
+    def _filled(self, payer: str, now_ms: float) -> _Allowance:
         full = self._requests_per_s * BURST_S, self._bytes_per_s * BURST_S
         bucket = self._buckets.get(payer)
         if bucket is None:
             if len(self._buckets) >= PAYERS_MAX:
                 self._forget_one(now_ms)
-            bucket = self._buckets[payer] = _Bucket(max(full[0], 1.0), full[1], now_ms)
+            bucket = self._buckets[payer] = _Allowance(max(full[0], 1.0), full[1], now_ms)
             return bucket
         passed_s = max(0.0, now_ms - bucket.at_ms) / 1000
         requests = bucket.requests + passed_s * self._requests_per_s

@@ -52,7 +52,7 @@ def _setting(
 
 
 @dataclass(frozen=True)
-class Raft:
+class RaftSettings:
     """The clocks of the consensus. Each is a trade between fail-over and false alarms."""
 
     election_min_ms: int = _setting(
@@ -93,7 +93,7 @@ class Raft:
 
 
 @dataclass(frozen=True)
-class Limits:
+class LimitSettings:
     """Bounds of every queue and buffer that clients can fill."""
 
     requests_per_turn_max: int = _setting(
@@ -172,7 +172,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Quotas:
+class QuotaSettings:
     """What one principal may use up; 0: no quota. Without keys: one address."""
 
     requests_per_s_max: int = _setting(
@@ -197,7 +197,7 @@ class Quotas:
 
 
 @dataclass(frozen=True)
-class Journal:
+class JournalSettings:
     """The sizes of the Raft log on disk."""
 
     segment_bytes: int = _setting(
@@ -213,7 +213,7 @@ class Journal:
 
 
 @dataclass(frozen=True)
-class Log:
+class LogSettings:
     """What the process says about itself, on standard error."""
 
     level: str = _setting(
@@ -272,11 +272,11 @@ class NodeConfig:
         " nodes. In the environment `admin,ops`.",
         ("admin",),
     )
-    raft: Raft = field(default_factory=Raft)
-    limits: Limits = field(default_factory=Limits)
-    quotas: Quotas = field(default_factory=Quotas)
-    journal: Journal = field(default_factory=Journal)
-    log: Log = field(default_factory=Log)
+    raft: RaftSettings = field(default_factory=RaftSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    log: LogSettings = field(default_factory=LogSettings)
 
 
 @dataclass(frozen=True)
@@ -305,11 +305,11 @@ class Setting:
 
 
 SECTIONS: Final[Mapping[str, type]] = {
-    "raft": Raft,
-    "limits": Limits,
-    "quotas": Quotas,
-    "journal": Journal,
-    "log": Log,
+    "raft": RaftSettings,
+    "limits": LimitSettings,
+    "quotas": QuotaSettings,
+    "journal": JournalSettings,
+    "log": LogSettings,
 }
 
 

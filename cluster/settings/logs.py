@@ -14,7 +14,7 @@ import orjson
 import structlog
 from structlog.typing import Processor
 
-from cluster.settings.config import Log
+from cluster.settings.config import LogSettings
 
 # Run on every event, whether it comes from our own loggers or from a library's.
 _SHARED: Final[tuple[Processor, ...]] = (
@@ -29,7 +29,7 @@ _SHARED: Final[tuple[Processor, ...]] = (
 _FIRST: Final = ("timestamp", "level", "logger", "node", "event")  # a line is read from the left
 
 
-def configure(settings: Log, node: str, stream: TextIO | None = None) -> None:
+def configure(settings: LogSettings, node: str, stream: TextIO | None = None) -> None:
     """Set up logging for this process: lines to `stream` (default: standard error).
 
     Every line carries `timestamp` (UTC, ISO 8601), `level`, `logger`, `node` and `event`. Lines

@@ -93,7 +93,7 @@ _CORRUPT: Final = (
 
 
 @dataclass(frozen=True)
-class Recovery:
+class RecoveryRow:
     """One recovery of the cluster: its name, and each topic's last id that was certainly kept."""
 
     name: str
@@ -229,7 +229,7 @@ class Database:
                 break
         return free_bytes > kept_bytes
 
-    def recoveries(self) -> list[Recovery]:
+    def recoveries(self) -> list[RecoveryRow]:
         """Return the recoveries that the cluster came through, oldest first."""
         return read_recoveries(self.path, self._connection)
 
@@ -390,7 +390,7 @@ def _state_crc(index: int, term: int, level: int) -> int:
     return row_crc((index, term) if level == LEVEL_FIRST else (index, term, level))
 
 
-def read_recoveries(path: Path, connection: sqlite3.Connection) -> list[Recovery]:
+def read_recoveries(path: Path, connection: sqlite3.Connection) -> list[RecoveryRow]:
     """Return the recoveries that the cluster came through, oldest first. Raises CorruptStore."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'recoveries'").fetchall():
         return []
@@ -403,10 +403,12 @@ def read_recoveries(path: Path, connection: sqlite3.Connection) -> list[Recovery
     for number, name, crc in rows:
         if crc != row_crc((number, name)):
             raise CorruptStore(path, f"checksum of recovery {number}")
-    return [Recovery(name, settled[number]) for number, name, _ in rows]
+    return [RecoveryRow(name, settled[number]) for number, name, _ in rows]
 
 
-def write_recovery(path: Path, recovery: Recovery, members: Mapping[str, str], epochs: int) -> None:
+def write_recovery(
+    path: Path, recovery: RecoveryRow, members: Mapping[str, str], epochs: int
+) -> None:
     """Begin a new history: other members, every client's epoch raised by `epochs`; durable.
 
     For a database that nothing else has open. Raises CorruptStore, sqlite3.Error.

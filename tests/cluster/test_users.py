@@ -49,7 +49,7 @@ def admin(cluster: LocalCluster, name: str = "admin") -> Admin:
     return Admin(endpoints, key=key_of(cluster, name), deadline_ms=PATIENCE_MS)
 
 
-class ByHand:
+class KeyedSocket:
     """A ZeroMQ socket with a principal's key at one node, as in docs/protocol.md."""
 
     def __init__(self, cluster: LocalCluster, name: str, node: str) -> None:
@@ -65,7 +65,7 @@ class ByHand:
         self.socket.connect(cluster.endpoints()[node])
         self.number = 0
 
-    def __enter__(self) -> ByHand:
+    def __enter__(self) -> KeyedSocket:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -224,7 +224,7 @@ def test_another_s_client_is_refused_by_hand_at_every_node(
         with admin(cluster, "board") as asking:
             before = asking.client(victim)
         for node in nodes(cluster):
-            with ByHand(cluster, "thief", node) as thief:
+            with KeyedSocket(cluster, "thief", node) as thief:
                 for kind, topic, body in (
                     (REQUEST_ID, "", {"sequence": 2**50, "nonce": "x"}),
                     (REQUEST_ID, "", {}),
@@ -252,7 +252,7 @@ def test_a_revocation_reaches_connections_and_waiting_reads_at_once(
     with admin(cluster) as boss:
         boss.add_user("thief", publish=["gossip"], subscribe=["gossip"])
         for node in nodes(cluster):
-            with ByHand(cluster, "thief", node) as thief:
+            with KeyedSocket(cluster, "thief", node) as thief:
                 me = thief.ask(REQUEST_ID)["client_id"]
                 thief.ask(SUB, "gossip", me)
                 assert thief.ask(PUT, "gossip", me, counter=1, publication="1")["stored"]

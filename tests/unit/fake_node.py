@@ -64,7 +64,7 @@ def texts_of(client: Client, topic: str | None = None) -> list[bytes]:
 
 
 @dataclass
-class FakeClient:
+class KnownClient:
     """What the broker knows of a client."""
 
     epoch: int = 1
@@ -80,7 +80,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.clients: dict[str, FakeClient] = {}
+        self.clients: dict[str, KnownClient] = {}
         self.topics: dict[str, list[bytes]] = defaultdict(list)
         self.leader = ""
         self.level = 1
@@ -95,7 +95,7 @@ class FakeCluster:
         with self.lock:
             return getattr(self, f"_{request.type.lower()}")(request)
 
-    def _client(self, request: Request) -> FakeClient:
+    def _client(self, request: Request) -> KnownClient:
         client = self.clients.get(request.client_id)
         if client is None:
             raise ProtocolError("unknown_client", f"unknown client {request.client_id}")
@@ -103,7 +103,7 @@ class FakeCluster:
             raise ProtocolError("fenced", "a newer process", epoch=client.epoch)
         return client
 
-    def _check_sequence(self, client: FakeClient, request: Request) -> None:
+    def _check_sequence(self, client: KnownClient, request: Request) -> None:
         sequence = request.body["sequence"]
         if sequence is None:
             return
@@ -124,7 +124,7 @@ class FakeCluster:
         client_id = request.client_id
         if not client_id:
             client_id = str(uuid.uuid4())
-            self.clients[client_id] = FakeClient()
+            self.clients[client_id] = KnownClient()
         client = self._client(request) if request.client_id else self.clients[client_id]
         if request.client_id:
             before = client.sequence

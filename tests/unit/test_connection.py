@@ -7,7 +7,7 @@ import time
 import pytest
 import zmq
 
-from flotilla_client.connection import Connection
+from flotilla_client.connection import EndpointSockets
 from flotilla_client.protocol import STATUS, Request, encode_request
 from tests.unit.fake_node import FakeNode
 
@@ -21,7 +21,7 @@ def node() -> FakeNode:
 
 
 def test_a_request_is_answered(node: FakeNode) -> None:
-    connection = Connection([node.endpoint])
+    connection = EndpointSockets([node.endpoint])
     assert connection.send(0, STATUS_FRAMES, 1_000)
     reply = connection.receive(0, 1_000)
     assert reply is not None
@@ -30,13 +30,13 @@ def test_a_request_is_answered(node: FakeNode) -> None:
 
 
 def test_a_tcp_address_works_as_well_as_host_and_port(node: FakeNode) -> None:
-    connection = Connection([f"tcp://{node.endpoint}"])
+    connection = EndpointSockets([f"tcp://{node.endpoint}"])
     assert connection.send(0, STATUS_FRAMES, 1_000)
     connection.close_all()
 
 
 def test_a_refused_connection_is_noticed_at_once_and_nothing_was_sent() -> None:
-    connection = Connection(["127.0.0.1:1"])
+    connection = EndpointSockets(["127.0.0.1:1"])
     before_s = time.monotonic()
     assert not connection.send(0, STATUS_FRAMES, 60_000)
     assert time.monotonic() - before_s < 30  # not the 60 that it might have waited
@@ -45,7 +45,7 @@ def test_a_refused_connection_is_noticed_at_once_and_nothing_was_sent() -> None:
 
 def test_silence_is_none(node: FakeNode) -> None:
     node.script(STATUS, "deaf")
-    connection = Connection([node.endpoint])
+    connection = EndpointSockets([node.endpoint])
     connection.send(0, STATUS_FRAMES, 1_000)
     assert connection.receive(0, 50) is None
     connection.close_all()
@@ -53,7 +53,7 @@ def test_silence_is_none(node: FakeNode) -> None:
 
 def test_bytes_that_are_no_reply_count_as_silence(node: FakeNode) -> None:
     node.script(STATUS, "garbage")
-    connection = Connection([node.endpoint])
+    connection = EndpointSockets([node.endpoint])
     connection.send(0, STATUS_FRAMES, 1_000)
     assert connection.receive(0, 5_000) is None
     connection.close_all()
@@ -61,7 +61,7 @@ def test_bytes_that_are_no_reply_count_as_silence(node: FakeNode) -> None:
 
 def test_a_node_that_dies_is_noticed_before_the_timeout(node: FakeNode) -> None:
     node.script(STATUS, "deaf")
-    connection = Connection([node.endpoint])
+    connection = EndpointSockets([node.endpoint])
     connection.send(0, STATUS_FRAMES, 1_000)
     node.await_requests(STATUS, 1)
     node.stop()
@@ -72,7 +72,7 @@ def test_a_node_that_dies_is_noticed_before_the_timeout(node: FakeNode) -> None:
 
 def test_a_lost_link_is_opened_anew_for_the_next_request() -> None:
     with FakeNode() as first:
-        connection = Connection([first.endpoint])
+        connection = EndpointSockets([first.endpoint])
         connection.send(0, STATUS_FRAMES, 1_000)
         connection.receive(0, 1_000)
     with pytest.raises(ConnectionResetError):
@@ -88,7 +88,7 @@ def test_a_lost_link_is_opened_anew_for_the_next_request() -> None:
 
 def test_after_closing_a_late_reply_is_never_seen(node: FakeNode) -> None:
     node.script(STATUS, "late")
-    connection = Connection([node.endpoint])
+    connection = EndpointSockets([node.endpoint])
     connection.send(0, STATUS_FRAMES, 1_000)
     node.await_requests(STATUS, 1)
     connection.close(0)

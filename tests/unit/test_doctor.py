@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.local.cli import commands
-from cluster.settings.config import Raft
+from cluster.settings.config import RaftSettings
 from flotilla_client import cli, doctor
 from flotilla_client.doctor import Finding
 from tests.conftest import ClusterFactory
@@ -62,7 +62,7 @@ def test_suggested_time_outs_are_ones_that_a_node_takes(
     round_trip_ms: float, fsync_ms: float
 ) -> None:
     settings = doctor.suggested_elections(round_trip_ms, fsync_ms)
-    raft = Raft(**{key.removeprefix("raft."): value for key, value in settings.items()})
+    raft = RaftSettings(**{key.removeprefix("raft."): value for key, value in settings.items()})
 
     assert raft.election_min_ms >= doctor.MARGIN * (round_trip_ms + fsync_ms)
     assert raft.election_min_ms > 3 * raft.heartbeat_ms
@@ -73,7 +73,7 @@ def test_suggested_time_outs_are_ones_that_a_node_takes(
 
 def test_on_a_good_machine_the_suggestion_is_the_default() -> None:
     settings = doctor.suggested_elections(0.2, 2.0)
-    assert settings == {f"raft.{key}": value for key, value in vars(Raft()).items()}
+    assert settings == {f"raft.{key}": value for key, value in vars(RaftSettings()).items()}
 
 
 def test_a_measurement_leaves_nothing_behind(tmp_path: Path) -> None:

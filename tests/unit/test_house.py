@@ -105,6 +105,8 @@ KEEPERS: Final[Mapping[str, set[str]]] = {
         "chaos/simulation/clients/awaiting.py",  # in zmq's place, with its constants
     },
 }
+# The same thing at the two ends of the protocol: as an application has it, and as the store does.
+AT_BOTH_ENDS: Final = {"Client", "Delivery", "Done", "Producer", "Refused"}
 PACKAGES: Final = ("client", "cluster", "chaos", "analytics")
 THE_CLIENTS_LIBRARIES: Final = {"zmq", "orjson"}
 A_COMMAND_LINE_S: Final = {"client/flotilla_client/cli.py", "client/flotilla_client/shell.py"}
@@ -288,6 +290,20 @@ def test_no_exception_vanishes() -> None:
         and (node.type is None or (len(node.body) == 1 and isinstance(node.body[0], ast.Pass)))
     ]
     assert swallowed == []
+
+
+def test_no_class_name_stands_twice() -> None:
+    """One word has one meaning, in the tests as well: who looks for a name finds one class."""
+    places: dict[str, list[str]] = {}
+    for file in (*SOURCES, *_source("tests")):
+        for node in _tree(file).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(_name(file))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not {name: found for name, found in twice.items() if name not in AT_BOTH_ENDS}
+    assert twice.keys() == AT_BOTH_ENDS, "names that stand once are no exceptions any more"
+    for name in AT_BOTH_ENDS:
+        assert {file.partition("/")[0] for file in twice[name]} == {"client", "cluster"}, name
 
 
 def test_every_unit_test_mirrors_something() -> None:

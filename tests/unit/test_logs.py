@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from cluster.settings import logs
-from cluster.settings.config import Log
+from cluster.settings.config import LogSettings
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def _lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 def test_a_line_is_json_with_time_level_logger_and_node_first() -> None:
     stream = io.StringIO()
-    logs.configure(Log(), "n1", stream)
+    logs.configure(LogSettings(), "n1", stream)
 
     logs.get("cluster.node").info("led", term=3)
 
@@ -46,7 +46,7 @@ def test_a_line_is_json_with_time_level_logger_and_node_first() -> None:
 
 def test_lines_of_libraries_have_the_same_form_in_every_thread() -> None:
     stream = io.StringIO()
-    logs.configure(Log(), "n1", stream)
+    logs.configure(LogSettings(), "n1", stream)
 
     thread = threading.Thread(target=lambda: logging.getLogger("lib").warning("%s too", "this"))
     thread.start()
@@ -59,7 +59,7 @@ def test_lines_of_libraries_have_the_same_form_in_every_thread() -> None:
 
 def test_lines_below_the_level_are_not_written() -> None:
     stream = io.StringIO()
-    logs.configure(Log(level="warning"), "n1", stream)
+    logs.configure(LogSettings(level="warning"), "n1", stream)
 
     logs.get("ours").info("no")
     logging.getLogger("theirs").info("no")
@@ -70,7 +70,7 @@ def test_lines_below_the_level_are_not_written() -> None:
 
 def test_an_exception_stays_on_its_line() -> None:
     stream = io.StringIO()
-    logs.configure(Log(), "n1", stream)
+    logs.configure(LogSettings(), "n1", stream)
 
     try:
         raise OSError("the disk is gone")
@@ -83,7 +83,7 @@ def test_an_exception_stays_on_its_line() -> None:
 
 def test_values_that_json_does_not_know_are_written_as_text() -> None:
     stream = io.StringIO()
-    logs.configure(Log(), "n1", stream)
+    logs.configure(LogSettings(), "n1", stream)
 
     logs.get("ours").info("odd", data=b"\xff", table={1: 2})
 
@@ -94,7 +94,7 @@ def test_values_that_json_does_not_know_are_written_as_text() -> None:
 
 def test_the_console_form_is_for_reading() -> None:
     stream = io.StringIO()
-    logs.configure(Log(format="console"), "n1", stream)
+    logs.configure(LogSettings(format="console"), "n1", stream)
 
     logs.get("ours").info("led", term=3)
 
@@ -104,11 +104,11 @@ def test_the_console_form_is_for_reading() -> None:
 
 def test_a_second_set_up_replaces_the_first_for_loggers_already_made() -> None:
     first, second = io.StringIO(), io.StringIO()
-    logs.configure(Log(), "n1", first)
+    logs.configure(LogSettings(), "n1", first)
     logger = logs.get("ours")
     logger.info("one")
 
-    logs.configure(Log(), "n2", second)
+    logs.configure(LogSettings(), "n2", second)
     logger.info("two")
 
     assert [line["event"] for line in _lines(first)] == ["one"]

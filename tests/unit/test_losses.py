@@ -23,8 +23,8 @@ from flotilla_client.losses import Losses, found
 from flotilla_client.protocol import EPOCHS_A_RECOVERY, GET, PUT, REQUEST_ID, SUB, TOPICS, pack
 from flotilla_client.state import State
 from tests.unit.fake_node import (
-    FakeClient,
     FakeNode,
+    KnownClient,
     client_of,
     impatient,
     nak,
@@ -287,7 +287,7 @@ def test_a_directory_of_before_recoveries_were_stored_asks_for_no_trust_it_has_n
     state = State(tmp_path)
     state.resumed("me", EPOCHS_A_RECOVERY + 1, 1, {}, {})
     state.close()
-    node.cluster.clients["me"] = FakeClient(epoch=EPOCHS_A_RECOVERY + 1, sequence=1)
+    node.cluster.clients["me"] = KnownClient(epoch=EPOCHS_A_RECOVERY + 1, sequence=1)
     with client_of(node, tmp_path) as client:
         client.open()
     assert node.of_type(REQUEST_ID)[0].body["recovery"] == "unknown"

@@ -422,7 +422,7 @@ def test_a_database_of_before_is_opened_and_gets_users(tmp_path: Path) -> None:
 # --- the leader ---
 
 
-class Bench(test_broker.BrokerBench):
+class UsersBench(test_broker.BrokerBench):
     """A leader of a cluster with keys, at the level of users."""
 
     def __init__(self, directory: Path, level: int = LEVEL_OF_USERS) -> None:
@@ -473,13 +473,13 @@ class Bench(test_broker.BrokerBench):
 
 
 @pytest.fixture
-def leader(tmp_path: Path) -> Bench:
+def leader(tmp_path: Path) -> UsersBench:
     """Return a leader; the principal `shop` has a client that subscribes to t."""
-    return Bench(tmp_path)
+    return UsersBench(tmp_path)
 
 
 def test_users_take_the_feature_level_and_the_refusal_names_it(tmp_path: Path) -> None:
-    leader = Bench(tmp_path, level=1)
+    leader = UsersBench(tmp_path, level=1)
     answer = leader.user("add", "shop")
     assert (code_of(answer), answer.body["level"], answer.body["needs"]) == ("unsupported", 1, 3)
     assert "flotilla upgrade" in answer.body["message"]
@@ -490,7 +490,7 @@ def test_users_take_the_feature_level_and_the_refusal_names_it(tmp_path: Path) -
     assert answer.body == {"level": LEVEL_OF_USERS, "before": 1}
 
 
-def test_a_refusal_costs_no_entry_and_waits_for_a_barrier(leader: Bench) -> None:
+def test_a_refusal_costs_no_entry_and_waits_for_a_barrier(leader: UsersBench) -> None:
     leader.user("add", "shop", subscribe=["t"])
     before = leader.entries()
     leader.put(1, b"p" * 1000)
@@ -505,7 +505,7 @@ def test_a_refusal_costs_no_entry_and_waits_for_a_barrier(leader: Bench) -> None
     assert leader.entries() == before
 
 
-def test_what_was_allowed_meanwhile_is_asked_again(leader: Bench) -> None:
+def test_what_was_allowed_meanwhile_is_asked_again(leader: UsersBench) -> None:
     leader.user("add", "shop", subscribe=["t"])
     leader.put(1)
     answers = leader.as_("admin", ADMIN, client_id="", act="user-allow", user="shop", publish=["t"])
@@ -516,7 +516,7 @@ def test_what_was_allowed_meanwhile_is_asked_again(leader: Bench) -> None:
 
 
 def test_a_put_that_was_admitted_before_its_revocation_is_refused_at_its_entry(
-    leader: Bench,
+    leader: UsersBench,
 ) -> None:
     leader.put(1)
     [(index, put)] = leader.submit()  # it waits for a majority
@@ -530,7 +530,7 @@ def test_a_put_that_was_admitted_before_its_revocation_is_refused_at_its_entry(
     assert answer_of(outcome) == ("unauthorized", {"needs": "publish"})
 
 
-def test_a_retry_of_what_is_stored_is_answered_with_its_result(leader: Bench) -> None:
+def test_a_retry_of_what_is_stored_is_answered_with_its_result(leader: UsersBench) -> None:
     leader.put(1)
     leader.turn()
     leader.user("add", "shop", subscribe=["t"])
@@ -541,7 +541,7 @@ def test_a_retry_of_what_is_stored_is_answered_with_its_result(leader: Bench) ->
     assert [code_of(answer) for answer in leader.turn()] == ["unauthorized"]
 
 
-def test_a_revocation_reaches_who_waits_for_publications(leader: Bench) -> None:
+def test_a_revocation_reaches_who_waits_for_publications(leader: UsersBench) -> None:
     leader.ask(GET, "t", wait_ms=60_000)
     leader.ask(GET, "", wait_ms=60_000)
     assert leader.turn() == []
@@ -550,7 +550,7 @@ def test_a_revocation_reaches_who_waits_for_publications(leader: Bench) -> None:
     assert leader.broker.load()["publication"] == 0
 
 
-def test_who_may_goes_on_waiting_behind_a_change_of_another(leader: Bench) -> None:
+def test_who_may_goes_on_waiting_behind_a_change_of_another(leader: UsersBench) -> None:
     leader.ask(GET, "t", wait_ms=60_000)
     leader.turn()
     leader.user("add", "another", publish=["t"])
@@ -559,7 +559,7 @@ def test_who_may_goes_on_waiting_behind_a_change_of_another(leader: Bench) -> No
     assert [answer.body.get("count") for answer in leader.turn()] == [1, 1]
 
 
-def test_what_belongs_to_others_takes_a_permission(leader: Bench) -> None:
+def test_what_belongs_to_others_takes_a_permission(leader: UsersBench) -> None:
     for name, rights in (("watcher", {"observe": True}), ("boss", {"admin": True})):
         leader.user("add", name, **rights)
     leader.user("remove", "*")
@@ -585,7 +585,7 @@ def test_what_belongs_to_others_takes_a_permission(leader: Bench) -> None:
 
 
 def test_a_list_of_topics_has_what_one_may_see(
-    leader: Bench, monkeypatch: pytest.MonkeyPatch
+    leader: UsersBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for topic in ("a.1", "a.2", "b.1", "b.2", "c.1"):
         leader.as_("shop", SUB, topic)
@@ -605,7 +605,7 @@ def test_a_list_of_topics_has_what_one_may_see(
     assert topics("stranger") == ([], False)
 
 
-def test_another_s_client_is_refused_whatever_is_asked(leader: Bench) -> None:
+def test_another_s_client_is_refused_whatever_is_asked(leader: UsersBench) -> None:
     leader.as_("shop", REQUEST_ID, sequence=1, nonce="n")
     for kind, topic, body in (
         (REQUEST_ID, "", {"sequence": 9, "nonce": "n"}),
@@ -623,7 +623,7 @@ def test_another_s_client_is_refused_whatever_is_asked(leader: Bench) -> None:
         assert "shop" not in answer.body["message"]
 
 
-def test_an_insecure_cluster_asks_nobody(leader: Bench) -> None:
+def test_an_insecure_cluster_asks_nobody(leader: UsersBench) -> None:
     leader.user("remove", "*")
     leader.principal = None
     leader.put(1)
