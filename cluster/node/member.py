@@ -115,10 +115,13 @@ class Member:
             settings.database, settings.database.parent, context.worker, context.peers.send
         )
         self.broker = Broker(
-            self.store, settings.broker_limits, context.new_client_id, self._frontend.room_bytes
+            self.store,
+            settings.broker_limits,
+            context.new_client_id,
+            self._frontend.room_bytes,
+            level_for=self._level_for,
+            admins=settings.admins,
         )
-        self.broker.level_for = self._level_for
-        self.broker.admins = settings.admins
         self.raft = Raft(
             settings.name,
             settings.others,

@@ -1,7 +1,8 @@
-"""A whole cluster in one process: real replicas on real files, a fake network and a fake clock.
+"""Replicas on a test's table: it says who has a turn, and takes messages off a link by hand.
 
-What lives here: the nodes' surroundings, driven step by step by a test: starting, crashes, power
-losses, time. What must not: claims (oracle.py and the tests).
+What lives here: the nodes' surroundings, driven step by step: starting, crashes, power losses.
+What must not: claims (oracle.py and the tests), and whatever happens by itself or at random, as
+delays, faults and clients: that is the simulator's (chaos/simulation).
 """
 
 from __future__ import annotations
