@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -333,6 +334,26 @@ def test_a_damaged_journal_is_named_and_the_store_can_be_taken_alone(
         made = recovery.finish("new", ["n3"])
     store = opened(made)
     assert store.topic_ends() == {"t": 1}
+    store.close()
+
+
+def test_what_a_killed_node_has_in_the_log_of_its_store_is_kept(tmp_path: Path) -> None:
+    entries: list[list[Operation]] = [[put(1)], [put(2)]]
+    running = node_data(tmp_path / "running", entries, applied=0)
+    store = opened(running)
+    for index, operations in enumerate(entries, start=3):
+        store.apply(index, TERM, encode(0, operations))
+    store.commit()
+    source = Path(shutil.copytree(running, tmp_path / "source"))  # as a kill leaves it
+    store.close()
+    assert (source / "store" / "store.db-wal").stat().st_size > 0
+
+    with Recovery(source, tmp_path / "new", with_journal=False) as recovery:
+        assert recovery.found.applied_index == 4
+        made = recovery.finish("new", ["n3"])
+
+    store = opened(made)
+    assert store.read("me", "t", None, 9, 999).data == b"12"  # type: ignore[union-attr]
     store.close()
 
 
