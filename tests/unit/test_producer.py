@@ -14,6 +14,7 @@ import pytest
 from flotilla_client import (
     BacklogFull,
     Client,
+    Closed,
     Fenced,
     OutboxFull,
     Overloaded,
@@ -261,6 +262,35 @@ def test_what_it_could_not_send_is_sent_by_the_next_session(node: FakeNode, tmp_
     with _client(node, tmp_path) as client:
         client.put("t", "next")
     assert _stored(node) == [b"kept", b"next"]
+
+
+def test_one_that_has_no_time_left_puts_what_it_has_into_the_outbox(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with _client(node, tmp_path) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        out = client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=1)
+        futures = [out.send(text) for text in _numbered(9)]
+
+        out.finish(0.0)
+
+        errors = [future.exception(0) for future in futures]
+        assert [(type(error), getattr(error, "definite", None)) for error in errors] == [
+            (Unavailable, False)
+        ] * 9
+    node.always(PUT, None)
+    with _client(node, tmp_path) as client:
+        client.flush()
+    assert _stored(node) == _numbered(9)
+
+
+def test_nothing_is_taken_by_one_that_was_closed(node: FakeNode) -> None:
+    with _client(node) as client:
+        out = client.producer("t")
+        out.close()
+        with pytest.raises(Closed):
+            out.send("lost")
 
 
 def test_a_producer_first_sends_what_an_earlier_one_left(node: FakeNode) -> None:
