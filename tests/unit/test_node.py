@@ -10,13 +10,17 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster.members.identity import IDENTITY_NAME
+from cluster.log.files import DISK
+from cluster.members.identity import IDENTITY_NAME, Identity
 from cluster.node import node
-from cluster.node.node import ThreadWorker
+from cluster.node.node import Node, ThreadWorker
+from cluster.raft.ready import Timing
+from cluster.settings import config
 from cluster.store.tables import CorruptStore
 
 WAIT_S = 10.0
@@ -129,6 +133,34 @@ def test_a_result_that_comes_behind_the_last_look_wakes_the_loop_again(
     assert select.select([worker.wake], [], [], WAIT_S)[0], "the second result is not heard of"
     worker.deliver()
     assert done == ["first", "looked", "second"]
+
+
+# --- settings ---
+
+
+def test_what_is_set_for_raft_reaches_the_replica_and_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        'cluster_id = "c"\nnode = "n1"\ndata_dir = "data"\n'
+        'client_listen = "127.0.0.1:1"\npeer_listen = "127.0.0.1:2"\n'
+        "[members]\n"
+        + "".join(f'n{number} = "127.0.0.1:{number}"\n' for number in (1, 2, 3))
+        + "[raft]\nelection_min_ms = 401\nelection_max_ms = 802\nheartbeat_ms = 103\n"
+        "fallback_ms = 1304\ntakeover_ms = 4505\n"
+    )
+    settings = config.load(file, {})
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(node, "PeerPort", lambda *_, **named: made.append(named))
+    stub = SimpleNamespace(_settings=settings, _watch=None, _rng=None, _keys=None)
+
+    Node._open_peers(stub, Identity.create("c", "n1"))  # type: ignore[arg-type]
+    replica = node._replica_settings(settings, DISK)
+
+    assert made[0]["takeover_ms"] == 4505
+    assert replica.takeover_s == 4.505
+    assert replica.timing == Timing(0.401, 0.802, 0.103, 1.304)
 
 
 # --- starting ---
