@@ -69,6 +69,7 @@ LISTS: Final = {
             "limit",
         ),
         ("one-full-disk-stops-all", 1, {}, {}, {}, "books"),
+        ("a-full-majority-stops-nobody", 1, {}, {}, {}, "books"),
         (
             "lost-pieces-are-not-asked-for-again",
             1,
@@ -92,6 +93,11 @@ def test_what_had_escaped_is_met_and_judged(
 ) -> None:
     actions = {
         "one-full-disk-stops-all": (Action(4.0, "disk_low", {"node": "follower"}),),
+        "a-full-majority-stops-nobody": (
+            *(Action(4.0, "disk_low", {"node": name}) for name in "abc"),
+            Action(4.1, "disk_free", {"node": "leader"}),
+            *(Action(10.0, "disk_free", {"node": name}) for name in "abc"),
+        ),
         "installs-do-not-wait-for-the-worker": tuple(_installs_beside_jobs()),
     }
     times = [(at_s, kind) for kind, often in kinds.items() for at_s in often]

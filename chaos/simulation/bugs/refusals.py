@@ -65,6 +65,18 @@ def one_full_disk_stops_all(patches: Patches) -> None:
     patches.attribute(Member, "tell_health", tell_health)
 
 
+@bug("a majority without room stops publications", {"books"})
+def a_full_majority_stops_nobody(patches: Patches) -> None:
+    """Refuse PUTs only while the leader itself is short of room."""
+
+    def tell_peers(replica: Replica, disk_low: bool) -> None:
+        _tell_peers(replica, disk_low)
+        if replica.raft is not None:
+            replica.broker.disk_low = disk_low
+
+    patches.attribute(Replica, "_tell_peers", tell_peers)
+
+
 @bug("a piece of a copy that was lost is asked for again", {"progress"})
 def lost_pieces_are_not_asked_for_again(patches: Patches) -> None:
     """Wait for a piece until it comes."""

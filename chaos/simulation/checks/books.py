@@ -34,7 +34,7 @@ class Books:
     def __init__(self, world: World, invariants: Invariants) -> None:
         self._world, self._invariants = world, invariants
         self._turns = 0
-        self._short: dict[str, tuple[float, int]] = {}  # by node: see `_is_short_in_vain`
+        self._short: dict[str, tuple[float, int]] = {}  # by node: see `_heeds_room`
         world.watchers.append(self._turned)
 
     def _turned(self, node: SimNode) -> None:
@@ -45,7 +45,7 @@ class Books:
         found = (
             *self._sums(replica, member),
             *self._limits(replica, member),
-            *self._is_short_in_vain(node, replica, member),
+            *self._heeds_room(node, replica, member),
         )
         for check, text in found:
             self._invariants.fail(check, f"{node.name}: {text}")
@@ -156,25 +156,26 @@ class Books:
             if found > limit:
                 yield "limit", f"{found} {what}, {limit:.0f} may be"
 
-    def _is_short_in_vain(
+    def _heeds_room(
         self, node: SimNode, replica: Replica, member: Member
     ) -> Iterator[tuple[str, str]]:
-        """Yield if PUTs are refused for want of room that this node and a majority have.
+        """Yield if PUTs are refused for room that there is, or taken though there is none.
 
-        What the others say is counted each time that this node says the same of itself: so it is
-        wrong only if it is wrong after two more of these.
+        That is for a node and a majority to say. What the others say is counted each time that this
+        node says the same of itself: so it is wrong only if it is wrong after two more of these.
         """
         said_s, health = replica._next_health_s, replica._neighbours.health
         there = [name for name in health if replica._peers.hello_of(name) is not None]
         low = node.disk_low + sum(health[name].disk_low for name in there)
         is_short = node.disk_low or low * 2 > len(replica.settings.members)
-        if not member.broker.disk_low or is_short:
+        if member.broker.disk_low == is_short:
             self._short.pop(node.name, None)
             return
         last_s, times = self._short.get(node.name, (said_s, 0))
         self._short[node.name] = said_s, times + (said_s != last_s)
         if times >= TOLD_MAX:
-            yield "books", f"PUTs are refused for want of room, and {low} are short of it"
+            done = "taken" if is_short else "refused for want of room"
+            yield "books", f"PUTs are {done}, and {low} are short of room"
 
     # --- in the end -------------------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ DAMAGES_DRAWN: Final = (
 BACKLOG_PUTS_MIN: Final = 3  # of a seed's largest: so none of them waits for ever
 PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, with its length
 LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and comes back
+LOW_S: Final = (0.2, 6.0)  # of room: what members say of theirs is heard after a second or two
 CLOG_S: Final = (0.05, 12.0)  # what comes out of one may be older than a client's patience
 CRASH_POINTS: Final = ("now", "invoke", "complete", "handed", "stored")
 
@@ -187,7 +188,7 @@ def _full_disks(draw: Draw) -> Schedule:
 
 
 def _low_disks(draw: Draw) -> Schedule:
-    seconds = draw.hold_s()
+    seconds = draw.between(*LOW_S)
     for node in draw.rng.sample(draw.members, draw.rng.randint(1, len(draw.members))):
         yield 0.0, "disk_low", {"node": node}
         yield seconds, "disk_free", {"node": node}
