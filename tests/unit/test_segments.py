@@ -119,6 +119,21 @@ def test_a_lost_first_page_of_an_unsynced_write_is_a_torn_tail() -> None:
         assert len(torn.names[path].data) <= hole
 
 
+def test_damage_is_told_by_any_later_record_and_not_by_the_next_one_alone() -> None:
+    disk = MemoryDisk()
+    journal = filled(disk, 1)
+    for index in (2, 3):  # of one write: neither says of the other that it was durable
+        journal.add(command(index), index, 1)
+    journal.sync()
+    journal.add(command(4), 4, 1)
+    journal.sync()
+    path, data = only_file(disk)
+    damaged = bytearray(data)
+    damaged[data.index(command(2))] ^= 1
+    with pytest.raises(CorruptJournal, match="bad record, durable"):
+        open_journal(with_content(path, bytes(damaged)))
+
+
 def test_a_record_is_valid_at_its_own_place_only() -> None:
     """A command that holds a copy of the journal must not make its torn tail look like damage."""
     disk = MemoryDisk()

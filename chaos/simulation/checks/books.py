@@ -34,7 +34,8 @@ class Books:
     def __init__(self, world: World, invariants: Invariants) -> None:
         self._world, self._invariants = world, invariants
         self._turns = 0
-        self._short: dict[str, tuple[float, int]] = {}  # by node: see `_heeds_room`
+        # By node, of what is wrong: its process and which way; when it said so; how often since.
+        self._wrong: dict[str, tuple[tuple[int, bool], float, int]] = {}
         world.watchers.append(self._turned)
 
     def _turned(self, node: SimNode) -> None:
@@ -93,7 +94,8 @@ class Books:
         journal = member.journal
         cached = sum(len(each) + CACHE_ENTRY_BYTES for each in journal._cache.values())
         pairs["bytes in the journal's cache"] = journal._cache_bytes, cached
-        newest = range(journal._cache_first, journal.last_index + 1)
+        first_index = max(journal._cache_first, journal.first_index)
+        newest = range(first_index, journal.last_index + 1)
         pairs["entries in the journal's cache"] = sorted(journal._cache), [*newest]
         for name, window in member.raft._sender.windows.items():
             total = sum(size for _, size in window.flying)
@@ -169,10 +171,13 @@ class Books:
         low = node.disk_low + sum(health[name].disk_low for name in there)
         is_short = node.disk_low or low * 2 > len(replica.settings.members)
         if member.broker.disk_low == is_short:
-            self._short.pop(node.name, None)
+            self._wrong.pop(node.name, None)
             return
-        last_s, times = self._short.get(node.name, (said_s, 0))
-        self._short[node.name] = said_s, times + (said_s != last_s)
+        this = node.life, is_short
+        before, last_s, times = self._wrong.get(node.name, (this, said_s, 0))
+        if before != this:
+            last_s, times = said_s, 0
+        self._wrong[node.name] = this, said_s, times + (said_s != last_s)
         if times >= TOLD_MAX:
             done = "taken" if is_short else "refused for want of room"
             yield "books", f"PUTs are {done}, and {low} are short of room"
