@@ -14,7 +14,7 @@ import pytest
 from cluster.members.handshake import can_read, unfit
 from cluster.store import commands, snapshots, tables
 from cluster.store.commands import Admit, DamagedEntry, Raise, decode, encode, level_of
-from cluster.store.store import Store
+from cluster.store.store import Done, Store
 from cluster.wire.levels import BUILD, BUILD_0_1, Build, Sighting, UnsupportedLevel, objections
 from cluster.wire.levels import level_to_reach as reach
 from cluster.wire.messages import Extension, Hello
@@ -119,6 +119,17 @@ def test_level_is_raised_once_never_lowered_and_outlives_a_restart(tmp_path: Pat
     bench.reopen()
     assert bench.store.level == 2
     bench.store.close()
+
+
+def test_a_raise_that_comes_behind_a_higher_one_changes_nothing(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store.db", {"n1": "one"}, build=Build("later", 1, 9))
+    store.apply(1, 1, encode(1, [Raise(9)]))
+
+    [outcome] = store.apply(2, 1, encode(1, [Raise(2)]))
+
+    assert outcome == Done({"level": 9, "before": 9})
+    assert store.level == 9
+    store.close()
 
 
 def test_level_that_was_not_committed_is_applied_again(tmp_path: Path) -> None:

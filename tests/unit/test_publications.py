@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.store import publications
-from cluster.store.commands import Advance, Put, Register, Subscribe, Unsubscribe
+from cluster.store.commands import Advance, Put, Register, Subscribe, Unsubscribe, encode
 from cluster.store.store import Delivery, Limits, Store
 from cluster.store.topics import STALE_CURSORS_MIN
 from flotilla_client.protocol import pack, unpack
@@ -83,6 +83,17 @@ def test_what_was_put_and_abandoned_within_one_entry_is_collected(bench: Bench) 
     assert bench.store.total_backlog_bytes() == 5
     assert bench.store.collect_garbage(10) == 1
     assert bench.store.total_backlog_bytes() == 0
+
+
+def test_what_was_put_and_abandoned_in_one_turn_is_collected_before_it_is_committed(
+    bench: Bench,
+) -> None:
+    store = bench.store
+    for operation in (Put("p", None, "t", 0, *pack([b"x"])), Unsubscribe("s", None, "t", None)):
+        store.apply(store.applied_index + 1, 1, encode(1, [operation]))
+    assert store.collect_garbage(10) == 1
+    store.commit()
+    assert store.total_backlog_bytes() == 0
 
 
 def test_garbage_is_collected_in_bounded_steps(

@@ -11,7 +11,7 @@ from cluster.log.journal import Journal
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready, Timing
 from cluster.raft.sending import IN_FLIGHT_BYTES_MAX, Window
-from cluster.wire.messages import AppendEntries, NextIndex, PreVoteGranted, Vote
+from cluster.wire.messages import AppendEntries, NextIndex, PreVoteGranted, SnapshotOffer, Vote
 
 NOW = 1000.0
 FULL = [IN_FLIGHT_BYTES_MAX // 4] * 4  # bytes of the entries that fill a window
@@ -20,9 +20,9 @@ FULL = [IN_FLIGHT_BYTES_MAX // 4] * 4  # bytes of the entries that fill a window
 class Leader:
     """A leader of three whose followers are made up; `b` can be reached, `c` can not."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **options: int) -> None:
         Journal.create(directory)
-        self.journal = Journal.open(directory)
+        self.journal = Journal.open(directory, **options)  # type: ignore[arg-type]
         rng = random.Random(1)
         self._now = NOW + 1
         self.raft = Raft("a", "bc", self.journal, (1, 0), Timing(), 1, rng, NOW)
@@ -82,6 +82,23 @@ def test_an_acknowledgment_opens_the_window(leader: Leader) -> None:
     assert leader.window.bytes == 2 * FULL[0], "two messages of two entries were sent"
     leader.answer(7)
     assert leader.window.bytes == 0
+
+
+def test_a_full_window_that_the_log_has_left_behind_ends_in_the_offer_of_a_copy(
+    tmp_path: Path,
+) -> None:
+    leader = Leader(tmp_path / "journal", segment_bytes=1, keep_bytes=0)
+    leader.put(*FULL)
+    leader.journal.sync()
+    for _ in range(3):  # what the window has no room for
+        leader.put(10)
+        leader.journal.sync()
+    assert leader.window.is_full
+    leader.journal.compact(leader.journal.last_index)
+
+    ready = leader.step(proposals=[bytes(9)], tick=True)
+
+    assert SnapshotOffer(leader.raft.term) in [message for _, message in ready.before_sync]
 
 
 @pytest.mark.parametrize("reset", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -253,3 +254,33 @@ def test_who_opens_a_store_makes_its_name_durable_whoever_has_made_it(
     )
     Store.open(path, {}).close()
     assert synced == [tmp_path]
+
+
+def test_who_opens_a_store_reads_the_log_of_one_that_was_killed_from_the_disk(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a failed sync was to write is in the kernel's cache, is called clean, and not there."""
+    bench.store.commit()
+    directory = Path(shutil.copytree(bench.path.parent, tmp_path / "killed"))
+    log = tables.side_file(directory / bench.path.name, "-wal")
+    assert log.stat().st_size > 0
+    seen: list[tuple[str, Path]] = []
+
+    def note(what: str, descriptor: int) -> None:
+        seen.append((what, Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: note("synced", descriptor))
+    monkeypatch.setattr(
+        type(tables.DISK), "forget_cached", lambda disk, descriptor: note("forgotten", descriptor)
+    )
+    connect = tables.connect
+
+    def open_it(path: Path, busy_ms_max: int) -> sqlite3.Connection:
+        seen.append(("opened", path))
+        return connect(path, busy_ms_max)
+
+    monkeypatch.setattr(tables, "connect", open_it)
+    store = Store.open(directory / bench.path.name, {})
+    store.close()
+    ways = [what for what, path in seen if path in (log, directory / bench.path.name)]
+    assert ways == ["synced", "forgotten", "opened"]
