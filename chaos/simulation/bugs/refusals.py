@@ -69,12 +69,11 @@ def one_full_disk_stops_all(patches: Patches) -> None:
 def a_full_majority_stops_nobody(patches: Patches) -> None:
     """Refuse PUTs only while the leader itself is short of room."""
 
-    def tell_peers(replica: Replica, disk_low: bool) -> None:
-        _tell_peers(replica, disk_low)
-        if replica.raft is not None:
-            replica.broker.disk_low = disk_low
+    def tell_health(member: Member, disk_low: bool) -> None:
+        _tell_health(member, disk_low)
+        member.broker.disk_low = disk_low
 
-    patches.attribute(Replica, "_tell_peers", tell_peers)
+    patches.attribute(Member, "tell_health", tell_health)
 
 
 @bug("a piece of a copy that was lost is asked for again", {"progress"})
