@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from chaos.simulation.disks.disk import PowerLoss
 from cluster.log.entries import REGULAR
 from cluster.node.replica import Replica
 from cluster.serve import frontend, intake
@@ -176,6 +177,33 @@ def test_a_header_is_decoded_once_a_node_and_an_entry_by_nobody_who_encoded_it(
     assert counts["b", "header"] == 2
     assert counts["a", "entry"] == 0
     assert counts["b", "entry"] >= 4
+
+
+def test_no_acknowledgment_leaves_a_turn_whose_sync_has_not_returned(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "abc")
+    stage.net.cut_off("c", "a", "b")
+    stage.put("a", "x")
+    stage.lab.turn("a")
+    stage.lab.disks["b"].power_fails_in = 0
+    with pytest.raises(PowerLoss):
+        stage.replica("b").turn(stage.lab.now, [])
+    stage.lab.turn("a")  # takes what has left b
+    assert "x" not in stage.acknowledged()
+    stage.lab.lose_power("b")
+    stage.lab.crash("a")
+    stage.lab.start("b")
+    assert stage.damage("b") == []
+
+
+def test_a_lone_node_acknowledges_what_is_on_its_disk(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "a")
+    for number in range(6):
+        stage.publish("a", f"x{number}")
+        if number % 2:
+            stage.lab.lose_power("a")
+            stage.lab.start("a")
+            stage.elect("a")
+    assert stage.damage("a") == []
 
 
 def test_an_exception_in_apply_is_the_end_and_not_swallowed(tmp_path: Path) -> None:
