@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from flotilla_client import protocol
 from flotilla_client.client import Client
 from flotilla_client.errors import BY_CODE
-from flotilla_client.operations import Ask, Steps, check_client_id
+from flotilla_client.operations import Ask, Steps, check_client_id, check_topic
 from flotilla_client.protocol import ProtocolError, Request
 from flotilla_client.retry import DEADLINE_MS, Done
 
@@ -174,12 +174,27 @@ class Admin:
             protocol.decode_request(protocol.encode_request(request))
         except ProtocolError as error:
             raise BY_CODE[error.code](error.message, details=error.details) from error
+        return self._ask(request)
 
+    def _ask(self, request: Request) -> Row:
         def asking() -> Steps[Row]:
             done: Done = yield Ask(request)
             return done.reply.body
 
         return self._client._run(asking())
+
+    # --- what ends something ---
+
+    def drop_subscription(self, topic: str, client_id: str) -> bool:
+        """End a client's subscription in its place: what it has not read is gone for it.
+
+        Returns whether there was one. Raises UnknownClient.
+        """
+        check_topic(topic)
+        check_client_id(client_id)
+        body = {"act": protocol.DROP_SUBSCRIPTION}
+        answer = self._ask(Request(protocol.ADMIN, "", topic, client_id, body=body))
+        return bool(answer["was_subscribed"])
 
     # --- nodes ---
 

@@ -21,6 +21,7 @@ WATCH_S: Final = 2.0  # between two looks; a list of 10,000 topics takes a tenth
 CLEARED: Final = "\x1b[H\x1b[2J"  # the cursor home, and the screen empty
 _OF_ONE: Final[Mapping[str, str]] = {"topic": "NAME", "client": "ID"}
 USER: Final = "user"
+DROP: Final = "drop-subscription"
 CHANGES: Final = ("add", "allow", "deny", "remove")
 RIGHTS: Final = ("publish", "subscribe", "observe", "admin")
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -30,6 +31,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "client": ("topic", "last_id", "cursor", "backlog"),
     "subscriptions": ("topic", "client_id", "cursor", "backlog"),
     "config": ("node", "setting", "value", "from"),
+    "drop-subscription": ("topic", "client_id", "was_subscribed"),
     "user": (
         "user",
         "publish",
@@ -44,7 +46,9 @@ _TEXT: Final = (
     "Show what the cluster keeps: topics, one topic's subscribers, clients, one client's topics, "
     "subscriptions, or the settings in force on each node and where each comes from. Or say who may"
     " what: `user list`, and `user add|allow|deny NAME` with --publish, --subscribe, --observe, "
-    "--admin, or `user remove NAME`. NAME is a key's; '*' are all that have no user of their own."
+    "--admin, or `user remove NAME`. NAME is a key's; '*' are all that have no user of their own. "
+    "Or end a subscription in its client's place: `drop-subscription TOPIC ID`; what it has not "
+    "read is gone for it."
 )
 
 Show = Callable[[Sequence[dict[str, Any]], Sequence[str], bool], None]
@@ -75,6 +79,9 @@ def add_admin(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
     parser.add_argument(
         "--admin", action="store_true", help="of a user: change what belongs to others"
     )
+    parser.add_argument(
+        "--yes", action="store_true", help="end it without asking; needed where nobody can be asked"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument(
         "--watch",
@@ -97,6 +104,8 @@ def _admin(client: Client, options: Any, show: Show) -> int:
         sys.stderr.write(f"flotilla admin: {problem}\n")
         return 2
     admin = Admin.over(client)
+    if what == DROP:
+        return _drop(admin, options, show)
     if what == USER and words[0] != "list":
         _show_users(show, _change(admin, options), options.json)
         return 0
@@ -132,6 +141,10 @@ def _problem(options: Any) -> str:
     """Return what is wrong with the arguments, "" if nothing is."""
     what, words = options.what, options.words
     rights = [right for right in RIGHTS if getattr(options, right)]
+    if options.yes and what != DROP:
+        return f"{what} ends nothing: --yes has no meaning there"
+    if what == DROP:
+        return "" if len(words) == 2 and not rights else f"{DROP} takes a TOPIC and a client's ID"
     if what != USER:
         if rights:
             return f"--{rights[0]} is a user's: `user allow NAME --{rights[0]} …`"
@@ -147,6 +160,26 @@ def _problem(options: Any) -> str:
     if words[0] == "remove" and rights:
         return f"user remove takes no --{rights[0]}: `user deny` takes something away"
     return ""
+
+
+def _drop(admin: Admin, options: Any, show: Show) -> int:
+    topic, client_id = options.words
+    if not options.yes and not _is_sure(f"end the subscription of {client_id} to {topic!r}?"):
+        return 2
+    was_subscribed = admin.drop_subscription(topic, client_id)
+    row = {"topic": topic, "client_id": client_id, "was_subscribed": was_subscribed}
+    show([row], _COLUMNS[DROP], options.json)
+    return 0
+
+
+def _is_sure(question: str) -> bool:
+    """Ask on a terminal; where there is none, say what takes the question's place."""
+    if not sys.stdin.isatty():
+        sys.stderr.write(f"flotilla admin: {question} Say --yes\n")
+        return False
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _change(admin: Admin, options: Any) -> list[dict[str, Any]]:

@@ -50,12 +50,13 @@ SETTINGS: Final = "settings"
 USERS: Final = "users"
 INSPECTED: Final = frozenset({CLIENTS, CLIENT, SUBSCRIPTIONS, SETTINGS, USERS})
 
-# What ADMIN may do: change what a principal may.
+# What ADMIN may do: change what a principal may, or end what belongs to another client.
 ADD_USER: Final = "user-add"
 ALLOW_USER: Final = "user-allow"
 DENY_USER: Final = "user-deny"
 REMOVE_USER: Final = "user-remove"
 USER_CHANGES: Final = frozenset({ADD_USER, ALLOW_USER, DENY_USER, REMOVE_USER})
+DROP_SUBSCRIPTION: Final = "drop-subscription"
 EVERYBODY_ELSE: Final = "*"  # as a user: every principal that is none itself
 
 # Reply types.
@@ -524,8 +525,13 @@ def _check_admin(request: Request) -> None:
     _no_batch(request)
     body = request.body
     act = _text(body, "act", NAME_BYTES_MAX)
+    if act == DROP_SUBSCRIPTION:
+        _needs_client(request)
+        _needs_topic(request)
+        request.body = {"act": act}
+        return
     if act not in USER_CHANGES:
-        known = ", ".join(sorted(USER_CHANGES))
+        known = ", ".join(sorted({*USER_CHANGES, DROP_SUBSCRIPTION}))
         raise ProtocolError("bad_request", f"`act` is {_shown(act)}; known: {known}")
     user = _text(body, "user", NAME_BYTES_MAX)
     check_user(user)

@@ -326,6 +326,9 @@ def _print_next_steps(cluster: LocalCluster, detach: bool) -> None:
         f"{ours} down --dir {directory}" if detach else "ctrl-C stops all the nodes",
     ):
         _console.print(f"  {line}", soft_wrap=True, markup=False)
+    if cluster.admin_key != cluster.key:
+        admin = f"{client} --key {shlex.quote(str(cluster.admin_key))} admin user --help"
+        _console.print(f"  who may what: {admin}", soft_wrap=True, markup=False)
     page = next(iter(cluster.pages().values()), "")
     if page:
         _console.print(f"  or look at {page}", soft_wrap=True, markup=False)

@@ -408,6 +408,9 @@ class Node:
     def _report_refusals(self, now: float) -> None:
         if refused := self._replica.frontend.refusals.report(now * 1000):
             self._event("quota_refused", "warning", refused=refused)
+        lead = self._replica.frontend.lead
+        if lead is not None and (denied := lead.broker.denied.report(now * 1000)):
+            self._event("unauthorized", "warning", refused=denied)
 
     def _report_if_slow(self, began: float, answered: float, ended: float) -> None:
         if ended - began > SLOW_TURN_S:

@@ -210,6 +210,17 @@ def _quota_refused(view: View) -> Series:
     return list(view.sample.quota_refused.items())
 
 
+@_metric(
+    "unauthorized",
+    COUNTER,
+    "Requests that this node, as the leader, has refused because the principal may not do that.",
+    "principal",
+    "needs",
+)
+def _unauthorized(view: View) -> Series:
+    return list(view.sample.unauthorized.items())
+
+
 @_metric("requests_waiting", GAUGE, "Requests that wait here, by what for.", "for")
 def _waiting(view: View) -> Series:
     rows = [*view.sample.waiting.items(), ("leader", view.sample.relays)]

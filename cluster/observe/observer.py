@@ -68,7 +68,8 @@ class Sample:
     """A node as it was at one moment. `at`: monotonic seconds, `wall_s`: since 1970.
 
     `status`: the body of STATUS. `waiting`: requests that wait, by what for; `relays` of them at
-    the leader. `quota_refused`: by principal and quota. `added`: publications and bytes that this
+    the leader. `quota_refused`: by principal and quota; `unauthorized`: by principal and what
+    it lacked. `added`: publications and bytes that this
     node's store has taken.
     """
 
@@ -90,6 +91,7 @@ class Sample:
     disk_free_bytes: int
     disk_size_bytes: int
     quota_refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    unauthorized: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def leader(self) -> str:
@@ -169,6 +171,7 @@ class NodeObserver:
             disk_free_bytes=room.f_bavail * room.f_frsize,
             disk_size_bytes=room.f_blocks * room.f_frsize,
             quota_refused=dict(frontend.refusals.total),
+            unauthorized={} if broker is None else dict(broker.denied.total),
         )
 
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cluster.serve.quotas import Refusals
 from cluster.store import commands
 from cluster.store.commands import (
     Admit,
     Advance,
     ChangeUser,
+    DropSubscription,
     Operation,
     Put,
     Raise,
@@ -33,6 +35,7 @@ from flotilla_client.protocol import (
     ACK,
     ADMIN,
     CLIENTS,
+    DROP_SUBSCRIPTION,
     GET,
     INSPECT,
     NAK,
@@ -64,6 +67,7 @@ COUNTERS_PER_STEP: Final = 1_000  # of a client's 10,000, looked up on disk: abo
 ANSWERED_LATER: Final = frozenset({GET, REQUEST_ID})  # it takes longer than to say that it is done
 CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB})  # what a parked GET may be waiting for
 READS: Final = frozenset({GET, TOPICS, INSPECT})
+OF_OTHERS: Final = frozenset({INSPECT, ADMIN})  # the client that is named does not act: it is meant
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ class Broker:
     disk_low: bool = False
     level_for: Callable[[int | None], int] = _first_level
     admins: frozenset[str] = frozenset()  # principals who may administrate by this node's settings
+    denied: Refusals = field(default_factory=Refusals)  # `unauthorized`, and what was lacking
     delivered_count: int = 0  # publications that were read for clients, ever
     delivered_bytes: int = 0
     _answers: list[Answer] = field(default_factory=list)
@@ -216,7 +221,7 @@ class Broker:
         if principal is None or store.level < LEVEL_OF_USERS:
             return None
         kind, topic, client_id = request.type, request.topic, request.client_id
-        if client_id and (refused := store.not_owned(client_id, principal)):
+        if kind not in OF_OTHERS and (refused := store.not_owned(client_id, principal)):
             return refused
         if kind == PUT:
             lacking = store.lacks(principal, PUBLISH, topic)
@@ -324,9 +329,16 @@ class Broker:
     def _administrate(self, waiting: Waiting) -> Operation:
         self._need_level(True)
         body = waiting.request.body
+        if body["act"] == DROP_SUBSCRIPTION:
+            return self._drop(waiting)
         rights = body["publish"], body["subscribe"], body["observe"], body["admin"]
         is_root = waiting.principal in self.admins
         return ChangeUser(body["act"], body["user"], *rights, is_root)
+
+    def _drop(self, waiting: Waiting) -> Operation:
+        request = waiting.request
+        is_root = waiting.principal in self.admins
+        return DropSubscription(request.client_id, request.topic, is_root)
 
     def _need_level(self, is_of_users: bool) -> None:
         level = self.store.level
@@ -450,7 +462,8 @@ class Broker:
             return
         refused = self.forbidden(waiting.principal, request)
         if refused is None and request.client_id:
-            refused = self.store.check_client(request.client_id, request.epoch, waiting.principal)
+            acting = None if request.type in OF_OTHERS else waiting.principal
+            refused = self.store.check_client(request.client_id, request.epoch, acting)
         if refused is not None:
             self.refuse(waiting, refused.code, refused.message, **refused.details)
         elif waiting.was_forbidden and request.type not in READS:
@@ -693,6 +706,8 @@ class Broker:
         """Answer with a NAK; of what is carried out in part none that is definite would be true."""
         if waiting.carried_out:
             code, message = "uncertain", f"the acknowledgment is carried out, and {message}"
+        if code == "unauthorized" and waiting.principal is not None:
+            self.denied.note(waiting.principal, details["needs"])
         body = nak_body(code, message, **details)
         self._answer(waiting, NAK, body)
 
@@ -737,7 +752,9 @@ class Broker:
 def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:
     """Return whether parked GETs may have news: a duplicate must not cost a look at each."""
     changed = isinstance(outcome, Done) and not outcome.body.get("duplicate")
-    return changed and waiting.request.type in CHANGES_A_TOPIC
+    request = waiting.request
+    is_dropped = request.type == ADMIN and request.body["act"] == DROP_SUBSCRIPTION
+    return changed and (is_dropped or request.type in CHANGES_A_TOPIC)
 
 
 def _way(route: Route) -> bytes | str:

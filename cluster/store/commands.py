@@ -126,8 +126,19 @@ class ChangeUser:
     principal: str | None = None
 
 
+@dataclass(slots=True)
+class DropSubscription:
+    """End a client's subscription in its place; `is_root` as in ChangeUser."""
+
+    client_id: str
+    topic: str
+    is_root: bool
+    principal: str | None = None
+
+
 ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance
-Operation = ClientOperation | ChangeUser | Admit | Raise
+Administration = ChangeUser | DropSubscription
+Operation = ClientOperation | Administration | Admit | Raise
 
 
 class DamagedEntry(Exception):
@@ -143,7 +154,7 @@ def level_needed(operations: Sequence[Operation]) -> int:
     for operation in operations:
         if type(operation) is Raise:
             level = max(level, operation.level)
-        elif type(operation) is ChangeUser or principal_of(operation) is not None:
+        elif isinstance(operation, Administration) or principal_of(operation) is not None:
             level = max(level, LEVEL_OF_USERS)
     return level
 
@@ -360,6 +371,7 @@ _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "A": (Advance, (_is_text, _is_count_or_none, _is_cursors)),
     "M": (Admit, (_is_text, _is_text)),
     "L": (Raise, (_is_level,)),
+    "D": (DropSubscription, (_is_text, _is_text, _is_bool)),
     "C": (ChangeUser, (_is_change, _is_text, _is_texts, _is_texts, _is_bool, _is_bool, _is_bool)),
 }
 _KINDS: Final = {build: kind for kind, (build, _) in _SHAPES.items()}

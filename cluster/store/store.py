@@ -23,9 +23,11 @@ import orjson
 from cluster.store import tables
 from cluster.store.clients import Client, Clients, Producer
 from cluster.store.commands import (
+    Administration,
     Admit,
     Advance,
     ChangeUser,
+    DropSubscription,
     Operation,
     Put,
     Raise,
@@ -105,6 +107,7 @@ class Store:
             Admit: self._admit,
             Raise: self._raise,
             ChangeUser: self._change_user,
+            DropSubscription: self._drop_subscription,
         }
         self.members = database.members()
         self._recoveries = database.recoveries()
@@ -311,12 +314,23 @@ class Store:
             self.users.found()
         return Done({"level": self.level, "before": before})
 
-    def _change_user(self, operation: ChangeUser) -> Outcome:
+    def _administrating(self, operation: Administration) -> Refused | None:
+        """Return the refusal of who may not administrate, None if he may."""
         principal = operation.principal
-        is_admin = principal is None or operation.is_root
-        if principal is not None and not is_admin and not self.users.may_administrate(principal):
-            return unauthorized(principal, ADMIN)
-        return self.users.change(operation)
+        if principal is None or operation.is_root or self.users.may_administrate(principal):
+            return None
+        return unauthorized(principal, ADMIN)
+
+    def _change_user(self, operation: ChangeUser) -> Outcome:
+        return self._administrating(operation) or self.users.change(operation)
+
+    def _drop_subscription(self, operation: DropSubscription) -> Outcome:
+        if refused := self._administrating(operation):
+            return refused
+        client = self._clients.get(operation.client_id)
+        if client is None:
+            return unknown_client(operation.client_id)
+        return self._leave(client, operation.topic)
 
     # --- operations: subscriptions --------------------------------------------------------------
 
@@ -351,9 +365,10 @@ class Store:
 
     def _unsubscribe(self, operation: Unsubscribe) -> Outcome:
         client = self._controlling(operation)
-        if isinstance(client, Refused):
-            return client
-        topic = self._topics.of(client.client_id).get(operation.topic)
+        return client if isinstance(client, Refused) else self._leave(client, operation.topic)
+
+    def _leave(self, client: Client, name: str) -> Done:
+        topic = self._topics.of(client.client_id).get(name)
         if topic is None:
             return Done({"was_subscribed": False})
         self._topics.leave(client, topic)
@@ -457,7 +472,8 @@ class Store:
         """Return the refusal of who may neither publish nor subscribe to anything."""
         if principal is None or self.users.may_anything(principal):
             return None
-        return unauthorized(principal, f"{PUBLISH}` or `{SUBSCRIBE}", "any topic")
+        message = f"{principal} may neither `{PUBLISH}` nor `{SUBSCRIBE}` to anything"
+        return Refused("unauthorized", message, {"needs": PUBLISH})
 
     def not_owned(self, client_id: str, principal: str | None) -> Refused | None:
         """Return the refusal of who uses another principal's client, None if it is not one."""

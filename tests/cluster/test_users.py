@@ -135,10 +135,10 @@ def test_the_command_says_who_may_what(
 ) -> None:
     endpoints = ",".join(each.removeprefix("tcp://") for each in cluster.endpoints().values())
 
-    def run(*argv: str, name: str = "admin") -> tuple[int, str, str]:
+    def run(*argv: str, name: str = "admin", verb: str = "admin") -> tuple[int, str, str]:
         capsysbinary.readouterr()
         common = ["-e", endpoints, "--state", str(tmp_path), "--key", str(key_of(cluster, name))]
-        code = cli.main([*common, "admin", *argv])
+        code = cli.main([*common, *filter(None, [verb]), *argv])
         out, err = capsysbinary.readouterr()
         return code, out.decode(), err.decode()
 
@@ -155,7 +155,14 @@ def test_the_command_says_who_may_what(
     code, _, err = run("user", "list", name="board")
     assert code == cli.REFUSED
     assert "board lacks `admin`" in err
+    assert run("sub", "left", name="board", verb="")[0] == 0
+    left = orjson.loads(run("topic", "left", "--json")[1])["client_id"]
+    assert run("drop-subscription", "left", left)[0] == cli.USAGE, "nobody to be asked"
+    code, out, _ = run("drop-subscription", "left", left, "--yes", "--json")
+    assert orjson.loads(out) == {"topic": "left", "client_id": left, "was_subscribed": True}
     for wrong in (
+        ("drop-subscription", "left"),
+        ("topics", "--yes"),
         ("user",),
         ("user", "add"),
         ("user", "allow", "shop"),
@@ -197,7 +204,7 @@ def test_each_may_what_it_may_through_any_node(cluster: LocalCluster, tmp_path: 
         with admin(cluster, "shop") as asking, pytest.raises(Unauthorized, match="observe"):
             asking.clients()
         with client(cluster, "nobody", state_dir=tmp_path / "nobody") as nobody:
-            with pytest.raises(Unauthorized, match="any topic"):
+            with pytest.raises(Unauthorized, match="may neither"):
                 nobody.subscribe("orders.new")
             assert nobody.topics(everything=True) == []
             assert nobody.status()["node"], "a node's view of itself has no names but nodes'"
@@ -242,6 +249,8 @@ def test_another_s_client_is_refused_by_hand_at_every_node(
                 assert thief.ask(UPGRADE, level=3)["error"] == "unauthorized"
         with admin(cluster, "board") as asking:
             assert asking.client(victim) == before
+            with pytest.raises(Unauthorized, match="lacks `admin`"):
+                asking.drop_subscription("orders.new", victim)
         with admin(cluster) as boss:
             assert boss.remove_user("thief")
 

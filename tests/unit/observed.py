@@ -64,6 +64,7 @@ SAMPLE = Sample(
     disk_free_bytes=10**9,
     disk_size_bytes=10**10,
     quota_refused={("shop", "requests_per_s_max"): 3},
+    unauthorized={("shop", "publish"): 2},
 )
 
 

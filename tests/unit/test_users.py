@@ -15,6 +15,7 @@ from cluster.store.commands import (
     Advance,
     ChangeUser,
     DamagedEntry,
+    DropSubscription,
     Put,
     Raise,
     Register,
@@ -339,6 +340,18 @@ def test_a_revoked_topic_neither_holds_up_the_others_nor_tells_of_itself(
     assert bench.one(Unsubscribe("c", 1, "theirs", None, "shop"))[1] == {"was_subscribed": True}
 
 
+def test_an_administrator_ends_what_others_have_left(bench: store_bench.Bench) -> None:
+    bench.ok(Register("c", True, None, "", "shop"))
+    bench.ok(Subscribe("c", 1, "t", 1, "shop"))
+    bench.ok(change("add", "boss", admin=True))
+    for principal, root, code in (("shop", False, "unauthorized"), ("boss", False, "ok")):
+        assert bench.one(DropSubscription("c", "t", root, principal))[0] == code
+    assert bench.store.subscriptions("c") == {}
+    assert bench.one(DropSubscription("c", "t", True, "admin")) == ("ok", {"was_subscribed": False})
+    assert bench.one(DropSubscription("nobody", "t", True, "admin"))[0] == "unknown_client"
+    assert level_of(encode(1, [DropSubscription("c", "t", True)])) == LEVEL_OF_USERS
+
+
 # --- encoding, copies, levels ---
 
 
@@ -621,6 +634,21 @@ def test_another_s_client_is_refused_whatever_is_asked(leader: UsersBench) -> No
         assert (code_of(answer), answer.body.get("needs")) == ("unauthorized", "client_id"), kind
         assert leader.entries() == before
         assert "shop" not in answer.body["message"]
+
+
+def test_who_may_observe_looks_at_others_clients_and_an_administrator_ends_their_subscriptions(
+    leader: UsersBench,
+) -> None:
+    leader.as_("shop", REQUEST_ID, sequence=1, nonce="n")
+    leader.user("add", "watcher", observe=True)
+    [answer] = leader.as_("watcher", INSPECT, what="client")
+    assert [row["topic"] for row in answer.body["rows"]] == ["t"]
+    leader.ask(GET, "t", wait_ms=60_000)
+    leader.turn()
+    [answer] = leader.as_("watcher", ADMIN, "t", act="drop-subscription")
+    assert (code_of(answer), answer.body["needs"]) == ("unauthorized", "admin")
+    answers = leader.as_("admin", ADMIN, "t", act="drop-subscription")
+    assert [code_of(answer) for answer in answers] == ["ACK", "unknown_topic"], "who waits hears so"
 
 
 def test_an_insecure_cluster_asks_nobody(leader: UsersBench) -> None:

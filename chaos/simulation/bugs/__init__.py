@@ -15,6 +15,7 @@ from chaos.simulation.bugs import (
     refusals,
     store,
     turns,
+    users,
     wire,
 )
 from chaos.simulation.bugs.registry import BUGS, SEEDS_MAX, Bug
@@ -33,5 +34,6 @@ __all__ = [
     "refusals",
     "store",
     "turns",
+    "users",
     "wire",
 ]

@@ -116,13 +116,18 @@ class Books:
             end = 0 if place is None else place.last_id
             for each in parked.values():
                 client_id = each.request.client_id
+                if member.store.lacks(each.principal, "subscribe", topic) is not None:
+                    yield "permission", f"{each.principal} waits for {topic}, and may not read it"
                 if place is None or client_id not in place.subscribers:
                     yield "waits", f"{client_id} waits for {topic}, and has no subscription to it"
                 last_id = each.request.body["last_id"]
                 if last_id is not None and last_id < end:
                     yield "waits", f"a GET of {topic} is parked behind {last_id}, it ends at {end}"
-        for client_id in led._parked_any:
+        for client_id, parked in led._parked_any.items():
+            principals = {each.principal for each in parked.values()}
             for name, found in topics.of(client_id).items():
+                if any(member.store.lacks(each, "subscribe", name) for each in principals):
+                    continue
                 cursor = found.subscribers[client_id].cursor
                 if cursor < found.last_id:
                     yield "waits", f"{client_id} waits for any topic, {name} is at {cursor}"

@@ -22,7 +22,7 @@ LEVELS: Final = (0, 1, 4, 16, 64)  # amounts that count as different: none, one,
 # What tells events of one kind apart. Anything that grows, a term or an index, would make every
 # run particular.
 TELLING: Final = ("role", "name", "error", "f", "duplicate", "what")
-SILENT: Final = frozenset({"apply"})  # between any two events there are some
+SILENT: Final = frozenset({"apply", "proposed"})  # between any two events there are some
 
 
 class Features:

@@ -52,6 +52,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "replaced": "who has the entry that replaces a member hears its old incarnation no more",
     "answered": "a reply answers a request that came by its way, once, as the log says",
     "asked": "an entry holds only what somebody asked for",
+    "permission": "nobody does what the log does not let him; what is passed on says who asks",
     "vote": "who votes, or leads by votes, does so as Raft demands",
     "append": "who appends leads its term, and says nothing of its log but what is true",
     "commit": "what is called committed is durable on a majority",

@@ -1,6 +1,6 @@
 """What the cluster's state is, by the protocol alone: a second, dumb implementation of the store.
 
-What lives here: clients, topics, subscriptions, producers and publications as plain dictionaries,
+What lives here: clients, topics, subscriptions, producers, publications and users as dictionaries,
 what each operation of the log does to them, and how each stood at any index. What must not: the
 product's store, a database, nodes, replies (replies.py holds those against this).
 
@@ -18,11 +18,23 @@ from typing import Any, Final, Generic, TypeVar
 import orjson
 
 from cluster.log.entries import FIRST_INDEX
-from cluster.store.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
+from cluster.store.commands import (
+    Advance,
+    ChangeUser,
+    DropSubscription,
+    Operation,
+    Put,
+    Raise,
+    Register,
+    Subscribe,
+    Unsubscribe,
+)
 from cluster.store.store import Limits
 
 PUTS_REMEMBERED: Final = 1024  # docs/protocol.md: a duplicate among these gets its original id
 INTEGER_MAX: Final = 2**53 - 1
+LEVEL_OF_USERS: Final = 3
+NOT_ITS_OWN: Final = "client_id"
 
 V = TypeVar("V")
 # What an operation comes to: ("", the ACK's body) or (the NAK's code, its details).
@@ -55,6 +67,11 @@ class ByIndex(Generic[V]):
         """Return what it was behind the entry at `index`."""
         return self._values[bisect_right(self._indexes, index) - 1]
 
+    def since(self, first: int, last: int) -> Sequence[int]:
+        """Return the indexes behind `first`, up to `last`, at which it was set."""
+        indexes = self._indexes
+        return indexes[bisect_right(indexes, first) : bisect_right(indexes, last)]
+
     def during(self, first: int, last: int) -> Iterator[V]:
         """Yield what it was behind any entry from `first` to `last`."""
         start = bisect_right(self._indexes, first) - 1
@@ -76,6 +93,7 @@ class ReferenceClient:
     epoch: ByIndex[int]
     sequence: ByIndex[int]
     nonce: str
+    owner: ByIndex[str | None] = field(default_factory=lambda: ByIndex(None))
     names_bytes: int = 0
     producers: dict[str, ReferenceProducer] = field(default_factory=dict)
     cursors: dict[str, ByIndex[int | None]] = field(default_factory=dict)
@@ -96,6 +114,30 @@ class ReferenceTopic:
     unread_from: int = 1  # the first id that somebody still wants
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceUser:
+    """What a principal may do: `may` and `may_not` hold (right, pattern)."""
+
+    may: frozenset[tuple[str, str]] = frozenset()
+    may_not: frozenset[tuple[str, str]] = frozenset()
+    observe: bool = False
+    admin: bool = False
+
+    def has(self, right: str, topic: str) -> bool:
+        """Return whether it may publish or subscribe to a topic."""
+        return any(_fits(right, topic, each) for each in self.may) and not any(
+            _fits(right, topic, each) for each in self.may_not
+        )
+
+
+def _fits(right: str, topic: str, rule: tuple[str, str]) -> bool:
+    """Return whether a rule is about that; `>` and `*` are the only patterns of a simulation."""
+    return rule[0] == right and (rule[1] in (topic, ">") or (rule[1] == "*" and "." not in topic))
+
+
+ReferenceUsers = Mapping[str, ReferenceUser]
+
+
 class Reference:
     """The state behind the entries that were applied so far, `applied_index` the last of them."""
 
@@ -104,12 +146,17 @@ class Reference:
         self.applied_index = FIRST_INDEX  # every log begins with it; it says nothing
         self.clients: dict[str, ReferenceClient] = {}
         self.topics: dict[str, ReferenceTopic] = {}
+        self.level: ByIndex[int] = ByIndex(1)
+        self.users: ByIndex[ReferenceUsers] = ByIndex({})
         self._handlers: dict[type, Any] = {
             Register: self._register,
             Subscribe: self._subscribe,
             Unsubscribe: self._unsubscribe,
             Put: self._put,
             Advance: self._advance,
+            ChangeUser: self._change_user,
+            DropSubscription: self._drop_subscription,
+            Raise: self._raise,
         }
 
     def apply(self, index: int, operations: Sequence[Operation]) -> list[Result | None]:
@@ -118,11 +165,94 @@ class Reference:
         handlers = self._handlers
         return [handlers.get(type(each), _nobodys)(index, each) for each in operations]
 
+    # --- who may what -----------------------------------------------------------------------------
+
+    def user_at(self, principal: str | None, index: int) -> ReferenceUser | None:
+        """Return what a principal may behind the entry at `index`; None: everything."""
+        if principal is None or self.level.at(index) < LEVEL_OF_USERS:
+            return None
+        users = self.users.at(index)
+        return users.get(principal, users.get("*", ReferenceUser()))
+
+    def may_at(self, principal: str | None, right: str, topic: str, index: int) -> bool:
+        """Return whether a principal may do it behind the entry at `index`."""
+        user = self.user_at(principal, index)
+        return user is None or user.has(right, topic)
+
+    def may_see_at(self, principal: str | None, topic: str, index: int) -> bool:
+        """Return whether a topic is shown to a principal behind the entry at `index`."""
+        user = self.user_at(principal, index)
+        if user is None or user.observe or user.admin:
+            return True
+        return user.has("publish", topic) or user.has("subscribe", topic)
+
+    def judged_at(self, low: int, high: int) -> list[int]:
+        """Return indexes from `low` to `high`, one of each stretch in which the users are the same.
+
+        The newest first.
+        """
+        changes = {*self.users.since(low, high), *self.level.since(low, high)}
+        return [*sorted(changes, reverse=True), low]
+
+    def owner_at(self, client_id: str, index: int) -> str | None:
+        """Return whose a client is behind the entry at `index`, None for nobody's."""
+        client = self.clients.get(client_id)
+        return None if client is None else client.owner.at(index)
+
+    def is_anothers_at(self, client_id: str, principal: str | None, index: int) -> bool:
+        """Return whether a client belongs to another principal."""
+        owner = self.owner_at(client_id, index)
+        return principal is not None and owner is not None and owner != principal
+
+    def _raise(self, index: int, asked: Raise) -> None:
+        before = self.level.now
+        self.level.put(index, max(before, asked.level))
+        if before < LEVEL_OF_USERS <= self.level.now:
+            everything = frozenset({("publish", ">"), ("subscribe", ">")})
+            self.users.put(index, {**self.users.now, "*": ReferenceUser(everything, observe=True)})
+
+    def _change_user(self, index: int, asked: ChangeUser) -> Result:
+        by = self.user_at(asked.principal, index)
+        if by is not None and not (asked.is_root or by.admin):
+            return "unauthorized", {"needs": "admin"}
+        users = dict(self.users.now)
+        before = users.get(asked.user)
+        said = {("publish", each) for each in asked.publish}
+        said |= {("subscribe", each) for each in asked.subscribe}
+        new = ReferenceUser(frozenset(said), observe=asked.observe, admin=asked.admin)
+        if asked.change == "user-remove":
+            users.pop(asked.user, None)
+        elif asked.change == "user-add":
+            if before not in (None, new):
+                return "bad_request", {}
+            users[asked.user] = new
+        elif before is None:
+            return "bad_request", {}
+        elif asked.change == "user-allow":
+            users[asked.user] = ReferenceUser(
+                before.may | said,
+                before.may_not - said,
+                before.observe or asked.observe,
+                before.admin or asked.admin,
+            )
+        else:
+            users[asked.user] = ReferenceUser(
+                before.may - said,
+                before.may_not | said,
+                before.observe and not asked.observe,
+                before.admin and not asked.admin,
+            )
+        self.users.put(index, users)
+        return "", {}
+
     # --- operations -------------------------------------------------------------------------------
 
     def _register(self, index: int, asked: Register) -> Result:
         client = self.clients.get(asked.client_id)
         if asked.fresh:
+            user = self.user_at(asked.principal, index)
+            if user is not None and not user.may:
+                return "unauthorized", {"needs": "publish"}
             if client is not None:
                 return "bad_request", {}
             if len(self.clients) >= self.limits.clients_max:
@@ -133,6 +263,8 @@ class Reference:
             self.clients[asked.client_id] = client
         elif client is None:
             return "unknown_client", {}
+        elif self.is_anothers_at(asked.client_id, asked.principal, index):
+            return "unauthorized", {"needs": NOT_ITS_OWN}
         elif asked.sequence is None:
             client.epoch.put(index, client.epoch.now + 1)
             client.nonce = ""
@@ -142,16 +274,28 @@ class Reference:
             client.nonce = asked.nonce
         elif (asked.sequence, asked.nonce) != (client.sequence.now, client.nonce or None):
             return "stale_request", {"expected": client.sequence.now + 1}
+        self._take(index, client, asked.principal)
         epoch, sequence = client.epoch.now, client.sequence.now
         return "", {"client_id": asked.client_id, "epoch": epoch, "sequence": sequence}
 
-    def _identified(self, client_id: str, epoch: int | None) -> ReferenceClient | Result:
-        client = self.clients.get(client_id)
+    def _identified(
+        self, index: int, asked: Subscribe | Unsubscribe | Put | Advance
+    ) -> ReferenceClient | Result:
+        client, epoch = self.clients.get(asked.client_id), asked.epoch
         if client is None:
             return "unknown_client", {}
+        if self.is_anothers_at(asked.client_id, asked.principal, index):
+            return "unauthorized", {"needs": NOT_ITS_OWN}
         if epoch is not None and epoch != client.epoch.now:
             return self.refusal_of(epoch, client.epoch.now)
+        if epoch is not None:
+            self._take(index, client, asked.principal)
         return client
+
+    @staticmethod
+    def _take(index: int, client: ReferenceClient, principal: str | None) -> None:
+        if principal is not None and client.owner.now is None:
+            client.owner.put(index, principal)
 
     @staticmethod
     def refusal_of(epoch: int, newest: int) -> Result:
@@ -159,7 +303,7 @@ class Reference:
         return "recovered" if epoch > newest else "fenced", {"epoch": newest}
 
     def _controlling(self, index: int, asked: Subscribe | Unsubscribe) -> ReferenceClient | Result:
-        client = self._identified(asked.client_id, asked.epoch)
+        client = self._identified(index, asked)
         if isinstance(client, ReferenceClient) and asked.sequence is not None:
             if asked.sequence < client.sequence.now:
                 return "stale_request", {"expected": client.sequence.now + 1}
@@ -172,6 +316,8 @@ class Reference:
         client = self._controlling(index, asked)
         if not isinstance(client, ReferenceClient):
             return client
+        if not self.may_at(asked.principal, "subscribe", asked.topic, index):
+            return "unauthorized", {"needs": "subscribe"}
         cursors = client.cursors.setdefault(asked.topic, ByIndex(None))
         if cursors.now is not None:
             return "", {"last_id": cursors.now, "resumed": True}
@@ -199,6 +345,17 @@ class Reference:
         client = self._controlling(index, asked)
         if not isinstance(client, ReferenceClient):
             return client
+        return self._leave(index, client, asked)
+
+    def _drop_subscription(self, index: int, asked: DropSubscription) -> Result:
+        by, client = self.user_at(asked.principal, index), self.clients.get(asked.client_id)
+        if by is not None and not (asked.is_root or by.admin):
+            return "unauthorized", {"needs": "admin"}
+        return ("unknown_client", {}) if client is None else self._leave(index, client, asked)
+
+    def _leave(
+        self, index: int, client: ReferenceClient, asked: Unsubscribe | DropSubscription
+    ) -> Result:
         cursors = client.cursors.get(asked.topic)
         if cursors is None or cursors.now is None:
             return "", {"was_subscribed": False}
@@ -209,11 +366,14 @@ class Reference:
         return "", {"was_subscribed": True}
 
     def _put(self, index: int, asked: Put) -> Result:
-        client = self._identified(asked.client_id, asked.epoch)
+        client = self._identified(index, asked)
         if not isinstance(client, ReferenceClient):
             return client
         count = len(asked.lengths) // 4
         producer = client.producers.get(asked.topic)
+        was_taken = producer is not None and asked.counter <= producer.counter.now
+        if not was_taken and not self.may_at(asked.principal, "publish", asked.topic, index):
+            return "unauthorized", {"needs": "publish"}
         if producer is not None and asked.counter != producer.counter.now + 1:
             return _put_again(producer, asked.counter, count)
         if asked.counter + count - 1 > INTEGER_MAX:
@@ -244,22 +404,30 @@ class Reference:
         return "", {"id": first_id, "count": count, "duplicate": False, "stored": bool(is_kept)}
 
     def _advance(self, index: int, asked: Advance) -> Result:
-        client = self._identified(asked.client_id, asked.epoch)
+        client = self._identified(index, asked)
         if not isinstance(client, ReferenceClient):
             return client
+        moved, hidden = {}, 0
         for name, cursor in asked.cursors.items():
             topic, cursors = self.topics.get(name), client.cursors.get(name)
+            if not self.may_at(asked.principal, "subscribe", name, index):
+                if cursors is None or cursors.now is None:
+                    return "unauthorized", {"needs": "subscribe"}
+                hidden += 1
+                continue
             if topic is None or not topic.subscribers.now:
                 return "unknown_topic", {}
             if cursors is None or cursors.now is None:
                 return "not_subscribed", {}
             if cursor > topic.last_id.now:
                 return "bad_request", {"end": topic.last_id.now}
-        for name, cursor in asked.cursors.items():
-            cursors = client.cursors[name]
             if cursor > (cursors.now or 0):
-                cursors.put(index, cursor)
-                self._find_unread(name)
+                moved[name] = cursor
+        if hidden and not moved:
+            return "unauthorized", {"needs": "subscribe"}
+        for name, cursor in moved.items():
+            client.cursors[name].put(index, cursor)
+            self._find_unread(name)
         return "", {}
 
     def _find_unread(self, name: str) -> None:

@@ -25,13 +25,24 @@ from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.checks.reference import Reference, Result
 from chaos.simulation.plan.limits import value_of
 from chaos.simulation.world.network import member_of
-from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.node import SimNode, principal_of
 from chaos.simulation.world.world import World
 from cluster.serve import broker
-from cluster.store.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
+from cluster.store import commands
+from cluster.store.commands import (
+    Advance,
+    ChangeUser,
+    ClientOperation,
+    Operation,
+    Put,
+    Register,
+    Subscribe,
+    Unsubscribe,
+)
 from cluster.wire.messages import Message, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
+    ADMIN,
     GET,
     GET_WAIT_MS_MAX,
     PUT,
@@ -56,7 +67,10 @@ CONTROLS: Final = {SUB: Subscribe, UNSUB: Unsubscribe}
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request at a node. `low`: what the node had applied when it came."""
+    """A request at a node. `low`: what the node had applied when it came.
+
+    `principal`: whose key the client has; None: nobody has one.
+    """
 
     node: str
     header: dict[str, Any]
@@ -67,6 +81,7 @@ class Asked:
     low: int
     came_s: float
     clock_s: float
+    principal: str | None = None
     number: int = 0  # among all that came from clients
     relay: tuple[str, int] | None = None
     relayed_reply: Sequence[bytes] | None = None
@@ -115,6 +130,7 @@ class Replies:
         self._pending: list[tuple[str, Asked, Sequence[bytes]]] = []
         self._came: Counter[Key] = Counter()
         self._contents: dict[Key, set[int]] = defaultdict(set)
+        self._askers: dict[Key, set[str | None]] = defaultdict(set)
         self._denied: Counter[Key] = Counter()
         self._carried_out: Counter[Key] = Counter()
         self._numbers = 0
@@ -137,9 +153,8 @@ class Replies:
     # --- requests ---------------------------------------------------------------------------------
 
     def _came_in(self, node: SimNode, route: str, frames: Sequence[bytes]) -> None:
-        asked = self._take(node, frames)
-        if asked is None:
-            return
+        principal = principal_of(route.encode()) if self._world.knob("keys") else None
+        asked = self._take(node, frames, principal)
         self._numbers += 1
         asked.number = self._numbers
         key = (route, str(asked.header.get("request_id", "")))
@@ -147,8 +162,9 @@ class Replies:
         for each in asked.keys:
             self._came[each] += 1
             self._contents[each].add(asked.data_crc)
+            self._askers[each].add(principal)
 
-    def _take(self, node: SimNode, frames: Sequence[bytes]) -> Asked | None:
+    def _take(self, node: SimNode, frames: Sequence[bytes], principal: str | None) -> Asked:
         header = orjson.loads(frames[0])
         lengths, data = (frames[1], frames[2]) if len(frames) == 3 else (b"", b"")
         if "publication" in header["body"]:
@@ -159,7 +175,16 @@ class Replies:
         keys = tuple(_keys_of(header, len(lengths) // 4))
         now, clock_s = self._world.now, node.clock()
         return Asked(
-            node.name, header, bytes(lengths), crc32(data), len(data), keys, low, now, clock_s
+            node.name,
+            header,
+            bytes(lengths),
+            crc32(data),
+            len(data),
+            keys,
+            low,
+            now,
+            clock_s,
+            principal,
         )
 
     # --- the way over other nodes -----------------------------------------------------------------
@@ -171,6 +196,9 @@ class Replies:
             if asked is None:
                 self._fail("answered", f"{source} passes on what nobody asks it: {header}")
                 return
+            if message.principal not in (asked.principal, None):
+                text = f"{source} passes on {asked.what} of {asked.principal}"
+                self._fail("permission", f"{text} as {message.principal}'s")
             asked.relay = (target, message.relay_id)
             self._by_relay[source, message.relay_id] = asked
         elif isinstance(message, RelayReply) and message.relay_id:
@@ -192,11 +220,12 @@ class Replies:
 
     def _delivered(self, source: str, target: str, message: Message) -> None:
         if isinstance(message, Relay):
-            asked = self._take(self._world.machine(target), message.frames)
-            if asked is not None:
-                # The first, of two that the network has made of one.
-                key = member_of(source), message.relay_id
-                self._passed_on[target].setdefault(key, asked)
+            found = self._by_relay.get((source, message.relay_id))
+            principal = None if found is None else found.principal
+            asked = self._take(self._world.machine(target), message.frames, principal)
+            # The first, of two that the network has made of one.
+            key = member_of(source), message.relay_id
+            self._passed_on[target].setdefault(key, asked)
         elif isinstance(message, RelayReply):
             found = self._by_relay.get((target, message.relay_id))
             if found is not None and found.relayed_reply is None:
@@ -278,6 +307,16 @@ class Replies:
         data = operation.data if isinstance(operation, Put) else b""
         if data and crc32(data) not in self._contents[key]:
             self._fail("asked", f"entry {index} has other publications for {key} than asked")
+        principal = commands.principal_of(operation)
+        if principal is not None and principal not in self._askers[key]:
+            text = f"entry {index} holds {key} of {principal}, {self._askers[key]} asked for it"
+            self._fail("permission", text)
+
+    def _proposed(self, node: str, operations: Sequence[Operation]) -> None:
+        """Check that a leader says who asked, once the cluster's level lets it."""
+        for operation in operations:
+            if isinstance(operation, ClientOperation | ChangeUser) and operation.principal is None:
+                self._fail("permission", f"{node} proposes {operation}, and not who asked for it")
 
     def _within_backlog(self, topic: str) -> None:
         found = self._reference.topics.get(topic)
@@ -313,12 +352,16 @@ class Replies:
         lengths, data = (bytes(frames[1]), bytes(frames[2])) if len(frames) == 3 else (b"", b"")
         if header["type"] == ACK:
             wrong = _JUDGES[asked.kind](self, node, asked, body, lengths, data, high)
+            if self._reference.is_anothers_at(asked.client_id, asked.principal, asked.low):
+                owner = self._reference.owner_at(asked.client_id, asked.low)
+                text = f"{asked.what} by {node.name}: it is done, for {asked.principal}"
+                self._fail("permission", f"{text}; {asked.client_id} belongs to {owner}")
             if asked.kind in (GET, TOPICS) and not self._results_of(asked, high):
                 why_not = self._why_not_served(node, asked.came_s, high)
                 if why_not:
                     self._fail("barrier", f"{asked.what} by {node.name}: {why_not}")
         else:
-            wrong = self._refusal(asked, body, high)
+            wrong = self._refusal(node, asked, body, high)
         if wrong:
             where = f"entries {asked.low} to {high}"
             self._fail("answered", f"{asked.what} by {node.name}, {where}: {wrong}")
@@ -386,10 +429,29 @@ class Replies:
         if self._is_short(asked, topic, first_id, last_id, len(data)):
             return f"{topic} from {first_id} to {last_id}, there are more"
         entry = known[first_id][0]
+        if not self._may(asked, "subscribe", topic, max(asked.low, entry), high):
+            text = f"{asked.what} by {node.name}: {first_id} of {topic} for {asked.principal}"
+            self._fail("permission", f"{text}, who may not read it")
         if not asked.topic and (older := self._older(asked, topic, entry, high)):
             return f"{topic} of entry {entry}, and {older} waits longer"
         self._in_time(node, asked, entry)
         return ""
+
+    def _may(self, asked: Asked, right: str, topic: str, low: int, high: int) -> bool:
+        """Return whether who asks may do that behind any of these entries."""
+        reference, principal = self._reference, asked.principal
+        return any(
+            reference.may_at(principal, right, topic, index)
+            for index in reference.judged_at(low, high)
+        )
+
+    def _may_all_along(self, asked: Asked, topic: str, high: int) -> bool:
+        """Return whether who asks may read a topic behind each entry since he asked."""
+        reference, principal = self._reference, asked.principal
+        return all(
+            reference.may_at(principal, "subscribe", topic, index)
+            for index in reference.judged_at(asked.low, high)
+        )
 
     def _starts(self, asked: Asked, topic: str, high: int) -> set[int]:
         """Return the ids behind which a GET of a topic may begin."""
@@ -424,6 +486,7 @@ class Replies:
         for name in client.cursors:
             starts = self._starts(asked, name, high)
             gone = None in client.cursors[name].during(asked.low, high)
+            gone = gone or not self._may_all_along(asked, name, high)
             if name == topic or len(starts) != 1 or gone:
                 continue
             [start] = starts
@@ -435,12 +498,16 @@ class Replies:
 
     def _got_nothing(self, node: SimNode, asked: Asked, high: int) -> str:
         names: Iterable[str] = [asked.topic]
+        if asked.topic and not self._may(asked, "subscribe", asked.topic, high, high):
+            text = f"{asked.what} by {node.name}: that nothing is there, for {asked.principal}"
+            self._fail("permission", f"{text}, who may not read it")
         client = self._reference.clients.get(asked.client_id)
         if not asked.topic:
             names = client.cursors if client is not None else ()
         for name in names:
             starts = self._starts(asked, name, high)
             gone = client is None or None in client.cursors[name].during(asked.low, high)
+            gone = gone or not self._may_all_along(asked, name, high)
             end = self._reference.last_id_at(name, asked.low)
             if starts and not gone and max(starts) < end:
                 return f"nothing behind {max(starts)} of {name}, which ends at {end}"
@@ -454,7 +521,12 @@ class Replies:
         return ""
 
     def _in_time(self, node: SimNode, asked: Asked, entry: int) -> None:
-        since_s = max(asked.came_s, self._applied_s.get(entry, 0.0))
+        allowed = self._reference.users.since(0, self._reference.applied_index)
+        since_s = max(
+            asked.came_s,
+            self._applied_s.get(entry, 0.0),
+            self._applied_s.get(allowed[-1], 0.0) if allowed else 0.0,  # it may be hidden before
+        )
         waited_s = self._world.now - since_s
         if self._is_calm():
             self.waited_s.append(waited_s)
@@ -484,12 +556,22 @@ class Replies:
         found: list[dict[str, Any]] = []
         for index in _indexes(asked.low, high):
             rows = self._reference.listing_at(client_id, index)
-            found = [row for row in rows if row["topic"] > after]
+            found = [
+                row
+                for row in rows
+                if row["topic"] > after and self._shows(asked, row["topic"], index)
+            ]
             names = found[0].keys() if found else ()
             said = [{name: row[name] for name in names} for row in body["topics"]]
             if said == found[:limit] and body["more"] == (len(found) > limit):
                 return ""
         return f"it lists {body['topics']}, there are {found}"
+
+    def _shows(self, asked: Asked, topic: str, index: int) -> bool:
+        """Return whether a topic is in a list: one's own have to be readable."""
+        if asked.body.get("all"):
+            return self._reference.may_see_at(asked.principal, topic, index)
+        return self._reference.may_at(asked.principal, "subscribe", topic, index)
 
     def _upgraded(
         self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
@@ -498,9 +580,9 @@ class Replies:
 
     # --- refusals ---------------------------------------------------------------------------------
 
-    def _refusal(self, asked: Asked, body: Mapping[str, Any], high: int) -> str:
+    def _refusal(self, node: SimNode, asked: Asked, body: Mapping[str, Any], high: int) -> str:
         code = body["error"]
-        if code in OF_THE_NODE or code in ("too_large", "not_upgraded"):
+        if code in OF_THE_NODE or code in ("too_large", "not_upgraded", "unsupported"):
             return ""
         if code in OF_A_LIMIT:
             if asked.kind == PUT and _is_of_room(body) and self._was_stored(asked):
@@ -509,6 +591,8 @@ class Replies:
         for found, details in self._results_of(asked, high):
             if found == code and all(body.get(name) == each for name, each in details.items()):
                 return ""
+        if code == "unauthorized":
+            return self._unauthorized(node, asked, high)
         if asked.kind in (GET, TOPICS) and any(
             self._read_refusal(asked, code, index) for index in _indexes(asked.low, high)
         ):
@@ -516,6 +600,42 @@ class Replies:
         if code == "bad_request" and asked.kind not in (PUT, GET):
             return ""
         return f"refused as {dict(body)}, the log says {self._results_of(asked, high)}"
+
+    def _unauthorized(self, node: SimNode, asked: Asked, high: int) -> str:
+        """Judge a refusal that is in no entry: it is a read, and as true as one."""
+        reference = self._reference
+        indexes = reference.judged_at(asked.low, high)
+        is_own = not reference.is_anothers_at(asked.client_id, asked.principal, high)
+        if asked.kind == PUT and is_own and self._was_stored(asked):
+            return "refused as unauthorized, and it is stored"
+        if not any(self._is_forbidden(asked, index) for index in indexes) and is_own:
+            return f"{asked.principal} may do that all the time"
+        why_not = self._why_not_served(node, asked.came_s, high)
+        if why_not:
+            self._fail("barrier", f"{asked.what} refused by {node.name}: {why_not}")
+        return ""
+
+    def _is_forbidden(self, asked: Asked, index: int) -> bool:
+        """Return whether who asks may not do what he asks for behind the entry at `index`."""
+        reference, principal, topic = self._reference, asked.principal, asked.topic
+        user = reference.user_at(principal, index)
+        if user is None:
+            return False
+        if asked.kind == PUT:
+            return not user.has("publish", topic)
+        if asked.kind == REQUEST_ID:
+            return not asked.client_id and not user.may
+        if asked.kind == TOPICS:
+            return "subscribers" in asked.body and not (user.observe or user.admin)
+        if asked.kind in (UPGRADE, ADMIN):
+            return not user.admin
+        if topic:
+            return asked.kind in (SUB, GET) and not user.has("subscribe", topic)
+        client = reference.clients.get(asked.client_id)
+        own = {} if client is None else client.topics_at(index)
+        named = asked.body.get("last_ids") or {}
+        unread = [each for each in (*own, *named) if not user.has("subscribe", each)]
+        return asked.kind == GET and (set(unread) >= own.keys() > set() or bool({*unread} - {*own}))
 
     def _was_stored(self, asked: Asked) -> bool:
         """Return whether a PUT's first counter was taken before it came here, by any process."""
@@ -569,6 +689,8 @@ class Replies:
 
     def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         # Until a member has taken its copy, which may take seconds, there may be no majority.
+        if kind == "proposed":
+            self._proposed(fields["node"], fields["operations"])
         if kind in ("fault", "ended", "recover", "snapshot_installed"):
             self._disturbed_s = self._world.now
         if kind == "ended":
@@ -591,6 +713,8 @@ def _keys_of(header: Mapping[str, Any], count: int) -> Iterable[Key]:
         yield kind, client_id, epoch, topic, body.get("sequence")
     elif kind == REQUEST_ID:
         yield kind, client_id, body.get("sequence"), body.get("nonce") or ""
+    elif kind == ADMIN:
+        yield ADMIN, body["act"], body["user"], _said(body)
     elif kind == GET:
         claims = {topic: body.get("last_id")} if topic else body.get("last_ids") or {}
         for name, last_id in claims.items():
@@ -609,9 +733,17 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
             yield UNSUB, client_id, epoch, topic, sequence
         case Register(client_id, fresh, sequence, nonce):
             yield REQUEST_ID, "" if fresh else client_id, sequence, nonce
+        case ChangeUser(change, user, publish, subscribe, observe, admin):
+            rights = {"publish": publish, "subscribe": subscribe}
+            yield ADMIN, change, user, _said({**rights, "observe": observe, "admin": admin})
         case Advance(client_id, epoch, cursors):
             for name, last_id in cursors.items():
                 yield GET, client_id, epoch, name, last_id
+
+
+def _said(body: Mapping[str, Any]) -> Key:
+    lists = [tuple(sorted(set(body.get(name) or ()))) for name in ("publish", "subscribe")]
+    return (*lists, bool(body.get("observe")), bool(body.get("admin")))
 
 
 def _is_of_room(body: Mapping[str, Any]) -> bool:
@@ -641,5 +773,6 @@ _JUDGES: Final[Mapping[str, Judge]] = {
     GET: Replies._got,
     TOPICS: Replies._listed,
     UPGRADE: Replies._upgraded,
+    ADMIN: Replies._of_the_log,
     STATUS: Replies._upgraded,
 }

@@ -27,6 +27,7 @@ from chaos.simulation.checks.reference import Reference
 from chaos.simulation.checks.replies import Replies
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.crowd import Crowd
+from chaos.simulation.clients.intruder import INTRUDER, Intruder
 from chaos.simulation.clients.scripts import Known, Role
 from chaos.simulation.plan.limits import of_limits, store_limits
 from chaos.simulation.plan.result import Failure
@@ -73,9 +74,10 @@ class Attached:
             leavers,
             manual,
             lambda: world.net.doubled > 0,
-            of_limits(world.plan.knobs),
+            of_limits(world.plan.knobs) | self._of_keys(),
         )
         self._coverage = Coverage(world)
+        self._intruder = Intruder(world.stream(INTRUDER))
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
         self.crowd = Crowd(
             Sockets(world),
@@ -93,10 +95,15 @@ class Attached:
             "client_copy": self._client_copy,
             "client_power_loss": self._client_power_loss,
             "client_fsync_error": self._client_fsync_error,
+            "intrude": self._intrude,
         }
         self._operator = Operator(world)
         world.at(0.0, self.crowd.start)
         world.at(world.plan.duration_s, lambda: self._operator.recover(load.get("broken", {})))
+
+    def _of_keys(self) -> frozenset[str]:
+        """Return the errors that a run's users explain."""
+        return frozenset({"unauthorized"} if self._world.knob("keys") else ())
 
     @property
     def is_over(self) -> bool:
@@ -191,6 +198,21 @@ class Attached:
         """Let a sync of a client's state report EIO and lose its bytes; see `World.fsync_error`."""
         self.crowd.clients[client].fail_sync(kind, count)
 
+    def _intrude(self, node: str) -> None:
+        """Have somebody ask a node for something in the name of another principal's client."""
+        world, reference = self._world, self._reference
+        target = world.leader() if node == "leader" else node
+        victims = {
+            client_id: {
+                **dict.fromkeys(client.cursors, 0),
+                **{topic: max(0, each.counter.now) for topic, each in client.producers.items()},
+            }
+            for client_id, client in reference.clients.items()
+            if client.owner.now
+        }
+        if target:
+            self._intruder.intrude(victims, lambda frames: world.request(INTRUDER, target, frames))
+
     # --- what clients do, for everybody who watches -----------------------------------------------
 
     def invoked(self, process: Process, operation: Operation) -> None:
@@ -255,7 +277,14 @@ class Attached:
     def listed(self, client: str, rows: Sequence[Mapping[str, Any]], known: Known) -> None:
         """See `scripts.Course`."""
         self._promises.listed(client, rows, known.ends)
-        left_out = self._reference.alive_since(known.index) - {row["topic"] for row in rows}
+        reference = self._reference
+        principal = client if self._world.knob("keys") else None
+        indexes = reference.judged_at(known.index, reference.applied_index)
+        left_out = {
+            topic
+            for topic in reference.alive_since(known.index) - {row["topic"] for row in rows}
+            if all(reference.may_see_at(principal, topic, index) for index in indexes)
+        }
         if left_out:
             text = f"{client} lists all topics, and is not told of {sorted(left_out)}"
             self._invariants.fail("answered", f"{text}, which were there all the time")

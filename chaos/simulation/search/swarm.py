@@ -32,6 +32,8 @@ WAITER_SHARE: Final = 0.25  # of the seeds have a reader that always waits
 FITTING_SHARE: Final = 0.5  # of the seeds have settings that fit their faults
 SLEEPER_SHARE: Final = 0.6  # of those with a bounded backlog have one that seldom reads
 SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
+KEYS_SHARE: Final = 0.3  # of the seeds have clients with keys, and permissions that change
+KEYS_PERIOD_S: Final = (0.5, 4.0)  # mean time between two changes of these, and between intrusions
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 CALLERS_SHARE: Final = 0.4  # of the clients publish for several callers at once
@@ -551,8 +553,13 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         knobs["wire"] = 1
         # Version 0.1 would say its Hello by today's product there, which looks at what 0.1 did not.
         schedule = tuple(action for action in schedule if action.args.get("build") != "0.1")
-    if any(action.name == "client_copy" for action in schedule):
-        knobs.pop("backlog_bytes_max", None)  # a client that was fenced for good reads no more
+    elif draw("keys").rng.random() < KEYS_SHARE:
+        knobs["keys"] = 1
+        own = _users(draw("users"), load["roles"], empty.duration_s)
+        schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
+    if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
+        # A client that was fenced for good reads no more; nor one that may not, for a while.
+        knobs.pop("backlog_bytes_max", None)
     knobs["load"] = {**load, "broken": _broken(draw("broken"), mode)}
     return Plan(seed, count, len(clients), empty.duration_s, mode, knobs, schedule)
 
@@ -578,6 +585,36 @@ def _schedule(draw: Callable[[str], Draw], duration_s: float) -> list[Action]:
             ]
             at_s += own.rng.expovariate(1 / period_s)
     return sorted((one for one in actions if one.at_s < duration_s), key=lambda one: one.at_s)
+
+
+def _users(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> Iterator[Action]:
+    """Have the cluster get users; take permissions away and give them back; have ids stolen."""
+    rng = draw.rng
+    for at_s in (0.8, 1.5, 3.0, 6.0):  # there may be no leader, or an older program
+        yield Action(at_s, "let_users")
+    if rng.random() < 0.3:  # everybody has what he needs, and nobody else anything
+        for number, role in enumerate(roles, 1):
+            rights = {"publish": role["topics"], "subscribe": role["topics"]}
+            change = {"node": "leader", "act": "add", "user": f"client-{number}", **rights}
+            yield Action(2.0, "change_user", change)
+        yield Action(2.5, "change_user", {"node": "leader", "act": "remove", "user": "*"})
+    period_s, at_s = draw.between(*KEYS_PERIOD_S), 2.0
+    while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
+        client = rng.choice(("*", *draw.clients))
+        [right] = rng.choices(("publish", "subscribe", "observe"), (3, 4, 1))
+        topic = rng.choice((*roles[0]["topics"], "*", ">", LEFT_TOPIC))
+        what = {right: True if right == "observe" else [topic]}
+        change = {"node": draw.node(), "user": client}
+        if client != "*":
+            everything = {"publish": [">"], "subscribe": [">"], "observe": True}
+            yield Action(at_s, "change_user", {**change, "act": "add", **everything})
+        yield Action(at_s + 0.05, "change_user", {**change, "act": "deny", **what})
+        back_s = at_s + draw.between(0.02, 3.0)
+        if back_s < duration_s:
+            yield Action(back_s, "change_user", {**change, "act": "allow", **what})
+    period_s, at_s = draw.between(*KEYS_PERIOD_S), 2.0
+    while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
+        yield Action(at_s, "intrude", {"node": draw.node()})
 
 
 def _founding(draw: Draw) -> Iterator[Action]:

@@ -33,7 +33,7 @@ from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.store import commands, tables
 from cluster.store.commands import Operation
-from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_MAX
+from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_MAX, LEVEL_OF_USERS
 
 if TYPE_CHECKING:
     from chaos.simulation.world.world import World
@@ -45,6 +45,12 @@ SHARE_S_MAX: Final = 10.0  # no share of a turn is longer
 DUE_S: Final = 1e-4  # behind a deadline: the core acts strictly after it
 DUE_S_MIN: Final = 0.02  # as often as the real loop: who asks for votes is always due
 WAIT_S: Final = 0.001  # for a lock that a job has
+OPERATOR: Final = "operator"  # who asks for levels and changes users
+
+
+def principal_of(route: bytes) -> str:
+    """Return whose key a client's socket has shown: each client, however often it dies, has one."""
+    return route.decode().partition("/")[0]
 
 
 class WitnessedMember(Member):
@@ -60,6 +66,10 @@ class WitnessedMember(Member):
 
     def _propose(self, entries: Sequence[Sequence[Operation]], *, tick: bool) -> Ready:
         level = self.store.level
+        if level >= LEVEL_OF_USERS and self._node.world.knob("keys"):
+            for operations in entries:
+                told = {"node": self._node.name, "operations": operations}
+                self._node.world.tell("proposed", told)
         ready = super()._propose(entries, tick=tick)
         for _, (command, index, term) in zip(entries, ready.entries, strict=False):
             to = commands.level_of(command[LEVEL])
@@ -244,6 +254,8 @@ class SimNode:
             lambda route: min(self._room_bytes(), self._port.room_bytes(route)),
             partial(WitnessedMember, self),
         )
+        if world.knob("keys"):
+            replica.frontend.principal_of = principal_of
         self.replica = replica
         self._upkeep = Upkeep(
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event
@@ -283,6 +295,7 @@ class SimNode:
             segment_bytes=int(knob("segment_bytes")),
             keep_bytes=int(knob("keep_bytes")),
             takeover_s=knob("takeover_s"),
+            admins=frozenset({OPERATOR}),
             build=self.build,
             files=self.disk,
             on_journal_failure=self.disk.stop,

@@ -19,11 +19,22 @@ from chaos.simulation.disks.disk import Inode
 from chaos.simulation.disks.durable import journal_files, proved_bytes
 from chaos.simulation.world.builds import BUILDS, NEXT
 from chaos.simulation.world.network import double_of, member_of
-from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.node import OPERATOR, SimNode
 from chaos.simulation.world.world import World
-from flotilla_client.protocol import UPGRADE, Request, encode_request
+from cluster.store.users import OPEN
+from cluster.wire.levels import LEVEL_OF_USERS
+from flotilla_client.protocol import (
+    ADD_USER,
+    ADMIN,
+    EVERYBODY_ELSE,
+    REMOVE_USER,
+    UPGRADE,
+    Request,
+    encode_request,
+)
 
 DAMAGES: Final = frozenset({"flip", "cut", "unreadable", "flip_store"})
+OPEN_S: Final = 0.5  # between two looks whether everybody may do everything again
 INSTALL_S: Final = 1.0  # until somebody has installed what a node said that it takes
 EVICTED_S_MAX: Final = 10.0  # to apply the entry, to be refused, and to learn of it
 FLAP_S: Final = 3.0  # a node that flaps runs and is down for so long
@@ -39,6 +50,7 @@ class Operator:
         self._members: set[str] = set()  # nodes that ever were
         self._unsound: set[str] = set()  # nodes that lost what they had, or may when they restart
         self._faulty_max = (world.plan.nodes - 1) // 2
+        self._asked = 0
         self._upgrades = False  # somebody has touched the programs, or the level
         self._doubled: set[str] = set()  # members that an empty double may be admitted for
         self._copies: set[str] = set()  # members whose double has a copy of their directory
@@ -46,6 +58,8 @@ class Operator:
         world.actions |= {
             "install": self.install,
             "raise_level": self.raise_level,
+            "let_users": self.let_users,
+            "change_user": self.change_user,
             "double": self.double,
             "wipe": self.wipe,
             "damage": self.damage,
@@ -141,9 +155,39 @@ class Operator:
         self._upgrades = True
         found = self._world.leader() if node == "leader" else node
         if found:
-            body = {"level": BUILDS[build].level_max}
-            request = Request(UPGRADE, f"upgrade at {self._world.now}", body=body)
-            self._world.request("operator", found, encode_request(request))
+            self._ask(found, UPGRADE, {"level": BUILDS[build].level_max})
+
+    def let_users(self) -> None:
+        """Ask for the level at which there are users, if all programs understand it."""
+        found = self._world.leader()
+        if found:
+            self._ask(found, UPGRADE, {"level": LEVEL_OF_USERS})
+
+    def change_user(self, node: str, act: str, user: str, **rights: Any) -> None:
+        """Ask a node to change what a principal may; nobody waits for the answer."""
+        found = self._world.leader() if node == "leader" else node
+        if found:
+            self._ask(found, ADMIN, {"act": f"user-{act}", "user": user, **rights})
+
+    def _ask(self, node: str, kind: str, body: dict[str, Any]) -> None:
+        self._asked += 1
+        request = Request(kind, f"{OPERATOR} {self._asked}", body=body)
+        self._world.request(OPERATOR, node, encode_request(request))
+
+    def _open(self) -> None:
+        """Let everybody do everything again, whatever gets lost on the way: so the run can end."""
+        leader = self._world.leader()
+        part = self._world.nodes[leader].as_member if leader else None
+        if part is not None and part.store.level >= LEVEL_OF_USERS:
+            users = part.store.users
+            for row in users.page("", len(self._world.plan.members) + 100):
+                if row["user"] != EVERYBODY_ELSE:
+                    self._ask(leader, ADMIN, {"act": REMOVE_USER, "user": row["user"]})
+            if users.rights(EVERYBODY_ELSE) != OPEN:
+                everything = {"publish": [">"], "subscribe": [">"], "observe": True}
+                for act in (REMOVE_USER, ADD_USER):
+                    self._ask(leader, ADMIN, {"act": act, "user": EVERYBODY_ELSE, **everything})
+        self._world.after(OPEN_S, self._open)
 
     # --- second processes of a name ---------------------------------------------------------------
 
@@ -288,6 +332,8 @@ class Operator:
                 self.broken[name] = how  # who lost its disk needs a majority to be readmitted
         world.emit("recover", broken=dict(self.broken))
         self.restart_all()
+        if world.knob("keys"):
+            self._open()
         for name, how in self.broken.items():
             _BREAKS[how](self, name)
 

@@ -66,6 +66,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "segment_bytes": 64 * 1024,
     "keep_bytes": 64 * 1024,
     "wire": 0,  # 1: nodes talk in bytes, by the product's own connections
+    "keys": 0,  # 1: clients have keys, and so principals; not where nodes talk in bytes
     "disk_free_min_bytes": 1 << 20,
 }
 
