@@ -22,6 +22,7 @@ from cluster.node.replica import Replica
 from cluster.raft import sending
 from cluster.serve import broker, intake, relays
 from cluster.store import publications
+from cluster.store.users import Users
 
 TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
 TOLD_MAX: Final = 2  # times that a node says how its disk is, until it heeds what others say
@@ -36,12 +37,19 @@ class Books:
         self._turns = 0
         # By node, of what is wrong: its process and which way; when it said so; how often since.
         self._wrong: dict[str, tuple[tuple[int, bool], float, int]] = {}
+        self._users: dict[str, tuple[Users, int]] = {}  # by node: at its last look
         world.watchers.append(self._turned)
 
     def _turned(self, node: SimNode) -> None:
         self._turns += 1
         replica, member = node.replica, node.as_member
-        if self._turns % TURNS_PER_LOOK or replica is None or member is None:
+        if replica is None or member is None:
+            return
+        users = member.store.users
+        are_other_users = self._users.get(node.name) != (users, users.changes)
+        if are_other_users:  # what a revocation forgets is soon gone
+            self._users[node.name] = users, users.changes
+        if self._turns % TURNS_PER_LOOK and not are_other_users:
             return
         found = (
             *self._sums(replica, member),
