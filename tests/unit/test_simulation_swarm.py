@@ -18,7 +18,10 @@ from chaos.simulation.search.swarm import KINDS, Draw, plan_for
 from chaos.simulation.world.operator import BROKEN_HOWS, Operator
 from chaos.simulation.world.world import KNOBS, World
 
-OF_OPERATOR = ("wipe", "damage", "double", "install", "raise_level", "restart", "restart_all")
+OF_OPERATOR = (
+    *("wipe", "damage", "double", "install", "restart", "restart_all"),
+    *("raise_level", "let_users", "change_user"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,7 @@ def test_every_action_can_be_performed(plans: list[Plan]) -> None:
         "client_copy": Attached._client_copy,
         "client_power_loss": Attached._client_power_loss,
         "client_fsync_error": Attached._client_fsync_error,
+        "intrude": Attached._intrude,
         **{name: getattr(Operator, name) for name in OF_OPERATOR},
     }
     for action in {(a.name, tuple(sorted(a.args))) for plan in plans for a in plan.schedule}:
