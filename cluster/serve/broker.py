@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -299,14 +299,9 @@ class Broker:
     def _get(self, waiting: Waiting) -> Operation | None:
         """Return the acknowledgment that the GET carries, None if it moves no cursor."""
         request = waiting.request
-        body, client_id = request.body, request.client_id
-        if request.topic:
-            last_id = body["last_id"]
-            claims = {} if last_id is None else {request.topic: last_id}
-        else:
-            claims = body["last_ids"]
+        client_id = request.client_id
         ahead = {}
-        for topic, last_id in claims.items():
+        for topic, last_id in _claims(request).items():
             cursor = self.store.cursor(client_id, topic)
             if self.store.lacks(waiting.principal, SUBSCRIBE, topic):
                 continue  # it is not read, and left where it is
@@ -552,6 +547,10 @@ class Broker:
             message = "publications wait on the way to this client"
             self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
             return
+        if self._leaves_out(waiting):
+            message = "what its principal may read has changed since it came"
+            self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
+            return
         result = self._read(waiting)
         if isinstance(result, Refused):
             self.refuse(waiting, result.code, result.message, **result.details)
@@ -559,6 +558,23 @@ class Broker:
             self._park(waiting)
         else:
             self._deliver(waiting, result)
+
+    def _leaves_out(self, waiting: Waiting) -> bool:
+        """Return whether a GET acknowledges something that its entry did not.
+
+        So it is where a topic could not be read when the acknowledgment was made or carried out,
+        and can be now: an ACK would say that it is acknowledged.
+        """
+        principal, store = waiting.principal, self.store
+        if principal is None:
+            return False
+        client_id = waiting.request.client_id
+        for topic, last_id in _claims(waiting.request).items():
+            cursor = store.cursor(client_id, topic)
+            is_behind = cursor is not None and cursor < last_id
+            if is_behind and store.lacks(principal, SUBSCRIBE, topic) is None:
+                return True
+        return False
 
     def _read(self, waiting: Waiting) -> Delivery | Refused:
         request = waiting.request
@@ -747,6 +763,15 @@ class Broker:
         self._read_bytes.clear()
         self._read_bytes_in_all = 0
         return answers
+
+
+def _claims(request: Request) -> Mapping[str, int]:
+    """Return what a GET acknowledges: {topic: id}."""
+    if not request.topic:
+        last_ids: Mapping[str, int] = request.body["last_ids"]
+        return last_ids
+    last_id = request.body["last_id"]
+    return {} if last_id is None else {request.topic: last_id}
 
 
 def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:

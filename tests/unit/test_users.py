@@ -528,6 +528,24 @@ def test_what_was_allowed_meanwhile_is_asked_again(leader: UsersBench) -> None:
     assert answer.body["id"] == 1
 
 
+@pytest.mark.parametrize("topic", ["t", ""])
+def test_a_get_whose_acknowledgment_was_left_out_is_not_answered_as_if_it_were_not(
+    leader: UsersBench, topic: str
+) -> None:
+    for counter in (1, 2):
+        leader.put(counter)
+    leader.turn()
+    leader.user("add", "shop", publish=["t"])  # and may not read, when it acknowledges
+    leader.ask(GET, topic, **({"last_id": 1} if topic else {"last_ids": {"t": 1}}))
+    change = {"act": "user-allow", "user": "shop", "subscribe": ["t"]}
+    answers = leader.as_("admin", ADMIN, client_id="", **change)
+    assert sorted(map(code_of, answers)) == ["ACK", "overloaded"]
+    assert leader.store.cursor(test_broker.ME, "t") == 0
+    leader.ask(GET, topic, **({"last_id": 1} if topic else {"last_ids": {"t": 1}}))
+    assert [answer.body.get("id") for answer in leader.turn()] == [2]
+    assert leader.store.cursor(test_broker.ME, "t") == 1
+
+
 def test_a_put_that_was_admitted_before_its_revocation_is_refused_at_its_entry(
     leader: UsersBench,
 ) -> None:
