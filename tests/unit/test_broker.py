@@ -273,6 +273,19 @@ def test_a_get_for_any_topic_is_woken_by_a_topic_of_its_client(bench: BrokerBenc
     assert [answer.body.get("topic") for answer in answers] == [None, "other"]
 
 
+def test_a_get_of_any_topic_acknowledges_whatever_it_names_that_is_news(bench: BrokerBench) -> None:
+    bench.ask(SUB, "u")
+    bench.turn()
+    bench.put(0)
+    bench.ask(PUT, "u", counter=0, publication="p")
+    bench.turn()
+
+    bench.ask(GET, last_ids={"t": 0, "u": 1})  # the first one is known
+    bench.turn()
+
+    assert (bench.store.cursor(ME, "t"), bench.store.cursor(ME, "u")) == (0, 1)
+
+
 def test_a_get_that_moved_its_cursor_gets_no_definite_refusal(tmp_path: Path) -> None:
     bench = BrokerBench(tmp_path, parked_gets_max=1)
     bench.put(1)

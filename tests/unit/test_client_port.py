@@ -446,6 +446,15 @@ def test_large_messages_are_sent_by_turns(world: PortWorld) -> None:
     assert world.port._shares == SHARES
 
 
+def test_who_leaves_in_the_middle_of_a_large_message_leaves_its_share(world: PortWorld) -> None:
+    raw = world.client()
+    dribble(raw, large() + bytes(READ_BYTES), world)
+    world.until(lambda: world.port._shares == SHARES - 1)
+    raw.close()
+    world.until(lambda: not len(world.port))
+    assert world.port._shares == SHARES
+
+
 def test_who_has_a_share_and_is_slow_is_closed_while_others_wait(world: PortWorld) -> None:
     slow = [world.client() for _ in range(SHARES)]
     for raw in slow:

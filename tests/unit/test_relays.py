@@ -54,6 +54,14 @@ def test_a_relay_outlasts_the_longest_wait_of_a_get() -> None:
     assert relays.expire(GET_WAIT_MS_MAX + 1_000.0) == []
 
 
+def test_those_that_expire_together_take_no_other_along() -> None:
+    relays = Relays(9, 0)
+    for request_id, now_ms in (("r1", 0.0), ("r2", 1.0), ("r3", 2.0), ("r4", 3.0)):
+        relays.add(b"c", request_id, "n1", now_ms)
+    assert [relay.request_id for relay in relays.expire(RELAY_MS_MAX + 2.0)] == ["r1", "r2", "r3"]
+    assert [relay.request_id for relay in relays.abandon("n1")] == ["r4"]
+
+
 def test_a_relay_that_nobody_waits_for_is_dropped() -> None:
     relays = Relays(9, 0)
     relays.add(b"c", "r1", "n1", 0.0)
