@@ -549,3 +549,22 @@ def test_a_change_that_is_broken_off_anywhere_is_whole_or_not_there(
             break
         assert known in (before, whole), (name, place)
     assert next(places) > STEPS_MIN
+
+
+def test_what_waits_for_an_answer_is_not_acknowledged_yet() -> None:
+    state = State(None)
+    first, second = state.enqueue("t", [pack([b"a", b"b"]), pack([b"c"])])
+    assert state.acknowledged_counters() == {"t": 0}
+    state.acknowledged(first)
+    assert state.acknowledged_counters() == {"t": 2}
+    state.acknowledged(second)
+    assert state.acknowledged_counters() == {"t": 3}
+    state.close()
+
+
+def test_what_a_cluster_has_lost_was_neither_acknowledged_nor_handed_over() -> None:
+    state = State(None)
+    state.hand_over("t", 5, cursor=4)
+    state.lower({}, {"t": 2}, ())
+    assert (state.cursor("t"), state.handed("t"), state.had()) == (2, 2, {"t": 2})
+    state.close()
