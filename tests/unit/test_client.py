@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flotilla_client import (
     BadRequest,
     Client,
     CounterGap,
+    FlotillaError,
     NotSubscribed,
     OutboxFull,
     PutResult,
@@ -31,6 +33,7 @@ from flotilla_client.protocol import (
     PUT,
     REQUEST_ID,
     TOPIC_BYTES_MAX,
+    TOPICS,
 )
 from tests.unit.fake_node import (
     IMPATIENT_MS,
@@ -467,3 +470,24 @@ def test_flush_sends_what_stayed(node: FakeNode) -> None:
         node.always(PUT, None)
         client.flush()
         assert texts_of(client, "t") == [b"x"]
+
+
+def test_a_call_under_way_when_its_client_is_closed_asks_nobody_any_more(node: FakeNode) -> None:
+    node.always(TOPICS, "deaf")
+    client = Client([node.endpoint] * 2, deadline_ms=900)  # three attempts, the second at once
+    ended: list[FlotillaError] = []
+
+    def ask() -> None:
+        with pytest.raises(Unavailable) as raised:
+            client.topics(everything=True)
+        ended.append(raised.value)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while not node.of_type(TOPICS):
+        time.sleep(0.001)
+    client.close()
+    asking.join(10)
+
+    assert [error.message for error in ended] == ["the client was closed before an answer came"]
+    assert len(node.of_type(TOPICS)) == 1
