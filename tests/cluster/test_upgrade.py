@@ -178,7 +178,8 @@ def test_version_0_1_is_upgraded_node_by_node_and_back_until_the_level_is_raised
     assert "n3 runs a version that names no levels (0.1)" in refused or "unknown request" in refused
     rows = nodes.command("status").splitlines()
     assert [row.split()[-2:] for row in rows[1:]] == [
-        ["0.1.0", "1-1"] if row.startswith("n3") else [BUILD.version, f"1-{BUILD.level_max}"] for row in rows[1:]
+        ["0.1.0", "1-1"] if row.startswith("n3") else [BUILD.version, f"1-{BUILD.level_max}"]
+        for row in rows[1:]
     ]
     nodes.run("n3", THIS)
     assert nodes.levels() == {1}
