@@ -100,6 +100,11 @@ SETTING_LIMITS: Final = (
         "backlog_bytes_max",
         "PUT gets `backlog_full`; other topics go on",
     ),
+    (
+        "days that a client may be silent",
+        "client_idle_days",
+        "it is forgotten, and gets `forgotten`",
+    ),
     ("a node's free disk, at least", "disk_free_min_bytes", "under it PUT gets `disk_full`"),
     (
         "entries that a leader appends ahead of the majority",
@@ -133,6 +138,10 @@ QUOTAS: Final = (
         "connections_max",
         "`quota` to what it asks; closed after 5 s",
     ),
+    ("client ids of one principal", "clients_max", "`quota`"),
+    ("topics that one principal subscribes to", "topics_max", "`quota`"),
+    ("GETs of one principal that wait at the leader", "parked_gets_max", "`quota`, wait"),
+    ("unread publications of one principal", "unread_bytes_max", "PUT gets `quota`, wait"),
 )
 # Of what waits at one node: (what, name of its value in intake.py).
 NODE_LIMITS: Final = (
@@ -193,7 +202,8 @@ def limit_table() -> str:
         lines.append(f"| {what} | {_amount(name, getattr(limits, name))} | `too_many` | no |")
     for what, name, over in SETTING_LIMITS:
         row = config.SETTINGS[f"limits.{name}"]
-        lines.append(f"| {what} | {_amount(row.key, row.default)} | {over} | `{row.key}` |")
+        limit = _amount(row.key, row.default) if row.default else "none"
+        lines.append(f"| {what} | {limit} | {over} | `{row.key}` |")
     for what, name, over in QUOTAS:
         row = config.SETTINGS[f"quotas.{name}"]
         limit = _amount(row.key, row.default) if row.default else "none"

@@ -691,7 +691,8 @@ class Client:
         """Take it as it is what the cluster has lost of what it told this client; return what.
 
         The way on after ClusterRecovered, and after UnknownClient, which makes this a new client.
-        What waits in the outbox is kept and sent. Without a loss it changes nothing. Producers have
+        What waits in the outbox is kept and sent, but after Forgotten: then it may be stored, and
+        is returned (`Losses.unanswered`) instead. Without a loss it changes nothing. Producers have
         to be closed before (TopicInUse). Raises RecordError in a client that records: begin a new
         record behind it.
         """

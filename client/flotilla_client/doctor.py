@@ -380,6 +380,21 @@ def _troubles(rows: Mapping[str, Row]) -> Iterator[Finding]:
                 "what clients are refused, and how soon a leader is replaced, depends on who leads",
                 "give all nodes the same, one after the other",
             )
+        if row.get("full_topics"):
+            yield Finding(
+                "full topics",
+                f"{row['full_topics']} of them",
+                "PUT to them is refused (backlog_full): a subscriber of each does not read",
+                f"the log of {node} names topic and holder (backlog_full); so does flotilla admin"
+                " subscriptions: bring the reader back, or end its subscription",
+            )
+        if row.get("clients_silent"):
+            yield Finding(
+                "silent clients",
+                f"{row['clients_silent']} of them",
+                "they are forgotten soon, with their subscriptions (limits.client_idle_days)",
+                f"the log of {node} names some (clients_silent): start those that are to stay",
+            )
         if row.get("disk_low"):
             yield Finding(
                 f"disk of {node}",

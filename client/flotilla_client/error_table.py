@@ -51,6 +51,12 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "`client_id` was not issued by this cluster; ask for one with REQUEST_ID.",
         ),
         ErrorRow(
+            "forgotten",
+            True,
+            "never",
+            "As `unknown_client`, of a cluster that forgets clients it has not heard of for long.",
+        ),
+        ErrorRow(
             "unknown_topic", True, "never", "Nobody subscribes to the topic, so it does not exist."
         ),
         ErrorRow(

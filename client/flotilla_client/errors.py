@@ -7,6 +7,7 @@
     │   ├── NotSubscribed             SUB first
     │   ├── UnknownTopic              nobody subscribes to it
     │   ├── UnknownClient             the client_id is not this cluster's
+    │   │   └── Forgotten             …or was not heard of for so long that the cluster forgot it
     │   ├── AlreadyAcknowledged       asked for publications that are gone
     │   ├── CounterGap                the state directory and the broker disagree
     │   ├── Fenced                    a newer process took up this client_id
@@ -118,6 +119,16 @@ class UnknownClient(Refused):
     """The client_id was not issued by this cluster; a new state directory gets a new one."""
 
     CODE = "unknown_client"
+
+
+class Forgotten(UnknownClient):
+    """The cluster does not know the client_id, and forgets clients that were silent for long.
+
+    What waits in the outbox may be stored already, and the cluster has forgotten that, too: it is
+    not sent again by itself. `Client.adopt()` says what that is, and begins as a new client.
+    """
+
+    CODE = "forgotten"
 
 
 class AlreadyAcknowledged(Refused):
@@ -338,7 +349,10 @@ class OutboxFull(StateError):
 
 
 def _leaves(root: type[Refused]) -> dict[str, type[Refused]]:
-    return {leaf.CODE: leaf for leaf in root.__subclasses__()}
+    of_leaves = {leaf.CODE: leaf for leaf in root.__subclasses__()}
+    for leaf in root.__subclasses__():
+        of_leaves |= _leaves(leaf)
+    return of_leaves
 
 
 BY_CODE = _leaves(Refused)

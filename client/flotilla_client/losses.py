@@ -12,7 +12,7 @@ otherwise, and what was lost is given the same counters and ids again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -24,6 +24,8 @@ class Losses:
     (kept, had)}: it had everything up to `had`, of which only what is up to `kept` is known to be
     the same still; what has these ids now comes again. `subscriptions`: gone. `returned`:
     subscriptions that it had ended. `is_unknown`: the cluster does not know the client at all.
+    `unanswered` {topic: publications}, of a client that the cluster has forgotten: they waited for
+    an answer, may be stored or not, and are not sent again.
     """
 
     publications: Mapping[str, int]
@@ -31,6 +33,7 @@ class Losses:
     subscriptions: tuple[str, ...] = ()
     returned: tuple[str, ...] = ()
     is_unknown: bool = False
+    unanswered: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.is_unknown or any(True for _ in self.sentences())
@@ -48,6 +51,9 @@ class Losses:
             yield f"the subscription to {topic} lost"
         for topic in self.returned:
             yield f"the ended subscription to {topic} back"
+        for topic, waiting in sorted(self.unanswered.items()):
+            what = "1 publication" if len(waiting) == 1 else f"{len(waiting)} publications"
+            yield f"{what} to {topic} without an answer: stored or not, and not sent again"
 
     def details(self) -> dict[str, Any]:
         """Return the losses as plain values."""
@@ -56,6 +62,7 @@ class Losses:
             "deliveries": dict(self.deliveries),
             "subscriptions": list(self.subscriptions),
             "returned": list(self.returned),
+            "unanswered": {topic: len(waiting) for topic, waiting in self.unanswered.items()},
         }
 
 

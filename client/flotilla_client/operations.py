@@ -33,6 +33,7 @@ from flotilla_client.errors import (
     DiskFull,
     Fenced,
     FlotillaError,
+    Forgotten,
     QuotaExceeded,
     Recovered,
     Refused,
@@ -157,11 +158,18 @@ class Operations:
         """Take it as it is what the cluster has lost of what it told this client; return what.
 
         One that the cluster does not know at all becomes a new client of it. What waits in the
-        outbox is kept in either case, and sent.
+        outbox is kept in either case, and sent; but not by one that the cluster has forgotten, as
+        it may be stored.
         """
         self.reopen()
         try:
             lost = yield from self._take_up(adopts=True)
+        except Forgotten:
+            cursors = self.state.cursors()
+            self._forget(cursors)
+            unanswered = self.state.begin_anew()
+            lost = Losses({}, {}, tuple(cursors), is_unknown=True, unanswered=unanswered)
+            yield from self._take_up()
         except UnknownClient:
             acknowledged, cursors = self.state.acknowledged_counters(), self.state.cursors()
             self._forget(cursors)
@@ -261,6 +269,12 @@ class Operations:
 
     def _foreign(self, error: UnknownClient) -> UnknownClient:
         where = self.state.directory or "in memory"
+        if isinstance(error, Forgotten):
+            message = (
+                f"{error.message}. `adopt` makes this state ({where}) a new client's; what waits in"
+                " its outbox may be stored, and is not sent again by itself"
+            )
+            return Forgotten(message, definite=error.definite, details=error.details)
         message = (
             f"{error.message}: this state ({where}) belongs to another cluster, or the cluster was"
             " emptied, or recovered from a node that had not heard of it; use another state"

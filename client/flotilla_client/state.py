@@ -47,6 +47,7 @@ from flotilla_client.errors import (
     StateError,
     StateUnusable,
 )
+from flotilla_client.protocol import unpack
 
 SCHEMA_VERSION: Final = 1
 OUTBOX_BYTES_MAX: Final = 256 * 1024 * 1024  # a producer's memory of an outage, on the user's disk
@@ -352,9 +353,37 @@ class State:
             lost = self.acknowledged_counters()
             self._commit(
                 *self._lowered(lost, {}, list(self.cursors())),
-                ("UPDATE client SET client_id = '', epoch = 0, sequence = 0", ()),
-                ("DELETE FROM recovery", ()),
+                *_NOBODY,
             )
+
+    def begin_anew(self) -> dict[str, tuple[bytes, ...]]:
+        """Become a client without an id again, whom the cluster has forgotten; return what waited.
+
+        That may be stored, and nothing can tell any more, so it must not be sent again. What has
+        provisional counters was never sent: it stays, and its topics' counters begin anew with it.
+        """
+        with self._lock:
+            first = dict(self._read("SELECT topic, counter FROM provisional"))
+            statements: list[Statement] = []
+            waited: dict[str, list[bytes]] = {}
+            for topic, last in self._read("SELECT topic, counter FROM counters"):
+                kept = first.get(topic, last + 1)
+                gone = [entry for entry in self.outbox(topic) if entry.counter < kept]
+                for entry in gone:
+                    waited.setdefault(topic, []).extend(unpack(entry.lengths, entry.data))
+                statements.append(
+                    ("DELETE FROM outbox WHERE topic = ? AND counter < ?", (topic, kept))
+                )
+                statements += _shifted(topic, kept, 1 - kept)
+                moved = "UPDATE provisional SET counter = counter + ? WHERE topic = ?"
+                statements.append((moved, (1 - kept, topic)))
+            self._commit(
+                *statements,
+                ("DELETE FROM cursors", ()),
+                ("DELETE FROM handed", ()),
+                *_NOBODY,
+            )
+            return {topic: tuple(each) for topic, each in waited.items()}
 
     # --- cursors --------------------------------------------------------------------------------
 
@@ -906,6 +935,12 @@ _RAISE_CURSOR: Final = (
 _RAISE_HANDED: Final = (
     "INSERT INTO handed VALUES (?, ?) "
     "ON CONFLICT DO UPDATE SET last_id = max(last_id, excluded.last_id)"
+)
+
+
+_NOBODY: Final[Sequence[Statement]] = (
+    ("UPDATE client SET client_id = '', epoch = 0, sequence = 0", ()),
+    ("DELETE FROM recovery", ()),
 )
 
 

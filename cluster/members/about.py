@@ -9,6 +9,7 @@ that it knows holds something else than it should.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,6 +25,9 @@ from cluster.wire.messages import (
 )
 
 SETTINGS_MAX: Final = 256  # far above the number there are
+DIGESTS_MAX: Final = 64  # above what any node tells
+DIGEST_CHARACTERS_MAX: Final = 64
+_INDEX: Final = re.compile(r"[0-9]{1,19}")
 TEXT_CHARACTERS_MAX: Final = 1024  # a sentence or two for a log or a status
 
 
@@ -42,6 +46,7 @@ class Facts:
     `settings`: the numbers that should be the same on all nodes, by key. `seen`: when it last heard
     each member. `double`: what it knows of another process that claims the receiver's name.
     `advice`: why the receiver is no member yet. `http`: where the sender's page is. "" = nothing.
+    `digests`: of the sender's state, by the index of the entry behind which it was so.
     """
 
     settings: Mapping[str, int] = field(default_factory=dict)
@@ -49,6 +54,7 @@ class Facts:
     double: str = ""
     advice: str = ""
     http: str = ""
+    digests: Mapping[int, str] = field(default_factory=dict)
 
 
 def encode(facts: Facts) -> About:
@@ -58,6 +64,7 @@ def encode(facts: Facts) -> About:
     document["double"] = facts.double[:TEXT_CHARACTERS_MAX]
     document["advice"] = facts.advice[:TEXT_CHARACTERS_MAX]
     document["http"] = facts.http[:TEXT_CHARACTERS_MAX]
+    document["digests"] = {str(index): digest for index, digest in facts.digests.items()}
     data = orjson.dumps(document)
     assert len(data) <= ABOUT_BYTES_MAX, len(data)
     return About(data)
@@ -77,6 +84,7 @@ def decode(message: About) -> Facts:
         _text("double", document.get("double", "")),
         _text("advice", document.get("advice", "")),
         _text("http", document.get("http", "")),
+        _digests(document.get("digests", {})),
     )
 
 
@@ -105,6 +113,14 @@ def _seen(value: Any) -> dict[str, Heard]:
             raise MessageError(f"About has seen {name!r} as {each!r}")
         seen[name] = Heard(*each)
     return seen
+
+
+def _digests(value: Any) -> dict[int, str]:
+    if type(value) is not dict or len(value) > DIGESTS_MAX:
+        raise MessageError("About has `digests` that are none")
+    if not all(_INDEX.fullmatch(index) and type(each) is str for index, each in value.items()):
+        raise MessageError("About has a digest that is none")
+    return {int(index): digest[:DIGEST_CHARACTERS_MAX] for index, digest in value.items()}
 
 
 def _text(key: str, value: Any) -> str:

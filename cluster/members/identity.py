@@ -27,6 +27,8 @@ IDENTITY_NAME = "identity.json"
 LOCK_NAME = "lock"
 UNFINISHED_NAME = "recovering"
 """What a recovery in place works in (recovery.py)."""
+CONDEMNED_NAME = "condemned"
+"""Why a node must not use the directory again: text for people."""
 PID_BYTES_MAX = 32
 """What is read of another process's lock file: a pid has 7 digits."""
 
@@ -63,6 +65,16 @@ class MissingIdentity(IdentityError):
 
 class UnsupportedIdentity(IdentityError):
     """The identity was written in a format that this program does not know."""
+
+
+class CondemnedState(IdentityError):
+    """The node's state differed from the majority's: it must not take part with it again."""
+
+    def __init__(self, directory: Path, reason: str) -> None:
+        super().__init__(
+            f"{directory}: {reason}. Keep the directory for whoever looks for the cause, and move"
+            " it away: started with an empty one the node is readmitted and copies their state"
+        )
 
 
 class DirectoryInUse(IdentityError):
@@ -154,6 +166,26 @@ def _is_identified(directory: Path, files: Files) -> bool:
             f"{directory} holds {', '.join(others)} but no {IDENTITY_NAME}. {way_out}"
         )
     return IDENTITY_NAME in names
+
+
+def mark_condemned(directory: Path, reason: str, files: Files = DISK) -> None:
+    """Keep the directory from being used by a node again; durable. May raise OSError."""
+    fd = files.open_append(directory / CONDEMNED_NAME)
+    try:
+        data = bytearray(reason.encode())
+        while data:
+            del data[: files.write(fd, data)]
+        files.fdatasync(fd)
+    finally:
+        files.close(fd)
+    files.fsync_directory(directory)
+
+
+def check_not_condemned(directory: Path, files: Files = DISK) -> None:
+    """Raise CondemnedState if `mark_condemned` was here."""
+    if CONDEMNED_NAME in files.list(directory):
+        reason = bytes(files.read(directory / CONDEMNED_NAME)).decode(errors="replace")
+        raise CondemnedState(directory, reason)
 
 
 class DirectoryLock:

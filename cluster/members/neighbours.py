@@ -93,14 +93,14 @@ class Neighbours:
 
     # --- what is said -------------------------------------------------------------------------
 
-    def facts_for(self, name: str, now: float) -> Facts:
+    def facts_for(self, name: str, now: float, digests: Mapping[int, str]) -> Facts:
         """Return what this node tells a peer."""
         seen = {
             other: Heard(incarnation, int(1000 * (now - at)))
             for other, (incarnation, at) in self._heard.items()
             if other != name
         }
-        return Facts(self._settings, seen, "", self.advice.get(name, ""), self._http)
+        return Facts(self._settings, seen, "", self.advice.get(name, ""), self._http, digests)
 
     def take(self, name: str, facts: Facts, now: float) -> list[tuple[str, dict[str, Any]]]:
         """Take what a peer tells; return what is to be logged, as (event, fields)."""

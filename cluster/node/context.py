@@ -22,6 +22,7 @@ from cluster.members.standing import Seniority
 from cluster.raft.ready import Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.frontend import Frontend
+from cluster.serve.quotas import Quotas
 from cluster.wire.levels import BUILD, Build
 from cluster.wire.messages import Hello
 
@@ -34,8 +35,8 @@ class ReplicaSettings:
 
     `build`: the program that runs. `takeover_s`: how long a member has to be silent before another
     incarnation is admitted. `admins`: principals who may administrate, whatever the log says of
-    them. `announced`: the settings that should be the same on all nodes, which are told to the
-    peers, and `http`, where its page is, "" for none. `files`,
+    them. `quotas`: what one principal may have. `announced`: the settings that should be the same
+    on all nodes, which are told to the peers, and `http`, where its page is, "" for none. `files`,
     `on_journal_failure`: the disk under journal and identity, and how their failure ends the node;
     a simulator has others.
     """
@@ -53,6 +54,7 @@ class ReplicaSettings:
     build: Build = BUILD
     takeover_s: float = TAKEOVER_MS / 1000
     admins: frozenset[str] = frozenset()
+    quotas: Quotas = field(default_factory=Quotas)
     announced: Mapping[str, int] = field(default_factory=dict)
     http: str = ""
     files: Files = DISK

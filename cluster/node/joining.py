@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cluster.log.journal import Journal
-from cluster.members.identity import Identity
+from cluster.members.identity import Identity, check_not_condemned
 from cluster.members.membership import founding_set, hello_of
 from cluster.members.peers import Event
 from cluster.node.context import NodeContext
@@ -32,8 +32,9 @@ def open_member(
 ) -> Member:
     """Return the member whose directory this is.
 
-    Raises WrongMembers, UnsupportedLevel, CorruptStore, JournalError, OSError.
+    Raises CondemnedState, WrongMembers, UnsupportedLevel, CorruptStore, JournalError, OSError.
     """
+    check_not_condemned(context.settings.data_dir, context.settings.files)
     database = context.settings.database
     snapshots.remove_leftovers(database)
     if not snapshots.make_shrinkable(database):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from cluster.log.entries import FIRST_INDEX, LEVEL, Entry, payload_of
 from cluster.log.journal import Journal
 from cluster.members.catchup import SnapshotServer
-from cluster.members.identity import Identity, WrongMembers
+from cluster.members.identity import CondemnedState, Identity, WrongMembers, mark_condemned
 from cluster.members.membership import (
     ADMIT_BYTES_MAX,
     UNNAMED,
@@ -30,16 +30,18 @@ from cluster.members.neighbours import NEVER_S
 from cluster.members.peers import Disconnected, Event, RefusedBy, Unfit
 from cluster.members.standing import Verdicts
 from cluster.node import budget
+from cluster.node.audit import Differs, StateComparison
 from cluster.node.budget import Budget
 from cluster.node.context import NodeContext
 from cluster.node.linked import Linked
+from cluster.node.reaper import HEARD_PER_ENTRY_MAX, Reaper
 from cluster.raft.raft import Raft, reason_of_change
 from cluster.raft.ready import NOTHING, Ready, SoftState
 from cluster.serve.broker import Broker, Waiting
 from cluster.serve.frontend import MemberServices
 from cluster.store import commands, snapshots
 from cluster.store.commands import Admit, Operation, Raise
-from cluster.store.store import Store
+from cluster.store.store import Done, Outcome, Store
 from cluster.wire.levels import Build, UnsupportedLevel, level_to_reach, objections
 from cluster.wire.messages import (
     Health,
@@ -54,6 +56,10 @@ from flotilla_client.protocol import ProtocolError
 WAITING_PERIOD_S: Final = 10.0  # a recovered node says that often which members it waits for
 ADMIT_PERIOD_S: Final = 0.5
 HOLDER_SILENCE_S: Final = 1.0  # a member that was heard so lately can take part in a commit
+HELD_PERIOD_S: Final = 10.0  # one line about each full topic in this time
+HELD_TOPICS_TOLD_MAX: Final = 10  # in this time; each is looked through for who holds it
+HOLDERS_TOLD_MAX: Final = 5
+FORGOTTEN_TOPICS_TOLD_MAX: Final = 20
 GARBAGE_ROWS_PER_STEP: Final = 64  # about a millisecond of deletes
 
 
@@ -90,6 +96,10 @@ class Member:
         # holds what waits for a majority, whose PUTs are at most PUT_BYTES_MAX.
         self._own: dict[int, tuple[int, Sequence[Operation]]] = {}
         self._more_answers = False
+        self._next_held_s = now
+        self._full_topics = 0  # of which PUTs were refused in the last HELD_PERIOD_S
+        self._comparison = StateComparison()
+        self.reaper = Reaper(settings.broker_limits.client_idle_ms, context.log)
         heartbeat_s = settings.timing.heartbeat_s
         self._applying = Budget(context.clock, budget.APPLY_SHARE * heartbeat_s)
         self._serving = Budget(context.clock, budget.ANSWERS_SHARE * heartbeat_s)
@@ -121,6 +131,8 @@ class Member:
             self._frontend.room_bytes,
             level_for=self._level_for,
             admins=settings.admins,
+            quotas=settings.quotas,
+            refused=self._frontend.refusals.note,
         )
         self.raft = Raft(
             settings.name,
@@ -180,7 +192,11 @@ class Member:
 
     def describe(self) -> dict[str, Any]:
         """Return what the status says beside Raft's part."""
-        own: dict[str, Any] = {"incarnation": self.identity.incarnation}
+        own: dict[str, Any] = {
+            "incarnation": self.identity.incarnation,
+            "full_topics": self._full_topics,
+            "clients_silent": self.reaper.warned if self.raft.is_leader else 0,
+        }
         if missing := waited_for(self.store.members, self._context.hellos()):
             own["waiting_for"] = [
                 f"{name}: {reason}; a recovered cluster begins with empty members"
@@ -252,6 +268,7 @@ class Member:
         if raft.serving:
             if not self._frontend.stopping:  # who is handed the lead has to have all of the log
                 self._propose_admissions()
+                self._see_to_silent_clients()
             entries = list(self.broker.take_entries())
         ready = self._propose([operations for operations, _ in entries], tick=True)
         for (_, authors), (_, index, term) in zip(entries, ready.entries, strict=False):
@@ -276,6 +293,7 @@ class Member:
         while self.store.collect_garbage(GARBAGE_ROWS_PER_STEP) and not self._chores.spent():
             pass
         self.store.commit()
+        self._tell_of_full_topics()
 
     def tell_health(self, disk_low: bool) -> None:
         """Tell the peers how this node is, and see whether a majority has room."""
@@ -410,7 +428,7 @@ class Member:
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         members_before, level_before = self.store.members, self.store.level
-        users_before = self.store.users.changes
+        users_before, forgotten_before = self.store.users.changes, self.store.idle.forgotten
         outcomes = self.store.apply(index, term, payload, self._operations(index, term))
         self._own.pop(index, None)
         self._pending.applied(index)
@@ -418,10 +436,25 @@ class Member:
         self.broker.applied(index, term, outcomes)
         if self.store.users.changes != users_before:
             self.broker.users_changed()
+        if self.store.idle.forgotten != forgotten_before:
+            self._clients_forgotten(index, outcomes)
         if self.store.members is not members_before:
             self._members_changed()
         if self.store.level != level_before:
             self._level_changed()
+
+    def _clients_forgotten(self, index: int, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Done) and (gone := outcome.body.get("forgotten")):
+                topics = outcome.body["left"]
+                self.broker.forgotten(gone, topics)
+                self._context.log(
+                    "clients_forgotten",
+                    level="warning",
+                    index=index,
+                    clients=gone,
+                    topics=topics[:FORGOTTEN_TOPICS_TOLD_MAX],
+                )
 
     def _answer(self) -> bool:
         """Answer who waits for more than an entry; True if there was not the time for all."""
@@ -436,6 +469,61 @@ class Member:
         for name, message in queue:
             self._context.peers.send(name, message)
         queue.clear()
+
+    def _see_to_silent_clients(self) -> None:
+        def heard() -> list[str]:
+            return self.broker.take_heard(HEARD_PER_ENTRY_MAX)
+
+        for operation in self.reaper.operations(self.store, heard, self._now):
+            self._propose([[operation]], tick=False)
+
+    def _tell_of_full_topics(self) -> None:
+        """Log for whose sake PUTs were refused: a subscriber that does not read holds a topic."""
+        if self._now < self._next_held_s:
+            return
+        self._next_held_s = self._now + HELD_PERIOD_S
+        held = sorted(self.broker.take_held().items(), key=lambda each: -each[1])
+        self._full_topics = len(held)
+        for topic, refused in held[:HELD_TOPICS_TOLD_MAX]:
+            self._context.log(
+                "backlog_full",
+                level="warning",
+                topic=topic,
+                refused=refused,
+                held_by=self.store.holders(topic, HOLDERS_TOLD_MAX),
+                bytes=self.store.backlog_bytes(topic),
+            )
+
+    # --- what the others' states are ------------------------------------------------------------
+
+    def compare_state(self, name: str, digests: Mapping[int, str]) -> None:
+        """Take a peer's digests; see that this node's state is the majority's, or stop for good.
+
+        Raises CondemnedState.
+        """
+        if name not in self.linked.names:
+            return
+        comparison, settings, log = self._comparison, self.settings, self._context.log
+        comparison.take(name, digests)
+        marks = self.store.audit.marks
+        try:
+            index, others = comparison.judge(marks, self.linked.names, settings.majority)
+        except Differs as error:
+            reason = str(error)
+            log(
+                "state_differs",
+                level="error",
+                index=error.index,
+                agreed=error.agreed,
+                reason=reason,
+            )
+            mark_condemned(settings.data_dir, reason, settings.files)
+            raise CondemnedState(settings.data_dir, reason) from error
+        if others:
+            reason = "their states and this node's differ; which is right is not known yet"
+            if comparison.agreed >= index:
+                reason = "their states differ from the majority's, of which this node is"
+            log("states_differ", level="error", index=index, peers=others, reason=reason)
 
     # --- the cluster's level (rule 30) --------------------------------------------------------
 

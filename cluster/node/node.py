@@ -52,6 +52,7 @@ from cluster.store.tables import CorruptStore
 from cluster.wire.levels import BUILD, UnsupportedLevel
 from flotilla_client.version import VERSION
 
+DAY_MS: Final = 24 * 3600 * 1000
 TICK_S: Final = 0.02  # an idle node wakes this often; elections and heartbeats need no finer
 HEALTH_S: Final = 1.0  # between two touches of the health file; a probe allows for 30
 SLOW_TURN_S: Final = 0.15  # half an election: an operator should know of such a disk
@@ -195,7 +196,7 @@ class Node:
         self._replica = self._open_replica(identity)
         self._meters = self._replica.frontend.meters
         self._replica.frontend.settings = in_force or {}
-        self._replica.frontend.rates = Rates(Quotas(**asdict(settings.quotas)))
+        self._replica.frontend.rates = Rates(self._replica.settings.quotas)
         self._replica.frontend.payer_of = self._clients.payer
         if self._keys is not None:
             self._replica.frontend.principal_of = self._clients.principal_of
@@ -441,7 +442,10 @@ def _replica_settings(settings: NodeConfig, files: Files) -> ReplicaSettings:
             raft.fallback_ms / 1000,
         ),
         broker_limits=BrokerLimits(
-            limits.in_flight_max, limits.parked_gets_max, limits.backlog_bytes_max
+            limits.in_flight_max,
+            limits.parked_gets_max,
+            limits.backlog_bytes_max,
+            limits.client_idle_days * DAY_MS,
         ),
         uncommitted_entries_max=limits.uncommitted_entries_max,
         relays_max=limits.relays_max,
@@ -449,6 +453,7 @@ def _replica_settings(settings: NodeConfig, files: Files) -> ReplicaSettings:
         keep_bytes=settings.journal.keep_bytes,
         takeover_s=raft.takeover_ms / 1000,
         admins=frozenset(settings.admins),
+        quotas=Quotas(**asdict(settings.quotas)),
         announced={
             f"{section}.{key}": value
             for section in ("raft", "limits", "quotas")

@@ -24,6 +24,7 @@ from cluster.members.neighbours import Neighbours
 from cluster.members.peers import Disconnected, Doubled, Event, Peers
 from cluster.members.standing import Seniority
 from cluster.node import budget
+from cluster.node.audit import to_tell
 from cluster.node.budget import Budget
 from cluster.node.context import LogEvent, NodeContext, ReplicaSettings
 from cluster.node.joining import Joining, MakeMember, open_member
@@ -171,8 +172,10 @@ class Replica:
             member.finish_turn()
         if self._now >= self._next_health_s:
             self._next_health_s = self._now + HEALTH_PERIOD_S
+            digests = {} if member is None else to_tell(member.store.audit.marks)
             for name in self.settings.others:
-                self._peers.send(name, about.encode(self._neighbours.facts_for(name, self._now)))
+                facts = self._neighbours.facts_for(name, self._now, digests)
+                self._peers.send(name, about.encode(facts))
             if member is not None:
                 member.tell_health(disk_low)
         self._peers.flush(None)
@@ -267,6 +270,8 @@ class Replica:
             return
         for event, fields in self._neighbours.take(name, facts, self._now):
             self._log(event, **fields)
+        if self.member is not None and facts.digests:
+            self.member.compare_state(name, facts.digests)
 
     def _queue_relay(self, name: str, message: Relay) -> None:
         if not self.intake.add_relay(name, message, self._now):

@@ -234,6 +234,10 @@ _plain("client_connections_closed", COUNTER, "Connections of clients that the no
 _plain("client_unread_bytes", GAUGE, "Replies that clients have not taken yet.",
        lambda view: view.sample.unread_bytes)  # fmt: skip
 _plain("clients", GAUGE, "Client ids that the cluster has given.", _store("clients"))
+_plain("clients_silent", GAUGE, "Clients that are forgotten soon; on the leader.",
+       _status("clients_silent"))  # fmt: skip
+_plain("clients_forgotten", COUNTER, "Clients that were forgotten because they were silent.",
+       _store("clients_forgotten"))  # fmt: skip
 _plain("producers", GAUGE, "Pairs of a client and a topic that it has put to.",
        _store("producers"))  # fmt: skip
 
@@ -248,6 +252,8 @@ _plain("publications_delivered", COUNTER, "Publications that this node has read 
 _plain("publications_delivered_bytes", COUNTER, "Their bytes.",
        lambda view: view.sample.delivered[1])  # fmt: skip
 _plain("topics", GAUGE, "Topics with a subscriber.", _store("topics"))
+_plain("topics_full", GAUGE, "Topics to which PUTs were refused in the last 10 s (backlog_full).",
+       _status("full_topics"))  # fmt: skip
 _plain("subscriptions", GAUGE, "Subscriptions.", _store("subscriptions"))
 _plain("backlog_bytes", GAUGE, "Publications of all topics on this node's disk.",
        _store("backlog_bytes"))  # fmt: skip

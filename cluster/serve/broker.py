@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cluster.serve.quotas import Refusals
+from cluster.serve.quotas import Quotas, Refusals, exceeded
 from cluster.store import commands
 from cluster.store.commands import (
-    Admit,
     Advance,
     ChangeUser,
     DropSubscription,
     Operation,
+    OwnOperation,
     Put,
     Raise,
     Register,
@@ -65,6 +65,10 @@ READ_BYTES_PER_TURN_MAX: Final = 64 * 1024 * 1024
 STALE_DEADLINES_MIN: Final = 1_000  # of GETs that were woken: fewer are not worth sweeping
 COUNTERS_PER_STEP: Final = 1_000  # of a client's 10,000, looked up on disk: about 2 ms
 ANSWERED_LATER: Final = frozenset({GET, REQUEST_ID})  # it takes longer than to say that it is done
+HEARD_MAX: Final = 10_000  # clients that were heard and not noted; more when they ask again
+HEARD_SHARE: Final = 0.1  # of client_idle_ms: so often who only reads is put into the log
+QUOTA_RETRY_MS: Final = 1_000  # of what frees itself: readers catch up, waits end
+HELD_TOPICS_MAX: Final = 1_000  # full topics that are to be told of
 CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB})  # what a parked GET may be waiting for
 READS: Final = frozenset({GET, TOPICS, INSPECT})
 OF_OTHERS: Final = frozenset({INSPECT, ADMIN})  # the client that is named does not act: it is meant
@@ -77,6 +81,7 @@ class BrokerLimits:
     in_flight_max: int = 4096
     parked_gets_max: int = 10_000
     backlog_bytes_max: int = 8 * 1024**3
+    client_idle_ms: int = 0  # 0: no client is forgotten
 
 
 @dataclass(slots=True)
@@ -101,6 +106,7 @@ class Waiting:
     was_forbidden: bool = False
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
+    asks_for: str = ""  # a quota of which it has more if it is carried out
 
 
 @dataclass(slots=True)
@@ -146,6 +152,8 @@ class Broker:
     new_client_id: Callable[[], str]
     room_bytes: Callable[[Route], int]
     disk_low: bool = False
+    quotas: Quotas = field(default_factory=Quotas)
+    refused: Callable[[str, str], None] = lambda payer, quota: None
     level_for: Callable[[int | None], int] = _first_level
     admins: frozenset[str] = frozenset()  # principals who may administrate by this node's settings
     denied: Refusals = field(default_factory=Refusals)  # `unauthorized`, and what was lacking
@@ -154,6 +162,10 @@ class Broker:
     _answers: list[Answer] = field(default_factory=list)
     _read_bytes: Counter[bytes | str] = field(default_factory=Counter)  # in `_answers`, by its way
     _read_bytes_in_all: int = 0
+    _asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # more of a quota, under way
+    _parked_of: Counter[str] = field(default_factory=Counter)  # GETs that are parked, by principal
+    _heard: dict[str, None] = field(default_factory=dict)  # by reads; see take_heard
+    _held: Counter[str] = field(default_factory=Counter)  # PUTs refused, by their full topics
     _operations: list[Operation] = field(default_factory=list)
     _authors: list[Waiting] = field(default_factory=list)
     _entries: dict[int, tuple[int, list[Waiting]]] = field(default_factory=dict)
@@ -195,7 +207,7 @@ class Broker:
         if isinstance(operation, Put):
             waiting.put_bytes = len(operation.data)
             self._put_bytes += waiting.put_bytes
-        if self.store.level >= LEVEL_OF_USERS and not isinstance(operation, Admit | Raise):
+        if self.store.level >= LEVEL_OF_USERS and not isinstance(operation, OwnOperation):
             operation.principal = principal  # what it may do is judged where it is carried out
         self._operations.append(operation)
         self._authors.append(waiting)
@@ -241,6 +253,8 @@ class Broker:
     def _register(self, waiting: Waiting) -> Operation:
         request = waiting.request
         fresh = not request.client_id
+        if fresh and waiting.principal is not None:
+            self._ask_for(waiting, "clients_max", self.store.holdings.clients[waiting.principal])
         client_id = self.new_client_id() if fresh else request.client_id
         return Register(client_id, fresh, request.body["sequence"], request.body["nonce"])
 
@@ -250,8 +264,38 @@ class Broker:
         topic = request.topic
         if is_pattern(topic) and self.store.cursor(request.client_id, topic) is None:
             raise ProtocolError("bad_request", no_pattern(topic))
+        holdings, principal = self.store.holdings, waiting.principal
+        if principal is not None and not holdings.holds(principal, topic):
+            self._ask_for(waiting, "topics_max", holdings.topics(principal))
         sequence = request.body["sequence"]
         return Subscribe(request.client_id, request.epoch, request.topic, sequence)
+
+    def _ask_for(self, waiting: Waiting, quota: str, count: int) -> None:
+        """Refuse a request that would give its principal more of something than it may have.
+
+        What is under way counts as well: thousands may be. Raises ProtocolError.
+        """
+        assert waiting.principal is not None, waiting
+        limit: int = getattr(self.quotas, quota)
+        under_way = self._asked[waiting.principal, quota]
+        if 0 < limit <= count + under_way:
+            raise self._over(waiting.principal, quota)
+        waiting.asks_for = quota
+        self._asked[waiting.principal, quota] += 1
+
+    def _over(self, principal: str, quota: str, retry_after_ms: int | None = None) -> ProtocolError:
+        self.refused(principal, quota)
+        limit: int = getattr(self.quotas, quota)
+        return exceeded(quota, limit, f"{principal} has as much as it may have", retry_after_ms)
+
+    def _settle(self, waiting: Waiting) -> None:
+        """Count a request as under way no more."""
+        if waiting.asks_for:
+            assert waiting.principal is not None, waiting
+            key = waiting.principal, waiting.asks_for
+            self._asked[key] -= 1
+            if not self._asked[key]:
+                del self._asked[key]
 
     def _unsubscribe(self, waiting: Waiting) -> Operation:
         request = waiting.request
@@ -261,7 +305,7 @@ class Broker:
     def _put(self, waiting: Waiting) -> Operation:
         request = waiting.request
         lengths, data = request.lengths, request.data
-        refusal = self._no_room(request)
+        refusal = self._no_room(request) or self._unread_too_much(waiting)
         if refusal is not None:
             # A refusal of what is stored would say that it is not. Its answer takes no room.
             if not self._is_stored(request):
@@ -270,6 +314,15 @@ class Broker:
         request.lengths = request.data = b""  # who waits for the entry must not keep its bytes
         counter = request.body["counter"]
         return Put(request.client_id, request.epoch, request.topic, counter, lengths, data)
+
+    def _unread_too_much(self, waiting: Waiting) -> ProtocolError | None:
+        principal, limit = waiting.principal, self.quotas.unread_bytes_max
+        if principal is None or not limit:
+            return None
+        unread_bytes = self.store.holdings.unread_bytes[principal] + len(waiting.request.data)
+        if unread_bytes <= limit:
+            return None
+        return self._over(principal, "unread_bytes_max", QUOTA_RETRY_MS)
 
     def _no_room(self, request: Request) -> ProtocolError | None:
         if self.disk_low:
@@ -285,6 +338,8 @@ class Broker:
             )
         backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + len(request.data)
         if backlog > self.limits.backlog_bytes_max:
+            if len(self._held) < HELD_TOPICS_MAX or request.topic in self._held:
+                self._held[request.topic] += 1
             return ProtocolError(
                 "backlog_full",
                 f"`{request.topic}` would hold {backlog} unread bytes",
@@ -394,6 +449,7 @@ class Broker:
         self._sweep_deadlines()
 
     def _conclude(self, waiting: Waiting, outcome: Outcome) -> None:
+        self._settle(waiting)
         if isinstance(outcome, Refused):
             self.refuse(waiting, outcome.code, outcome.message, **outcome.details)
             return
@@ -461,10 +517,13 @@ class Broker:
             refused = self.store.check_client(request.client_id, request.epoch, acting)
         if refused is not None:
             self.refuse(waiting, refused.code, refused.message, **refused.details)
-        elif waiting.was_forbidden and request.type not in READS:
+            return
+        if waiting.was_forbidden and request.type not in READS:
             message = "what its principal may do has changed since it came"
             self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
-        elif request.type == TOPICS:
+            return
+        self._hear(request.client_id)
+        if request.type == TOPICS:
             self._serve_topics(waiting)
         elif request.type == INSPECT:
             self._serve_inspect(waiting)
@@ -472,6 +531,35 @@ class Broker:
             self._acknowledge(waiting, {"level": self.store.level, "before": self.store.level})
         else:
             self._serve_get(waiting, now_ms)
+
+    def _hear(self, client_id: str) -> None:
+        idle_ms = self.limits.client_idle_ms
+        if (
+            idle_ms
+            and client_id
+            and len(self._heard) < HEARD_MAX
+            and self.store.is_to_be_heard(client_id, int(HEARD_SHARE * idle_ms))
+        ):
+            self._heard[client_id] = None
+
+    def take_heard(self, count_max: int) -> list[str]:
+        """Return clients that have read and are to be noted as heard, at most so many."""
+        ids = list(self._heard)[:count_max]
+        for client_id in ids:
+            del self._heard[client_id]
+        return ids
+
+    def forgotten(self, client_ids: Iterable[str], topics: Iterable[str]) -> None:
+        """Have the parked GETs of forgotten clients answered: of any topic, or of their topics."""
+        self._awaken([self._parked_any.pop(client_id, {}) for client_id in client_ids])
+        for topic in topics:
+            self._wake(topic)
+
+    def take_held(self) -> dict[str, int]:
+        """Return how many PUTs were refused since the last call because a topic is full."""
+        held = dict(self._held)
+        self._held.clear()
+        return held
 
     def _serve_registration(self, waiting: Waiting) -> None:
         """Add COUNTERS_PER_STEP of the client's counters; answer once they are all there."""
@@ -613,19 +701,20 @@ class Broker:
         return in_all and self.room_bytes(route) > read_bytes
 
     def _park(self, waiting: Waiting) -> None:
-        limit = self.limits.parked_gets_max
+        limit, refusal = self.limits.parked_gets_max, None
+        quota, principal = self.quotas.parked_gets_max, waiting.principal
         # The woken ones keep their places: what they waited for may be gone again.
         if self._parked_count + len(self._woken) >= limit:
+            what = "too many GETs wait for publications"
+            wait = {"limit": limit, "retry_after_ms": RETRY_AFTER_MS}
+            refusal = ProtocolError("overloaded", what, **wait)
+        elif principal is not None and 0 < quota <= self._parked_of[principal]:
+            refusal = self._over(principal, "parked_gets_max", QUOTA_RETRY_MS)
+        if refusal is not None:
             if waiting.carried_out:  # it was carried out in part: no NAK would be true of it
                 self._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
                 return
-            self.refuse(
-                waiting,
-                "overloaded",
-                "too many GETs wait for publications",
-                limit=limit,
-                retry_after_ms=RETRY_AFTER_MS,
-            )
+            self.refuse(waiting, refusal.code, refusal.message, **refusal.details)
             return
         if not waiting.request.topic:
             # There is nothing behind them, so they are where the subscriptions stand, and that is
@@ -633,6 +722,8 @@ class Broker:
             waiting.request.body["last_ids"] = {}
         self._parked_number += 1
         self._parked_count += 1
+        if principal is not None:
+            self._parked_of[principal] += 1
         table, key = self._place(waiting)
         table.setdefault(key, {})[self._parked_number] = waiting
         heapq.heappush(
@@ -645,6 +736,7 @@ class Broker:
         if not table[key]:
             del table[key]
         self._parked_count -= 1
+        self._count_unparked(waiting)
 
     def _sweep_deadlines(self) -> None:
         """Drop the deadlines of woken GETs once they are most: a busy topic parks one a PUT."""
@@ -672,9 +764,21 @@ class Broker:
         woken = [self._parked.pop(topic, {})]
         clients = sorted(self._parked_any.keys() & self.store.subscribers(topic))
         woken += [self._parked_any.pop(client_id) for client_id in clients]
+        self._awaken(woken)
+
+    def _awaken(self, woken: list[dict[int, Waiting]]) -> None:
         for parked in woken:
             self._parked_count -= len(parked)
             self._woken.extend(parked.values())
+            for waiting in parked.values():
+                self._count_unparked(waiting)
+
+    def _count_unparked(self, waiting: Waiting) -> None:
+        if waiting.principal is not None:
+            self._parked_of[waiting.principal] -= 1
+            if not self._parked_of[waiting.principal]:
+                del self._parked_of[waiting.principal]
+
         self._sweep_deadlines()
 
     def _expired(self, now_ms: float) -> Waiting | None:
@@ -707,6 +811,9 @@ class Broker:
             queue.clear()
         self._operations, self._authors = [], []
         self._parked.clear()
+        self._heard.clear()
+        self._asked.clear()
+        self._parked_of.clear()
         self._parked_any.clear()
         self._parked_by_deadline.clear()
         self._parked_count = 0

@@ -128,6 +128,14 @@ class LimitSettings:
         low=64 * KIB,
         high=1024 * GIB,
     )
+    client_idle_days: int = _setting(
+        "A client that was not heard of for so long is forgotten, with its subscriptions and what "
+        "they keep, and gets `forgotten` when it comes back. Off (0): a subscription stands until "
+        "it is ended, and a PUT is recognized however late it is repeated; only the operator can "
+        "know after what time nobody will come back. Counted while the cluster runs, at level 3.",
+        0,
+        high=36_500,
+    )
     disk_free_min_bytes: int = _setting(
         "Free disk below which PUT gets `disk_full`: room for the journal and for the garbage "
         "collection that makes more. Free pages of the store count, for at most half of it.",
@@ -193,6 +201,30 @@ class QuotaSettings:
         "`limits.connections_max`, so that no principal alone keeps the others out.",
         2048,
         high=1_000_000,
+    )
+    clients_max: int = _setting(
+        "Client ids that belong to one principal, of the whole cluster; a further one gets "
+        "`quota`. Half of what there are, so that no principal alone takes them all. This and what "
+        "follows: of clusters with keys, from level 3 on.",
+        500_000,
+        high=1_000_000,
+    )
+    topics_max: int = _setting(
+        "Topics that the clients of one principal subscribe to; half of what there may be.",
+        5_000,
+        high=10_000,
+    )
+    parked_gets_max: int = _setting(
+        "GETs of one principal that wait at the leader; half of `limits.parked_gets_max`.",
+        5_000,
+        high=1_000_000,
+    )
+    unread_bytes_max: int = _setting(
+        "Publications of one principal that somebody has yet to read, of all topics; over it PUT "
+        "gets `quota` until they are read. As much as four full topics; set it by your disks, "
+        "which who fills them fills for all. What was there when the leader started is nobody's.",
+        32 * GIB,
+        high=1024 * GIB,
     )
 
 

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from cluster.store.idle import Idle
 from cluster.store.tables import Database, row_crc
 
 PUTS_KEPT: Final = 1024  # docs/protocol.md: a duplicate among these gets its original id
@@ -55,6 +56,11 @@ class Generations(Generic[K, V]):
         """Keep the value."""
         self._young[key] = value
 
+    def drop(self, key: K) -> None:
+        """Forget a value."""
+        self._young.pop(key, None)
+        self._old.pop(key, None)
+
     def rotate(self) -> None:
         """Drop what was not used for long, if there is too much. Only clean values may be there."""
         if len(self._young) >= self._size_max:
@@ -66,6 +72,7 @@ class Client:
     """A row of `clients`. `nonce` is "" unless the last control request was a REQUEST_ID.
 
     `owner`: the principal who alone may use it, None while it is nobody's; in a table of its own.
+    `heard`: when that was, as `Idle` notes it.
     """
 
     number: int
@@ -76,6 +83,7 @@ class Client:
     producers: int
     names_bytes: int
     owner: str | None = None
+    heard: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -96,20 +104,26 @@ class Producer:
 class Clients:
     """All clients and producers of the cluster, by a bounded cache over the database."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, idle: Idle) -> None:
+        self._database, self._idle = database, idle
         self._clients: Generations[str, Client] = Generations(CLIENTS_CACHED_MAX)
         self._producers: Generations[tuple[int, str], Producer] = Generations(PRODUCERS_CACHED_MAX)
         self._dirty_clients: set[Client] = set()
         self._dirty_owners: set[Client] = set()
         self._dirty_producers: set[Producer] = set()
         self._chunks: list[tuple[int, bytes, int]] = []
-        # Rows of both tables are numbered 1, 2, ... and stay for good.
-        self.count = self._last_number("clients")
-        self.producers_count = self._last_number("producers")
+        self._gone: list[tuple[int]] = []
+        self.count = self._one("SELECT count(*) FROM clients")
+        self.producers_count = self._one("SELECT ifnull(sum(producers), 0) FROM clients")
+        # A number of a client is not given again while rows of its producers are left.
+        self._last_client = self._one(
+            "SELECT max(ifnull((SELECT max(number) FROM clients), 0),"
+            " ifnull((SELECT max(client) FROM forgotten), 0))"
+        )
+        self._last_producer = self._one("SELECT ifnull(max(number), 0) FROM producers")
 
-    def _last_number(self, table: str) -> int:
-        number: int = self._database.query(f"SELECT ifnull(max(number), 0) FROM {table}")[0][0]
+    def _one(self, sql: str) -> int:
+        number: int = self._database.query(sql)[0][0]
         return number
 
     # --- clients ---
@@ -126,6 +140,8 @@ class Clients:
                     self._database.verify(owner_crc, (row[0], owner))
                 client = Client(*row)
                 client.owner = owner
+                if self._idle.is_on:
+                    client.heard = self._idle.heard_of(client.number)
                 self._clients.put(client_id, client)
         return client
 
@@ -141,7 +157,8 @@ class Clients:
     def add(self, client_id: str, sequence: int, nonce: str, owner: str | None = None) -> Client:
         """Create a client with epoch 1."""
         self.count += 1
-        client = Client(self.count, client_id, 1, sequence, nonce, 0, 0)
+        self._last_client += 1
+        client = Client(self._last_client, client_id, 1, sequence, nonce, 0, 0)
         self._clients.put(client_id, client)
         self.changed(client)
         if owner is not None:
@@ -153,6 +170,22 @@ class Clients:
         assert client.owner is None, client
         client.owner = owner
         self._dirty_owners.add(client)
+
+    def hear(self, client: Client) -> None:
+        """Note that something of the client stands in the log now."""
+        if client.heard != self._idle.now:
+            client.heard = self._idle.now
+            self._idle.note(client.number)
+
+    def forget(self, client: Client) -> None:
+        """Remove a client that has no subscription; its producers' rows are collected later."""
+        self.count -= 1
+        self.producers_count -= client.producers
+        self._clients.drop(client.client_id)
+        self._dirty_clients.discard(client)
+        self._dirty_owners.discard(client)
+        self._gone.append((client.number,))
+        self._idle.forget(client.number, client.producers > 0)
 
     def changed(self, client: Client) -> None:
         """Have the client's row written with the next flush."""
@@ -189,7 +222,8 @@ class Clients:
     def add_producer(self, client: Client, topic: str, name_bytes: int) -> Producer:
         """Create a producer that has taken no counter yet; the caller records its first PUT."""
         self.producers_count += 1
-        producer = Producer(self.producers_count, client.number, topic, -1, 0, b"")
+        self._last_producer += 1
+        producer = Producer(self._last_producer, client.number, topic, -1, 0, b"")
         self._producers.put((client.number, topic), producer)
         client.producers += 1
         client.names_bytes += name_bytes
@@ -240,6 +274,10 @@ class Clients:
 
     def flush(self) -> None:
         """Write what changed, in the open transaction."""
+        if self._gone:
+            self._database.write("DELETE FROM clients WHERE number = ?", self._gone)
+            self._database.write("DELETE FROM owners WHERE client = ?", self._gone)
+            self._gone.clear()
         if self._dirty_owners:
             owners = [(client.number, client.owner or "") for client in self._dirty_owners]
             rows = [(*row, row_crc(row)) for row in owners]

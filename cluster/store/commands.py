@@ -24,7 +24,14 @@ from typing import Any, Final
 
 import orjson
 
-from cluster.wire.levels import BUILD, LEVEL_FIRST, LEVEL_MAX, LEVEL_OF_LEVELS, LEVEL_OF_USERS
+from cluster.wire.levels import (
+    BUILD,
+    LEVEL_FIRST,
+    LEVEL_MAX,
+    LEVEL_OF_IDLE,
+    LEVEL_OF_LEVELS,
+    LEVEL_OF_USERS,
+)
 from flotilla_client.protocol import INTEGER_MAX, USER_CHANGES
 
 ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # twice the largest batch: any one operation fits
@@ -136,9 +143,26 @@ class DropSubscription:
     principal: str | None = None
 
 
+@dataclass(slots=True)
+class Hear:
+    """Note that the clients were heard, though nothing else of them stands in the log; or nobody:
+    then the log's time goes on."""
+
+    client_ids: list[str]
+
+
+@dataclass(slots=True)
+class Forget:
+    """Forget those of the clients that were silent for `silent_ms`, with their subscriptions."""
+
+    client_ids: list[str]
+    silent_ms: int
+
+
 ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance
 Administration = ChangeUser | DropSubscription
-Operation = ClientOperation | Administration | Admit | Raise
+OwnOperation = Admit | Raise | Hear | Forget  # of the cluster itself: nobody asks for them
+Operation = ClientOperation | Administration | OwnOperation
 
 
 class DamagedEntry(Exception):
@@ -154,6 +178,8 @@ def level_needed(operations: Sequence[Operation]) -> int:
     for operation in operations:
         if type(operation) is Raise:
             level = max(level, operation.level)
+        elif type(operation) in (Hear, Forget):
+            level = max(level, LEVEL_OF_IDLE)
         elif isinstance(operation, Administration) or principal_of(operation) is not None:
             level = max(level, LEVEL_OF_USERS)
     return level
@@ -161,12 +187,18 @@ def level_needed(operations: Sequence[Operation]) -> int:
 
 def principal_of(operation: Operation) -> str | None:
     """Return who asked for an operation; None: nobody of whom it is known."""
-    return None if isinstance(operation, Admit | Raise) else operation.principal
+    return None if isinstance(operation, OwnOperation) else operation.principal
 
 
 def level_of(payload: bytes) -> int:
     """Return the lowest feature level whose builds can read the entry; b"" is Raft's own no-op."""
     return payload[0] if payload else LEVEL_FIRST
+
+
+def stamp_of(payload: bytes) -> int:
+    """Return the leader's time of an entry that is one: what `decode` returns first."""
+    start = _HEAD.size + 1  # behind the first bracket
+    return int(payload[start : payload.index(b",", start)])
 
 
 def size_bytes(operation: Operation) -> int:
@@ -183,6 +215,8 @@ def size_bytes(operation: Operation) -> int:
     texts = [getattr(operation, name) for name in operation.__slots__]
     if type(operation) is ChangeUser:
         texts += [*operation.publish, *operation.subscribe]
+    elif isinstance(operation, Hear | Forget):
+        texts += operation.client_ids
     sizes = [len(text) for text in texts if isinstance(text, str)]
     punctuation = 3 * len(sizes)
     return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * sum(sizes) + punctuation
@@ -257,7 +291,7 @@ def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[int, list[
             operations.append(_operation(meta))
     for each, principal in zip(operations, principals, strict=False):
         if principal is not None:
-            if isinstance(each, Admit | Raise):
+            if isinstance(each, OwnOperation):
                 raise DamagedEntry(f"{type(each).__name__} of principal {principal!r}")
             each.principal = principal
     if position != len(payload):
@@ -373,5 +407,7 @@ _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "L": (Raise, (_is_level,)),
     "D": (DropSubscription, (_is_text, _is_text, _is_bool)),
     "C": (ChangeUser, (_is_change, _is_text, _is_texts, _is_texts, _is_bool, _is_bool, _is_bool)),
+    "H": (Hear, (_is_texts,)),
+    "F": (Forget, (_is_texts, _is_count)),
 }
 _KINDS: Final = {build: kind for kind, (build, _) in _SHAPES.items()}

@@ -49,6 +49,15 @@ def unknown_client(client_id: str) -> Refused:
     return Refused("unknown_client", f"client_id {client_id!r} was not issued here")
 
 
+def forgotten(client_id: str) -> Refused:
+    """Return the refusal of a client that the cluster does not know, as it forgets clients."""
+    message = (
+        f"client_id {client_id!r} is not known here: it was not issued here, or not heard of for"
+        " `limits.client_idle_days` and forgotten, with its subscriptions and counters"
+    )
+    return Refused("forgotten", message)
+
+
 def wrong_epoch(epoch: int, newest: int) -> Refused:
     """Return the refusal of a process whose epoch is not the newest.
 

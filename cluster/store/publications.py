@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
@@ -63,6 +63,8 @@ class Publications:
         self._cache: dict[int, Row] = {}
         self._cache_bytes = 0
         self.garbage: dict[str, Topic] = {}  # topics whose oldest row is dead
+        self.sealed_crcs: list[int] = []
+        self.dropped: Callable[[str, int], None] = lambda topic, size_bytes: None
         self.stored_bytes = 0  # on disk or buffered, dead or alive
         self.added_count = self.added_bytes = 0  # since this was opened
         self.buffered_bytes = 0
@@ -113,13 +115,18 @@ class Publications:
         return first_id
 
     def seal(self, entry: int) -> list[Topic]:
-        """End the entry: what it added to each topic becomes one row. Return these topics."""
+        """End the entry: what it added to each topic becomes one row. Return these topics.
+
+        `sealed_crcs` are the checksums of these rows.
+        """
+        self.sealed_crcs.clear()
         for topic, (first_id, lengths_parts, data_parts) in self._added.items():
             lengths, data = b"".join(lengths_parts), b"".join(data_parts)
             key = topic.number << TOPIC_SHIFT | first_id
             before, count = topic.added_bytes, len(lengths) >> 2
             crc = row_crc((key, entry, before, count), lengths + data)
             self._rows.append((key, entry, before, count, crc, lengths, data))
+            self.sealed_crcs.append(crc)
             size_bytes = len(lengths) + len(data)
             topic.added_bytes += size_bytes
             self.stored_bytes += size_bytes
@@ -232,6 +239,7 @@ class Publications:
             freed_bytes = topic.dropped_bytes - before_bytes
             room_bytes -= freed_bytes
             self.stored_bytes -= freed_bytes
+            self.dropped(topic.name, freed_bytes)
             if not 0 < topic.oldest_end <= topic.floor_id:
                 del self.garbage[topic.name]
         return deleted

@@ -21,6 +21,7 @@ from typing import Any, Final
 import orjson
 
 from cluster.store import tables
+from cluster.store.audit import Audit, is_agreed
 from cluster.store.clients import Client, Clients, Producer
 from cluster.store.commands import (
     Administration,
@@ -28,6 +29,8 @@ from cluster.store.commands import (
     Advance,
     ChangeUser,
     DropSubscription,
+    Forget,
+    Hear,
     Operation,
     Put,
     Raise,
@@ -35,13 +38,17 @@ from cluster.store.commands import (
     Subscribe,
     Unsubscribe,
     decode,
+    stamp_of,
 )
+from cluster.store.holdings import Holdings
+from cluster.store.idle import Idle
 from cluster.store.outcomes import (
     Delivery,
     Done,
     Outcome,
     Refused,
     beyond_the_end,
+    forgotten,
     stale_request,
     too_many,
     unknown_client,
@@ -58,7 +65,14 @@ from cluster.store.users import (
     not_the_owner,
     unauthorized,
 )
-from cluster.wire.levels import BUILD, LEVEL_OF_USERS, Build, UnsupportedLevel
+from cluster.wire.levels import (
+    BUILD,
+    LEVEL_OF_AUDIT,
+    LEVEL_OF_IDLE,
+    LEVEL_OF_USERS,
+    Build,
+    UnsupportedLevel,
+)
 from flotilla_client.protocol import INTEGER_MAX
 
 __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
@@ -92,11 +106,16 @@ class Store:
         self._database = database
         self._limits = limits
         self._level_max = build.level_max
-        self._clients = Clients(database)
+        self.level = database.level()
+        self.idle = Idle(database, self.level)
+        self.audit = Audit(database, self.level)
+        self._clients = Clients(database, self.idle)
         self.users = Users(database, limits.users_max)
         self._publications = Publications(database)
         self._topics = Topics(database, self._publications.garbage)
         self._publications.load(self._topics.active.values())
+        self.holdings = Holdings(database)
+        self._publications.dropped = self.holdings.dropped
         self._dirty_members = False
         self._handlers: Final = {
             Register: self._register,
@@ -108,11 +127,12 @@ class Store:
             Raise: self._raise,
             ChangeUser: self._change_user,
             DropSubscription: self._drop_subscription,
+            Hear: self._hear,
+            Forget: self._forget,
         }
         self.members = database.members()
         self._recoveries = database.recoveries()
         self.applied_index, self.applied_term = database.position()
-        self.level = database.level()
         self._committed_index = self.applied_index
 
     @classmethod
@@ -164,13 +184,22 @@ class Store:
             return []
         assert index == self.applied_index + 1, f"entry {index} after {self.applied_index}"
         outcomes: list[Outcome] = []
+        self._publications.sealed_crcs.clear()
         if payload:
             if operations is None:
                 _, operations = decode(payload, self._level_max)
+            if self.idle.is_on:
+                self.idle.pass_to(term, stamp_of(payload))
             handlers: Any = self._handlers
             outcomes = [handlers[type(operation)](operation) for operation in operations]
             self._topics.grown(self._publications.seal(index))
         self.applied_index, self.applied_term = index, term
+        if self.audit.is_on:
+            crcs = self._publications.sealed_crcs
+            self.audit.take(index, term, self.idle.log_ms, operations or (), outcomes, crcs)
+            if is_agreed(index):
+                self._flush()
+                self.audit.look(index, self._topics)
         if self._publications.buffered_bytes > BUFFER_BYTES_MAX:
             self._flush()
         return outcomes
@@ -181,6 +210,8 @@ class Store:
             self._flush()
             position = self.applied_index, self.applied_term
             self._database.write_state(*position, self.level)
+            if self.idle.is_on:
+                self._database.write_running((*self.idle.row(), *self.audit.row()))
             self._committed_index = self.applied_index
             self._topics.committed()
         if self._database.in_transaction:
@@ -194,6 +225,7 @@ class Store:
         """Write what is buffered, in the open transaction."""
         self._clients.flush()
         self.users.flush()
+        self.idle.flush()
         self._topics.flush()
         self._publications.flush()
         if self._dirty_members:
@@ -214,7 +246,7 @@ class Store:
     def _found(self, client_id: str, epoch: int | None, principal: str | None) -> Client | Refused:
         client = self._clients.get(client_id)
         if client is None:
-            return unknown_client(client_id)
+            return self._unknown(client_id)
         if refused := self.not_owned(client_id, principal):
             return refused
         if epoch is not None and epoch != client.epoch:
@@ -230,20 +262,29 @@ class Store:
         """
         principal, epoch = operation.principal, operation.epoch
         client = self._found(operation.client_id, epoch, principal)
-        if isinstance(client, Client) and epoch is not None:
-            self._take_possession(client, principal)
+        if isinstance(client, Client):
+            self._clients.hear(client)
+            if epoch is not None:
+                self._take_possession(client, principal)
         return client
 
     def _take_possession(self, client: Client, principal: str | None) -> None:
         if principal is not None and client.owner is None:
             self._clients.give(client, principal)
+            self.holdings.clients[principal] += 1
+            for topic in self._topics.of(client.client_id):
+                self.holdings.joined(principal, topic)
+
+    def _unknown(self, client_id: str) -> Refused:
+        """Return the refusal of a client that is none: which forgotten ones were is not kept."""
+        return forgotten(client_id) if self.idle.forgotten else unknown_client(client_id)
 
     def _register(self, operation: Register) -> Outcome:
         client = self._clients.get(operation.client_id)
         if operation.fresh:
             return self._register_fresh(operation, client)
         if client is None:
-            return unknown_client(operation.client_id)
+            return self._unknown(operation.client_id)
         if refused := self.not_owned(operation.client_id, operation.principal):
             return refused
         sequence = operation.sequence
@@ -268,10 +309,13 @@ class Store:
         if self._clients.count >= self._limits.clients_max:
             return too_many("clients", self._limits.clients_max)
         sequence, nonce = operation.sequence or 0, operation.nonce
+        if principal is not None:
+            self.holdings.clients[principal] += 1
         return self._registered(self._clients.add(operation.client_id, sequence, nonce, principal))
 
     def _registered(self, client: Client) -> Done:
         """Return who the client is. Its counters, up to 10,000, only who answers it looks up."""
+        self._clients.hear(client)
         return Done(
             {
                 "client_id": client.client_id,
@@ -310,6 +354,8 @@ class Store:
     def _raise(self, operation: Raise) -> Outcome:
         before = self.level
         self.level = max(before, operation.level)
+        self.idle.is_on = self.level >= LEVEL_OF_IDLE
+        self.audit.is_on = self.level >= LEVEL_OF_AUDIT
         if before < LEVEL_OF_USERS <= self.level:
             self.users.found()
         return Done({"level": self.level, "before": before})
@@ -329,8 +375,44 @@ class Store:
             return refused
         client = self._clients.get(operation.client_id)
         if client is None:
-            return unknown_client(operation.client_id)
+            return self._unknown(operation.client_id)
         return self._leave(client, operation.topic)
+
+    def is_to_be_heard(self, client_id: str, silent_ms: int) -> bool:
+        """Return whether the log has not heard the client for so long, though it is here now."""
+        client = self._clients.get(client_id)
+        return (
+            client is not None
+            and self.idle.is_on
+            and self.idle.silent_ms(client.heard) >= silent_ms
+        )
+
+    # --- operations: silent clients -------------------------------------------------------------
+
+    def _hear(self, operation: Hear) -> Outcome:
+        for client_id in operation.client_ids:
+            if client := self._clients.get(client_id):
+                self._clients.hear(client)
+        return Done({})
+
+    def _forget(self, operation: Forget) -> Outcome:
+        """Forget who is still silent: since this was proposed somebody may have been heard."""
+        gone: list[str] = []
+        left: set[str] = set()
+        for client_id in operation.client_ids:
+            client = self._clients.get(client_id)
+            if client is None or self.idle.silent_ms(client.heard) < operation.silent_ms:
+                continue
+            for topic in list(self._topics.of(client_id).values()):
+                self.holdings.left(client.owner, topic.name)
+                self._topics.leave(client, topic)
+                self._publications.floor_moved(topic)
+                left.add(topic.name)
+            if client.owner is not None:
+                self.holdings.clients[client.owner] -= 1
+            self._clients.forget(client)
+            gone.append(client_id)
+        return Done({"forgotten": gone, "left": sorted(left)})
 
     # --- operations: subscriptions --------------------------------------------------------------
 
@@ -350,6 +432,7 @@ class Store:
             if self._topics.names_count >= self._limits.topic_names_max:
                 return too_many("topic names", self._limits.topic_names_max)
             topic = self._topics.create(operation.topic)
+        self.holdings.joined(client.owner, topic.name)
         return Done({"last_id": self._topics.join(client, topic), "resumed": False})
 
     def _no_room(self, client: Client, topic: Topic | None) -> Refused | None:
@@ -371,6 +454,7 @@ class Store:
         topic = self._topics.of(client.client_id).get(name)
         if topic is None:
             return Done({"was_subscribed": False})
+        self.holdings.left(client.owner, topic.name)
         self._topics.leave(client, topic)
         self._publications.floor_moved(topic)
         return Done({"was_subscribed": True})
@@ -402,9 +486,17 @@ class Store:
         first_id = 0
         if topic is not None:
             first_id = self._publications.add(topic, count, operation.lengths, operation.data)
+            self._hold(operation, topic)
         self._clients.record(producer, operation.counter, count, first_id)
         stored = topic is not None
         return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
+
+    def _hold(self, operation: Put, topic: Topic) -> None:
+        """Count whose the bytes are."""
+        if operation.principal is not None:
+            self.holdings.before(topic.name, topic.added_bytes - topic.dropped_bytes)
+        size_bytes = len(operation.lengths) + len(operation.data)
+        self.holdings.put(operation.principal, topic.name, size_bytes)
 
     def _put_again(self, operation: Put, producer: Producer, count: int) -> Outcome:
         """Answer a PUT whose first counter is not the one behind the producer's last."""
@@ -637,6 +729,15 @@ class Store:
         found = self._subscription(client_id, topic)
         return None if isinstance(found, Refused) else found[1].cursor
 
+    def holders(self, topic: str, count_max: int) -> list[str]:
+        """Return some of those whose cursors keep the topic's oldest publications, by client id."""
+        found = self._topics.active.get(topic)
+        if found is None or found.floor_id == found.last_id:
+            return []
+        subscribers = found.subscribers.items()
+        ids = (client_id for client_id, each in subscribers if each.cursor == found.floor_id)
+        return heapq.nsmallest(count_max, ids)
+
     def subscribers(self, topic: str) -> KeysView[str]:
         """Return the client ids that subscribe to a topic: a live view, empty for no topic."""
         found = self._topics.active.get(topic)
@@ -758,6 +859,10 @@ class Store:
 
     def collect_garbage(self, rows_max: int) -> int:
         """Delete up to `rows_max` dead rows; return how many. The next `commit` commits it."""
+        if self.idle.has_garbage:
+            self._flush()
+            self.idle.collect()
+            return 1
         if not self._publications.garbage:
             return 0
         self._flush()
@@ -793,6 +898,7 @@ class Store:
             "applied_index": self.applied_index,
             "applied_term": self.applied_term,
             "clients": self._clients.count,
+            "clients_forgotten": self.idle.forgotten,
             "producers": self._clients.producers_count,
             "topics": len(self._topics.active),
             "subscriptions": self._topics.subscriptions_count,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster.log.files import DISK
-from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_USERS
+from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_IDLE, LEVEL_OF_USERS
 
 APPLICATION_ID: Final = 0x464C4F54  # "FLOT"
 PAGE_BYTES: Final = 4096
@@ -70,6 +70,17 @@ CREATE TABLE IF NOT EXISTS users(name TEXT PRIMARY KEY, rights TEXT NOT NULL,
     crc INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS owners(client INTEGER PRIMARY KEY, owner TEXT NOT NULL,
     crc INTEGER NOT NULL);
+"""
+# Also in the databases of older versions, which go on without. `running`: the log's time (idle.py)
+# and the digest (audit.py), which change with each entry; `heard`: when each client was;
+# `forgotten`: clients whose producers' rows are to be collected.
+_IDLE_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS running(one INTEGER PRIMARY KEY CHECK(one = 1), log_ms INTEGER NOT NULL,
+    term INTEGER NOT NULL, stamp_ms INTEGER NOT NULL, forgotten INTEGER NOT NULL,
+    digest TEXT NOT NULL, client TEXT NOT NULL, topic TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS heard(client INTEGER PRIMARY KEY, at INTEGER NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS forgotten(client INTEGER PRIMARY KEY);
 """
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
@@ -137,7 +148,7 @@ class Database:
 
     def _make_later_tables(self) -> None:
         try:
-            self._connection.executescript(_USERS_SCHEMA)
+            self._connection.executescript(_USERS_SCHEMA + _IDLE_SCHEMA)
         except sqlite3.DatabaseError as error:
             _raise_corrupt(self.path, error)
             raise
@@ -188,6 +199,22 @@ class Database:
         if level != self._level:
             self._connection.execute(f"PRAGMA user_version={level}")
             self._level = level
+
+    def running(self) -> tuple[Any, ...] | None:
+        """Return what `write_running` has written, None if it never has."""
+        rows = self.query(
+            "SELECT log_ms, term, stamp_ms, forgotten, digest, client, topic, crc FROM running"
+        )
+        if not rows:
+            return None
+        *row, crc = rows[0]
+        self.verify(crc, tuple(row))
+        return tuple(row)
+
+    def write_running(self, row: tuple[int | str, ...]) -> None:
+        """Write what changes with each entry, in the open transaction."""
+        sql = "INSERT OR REPLACE INTO running VALUES(1, ?, ?, ?, ?, ?, ?, ?, ?)"
+        self.write(sql, [(*row, row_crc(row))])
 
     def members(self) -> dict[str, str]:
         """Return {name: incarnation} as committed last."""
@@ -364,7 +391,12 @@ def _pragma(path: Path, connection: sqlite3.Connection, name: str) -> int:
 def read_members(path: Path, connection: sqlite3.Connection) -> dict[str, str]:
     """Return {name: incarnation} of the admitted members. Raises CorruptStore."""
     members = {}
-    for name, incarnation, crc in connection.execute("SELECT * FROM members"):
+    try:
+        rows = connection.execute("SELECT * FROM members").fetchall()
+    except sqlite3.DatabaseError as error:
+        _raise_corrupt(path, error)
+        raise
+    for name, incarnation, crc in rows:
         if crc != row_crc((name, incarnation)):
             raise CorruptStore(path, f"checksum of member {name!r}")
         members[name] = incarnation
@@ -471,13 +503,15 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
         raise
 
 
-_LATER_TABLES: Final = frozenset({"users", "owners"})
+_LATER_TABLES: Final = frozenset({"users", "owners", "running", "heard"})
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 _CHECKED: Final = (
     ("members", "name, incarnation", 0),
     ("users", "name, rights", 0),
     ("owners", "client, owner", 0),
     ("clients", "number, client_id, epoch, sequence, nonce, producers, names_bytes", 0),
+    ("running", "log_ms, term, stamp_ms, forgotten, digest, client, topic", 0),
+    ("heard", "client, at", 0),
     ("topics", "number, name, last_id, active, added_bytes", 0),
     ("subscriptions", "topic, client, cursor", 0),
     ("producers", "number, client, topic, counter, puts, recent", 1),
@@ -552,7 +586,8 @@ def digest(database: Database) -> str:
     hasher = hashlib.sha256(b"%d\n" % database.level())
     # Below that level nothing stands in them, and older versions have none.
     users = _LOGICAL_USERS if database.level() >= LEVEL_OF_USERS else ()
-    for sql in (*_LOGICAL, *users):
+    idle = _LOGICAL_IDLE if database.level() >= LEVEL_OF_IDLE else ()
+    for sql in (*_LOGICAL, *users, *idle):
         for row in database.query(sql):
             hasher.update(repr(row).encode())
         hasher.update(b"\n")
@@ -580,6 +615,10 @@ _LOGICAL_USERS: Final = (
     "SELECT name, rights FROM users ORDER BY name",
     "SELECT client_id, owner FROM owners JOIN clients ON client = clients.number"
     " ORDER BY client_id",
+)
+_LOGICAL_IDLE: Final = (
+    "SELECT log_ms, term, stamp_ms, forgotten, digest, client, topic FROM running",
+    "SELECT client_id, at FROM heard JOIN clients ON client = clients.number ORDER BY client_id",
 )
 
 

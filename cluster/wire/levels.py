@@ -20,6 +20,8 @@ from flotilla_client.version import VERSION
 LEVEL_FIRST: Final = 1  # of a cluster whose level was never raised: all that version 0.1 knows
 LEVEL_OF_LEVELS: Final = 2  # entries that raise the level
 LEVEL_OF_USERS: Final = 3  # who asked for what stands in entries, and who may (decision 0014)
+LEVEL_OF_IDLE: Final = 3  # the log's time, and clients that are forgotten
+LEVEL_OF_AUDIT: Final = 3  # the running digest of the state
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class FakeCluster:
         self.ends: dict[str, int] = {}  # of the topics that were put back
         self.settled: dict[str, int] = {}  # by the last recovery
         self.full: set[str] = set()  # topics
+        self.forgets = False  # clients that are silent for long
         self.refused = b""  # a PUT with that in it is a bad request
 
     def carry_out(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
@@ -98,7 +99,8 @@ class FakeCluster:
     def _client(self, request: Request) -> KnownClient:
         client = self.clients.get(request.client_id)
         if client is None:
-            raise ProtocolError("unknown_client", f"unknown client {request.client_id}")
+            code = "forgotten" if self.forgets else "unknown_client"
+            raise ProtocolError(code, f"unknown client {request.client_id}")
         if request.epoch is not None and request.epoch < client.epoch:
             raise ProtocolError("fenced", "a newer process", epoch=client.epoch)
         return client

@@ -23,12 +23,15 @@ STATUS: dict[str, Any] = {
     "first_index": 1,
     "journal_bytes": 4096,
     "disk_low": False,
+    "full_topics": 0,
+    "clients_silent": 0,
     "level": 1,
     "members": {
         "n2": {"connected": True, "silent_ms": 0, "match_index": 12, "lag": 0},
         "n3": {"connected": False, "silent_ms": 1500, "match_index": 4, "lag": 8},
     },
-    "store": {"clients": 2, "producers": 1, "topics": 1, "subscriptions": 1, "backlog_bytes": 9},
+    "store": {"clients": 2, "producers": 1, "topics": 1, "subscriptions": 1, "backlog_bytes": 9}
+    | {"clients_forgotten": 0},
     "versions": {"flotilla": "0.3.0", "protocol": 1, "levels": [1, 2]},
     "http": "http://127.0.0.1:7201",
     "pages": {"n2": "http://127.0.0.1:7202"},

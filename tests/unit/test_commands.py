@@ -15,6 +15,8 @@ from cluster.store.commands import (
     Advance,
     ChangeUser,
     DamagedEntry,
+    Forget,
+    Hear,
     Operation,
     Put,
     Raise,
@@ -75,6 +77,8 @@ operation_strategy = st.one_of(
         st.booleans(),
         principal,
     ),
+    st.builds(Hear, st.lists(text, max_size=5)),
+    st.builds(Forget, st.lists(text, max_size=5), number),
     st.builds(Admit, text, text),
     st.just(Raise(BUILD.level_max)),
 )

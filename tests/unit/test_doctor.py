@@ -119,6 +119,8 @@ def test_a_cluster_that_is_well_is_well() -> None:
         ({"refused_by": {"n1": "another n2 lives"}}, "n2 is refused by n1"),
         ({"settings_differ": {"n1": {"raft.heartbeat_ms": [80, 70]}}}, "settings of n2 and n1"),
         ({"disk_low": True}, "disk of n2"),
+        ({"full_topics": 2}, "full topics"),
+        ({"clients_silent": 3}, "silent clients"),
     ],
 )
 def test_what_a_node_says_is_judged(changes: dict[str, Any], subject: str) -> None:

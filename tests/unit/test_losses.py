@@ -14,6 +14,7 @@ from flotilla_client import (
     AsyncClient,
     ClusterRecovered,
     CounterGap,
+    Forgotten,
     Recovered,
     TopicInUse,
     Unavailable,
@@ -313,6 +314,56 @@ def test_a_client_that_the_cluster_does_not_know_becomes_a_new_one_with_its_outb
         assert client.adopt() == Losses({"t": 1}, {}, ("t",), is_unknown=True)
         assert client.client_id != was
         assert texts_of(reader) == [b"b"]
+
+
+def test_a_client_that_was_forgotten_is_told_and_its_outbox_is_returned_and_not_sent_again(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.cluster.forgets = True
+    with client_of(node) as reader, client_of(node, tmp_path) as client:
+        reader.subscribe("t")
+        client.subscribe("u")
+        client.put("t", "a")
+        node.always(PUT, "silent")  # it is stored, and its answer is lost
+        with impatient(client), pytest.raises(Unavailable):
+            client.put("t", "b")
+        was = client.client_id
+        node.always(PUT, None)
+        node.cluster.clients.pop(was)
+    with client_of(node, tmp_path) as client:
+        for _ in range(2):
+            with pytest.raises(Forgotten, match="adopt"):
+                client.put("t", "c")
+        lost = client.adopt()
+        assert lost == Losses({}, {}, ("u",), is_unknown=True, unanswered={"t": (b"b",)})
+        assert "1 publication to t without an answer" in "; ".join(lost.sentences())
+        assert client.client_id != was
+        client.put("t", "d")
+        assert client.adopt() == Losses({}, {})
+    assert node.cluster.topics["t"] == [b"a", b"b", b"d"]
+
+
+def test_what_a_forgotten_client_has_never_sent_it_sends_as_the_new_one(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.cluster.forgets = True
+    with client_of(node) as reader:
+        reader.subscribe("t")
+        with client_of(node, tmp_path) as client:
+            for number in range(3):
+                client.put("t", f"old {number}")
+            node.always(PUT, "deaf")
+            with impatient(client), pytest.raises(Unavailable):
+                client.put("t", "sent")
+            node.always(PUT, None)
+            node.cluster.clients.pop(client.client_id)
+        with client_of(node, tmp_path) as client:
+            client.enqueue("t", ["new 1", "new 2"])
+            lost = client.adopt()
+            assert lost.unanswered == {"t": (b"sent",)}
+            client.flush()
+            client.put("t", "new 3")
+    assert node.cluster.topics["t"][3:] == [b"new 1", b"new 2", b"new 3"]
 
 
 def test_an_asynchronous_client_adopts_too(node: FakeNode) -> None:

@@ -11,7 +11,7 @@ import pytest
 from chaos.simulation.checks.watch import Attached
 from chaos.simulation.clients.clients import CRASH_POINTS
 from chaos.simulation.clients.scripts import Role
-from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_THE_STORE
+from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_LEVELS, OF_THE_STORE
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.search import swarm
 from chaos.simulation.search.swarm import KINDS, Draw, plan_for
@@ -118,7 +118,9 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         assert len(roles) == plan.clients
         assert any(role.puts for role in roles)
         assert any(role.gets for role in roles)
-        assert plan.knobs.keys() - {"load"} <= {*KNOBS, *CONSTANTS, *DEFAULTS, *OF_THE_STORE}
+        assert plan.knobs.keys() - {"load"} <= {
+                *KNOBS, *CONSTANTS, *OF_LEVELS, *DEFAULTS, *OF_THE_STORE,
+            }  # fmt: skip
 
 
 def test_only_a_minority_stays_broken_and_only_where_progress_is_the_point(

@@ -398,6 +398,7 @@ def test_views_tell_what_topics_lists(bench: Bench) -> None:
         "applied_index": bench.store.applied_index,
         "applied_term": 1,
         "clients": 2,
+        "clients_forgotten": 0,
         "producers": 1,
         "topics": 1,
         "subscriptions": 1,

@@ -14,6 +14,7 @@ from cluster.store import commands
 from cluster.store.clients import Client, Clients, Producer
 from cluster.store.commands import Advance, Operation, Put, Subscribe, Unsubscribe
 from cluster.store.outcomes import Done, Outcome, Refused
+from cluster.store.publications import Publications
 from cluster.store.store import Delivery, Store
 from cluster.store.topics import Subscription, Topic, Topics
 from flotilla_client.protocol import GET, Request
@@ -25,6 +26,7 @@ _controlling: Final = Store._controlling
 _put_again: Final = Store._put_again
 _flush_clients: Final = Clients.flush
 _inactive: Final = Topics.inactive
+_seal: Final = Publications.seal
 _LAME: Final = "a"  # the node that does it differently
 
 
@@ -169,6 +171,24 @@ def ids_restart_with_the_topic(patches: Patches) -> None:
         return topic
 
     patches.attribute(Topics, "inactive", inactive)
+
+
+@bug(
+    "a node whose state differs from the majority's stops",
+    {"ended"},
+)
+def one_node_counts_a_topic_s_bytes_wrong(patches: Patches) -> None:
+    """Count a publication too long on one node, which no operation and no reader meets."""
+
+    def seal(publications: Publications, entry: int) -> list[Topic]:
+        topics = _seal(publications, entry)
+        if publications._database.path.parts[-3] == _LAME:
+            for topic in topics:
+                topic.added_bytes += 1
+                publications.stored_bytes += 1
+        return topics
+
+    patches.attribute(Publications, "seal", seal)
 
 
 @bug("apply does the same on every node", {"answered", "digest", "inconsistent_id", "rebuilt"})

@@ -71,7 +71,15 @@ FAILURES_MAX: Final = 20  # one defect breaks many claims; the first few tell
 DIGEST_PERIOD_S: Final = 1.0  # of virtual time: a digest reads the whole store
 # What a fault of the disk may end a process with; a broken rule of Raft's is none of these.
 OF_THE_DISK: Final = frozenset(
-    {"DiskFailed", "OSError", "CorruptJournal", "CorruptStore", "IdentityError", "OperationalError"}
+    {
+        "CondemnedState",  # a bit of the store that no checksum covers
+        "CorruptJournal",
+        "CorruptStore",
+        "DiskFailed",
+        "IdentityError",
+        "OSError",
+        "OperationalError",
+    }
 )
 NEVER_S: Final = float("-inf")
 HEARD_S_MAX: Final = 2.2  # a leader may take who fell silent so lately for one who holds the log

@@ -241,8 +241,13 @@ class Promises:
         """Judge what is stored of several callers."""
         self._fail("call_order", f"{client}: {text}")
 
-    def not_stored(self, topic: str, publication: bytes) -> None:
-        """Note what was refused for certain; nobody may be given it, now or later."""
+    def not_stored(self, client: str, topic: str, publication: bytes) -> None:
+        """Note what was refused for certain; nobody may be given it, now or later.
+
+        But of a client whose state was copied: the copy has the same in its outbox, and sends it.
+        """
+        if client in self._copied:
+            return
         self._denied.add((topic, publication))
         if publication in self._delivered.values():
             self._fail(

@@ -262,9 +262,9 @@ class Attached:
         """See `scripts.Course`."""
         self._promises.out_of_order(client, text)
 
-    def not_stored(self, topic: str, publication: str) -> None:
+    def not_stored(self, client: str, topic: str, publication: str) -> None:
         """See `scripts.Course`."""
-        self._promises.not_stored(topic, publication.encode())
+        self._promises.not_stored(client, topic, publication.encode())
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """See `scripts.Course`."""

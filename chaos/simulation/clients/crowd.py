@@ -47,7 +47,7 @@ class ClientWitness(Watcher, Protocol):
     def out_of_order(self, client: str, text: str) -> None:
         """See `scripts.Course`."""
 
-    def not_stored(self, topic: str, publication: str) -> None:
+    def not_stored(self, client: str, topic: str, publication: str) -> None:
         """See `scripts.Course`."""
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
@@ -136,9 +136,9 @@ class Crowd:
         """See `scripts.Course`."""
         self._witness.out_of_order(client, text)
 
-    def not_stored(self, topic: str, publication: str) -> None:
+    def not_stored(self, client: str, topic: str, publication: str) -> None:
         """See `scripts.Course`."""
-        self._witness.not_stored(topic, publication)
+        self._witness.not_stored(client, topic, publication)
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """See `scripts.Course`."""

@@ -22,7 +22,7 @@ from cluster.members import catchup
 from cluster.node import member
 from cluster.raft import sending
 from cluster.serve import broker, intake
-from cluster.store import clients, commands, publications, topics
+from cluster.store import audit, clients, commands, publications, topics
 from cluster.store import store as stores
 from cluster.store.store import Limits, Store
 from flotilla_client import operations, protocol, window
@@ -54,6 +54,10 @@ CONSTANTS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]
     "batch_count_max": ((protocol, window), "BATCH_COUNT_MAX", (1, 2, 5)),
     "batch_bytes_max": ((protocol,), "BATCH_BYTES_MAX", ()),
     "last_ids_bytes_max": ((operations,), "LAST_IDS_BYTES_MAX", (8, 20)),
+}
+# The same of runs in which the cluster has raised its level: they draw apart from the others.
+OF_LEVELS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]]]] = {
+    "audit_every": ((audit,), "EVERY", (1, 3, 16)),
 }
 # What a function has as a default: the function, the parameter, and the small values.
 DEFAULTS: Final[Mapping[str, tuple[Callable[..., Any], str, tuple[int, ...]]]] = {
@@ -95,8 +99,9 @@ def of_limits(knobs: Mapping[str, Any]) -> frozenset[str]:
 def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
     """Let the product have a plan's limits while the context lasts."""
     with ExitStack() as stack:
-        for knob in CONSTANTS.keys() & knobs.keys():
-            modules, name, _ = CONSTANTS[knob]
+        constants = {**CONSTANTS, **OF_LEVELS}
+        for knob in constants.keys() & knobs.keys():
+            modules, name, _ = constants[knob]
             for module in modules:
                 stack.enter_context(patch.object(module, name, int(knobs[knob])))
         for knob in DEFAULTS.keys() & knobs.keys():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.simulation.disks.disk import KEEPS, SYNCS
-from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_PUTS, OF_THE_STORE
+from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_LEVELS, OF_PUTS, OF_THE_STORE
 from chaos.simulation.plan.plan import Action, Mode, Plan
 from chaos.simulation.world.network import double_of
 from chaos.simulation.world.operator import BROKEN_HOWS
@@ -41,6 +41,8 @@ CALLERS_BYTES_MAX: Final = 10_000  # a publication's: nine together stay far bel
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
 BOUNDED_SHARE: Final = 0.5  # of the seeds have constants of the product that are met
 BOUND_SHARES: Final = (0.1, 0.3, 0.6)  # of these constants
+LEVEL_SHARE: Final = 0.4  # of the seeds without other programs have a cluster of this build's level
+RAISES_S: Final = (0.5, 1.0, 2.0, 4.0)  # when it is asked for: there may be no leader yet
 STORE_SHARE: Final = 0.06  # for each limit of the state machine: who is refused a topic does less
 FOUNDING_SHARE: Final = 0.2  # of the seeds have processes that end while they found the cluster
 START_S: Final = 1.0  # the cluster may form before the first fault, or not
@@ -549,6 +551,14 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     knobs |= _bounds(draw("bounds"), _largest(load["roles"]))
     knobs |= _fitting(draw("fitting"), {action.name for action in schedule}, knobs)
     knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
+    builds = {action.args.get("build") for action in schedule}
+    at_level = draw("level").rng
+    if at_level.random() < LEVEL_SHARE and builds == {None}:
+        raises = [
+            Action(at_s, "raise_level", {"node": "leader", "build": "this"}) for at_s in RAISES_S
+        ]
+        schedule = tuple(sorted((*raises, *schedule), key=lambda one: one.at_s))
+        knobs |= {name: at_level.choice(values) for name, (_, _, values) in OF_LEVELS.items()}
     if draw("wire").rng.random() < WIRE_SHARE:
         knobs["wire"] = 1
         # Version 0.1 would say its Hello by today's product there, which looks at what 0.1 did not.
