@@ -42,8 +42,9 @@ def test_invoke_and_completion_share_op_id_and_say_where_and_when(tmp_path: Path
 
 def test_an_invoke_is_in_the_file_before_invoke_returns(tmp_path: Path) -> None:
     script = (
-        "import os, signal, pathlib; from chaos.workloads.history import Recorder\n"
-        f"Recorder(pathlib.Path({str(tmp_path)!r}), 'p', 'r').invoke('put', 't', counter=1)\n"
+        "import os, signal, pathlib; from chaos.workloads.history import ProcessRecorder\n"
+        f"recorder = ProcessRecorder(pathlib.Path({str(tmp_path)!r}), 'p', 'r')\n"
+        "recorder.invoke('put', 't', counter=1)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

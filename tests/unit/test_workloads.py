@@ -378,10 +378,10 @@ def test_a_visitor_that_is_away_at_the_drain_has_nothing_to_drain(
 DIES = """
 import sys
 from pathlib import Path
-from chaos.workloads.history import Recorder
+from chaos.workloads.history import ProcessRecorder
 from chaos.workloads.recording import MortalObserver
 from flotilla_client import Operation, Outcome
-with Recorder(Path(sys.argv[1]), "p", "r") as recorder:
+with ProcessRecorder(Path(sys.argv[1]), "p", "r") as recorder:
     observer = MortalObserver(recorder)
     observer.arm(sys.argv[2], int(sys.argv[3]))
     for number in range(1, 4):
