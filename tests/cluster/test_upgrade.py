@@ -189,7 +189,10 @@ def test_version_0_1_is_upgraded_node_by_node_and_back_until_the_level_is_raised
 
     nodes.replace("n2", version_0_1)
     assert nodes.ended_with("n2") == EXIT_DATA
-    assert "format 2; this version reads 1" in nodes.cluster.log_file("n2").read_text()
+    assert (
+        f"format {BUILD.level_max}; this version reads 1"
+        in nodes.cluster.log_file("n2").read_text()
+    )
     nodes.cluster.wipe("n2")
     nodes.replace("n2", version_0_1)
     nodes.until(lambda: nodes.events("n2", "copy_refused"))
