@@ -72,9 +72,8 @@ def renumbered(operations: DataFrame, numbers: Numbers, number_max: int) -> Data
             first = bisect_right(places, bucket * BUCKET_SIZE - 1)
             last = bisect_right(places, (bucket + 1) * BUCKET_SIZE - 1)
             own = [{"at": places[one], "by": steps[one]} for one in range(first, last)]
-            rows.append(
-                {"process": process, "bucket": bucket, "before": moved[first], "steps": own}
-            )
+            row = {"process": process, "bucket": bucket, "is_even": process in numbers.even}
+            rows.append(row | {"before": moved[first], "steps": own})
     literal = F.inline(F.from_json(F.lit(json.dumps(rows)), STEPS))
     table = F.broadcast(operations.sparkSession.range(1).select(literal))
     zero = F.lit(0).cast("bigint")

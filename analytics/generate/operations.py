@@ -32,6 +32,11 @@ OPERATION: Final = (
     ("items", f"ARRAY<{ITEM}>"),
     ("corrupt", f"ARRAY<{BAD_ITEM}>"),
     ("error", "STRING"),
+    ("duplicate", "BOOLEAN"),  # of a PUT; null: no
+    ("answered", "STRING"),  # the topic that a GET's answer names; null: the one asked for
+    ("phase", "STRING"),  # of a single event; null: an operation
+    *((name, "BIGINT") for name in ("epoch", "cursor")),
+    ("resumed", "BOOLEAN"),
 )
 
 
@@ -187,12 +192,14 @@ def typed(rows: DataFrame) -> DataFrame:
 
 
 def events(operations: DataFrame, run_id: str) -> DataFrame:
-    """Return the two events of each operation, with the columns that a client records."""
-    f, is_end = F.col("f"), F.col("type") != "invoke"
+    """Return the two events of each operation, and single ones, with what a client records."""
+    f, is_single = F.col("f"), F.col("phase").isNotNull()
+    is_end = (F.col("type") != "invoke") & ~is_single
     put, ok = f == "put", is_end & (F.col("outcome") == "ok")
     came = F.size(F.coalesce("items", F.array())) + F.size(F.coalesce("corrupt", F.array()))
     delivered = ok & (f == "get")
-    ends = F.array(F.lit("invoke"), F.col("outcome"))
+    both = F.array(F.lit("invoke"), F.col("outcome"))
+    types = F.when(is_single, F.array("outcome")).otherwise(both)
     t_ns = F.when(is_end, F.col("end_ns")).otherwise(F.col("invoke_ns"))
     some = delivered & (came > 0)
     last_id = (
@@ -200,9 +207,10 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         .when(ok & (f != "get") | some, F.coalesce("first_id", F.lit(0)))
         .cast("bigint")
     )
-    return operations.withColumn("type", F.explode(ends)).select(
+    return operations.withColumn("type", F.explode(types)).select(
         F.lit(run_id).alias("run_id"),
-        *("process", "client_id", "op_id", "session", "type", "f", "topic"),
+        *("process", "client_id", "op_id", "session", "type", "f"),
+        F.when(is_end, F.coalesce("answered", "topic")).otherwise(F.col("topic")).alias("topic"),
         t_ns.alias("t_ns"),
         (t_ns + WALL_NS).alias("wall_ns"),
         F.lit(HOST).alias("host"),
@@ -221,11 +229,13 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         ),
         F.when(is_end, F.col("error")).alias("error"),
         F.when(is_end, 1).cast("bigint").alias("attempt"),
-        F.when(ok & put, F.lit(False)).alias("duplicate"),
-        F.lit("steady").alias("phase"),
+        F.when(ok & put, F.coalesce("duplicate", F.lit(False))).alias("duplicate"),
+        F.coalesce("phase", F.lit("steady")).alias("phase"),
         F.when(is_end, F.col("invoke_ns")).alias("invoke_ns"),
         F.when(is_end, F.col("asked")).alias("asked"),
         F.when(f == "get", 1).cast("bigint").alias("max_count"),
+        "epoch",
+        *(F.when(ok, F.col(name)).alias(name) for name in ("cursor", "resumed")),
     )
 
 

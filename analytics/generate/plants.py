@@ -1,17 +1,20 @@
 """The violations that can be planted, each as a change of the operations around one publication.
 
-A plant is found by the check of the same name. What else would give it away is changed too; where
-one violation is the other as well (what was given before it was sent stands below what was known
-before it was sent), the plant says so. Works on plain dictionaries, a few a violation; Spark and
-files are not here.
+A plant is found by the check that its name begins with. What else would give it away is changed
+too; where one violation is the other as well (what was given before it was sent stands below what
+was known before it was sent), the plant says so. Works on plain dictionaries, a few a violation;
+Spark and files are not here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from analytics.common.check_specs import CLAIMS
 from analytics.generate.operations import (
+    OPERATION,
     STEP_NS,
+    TERM_FIRST,
     acknowledged_ns,
     is_unknown,
     leader,
@@ -53,7 +56,8 @@ class Scene:
 
     `touched` are the publications, `puts` by publication, `gets` by publication and subscriber.
     `extra` are operations beside them. `restarts`: (subscriber, n), a session begins after n.
-    `besides`: (check, topic, id) that a plant gives away beside its own.
+    `besides`: (check, topic, id) that a plant gives away beside its own. `truth`: what nodes hold
+    beside what all of them do, as (node, row).
     """
 
     shape: Shape
@@ -63,6 +67,7 @@ class Scene:
     extra: list[Operation] = field(default_factory=list)
     restarts: list[tuple[int, int]] = field(default_factory=list)
     besides: list[tuple[str, str, int | None]] = field(default_factory=list)
+    truth: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def also(self, check: str, operation: Operation, id_: int | None) -> None:
         """Let `check` find something in the operation's topic as well."""
@@ -77,8 +82,8 @@ class Scene:
         return [*self.puts.values(), *self.gets.values(), *self.extra]
 
 
-# Evidence of no topic; its id is a term.
-TOPICLESS: Final = frozenset({"leaders_per_term", "term_order"})
+# Evidence of no topic; its id is a term, or an index of the log.
+TOPICLESS: Final = frozenset({"leaders_per_term", "term_order", "replica_divergence"})
 Plant = Callable[[Scene, Victim], int | None]
 PLANTS: Final[dict[str, Plant]] = {}
 
@@ -87,6 +92,11 @@ def plant(act: Plant) -> Plant:
     """Register a plant: it changes the scene and returns the id of its evidence."""
     PLANTS[act.__name__] = act
     return act
+
+
+def check_of(kind: str) -> str:
+    """Return the check that finds a plant: the longest name of one that its own begins with."""
+    return max((name for name in CLAIMS if kind.startswith(name)), key=len)
 
 
 def victims_of(shape: Shape, wanted: Mapping[str, int]) -> list[tuple[str, Victim]]:
@@ -132,6 +142,21 @@ def _beside(scene: Scene, get: Operation, step: int, after_ns: int, **fields: An
     moved = {name: get[name] + after_ns for name in ("invoke_ns", "end_ns")}
     scene.extra.append({**get, "op_id": get["op_id"] + step, **moved, **fields})
     return scene.extra[-1]
+
+
+def _known(scene: Scene, like: Operation, numbers: Iterable[int], asking: Operation) -> int:
+    """Return the highest id in the topic of `like` that was acknowledged before `asking` was sent,
+    of the publications `numbers`.
+    """
+    shape = scene.shape
+    places = {number: shape.place_of(number) for number in numbers}
+    return max(
+        int(place["id"])
+        for number, place in places.items()
+        if topic_of(place["topic"]) == like["topic"]
+        and acknowledged_ns(number, shape) < asking["invoke_ns"]
+        and not is_unknown(shape, number)
+    )
 
 
 def _deliver(get: Operation, producer: str, counter: int) -> None:
@@ -207,11 +232,10 @@ def reordered(scene: Scene, victim: Victim) -> int:
 @plant
 def phantom(scene: Scene, victim: Victim) -> int:
     """Everyone gets a publication that nobody put."""
-    put = scene.puts.pop(victim.n)
+    id_ = int(scene.puts[victim.n]["first_id"])
     _, client_id = name_of("ghost", victim.place, scene.shape)
-    for get in scene.everyone_s(victim.n):
-        _deliver(get, client_id, 1)
-    return int(put["first_id"])
+    _replace(scene, victim.n, client_id, 1)
+    return id_
 
 
 @plant
@@ -245,14 +269,7 @@ def stale_read(scene: Scene, victim: Victim) -> int:
     """A subscriber asks for a publication after its acknowledgment and is told there is none."""
     get = scene.gets[victim.n, victim.subscriber]
     empty = _beside(scene, get, -1, -STEP_NS // 2, items=[])
-    shape, n = scene.shape, victim.n
-    known = [get["first_id"]]  # and what followed in its topic and was acknowledged by then
-    for number in range(n + 1, n + 1 + shape.producers):
-        place = shape.place_of(number)
-        in_time = acknowledged_ns(number, shape) < empty["invoke_ns"]
-        if topic_of(place["topic"]) == get["topic"] and in_time and not is_unknown(shape, number):
-            known.append(place["id"])
-    return int(max(known))
+    return _known(scene, get, range(victim.n, victim.n + 1 + scene.shape.producers), empty)
 
 
 @plant
@@ -306,3 +323,251 @@ def leaders_per_term(scene: Scene, victim: Victim) -> int:
     put = scene.puts[victim.n]
     put.update(node=leader(put["term"] + 1))
     return int(put["term"])
+
+
+# --- what needs a client of its own ---------------------------------------------------------------
+
+MOMENT_NS: Final = STEP_NS // 50  # of a visitor's operation; half as long passes to its next one
+
+
+class Visitor:
+    """A client that comes for a few operations in the victim's topic, one after the other.
+
+    It begins between the PUTs of the publication before the victim and of the victim: then the
+    topic has reached `reached`, the id below the victim's, and nothing above that was tried.
+    """
+
+    def __init__(self, scene: Scene, victim: Victim) -> None:
+        self._scene = scene
+        put = scene.puts[victim.n]
+        self.process, self.client_id = name_of("visitor", victim.place, scene.shape)
+        self._like = {name: put[name] for name in ("topic", "n", "node", "term")}
+        self.reached = int(put["first_id"]) - 1
+        self.now_ns = put["invoke_ns"] - STEP_NS // 2
+        self._numbers: dict[str, int] = {}
+
+    def does(self, f: str, process: str = "", **fields: Any) -> Operation:
+        """Add an operation that succeeds unless `fields` say otherwise; return it."""
+        process = process or self.process
+        number = self._numbers[process] = self._numbers.get(process, 0) + 1
+        times = {"invoke_ns": self.now_ns, "end_ns": self.now_ns + MOMENT_NS}
+        self.now_ns += 2 * MOMENT_NS
+        whose = {"process": process, "client_id": self.client_id, "op_id": number, "session": 1}
+        known = {**self._like, **whose, **times, "f": f, "outcome": "ok", **fields}
+        self._scene.extra.append({name: None for name, _ in OPERATION} | known)
+        return self._scene.extra[-1]
+
+    def subscribes(self, **fields: Any) -> Operation:
+        """Subscribe, from what the topic has reached."""
+        return self.does("sub", **{"first_id": self.reached, "resumed": False, **fields})
+
+    def leaves(self) -> None:
+        """Unsubscribe: nothing is owed from then on."""
+        self.does("unsub")
+
+
+@plant
+def lost_start(scene: Scene, victim: Victim) -> int:
+    """A subscription begins above what is put after it: it claims what is not there yet, too."""
+    put, visitor = scene.puts[victim.n], Visitor(scene, victim)
+    visitor.subscribes(first_id=put["first_id"])
+    visitor.now_ns = put["end_ns"] + 1
+    visitor.leaves()
+    scene.also("realtime_order", put, put["first_id"])
+    return int(put["first_id"])
+
+
+@plant
+def lost_tail(scene: Scene, victim: Victim) -> int:
+    """A subscriber says that it has drained a topic of which it was given nothing."""
+    put, visitor = scene.puts[victim.n], Visitor(scene, victim)
+    visitor.subscribes()
+    visitor.now_ns = put["end_ns"] + 1
+    drained = visitor.does("phase", outcome="info", phase="drained")
+    visitor.leaves()
+    for number in range(victim.n + 1, victim.n + scene.shape.round_size):
+        place = scene.shape.place_of(number)
+        known_ns = acknowledged_ns(number, scene.shape)
+        if topic_of(place["topic"]) == put["topic"] and known_ns < drained["invoke_ns"]:
+            scene.also("lost", put, int(place["id"]))
+    return int(put["first_id"])
+
+
+@plant
+def lost_unstored(scene: Scene, victim: Victim) -> None:
+    """A PUT is answered that nobody subscribes, though everyone does: it is taken, and nowhere."""
+    put = Visitor(scene, victim).does("put", counter=1, first_id=0)
+    _by_everyone_else(scene, put)
+    for _ in range(scene.shape.subscribers):
+        scene.also("lost", put, None)
+
+
+@plant
+def lost_unplaced(scene: Scene, victim: Victim) -> None:
+    """A retry is acknowledged as stored before, and nobody is ever given it."""
+    put = Visitor(scene, victim).does("put", counter=1, first_id=0, duplicate=True)
+    _by_everyone_else(scene, put)
+
+
+@plant
+def lost_between(scene: Scene, victim: Victim) -> None:
+    """A producer's second publication is stored, and its first one, tried before it, is not."""
+    taken, visitor = scene.puts[victim.n], Visitor(scene, victim)
+    _make_unknown(visitor.does("put", counter=1))
+    visitor.does("put", counter=2, first_id=taken["first_id"])
+    _replace(scene, victim.n, visitor.client_id, 2)
+    _by_everyone_else(scene, taken)
+
+
+@plant
+def torn_batch_half(scene: Scene, victim: Victim) -> None:
+    """A batch of unknown outcome: the second of its two publications is nowhere, and so lost."""
+    put, taken = scene.puts[victim.n], scene.puts[victim.later]
+    visitor = Visitor(scene, victim)
+    visitor.now_ns = taken["invoke_ns"] + 1
+    visitor.does("put", counter=1, first_id=taken["first_id"])
+    _replace(scene, victim.later, visitor.client_id, 1)
+    _make_unknown(put)
+    put["count"] = 2
+    for _ in range(scene.shape.subscribers):
+        scene.also("lost", put, None)
+
+
+@plant
+def aborted_read_nowhere(scene: Scene, victim: Victim) -> int:
+    """A PUT is answered that nobody subscribes, though everyone does, and everyone is given it."""
+    put = scene.puts[victim.n]
+    id_, put["first_id"] = int(put["first_id"]), 0
+    for _ in range(scene.shape.subscribers):
+        scene.also("lost", put, None)
+    return id_
+
+
+@plant
+def stale_read_start(scene: Scene, victim: Victim) -> int:
+    """A subscription begins below what everybody knows."""
+    visitor = Visitor(scene, victim)
+    sub = visitor.subscribes(first_id=visitor.reached - scene.shape.producers)
+    visitor.leaves()
+    return _known(scene, sub, range(victim.n - scene.shape.round_size, victim.n), sub)
+
+
+@plant
+def subscription_forgotten(scene: Scene, victim: Victim) -> None:
+    """Who subscribes again is told that nothing was subscribed."""
+    visitor = Visitor(scene, victim)
+    visitor.subscribes()
+    visitor.subscribes()
+    visitor.leaves()
+
+
+@plant
+def subscription_kept(scene: Scene, victim: Victim) -> None:
+    """Who left and subscribes again is told that the subscription stands."""
+    visitor = Visitor(scene, victim)
+    visitor.subscribes()
+    visitor.leaves()
+    visitor.subscribes(resumed=True, cursor=visitor.reached)
+    visitor.leaves()
+
+
+@plant
+def subscription_unsubscribed(scene: Scene, victim: Victim) -> None:
+    """Who left is answered."""
+    visitor = Visitor(scene, victim)
+    visitor.subscribes()
+    visitor.leaves()
+    visitor.does("get", asked=visitor.reached, items=[])
+    visitor.leaves()
+
+
+@plant
+def subscription_topic(scene: Scene, victim: Victim) -> None:
+    """A question about one topic is answered about another one."""
+    visitor = Visitor(scene, victim)
+    visitor.subscribes()
+    visitor.does("get", asked=visitor.reached, items=[], answered="another")
+    visitor.leaves()
+
+
+@plant
+def subscription_limit(scene: Scene, victim: Victim) -> None:
+    """A subscriber that asks for one publication gets two."""
+    second = scene.gets.pop((victim.n, victim.subscriber))
+    first = scene.gets[victim.before, victim.subscriber]
+    first["items"] = [*first["items"], *second["items"]]
+
+
+@plant
+def cursor_regression(scene: Scene, victim: Victim) -> int:
+    """A subscriber asks with a cursor that it has left behind, and gets again what it had then."""
+    get, before = (scene.gets[n, victim.subscriber] for n in (victim.n, victim.before))
+    again = {name: before[name] for name in ("asked", "first_id", "items")}
+    _beside(scene, get, 1, STEP_NS // 2, **again)
+    return int(before["asked"])
+
+
+@plant
+def cursor_regression_answered(scene: Scene, victim: Victim) -> int:
+    """A subscriber subscribes again and is told a cursor that it has left behind."""
+    get = scene.gets[victim.n, victim.subscriber]
+    lower = int(get["asked"]) - 1
+    fields = {"f": "sub", "asked": None, "items": None, "resumed": True, "cursor": lower}
+    _beside(scene, get, 1, STEP_NS // 2, **fields)
+    return lower
+
+
+@plant
+def cursor_regression_ahead(scene: Scene, victim: Victim) -> int:
+    """A subscriber that was given nothing subscribes again: its cursor has moved."""
+    visitor = Visitor(scene, victim)
+    visitor.subscribes(first_id=visitor.reached - 1)
+    visitor.subscribes(resumed=True, cursor=visitor.reached)
+    visitor.leaves()
+    return visitor.reached
+
+
+@plant
+def fencing(scene: Scene, victim: Victim) -> None:
+    """A process goes on though a newer one of its client has taken over."""
+    visitor = Visitor(scene, victim)
+    newer = f"{visitor.process}-newer"
+    visitor.subscribes(epoch=1)
+    again = {"resumed": True, "cursor": visitor.reached}
+    visitor.subscribes(epoch=2, process=newer, **again)
+    visitor.subscribes(epoch=1, **again)
+    visitor.does("unsub", epoch=2, process=newer)
+
+
+@plant
+def ack_not_durable(scene: Scene, victim: Victim) -> int:
+    """An acknowledged publication is given to everyone, and one of the nodes alone has taken it."""
+    taken, visitor = scene.puts[victim.n], Visitor(scene, victim)
+    visitor.does("put", counter=1, first_id=taken["first_id"])
+    _replace(scene, victim.n, visitor.client_id, 1)
+    counter = {"producer": visitor.client_id, "topic": taken["topic"], "counter": 1}
+    scene.truth.append(("n1", {"kind": "counter", **counter}))
+    return int(taken["first_id"])
+
+
+@plant
+def replica_divergence(scene: Scene, victim: Victim) -> int:
+    """Two nodes have different entries at one index."""
+    index = victim.place + 1
+    for node, digest in (("n1", "1" * 32), ("n2", "2" * 32)):
+        entry = {"kind": "entry", "index": index, "term": TERM_FIRST, "digest": digest}
+        scene.truth.append((node, entry))
+    return index
+
+
+def _replace(scene: Scene, n: int, producer: str, counter: int) -> None:
+    """Have everyone be given another publication in the place of publication `n`, which is gone."""
+    del scene.puts[n]
+    for get in scene.everyone_s(n):
+        _deliver(get, producer, counter)
+
+
+def _by_everyone_else(scene: Scene, put: Operation) -> None:
+    """Let `lost` find the same, without an id, for the subscribers beside the first one."""
+    for _ in range(1, scene.shape.subscribers):
+        scene.also("lost", put, None)

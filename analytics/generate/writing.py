@@ -1,7 +1,8 @@
 """Writes a synthetic history into a run's directory, with the answers. Makes up nothing itself.
 
-`DIR/history.parquet` (or `DIR/history/*.jsonl`), `DIR/run.json`, sealed, and `DIR/planted.json`:
-`expected` {check: [[topic, id], …]}, and the true counts of what is only observed.
+`DIR/history.parquet` (or `DIR/history/*.jsonl`), `DIR/truth/*.jsonl`, `DIR/run.json`, sealed, and
+`DIR/planted.json`: `expected` {check: [[topic, id], …]}, and the true counts of what is only
+observed.
 """
 
 import json
@@ -18,7 +19,8 @@ from pyspark.sql import functions as F
 from analytics.common.schema import EVENT, PLAIN
 from analytics.generate import operations as ops
 from analytics.generate.numbers import Numbers, numbers_of, renumbered
-from analytics.generate.plants import PLANTS, TOPICLESS, Operation, Scene, victims_of
+from analytics.generate.plants import PLANTS, TOPICLESS, Operation, Scene, check_of, victims_of
+from analytics.generate.remains import truths
 from analytics.generate.shape import BadShape, Shape
 from analytics.intake.files import PARQUET
 from analytics.intake.seal import seal
@@ -50,10 +52,17 @@ def generate(
         _write_lines(events, directory)
     else:
         events.write.options(compression="zstd", **PLAIN).parquet(str(directory / PARQUET))
-    answers = {"expected": expected, **_truths(shape, scene)}
+    (directory / "truth").mkdir()
+    for node, rows in truths(shape, scene).items():
+        with (directory / "truth" / f"{node}.jsonl").open("w") as file:
+            file.writelines(
+                json.dumps({"run_id": run_id, "node": node, **row}) + "\n" for row in rows
+            )
+    answers = {"expected": expected, **_counts(shape, scene)}
     (directory / "planted.json").write_text(json.dumps(answers, indent=2) + "\n")
     about = {"run_id": run_id, "seed": shape.seed, "experiment": "generated"}
-    about |= {"nodes": ops.node_names(), "violations": wanted}
+    about |= {"nodes": ops.node_names(), "truth": {"nodes": ops.node_names()}}
+    about |= {"violations": wanted}
     (directory / "run.json").write_text(json.dumps(about, indent=2) + "\n")
     seal(directory)
     return answers
@@ -77,9 +86,10 @@ def _planted(
     before = [_key(one) for one in scene.operations()]
     found: list[tuple[str, str | None, int | None]] = []
     for kind, victim in victims:
-        topic = None if kind in TOPICLESS else ops.topic_of(shape.place_of(victim.n)["topic"])
-        one = (kind, topic, PLANTS[kind](scene, victim))
-        if kind not in TOPICLESS or one not in found:  # a term is found once
+        check = check_of(kind)
+        topic = None if check in TOPICLESS else ops.topic_of(shape.place_of(victim.n)["topic"])
+        one = (check, topic, PLANTS[kind](scene, victim))
+        if check not in TOPICLESS or one not in found:  # a term is found once
             found.append(one)
     for get in (one for one in scene.operations() if one["f"] == "get"):
         restarts = [n for subscriber, n in scene.restarts if subscriber == _subscriber(get)]
@@ -138,7 +148,7 @@ def _clients_events(
     return ops.events(operations, run_id)
 
 
-def _truths(shape: Shape, scene: Scene) -> dict[str, int]:
+def _counts(shape: Shape, scene: Scene) -> dict[str, int]:
     """Return the publications acknowledged, each once, and delivered, each as often as it was."""
     unknown = ops.unknown_count(shape) * len(ops.fault_numbers(shape))
     untouched = shape.publications - len(scene.touched)

@@ -5,6 +5,7 @@ That too little is in doubt would show in test_twins.py and test_checks.py: they
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_history_without_any_fault_leaves_nothing_in_doubt(
 
 @pytest.mark.slow
 def test_violations_are_in_doubt(spark: SparkSession, tmp_path: Path) -> None:
-    generate(spark, tmp_path, SHAPE, dict.fromkeys(PLANTS, 1))
+    generate(spark, tmp_path, replace(SHAPE, operations=15_000), dict.fromkeys(PLANTS, 1))
     found = doubtful(load(spark, tmp_path).tables)
     assert found.keys() == {"sessions", "owners", "buckets", "watches", "timelines", "producers"}
 
