@@ -3,10 +3,10 @@
 What lives here: the ways to keep one. What must not: which tables there are (tables.py), what is
 in them, or when a history is short (session.py).
 
-A long history's are Parquet files in the run's cache. A short one's are rows in the driver, the
-smallest of them literals to Spark. It prunes what joins an empty one, and goes through a whole plan
-in one task; of their hundred tables, most of them empty, each file would cost more than the rows in
-it.
+A long history's are Parquet files in the run's cache. A short one's are rows in the driver, so
+that a whole plan is one task; of their hundred tables, most of them empty, each file would cost
+more than the rows in it. The smallest tables of both are literals to Spark, which prunes what joins
+an empty one.
 """
 
 import json
@@ -59,7 +59,8 @@ class OnDisk:
         place = self.cache / name
         if self.is_fresh:
             table.write.options(**PLAIN).parquet(for_spark(place))
-        return self.spark.read.schema(table.schema).parquet(to_read(place))
+        kept = self.spark.read.schema(table.schema).parquet(to_read(place))
+        return _seen_whole(kept)
 
     def evidence(self, name: str, rows: DataFrame) -> DataFrame:
         """Return `rows` as they are kept; without any, there are files all the same."""
@@ -118,6 +119,14 @@ def _literal(table: DataFrame) -> DataFrame | None:
     if len(rows) > ROWS_MAX:
         return None
     return _of_rows(table, rows).coalesce(1)
+
+
+def _seen_whole(kept: DataFrame) -> DataFrame:
+    """Return a table that stands in files; one with so few rows that they are literals, as those:
+    without any, nothing that joins it is read.
+    """
+    rows = kept.limit(LITERALS_MAX + 1)._jdf.queryExecution().executedPlan().executeCollect()
+    return kept if len(rows) > LITERALS_MAX else _of_rows(kept, rows)
 
 
 def _of_rows(table: DataFrame, rows: Any) -> DataFrame:

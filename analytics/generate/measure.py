@@ -8,6 +8,7 @@ memory of all its processes together. Judges nothing; reads Linux' /proc.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 SAMPLE_S: Final = 1.0  # between two looks at the processes
+CHECK_ENDS_S: Final = 60.0  # a check that is told to end stops its session first
 TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 GIB: Final = 1024**3
@@ -56,6 +58,7 @@ class Measured:
 @click.option("--keep", is_flag=True, help="Leave the histories there, and use them again.")
 def main(sizes: str, topics: str, memory: str, jsonl: bool, base: Path | None, keep: bool) -> None:
     """Measure checks of made-up histories."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     table = Table(
         "operations", "topics", "verdict", "s", "operations/s", "processor s", "peak GiB", "others"
     )
@@ -105,11 +108,15 @@ def measured(directory: Path, operations: int, memory: str) -> Measured:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     peak_bytes = 0
     spent_s: dict[int, float] = {}
-    while process.poll() is None:
-        family = list(_family(process.pid))
-        peak_bytes = max(peak_bytes, sum(one.resident_bytes for one in family))
-        spent_s |= {one.pid: one.cpu_s for one in family}
-        time.sleep(SAMPLE_S)
+    try:
+        while process.poll() is None:
+            family = list(_family(process.pid))
+            peak_bytes = max(peak_bytes, sum(one.resident_bytes for one in family))
+            spent_s |= {one.pid: one.cpu_s for one in family}
+            time.sleep(SAMPLE_S)
+    finally:  # whoever ends this ends the check, which takes a few seconds for it
+        process.terminate()
+        process.wait(CHECK_ENDS_S)
     wall_s, cpu_s = time.monotonic() - begun_s, sum(spent_s.values())
     others_s = _busy_s() - busy_s - cpu_s
     verdict = json.loads(report.read_text())["verdict"]

@@ -420,17 +420,19 @@ def lost_between(scene: Scene, victim: Victim) -> None:
 
 
 @plant
-def torn_batch_half(scene: Scene, victim: Victim) -> None:
+def torn_batch_half(scene: Scene, victim: Victim) -> int:
     """A batch of unknown outcome: the second of its two publications is nowhere, and so lost."""
     put, taken = scene.puts[victim.n], scene.puts[victim.later]
     visitor = Visitor(scene, victim)
     visitor.now_ns = taken["invoke_ns"] + 1
     visitor.does("put", counter=1, first_id=taken["first_id"])
     _replace(scene, victim.later, visitor.client_id, 1)
+    second_id = int(put["first_id"]) + 1
     _make_unknown(put)
     put["count"] = 2
     for _ in range(scene.shape.subscribers):
         scene.also("lost", put, None)
+    return second_id
 
 
 @plant

@@ -51,10 +51,12 @@ def with_first_try(rows: DataFrame, puts: DataFrame) -> DataFrame:
     )
 
 
-def late_of(puts: DataFrame, answers: DataFrame, loose: DataFrame, doubts: Doubts) -> DataFrame:
-    """Return (run_id, topic, producer, id, counter, at, tried_ns, above): the late publications.
+def sent_late_of(
+    puts: DataFrame, answers: DataFrame, loose: DataFrame, doubts: Doubts
+) -> DataFrame:
+    """Return (run_id, topic, producer, id, counter, at, tried_ns, above_ns): the late publications.
 
-    `above`: what was first known of the topic at or above `id`: end_ns, value, process, op_id.
+    `above_ns`: when the topic was first known to have reached `id` or more.
     """
     where = [*TIMELINE, "bucket"]
     acks = intervals.split(acknowledged_runs(puts).withColumn("at", one_host()))
@@ -65,9 +67,9 @@ def late_of(puts: DataFrame, answers: DataFrame, loose: DataFrame, doubts: Doubt
         puts,
     ).withColumn("bucket", intervals.bucket_of(F.col("id")))
     if is_never_any(rows):
-        nothing = F.lit(None).cast(ABOVE).alias("above")
+        nothing = F.lit(None).cast("bigint").alias("above_ns")
         return rows.select(*PRODUCER, "id", "counter", "at", "tried_ns", nothing)
-    marks = _marks(acks, answers, doubts.claims)
+    marks = _marks(puts, answers, doubts.claims)
     near = only(marks, rows, where).select(*where, F.col("value").alias("id"), "end_ns")
     above = W.partitionBy(*where).orderBy(F.col("id").desc())
     # A row a bucket: 1/65,536 of the ids.
@@ -84,16 +86,27 @@ def late_of(puts: DataFrame, answers: DataFrame, loose: DataFrame, doubts: Doubt
         F.min("end_ns").over(beyond.rowsBetween(W.unboundedPreceding, -1)).alias("later_ns"),
     )
     inside_ns = F.min("end_ns").over(above.rangeBetween(W.unboundedPreceding, 0))
-    late = (
+    return (
         rows.unionByName(near, allowMissingColumns=True)
         .withColumn("inside_ns", inside_ns)
         .where(F.col("counter").isNotNull())
         .join(later, where, "left")
         .withColumn("above_ns", F.least("inside_ns", "later_ns"))
         .where(F.col("above_ns") < F.col("tried_ns"))
-        .drop("end_ns", "inside_ns", "later_ns", "bucket")
+        .select(*PRODUCER, "id", "counter", "at", "tried_ns", "above_ns")
     )
-    first = only(marks.withColumn("above_ns", F.col("end_ns")), late, [*TIMELINE, "above_ns"])
+
+
+def with_above(
+    late: DataFrame, puts: DataFrame, answers: DataFrame, claims: DataFrame
+) -> DataFrame:
+    """Return `late` with `above` for `above_ns`: what was first known of the topic at or above
+    `id`: end_ns, value, process, op_id.
+    """
+    if is_never_any(late):
+        return late.drop("above_ns").withColumn("above", F.lit(None).cast(ABOVE))
+    marks = _marks(puts, answers, claims).withColumn("above_ns", F.col("end_ns"))
+    first = only(marks, late, [*TIMELINE, "above_ns"])
     return (
         late.join(first.drop("bucket"), [*TIMELINE, "above_ns"])
         .where(F.col("value") >= F.col("id"))
@@ -102,12 +115,13 @@ def late_of(puts: DataFrame, answers: DataFrame, loose: DataFrame, doubts: Doubt
     )
 
 
-def _marks(acks: DataFrame, answers: DataFrame, claims: DataFrame) -> DataFrame:
+def _marks(puts: DataFrame, answers: DataFrame, claims: DataFrame) -> DataFrame:
     """Return what says that a topic has reached an id (`value`), in its bucket."""
     columns = (*TIMELINE, "bucket", "value", "end_ns", "process", "op_id")
     given = answers.where(F.col("last").isNotNull() & F.col("topic").isNotNull())
     heard = given.withColumn("value", F.col("last")).withColumn("at", one_host())
     bucket = intervals.bucket_of(F.col("value"))
+    acks = intervals.split(acknowledged_runs(puts).withColumn("at", one_host()))
     told = acks.withColumn("value", F.col("last")).select(*columns)
     return told.unionByName(heard.withColumn("bucket", bucket).select(*columns)).unionByName(
         claims.withColumn("bucket", bucket).select(*columns)

@@ -48,7 +48,7 @@ from analytics.common.table_store import is_never_any, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
 from analytics.tables.lives import absences_of, acts_of, lives_of
-from analytics.tables.order import late_of, late_terms_of
+from analytics.tables.order import late_terms_of, sent_late_of, with_above
 from analytics.tables.owed import (
     below_of,
     missing_of,
@@ -160,6 +160,7 @@ def build(
     missing = keep("missing", missing_of(doubts.watches, places, deliveries))
     below = keep("tried_after", tried_after_of(puts, loose, lives, doubts))
     unplaced = keep("nowhere", nowhere_of(puts, applications, places, lives))
+    late = keep("sent_late", sent_late_of(puts, answers, loose, doubts))
     standing = keep("standing", standing_of(puts, places, doubts))
     bound = keep("bound", bound_of(standing, puts))
     seen_in = (puts, answers, deliveries)
@@ -192,7 +193,7 @@ def build(
         unclear_places=unclear,
         loose_places=loose,
         tried=keep("tried", _tried(puts, unclear, journaled)),
-        late=keep("late", late_of(puts, answers, loose, doubts)),
+        late=keep("late", with_above(late, puts, answers, doubts.claims)),
         missing=missing,
         tails=keep("tails", tails_of(missing, asides, *seen_in)),
         below=keep("below", below_of(below, *seen_in)),

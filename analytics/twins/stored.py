@@ -234,7 +234,7 @@ def _half(
     since = run.knowledge.known_since(topic, id_, life.host)
     has_drained = life.cut is not None and since < life.cut
     if life.passed >= place or has_drained:
-        fields = {"topic": topic, "producer": producer, "counter": counter}
+        fields = {"topic": topic, "producer": producer, "counter": counter, "id": place}
         witness = run.knowledge.at[topic, id_][given]
         detail = f"half {life.client}"
         yield run.row(witness, life.proof, **fields, other_id=id_, detail=detail)

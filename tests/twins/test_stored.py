@@ -119,7 +119,7 @@ def test_half_a_batch_is_missing_where_a_subscriber_went_past(run: RunRecorder) 
     put(run, 1, None, 2)
     put(run, 1, 2, producer="q")
     get(run, 0, [1, "p", 1, 1], [2, "q", 1, 1])
-    assert found(run) == {"torn_batch": ["half s p 2"]}
+    assert found(run) == {"torn_batch": ["half s p 2 2"]}
 
 
 def test_the_first_half_may_be_missing_too(run: RunRecorder) -> None:
@@ -135,7 +135,7 @@ def test_half_a_batch_is_missing_once_its_subscriber_drained(run: RunRecorder) -
     assert found(run) == {}
     get(run, 1)
     run.drained("s", "t", 1)
-    assert found(run) == {"torn_batch": ["half s p 2"]}
+    assert found(run) == {"torn_batch": ["half s p 2 2"]}
 
 
 def test_a_subscription_may_begin_inside_a_batch() -> None:
