@@ -327,10 +327,10 @@ def leaders_per_term(scene: Scene, victim: Victim) -> int:
 
 # --- what needs a client of its own ---------------------------------------------------------------
 
-MOMENT_NS: Final = STEP_NS // 50  # of a visitor's operation; half as long passes to its next one
+MOMENT_NS: Final = STEP_NS // 50  # of a newcomer's operation; half as long passes to its next one
 
 
-class Visitor:
+class Newcomer:
     """A client that comes for a few operations in the victim's topic, one after the other.
 
     It begins between the PUTs of the publication before the victim and of the victim: then the
@@ -340,7 +340,7 @@ class Visitor:
     def __init__(self, scene: Scene, victim: Victim) -> None:
         self._scene = scene
         put = scene.puts[victim.n]
-        self.process, self.client_id = name_of("visitor", victim.place, scene.shape)
+        self.process, self.client_id = name_of("newcomer", victim.place, scene.shape)
         self._like = {name: put[name] for name in ("topic", "n", "node", "term")}
         self.reached = int(put["first_id"]) - 1
         self.now_ns = put["invoke_ns"] - STEP_NS // 2
@@ -369,10 +369,10 @@ class Visitor:
 @plant
 def lost_start(scene: Scene, victim: Victim) -> int:
     """A subscription begins above what is put after it: it claims what is not there yet, too."""
-    put, visitor = scene.puts[victim.n], Visitor(scene, victim)
-    visitor.subscribes(first_id=put["first_id"])
-    visitor.now_ns = put["end_ns"] + 1
-    visitor.leaves()
+    put, newcomer = scene.puts[victim.n], Newcomer(scene, victim)
+    newcomer.subscribes(first_id=put["first_id"])
+    newcomer.now_ns = put["end_ns"] + 1
+    newcomer.leaves()
     scene.also("realtime_order", put, put["first_id"])
     return int(put["first_id"])
 
@@ -380,11 +380,11 @@ def lost_start(scene: Scene, victim: Victim) -> int:
 @plant
 def lost_tail(scene: Scene, victim: Victim) -> int:
     """A subscriber says that it has drained a topic of which it was given nothing."""
-    put, visitor = scene.puts[victim.n], Visitor(scene, victim)
-    visitor.subscribes()
-    visitor.now_ns = put["end_ns"] + 1
-    drained = visitor.does("phase", outcome="info", phase="drained")
-    visitor.leaves()
+    put, newcomer = scene.puts[victim.n], Newcomer(scene, victim)
+    newcomer.subscribes()
+    newcomer.now_ns = put["end_ns"] + 1
+    drained = newcomer.does("phase", outcome="info", phase="drained")
+    newcomer.leaves()
     for number in range(victim.n + 1, victim.n + scene.shape.round_size):
         place = scene.shape.place_of(number)
         known_ns = acknowledged_ns(number, scene.shape)
@@ -396,7 +396,7 @@ def lost_tail(scene: Scene, victim: Victim) -> int:
 @plant
 def lost_unstored(scene: Scene, victim: Victim) -> None:
     """A PUT is answered that nobody subscribes, though everyone does: it is taken, and nowhere."""
-    put = Visitor(scene, victim).does("put", counter=1, first_id=0)
+    put = Newcomer(scene, victim).does("put", counter=1, first_id=0)
     _by_everyone_else(scene, put)
     for _ in range(scene.shape.subscribers):
         scene.also("lost", put, None)
@@ -405,17 +405,17 @@ def lost_unstored(scene: Scene, victim: Victim) -> None:
 @plant
 def lost_unplaced(scene: Scene, victim: Victim) -> None:
     """A retry is acknowledged as stored before, and nobody is ever given it."""
-    put = Visitor(scene, victim).does("put", counter=1, first_id=0, duplicate=True)
+    put = Newcomer(scene, victim).does("put", counter=1, first_id=0, duplicate=True)
     _by_everyone_else(scene, put)
 
 
 @plant
 def lost_between(scene: Scene, victim: Victim) -> None:
     """A producer's second publication is stored, and its first one, tried before it, is not."""
-    taken, visitor = scene.puts[victim.n], Visitor(scene, victim)
-    _make_unknown(visitor.does("put", counter=1))
-    visitor.does("put", counter=2, first_id=taken["first_id"])
-    _replace(scene, victim.n, visitor.client_id, 2)
+    taken, newcomer = scene.puts[victim.n], Newcomer(scene, victim)
+    _make_unknown(newcomer.does("put", counter=1))
+    newcomer.does("put", counter=2, first_id=taken["first_id"])
+    _replace(scene, victim.n, newcomer.client_id, 2)
     _by_everyone_else(scene, taken)
 
 
@@ -423,10 +423,10 @@ def lost_between(scene: Scene, victim: Victim) -> None:
 def torn_batch_half(scene: Scene, victim: Victim) -> int:
     """A batch of unknown outcome: the second of its two publications is nowhere, and so lost."""
     put, taken = scene.puts[victim.n], scene.puts[victim.later]
-    visitor = Visitor(scene, victim)
-    visitor.now_ns = taken["invoke_ns"] + 1
-    visitor.does("put", counter=1, first_id=taken["first_id"])
-    _replace(scene, victim.later, visitor.client_id, 1)
+    newcomer = Newcomer(scene, victim)
+    newcomer.now_ns = taken["invoke_ns"] + 1
+    newcomer.does("put", counter=1, first_id=taken["first_id"])
+    _replace(scene, victim.later, newcomer.client_id, 1)
     second_id = int(put["first_id"]) + 1
     _make_unknown(put)
     put["count"] = 2
@@ -448,48 +448,48 @@ def aborted_read_nowhere(scene: Scene, victim: Victim) -> int:
 @plant
 def stale_read_start(scene: Scene, victim: Victim) -> int:
     """A subscription begins below what everybody knows."""
-    visitor = Visitor(scene, victim)
-    sub = visitor.subscribes(first_id=visitor.reached - scene.shape.producers)
-    visitor.leaves()
+    newcomer = Newcomer(scene, victim)
+    sub = newcomer.subscribes(first_id=newcomer.reached - scene.shape.producers)
+    newcomer.leaves()
     return _known(scene, sub, range(victim.n - scene.shape.round_size, victim.n), sub)
 
 
 @plant
 def subscription_forgotten(scene: Scene, victim: Victim) -> None:
     """Who subscribes again is told that nothing was subscribed."""
-    visitor = Visitor(scene, victim)
-    visitor.subscribes()
-    visitor.subscribes()
-    visitor.leaves()
+    newcomer = Newcomer(scene, victim)
+    newcomer.subscribes()
+    newcomer.subscribes()
+    newcomer.leaves()
 
 
 @plant
 def subscription_kept(scene: Scene, victim: Victim) -> None:
     """Who left and subscribes again is told that the subscription stands."""
-    visitor = Visitor(scene, victim)
-    visitor.subscribes()
-    visitor.leaves()
-    visitor.subscribes(resumed=True, cursor=visitor.reached)
-    visitor.leaves()
+    newcomer = Newcomer(scene, victim)
+    newcomer.subscribes()
+    newcomer.leaves()
+    newcomer.subscribes(resumed=True, cursor=newcomer.reached)
+    newcomer.leaves()
 
 
 @plant
 def subscription_unsubscribed(scene: Scene, victim: Victim) -> None:
     """Who left is answered."""
-    visitor = Visitor(scene, victim)
-    visitor.subscribes()
-    visitor.leaves()
-    visitor.does("get", asked=visitor.reached, items=[])
-    visitor.leaves()
+    newcomer = Newcomer(scene, victim)
+    newcomer.subscribes()
+    newcomer.leaves()
+    newcomer.does("get", asked=newcomer.reached, items=[])
+    newcomer.leaves()
 
 
 @plant
 def subscription_topic(scene: Scene, victim: Victim) -> None:
     """A question about one topic is answered about another one."""
-    visitor = Visitor(scene, victim)
-    visitor.subscribes()
-    visitor.does("get", asked=visitor.reached, items=[], answered="another")
-    visitor.leaves()
+    newcomer = Newcomer(scene, victim)
+    newcomer.subscribes()
+    newcomer.does("get", asked=newcomer.reached, items=[], answered="another")
+    newcomer.leaves()
 
 
 @plant
@@ -522,32 +522,32 @@ def cursor_regression_answered(scene: Scene, victim: Victim) -> int:
 @plant
 def cursor_regression_ahead(scene: Scene, victim: Victim) -> int:
     """A subscriber that was given nothing subscribes again: its cursor has moved."""
-    visitor = Visitor(scene, victim)
-    visitor.subscribes(first_id=visitor.reached - 1)
-    visitor.subscribes(resumed=True, cursor=visitor.reached)
-    visitor.leaves()
-    return visitor.reached
+    newcomer = Newcomer(scene, victim)
+    newcomer.subscribes(first_id=newcomer.reached - 1)
+    newcomer.subscribes(resumed=True, cursor=newcomer.reached)
+    newcomer.leaves()
+    return newcomer.reached
 
 
 @plant
 def fencing(scene: Scene, victim: Victim) -> None:
     """A process goes on though a newer one of its client has taken over."""
-    visitor = Visitor(scene, victim)
-    newer = f"{visitor.process}-newer"
-    visitor.subscribes(epoch=1)
-    again = {"resumed": True, "cursor": visitor.reached}
-    visitor.subscribes(epoch=2, process=newer, **again)
-    visitor.subscribes(epoch=1, **again)
-    visitor.does("unsub", epoch=2, process=newer)
+    newcomer = Newcomer(scene, victim)
+    newer = f"{newcomer.process}-newer"
+    newcomer.subscribes(epoch=1)
+    again = {"resumed": True, "cursor": newcomer.reached}
+    newcomer.subscribes(epoch=2, process=newer, **again)
+    newcomer.subscribes(epoch=1, **again)
+    newcomer.does("unsub", epoch=2, process=newer)
 
 
 @plant
 def ack_not_durable(scene: Scene, victim: Victim) -> int:
     """An acknowledged publication is given to everyone, and one of the nodes alone has taken it."""
-    taken, visitor = scene.puts[victim.n], Visitor(scene, victim)
-    visitor.does("put", counter=1, first_id=taken["first_id"])
-    _replace(scene, victim.n, visitor.client_id, 1)
-    counter = {"producer": visitor.client_id, "topic": taken["topic"], "counter": 1}
+    taken, newcomer = scene.puts[victim.n], Newcomer(scene, victim)
+    newcomer.does("put", counter=1, first_id=taken["first_id"])
+    _replace(scene, victim.n, newcomer.client_id, 1)
+    counter = {"producer": newcomer.client_id, "topic": taken["topic"], "counter": 1}
     scene.truth.append(("n1", {"kind": "counter", **counter}))
     return int(taken["first_id"])
 

@@ -126,7 +126,7 @@ def test_the_first_half_may_be_missing_too(run: RunRecorder) -> None:
     put(run, 1, 1, producer="q")
     put(run, 1, None, 2)
     get(run, 0, [1, "q", 1, 1], [2, "p", 2, 1])
-    assert found(run)["torn_batch"] == ["half s p 1"]
+    assert found(run)["torn_batch"] == ["half s p 1 1"]
 
 
 def test_half_a_batch_is_missing_once_its_subscriber_drained(run: RunRecorder) -> None:

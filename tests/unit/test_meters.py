@@ -64,6 +64,7 @@ def test_what_waits_is_counted_by_what_it_waits_for(tmp_path: Path) -> None:
 def test_requests_are_counted_by_type_and_refusals_by_code() -> None:
     bench = test_frontend.FrontendBench()
     bench.front.status = dict  # type: ignore[method-assign,assignment]
+    bench.broker.forbidden = lambda principal, request: None
     meters = bench.front.meters
     bench.front.take_request(b"client", encode_request(Request(STATUS, "r1")))
     settings = Request(INSPECT, "r2", body={"what": "settings"})
