@@ -51,6 +51,7 @@ def wait_until_one_is_dead(cluster: LocalCluster, names: list[str]) -> str:
 # --- one packet ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_single_request_ends_a_node(local_cluster: ClusterFactory) -> None:
     cluster = local_cluster(3, PATIENT)
     leader = cluster.wait_for_leader()

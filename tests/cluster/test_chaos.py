@@ -91,6 +91,7 @@ def test_a_run_that_kills_the_leader_is_valid_and_really_changed_the_leader(tmp_
 
 
 @pytest.mark.timeout(RUN_S_MAX)
+@pytest.mark.slow
 def test_an_interrupt_in_the_middle_of_a_fault_leaves_no_process_behind(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     with start(*chaos_arguments("kill-all", directory)) as process:

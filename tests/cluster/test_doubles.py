@@ -147,6 +147,7 @@ def test_an_empty_double_of_a_living_node_is_refused_on_both_sides_and_harms_nob
         until(lambda: hand.ask("TOPICS", all=True)["type"] == "ACK", "the leader does not serve")
 
 
+@pytest.mark.slow
 def test_two_doubled_nodes_do_not_take_the_cluster_down(
     cluster: LocalCluster, doubles: Callable[[str], Double]
 ) -> None:
@@ -161,6 +162,7 @@ def test_two_doubled_nodes_do_not_take_the_cluster_down(
     assert len(cluster.pids()) == 3, cluster.tails()
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_living_nodes_directory_takes_no_part(
     cluster: LocalCluster, doubles: Callable[[str], Double]
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_wiped_node_is_readmitted_soon_after_the_stated_time(cluster: LocalClu
     assert incarnation(cluster, "n1") != old
 
 
+@pytest.mark.slow
 def test_an_evicted_process_ends_and_says_so(
     cluster: LocalCluster, doubles: Callable[[str], Double]
 ) -> None:
@@ -243,6 +246,7 @@ def forge(
     return said
 
 
+@pytest.mark.slow
 def test_no_strangers_word_ends_a_node_that_is_without_a_majority(cluster: LocalCluster) -> None:
     before = {name: incarnation(cluster, name) for name in cluster.endpoints()}
     names = tuple(sorted(before))
@@ -264,6 +268,7 @@ def test_no_strangers_word_ends_a_node_that_is_without_a_majority(cluster: Local
     assert {name: incarnation(cluster, name) for name in before} == before
 
 
+@pytest.mark.slow
 def test_forged_hellos_for_two_names_leave_the_leader_and_its_members(
     local_cluster: ClusterFactory,
 ) -> None:

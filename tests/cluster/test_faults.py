@@ -189,6 +189,7 @@ def test_paused_nodes_stand_still_and_go_on_as_the_same_process(
     assert stage.cluster.pids() == before
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_ends_every_node_in_order_while_clients_publish(
     stage: FaultyCluster,
 ) -> None:
@@ -301,6 +302,7 @@ def test_never_more_than_a_minority_is_without_its_disk(stage: FaultyCluster) ->
     assert stage.cluster.pids().keys() == set(stage.target.nodes)
 
 
+@pytest.mark.slow
 def test_a_node_on_a_full_disk_ends_and_comes_back_when_there_is_room(stage: FaultyCluster) -> None:
     [node] = FAULTS["kill-leader"].choose(stage.target, random.Random(SEED))
     try:

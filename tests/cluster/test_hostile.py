@@ -149,6 +149,7 @@ def bad_frames(rng: random.Random) -> bytes:
         pytest.param(PEER_FRAMES, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
 )
+@pytest.mark.slow
 def test_garbage_on_the_peer_port_hurts_nobody(local_cluster: ClusterFactory, frames: int) -> None:
     print("seed", SEED)
     rng = random.Random(SEED)

@@ -446,6 +446,7 @@ def test_a_revoked_client_is_put_out_and_stays_out(cluster: LocalCluster, keys: 
         )
 
 
+@pytest.mark.slow
 def test_sighup_reads_keys_and_half_a_copy_changes_nothing(
     cluster: LocalCluster, keys: Authority
 ) -> None:

@@ -69,6 +69,7 @@ def metrics_of(page: str) -> dict[tuple[str, ...], float]:
     }
 
 
+@pytest.mark.slow
 def test_numbers_grow_with_what_clients_do(cluster: LocalCluster, tmp_path: Path) -> None:
     leader = cluster.wait_for_leader()
     page = cluster.pages()[leader]
@@ -265,6 +266,7 @@ def test_a_page_s_port_that_is_taken_ends_the_start(cluster: LocalCluster) -> No
     assert f"http_listen: {address} is taken" in cluster.log_file("n2").read_text()
 
 
+@pytest.mark.slow
 def test_signals_still_end_a_node_whose_page_is_asked_all_the_time(cluster: LocalCluster) -> None:
     page = cluster.pages()["n1"]
     for _ in range(20):

@@ -157,6 +157,7 @@ def test_an_operator_recovers_all_that_the_survivor_had_and_no_old_node_joins(
         assert writer.put("t", "after all").id == 22
 
 
+@pytest.mark.slow
 def test_a_recovery_may_make_a_cluster_of_one_which_serves_at_once(
     local_cluster: ClusterFactory, tmp_path: Path
 ) -> None:
@@ -230,6 +231,7 @@ def texts(client: Client, topic: str = "t") -> list[str]:
     return [message.publication.decode() for message in client.messages(topic, idle_ms=100)]
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_and_lost_is_said_and_nothing_is_skipped_or_dropped(
     local_cluster: ClusterFactory, tmp_path: Path, closed_at_last: ExitStack
 ) -> None:
@@ -295,6 +297,7 @@ def test_what_was_acknowledged_and_lost_is_said_and_nothing_is_skipped_or_droppe
     assert late.subscribe("t").last_id == 8
 
 
+@pytest.mark.slow
 def test_clients_to_whom_nothing_was_lost_notice_nothing(
     local_cluster: ClusterFactory, tmp_path: Path
 ) -> None:

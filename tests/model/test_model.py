@@ -120,6 +120,7 @@ def test_without_a_rule_the_model_finds_the_damage(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", REDUNDANT)
+@pytest.mark.slow
 def test_without_a_redundant_rule_nothing_breaks(rule: str) -> None:
     needed, model = REDUNDANT[rule], Model(frozenset({rule}))
 

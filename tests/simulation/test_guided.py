@@ -25,6 +25,7 @@ def result_of(plan: Plan, *features: str) -> Result:
     return Result(plan, features=frozenset(features))
 
 
+@pytest.mark.slow
 def test_a_varied_plan_names_nobody_whom_it_has_not_and_ends_in_its_time() -> None:
     rng = random.Random(SEED)
     print("seed", SEED)

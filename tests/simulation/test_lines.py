@@ -25,6 +25,7 @@ def test_tracing_changes_nothing(traced: tuple[Tracer, str, str]) -> None:
     assert without == traced_hash
 
 
+@pytest.mark.slow
 def test_what_ran_and_what_did_not_are_all_that_can(traced: tuple[Tracer, str, str]) -> None:
     tracer, _, _ = traced
     found = {module.file: module for module in modules(tracer.lines)}

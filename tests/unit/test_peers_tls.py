@@ -382,6 +382,7 @@ def test_garbage_instead_of_a_handshake_is_no_message(
 
 @given(st.binary(min_size=1, max_size=2000))
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
 def test_what_a_member_says_wrong_ends_its_connection_alone(
     world: PeerWorld, garbage: bytes
 ) -> None:

@@ -99,6 +99,7 @@ def test_every_line_is_of_the_run_that_run_json_names(done: tuple[Path, RunResul
     assert document["outcome"]["acknowledged"] == outcome.acknowledged
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_history_and_another_one_is_not(
     done: tuple[Path, RunResult], tmp_path: Path
 ) -> None:

@@ -57,5 +57,6 @@ def test_what_a_cancelled_operation_must_not_do_is_noticed(bug: str, check: str)
     assert check in found
 
 
+@pytest.mark.slow
 def test_a_run_with_clients_that_await_is_the_same_run_twice() -> None:
     assert run(plan()).hash == run(plan()).hash

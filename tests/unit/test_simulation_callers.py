@@ -40,6 +40,7 @@ def full(seed: int) -> Plan:
     return plan(seed, load={"roles": roles, "deadline_ms": 1_500}, backlog_bytes_max=3_000)
 
 
+@pytest.mark.slow
 def test_callers_that_are_joined_lose_nothing_and_come_to_the_end() -> None:
     result = run(plan(3))
     assert result.failures == ()

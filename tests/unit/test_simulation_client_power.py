@@ -65,6 +65,7 @@ def test_a_state_that_is_not_synced_is_noticed_when_the_power_goes() -> None:
     assert {failure.check for failure in result.failures} & {"handed_over_twice", "kept"}
 
 
+@pytest.mark.slow
 def test_a_run_with_failing_clients_is_the_same_run_twice() -> None:
     plan = with_faults(*power_losses(), *failing_syncs())
     assert run(plan).hash == run(plan).hash

@@ -51,6 +51,7 @@ def test_an_empty_double_of_a_member_that_is_cut_off_takes_its_place_for_good() 
     assert (result.events["admitting"], result.events["moved_in"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_member_s_directory_is_refused_by_all_until_the_next_fault() -> None:
     copy = double(4.0, "b", how="copy", seconds=10.0)
     result, _ = played(copy, Action(9.0, "disconnect", {"one": "b", "other": "c"}))
@@ -59,6 +60,7 @@ def test_a_copy_of_a_member_s_directory_is_refused_by_all_until_the_next_fault()
     assert result.events["double_gone"] == 1
 
 
+@pytest.mark.slow
 def test_a_copy_is_made_in_calm_moments_alone() -> None:
     cut = Action(3.0, "cut", {"node": "c", "others": ["a"], "seconds": 9.0})
     result, _ = played(cut, double(4.0, "b", how="copy"))
@@ -74,6 +76,7 @@ def test_a_double_that_gets_the_place_of_who_is_heard_is_seen(how: str) -> None:
     assert "doubled" in {failure.check for failure in result.failures}
 
 
+@pytest.mark.slow
 def test_who_goes_on_though_it_was_evicted_is_seen() -> None:
     others = {"node": "a", "others": ["b", "c"], "seconds": 4.0}
     schedule = (double(4.0, "a", how="empty", seconds=12.0), Action(6.0, "cut", others))

@@ -49,6 +49,7 @@ def test_program_to_come_writes_what_others_cannot_read_once_the_level_allows_it
     assert BUILDS == {"0.1": BUILD_0_1, "this": BUILD, "next": NEXT}
 
 
+@pytest.mark.slow
 def test_rolling_upgrade_raises_the_level_and_breaks_nothing() -> None:
     programs = [installed(2.0 + number, node, "next") for number, node in enumerate("abc")]
     result, lines = run_of(*programs, raised(3.5), raised(6.0))

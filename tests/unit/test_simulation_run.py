@@ -127,6 +127,7 @@ def test_garbage_is_collected_again_after_a_run() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 def test_no_run_outlives_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     worlds: weakref.WeakSet[World] = weakref.WeakSet()
 

@@ -122,6 +122,7 @@ def test_a_plan_has_one_outcome_and_another_seed_another() -> None:
     assert digest_of(plan) != digest_of(Plan(4, knobs=SMALL, schedule=STORM))
 
 
+@pytest.mark.slow
 def test_the_order_of_python_s_sets_decides_nothing() -> None:
     program = (
         "from tests.unit.test_simulation_world import *\n"

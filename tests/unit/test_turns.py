@@ -326,7 +326,9 @@ def _ended_at_a_line(work: Callable[[], object], place: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("end", [_interrupted, _ended_at_a_line])
+@pytest.mark.parametrize(
+    "end", [_interrupted, pytest.param(_ended_at_a_line, marks=pytest.mark.slow)]
+)
 def test_ctrl_c_anywhere_in_a_put_leaves_a_client_that_works(
     end: Callable[[Callable[[], object], int], bool], node: FakeNode
 ) -> None:
