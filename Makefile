@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 STAMP := .venv/.flotilla-stamp
 SIMULATE := $(PYTHON) -m chaos.simulation
 CHAOS := $(PYTHON) -m chaos
-SHORT_LOCAL := churn client-crash-and-kill pipelines power-loss
+SHORT_LOCAL := churn client-crash-and-kill power-loss
 SHORT_SIMULATED := client-twin everything kill-all many-topics
 SHORT_NAMESPACES := isolate-leader bad-network
 # Python keeps what it compiles: a node starts in two thirds of the time, the tests are read in half.
@@ -82,7 +82,7 @@ mutants: setup  ## break the product in small ways, one at a time, and see who n
 chaos: setup  ## run experiments on local nodes, each judged by Spark, ten minutes at most
 	@$(CHAOS) suite --minutes 10 --seed $$(date -u +%Y%m%d)
 
-chaos-short: setup  ## ten experiments on three targets, today's seed, two minutes or so
+chaos-short: setup  ## nine experiments on three targets, today's seed, two minutes or so
 	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --judge twins $(SHORT_LOCAL)
 	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target simulated --judge twins $(SHORT_SIMULATED)
 	@if [ $$(id -u) = 0 ]; then \
