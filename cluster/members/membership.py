@@ -192,17 +192,17 @@ class PendingAdmissions:
     _entries: dict[int, Admit] = field(default_factory=dict)
 
     def note(
-        self, index: int, command: bytes, operations: Sequence[Operation] | None = None
+        self, index: int, command: bytes, made_of: tuple[int, Sequence[Operation]] | None = None
     ) -> bool:
         """Take note of an entry that was appended; True if what is pending changed by it.
 
-        `command`: type byte and payload; `operations`: those that it was made of, where they are at
-        hand. An entry at `index` replaces all from there on.
+        `command`: type byte and payload; `made_of`: the stamp and the operations that this was made
+        of, where they are at hand. An entry at `index` replaces all from there on.
         """
         replaced = [each for each in self._entries if each >= index]
         for each in replaced:
             del self._entries[each]
-        admit = _admit_in(command, operations)
+        admit = _admit_in(command, made_of)
         if admit is not None:
             self._entries[index] = admit
         return admit is not None or bool(replaced)
@@ -251,12 +251,11 @@ class PendingRaises:
         return max([level, *(needed for _, _, needed in self._entries)])
 
 
-def _admit_in(command: bytes, operations: Sequence[Operation] | None) -> Admit | None:
+def _admit_in(command: bytes, made_of: tuple[int, Sequence[Operation]] | None) -> Admit | None:
     if len(command) > ADMIT_BYTES_MAX or _ADMIT_MARK not in command:
         return None
-    if operations is None:
-        try:
-            operations = commands.decode(command[1:])[1]
-        except DamagedEntry:  # whoever applies it says so
-            return None
+    try:
+        _, operations = made_of or commands.decode(command[1:])
+    except DamagedEntry:  # whoever applies it says so
+        return None
     return next((each for each in operations if isinstance(each, Admit)), None)

@@ -92,9 +92,9 @@ class Member:
         self._before_sync: list[tuple[str, Message]] = []
         self._after_sync: list[tuple[str, Message]] = []
         self._led_term: int | None = None
-        # Of a leader's own entries, (term, operations): what is applied need not be decoded. It
-        # holds what waits for a majority, whose PUTs are at most PUT_BYTES_MAX.
-        self._own: dict[int, tuple[int, Sequence[Operation]]] = {}
+        # Of a leader's own entries, (term, what each was made of): what is applied need not be
+        # decoded. It holds what waits for a majority, whose PUTs are at most PUT_BYTES_MAX.
+        self._own: dict[int, tuple[int, tuple[int, Sequence[Operation]]]] = {}
         self._more_answers = False
         self._next_held_s = now
         self._full_topics = 0  # of which PUTs were refused in the last HELD_PERIOD_S
@@ -339,17 +339,22 @@ class Member:
             )
         ready = self.raft.step(self._now, (), payloads, tick=tick)
         for operations, (_, index, term) in zip(entries, ready.entries, strict=False):
-            self._own[index] = term, operations
+            self._own[index] = term, (self._stamp_ms, operations)
         self._take_ready(ready)
         return ready
 
     def _encode(self, operations: Sequence[Operation]) -> bytes:
-        return commands.encode(int(self._now * 1000), operations)
+        return commands.encode(self._stamp_ms, operations)
 
-    def _operations(self, index: int, term: int) -> Sequence[Operation] | None:
-        """Return what this node has made an entry of, None of another one's."""
-        own_term, operations = self._own.get(index, (0, ()))
-        return operations if own_term == term else None
+    @property
+    def _stamp_ms(self) -> int:
+        """The time that this turn's entries have as their leader's."""
+        return int(self._now * 1000)
+
+    def _made_of(self, index: int, term: int) -> tuple[int, Sequence[Operation]] | None:
+        """Return stamp and operations of an entry that this node has made, else None."""
+        own_term, made_of = self._own.get(index, (0, (0, ())))
+        return made_of if own_term == term else None
 
     def _take_ready(self, ready: Ready) -> None:
         """Write down what a step says, and act on what its entries say of members and levels.
@@ -378,7 +383,7 @@ class Member:
                     self.linked.look_again()
             # All of them: each may take the place of another.
             noted = [
-                self._pending.note(index, command, self._operations(index, term))
+                self._pending.note(index, command, self._made_of(index, term))
                 for command, index, term in ready.entries
             ]
             if any(noted):
@@ -429,7 +434,7 @@ class Member:
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         members_before, level_before = self.store.members, self.store.level
         users_before, forgotten_before = self.store.users.changes, self.store.idle.forgotten
-        outcomes = self.store.apply(index, term, payload, self._operations(index, term))
+        outcomes = self.store.apply(index, term, payload, self._made_of(index, term))
         self._own.pop(index, None)
         self._pending.applied(index)
         self.journal.applied_index = index

@@ -441,12 +441,10 @@ class Broker:
 
         All of them: changes are rare, and looking whom one is about costs as much.
         """
-        for table in (self._parked, self._parked_any):
-            for parked in table.values():
-                self._woken.extend(parked.values())
-            table.clear()
-        self._parked_count = 0
-        self._sweep_deadlines()
+        woken = [*self._parked.values(), *self._parked_any.values()]
+        self._parked.clear()
+        self._parked_any.clear()
+        self._awaken(woken)
 
     def _conclude(self, waiting: Waiting, outcome: Outcome) -> None:
         self._settle(waiting)
@@ -772,14 +770,13 @@ class Broker:
             self._woken.extend(parked.values())
             for waiting in parked.values():
                 self._count_unparked(waiting)
+        self._sweep_deadlines()
 
     def _count_unparked(self, waiting: Waiting) -> None:
         if waiting.principal is not None:
             self._parked_of[waiting.principal] -= 1
             if not self._parked_of[waiting.principal]:
                 del self._parked_of[waiting.principal]
-
-        self._sweep_deadlines()
 
     def _expired(self, now_ms: float) -> Waiting | None:
         """Take out a parked GET whose wait is over: it is answered that there is nothing yet."""

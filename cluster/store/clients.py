@@ -112,7 +112,6 @@ class Clients:
         self._dirty_owners: set[Client] = set()
         self._dirty_producers: set[Producer] = set()
         self._chunks: list[tuple[int, bytes, int]] = []
-        self._gone: list[tuple[int]] = []
         self.count = self._one("SELECT count(*) FROM clients")
         self.producers_count = self._one("SELECT ifnull(sum(producers), 0) FROM clients")
         # A number of a client is not given again while rows of its producers are left.
@@ -178,13 +177,19 @@ class Clients:
             self._idle.note(client.number)
 
     def forget(self, client: Client) -> None:
-        """Remove a client that has no subscription; its producers' rows are collected later."""
+        """Remove a client that has no subscription; its producers' rows are collected later.
+
+        Its own row goes now, not with the next flush: until then it would be read again, and nodes
+        flush at different entries.
+        """
         self.count -= 1
         self.producers_count -= client.producers
         self._clients.drop(client.client_id)
         self._dirty_clients.discard(client)
         self._dirty_owners.discard(client)
-        self._gone.append((client.number,))
+        number = [(client.number,)]
+        self._database.write("DELETE FROM clients WHERE number = ?", number)
+        self._database.write("DELETE FROM owners WHERE client = ?", number)
         self._idle.forget(client.number, client.producers > 0)
 
     def changed(self, client: Client) -> None:
@@ -274,10 +279,6 @@ class Clients:
 
     def flush(self) -> None:
         """Write what changed, in the open transaction."""
-        if self._gone:
-            self._database.write("DELETE FROM clients WHERE number = ?", self._gone)
-            self._database.write("DELETE FROM owners WHERE client = ?", self._gone)
-            self._gone.clear()
         if self._dirty_owners:
             owners = [(client.number, client.owner or "") for client in self._dirty_owners]
             rows = [(*row, row_crc(row)) for row in owners]

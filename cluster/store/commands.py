@@ -195,12 +195,6 @@ def level_of(payload: bytes) -> int:
     return payload[0] if payload else LEVEL_FIRST
 
 
-def stamp_of(payload: bytes) -> int:
-    """Return the leader's time of an entry that is one: what `decode` returns first."""
-    start = _HEAD.size + 1  # behind the first bracket
-    return int(payload[start : payload.index(b",", start)])
-
-
 def size_bytes(operation: Operation) -> int:
     """Return an upper bound of what the operation adds to an entry, for cutting entries."""
     if type(operation) is Put:

@@ -38,7 +38,6 @@ from cluster.store.commands import (
     Subscribe,
     Unsubscribe,
     decode,
-    stamp_of,
 )
 from cluster.store.holdings import Holdings
 from cluster.store.idle import Idle
@@ -172,11 +171,12 @@ class Store:
         index: int,
         term: int,
         payload: bytes,
-        operations: Sequence[Operation] | None = None,
+        made_of: tuple[int, Sequence[Operation]] | None = None,
     ) -> list[Outcome]:
         """Carry out one committed entry; return one outcome an operation, in order.
 
-        `operations`: those that the payload was made of, where they are at hand.
+        `made_of`: the stamp and the operations that the payload was made of, as `decode` returns
+        them, where they are at hand.
         An entry that was applied before is skipped (no outcomes); b"" is Raft's own no-op.
         Raises DamagedEntry, CorruptStore or sqlite3.Error: then the process must end.
         """
@@ -184,19 +184,19 @@ class Store:
             return []
         assert index == self.applied_index + 1, f"entry {index} after {self.applied_index}"
         outcomes: list[Outcome] = []
+        operations: Sequence[Operation] = ()
         self._publications.sealed_crcs.clear()
         if payload:
-            if operations is None:
-                _, operations = decode(payload, self._level_max)
+            stamp_ms, operations = made_of or decode(payload, self._level_max)
             if self.idle.is_on:
-                self.idle.pass_to(term, stamp_of(payload))
+                self.idle.pass_to(term, stamp_ms)
             handlers: Any = self._handlers
             outcomes = [handlers[type(operation)](operation) for operation in operations]
             self._topics.grown(self._publications.seal(index))
         self.applied_index, self.applied_term = index, term
         if self.audit.is_on:
             crcs = self._publications.sealed_crcs
-            self.audit.take(index, term, self.idle.log_ms, operations or (), outcomes, crcs)
+            self.audit.take(index, term, self.idle.log_ms, operations, outcomes, crcs)
             if is_agreed(index):
                 self._flush()
                 self.audit.look(index, self._topics)

@@ -20,22 +20,16 @@ levels.BUILD = levels.Build(VERSION, 1, LEVEL)  # type: ignore[misc]  # before a
 
 from cluster.store import commands  # noqa: E402
 
-_decode, _stamp_of = commands.decode, commands.stamp_of
-
-
-def plain(payload: bytes) -> bytes:
-    return zlib.decompress(payload[len(MARK) :]) if payload.startswith(MARK) else payload
+_decode = commands.decode
 
 
 def decode(payload: bytes, level_max: int = LEVEL) -> tuple[int, list[commands.Operation]]:
-    return _decode(plain(payload), level_max)
+    if payload.startswith(MARK):
+        payload = zlib.decompress(payload[len(MARK) :])
+    return _decode(payload, level_max)
 
 
-def stamp_of(payload: bytes) -> int:
-    return _stamp_of(plain(payload))
-
-
-commands.decode, commands.stamp_of = decode, stamp_of
+commands.decode = decode
 
 from cluster.node.member import Member  # noqa: E402
 from cluster.node.node import main  # noqa: E402

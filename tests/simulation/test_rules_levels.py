@@ -5,6 +5,7 @@ The guards stand behind one another, so that a schedule for one of them takes th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -140,15 +141,18 @@ def test_entry_above_the_clusters_level_does_not_get_into_the_log(tmp_path: Path
     for name in "abc":
         run_with(stage, name, NEXT)
     stage.elect("a")
-    newer = b"\4" + commands.encode(1, [])[1:]
     leader = stage.node("a")
+
+    def newer(operations: Sequence[commands.Operation]) -> bytes:
+        return b"\4" + commands.encode(leader._stamp_ms, operations)[1:]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leader, "_encode", lambda operations: newer)
+        patch.setattr(leader, "_encode", newer)
         with pytest.raises(AssertionError, match="an entry of level 4 in a cluster of level 1"):
             leader._propose([[]], tick=False)
     assert upgrade(stage, "a").body["level"] == 4
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leader, "_encode", lambda operations: newer)
+        patch.setattr(leader, "_encode", newer)
         leader._propose([[]], tick=False)
     stage.lab.run(0.3)
     assert stage.damage("a") == []

@@ -239,6 +239,9 @@ def test_a_principal_s_waiting_gets_are_bounded(tmp_path: Path) -> None:
         lead.say(GET, "t", "id-1", wait_ms=500, last_id=1)
         lead.turn()
     assert lead.broker._parked_of["shop"] == 2
+    lead.broker.users_changed()  # both are looked at again, and wait on
+    lead.turn()
+    assert lead.broker._parked_of["shop"] == 2
     lead.now_ms += 501
     lead.turn()
     assert not lead.broker._parked_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,17 @@ class TimedLog:
         self.store.close()
         self.store = Store.open(self.path, {})
 
-    def replayed(self, path: Path, reopens: bool) -> Store:
-        """Return a store of the same entries, which was perhaps closed and opened behind each."""
+    def replayed(
+        self, path: Path, reopens: bool, commits: Callable[[int], bool] = lambda index: False
+    ) -> Store:
+        """Return a store of the same entries, which was perhaps closed and opened behind each, or
+        has written what it had behind some of them.
+        """
         store = Store.open(path, MEMBERS)
         for index, (term, payload) in enumerate(self.payloads, 1):
             store.apply(index, term, payload)
+            if commits(index):
+                store.commit()
             if reopens:
                 store.commit()
                 store.collect_garbage(1)
@@ -186,6 +193,11 @@ def test_all_nodes_forget_alike_whenever_they_were_started_or_wrote(
     log.put("s", 1, topic="u")
     log.passes(25, "p")
     log.one(Forget(["p", "s"], DAY_MS))
+    forgotten_at = log.store.applied_index
+    # A node that has written nothing since must not find it either, wherever it looks.
+    for late in (Put("s", None, "u", 2, *pack([b"x"])), Register("s", False, 1, "")):
+        assert log.refused(late) == "forgotten"
+    assert log.one(Forget(["s"], DAY_MS))["forgotten"] == []
     log.one(Register("new", True, None, ""))
     log.put("new", 1, topic="u")
     log.passes(3)
@@ -193,6 +205,11 @@ def test_all_nodes_forget_alike_whenever_they_were_started_or_wrote(
     for number, reopens in enumerate((False, True)):
         store = log.replayed(tmp_path / f"{number}.db", reopens)
         assert store.digest() == expected
+        store.close()
+    for late in range(forgotten_at - 1, forgotten_at + 4):
+        path = tmp_path / f"late-{late}.db"
+        store = log.replayed(path, reopens=False, commits=lambda index, late=late: index < late)
+        assert store.digest() == expected, late
         store.close()
 
 
