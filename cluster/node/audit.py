@@ -83,6 +83,7 @@ class StateComparison:
             if votes[mine[index]] >= majority:
                 self.agreed = max(self.agreed, index)
             if len(votes) > 1 and index > self._split:
-                who = [name for name, each in told.items() if each.get(index, digest) != digest]
+                own = mine[index]
+                who = [name for name, each in told.items() if each.get(index, own) != own]
                 self._split, split = index, (index, sorted(who))
         return split

@@ -102,6 +102,23 @@ def test_another_entry_makes_another_digest_from_there_on(tmp_path: Path) -> Non
     assert same == list(range(FEW, 61, FEW))
 
 
+def test_other_bytes_under_the_same_ids_make_another_digest(tmp_path: Path) -> None:
+    stores = []
+    for text in (b"x", b"y"):
+        store = Store.open(tmp_path / f"{text.decode()}.db", MEMBERS)
+        put = Put("p", None, "t", 1, *pack([text]))
+        log = [Raise(LEVEL_OF_AUDIT)], _JOINS, [put], [Hear([])]
+        for index, operations in enumerate(log, 1):
+            store.apply(index, 1, encode(1, operations))
+        stores.append(store)
+    one, two = (store.audit.marks for store in stores)
+    assert one.keys() == two.keys() == {FEW}
+    assert one[FEW] != two[FEW]
+
+
+_JOINS: list[Operation] = [Register("p", True, None, ""), Subscribe("p", None, "t", None)]
+
+
 def _lower_a_cursor(store: Store) -> None:
     topic = store._topics.active["t"]
     subscription = topic.subscribers["s"]
@@ -219,6 +236,13 @@ def test_nobody_s_word_counts_who_is_no_member_and_one_other_s_is_no_majority() 
     assert comparison.judge(marks(20), ["b"], 2)[1] == ["b"]
     with pytest.raises(Differs):
         comparison.judge(marks(20), ["b", "c"], 2)
+
+
+def test_of_five_two_s_word_stops_nobody() -> None:
+    comparison = StateComparison()
+    for name in ("b", "c"):
+        comparison.take(name, to_tell(marks(20, wrong_from=0)))
+    assert comparison.judge(marks(20), "bcde", 3) == (FEW * 20, ["b", "c"])
 
 
 def test_of_five_two_may_differ() -> None:

@@ -245,3 +245,11 @@ def test_a_principal_s_waiting_gets_are_bounded(tmp_path: Path) -> None:
     lead.now_ms += 501
     lead.turn()
     assert not lead.broker._parked_of
+    for _ in range(2):
+        lead.say(GET, "t", "id-1", wait_ms=500, last_id=1)
+        lead.turn()
+    lead.broker.abdicate("b")  # when it leads again, nobody waits at it
+    lead.turn()
+    for _ in range(2):
+        lead.say(GET, "t", "id-1", wait_ms=500, last_id=1)
+        assert lead.turn() == []

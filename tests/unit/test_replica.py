@@ -179,6 +179,14 @@ def test_a_header_is_decoded_once_a_node_and_an_entry_by_nobody_who_encoded_it(
     assert counts["b", "entry"] >= 4
 
 
+def test_what_a_node_has_made_counts_for_the_entry_s_own_term_alone(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "a")
+    leader, operations = stage.node("a"), [commands.Advance("p", None, {})]
+    [(_, index, term)] = leader._propose([operations], tick=False).entries
+    assert leader._made_of(index, term) == (int(stage.lab.now * 1000), operations)
+    assert leader._made_of(index, term + 1) is None  # another leader's took its place
+
+
 def test_no_acknowledgment_leaves_a_turn_whose_sync_has_not_returned(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "abc")
     stage.net.cut_off("c", "a", "b")
