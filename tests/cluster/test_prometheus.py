@@ -65,6 +65,15 @@ class Prometheus:
         self.process.wait(30)
         self._log.close()
 
+    def is_ready(self) -> bool:
+        """Whether it answers queries: it listens before it does, and says 503 until then."""
+        assert self.process.poll() is None, "Prometheus has ended: see prometheus.log"
+        try:
+            with urlopen(f"http://{self.address}/-/ready", timeout=10):
+                return True
+        except OSError:
+            return False
+
     def ask(self, path: str, **parameters: str) -> Any:
         url = f"http://{self.address}/api/v1/{path}?{urlencode(parameters)}"
         try:
@@ -72,14 +81,11 @@ class Prometheus:
                 document = json.load(response)
         except HTTPError as error:
             raise AssertionError(error.read()) from error
-        except OSError:
-            return None
         assert document["status"] == "success", document
         return document["data"]
 
     def query(self, query: str) -> list[dict[str, Any]]:
-        data = self.ask("query", query=query)
-        return [] if data is None else data["result"]
+        return self.ask("query", query=query)["result"]
 
 
 @pytest.fixture
@@ -94,8 +100,11 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 @pytest.fixture
 def prometheus(cluster: LocalCluster, tmp_path: Path) -> Iterator[Prometheus]:
     made = Prometheus(tmp_path, list(cluster.pages().values()))
-    yield made
-    made.close()
+    try:
+        until(made.is_ready)
+        yield made
+    finally:
+        made.close()
 
 
 def until(condition: Callable[[], Any]) -> Any:
