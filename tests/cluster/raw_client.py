@@ -6,7 +6,7 @@ import contextlib
 import json
 import socket
 import struct
-import time
+from select import select
 from typing import Any, Self
 
 from cluster.local.local import LocalCluster
@@ -71,10 +71,14 @@ class Raw:
         return sent
 
     def wait_for(self, size: int) -> None:
-        """Wait until so much has come, without taking it."""
-        give_up_at = time.monotonic() + WAIT_S
-        while len(self.socket.recv(size, socket.MSG_PEEK)) < size:
-            assert time.monotonic() < give_up_at, "it did not come"
+        """Wait until so much has come, without taking it.
+
+        Ask for no more than the system keeps for a reader who does not read: some 60,000 bytes.
+        """
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+        readable, _, _ = select([self.socket], [], [], WAIT_S)
+        assert readable, "it did not come"
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def read_until(self, word: bytes, count: int) -> bool:
         """Read until a word has come so often; False if the connection ends before."""

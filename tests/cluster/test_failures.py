@@ -114,6 +114,7 @@ def test_a_paused_leader_that_comes_back_shows_no_old_state(cluster: LocalCluste
     assert shown, f"the deposed leader answered with an old state: {reply}"
 
 
+@pytest.mark.slow
 def test_a_wiped_node_is_readmitted_while_writes_go_on(cluster: LocalCluster) -> None:
     leader = cluster.wait_for_leader()
     wiped, other = others(cluster, leader)

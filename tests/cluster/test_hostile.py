@@ -77,7 +77,7 @@ def mutated_messages(rng: random.Random, count: int) -> Iterator[list[bytes]]:
         yield [bytes(frame) for frame in frames]
 
 
-@pytest.mark.parametrize("count", [15_000, pytest.param(60_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(60_000, marks=pytest.mark.slow)])
 def test_bad_messages_on_the_client_port_get_typed_naks_and_change_nothing(
     cluster: LocalCluster, count: int
 ) -> None:

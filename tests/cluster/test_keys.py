@@ -304,6 +304,7 @@ def _is_logged(cluster: LocalCluster, name: str, text: str) -> bool:
     return text in log_of(cluster, name)
 
 
+@pytest.mark.slow
 def test_a_recovered_cluster_has_certificates_for_its_new_id(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster") as cluster:
         cluster.create(3, keys=True)

@@ -77,6 +77,7 @@ def await_all_at(cluster: LocalCluster, survivor: str) -> None:
     await_that(has_all, cluster)
 
 
+@pytest.mark.slow
 def test_an_operator_recovers_all_that_the_survivor_had_and_no_old_node_joins(
     local_cluster: ClusterFactory, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_all_noticed_is_exit_code_0_and_an_equivalent_is_not_run(tmp_path: Path)
     }
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_was_and_repeats_what_has_changed(tmp_path: Path) -> None:
     root = fake_project.make(tmp_path)
     _run(root)

@@ -191,6 +191,7 @@ def short_plan() -> Plan:
     return replace(plan, duration_s=8.0, schedule=early)
 
 
+@pytest.mark.slow
 def test_a_run_in_bytes_is_the_same_twice_and_uses_the_products_connections() -> None:
     plan = short_plan()
     with World(replace(plan, schedule=())) as world:  # nobody is there to act

@@ -61,6 +61,7 @@ def crash(_tables: Tables) -> DataFrame:
     raise ZeroDivisionError("on purpose")
 
 
+@pytest.mark.slow
 def test_violation_is_invalid_exits_1_and_names_file_and_line_whatever_else_crashed(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

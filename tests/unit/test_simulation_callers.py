@@ -55,6 +55,7 @@ def test_callers_of_full_topics_come_to_the_end_too() -> None:
     assert result.coverage["drained"] == 1
 
 
+@pytest.mark.slow
 def test_a_run_with_callers_is_the_same_run_twice() -> None:
     short = replace(plan(4), duration_s=4.0)
     assert run(short).hash == run(short).hash

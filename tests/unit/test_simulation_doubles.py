@@ -42,6 +42,7 @@ def test_an_empty_double_of_a_member_that_is_heard_is_refused_and_changes_nothin
     assert result.events["double_gone"] == 1
 
 
+@pytest.mark.slow
 def test_an_empty_double_of_a_member_that_is_cut_off_takes_its_place_for_good() -> None:
     others = {"node": "a", "others": ["b", "c"], "seconds": 6.0}
     schedule = (double(4.0, "a", how="empty", seconds=15.0), Action(6.0, "cut", others))
