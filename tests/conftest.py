@@ -25,6 +25,7 @@ DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must no
 # One that is cut off in the middle of a call leaves the JVM's bridge of all others broken.
 ID_LENGTH_MAX: Final = 60
 SPARK_TIMEOUT_S: Final = 600
+ANSWER_MS: Final = 10_000  # a living node answers STATUS in that, however busy the machine is
 TEARDOWN_PATIENCE_S: Final = 0.0  # a test is over: how a node stops is for the tests of that
 
 # For tests of what must depose no leader: on a machine with other work to do, nobody may be silent

@@ -291,19 +291,22 @@ class LocalCluster:
             Authority(self.keys_dir).rename(cluster_id)
         return cluster_id
 
-    def statuses(self) -> dict[str, dict[str, Any]]:
-        """Return what each node says of itself (the body of its STATUS); silent ones are absent."""
+    def statuses(self, timeout_ms: int = STATUS_TIMEOUT_MS) -> dict[str, dict[str, Any]]:
+        """Return what each node says of itself (the body of its STATUS).
+
+        Who is silent for `timeout_ms` is absent.
+        """
         alive = [node for node in self.nodes() if node.pid is not None]
         with ThreadPoolExecutor(max(MEMBER_COUNTS)) as pool:  # frozen nodes cost one time-out
             key = None if self.key is None else KeyFile(self.key)
-            bodies = pool.map(lambda node: _ask_status(node.endpoint, key), alive)
+            bodies = pool.map(lambda node: _ask_status(node.endpoint, key, timeout_ms), alive)
             answers = zip(alive, bodies, strict=True)
             return {node.name: body for node, body in answers if body is not None}
 
     def status(self, name: str) -> dict[str, Any] | None:
         """Return what the node `name` says of itself, None if it does not answer at once."""
         key = None if self.key is None else KeyFile(self.key)
-        return _ask_status(self.node(name).endpoint, key)
+        return _ask_status(self.node(name).endpoint, key, STATUS_TIMEOUT_MS)
 
     def leader(self) -> str | None:
         """Return the node that says it leads, in the highest term; None if none does."""
@@ -606,12 +609,12 @@ def _bind_error(port: int) -> OSError | None:
     return None
 
 
-def _ask_status(endpoint: str, key: KeyFile | None = None) -> dict[str, Any] | None:
+def _ask_status(endpoint: str, key: KeyFile | None, timeout_ms: int) -> dict[str, Any] | None:
     connection = EndpointSockets([endpoint], key)
     try:
-        if not connection.send(0, encode_request(Request(STATUS, "local")), STATUS_TIMEOUT_MS):
+        if not connection.send(0, encode_request(Request(STATUS, "local")), timeout_ms):
             return None
-        reply = connection.receive(0, STATUS_TIMEOUT_MS)
+        reply = connection.receive(0, timeout_ms)
     except ConnectionResetError:
         return None  # it died between question and answer
     finally:

@@ -18,7 +18,7 @@ import zmq
 
 from cluster.local.local import LocalCluster
 from tests.cluster.by_hand import ByHand
-from tests.conftest import ClusterFactory
+from tests.conftest import ANSWER_MS, ClusterFactory
 
 BACKLOG_MIB = int(os.environ.get("FLOTILLA_TEST_BACKLOG_MIB", "1024"))
 RESIDENT_MIB_MAX = 300
@@ -87,7 +87,7 @@ def test_a_large_backlog_costs_disk_and_not_memory(local_cluster: ClusterFactory
 
     leader = cluster.wait_for_leader()
     follower = next(name for name in cluster.endpoints() if name != leader)
-    index = cluster.statuses()[leader]["applied_index"]
+    index = cluster.statuses(ANSWER_MS)[leader]["applied_index"]
     cluster.kill(follower)
     cluster.start(follower)
     ready_s = wait_until_in_step(cluster, follower, index, 30)

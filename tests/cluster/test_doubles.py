@@ -26,7 +26,7 @@ from cluster.wire.frames import FrameReader
 from cluster.wire.levels import Build
 from cluster.wire.messages import Extension, Hello, PeerRefused, Refusal, encode
 from tests.cluster.by_hand import ByHand
-from tests.conftest import PATIENT, ClusterFactory
+from tests.conftest import ANSWER_MS, PATIENT, ClusterFactory
 
 WAIT_S = 30.0
 EXIT_EVICTED = 77
@@ -61,7 +61,7 @@ class Double:
             self.process = subprocess.Popen(command, stderr=log, env=dict(os.environ))
 
     def status(self) -> dict[str, Any]:
-        return _ask_status(self.endpoint) or {}
+        return _ask_status(self.endpoint, None, ANSWER_MS) or {}
 
     def kill(self) -> None:
         if self.process is not None:
@@ -97,7 +97,7 @@ def lines(log: Path, event: str) -> list[dict[str, Any]]:
 
 
 def members_seen(cluster: LocalCluster, leader: str) -> dict[str, bool]:
-    status = cluster.statuses()[leader]
+    status = cluster.statuses(ANSWER_MS)[leader]
     return {name: each["connected"] for name, each in status["members"].items()}
 
 
@@ -185,7 +185,7 @@ def test_a_wiped_node_is_readmitted_soon_after_the_stated_time(cluster: LocalClu
     old = incarnation(cluster, "n1")
     # It falls silent with the last that a peer heard of it: at this time or later.
     asked_s = time.monotonic()
-    heard_s = asked_s - cluster.statuses()["n2"]["members"]["n1"]["silent_ms"] / 1000
+    heard_s = asked_s - cluster.statuses(ANSWER_MS)["n2"]["members"]["n1"]["silent_ms"] / 1000
     cluster.kill("n1")
     died = time.monotonic()
     cluster.wipe("n1")
@@ -274,7 +274,7 @@ def test_forged_hellos_for_two_names_leave_the_leader_and_its_members(
 ) -> None:
     cluster = local_cluster(3, {"raft.takeover_ms": TAKEOVER_MS, **PATIENT})
     leader = cluster.wait_for_leader()
-    term = cluster.statuses()[leader]["term"]
+    term = cluster.statuses(ANSWER_MS)[leader]["term"]
     before = {name: incarnation(cluster, name) for name in cluster.endpoints()}
     names = tuple(sorted(before))
     deadline = time.monotonic() + 3 * TAKEOVER_MS / 1000
@@ -294,7 +294,7 @@ def test_forged_hellos_for_two_names_leave_the_leader_and_its_members(
                 assert isinstance(said[-1], PeerRefused), said
                 assert said[-1].kind == Refusal.DOUBLED
     assert cluster.wait_for_leader() == leader
-    assert cluster.statuses()[leader]["term"] == term, "an election"
+    assert cluster.statuses(ANSWER_MS)[leader]["term"] == term, "an election"
     assert {name: incarnation(cluster, name) for name in before} == before
     assert all(members_seen(cluster, leader).values())
     for name in names:
@@ -320,7 +320,7 @@ def test_settings_that_differ_are_told_once(tmp_path: Path) -> None:
             assert (said["level"], said["peer"]) == ("warning", "n3")
             assert said["mine_and_theirs"] == differing
         assert len(lines(logs["n3"], "settings_differ")) == 2
-        assert cluster.statuses()["n1"]["settings_differ"] == {"n3": differing}
+        assert cluster.statuses(ANSWER_MS)["n1"]["settings_differ"] == {"n3": differing}
 
 
 @pytest.mark.parametrize(

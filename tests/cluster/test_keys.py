@@ -23,6 +23,7 @@ from cluster.wire.messages import PROTOCOL_VERSION, Hello, encode
 from flotilla_client import AsyncClient, Client, Unavailable
 from flotilla_client.keys import Key, from_z85, read_key, z85
 from tests.cluster.raw_client import Raw, address_of, request
+from tests.conftest import ANSWER_MS
 from tests.unit.curve_client import GREETING, CurveClient, command, pair
 
 WAIT_S = 30.0  # only a failing test waits as long
@@ -67,7 +68,7 @@ def causes(cluster: LocalCluster, **options: object) -> str:
 
 def state_of(cluster: LocalCluster) -> dict[str, object]:
     """Return what an attack must not have changed."""
-    bodies = cluster.statuses()
+    bodies = cluster.statuses(ANSWER_MS)
     assert set(bodies) == {"n1", "n2", "n3"}, bodies
     # The leader's: what was acknowledged before the attack has been applied there.
     [store] = [body["store"] for body in bodies.values() if body["role"] == "leader"]

@@ -14,7 +14,7 @@ from cluster.local.local import LocalCluster
 from flotilla_client import Client
 from flotilla_client.protocol import decode_reply
 from tests.cluster.by_hand import ByHand
-from tests.conftest import PATIENT, ClusterFactory
+from tests.conftest import ANSWER_MS, PATIENT, ClusterFactory
 
 READERS = 150
 READING_S = 5.0
@@ -23,7 +23,7 @@ PUBLICATION = bytes(1_000_000)
 
 
 def terms(cluster: LocalCluster) -> set[int]:
-    return {status["term"] for status in cluster.statuses().values()}
+    return {status["term"] for status in cluster.statuses(ANSWER_MS).values()}
 
 
 class RelayedReaders:

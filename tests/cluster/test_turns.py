@@ -13,7 +13,7 @@ import zmq
 
 from cluster.local.local import LocalCluster
 from tests.cluster.by_hand import ByHand
-from tests.conftest import PATIENT, ClusterFactory
+from tests.conftest import ANSWER_MS, PATIENT, ClusterFactory
 
 TOPICS = 10_000
 CLIENTS = 10  # with as many topics as a client may have
@@ -102,7 +102,7 @@ def all_pages(endpoint: str, counts: list[int]) -> None:
 
 def standing(cluster: LocalCluster) -> dict[str, tuple[str, int]]:
     """Return {node: (role, term)}."""
-    return {name: (s["role"], s["term"]) for name, s in cluster.statuses().items()}
+    return {name: (s["role"], s["term"]) for name, s in cluster.statuses(ANSWER_MS).items()}
 
 
 @pytest.mark.slow

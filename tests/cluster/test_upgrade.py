@@ -21,6 +21,7 @@ from cluster.local.local import LocalCluster, LocalError
 from cluster.node.node import EXIT_DATA, EXIT_LEVEL
 from cluster.wire.levels import BUILD
 from flotilla_client import Client, FlotillaError
+from tests.conftest import ANSWER_MS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMMIT_OF_0_1: Final = "1c9d64969cde0df4281ad7a1346059d1beda6f18"
@@ -127,7 +128,7 @@ class Fleet:
         return str(refused.value)
 
     def levels(self) -> set[int]:
-        return {body["level"] for body in self.cluster.statuses().values()}
+        return {body["level"] for body in self.cluster.statuses(ANSWER_MS).values()}
 
     def events(self, name: str, event: str) -> list[dict[str, Any]]:
         lines = self.cluster.log_file(name).read_text().splitlines()
@@ -234,13 +235,15 @@ def test_nothing_newer_is_written_until_all_understand_it_and_who_does_not_is_ke
     nodes.until(lambda: nodes.events("n2", "peer_unfit"))
     too_old = f"n2 runs {BUILD}; the cluster's level is {NEWER_LEVEL}: install a newer one"
     assert {each["reason"] for each in nodes.events("n2", "peer_unfit")} == {too_old}
-    nodes.until(lambda: too_old in str(nodes.cluster.statuses()["n2"]["waiting_for"]))
+    nodes.until(lambda: too_old in str(nodes.cluster.statuses(ANSWER_MS)["n2"]["waiting_for"]))
     leader = nodes.cluster.wait_for_leader()
-    seen = nodes.cluster.statuses()[leader]["members"]["n2"]
+    seen = nodes.cluster.statuses(ANSWER_MS)[leader]["members"]["n2"]
     assert (seen["version"], seen["levels"]) == ("9.0.0", [1, NEWER_LEVEL])  # the last that fitted
     nodes.run("n2", NEWER)
     assert nodes.lost_or_doubled() == []
-    assert {nodes.cluster.statuses()[name]["level"] for name in nodes.programs} == {NEWER_LEVEL}
+    assert {nodes.cluster.statuses(ANSWER_MS)[name]["level"] for name in nodes.programs} == {
+        NEWER_LEVEL
+    }
 
 
 def _journal(nodes: Fleet, name: str) -> bytes:
