@@ -58,6 +58,10 @@ class Caller:
         return self
 
     @property
+    def is_waiting(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
     def ids(self) -> list[int]:
         assert self.error is None, self.error
         return [result.id for result in self.results]
@@ -143,18 +147,16 @@ def test_topics_do_not_wait_for_each_other(node: FakeNode) -> None:
         client.subscribe("t")
         client.subscribe("u")
         node.cluster.full.add("full")
-        with impatient(client, 1_500):
+        with impatient(client, 4_000):
             full = Caller(client, "full", "x")
         node.await_requests(PUT, 1)
-        begun_s = time.monotonic()
         for number in range(1, CALLERS):
             assert Caller(client, "t", "x").end().ids == [number]
             assert Caller(client, "u", "x").end().ids == [number]
-        took_s = time.monotonic() - begun_s
+        assert full.is_waiting
         full.end()
         assert isinstance(full.error, BacklogFull)
         assert full.error.definite
-        assert took_s < 1.5, took_s
 
 
 def test_what_is_stored_of_several_callers_and_topics_is_synced_once(
@@ -447,7 +449,7 @@ def test_tasks_that_get_and_put_do_not_wait_for_each_other(node: FakeNode) -> No
         begun_s = time.monotonic()
         await client.put("nobody's", "x")
         await client.topics()
-        assert time.monotonic() - begun_s < 2.0
+        assert time.monotonic() - begun_s < 10.0
         await asyncio.gather(client.put("u", "of u"), client.put("t", "of t"))
         deliveries = await asyncio.gather(*gets)
         assert [d.publications for d in deliveries if d] == [(b"of t",), (b"of u",)]

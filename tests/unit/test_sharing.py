@@ -317,7 +317,7 @@ def test_a_thread_that_waits_for_a_turn_makes_no_other_wait_longer_than_it_wants
 
         def wait_long() -> None:
             has_begun.set()
-            with pytest.raises(StateInUse), state.turn(patience_s=2.0):
+            with pytest.raises(StateInUse), state.turn(patience_s=6.0):
                 raise AssertionError("the other process has it")
 
         with one._shared_state.turn():
@@ -327,7 +327,7 @@ def test_a_thread_that_waits_for_a_turn_makes_no_other_wait_longer_than_it_wants
             began_s = time.monotonic()
             with pytest.raises(StateInUse), state.turn(patience_s=0.1):
                 raise AssertionError("the other process has it")
-            assert time.monotonic() - began_s < 1.5
+            assert time.monotonic() - began_s < 5.0
             patient.join()
 
 
