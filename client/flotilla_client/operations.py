@@ -164,23 +164,34 @@ class Operations:
         self.reopen()
         try:
             lost = yield from self._take_up(adopts=True)
-        except Forgotten:
-            cursors = self.state.cursors()
-            self._forget(cursors)
-            unanswered = self.state.begin_anew()
-            lost = Losses({}, {}, tuple(cursors), is_unknown=True, unanswered=unanswered)
-            yield from self._take_up()
-        except UnknownClient:
-            acknowledged, cursors = self.state.acknowledged_counters(), self.state.cursors()
-            self._forget(cursors)
-            publications = {topic: last for topic, last in acknowledged.items() if last}
-            lost = Losses(publications, {}, tuple(cursors), is_unknown=True)
-            self.state.renew()
-            yield from self._take_up()
+        except UnknownClient as error:
+            # First its new id: if nobody gives it one, it has let go of nothing yet.
+            first: Done = yield Ask(self._first_request())
+            lost = self._become_another(isinstance(error, Forgotten))
+            self._taken_up(first.reply.body)
         self._is_open = True
         self._told.clear()
-        yield from self._recover()
+        try:
+            yield from self._recover()
+        except Unavailable:
+            if not lost:
+                raise
+            # What is lost is told now or never; what waits goes first with the next operation.
+            self._is_open = False
         return lost
+
+    def _become_another(self, is_forgotten: bool) -> Losses:
+        """Have no id any more, nor subscriptions; return what that costs."""
+        state = self.state
+        cursors = state.cursors()
+        self._forget(cursors)
+        if is_forgotten:
+            unanswered = state.begin_anew()
+            return Losses({}, {}, tuple(cursors), is_unknown=True, unanswered=unanswered)
+        acknowledged = state.acknowledged_counters()
+        publications = {topic: last for topic, last in acknowledged.items() if last}
+        state.renew()
+        return Losses(publications, {}, tuple(cursors), is_unknown=True)
 
     def _take_up(self, adopts: bool = False) -> Steps[Losses]:
         """Take up this client's id, or get a first one. Raises ClusterRecovered."""
@@ -193,13 +204,19 @@ class Operations:
         lost = losses.found(state.acknowledged_counters(), state.had(), body)
         if lost and not adopts:
             raise self._put_back(lost)
-        recovery = body.get("recovery")  # a node of version 0.1 does not say
-        if recovery is not None and isinstance(self._observer, RecoveryObserver):
-            self._observer.on_taken_up(recovery)
         if lost:
             kept = {topic: last_id for topic, (last_id, _) in lost.deliveries.items()}
             state.lower(lost.publications, kept, lost.subscriptions)
             self._forget((*kept, *lost.subscriptions))
+        self._taken_up(body)
+        return lost
+
+    def _taken_up(self, body: Mapping[str, Any]) -> None:
+        """Store who the broker says this client is."""
+        state = self.state
+        recovery = body.get("recovery")  # a node of version 0.1 does not say
+        if recovery is not None and isinstance(self._observer, RecoveryObserver):
+            self._observer.on_taken_up(recovery)
         state.resumed(
             body["client_id"],
             body["epoch"],
@@ -210,7 +227,6 @@ class Operations:
         if recovery not in (None, state.recovery):
             state.met(recovery)
             self.readers.fetch_anew()
-        return lost
 
     def _forget(self, topics: Iterable[str]) -> None:
         """Let nobody acknowledge, by coming back, what has other ids now or none."""
@@ -228,7 +244,7 @@ class Operations:
         copy of the state directory must not be taken for a retry of the original.
         """
         if not self.state.client_id:
-            first: Done = yield Ask(self.request(protocol.REQUEST_ID, "", {}))
+            first: Done = yield Ask(self._first_request())
             return first
         for attempt in range(1, RESUMES_MAX + 1):
             body = {
@@ -245,6 +261,11 @@ class Operations:
                     raise
                 self.state.raise_sequence(error.details["expected"] - 1)
         raise AssertionError(RESUMES_MAX)
+
+    @staticmethod
+    def _first_request() -> Request:
+        """Return the request of who has no id yet."""
+        return Request(protocol.REQUEST_ID, "", "", "", None, {})
 
     def _recovery_met(self) -> str:
         """Return the last recovery that this client has met, "" if none.

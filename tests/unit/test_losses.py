@@ -21,7 +21,20 @@ from flotilla_client import (
     UnknownClient,
 )
 from flotilla_client.losses import Losses, found
-from flotilla_client.protocol import EPOCHS_A_RECOVERY, GET, PUT, REQUEST_ID, SUB, TOPICS, pack
+from flotilla_client.observer import Silent
+from flotilla_client.operations import Ask, Operations, Turn
+from flotilla_client.protocol import (
+    ACK,
+    EPOCHS_A_RECOVERY,
+    GET,
+    PUT,
+    REQUEST_ID,
+    SUB,
+    TOPICS,
+    Reply,
+    pack,
+)
+from flotilla_client.retry import Done
 from flotilla_client.state import State
 from tests.unit.fake_node import (
     FakeNode,
@@ -364,6 +377,49 @@ def test_what_a_forgotten_client_has_never_sent_it_sends_as_the_new_one(
             client.flush()
             client.put("t", "new 3")
     assert node.cluster.topics["t"][3:] == [b"new 1", b"new 2", b"new 3"]
+
+
+@pytest.mark.parametrize("refusal", ["forgotten", "unknown_client"])
+def test_who_is_given_no_new_id_has_let_go_of_nothing(
+    node: FakeNode, tmp_path: Path, refusal: str
+) -> None:
+    with client_of(node) as reader, client_of(node, tmp_path) as client:
+        reader.subscribe("t")
+        client.subscribe("u")
+        client.put("t", "a")
+        node.always(PUT, "silent")
+        with impatient(client), pytest.raises(Unavailable):
+            client.put("t", "b")
+        node.always(PUT, None)
+        node.cluster.clients.pop(client.client_id)
+        node.script(REQUEST_ID, nak(refusal))
+        node.always(REQUEST_ID, "deaf")
+        with impatient(client), pytest.raises(Unavailable):
+            client.adopt()
+        node.always(REQUEST_ID, None)
+        node.cluster.forgets = refusal == "forgotten"
+        lost = client.adopt()
+        assert lost.subscriptions == ("u",)
+        if refusal == "forgotten":
+            assert lost.unanswered == {"t": (b"b",)}
+        else:
+            assert lost.publications == {"t": 1}
+
+
+def test_losses_are_told_though_nobody_answers_what_is_sent_again(state: State) -> None:
+    operations = Operations(state, Silent())
+    adoption = operations.adopt()
+    next(adoption)
+    answer = {"client_id": "me", "epoch": 2, **body(counters={"t": 1}, subscriptions={"t": 7})}
+    adoption.send(Done(Reply(ACK, "me.1", "a", "a", 1, answer), 1))  # asks to store what waits
+    with pytest.raises(StopIteration) as told:
+        adoption.throw(Unavailable("no answer"))
+    assert told.value.value == Losses({"t": 1}, {})
+    resend = operations.open()
+    assert isinstance(next(resend), Turn)
+    again = next(resend)
+    assert isinstance(again, Ask)
+    assert again.request.body == {"counter": 2, "count": 2}, "what waits goes first"
 
 
 def test_an_asynchronous_client_adopts_too(node: FakeNode) -> None:
