@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,8 +26,11 @@ from flotilla_client import (
     Unavailable,
 )
 from flotilla_client import producer as producer_module
+from flotilla_client.client import now_ms
 from flotilla_client.observer import Operation, Outcome, Silent
-from flotilla_client.protocol import GET, PUT
+from flotilla_client.operations import Ask
+from flotilla_client.protocol import ACK, GET, PUT, Reply, Request
+from flotilla_client.retry import Listen
 from tests.unit.fake_node import FakeNode, client_of
 
 DEADLINE_MS = 800
@@ -383,3 +386,21 @@ def test_ctrl_c_anywhere_in_a_send_leaves_a_producer_that_works(node: FakeNode) 
     order = [int(text.split()[1]) * 2 + text.startswith(b"after") for text in stored]
     assert order == sorted(set(order))
     assert order[-1] == place * 2 + 1
+
+
+def test_who_listens_passes_on_the_answer_to_what_another_call_has_published(
+    node: FakeNode,
+) -> None:
+    """It comes while the id is taken up anew, or once the caller has left."""
+    others, passed_on = Reply(ACK, "another.1", "a", "a", 1, {}), list[Reply]()
+    with client_of(node) as client:
+        exchange = client._session.exchange(Ask(Request(GET, "")), now_ms() + DEADLINE_MS)
+        exchange.started(now_ms())
+        parts: Any = SimpleNamespace(
+            session=client._session,
+            joined=SimpleNamespace(replied=passed_on.append),
+            connection=SimpleNamespace(receive=lambda endpoint, timeout_ms: others, cause=""),
+        )
+        [action] = client._listen(parts, exchange, 0, 1.0)
+    assert passed_on == [others]
+    assert isinstance(action, Listen)
