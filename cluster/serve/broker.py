@@ -520,7 +520,8 @@ class Broker:
             message = "what its principal may do has changed since it came"
             self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
             return
-        self._hear(request.client_id)
+        if request.type not in OF_OTHERS:
+            self._hear(request.client_id)
         if request.type == TOPICS:
             self._serve_topics(waiting)
         elif request.type == INSPECT:

@@ -12,8 +12,10 @@ from cluster.serve import broker as broker_module
 from cluster.serve.broker import Answer, Broker, BrokerLimits
 from cluster.store import commands
 from cluster.store.store import Store
+from cluster.wire.levels import LEVEL_OF_IDLE
 from flotilla_client.protocol import (
     GET,
+    INSPECT,
     PUT,
     REQUEST_ID,
     SUB,
@@ -530,3 +532,21 @@ def test_a_parked_get_of_any_topic_holds_no_names_and_wakes_to_what_is_new(
     bench.put(2)
     put, got = bench.turn()
     assert (put.body["id"], got.body["topic"], got.body["id"]) == (2, "t", 2)
+
+
+def test_who_reads_is_heard_and_who_is_inspected_is_not(tmp_path: Path) -> None:
+    hour_ms = 3_600_000
+    bench = BrokerBench(tmp_path, client_idle_ms=10 * hour_ms)
+    store = bench.store
+    passing = [commands.Raise(LEVEL_OF_IDLE), *[commands.Hear([])] * 4]
+    for hour, operation in enumerate(passing):
+        payload = commands.encode(hour * hour_ms, [operation])
+        store.apply(store.applied_index + 1, 1, payload)
+    for what in ("client", "subscriptions", "clients"):
+        bench.ask(INSPECT, "t" if what == "subscriptions" else "", what=what)
+        assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
+    assert bench.broker.take_heard(9) == [], "an operator looked at it; nothing came from it"
+    bench.ask(TOPICS)
+    bench.turn()
+    assert bench.broker.take_heard(9) == [ME]
+    assert bench.broker.take_heard(9) == []

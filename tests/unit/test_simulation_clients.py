@@ -150,6 +150,9 @@ class Ear:
     def denied(self, request: Request, reply: Reply) -> None:
         self.denials.append((request.type, str(reply.body["error"])))
 
+    def took(self, process: Process, seconds: float) -> None:
+        pass
+
     def life(self, client: str, what: str) -> None:
         self.lives.append((client, what))
 

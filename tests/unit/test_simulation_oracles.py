@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from chaos.simulation.checks.mirror import Mirror
+from chaos.simulation.checks.rebuilt import Restless, is_so
 from chaos.simulation.checks.reference import ByIndex, Reference
 from chaos.simulation.disks.disk import SimDisk
 from chaos.simulation.plan.limits import (
@@ -24,8 +25,20 @@ from cluster.log.entries import FIRST_INDEX
 from cluster.log.journal import Journal
 from cluster.serve import broker
 from cluster.store import commands
-from cluster.store.commands import Advance, Operation, Put, Register, Subscribe, Unsubscribe
-from cluster.store.store import Done, Limits, Store
+from cluster.store.commands import (
+    Advance,
+    Forget,
+    Hear,
+    Operation,
+    Put,
+    Raise,
+    Register,
+    Subscribe,
+    Unsubscribe,
+)
+from cluster.store.idle import HEARD_MS
+from cluster.store.store import Limits, Store
+from cluster.wire.levels import LEVEL_OF_IDLE
 from flotilla_client.protocol import pack
 
 ENTRIES = 400
@@ -58,14 +71,40 @@ def test_the_reference_comes_to_what_the_store_comes_to(tmp_path: Path) -> None:
         results = reference.apply(index, operations)
         for outcome, result, operation in zip(outcomes, results, operations, strict=True):
             assert result is not None
-            code, said = result
-            body = outcome.body if isinstance(outcome, Done) else outcome.details
-            assert ("" if isinstance(outcome, Done) else outcome.code) == code, operation
-            assert all(body[name] == value for name, value in said.items()), (operation, said)
+            assert is_so(outcome, result), (operation, outcome, result)
     assert store.topic_ends() == {
         row["topic"]: row["last_id"] for row in reference.listing_at("", reference.applied_index)
     }
     store.close()
+
+
+def _about_silence(rng: random.Random) -> Operation:
+    clients = rng.sample("ab", rng.randint(0, 2))
+    hours = rng.randint(0, 5) * HEARD_MS
+    return rng.choice((Hear(clients), Forget(clients, hours), _operation(rng)))
+
+
+def test_the_reference_forgets_whom_a_store_forgets_that_is_opened_again_at_times(
+    tmp_path: Path,
+) -> None:
+    members, reference, rng = {"n": "i"}, Reference(Limits()), random.Random(7)
+    restless = Restless(tmp_path / "restless.db", members, rng)
+    restless.store.apply(FIRST_INDEX, 0, b"")
+    term, stamp_ms = 1, 0
+    for index in range(FIRST_INDEX + 1, ENTRIES):
+        operations: list[Operation] = [_about_silence(rng) for _ in range(rng.randint(1, 3))]
+        if index == FIRST_INDEX + 20:
+            operations.append(Raise(LEVEL_OF_IDLE))
+        if rng.random() < 0.1:
+            term, stamp_ms = term + 1, rng.randrange(100 * HEARD_MS)
+        stamp_ms += rng.randrange(2 * HEARD_MS)
+        outcomes = restless.apply(index, term, commands.encode(stamp_ms, operations))
+        results = reference.apply(index, operations, term, stamp_ms)
+        for outcome, result, operation in zip(outcomes, results, operations, strict=True):
+            assert result is None or is_so(outcome, result), (operation, outcome, result)
+    assert reference.forgotten.now > 5
+    assert restless.store.idle.log_ms == reference.log_ms
+    restless.store.close()
 
 
 def test_the_past_is_what_it_was_behind_each_entry() -> None:

@@ -11,7 +11,7 @@ import pytest
 from chaos.simulation.checks.watch import Attached
 from chaos.simulation.clients.clients import CRASH_POINTS
 from chaos.simulation.clients.scripts import Role
-from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_LEVELS, OF_THE_STORE
+from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_IDLE, OF_LEVELS, OF_THE_STORE
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.search import swarm
 from chaos.simulation.search.swarm import KINDS, Draw, plan_for
@@ -97,6 +97,7 @@ def test_every_action_can_be_performed(plans: list[Plan]) -> None:
         "client_power_loss": Attached._client_power_loss,
         "client_fsync_error": Attached._client_fsync_error,
         "intrude": Attached._intrude,
+        "inspect": Attached._inspect,
         **{name: getattr(Operator, name) for name in OF_OPERATOR},
     }
     for action in {(a.name, tuple(sorted(a.args))) for plan in plans for a in plan.schedule}:
@@ -119,7 +120,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         assert any(role.puts for role in roles)
         assert any(role.gets for role in roles)
         assert plan.knobs.keys() - {"load"} <= {
-                *KNOBS, *CONSTANTS, *OF_LEVELS, *DEFAULTS, *OF_THE_STORE,
+                *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *DEFAULTS, *OF_THE_STORE, "chunk_puts",
             }  # fmt: skip
 
 

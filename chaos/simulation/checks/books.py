@@ -14,15 +14,19 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.disks.durable import journal_files
 from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.wire import WirePort
 from chaos.simulation.world.world import World
 from cluster.log.journal import CACHE_ENTRY_BYTES
 from cluster.node.member import Member
 from cluster.node.replica import Replica
 from cluster.raft import sending
 from cluster.serve import broker, intake, relays
+from cluster.serve.client_port import ClientPort, PortState
 from cluster.store import publications
 from cluster.store.users import Users
+from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
 TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
 TOLD_MAX: Final = 2  # times that a node says how its disk is, until it heeds what others say
@@ -52,7 +56,7 @@ class Books:
         if self._turns % TURNS_PER_LOOK and not are_other_users:
             return
         found = (
-            *self._sums(replica, member),
+            *self._sums(node, replica, member),
             *self._limits(replica, member),
             *self._heeds_room(node, replica, member),
         )
@@ -61,13 +65,19 @@ class Books:
 
     # --- at any time ------------------------------------------------------------------------------
 
-    def _sums(self, replica: Replica, member: Member) -> Iterator[tuple[str, str]]:
+    def _sums(self, node: SimNode, replica: Replica, member: Member) -> Iterator[tuple[str, str]]:
         """Yield what is counted in two ways and differs."""
         led, rows, store = member.broker, member.store._publications, member.store
         waiting = [each for _, authors in led._entries.values() for each in authors]
         parked = [*led._parked.values(), *led._parked_any.values()]
         relayed = [each for queue in replica.intake._nodes.values() for each in queue]
         active = store._topics.active
+        asked = Counter(
+            (each.principal, each.asks_for)
+            for each in (*waiting, *led._authors)
+            if each.asks_for and not each.answered
+        )
+        gets = [each for kept in parked for each in kept.values()]
         subscriptions = sum(len(topic.subscribers) for topic in active.values())
         pairs: dict[str, tuple[Any, Any]] = {
             "requests in entries": (led._entries_waiting, len(waiting)),
@@ -76,6 +86,11 @@ class Books:
                 sum(each.put_bytes for each in (*waiting, *led._authors)),
             ),
             "parked GETs": (led._parked_count, sum(map(len, parked))),
+            "parked GETs by principal": (
+                led._parked_of,
+                Counter(each.principal for each in gets if each.principal is not None),
+            ),
+            "what principals ask for": (led._asked, asked),
             "bytes in the rows' cache": (
                 rows._cache_bytes,
                 sum(len(row.data) for row in rows._cache.values()),
@@ -112,6 +127,8 @@ class Books:
             if counted != found:
                 yield "books", f"{counted} {what} on the books, and there are {found}"
         yield from self._parked_in_vain(member)
+        if isinstance(node._port, WirePort):
+            yield from _connections(node._port.clients)
         twice = [name for name, dead in rows.garbage.items() if active.get(name, dead) is not dead]
         if twice:
             yield "books", f"{twice} on the books twice: who subscribes, and what is collected"
@@ -150,6 +167,10 @@ class Books:
             "requests under way": (under_way, knob("in_flight_max")),
             "parked GETs": (led._parked_count + len(led._woken), knob("parked_gets_max")),
             "relays": (len(replica.frontend._relays), knob("relays_max")),
+            "parked GETs of a principal": (
+                max(led._parked_of.values(), default=0),
+                knob("quota_parked_gets") or broker.BrokerLimits.parked_gets_max,
+            ),
             "rows in the cache": (len(rows._cache), publications.ROWS_CACHED_MAX),
             "relays in the intake": (replica.intake._nodes_count, intake.RELAYS_WAITING_MAX),
             "bytes of relays there": (
@@ -223,6 +244,15 @@ class Books:
             "checkpoints that nobody makes": node.waits_in_vain,
             "who waits for a copy": member._server._waiting if node._worker.idle else (),
         }
+        sizes = [len(inode.data) for _, inode in journal_files(node.disk)]
+        kept_bytes = replica.settings.keep_bytes
+        is_due = sum(sizes) > kept_bytes + 2 * replica.settings.segment_bytes
+        if is_due and sum(sizes[1:-2]) > kept_bytes:  # the last two may be in use
+            left["journal that need not be kept"] = f"{sizes} bytes, {kept_bytes} are to be kept"
+        if isinstance(node._port, WirePort):
+            clients = [*node._port.clients._clients.values()]
+            left["requests of connections"] = [each.requests for each in clients if each.requests]
+            left["connections that wait for a share"] = node._port.clients._wanting
         if member.raft.is_leader:
             left["bytes in flight"] = {
                 name: size
@@ -240,3 +270,32 @@ class Books:
         for what, found in left.items():
             if found:
                 self._invariants.fail("books", f"{node.name}: all is quiet, and {what}: {found}")
+
+
+def _connections(port: ClientPort) -> Iterator[tuple[str, str]]:
+    """Yield what a node counts of its clients' connections in two ways and differs."""
+    clients = [*port._clients.values()]
+    ready = [each for each in clients if each.state is PortState.READY]
+    shares = max(1, port._limits.unfinished_bytes_max // MESSAGE_BYTES_MAX)
+    pairs: dict[str, tuple[Any, Any]] = {
+        "bytes of replies that clients have not taken": (
+            port.unread_bytes,
+            sum(len(data) for each in clients for data in each.outbox),
+        ),
+        "shares of large messages": (shares - port._shares, sum(e.has_share for e in clients)),
+        "connections by payer": (port._payers, Counter(each.payer for each in ready)),
+        "routes": (sorted(port._routes), sorted(each.route for each in clients)),
+    }
+    for what, (counted, found) in pairs.items():
+        if counted != found:
+            yield "books", f"{counted} {what} on the books, and there are {found}"
+    gone = [
+        each
+        for table in (port._strangers, port._readable, port._wanting)
+        for each in table
+        if each.fd not in port._clients
+    ]
+    claimants = [each.claimant for each in clients if each.claimant is not None]
+    gone += [each for each in claimants if each.fd not in port._clients]
+    if gone:
+        yield "books", f"connections that are closed are on the books: {gone}"

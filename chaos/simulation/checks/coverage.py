@@ -36,6 +36,7 @@ STATES: Final[Mapping[str, str]] = {
     "client_crashed": "a client's process ends in the middle of what it does",
     "client_copied": "a second process goes on with a copy of a client's state",
     "client_fenced": "a client's older process is refused",
+    "client_forgotten": "a client comes back that was forgotten",
     "unsubscribed": "a subscription ends",
     "parked_get": "a GET waits for its publication, and gets it",
     "disk_full_refused": "a publication is refused for want of space",

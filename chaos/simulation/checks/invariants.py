@@ -36,6 +36,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "level": "nothing newer is written than all members read, nor sent to who can't read it",
     "content": "what is acknowledged is what is delivered",
     "handed_over_twice": "an application is given again what it has not acknowledged, and told so",
+    "forgotten": "a client is forgotten that was silent, is told so, and of what may be lost",
     "skipped": "an application is given what comes next, and nothing is passed over",
     "own_answer": "of several callers of a client each is told of its own publication",
     "call_order": "what several callers of a client publish is stored once, as they called",
@@ -64,6 +65,8 @@ CHECKS: Final[Mapping[str, str]] = {
     "books": "what nodes have on their books adds up, and is nothing when all is quiet",
     "rebuilt": "every store is what its log makes of an empty one",
     "waits": "who waits for a publication is given it at once",
+    "calm": "while nothing is broken nobody is elected, and no connection ends",
+    "deadline": "an operation ends in the time that its caller gives it",
     "limit": "no limit is passed",
     "progress": "after the last fault there is a leader, and everybody comes to the end",
 }
@@ -106,8 +109,9 @@ class Invariants:
         self.majority = world.plan.nodes // 2 + 1
         self.puts: dict[tuple[str, str, int], tuple[int, int]] = {}  # -> index, term
         self.handed: dict[tuple[str, str], int] = {}  # (client_id, topic) -> highest delivered
-        # Hear (index, term, operations) of each entry when it is first applied anywhere, in order.
-        self.on_entry: list[Callable[[int, int, Sequence[Operation]], None]] = []
+        # Hear (index, term, its leader's stamp, operations) of each entry when it is first applied
+        # anywhere, in order. The stamp of Raft's own is None.
+        self.on_entry: list[Callable[[int, int, int | None, Sequence[Operation]], None]] = []
         self.payloads: dict[int, tuple[int, bytes]] = {}  # index -> term, payload
         self._world = world
         self._leaders: dict[int, str] = {}
@@ -265,10 +269,13 @@ class Invariants:
                 self.fail("prefix", text)
 
     def _first_applied(self, index: int, term: int, payload: bytes) -> None:
-        operations = commands.decode(payload, NEXT.level_max)[1] if payload else ()
+        stamp_ms: int | None = None
+        operations: Sequence[Operation] = ()
+        if payload:
+            stamp_ms, operations = commands.decode(payload, NEXT.level_max)
         self.payloads[index] = term, payload
         for hear in self.on_entry:
-            hear(index, term, operations)
+            hear(index, term, stamp_ms, operations)
         if not payload:
             return
         self._in_order_of_levels(index, payload, operations)

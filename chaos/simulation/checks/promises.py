@@ -14,7 +14,7 @@ from chaos.simulation.checks.reads import ReadChecks
 from chaos.simulation.checks.subscriptions import MISSING, Subscriptions
 from chaos.simulation.clients.clients import Process
 from chaos.workloads.payload import BadPayload, check
-from flotilla_client import FlotillaError, Operation, Outcome
+from flotilla_client import FlotillaError, Losses, Operation, Outcome
 from flotilla_client.operations import REFUSED_FOREVER
 from flotilla_client.reading import Delivery
 
@@ -25,13 +25,16 @@ OF_COPIES: Final = frozenset({"fenced", "stale_request"})
 OF_LEAVERS: Final = MISSING
 OF_FAILING_DISKS: Final = frozenset({"state_unusable"})
 
+BESIDES_S_MAX: Final = 2.5  # of an operation: a GET's wait, or what callers come apart by
+
 Counted = tuple[str, str, int]  # (client_id, topic, counter)
 
 
 class Promises:
     """Watches the clients; implements `crowd.Witness`.
 
-    `leavers`: the clients that unsubscribe; `manual`: those that acknowledge by hand.
+    `leavers`: the clients that unsubscribe; `manual`: those that acknowledge by hand;
+    `at_most_once`: those that do before they are handed anything.
     `is_doubling`: see `Subscriptions`. `of_limits`: the errors that the plan's limits explain.
     """
 
@@ -43,9 +46,11 @@ class Promises:
         manual: frozenset[str],
         is_doubling: Callable[[], bool],
         of_limits: frozenset[str] = frozenset(),
+        at_most_once: frozenset[str] = frozenset(),
     ) -> None:
         self._invariants, self._reads = invariants, reads
         self._leavers, self._manual, self._of_limits = leavers, manual, of_limits
+        self._at_most_once = at_most_once
         self._copied: set[str] = set()
         self._with_failing_disk: set[str] = set()
         self._made: dict[tuple[str, Counted], bytes] = {}  # by whose state directory it is in
@@ -62,6 +67,7 @@ class Promises:
         self._confirmed: dict[tuple[str, str], int] = {}  # the same: in one that was answered
         self._ids: dict[str, str] = {}  # by state directory: whose it is
         self._kept: dict[tuple[str, Counted], bytes] = {}  # by state directory: in the outbox
+        self._forgotten: set[str] = set()  # ids that a client was told to be forgotten
         self._subscriptions = Subscriptions(
             lambda text: self._fail("subscription", text), is_doubling
         )
@@ -72,9 +78,11 @@ class Promises:
         """Note what is true before the request leaves."""
         key = (process.name, operation.number)
         self._floors[key] = self._last_ids.get(operation.topic, 0)
-        if (
-            known := self._ids.setdefault(process.place, operation.client_id)
-        ) != operation.client_id:
+        known = self._ids.get(process.place, operation.client_id)
+        if known in self._forgotten:
+            known = operation.client_id
+        self._ids[process.place] = known
+        if known != operation.client_id:
             self._fail("kept", f"{process.name} was {known}, and is {operation.client_id}")
         epoch = process.session.state.epoch
         newest = max(epoch, self._epochs.get(operation.client_id, 0))
@@ -194,6 +202,13 @@ class Promises:
 
     # --- what their scripts say -------------------------------------------------------------------
 
+    def took(self, process: Process, seconds: float) -> None:
+        """Judge how long an operation took: a GET may wait besides, callers come one by one."""
+        deadline_s = process.session.deadline_ms / 1000
+        if seconds > deadline_s + BESIDES_S_MAX:
+            text = f"{process.name} waited {seconds:.2f} s for an operation"
+            self._fail("deadline", f"{text}, which {deadline_s:.2f} s were given")
+
     def life(self, client: str, what: str) -> None:
         """Note which clients have a copy, and what the power may take of what they noted."""
         if what == "copied":
@@ -236,6 +251,29 @@ class Promises:
         if self._given.get(counted) != id_:
             given = self._given.get(counted)
             self._fail("own_answer", f"{counted} has id {given}, and its caller is told {id_}")
+
+    def forgotten(self, process: Process, client_id: str, is_true: bool) -> None:
+        """Judge that a client is told to be forgotten. What it was handed over is another's."""
+        client = process.name.partition("/")[0]
+        if not is_true:
+            self._fail("forgotten", f"{client} is told that {client_id} is forgotten: it is not")
+        self._forgotten.add(client_id)
+        for table in (self._handed_over, self._asked, self._confirmed):
+            for owner in [owner for owner in table if owner[0] == client]:
+                del table[owner]
+
+    def begun_anew(self, process: Process, client_id: str, lost: Losses) -> None:
+        """Judge what a client is told of its losses that was forgotten."""
+        returned = {(topic, each) for topic, waiting in lost.unanswered.items() for each in waiting}
+        for (place, (own, topic, counter)), text in self._kept.items():
+            if (place, own) == (process.place, client_id) and (topic, text) not in returned:
+                what = f"{topic} {counter} of {client_id}"
+                self._fail("forgotten", f"{what} had no answer, and {process.name} is not told")
+        made = {(topic, text) for (_, (_, topic, _)), text in self._made.items()}
+        made |= {(topic, text) for (_, topic, _), text in self._acknowledged.items()}
+        for topic, text in returned - made:
+            what = f"{text[:40]!r} to {topic}"
+            self._fail("forgotten", f"{process.name} is told of {what}, which is not its own")
 
     def out_of_order(self, client: str, text: str) -> None:
         """Judge what is stored of several callers."""
@@ -282,6 +320,11 @@ class Promises:
         owner, first_id = (client, delivery.topic), delivery.first_id
         acknowledged, last_id = self._asked.get(owner, 0), self._handed_over.get(owner, 0)
         what = f"{client} {delivery.topic}: {first_id} again, "
+        if client in self._at_most_once:  # a crash in between loses what is acknowledged before
+            if first_id <= last_id:
+                self._fail("handed_over_twice", f"{what}and takes each at most once")
+            self._handed_over[owner] = max(last_id, delivery.last_id)
+            return
         if first_id <= acknowledged:
             self._fail("handed_over_twice", f"{what}it has acknowledged {acknowledged}")
         elif min(last_id, delivery.last_id) - first_id + 1 > delivery.redelivered_count:

@@ -136,7 +136,9 @@ class RaftRules:
         elif kind == "transferring":
             self._life(fields["node"]).transferred_index = fields["index"]
 
-    def _applied(self, index: int, term: int, operations: Sequence[Operation]) -> None:
+    def _applied(
+        self, index: int, term: int, stamp_ms: int | None, operations: Sequence[Operation]
+    ) -> None:
         self._first_of_term.setdefault(term, index)
 
     def _turned(self, node: SimNode) -> None:

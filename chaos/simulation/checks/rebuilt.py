@@ -1,24 +1,62 @@
-"""Each replica's state against one that is made anew of the log, and against the reference.
+"""Each replica's state against two that are made anew of the log, and against the reference.
 
-What lives here: an empty store that takes every entry once, without a restart, a copy or a cut, and
-what is compared with it. What must not: the entries' meaning (reference.py).
+What lives here: an empty store that takes every entry once, without a restart, a copy or a cut; one
+that is written, collected and opened again at any time; what their operations come to, and what is
+compared with them. What must not: the entries' meaning (reference.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
-from chaos.simulation.checks.reference import Reference
+from chaos.simulation.checks.reference import Reference, ReferenceClient, Result, described
 from chaos.simulation.world.builds import NEXT
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 from cluster.log.entries import FIRST_INDEX
+from cluster.store.outcomes import Done, Outcome
 from cluster.store.store import Delivery, Store
 
 BYTES_MAX: Final = 1 << 40  # of a delivery: no bound
 COUNT_MAX: Final = 1 << 30
+# What befalls the restless store behind an entry: it is what a node's store meets by chance.
+COMMIT_SHARE: Final = 0.1
+COLLECT_SHARE: Final = 0.05
+REOPEN_SHARE: Final = 0.02
+OF_A_NODE: Final = "backlog_bytes"  # in a store's statistics: a node collects when it has time
+
+
+class Restless:
+    """A store that is written, collected and opened again at times of its own."""
+
+    def __init__(self, path: Path, founding: Mapping[str, str], rng: Random) -> None:
+        self._path, self._founding, self._rng = path, founding, rng
+        self.store = self._opened()
+
+    def _opened(self) -> Store:
+        return Store.open(self._path, self._founding, build=NEXT)
+
+    def apply(self, index: int, term: int, payload: bytes) -> list[Outcome]:
+        """Carry out an entry; then something may befall it."""
+        outcomes = self.store.apply(index, term, payload)
+        rng = self._rng
+        if rng.random() < COLLECT_SHARE:
+            self.store.collect_garbage(rng.randint(1, 3))
+        if rng.random() < COMMIT_SHARE:
+            self.store.commit()
+        if rng.random() < REOPEN_SHARE:
+            self.reopen()
+        return outcomes
+
+    def reopen(self) -> None:
+        """Go on with what is on the disk, all of it."""
+        self.store.commit()
+        self.store.close()
+        self.store = self._opened()
 
 
 class Rebuilt:
@@ -34,7 +72,7 @@ class Rebuilt:
             self._founding = fields["founding"]
 
     def compare(self, nodes: Sequence[SimNode]) -> None:
-        """Compare the stores of these nodes with one that is made of the same entries."""
+        """Compare the stores of these nodes with two that are made of the same entries."""
         stores = sorted(
             ((each.name, each.as_member.store) for each in nodes if each.as_member is not None),
             key=lambda pair: pair[1].applied_index,
@@ -46,16 +84,41 @@ class Rebuilt:
         directory = self._world.directory / "rebuilt"
         directory.mkdir(exist_ok=True)
         rebuilt = Store.open(directory / "store.db", self._founding, build=NEXT)
-        rebuilt.apply(FIRST_INDEX, 0, b"")
+        rng = self._world.stream("restless")
+        restless = Restless(directory / "restless.db", self._founding, rng)
+        for store in (rebuilt, restless.store):
+            store.apply(FIRST_INDEX, 0, b"")
         for name, store in stores:
             for index in range(rebuilt.applied_index + 1, store.applied_index + 1):
-                rebuilt.apply(index, *entries[index])
-            if rebuilt.digest() != store.digest():
-                text = f"{name} is not at {store.applied_index} what its log makes of an empty one"
-                self._invariants.fail("rebuilt", text)
-            for difference in self._differences(store):
-                self._invariants.fail("rebuilt", f"{name}: {difference}")
+                outcomes = rebuilt.apply(index, *entries[index])
+                self._same(index, outcomes, restless.apply(index, *entries[index]))
+            restless.reopen()
+            self._compare(name, store, rebuilt, restless.store)
+        restless.store.close()
         rebuilt.close()
+
+    def _same(self, index: int, outcomes: Sequence[Outcome], others: Sequence[Outcome]) -> None:
+        """Compare what an entry came to in both stores, and in the reference."""
+        if outcomes != others:
+            text = f"entry {index} comes to {outcomes}"
+            self._fail(f"{text}, and to {others} in a store that was opened again")
+        expected = self._reference.results.get(index)
+        for outcome, result in zip(outcomes, expected or (), strict=False):
+            if result is not None and not is_so(outcome, result):
+                self._fail(f"entry {index} comes to {outcome}, not to {result}")
+
+    def _compare(self, name: str, store: Store, rebuilt: Store, reopened: Store) -> None:
+        digest = store.digest()
+        if rebuilt.digest() != digest:
+            self._fail(f"{name} is not at {store.applied_index} what its log makes of an empty one")
+        if reopened.digest() != digest:
+            self._fail(f"{name} is not at {store.applied_index} what a store is that was reopened")
+        own, other = memory_of(store), memory_of(reopened)
+        for what, value in own.items():
+            if value != other[what]:
+                self._fail(f"{name} has {what} {value}; opened again it would have {other[what]}")
+        for difference in self._differences(store):
+            self._fail(f"{name}: {difference}")
 
     def _differences(self, store: Store) -> Iterator[str]:
         """Yield where a store is not what the reference says."""
@@ -63,20 +126,52 @@ class Rebuilt:
         if index > reference.applied_index:
             return
         for client_id, client in reference.clients.items():
-            cursors = client.topics_at(index)
-            if store.subscriptions(client_id) != cursors:
-                yield f"{client_id} has {store.subscriptions(client_id)}, not {cursors}"
-            counters = {topic: each.counter.at(index) for topic, each in client.producers.items()}
-            counters = {topic: counter for topic, counter in counters.items() if counter >= 0}
-            if (found := store.counters(client_id, "", COUNT_MAX)) != counters:
-                yield f"counters of {client_id} are {found}, not {counters}"
-            if store.check_client(client_id, client.epoch.at(index)) is not None:
-                yield f"the epoch of {client_id} is not {client.epoch.at(index)}"
-            for topic, cursor in cursors.items():
-                yield from self._unread(store, client_id, topic, cursor)
+            if client.epoch.at(index):
+                yield from self._differences_of(store, client_id, client)
+            elif store.check_client(client_id, None) is None:
+                yield f"{client_id} is there, and was forgotten"
+        forgotten = reference.forgotten.at(index)
+        if store.idle.forgotten != forgotten:
+            yield f"{store.idle.forgotten} clients were forgotten, not {forgotten}"
+        if index == reference.applied_index and store.idle.log_ms != reference.log_ms:
+            yield f"the log's time is {store.idle.log_ms} ms, not {reference.log_ms}"
         ends = {row["topic"]: row["last_id"] for row in reference.listing_at("", index)}
         if store.topic_ends() != ends:
             yield f"topics end at {store.topic_ends()}, not {ends}"
+        users = described(reference.users.at(index))
+        if (found := _found_users(store)) != users:
+            yield f"users are {found}, not {users}"
+
+    def _differences_of(
+        self, store: Store, client_id: str, client: ReferenceClient
+    ) -> Iterator[str]:
+        """Yield the same of one client."""
+        index = store.applied_index
+        cursors = client.topics_at(index)
+        if store.subscriptions(client_id) != cursors:
+            yield f"{client_id} has {store.subscriptions(client_id)}, not {cursors}"
+        row = store._clients.get(client_id)
+        if row is None:
+            yield f"{client_id} is not there"
+            return
+        said = {
+            "epoch": (row.epoch, client.epoch.at(index)),
+            "sequence": (row.sequence, client.sequence.at(index)),
+            "owner": (row.owner, client.owner.at(index)),
+        }
+        if index == self._reference.applied_index:
+            said["heard"] = row.heard, client.heard
+            said["producers"] = row.producers, len(client.producers)
+            said["names' bytes"] = row.names_bytes, client.names_bytes
+        for what, (found, expected) in said.items():
+            if found != expected:
+                yield f"{client_id} has {what} {found}, not {expected}"
+        counters = {topic: each.counter.at(index) for topic, each in client.producers.items()}
+        counters = {topic: counter for topic, counter in counters.items() if counter >= 0}
+        if (kept := store.counters(client_id, "", COUNT_MAX)) != counters:
+            yield f"counters of {client_id} are {kept}, not {counters}"
+        for topic, cursor in cursors.items():
+            yield from self._unread(store, client_id, topic, cursor)
 
     def _unread(self, store: Store, client_id: str, topic: str, cursor: int) -> Iterator[str]:
         """Read all that a subscriber has not acknowledged."""
@@ -92,3 +187,58 @@ class Rebuilt:
                 yield f"{topic} from {cursor + 1} to {last_id} is not what was published"
                 return
             cursor = last_id
+
+    def _fail(self, text: str) -> None:
+        self._invariants.fail("rebuilt", text)
+
+
+def memory_of(store: Store) -> dict[str, Any]:
+    """Return what a store has in memory of its state, as far as it does not depend on the node.
+
+    All of it is read anew when a process starts: so one that has gone on for long has the same.
+    """
+    counts = {name: n for name, n in store.statistics().items() if name != OF_A_NODE}
+    topics = {
+        topic.name: (
+            topic.last_id,
+            topic.floor_id,
+            topic.added_bytes,
+            dict(sorted(topic.cursors.items())),
+            {client_id: each.cursor for client_id, each in sorted(topic.subscribers.items())},
+        )
+        for topic in store.topics_page("", COUNT_MAX)
+    }
+    held = {owner: dict(+topics) for owner, topics in store.holdings._topics.items()}
+    return {
+        "counts": counts,
+        "level": store.level,
+        "members": dict(store.members),
+        "topics": topics,
+        "topics' names": store._topics.names_count,
+        "clients": store.clients_page("", COUNT_MAX),
+        "time": store.idle.row(),
+        "audit": store.audit.row(),
+        "users": _found_users(store),
+        "owners' clients": dict(+store.holdings.clients),
+        "owners' topics": held,
+    }
+
+
+def is_so(outcome: Outcome, result: Result) -> bool:
+    """Return whether an operation came to what the reference says; texts are free."""
+    code, said = result
+    if isinstance(outcome, Done):
+        return not code and _has(outcome.body, said)
+    return outcome.code == code and _has(outcome.details, said)
+
+
+def _has(body: Mapping[str, Any], said: Mapping[str, Any]) -> bool:
+    return all(body.get(name) == value for name, value in said.items())
+
+
+def _found_users(store: Store) -> list[Any]:
+    rows = store.users.page("", COUNT_MAX)
+    return [{**row, **{name: sorted(row[name]) for name in _LISTS}} for row in rows]
+
+
+_LISTS: Final = ("publish", "subscribe", "deny_publish", "deny_subscribe")

@@ -12,16 +12,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from struct import unpack
 from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
 from cluster.log.entries import FIRST_INDEX
+from cluster.store import clients, idle
 from cluster.store.commands import (
     Advance,
     ChangeUser,
     DropSubscription,
+    Forget,
+    Hear,
     Operation,
     Put,
     Raise,
@@ -31,9 +35,9 @@ from cluster.store.commands import (
 )
 from cluster.store.store import Limits
 
-PUTS_REMEMBERED: Final = 1024  # docs/protocol.md: a duplicate among these gets its original id
 INTEGER_MAX: Final = 2**53 - 1
 LEVEL_OF_USERS: Final = 3
+LEVEL_OF_IDLE: Final = 3
 NOT_ITS_OWN: Final = "client_id"
 
 V = TypeVar("V")
@@ -88,15 +92,23 @@ class ReferenceProducer:
 
 @dataclass(slots=True)
 class ReferenceClient:
-    """A client; `producers` by topic, `cursors` by topic (None: not subscribed)."""
+    """A client; `producers` by topic, `cursors` by topic (None: not subscribed).
+
+    `epoch` 0: there is none yet, or it was forgotten. `heard`: in which unit of the log's time.
+    """
 
     epoch: ByIndex[int]
     sequence: ByIndex[int]
     nonce: str
     owner: ByIndex[str | None] = field(default_factory=lambda: ByIndex(None))
     names_bytes: int = 0
+    heard: int = 0
     producers: dict[str, ReferenceProducer] = field(default_factory=dict)
     cursors: dict[str, ByIndex[int | None]] = field(default_factory=dict)
+
+    def producers_at(self, index: int) -> int:
+        """Return to how many topics it had put behind the entry at `index`."""
+        return sum(each.counter.at(index) >= 0 for each in self.producers.values())
 
     def topics_at(self, index: int) -> dict[str, int]:
         """Return {topic: cursor} of its subscriptions behind the entry at `index`."""
@@ -148,6 +160,11 @@ class Reference:
         self.topics: dict[str, ReferenceTopic] = {}
         self.level: ByIndex[int] = ByIndex(1)
         self.users: ByIndex[ReferenceUsers] = ByIndex({})
+        self.log_ms = 0  # the log's time: what has passed between entries of one leader
+        self.forgotten: ByIndex[int] = ByIndex(0)  # how many clients, ever
+        self.gone: dict[str, tuple[int, tuple[str, ...]]] = {}  # at which index, with which topics
+        self.results: dict[int, list[Result | None]] = {}  # of each entry's operations
+        self._stamped = (0, 0)  # term and stamp of the last entry that has a time
         self._handlers: dict[type, Any] = {
             Register: self._register,
             Subscribe: self._subscribe,
@@ -157,13 +174,78 @@ class Reference:
             ChangeUser: self._change_user,
             DropSubscription: self._drop_subscription,
             Raise: self._raise,
+            Hear: self._hear,
+            Forget: self._forget,
         }
 
-    def apply(self, index: int, operations: Sequence[Operation]) -> list[Result | None]:
-        """Carry out the entry at `index`; None: the operation is no client's."""
+    def apply(
+        self,
+        index: int,
+        operations: Sequence[Operation],
+        term: int = 0,
+        stamp_ms: int | None = None,
+    ) -> list[Result | None]:
+        """Carry out the entry at `index`; None: the operation is no client's.
+
+        `stamp_ms`: when its leader says that it was made; None: Raft's own, which has no time.
+        """
         self.applied_index = index
+        if stamp_ms is not None and self.level.now >= LEVEL_OF_IDLE:
+            self._pass_to(term, stamp_ms)
         handlers = self._handlers
-        return [handlers.get(type(each), _nobodys)(index, each) for each in operations]
+        results = [handlers.get(type(each), _nobodys)(index, each) for each in operations]
+        self.results[index] = results
+        return results
+
+    def client(self, client_id: str) -> ReferenceClient | None:
+        """Return a client that there is."""
+        client = self.clients.get(client_id)
+        return None if client is None or not client.epoch.now else client
+
+    # --- who is silent ----------------------------------------------------------------------------
+
+    def _pass_to(self, term: int, stamp_ms: int) -> None:
+        """Two leaders' clocks have nothing to do with each other; nor have a clock's leaps."""
+        last_term, last_ms = self._stamped
+        if term == last_term and stamp_ms > last_ms:
+            self.log_ms += min(stamp_ms - last_ms, idle.STEP_MS_MAX)
+        self._stamped = term, stamp_ms
+
+    def _note(self, client: ReferenceClient) -> None:
+        client.heard = max(client.heard, self.log_ms // idle.HEARD_MS)
+
+    def _hear(self, index: int, asked: Hear) -> None:
+        for client_id in asked.client_ids:
+            client = self.client(client_id)
+            if client is not None:
+                self._note(client)
+
+    def _forget(self, index: int, asked: Forget) -> Result:
+        gone: dict[str, tuple[str, ...]] = {}
+        for client_id in asked.client_ids:
+            client = self.client(client_id)
+            if client is None:
+                continue
+            # It may have been heard at the end of the unit that is noted.
+            if self.log_ms - (client.heard + 1) * idle.HEARD_MS < asked.silent_ms:
+                continue
+            gone[client_id] = self._remove(index, client_id, client)
+        return "", {"forgotten": [*gone], "left": sorted({*chain.from_iterable(gone.values())})}
+
+    def _remove(self, index: int, client_id: str, client: ReferenceClient) -> tuple[str, ...]:
+        """Forget a client for good; return what it subscribed to."""
+        topics = tuple(client.topics_at(index))
+        for topic in topics:
+            self._end(index, client, client_id, topic)
+        client.epoch.put(index, 0)
+        client.owner.put(index, None)
+        self.forgotten.put(index, self.forgotten.now + 1)
+        self.gone[client_id] = index, topics
+        return topics
+
+    def unknown_at(self, index: int) -> str:
+        """Return how who is no client is refused: which ids were forgotten is not kept."""
+        return "forgotten" if self.forgotten.at(index) else "unknown_client"
 
     # --- who may what -----------------------------------------------------------------------------
 
@@ -248,21 +330,21 @@ class Reference:
     # --- operations -------------------------------------------------------------------------------
 
     def _register(self, index: int, asked: Register) -> Result:
-        client = self.clients.get(asked.client_id)
+        client = self.client(asked.client_id)
         if asked.fresh:
             user = self.user_at(asked.principal, index)
             if user is not None and not user.may:
                 return "unauthorized", {"needs": "publish"}
             if client is not None:
                 return "bad_request", {}
-            if len(self.clients) >= self.limits.clients_max:
+            if sum(each.epoch.now > 0 for each in self.clients.values()) >= self.limits.clients_max:
                 return "too_many", {"limit": self.limits.clients_max}
             client = ReferenceClient(ByIndex(0), ByIndex(0), asked.nonce)
             client.epoch.put(index, 1)
             client.sequence.put(index, asked.sequence or 0)
             self.clients[asked.client_id] = client
         elif client is None:
-            return "unknown_client", {}
+            return self.unknown_at(index), {}
         elif self.is_anothers_at(asked.client_id, asked.principal, index):
             return "unauthorized", {"needs": NOT_ITS_OWN}
         elif asked.sequence is None:
@@ -275,21 +357,23 @@ class Reference:
         elif (asked.sequence, asked.nonce) != (client.sequence.now, client.nonce or None):
             return "stale_request", {"expected": client.sequence.now + 1}
         self._take(index, client, asked.principal)
+        self._note(client)
         epoch, sequence = client.epoch.now, client.sequence.now
         return "", {"client_id": asked.client_id, "epoch": epoch, "sequence": sequence}
 
     def _identified(
         self, index: int, asked: Subscribe | Unsubscribe | Put | Advance
     ) -> ReferenceClient | Result:
-        client, epoch = self.clients.get(asked.client_id), asked.epoch
+        client, epoch = self.client(asked.client_id), asked.epoch
         if client is None:
-            return "unknown_client", {}
+            return self.unknown_at(index), {}
         if self.is_anothers_at(asked.client_id, asked.principal, index):
             return "unauthorized", {"needs": NOT_ITS_OWN}
         if epoch is not None and epoch != client.epoch.now:
             return self.refusal_of(epoch, client.epoch.now)
         if epoch is not None:
             self._take(index, client, asked.principal)
+        self._note(client)
         return client
 
     @staticmethod
@@ -348,10 +432,12 @@ class Reference:
         return self._leave(index, client, asked)
 
     def _drop_subscription(self, index: int, asked: DropSubscription) -> Result:
-        by, client = self.user_at(asked.principal, index), self.clients.get(asked.client_id)
+        by, client = self.user_at(asked.principal, index), self.client(asked.client_id)
         if by is not None and not (asked.is_root or by.admin):
             return "unauthorized", {"needs": "admin"}
-        return ("unknown_client", {}) if client is None else self._leave(index, client, asked)
+        if client is None:
+            return self.unknown_at(index), {}
+        return self._leave(index, client, asked)
 
     def _leave(
         self, index: int, client: ReferenceClient, asked: Unsubscribe | DropSubscription
@@ -359,11 +445,14 @@ class Reference:
         cursors = client.cursors.get(asked.topic)
         if cursors is None or cursors.now is None:
             return "", {"was_subscribed": False}
-        cursors.put(index, None)
-        topic = self.topics[asked.topic]
-        topic.subscribers.put(index, topic.subscribers.now - {asked.client_id})
-        self._find_unread(asked.topic)
+        self._end(index, client, asked.client_id, asked.topic)
         return "", {"was_subscribed": True}
+
+    def _end(self, index: int, client: ReferenceClient, client_id: str, name: str) -> None:
+        client.cursors[name].put(index, None)
+        topic = self.topics[name]
+        topic.subscribers.put(index, topic.subscribers.now - {client_id})
+        self._find_unread(name)
 
     def _put(self, index: int, asked: Put) -> Result:
         client = self._identified(index, asked)
@@ -400,7 +489,7 @@ class Reference:
                 at += size
         producer.counter.put(index, asked.counter + count - 1)
         producer.puts.append((asked.counter, count, first_id))
-        del producer.puts[:-PUTS_REMEMBERED]
+        del producer.puts[: -clients.PUTS_KEPT]
         return "", {"id": first_id, "count": count, "duplicate": False, "stored": bool(is_kept)}
 
     def _advance(self, index: int, asked: Advance) -> Result:
@@ -463,6 +552,18 @@ class Reference:
             if all(topic.subscribers.during(index, self.applied_index))
         }
 
+    def subscriptions_at(self, topic: str, after: str, index: int) -> list[dict[str, Any]]:
+        """Return subscriptions by topic and client id: those behind (`topic`, `after`)."""
+        found = []
+        for name in sorted(self.topics):
+            end = self.topics[name].last_id.at(index)
+            for client_id in sorted(self.topics[name].subscribers.at(index)):
+                if (name, client_id) > (topic, after):
+                    cursor = self.clients[client_id].cursors[name].at(index) or 0
+                    row = {"cursor": cursor, "backlog": end - cursor}
+                    found.append({"topic": name, "client_id": client_id, **row})
+        return found
+
     def listing_at(self, client_id: str, index: int) -> list[dict[str, Any]]:
         """Return the rows of TOPICS: of a client's topics, or of all of them ("")."""
         if client_id:
@@ -496,3 +597,23 @@ def _put_again(producer: ReferenceProducer, counter: int, count: int) -> Result:
             answer["id"] = first_id + counter - first if first_id else 0
             answer["stored"] = first_id > 0
     return "", answer
+
+
+def described(users: ReferenceUsers) -> list[dict[str, Any]]:
+    """Return users of the reference as a store lists them."""
+
+    def patterns(rules: frozenset[tuple[str, str]], right: str) -> list[str]:
+        return sorted(pattern for each, pattern in rules if each == right)
+
+    return [
+        {
+            "user": name,
+            "publish": patterns(user.may, "publish"),
+            "subscribe": patterns(user.may, "subscribe"),
+            "deny_publish": patterns(user.may_not, "publish"),
+            "deny_subscribe": patterns(user.may_not, "subscribe"),
+            "observe": user.observe,
+            "admin": user.admin,
+        }
+        for name, user in sorted(users.items())
+    ]

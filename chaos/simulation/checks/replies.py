@@ -21,8 +21,9 @@ from zlib import crc32
 
 import orjson
 
+from chaos.simulation.checks.calm import CALM_S, Calm
 from chaos.simulation.checks.invariants import Invariants
-from chaos.simulation.checks.reference import Reference, Result
+from chaos.simulation.checks.reference import Reference, Result, described
 from chaos.simulation.plan.limits import value_of
 from chaos.simulation.world.network import member_of
 from chaos.simulation.world.node import SimNode, principal_of
@@ -33,6 +34,7 @@ from cluster.store.commands import (
     Advance,
     ChangeUser,
     ClientOperation,
+    Forget,
     Operation,
     Put,
     Register,
@@ -43,25 +45,33 @@ from cluster.wire.messages import Message, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
     ADMIN,
+    CLIENTS,
     GET,
     GET_WAIT_MS_MAX,
+    INSPECT,
     PUT,
     REQUEST_ID,
     STATUS,
     SUB,
+    SUBSCRIPTIONS,
     TOPICS,
     UNSUB,
     UPGRADE,
+    USERS,
 )
 
 Key = tuple[Any, ...]  # what an operation is known by, in a request as in the log
 WAIT_S_MAX: Final = 0.5  # from a commit to the answer of who waits for it, when nothing is broken
-CALM_S: Final = 3.0  # behind the last fault: a leader is there, and what was late has come
+ANSWER_S_MAX: Final = 1.0  # from a request to its reply, when nothing is broken, but for its wait
+LOOK_S: Final = 0.25  # between looks at what is not answered
 CLOCK_MS: Final = 1.0  # a deadline is a number of milliseconds, a turn's time one of seconds
+NOTED_MS_MAX: Final = 1_500  # by the log's time: until a leader has put into the log who has read
+SERVED_MS_MAX: Final = 300  # the same: of a read that was answered as soon as it came
 ASKED_AT_MOST: Final = 2_000  # indexes that an answer is looked for at
 # Refused before anything is looked up: what they say of the node is judged apart.
 OF_THE_NODE: Final = frozenset({"not_leader", "electing", "uncertain", "shutting_down"})
 OF_A_LIMIT: Final = frozenset({"overloaded", "quota", "backlog_full", "disk_full"})
+READS: Final = frozenset({GET, TOPICS, INSPECT})
 CONTROLS: Final = {SUB: Subscribe, UNSUB: Unsubscribe}
 
 
@@ -82,6 +92,7 @@ class Asked:
     came_s: float
     clock_s: float
     principal: str | None = None
+    log_ms: int = 0  # the log's time when it came
     number: int = 0  # among all that came from clients
     relay: tuple[str, int] | None = None
     relayed_reply: Sequence[bytes] | None = None
@@ -118,9 +129,11 @@ class Replies:
         world: World,
         invariants: Invariants,
         reference: Reference,
+        calm: Calm,
         why_not_served: Callable[[SimNode, float, int], str],
     ) -> None:
         self._world, self._invariants, self._reference = world, invariants, reference
+        self._calm, self._next_look_s = calm, 0.0
         self._why_not_served = why_not_served
         # By node, then by way and request id: what is not answered yet.
         self._open: dict[str, dict[tuple[str, str], deque[Asked]]] = defaultdict(dict)
@@ -139,8 +152,9 @@ class Replies:
         self._firsts: dict[Key, tuple[int, int]] = {}
         self._first_denied: Counter[Key] = Counter()
         self._results: dict[Key, list[tuple[int, Result]]] = defaultdict(list)
-        self._applied_s: dict[int, float] = {}
-        self._disturbed_s = 0.0
+        self.applied_s: dict[int, float] = {}  # when each entry was first applied anywhere
+        self._idle_ms = int(world.knob("client_idle_ms"))
+        self._reads: dict[str, list[tuple[int, int]]] = defaultdict(list)  # term, the log's time
         self.waited_s: list[float] = []
         world.request_taps.append(self._came_in)
         world.reply_taps.append(self._replied)
@@ -185,6 +199,7 @@ class Replies:
             now,
             clock_s,
             principal,
+            self._reference.log_ms,
         )
 
     # --- the way over other nodes -----------------------------------------------------------------
@@ -221,7 +236,8 @@ class Replies:
     def _delivered(self, source: str, target: str, message: Message) -> None:
         if isinstance(message, Relay):
             found = self._by_relay.get((source, message.relay_id))
-            principal = None if found is None else found.principal
+            # Of one that the network has doubled the first may have been answered by now.
+            principal = message.principal if found is None else found.principal
             asked = self._take(self._world.machine(target), message.frames, principal)
             # The first, of two that the network has made of one.
             key = member_of(source), message.relay_id
@@ -279,12 +295,14 @@ class Replies:
 
     # --- entries ----------------------------------------------------------------------------------
 
-    def _applied(self, index: int, term: int, operations: Sequence[Operation]) -> None:
+    def _applied(
+        self, index: int, term: int, stamp_ms: int | None, operations: Sequence[Operation]
+    ) -> None:
         """Carry the entry out in the reference, and see whether somebody asked for it."""
         if index != self._reference.applied_index + 1:
             return  # of a turn that had no end: what it applied is applied again
-        self._applied_s[index] = self._world.now
-        results = self._reference.apply(index, operations)
+        self.applied_s[index] = self._world.now
+        results = self._reference.apply(index, operations, term, stamp_ms)
         for operation, result in zip(operations, results, strict=True):
             if result is None:
                 continue
@@ -299,6 +317,9 @@ class Replies:
                     self._check_denied(key, "before")
             if isinstance(operation, Put) and not result[0]:
                 self._within_backlog(operation.topic)
+            if isinstance(operation, Forget):
+                for client_id in result[1]["forgotten"]:
+                    self._was_silent(term, client_id)
 
     def _was_asked(self, index: int, key: Key, operation: Operation) -> None:
         if not self._came[key]:
@@ -311,6 +332,19 @@ class Replies:
         if principal is not None and principal not in self._askers[key]:
             text = f"entry {index} holds {key} of {principal}, {self._askers[key]} asked for it"
             self._fail("permission", text)
+
+    def _was_silent(self, term: int, client_id: str) -> None:
+        """Check that a client is not forgotten which has read: the same leader has to know of it.
+
+        What it has read lately it may not have put into the log yet.
+        """
+        latest_ms = self._reference.log_ms - NOTED_MS_MAX
+        earliest_ms = self._reference.log_ms - (1 - broker.HEARD_SHARE) * self._idle_ms
+        for led, read_ms in self._reads.pop(client_id, ()):
+            if led == term and earliest_ms < read_ms < latest_ms:
+                ago_ms = self._reference.log_ms - read_ms
+                text = f"{client_id} is forgotten, and has read {ago_ms} ms ago in term {term}"
+                self._fail("forgotten", text)
 
     def _proposed(self, node: str, operations: Sequence[Operation]) -> None:
         """Check that a leader says who asked, once the cluster's level lets it."""
@@ -328,6 +362,10 @@ class Replies:
     # --- judgment ---------------------------------------------------------------------------------
 
     def _turned(self, node: SimNode) -> None:
+        if self._world.now >= self._next_look_s:
+            self._next_look_s = self._world.now + LOOK_S
+            if self._calm.is_calm():
+                self._are_answered()
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -352,11 +390,18 @@ class Replies:
         lengths, data = (bytes(frames[1]), bytes(frames[2])) if len(frames) == 3 else (b"", b"")
         if header["type"] == ACK:
             wrong = _JUDGES[asked.kind](self, node, asked, body, lengths, data, high)
-            if self._reference.is_anothers_at(asked.client_id, asked.principal, asked.low):
+            is_anothers = self._reference.is_anothers_at(
+                asked.client_id, asked.principal, asked.low
+            )
+            if is_anothers and asked.kind not in broker.OF_OTHERS:
                 owner = self._reference.owner_at(asked.client_id, asked.low)
                 text = f"{asked.what} by {node.name}: it is done, for {asked.principal}"
                 self._fail("permission", f"{text}; {asked.client_id} belongs to {owner}")
-            if asked.kind in (GET, TOPICS) and not self._results_of(asked, high):
+            if asked.kind in (GET, TOPICS) and node.as_member is not None:
+                now_ms = self._reference.log_ms
+                if self._idle_ms and now_ms - asked.log_ms < SERVED_MS_MAX:
+                    self._reads[asked.client_id].append((node.as_member.raft.term, now_ms))
+            if asked.kind in READS and not self._results_of(asked, high):
                 why_not = self._why_not_served(node, asked.came_s, high)
                 if why_not:
                     self._fail("barrier", f"{asked.what} by {node.name}: {why_not}")
@@ -514,9 +559,10 @@ class Replies:
         waited_ms = (node.clock() - asked.clock_s) * 1000
         wait_ms = min(asked.body.get("wait_ms") or 0, GET_WAIT_MS_MAX)
         has_room = self._world.knob("parked_gets_max") >= broker.BrokerLimits().parked_gets_max / 10
+        has_room = has_room and not self._world.knob("quota_parked_gets")
         if has_room and waited_ms + CLOCK_MS < wait_ms:
             return f"nothing after {waited_ms:.0f} ms, {wait_ms} ms were to be waited"
-        if self._is_calm() and waited_ms > wait_ms + WAIT_S_MAX * 1000:
+        if self._calm.is_calm() and waited_ms > wait_ms + WAIT_S_MAX * 1000:
             self._fail("waits", f"{asked.what}: nothing after {waited_ms:.0f} of {wait_ms} ms")
         return ""
 
@@ -524,27 +570,15 @@ class Replies:
         allowed = self._reference.users.since(0, self._reference.applied_index)
         since_s = max(
             asked.came_s,
-            self._applied_s.get(entry, 0.0),
-            self._applied_s.get(allowed[-1], 0.0) if allowed else 0.0,  # it may be hidden before
+            self.applied_s.get(entry, 0.0),
+            self.applied_s.get(allowed[-1], 0.0) if allowed else 0.0,  # it may be hidden before
         )
         waited_s = self._world.now - since_s
-        if self._is_calm():
+        if self._calm.is_calm():
             self.waited_s.append(waited_s)
             if waited_s > WAIT_S_MAX:
                 text = f"{asked.what}: entry {entry} was there for {waited_s:.2f} s"
                 self._fail("waits", f"{text} before {node.name} gave it")
-
-    def _is_calm(self) -> bool:
-        """Return whether nothing is broken, and has not been for a while."""
-        world, net = self._world, self._world.net
-        if world.now < self._disturbed_s + CALM_S or net.cut or net.weather.loss:
-            return False
-        if any(until > world.now - CALM_S for until in net.clogged.values()):
-            return False
-        return all(
-            node.up and not node.paused and not node.slow_sync_ms and not node.disk.full
-            for node in world.nodes.values()
-        )
 
     def _listed(
         self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
@@ -573,6 +607,70 @@ class Replies:
             return self._reference.may_see_at(asked.principal, topic, index)
         return self._reference.may_at(asked.principal, "subscribe", topic, index)
 
+    def _inspected(
+        self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
+    ) -> str:
+        limit = value_of("topics_count_max")
+        expected: dict[str, Any] = {}
+        for index in _indexes(asked.low, high):
+            rows, more = self._inspection(asked, index)
+            expected = {"rows": rows[:limit], "more": len(rows) > limit, **more}
+            if body == expected:
+                return ""
+        return f"it says {body}, there is {expected}"
+
+    def _inspection(self, asked: Asked, index: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return all rows of an INSPECT behind an entry, and what it says besides."""
+        reference, what = self._reference, asked.body["what"]
+        after = str(asked.body.get("after") or "")
+        if what == CLIENTS:
+            rows: list[dict[str, Any]] = [
+                {
+                    "client_id": client_id,
+                    "epoch": client.epoch.at(index),
+                    "subscriptions": len(client.topics_at(index)),
+                    "producers": client.producers_at(index),
+                }
+                for client_id, client in sorted(reference.clients.items())
+                if client.epoch.at(index) and client_id > after
+            ]
+            return rows, {}
+        if what == USERS:
+            return [row for row in described(reference.users.at(index)) if row["user"] > after], {}
+        if what == SUBSCRIPTIONS:
+            return reference.subscriptions_at(asked.topic, after, index), {}
+        client = reference.clients.get(asked.client_id)
+        if client is None or not client.epoch.at(index):
+            return [], {}
+        row: dict[str, Any] = {
+            "client_id": asked.client_id,
+            "epoch": client.epoch.at(index),
+            "sequence": client.sequence.at(index),
+            "producers": client.producers_at(index),
+            "subscriptions": len(client.topics_at(index)),
+        }
+        rows = reference.listing_at(asked.client_id, index)
+        return [each for each in rows if each["topic"] > after], {"client": row}
+
+    def _status(
+        self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
+    ) -> str:
+        """Hold what a node says of itself against its log, up to where it says that it is."""
+        reference, index = self._reference, body["store"]["applied_index"]
+        clients = [each for each in reference.clients.values() if each.epoch.at(index)]
+        expected = {
+            "clients": len(clients),
+            "clients_forgotten": reference.forgotten.at(index),
+            "producers": sum(each.producers_at(index) for each in clients),
+            "topics": sum(bool(each.subscribers.at(index)) for each in reference.topics.values()),
+            "subscriptions": sum(len(each.topics_at(index)) for each in clients),
+        }
+        said = {name: body["store"][name] for name in expected}
+        if said != expected or body["node"] != node.member:
+            return f"{body['node']} says {said}, it is {node.member} and has {expected}"
+        level = reference.level.at(index)
+        return "" if body["level"] == level else f"it says level {body['level']}, it is {level}"
+
     def _upgraded(
         self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
     ) -> str:
@@ -593,7 +691,9 @@ class Replies:
                 return ""
         if code == "unauthorized":
             return self._unauthorized(node, asked, high)
-        if asked.kind in (GET, TOPICS) and any(
+        # What was forbidden when it came is a read, and the client may be forgotten meanwhile.
+        is_a_read = asked.kind in READS or asked.principal is not None
+        if is_a_read and any(
             self._read_refusal(asked, code, index) for index in _indexes(asked.low, high)
         ):
             return ""
@@ -605,7 +705,10 @@ class Replies:
         """Judge a refusal that is in no entry: it is a read, and as true as one."""
         reference = self._reference
         indexes = reference.judged_at(asked.low, high)
-        is_own = not reference.is_anothers_at(asked.client_id, asked.principal, high)
+        is_own = not any(  # somebody's who was forgotten is nobody's
+            reference.is_anothers_at(asked.client_id, asked.principal, index)
+            for index in (asked.low, high)
+        )
         if asked.kind == PUT and is_own and self._was_stored(asked):
             return "refused as unauthorized, and it is stored"
         if not any(self._is_forbidden(asked, index) for index in indexes) and is_own:
@@ -639,7 +742,7 @@ class Replies:
 
     def _was_stored(self, asked: Asked) -> bool:
         """Return whether a PUT's first counter was taken before it came here, by any process."""
-        client = self._reference.clients.get(asked.client_id)
+        client = self._reference.client(asked.client_id)
         producer = None if client is None else client.producers.get(asked.topic)
         return producer is not None and producer.counter.at(asked.low) >= asked.body["counter"]
 
@@ -647,9 +750,11 @@ class Replies:
         """Return whether a read is refused so behind the entry at `index`."""
         client, epoch = self._reference.clients.get(asked.client_id), asked.header.get("epoch")
         if client is None or not client.epoch.at(index):
-            return code == "unknown_client"
+            return code == self._reference.unknown_at(index)
         if epoch is not None and epoch != client.epoch.at(index):
             return code == self._reference.refusal_of(epoch, client.epoch.at(index))[0]
+        if asked.kind != GET:
+            return False
         claims = asked.body.get("last_ids") or {}
         if asked.topic:
             claims = {asked.topic: asked.body.get("last_id")}
@@ -675,6 +780,19 @@ class Replies:
         cursors = [self._reference.cursor_at(each, topic, index) or 0 for each in subscribers]
         return code == "already_acknowledged" and last_id < min(cursors)
 
+    def _are_answered(self) -> None:
+        """Check that nobody waits for long for whom nothing explains it."""
+        since_s = self._calm.disturbed_s + CALM_S
+        for node, ways in self._open.items():
+            for (route, _), waiting in ways.items():
+                for asked in waiting:
+                    wait_s = min(asked.body.get("wait_ms") or 0, GET_WAIT_MS_MAX) / 1000
+                    ago_s = self._world.now - asked.came_s
+                    is_late = asked.came_s > since_s and ago_s > wait_s + ANSWER_S_MAX
+                    if is_late and route in self._world.clients:
+                        text = f"{asked.what} by {route} came to {node} {ago_s:.1f} s ago"
+                        self._fail("waits", f"{text}, and has no answer")
+
     # --- the end ----------------------------------------------------------------------------------
 
     def unanswered(self, since_s: float, until_s: float) -> list[tuple[str, str]]:
@@ -688,11 +806,8 @@ class Replies:
         ]
 
     def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
-        # Until a member has taken its copy, which may take seconds, there may be no majority.
         if kind == "proposed":
             self._proposed(fields["node"], fields["operations"])
-        if kind in ("fault", "ended", "recover", "snapshot_installed"):
-            self._disturbed_s = self._world.now
         if kind == "ended":
             name = fields["node"]
             self._open.pop(name, None)
@@ -749,7 +864,8 @@ def _said(body: Mapping[str, Any]) -> Key:
 def _is_of_room(body: Mapping[str, Any]) -> bool:
     """Return whether a PUT is refused for what it takes: what is stored takes nothing more."""
     of_bytes = "bytes of publications" in str(body.get("message"))
-    return body["error"] in ("backlog_full", "disk_full") or of_bytes
+    is_unread = body.get("quota") == "unread_bytes_max"
+    return body["error"] in ("backlog_full", "disk_full") or of_bytes or is_unread
 
 
 def _bounds(asked: Asked) -> tuple[int, int]:
@@ -774,5 +890,6 @@ _JUDGES: Final[Mapping[str, Judge]] = {
     TOPICS: Replies._listed,
     UPGRADE: Replies._upgraded,
     ADMIN: Replies._of_the_log,
-    STATUS: Replies._upgraded,
+    STATUS: Replies._status,
+    INSPECT: Replies._inspected,
 }

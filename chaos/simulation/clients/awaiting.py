@@ -42,9 +42,10 @@ from flotilla_client import (
 )
 from flotilla_client import client as client_module
 from flotilla_client.connection import RECONNECT_MS, parsed
+from flotilla_client.losses import Losses
 from flotilla_client.operations import PutResult
 from flotilla_client.protocol import Request, decode_request
-from flotilla_client.reading import Owner
+from flotilla_client.reading import Ack, Owner
 
 CANCELLED_SHARE: Final = 0.15  # of the operations
 PATIENCE_S: Final = (0.0005, 0.5)  # until one of these is cancelled: in any of its steps
@@ -431,11 +432,15 @@ class AwaitingProcess(Process):
         """Send what is in the outbox."""
         yield self._client.flush()
 
+    def adopt(self) -> Generator[Any, Any, Losses]:
+        """See `Process`; nobody cancels it: what it returns would be lost."""
+        lost: Losses = yield self._client.adopt()
+        return lost
+
     def get(
-        self, topic: str | None, wait_ms: int, max_count: int, is_manual: bool
+        self, topic: str | None, wait_ms: int, max_count: int, ack: Ack
     ) -> Generator[Any, Any, Delivery | None]:
         """Read; what a GET that is cancelled has brought was taken by nobody."""
-        ack: Any = "manual" if is_manual else "auto"
         getting = self._client.get(topic, wait_ms, max_count, ack)
         delivery: Delivery | None = yield self._at_times_cancelled(getting)
         return delivery
@@ -463,7 +468,7 @@ class AwaitingProcess(Process):
     async def _drive(self, script: Script) -> None:
         step: Callable[[], Any] = partial(next, script)
         while True:
-            self.asked_s = None
+            self.note_end()
             try:
                 wish = step()
             except StopIteration:

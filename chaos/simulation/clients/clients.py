@@ -28,9 +28,10 @@ from flotilla_client import FlotillaError, Handling, Operation, Outcome
 from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed
 from flotilla_client.joining import Call, Joined
+from flotilla_client.losses import Losses
 from flotilla_client.operations import Ask, PutResult, Steps, Turn, next_ask
 from flotilla_client.protocol import Reply, Request, decode_request, encode_request
-from flotilla_client.reading import Delivery, Owner, Reader
+from flotilla_client.reading import Ack, Delivery, Owner, Reader
 from flotilla_client.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
 
 # What one of several callers publishes: how long after the first, its topic, and the texts, which
@@ -127,6 +128,9 @@ class Watcher(Protocol):
 
     def denied(self, request: Request, reply: Reply) -> None:
         """Hear that a node refuses the first attempt of a request, the only one so far."""
+
+    def took(self, process: Process, seconds: float) -> None:
+        """Hear how long an operation took, from its call to its end."""
 
     def life(self, client: str, what: str) -> None:
         """Hear that a client's process has `started`, `crashed`, `ended` or was `copied`.
@@ -297,12 +301,17 @@ class Process:
         except FlotillaError as error:
             raise self.session.not_flushed(error) from error
 
+    def adopt(self) -> Generator[Any, Any, Losses]:
+        """Begin as a new client, the cluster having forgotten the one that this was."""
+        lost: Losses = yield self.session.adopt()
+        return lost
+
     def get(
-        self, topic: str | None, wait_ms: int, max_count: int, is_manual: bool
+        self, topic: str | None, wait_ms: int, max_count: int, ack: Ack
     ) -> Generator[Any, Any, Delivery | None]:
         """Read once."""
         operations = self.session.operations
-        me = Reader(self.owner, topic, "manual" if is_manual else "auto")
+        me = Reader(self.owner, topic, ack)
         with operations.readers.reading(me):
             fetched = yield operations.get(topic, wait_ms, max_count)
             return operations.readers.hand_over(me, fetched)
@@ -352,8 +361,14 @@ class Process:
         except (ProcessDeath, PowerLoss):
             self.end(crashed=True)
 
+    def note_end(self) -> None:
+        """Tell who watches how long an operation took, if one has ended."""
+        if self.asked_s is not None:
+            self.observer.watcher.took(self, self._wire.now - self.asked_s)
+            self.asked_s = None
+
     def _continue(self, step: Callable[[], Wish]) -> None:
-        self.asked_s = None
+        self.note_end()
         try:
             wish = step()
         except StopIteration:

@@ -25,9 +25,9 @@ from chaos.simulation.clients.clients import (
     Watcher,
     new_process,
 )
-from chaos.simulation.clients.scripts import ClientScript, Known, Role
+from chaos.simulation.clients.scripts import ClientScript, Known, Role, begin_anew
 from chaos.workloads import payload
-from flotilla_client import FlotillaError
+from flotilla_client import FlotillaError, Forgotten, Losses
 from flotilla_client.reading import Delivery
 
 RUNNER: Final = "runner"
@@ -48,6 +48,12 @@ class ClientWitness(Watcher, Protocol):
         """See `scripts.Course`."""
 
     def not_stored(self, client: str, topic: str, publication: str) -> None:
+        """See `scripts.Course`."""
+
+    def forgotten(self, process: Process, client_id: str) -> None:
+        """See `scripts.Course`."""
+
+    def begun_anew(self, process: Process, client_id: str, lost: Losses) -> None:
         """See `scripts.Course`."""
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
@@ -140,6 +146,14 @@ class Crowd:
         """See `scripts.Course`."""
         self._witness.not_stored(client, topic, publication)
 
+    def forgotten(self, process: Process, client_id: str) -> None:
+        """See `scripts.Course`."""
+        self._witness.forgotten(process, client_id)
+
+    def begun_anew(self, process: Process, client_id: str, lost: Losses) -> None:
+        """See `scripts.Course`."""
+        self._witness.begun_anew(process, client_id, lost)
+
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """See `scripts.Course`."""
         self._witness.handed_over(client, delivery)
@@ -198,6 +212,9 @@ class Crowd:
                 text = payload.make(session.state.client_id, topic, counter, self.phase)
                 self._witness.made(process, topic, counter, [text])
                 [result] = yield from process.put(topic, [text])
+            except Forgotten as error:
+                self._witness.refused(RUNNER, error)
+                yield from begin_anew(process, self)
             except FlotillaError as error:
                 self._witness.refused(RUNNER, error)
                 yield RETRY_S

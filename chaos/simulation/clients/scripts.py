@@ -22,10 +22,20 @@ from chaos.simulation.clients.clients import Calling, ClientWire, Process, Scrip
 from chaos.simulation.clients.pipes import QUEUED_MAX, Pipe
 from chaos.workloads import payload
 from chaos.workloads.history import DRAINED
-from flotilla_client import Fenced, FlotillaError, NotSubscribed, TooLarge, TooMany, UnknownTopic
+from flotilla_client import (
+    Fenced,
+    FlotillaError,
+    Forgotten,
+    Losses,
+    NotSubscribed,
+    QuotaExceeded,
+    TooLarge,
+    TooMany,
+    UnknownTopic,
+)
 from flotilla_client.operations import PutResult
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
-from flotilla_client.reading import Delivery
+from flotilla_client.reading import Ack, Delivery
 
 REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
 ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again
@@ -38,13 +48,31 @@ FILLER: Final = "abcdefghijklmnopqrstuvwxyz" * (PUBLICATION_BYTES_MAX // 26 + 1)
 Step = Generator[Wish, Any, object]  # a part of a script, with some result
 
 
+def begin_anew(process: Process, course: Course) -> Script:
+    """Take it that the cluster has forgotten a process's client, and become another one."""
+    client_id = process.session.state.client_id
+    course.forgotten(process, client_id)
+    while True:
+        try:
+            lost = yield from process.adopt()
+        except Fenced:
+            raise
+        except FlotillaError as error:
+            course.refused(process.name.partition("/")[0], error)
+            yield REFUSED_PAUSE_S
+        else:
+            course.begun_anew(process, client_id, lost)
+            return
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """What a client does, as drawn by the swarm. Weights: 0 = never.
 
     `pause_s`: mean time between two operations; `batch_count`, `size_bytes`: the most publications
     of a PUT, the largest filler; `reads_any`: one GET over all topics; `is_manual`: what was handed
-    over is acknowledged at once or not at all, else with the next GET; `in_flight`: batches of a
+    over is acknowledged at once or not at all, else with the next GET, or `is_at_most_once` before;
+    `in_flight`: batches of a
     background producer that are under way at once, 0 for one PUT after the other; `is_hasty`: it
     publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
     `AsyncClient`, and cancels some of what it asks. `callers`: so many publish at once at most,
@@ -68,6 +96,14 @@ class Role:
     is_manual: bool = False
     is_hasty: bool = False
     is_awaiting: bool = False
+    is_at_most_once: bool = False
+
+    @property
+    def ack(self) -> Ack:
+        """How it reads."""
+        if self.is_at_most_once:
+            return "at-most-once"
+        return "manual" if self.is_manual else "auto"
 
     @classmethod
     def of(cls, knobs: Mapping[str, Any]) -> Role:
@@ -107,6 +143,12 @@ class Course(Protocol):
 
     def not_stored(self, client: str, topic: str, publication: str) -> None:
         """Hear that a publication is said to be stored neither now nor later, for certain."""
+
+    def forgotten(self, process: Process, client_id: str) -> None:
+        """Hear that the cluster says to have forgotten a client, before it begins anew."""
+
+    def begun_anew(self, process: Process, client_id: str, lost: Losses) -> None:
+        """Hear what a client is told of its losses that was forgotten, with the id that it had."""
 
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Hear what a client's application was given, and whether that may be for another time."""
@@ -154,24 +196,40 @@ class ClientScript:
 
     def run(self) -> Script:
         """Take part in the run from here to its end; stop early only when fenced."""
-        try:
-            if self._role.is_hasty and self._role.puts:
-                yield from self._tried(self._publish)
+        while True:
+            try:
+                yield from self._take_part()
+            except Fenced as error:
+                self._course.refused(self._name, error)
+                return
+            except Forgotten as error:
+                self._course.refused(self._name, error)
+                yield from self._begin_anew()
+            else:
+                self._course.drained(self._name)
+                return
+
+    def _take_part(self) -> Script:
+        if self._role.is_hasty and self._role.puts:
+            yield from self._tried(self._publish)
+        if self._role.gets:
+            yield from self._subscribe_all()
+        yield from self._steady()
+        yield from self._tried(self._empty_pipes)
+        yield from self._until_done(self._flush, meanwhile=self._catch_up)
+        self._course.flushed(self._name, self._process)
+        while self._course.tombstones is None:
+            yield IDLE_S  # whoever is slow keeps those from their end who wait for room
             if self._role.gets:
-                yield from self._subscribe_all()
-            yield from self._steady()
-            yield from self._tried(self._empty_pipes)
-            yield from self._until_done(self._flush, meanwhile=self._catch_up)
-            self._course.flushed(self._name, self._process)
-            while self._course.tombstones is None:
-                yield IDLE_S  # whoever is slow keeps those from their end who wait for room
-                if self._role.gets:
-                    yield from self._tried(self._catch_up)
-            yield from self._drain(self._course.tombstones)
-        except Fenced as error:
-            self._course.refused(self._name, error)
-            return
-        self._course.drained(self._name)
+                yield from self._tried(self._catch_up)
+        yield from self._drain(self._course.tombstones)
+
+    def _begin_anew(self) -> Script:
+        """Take it that the cluster has forgotten this client, and become another one."""
+        while self._pipes:
+            _, pipe = self._pipes.popitem()
+            pipe.end()
+        yield from begin_anew(self._process, self._course)
 
     def _steady(self) -> Script:
         actions, weights = list(self._actions), list(self._actions.values())
@@ -184,7 +242,7 @@ class ClientScript:
         """Do it once; an error but a fence is told and then forgotten, as the history has it."""
         try:
             yield from action()
-        except Fenced:
+        except (Fenced, Forgotten):
             raise
         except FlotillaError as error:
             self._course.refused(self._name, error)
@@ -197,7 +255,7 @@ class ClientScript:
         while True:
             try:
                 yield from action()
-            except Fenced:
+            except (Fenced, Forgotten):
                 raise
             except FlotillaError as error:
                 self._course.refused(self._name, error)
@@ -232,14 +290,14 @@ class ClientScript:
             topic = rng.choice(role.topics)
             calls.append((delay_s, topic, partial(texts, place, topic)))
             delay_s += rng.choice((0.0, 0.0, rng.uniform(0.0, CALLERS_APART_S)))
-        fence: Fenced | None = None
+        fence: Fenced | Forgotten | None = None
         answered = yield from self._process.put_together(calls)
         for place, one in enumerate(answered):
             topic = calls[place][1]
             try:
                 [result] = one.results()
             except FlotillaError as error:
-                fence = error if isinstance(error, Fenced) else fence
+                fence = error if isinstance(error, Fenced | Forgotten) else fence
                 self._course.refused(self._name, error)
                 if error.definite and place in numbers:
                     self._deny(topic, callers.refused(numbers[place]))
@@ -321,7 +379,7 @@ class ClientScript:
             def subscribe(topic: str = topic) -> Script:
                 try:
                     yield self._operations.subscribe(topic)
-                except TooMany as error:
+                except (TooMany, QuotaExceeded) as error:
                     self._course.refused(self._name, error)
 
             yield from self._until_done(subscribe)
@@ -342,9 +400,7 @@ class ClientScript:
     def _get(self, topic: str | None) -> Step:
         """GET once; return whether the application was given something to keep."""
         role = self._role
-        delivery = yield from self._process.get(
-            topic, role.get_wait_ms, role.get_count, role.is_manual
-        )
+        delivery = yield from self._process.get(topic, role.get_wait_ms, role.get_count, role.ack)
         if delivery is None:
             yield role.pause_s
             return False

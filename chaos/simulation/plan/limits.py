@@ -19,10 +19,10 @@ from unittest.mock import patch
 
 from cluster.log import journal
 from cluster.members import catchup
-from cluster.node import member
+from cluster.node import member, reaper
 from cluster.raft import sending
 from cluster.serve import broker, intake
-from cluster.store import audit, clients, commands, publications, topics
+from cluster.store import audit, clients, commands, idle, publications, topics
 from cluster.store import store as stores
 from cluster.store.store import Limits, Store
 from flotilla_client import operations, protocol, window
@@ -59,6 +59,23 @@ CONSTANTS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]
 OF_LEVELS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]]]] = {
     "audit_every": ((audit,), "EVERY", (1, 3, 16)),
 }
+# The same of runs in which silent clients are forgotten, within seconds and not months: all of
+# these, or none. A dozen readers have to be noted in time. `client_idle_ms`: the nodes' setting.
+OF_IDLE: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[float, ...]]]] = {
+    "heard_ms": ((idle,), "HEARD_MS", (50, 300)),
+    "idle_step_ms_max": ((idle,), "STEP_MS_MAX", (500, 3_000)),
+    "garbage_producers": ((idle,), "GARBAGE_PRODUCERS", (1, 2)),
+    "reaper_period_s": ((reaper,), "PERIOD_S", (0.05, 0.2)),
+    "reaper_tick_s": ((reaper,), "TICK_S", (0.1, 0.3)),
+    "page_clients": ((reaper,), "PAGE_CLIENTS", (1, 3, 256)),
+    "forgotten_per_entry_max": ((reaper,), "FORGOTTEN_PER_ENTRY_MAX", (1, 2, 64)),
+    "subscriptions_per_entry_max": ((reaper,), "SUBSCRIPTIONS_PER_ENTRY_MAX", (1, 1_000)),
+    "heard_per_entry_max": ((reaper, member), "HEARD_PER_ENTRY_MAX", (12, 1_000)),
+    "heard_max": ((broker,), "HEARD_MAX", (12, 10_000)),
+}
+CLIENT_IDLE_MS: Final = (1_200, 2_500, 5_000)
+# So many PUTs are in a chunk of a producer's window, of CHUNKS chunks: so that it is soon full.
+CHUNK_PUTS: Final = (1, 2, 4)
 # What a function has as a default: the function, the parameter, and the small values.
 DEFAULTS: Final[Mapping[str, tuple[Callable[..., Any], str, tuple[int, ...]]]] = {
     "journal_cache_bytes": (journal.Journal.open.__func__, "cache_bytes", (0, 300, 3_000)),  # type: ignore[attr-defined]
@@ -99,17 +116,28 @@ def of_limits(knobs: Mapping[str, Any]) -> frozenset[str]:
 def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
     """Let the product have a plan's limits while the context lasts."""
     with ExitStack() as stack:
-        constants = {**CONSTANTS, **OF_LEVELS}
+        constants = {**CONSTANTS, **OF_LEVELS, **OF_IDLE}
         for knob in constants.keys() & knobs.keys():
             modules, name, _ = constants[knob]
             for module in modules:
-                stack.enter_context(patch.object(module, name, int(knobs[knob])))
+                value = type(vars(module)[name])(knobs[knob])
+                stack.enter_context(patch.object(module, name, value))
+        if "chunk_puts" in knobs:
+            for name, value in _window(int(knobs["chunk_puts"])).items():
+                stack.enter_context(patch.object(clients, name, value))
         for knob in DEFAULTS.keys() & knobs.keys():
             function, name, _ = DEFAULTS[knob]
             _default(stack, function, name, int(knobs[knob]))
         if not OF_THE_STORE.keys().isdisjoint(knobs):
             _default(stack, Store.open.__func__, "limits", store_limits(knobs))  # type: ignore[attr-defined]
         yield
+
+
+def _window(chunk_puts: int) -> dict[str, int]:
+    """Return the constants of a producer's window whose chunks hold so many PUTs."""
+    chunk_bytes = clients._CHUNK_BYTES // clients.CHUNK_PUTS * chunk_puts
+    kept = chunk_puts * clients.CHUNKS
+    return {"CHUNK_PUTS": chunk_puts, "PUTS_KEPT": kept, "_CHUNK_BYTES": chunk_bytes}
 
 
 def _default(stack: ExitStack, function: Callable[..., Any], name: str, value: object) -> None:

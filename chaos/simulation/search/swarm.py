@@ -14,10 +14,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.simulation.disks.disk import KEEPS, SYNCS
-from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_LEVELS, OF_PUTS, OF_THE_STORE
+from chaos.simulation.plan.limits import (
+    CHUNK_PUTS,
+    CLIENT_IDLE_MS,
+    CONSTANTS,
+    DEFAULTS,
+    OF_IDLE,
+    OF_LEVELS,
+    OF_PUTS,
+    OF_THE_STORE,
+)
 from chaos.simulation.plan.plan import Action, Mode, Plan
 from chaos.simulation.world.network import double_of
 from chaos.simulation.world.operator import BROKEN_HOWS
+from flotilla_client.protocol import INSPECTED, SETTINGS, STATUS
 
 NODES: Final = {3: 70, 5: 22, 1: 4, 7: 4}  # weights
 DURATION_S: Final = (12.0, 30.0)  # of faults; more seeds find more than longer runs
@@ -42,6 +52,15 @@ TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
 BOUNDED_SHARE: Final = 0.5  # of the seeds have constants of the product that are met
 BOUND_SHARES: Final = (0.1, 0.3, 0.6)  # of these constants
 LEVEL_SHARE: Final = 0.4  # of the seeds without other programs have a cluster of this build's level
+CHUNKS_SHARE: Final = 0.25  # of the seeds have short windows of producers
+ONCE_SHARE: Final = 0.1  # of the clients that don't acknowledge by hand read at most once
+RATES_SHARE: Final = 0.08  # of the seeds have a quota of requests, or of bytes
+QUOTA_SHARE: Final = 0.4  # of the seeds with keys have each of the others
+INSPECTIONS_SHARE: Final = 0.3  # of the seeds have an operator who looks at what there is
+INSPECTIONS_PERIOD_S: Final = (0.2, 3.0)
+IDLE_SHARE: Final = 0.4  # of the seeds whose cluster has raised its level forget silent clients
+SILENCE_PERIOD_S: Final = (1.0, 6.0)  # mean time between two silences, of any client
+SILENCES: Final = (0.5, 4.0)  # of the time until one is forgotten
 RAISES_S: Final = (0.5, 1.0, 2.0, 4.0)  # when it is asked for: there may be no leader yet
 STORE_SHARE: Final = 0.06  # for each limit of the state machine: who is refused a topic does less
 FOUNDING_SHARE: Final = 0.2  # of the seeds have processes that end while they found the cluster
@@ -550,6 +569,11 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     _slow_down(draw("slow"), load["roles"], "backlog_bytes_max" in knobs)
     knobs |= _bounds(draw("bounds"), _largest(load["roles"]))
     knobs |= _fitting(draw("fitting"), {action.name for action in schedule}, knobs)
+    chunks, once = draw("chunks").rng, draw("at most once").rng
+    if chunks.random() < CHUNKS_SHARE:
+        knobs["chunk_puts"] = chunks.choice(CHUNK_PUTS)
+    for role in load["roles"]:
+        role["is_at_most_once"] = once.random() < ONCE_SHARE and not role.get("is_manual")
     knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
     builds = {action.args.get("build") for action in schedule}
     at_level = draw("level").rng
@@ -567,11 +591,25 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         knobs["keys"] = 1
         own = _users(draw("users"), load["roles"], empty.duration_s)
         schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
+    knobs |= _quotas(draw("quotas"), load["roles"], schedule, bool(knobs.get("keys")))
+    own = _inspections(draw("inspections"), empty.duration_s)
+    schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
+    if at_level_of_users(schedule) and draw("idle").rng.random() < IDLE_SHARE:
+        knobs |= _idle(draw("idle times"))
+        own = _silences(draw("silences"), int(knobs["client_idle_ms"]), empty.duration_s)
+        schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
         knobs.pop("backlog_bytes_max", None)
     knobs["load"] = {**load, "broken": _broken(draw("broken"), mode)}
     return Plan(seed, count, len(clients), empty.duration_s, mode, knobs, schedule)
+
+
+def at_level_of_users(schedule: Sequence[Action]) -> bool:
+    """Return whether all programs are this build's, and the cluster gets to their level."""
+    builds = {action.args.get("build") for action in schedule if action.name == "install"}
+    raises = any(action.name in ("raise_level", "let_users") for action in schedule)
+    return raises and not builds
 
 
 def _stream(seed: int, mode: Mode, purpose: str) -> random.Random:
@@ -625,6 +663,62 @@ def _users(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) ->
     period_s, at_s = draw.between(*KEYS_PERIOD_S), 2.0
     while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
         yield Action(at_s, "intrude", {"node": draw.node()})
+
+
+def _quotas(
+    draw: Draw, roles: Sequence[Mapping[str, Any]], schedule: Sequence[Action], has_keys: bool
+) -> dict[str, float]:
+    """Return quotas that are met, of rates in few seeds, and of what principals have."""
+    rng = draw.rng
+    quotas: dict[str, float] = {}
+    if rng.random() < RATES_SHARE:
+        quotas["quota_requests_per_s"] = rng.choice((20, 60))
+    if rng.random() < RATES_SHARE:
+        quotas["quota_bytes_per_s"] = rng.choice((30_000, 100_000))
+    tight = {
+        "quota_topics": 1,
+        "quota_parked_gets": 1,
+        "quota_unread_bytes": BACKLOG_PUTS_MIN * _largest(roles),
+    }
+    if any(action.name == "client_copy" for action in schedule):
+        del tight["quota_unread_bytes"]  # a client that was fenced for good reads no more
+    drawn = {name: value for name, value in tight.items() if rng.random() < QUOTA_SHARE}
+    return quotas | (drawn if has_keys else {})
+
+
+def _inspections(draw: Draw, duration_s: float) -> Iterator[Action]:
+    """Have the operator look at what there is, in some seeds."""
+    rng, at_s = draw.rng, 0.5
+    period_s = draw.between(*INSPECTIONS_PERIOD_S)
+    if rng.random() >= INSPECTIONS_SHARE:
+        return
+    while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
+        asked = {"what": rng.choice((*sorted(INSPECTED - {SETTINGS}), STATUS))}
+        yield Action(at_s, "inspect", {"node": draw.node(), "place": rng.randrange(99), **asked})
+
+
+def _idle(draw: Draw) -> dict[str, float]:
+    """Return settings with which silent clients are forgotten, within seconds."""
+    knobs: dict[str, float] = {"client_idle_ms": draw.rng.choice(CLIENT_IDLE_MS)}
+    return knobs | {name: draw.rng.choice(values) for name, (_, _, values) in OF_IDLE.items()}
+
+
+def _silences(draw: Draw, idle_ms: int, duration_s: float) -> Iterator[Action]:
+    """Let clients be silent for about as long as it takes to be forgotten, and come back.
+
+    Some die and start again, some are cut off and go on with what they had under way.
+    """
+    rng, at_s = draw.rng, START_S
+    period_s = draw.between(*SILENCE_PERIOD_S)
+    while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
+        client, seconds = rng.choice(draw.clients), idle_ms / 1000 * draw.between(*SILENCES)
+        if rng.random() < 0.5:
+            yield Action(at_s, "client_crash", {"client": client, "at": rng.choice(CRASH_POINTS)})
+            if at_s + seconds < duration_s:
+                yield Action(at_s + seconds, "client_restart", {"client": client})
+        else:
+            for node in draw.members:
+                yield Action(at_s, "cut", {"node": node, "others": [client], "seconds": seconds})
 
 
 def _founding(draw: Draw) -> Iterator[Action]:

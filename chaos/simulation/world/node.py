@@ -31,6 +31,7 @@ from cluster.node.replica import Replica
 from cluster.node.upkeep import Upkeep
 from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import BrokerLimits
+from cluster.serve.quotas import Quotas, Rates
 from cluster.store import commands, tables
 from cluster.store.commands import Operation
 from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_MAX, LEVEL_OF_USERS
@@ -254,6 +255,8 @@ class SimNode:
             lambda route: min(self._room_bytes(), self._port.room_bytes(route)),
             partial(WitnessedMember, self),
         )
+        replica.frontend.rates = Rates(replica.settings.quotas)
+        replica.frontend.payer_of = lambda route: (principal_of(route), False)
         if world.knob("keys"):
             replica.frontend.principal_of = principal_of
         self.replica = replica
@@ -289,6 +292,7 @@ class SimNode:
                 int(knob("in_flight_max")),
                 int(knob("parked_gets_max")),
                 int(knob("backlog_bytes_max")),
+                int(knob("client_idle_ms")),
             ),
             uncommitted_entries_max=int(knob("uncommitted_entries_max")),
             relays_max=int(knob("relays_max")),
@@ -296,6 +300,13 @@ class SimNode:
             keep_bytes=int(knob("keep_bytes")),
             takeover_s=knob("takeover_s"),
             admins=frozenset({OPERATOR}),
+            quotas=Quotas(
+                requests_per_s_max=int(knob("quota_requests_per_s")),
+                bytes_per_s_max=int(knob("quota_bytes_per_s")),
+                topics_max=int(knob("quota_topics")),
+                parked_gets_max=int(knob("quota_parked_gets")),
+                unread_bytes_max=int(knob("quota_unread_bytes")),
+            ),
             build=self.build,
             files=self.disk,
             on_journal_failure=self.disk.stop,

@@ -27,7 +27,9 @@ from flotilla_client.protocol import (
     ADD_USER,
     ADMIN,
     EVERYBODY_ELSE,
+    INSPECT,
     REMOVE_USER,
+    STATUS,
     UPGRADE,
     Request,
     encode_request,
@@ -169,9 +171,19 @@ class Operator:
         if found:
             self._ask(found, ADMIN, {"act": f"user-{act}", "user": user, **rights})
 
-    def _ask(self, node: str, kind: str, body: dict[str, Any]) -> None:
+    def inspect(self, node: str, what: str, client_id: str = "", topic: str = "") -> None:
+        """Ask a node what there is, as far as INSPECT tells it in one answer, or for its STATUS."""
+        found = self._world.leader() if node == "leader" else node
+        if found and what == STATUS:
+            self._ask(found, STATUS, {})
+        elif found:
+            self._ask(found, INSPECT, {"what": what, "after": ""}, client_id, topic)
+
+    def _ask(
+        self, node: str, kind: str, body: dict[str, Any], client_id: str = "", topic: str = ""
+    ) -> None:
         self._asked += 1
-        request = Request(kind, f"{OPERATOR} {self._asked}", body=body)
+        request = Request(kind, f"{OPERATOR} {self._asked}", topic, client_id, body=body)
         self._world.request(OPERATOR, node, encode_request(request))
 
     def _open(self) -> None:

@@ -36,8 +36,8 @@ from chaos.simulation.world.network import (
 from cluster.members import peers
 from cluster.members.membership import Roll
 from cluster.members.peers import BULK, Disconnected, Event, PeerPort, Peers
-from cluster.serve import client_port
-from cluster.serve.client_port import ClientPort, PortLimits, Replies
+from cluster.serve import client_port, zmtp
+from cluster.serve.client_port import ClientConnection, ClientPort, PortLimits, Replies
 from cluster.wire import links
 from cluster.wire.links import Address, Reason
 from cluster.wire.messages import Hello, Message
@@ -60,6 +60,20 @@ LIMITS: Final = PortLimits(
     unfinished_bytes_max=2 * MESSAGE_BYTES_MAX,
     unread_bytes_max=8 * 1024 * 1024,
 )  # small, so that they are met: two large messages at a time
+
+# Why a node closes the connection of a client that says what it should: of a network that brings
+# nothing for long, and limits that are met. Nothing else excuses it.
+EXCUSES: Final = (
+    "doesn't take its replies",
+    "gave way before it said READY",
+    "no READY in",
+    "sent a large message slowly",
+    "silent for",
+    "stopped in the middle of a message",
+    "took no byte of its replies",
+    "took over",
+    "waited",
+)
 
 Tap = Callable[[str, str, list[bytes]], None]
 
@@ -101,6 +115,7 @@ class Wire(Net):
         self._unplugged: set[str] = set()
         self._descriptors = self._lives = 0
         self._strange_later()
+        self._greet_later()
 
     def new_socket(self, machine: str) -> SimSocket:
         """Return a socket of a machine, with a descriptor that was never used."""
@@ -218,6 +233,39 @@ class Wire(Net):
         if rng.random() < 0.5:
             stranger.close()
 
+    def _greet_later(self) -> None:
+        rng = self.world.stream("clients' strangers")
+        self.world.at(self.world.now + rng.expovariate(1 / STRANGERS_S), self._greet)
+
+    def _greet(self) -> None:
+        """Let somebody connect as a client, and say half a greeting, or nonsense; it may stay."""
+        self._greet_later()
+        rng = self.world.stream("clients' strangers")
+        listener = self.clients_listener_of(rng.choice(self.members))
+        if listener is None:
+            return
+        stranger = self.new_socket("nobody")
+        stranger.meet(listener)
+        said = zmtp.greeting() if rng.random() < 0.5 else rng.randbytes(STRANGER_BYTES)
+        stranger.say(said[: rng.randint(0, len(said) - 1)])
+        if rng.random() < 0.5:
+            stranger.close()
+
+
+class WitnessedClientPort(ClientPort):
+    """A node's connections to clients; `closed(way, reason)` hears why one was closed."""
+
+    def __init__(self, closed: Callable[[str, str], None], *arguments: Any, **more: Any) -> None:
+        self._tell_closed = closed
+        super().__init__(*arguments, **more)
+
+    def _close(self, client: ClientConnection, reason: str) -> None:
+        other = getattr(client.socket, "other", None)
+        way = "" if other is None else other.way
+        super()._close(client, reason)
+        if way and reason:
+            self._tell_closed(way, reason)
+
 
 class WirePort:
     """A running node's side: its `PeerPort`, its watched descriptors; made by `Wire.join`."""
@@ -250,9 +298,18 @@ class WirePort:
             random=rng,
             takeover_ms=int(takeover_s * 1000),
         )
-        self.clients = ClientPort(
-            (self._name, CLIENTS_PORT), LIMITS, clock, watch=self._watch, report=_unheard
+        self.clients = WitnessedClientPort(
+            self._closed,
+            (self._name, CLIENTS_PORT),
+            LIMITS,
+            clock,
+            watch=self._watch,
+            report=_unheard,
         )
+
+    def _closed(self, way: str, reason: str) -> None:
+        if not reason.startswith(EXCUSES):
+            self._wire.torn.append(f"{self._name} closes the connection {way}: {reason}")
 
     def update_roll(self, roll: Roll) -> None:
         """Set who the members are."""

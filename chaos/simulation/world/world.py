@@ -59,6 +59,14 @@ KNOBS: Final[Mapping[str, float]] = {
     "in_flight_max": 1000,
     "parked_gets_max": 1000,
     "backlog_bytes_max": 1 << 30,
+    "client_idle_ms": 0,  # no client is forgotten
+    # Of each client: what it may have by serve/quotas.py, 0 for no quota. But for the first two
+    # they are principals', so they need keys.
+    "quota_requests_per_s": 0,
+    "quota_bytes_per_s": 0,
+    "quota_topics": 0,
+    "quota_parked_gets": 0,
+    "quota_unread_bytes": 0,
     "uncommitted_entries_max": 256,
     "relays_max": 256,
     "room_bytes": UNREAD_BYTES_SERVED,

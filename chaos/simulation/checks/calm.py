@@ -1,0 +1,80 @@
+"""What must hold when nothing is broken, and has not been for a while.
+
+What lives here: how long nothing was disturbed, and what follows: nobody is elected, no connection
+ends, every request is answered soon. What must not: what is answered (replies.py).
+
+Most that is left undone heals by a silence, another attempt or another leader, so that no promise
+is broken: only the time tells, and only where no fault explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.world import World
+
+CALM_S: Final = 3.0  # behind the last fault: a leader is there, and what was late has come
+LOOK_S: Final = 0.05  # between looks at what is broken
+# What happens to a node that takes the others' time, whoever has brought it about.
+DISTURBING: Final = frozenset({"fault", "ended", "recover", "snapshot_installed", "readmitted"})
+# Of a connection, or of who wants one: none of these happens by itself.
+BREAKS: Final = frozenset({"peer_disconnected", "peer_refusedby", "peer_dialfailed", "peer_unfit"})
+
+
+class Calm:
+    """Watches how long nothing was broken; tells `invariants` of what happens in calm.
+
+    `disturbed_s`: when something was broken last.
+    """
+
+    def __init__(self, world: World, invariants: Invariants) -> None:
+        self.disturbed_s = 0.0
+        self._world, self._invariants = world, invariants
+        self._next_s = 0.0
+        world.observers.append(self._observe)
+        world.watchers.append(self._turned)
+        world.lost_ways.append(self._lost)
+
+    def is_calm(self) -> bool:
+        """Return whether nothing is broken, and has not been for a while."""
+        return self._world.now >= self.disturbed_s + CALM_S
+
+    def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind in DISTURBING:
+            self.disturbed_s = self._world.now
+        elif kind == "role" and self.is_calm():
+            self._fail(f"{fields['node']} is {fields['role']} of {fields['term']} now")
+        elif kind in BREAKS and self.is_calm():
+            said = {name: value for name, value in fields.items() if name != "node"}
+            self._fail(f"{fields['node']} says {kind}: {said}")
+
+    def _turned(self, node: SimNode) -> None:
+        if self._world.now >= self._next_s:
+            self._next_s = self._world.now + LOOK_S
+            if self._is_disturbed():
+                self.disturbed_s = self._world.now
+
+    def _lost(self, route: str) -> None:
+        if self.is_calm():
+            self._fail(f"the connection {route} of a client was closed")
+
+    def _is_disturbed(self) -> bool:
+        world, net = self._world, self._world.net
+        if net.cut or world.doubles or net.weather.loss or net.weather.late:
+            return True
+        if any(until > world.now for until in net.clogged.values()):
+            return True
+        return not all(
+            node.as_member is not None
+            and not node.paused
+            and not node.slow_sync_ms
+            and not node.disk.full
+            and node.clock_rate == 1.0
+            for node in world.nodes.values()
+        )
+
+    def _fail(self, text: str) -> None:
+        self._invariants.fail("calm", f"{text}, and nothing is broken")
