@@ -199,11 +199,21 @@ def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         "tests.unit.test_observe_http.answer",
         lambda _: Response(200, "text/plain", b"x" * 50_000_000),
     )
+    drain, is_cut_off = http.Http._drain, asyncio.Event()
+
+    async def drain_in_time(writer: asyncio.StreamWriter) -> None:
+        try:
+            await drain(writer)
+        except TimeoutError:
+            is_cut_off.set()
+            raise
+
+    monkeypatch.setattr(http.Http, "_drain", staticmethod(drain_in_time))
 
     async def talk(connect: Connect) -> None:
         peer = await connect()
         peer.writer.write(GET % b"much")
-        await asyncio.sleep(0.6)
+        await is_cut_off.wait()
         got = 0
         with contextlib.suppress(ConnectionResetError):
             while data := await peer.reader.read(1 << 20):
