@@ -731,7 +731,7 @@ class PeerPort:
             self._rewatch(connection)
         elif connection.state is LinkState.LIVE:
             self._end(connection)
-        else:
+        elif connection.state is not LinkState.ENDED:  # that one goes when all of it is received
             self._refuse(connection, _ended_text(connection))
 
     def _next_message(self, connection: Connection) -> Message | None:

@@ -69,6 +69,25 @@ def test_last_words_are_received_before_the_end(world: PeerWorld) -> None:
     assert b.events[-1] == Disconnected("a", Reason.CLOSED, "")
 
 
+def test_who_dies_with_words_of_both_sides_on_their_way_is_heard_out_and_let_go(
+    world: PeerWorld,
+) -> None:
+    """A simulated seed (202611230007) found the node dead by what it had to say to the other."""
+    b = world.node("b", {"a": NOWHERE})
+    raw = world.greet(b, a_says())
+    b.port.send("a", Barrier(1, 1))
+    raw.sendall(encode(messages.TimeoutNow(5)))
+    raw.shutdown(socket.SHUT_WR)
+    connection = b.port._live["a"]
+    while connection.state is LinkState.LIVE:
+        b.poll()
+    b.port.flush(None)
+    world.until(lambda: b.port.hello_of("a") is None)
+    assert b.received == [("a", messages.TimeoutNow(5))]
+    assert b.events[-1] == Disconnected("a", Reason.CLOSED, "")
+    world.greet(b, a_says())
+
+
 def test_restarted_peer_is_dialed_anew_at_once(world: PeerWorld) -> None:
     a, b = world.pair()
     port = b.port.address[1]
