@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
-from chaos.simulation.disks.durable import journal_files
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.wire import WirePort
 from chaos.simulation.world.world import World
@@ -244,11 +243,6 @@ class Books:
             "checkpoints that nobody makes": node.waits_in_vain,
             "who waits for a copy": member._server._waiting if node._worker.idle else (),
         }
-        sizes = [len(inode.data) for _, inode in journal_files(node.disk)]
-        kept_bytes = replica.settings.keep_bytes
-        is_due = sum(sizes) > kept_bytes + 2 * replica.settings.segment_bytes
-        if is_due and sum(sizes[1:-2]) > kept_bytes:  # the last two may be in use
-            left["journal that need not be kept"] = f"{sizes} bytes, {kept_bytes} are to be kept"
         if isinstance(node._port, WirePort):
             clients = [*node._port.clients._clients.values()]
             left["requests of connections"] = [each.requests for each in clients if each.requests]

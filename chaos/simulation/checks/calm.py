@@ -10,6 +10,7 @@ is broken: only the time tells, and only where no fault explains it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import permutations
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
@@ -67,6 +68,9 @@ class Calm:
             return True
         if any(until > world.now for until in net.clogged.values()):
             return True
+        names = [*world.nodes]
+        if not all(net.connected(one, other) for one, other in permutations(names, 2)):
+            return True  # who was refused, or unreachable, tries again in steps that grow
         return not all(
             node.as_member is not None
             and not node.paused

@@ -334,6 +334,11 @@ class Promises:
             self._fail("skipped", text)
         self._handed_over[owner] = max(last_id, delivery.last_id)
 
+    def acknowledged(self, client: str, topic: str, last_id: int) -> None:
+        """Note up to where an application is done for good: the library has said that it is."""
+        for table in (self._asked, self._confirmed):
+            table[client, topic] = max(last_id, table.get((client, topic), 0))
+
     def _is_copied(self, process: Process) -> bool:
         """Return whether two processes act for the client, each unknown to the other."""
         return process.name.partition("/")[0] in self._copied

@@ -351,6 +351,8 @@ class RaftRules:
         leader = self._leaders.get(message.term)
         if leader is None or not self._world.machine_is_up(leader):
             return
+        if self._mirror(leader).term != message.term:
+            return  # deposed since, and its own entries may be replaced (seed 202611230133)
         theirs, own = self._mirror(leader).terms.get(index), mirror.terms.get(index)
         if None not in (theirs, own) and theirs != own:
             text = f"{node.name} acknowledges {index} to {target}: it has term {own}"

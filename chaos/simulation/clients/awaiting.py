@@ -12,7 +12,7 @@ import asyncio
 import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -30,6 +30,7 @@ from chaos.simulation.clients.clients import (
     Process,
     ProcessDeath,
     Script,
+    Take,
 )
 from chaos.simulation.disks.disk import PowerLoss
 from flotilla_client import (
@@ -45,7 +46,7 @@ from flotilla_client.connection import RECONNECT_MS, parsed
 from flotilla_client.losses import Losses
 from flotilla_client.operations import PutResult
 from flotilla_client.protocol import Request, decode_request
-from flotilla_client.reading import Ack, Owner
+from flotilla_client.reading import Ack, Message, Owner
 
 CANCELLED_SHARE: Final = 0.15  # of the operations
 PATIENCE_S: Final = (0.0005, 0.5)  # until one of these is cancelled: in any of its steps
@@ -355,6 +356,10 @@ class _Ended:
         return self._task.result()
 
 
+class _Left(Exception):
+    """What the body of a loop raises."""
+
+
 class AwaitingProcess(Process):
     """A process whose script awaits an `AsyncClient`, one operation after the other.
 
@@ -444,6 +449,34 @@ class AwaitingProcess(Process):
         getting = self._client.get(topic, wait_ms, max_count, ack)
         delivery: Delivery | None = yield self._at_times_cancelled(getting)
         return delivery
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether it can read in a loop over messages."""
+        return True
+
+    def loop(
+        self, topic: str | None, idle_ms: int, ack: Ack, take: Take
+    ) -> Generator[Any, Any, Message | None]:
+        """See `Process`; a loop may be cancelled, too."""
+        left: Message | None = yield self._at_times_cancelled(
+            self._looped(topic, idle_ms, ack, take)
+        )
+        return left
+
+    async def _looped(
+        self, topic: str | None, idle_ms: int, ack: Ack, take: Take
+    ) -> Message | None:
+        self.asked_s = None  # a loop is many operations
+        with suppress(_Left):
+            async with self._client.messages(topic, ack, idle_ms) as messages:
+                async for message in messages:
+                    how = take(message)
+                    if how == "break":
+                        return message
+                    if how == "error":
+                        raise _Left
+        return None
 
     async def _at_times_cancelled(self, operation: Coroutine[Any, Any, Any]) -> Any:
         if self._rng.random() >= CANCELLED_SHARE:

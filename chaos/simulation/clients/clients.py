@@ -31,7 +31,7 @@ from flotilla_client.joining import Call, Joined
 from flotilla_client.losses import Losses
 from flotilla_client.operations import Ask, PutResult, Steps, Turn, next_ask
 from flotilla_client.protocol import Reply, Request, decode_request, encode_request
-from flotilla_client.reading import Ack, Delivery, Owner, Reader
+from flotilla_client.reading import Ack, Delivery, Message, Owner, Reader
 from flotilla_client.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
 
 # What one of several callers publishes: how long after the first, its topic, and the texts, which
@@ -50,6 +50,9 @@ class Publishing:
 # it is sent or whose FlotillaError is thrown in, or a Publishing, of which it is sent the calls.
 Wish = float | Steps[Any] | Publishing
 Script = Generator[Wish, Any, None]
+
+# Is given each message of a loop; returns "" to go on, "break" to leave it in order, or "error".
+Take = Callable[[Message], str]
 
 REFUSED_MS: Final = 1.0  # until a refused connection is known; one that is swallowed takes longer
 TURNS_MAX: Final = 10_000  # at one moment; who wants more is stuck in a loop
@@ -280,6 +283,20 @@ class Process:
     def owner(self) -> Owner:
         """Who reads."""
         return Owner(self, self.name, lambda: not self.is_alive)
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether it can read in a loop over messages."""
+        return False
+
+    def loop(
+        self, topic: str | None, idle_ms: int, ack: Ack, take: Take
+    ) -> Generator[Any, Any, Message | None]:
+        """Read in a loop until `take` says how it is left, or no more comes.
+
+        Returns the message with which it was left in order.
+        """
+        raise NotImplementedError(self)
 
     def put(self, topic: str, texts: Sequence[str]) -> Generator[Any, Any, list[PutResult]]:
         """Publish."""

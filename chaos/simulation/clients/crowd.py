@@ -59,6 +59,9 @@ class ClientWitness(Watcher, Protocol):
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Hear what a client's application was given."""
 
+    def acknowledged(self, client: str, topic: str, last_id: int) -> None:
+        """See `scripts.Course`."""
+
     def known(self) -> Known:
         """See `scripts.Course`."""
 
@@ -157,6 +160,10 @@ class Crowd:
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """See `scripts.Course`."""
         self._witness.handed_over(client, delivery)
+
+    def acknowledged(self, client: str, topic: str, last_id: int) -> None:
+        """See `scripts.Course`."""
+        self._witness.acknowledged(client, topic, last_id)
 
     def known(self) -> Known:
         """See `scripts.Course`."""

@@ -35,10 +35,12 @@ from flotilla_client import (
 )
 from flotilla_client.operations import PutResult
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
-from flotilla_client.reading import Ack, Delivery
+from flotilla_client.reading import Ack, Delivery, Message
 
 REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
 ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again
+LOOPS_SHARE: Final = 0.5  # of the processes that can read in loops
+LOOP_MESSAGES_MAX: Final = 6
 IDLE_S: Final = 0.2  # between looks at the course
 POURED_MAX: Final = 6  # publications at once for a background producer, most of them a batch each
 CALLERS_APART_S: Final = 0.02  # at most: about a round trip, so that they meet
@@ -153,6 +155,9 @@ class Course(Protocol):
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """Hear what a client's application was given, and whether that may be for another time."""
 
+    def acknowledged(self, client: str, topic: str, last_id: int) -> None:
+        """Hear up to where an application has said, and heard, that it is done."""
+
     def known(self) -> Known:
         """Return what is known of all topics."""
 
@@ -185,6 +190,8 @@ class ClientScript:
         self._state = process.session.state
         self._readers = self._operations.readers
         self._number = rng.randrange(len(role.topics))
+        # One or the other: what is in hand by one is not given to the other.
+        self._is_looping = process.has_loops and rng.random() < LOOPS_SHARE
         self._callers = Callers(name, process, course) if role.callers else None
         self._actions: dict[Callable[[], Script], float] = {
             self._publishes(): role.puts,
@@ -400,6 +407,8 @@ class ClientScript:
     def _get(self, topic: str | None) -> Step:
         """GET once; return whether the application was given something to keep."""
         role = self._role
+        if self._is_looping:
+            return (yield from self._loop(topic))
         delivery = yield from self._process.get(topic, role.get_wait_ms, role.get_count, role.ack)
         if delivery is None:
             yield role.pause_s
@@ -408,8 +417,35 @@ class ClientScript:
         if role.is_manual:
             if self._rng.random() >= ACKNOWLEDGED_SHARE:
                 return False
-            self._readers.acknowledge(delivery.topic, delivery.last_id)
+            self._acknowledge(delivery.topic, delivery.last_id)
         return True
+
+    def _loop(self, topic: str | None) -> Step:
+        """Read some in a loop; leave it in order, by an error, or when there is no more."""
+        role, rng, name = self._role, self._rng, self._name
+        count, taken = rng.randint(1, LOOP_MESSAGES_MAX), 0
+
+        def take(message: Message) -> str:
+            nonlocal taken
+            taken += 1
+            redelivered = int(message.redelivered)
+            self._course.handed_over(
+                name, Delivery(message.topic, message.id, (message.publication,), redelivered)
+            )
+            if role.is_manual and rng.random() < ACKNOWLEDGED_SHARE:
+                self._acknowledge(message.topic, message.id)
+            return "" if taken < count else rng.choice(("break", "error"))
+
+        left = yield from self._process.loop(topic, role.get_wait_ms, role.ack, take)
+        if left is not None and not role.is_manual:
+            self._course.acknowledged(name, left.topic, left.id)
+        if not taken:
+            yield role.pause_s
+        return taken > 0
+
+    def _acknowledge(self, topic: str, last_id: int) -> None:
+        self._readers.acknowledge(topic, last_id)
+        self._course.acknowledged(self._name, topic, last_id)
 
     def _churn(self) -> Script:
         topic = self._next_topic()
