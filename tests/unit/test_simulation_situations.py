@@ -19,7 +19,7 @@ from chaos.simulation.search.swarm import KINDS, Draw, plan_for
 
 BEGIN_S, END_S = 4.0, 14.0
 Knobs = Mapping[str, Any]
-SEEDS_MAX = 10  # each change of the product changes what a seed meets
+SEEDS_MAX = 30  # each change of the product changes what a seed meets
 LONG = {"fallback_s": 6.0}  # a leader that leads on for long, though it hears no majority
 
 
@@ -55,6 +55,7 @@ LISTS: Final = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # of some seeds, beside other tests
 @pytest.mark.parametrize(
     ("bug", "seed", "kinds", "knobs", "roles", "check"),
     [
@@ -79,7 +80,14 @@ LISTS: Final = {
             "progress",
         ),
         ("listings-end-with-a-page", 1, {}, {"topics_count_max": 1}, LISTS, "answered"),
-        ("failed-checkpoints-sync-again", 5, {"lost_checkpoints": (4, 7, 10)}, ROOMY, {}, "ended"),
+        (
+            "failed-checkpoints-sync-again",
+            1,
+            {"lost_checkpoints": range(3, 12)},
+            ROOMY,
+            {},
+            "ended",
+        ),
         ("installs-do-not-wait-for-the-worker", 1, {}, ROOMY, {}, "snapshot"),
     ],
 )
@@ -103,8 +111,8 @@ def test_what_had_escaped_is_met_and_judged(
     times = [(at_s, kind) for kind, often in kinds.items() for at_s in often]
     for tried in range(seed, seed + SEEDS_MAX):
         plan = _plan(tried, times, knobs, roles, actions.get(bug, ()))
-        assert run(plan).failures == ()
         if check in run(plan, bug).checks:
+            assert run(plan).failures == ()
             return
     pytest.fail(f"seeds {seed}..{tried} have not shown {check}")
 
