@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from chaos.simulation.bugs import BUGS
 from chaos.simulation.plan.plan import Action, Plan
 from chaos.simulation.search.run import run
 from chaos.simulation.search.swarm import KINDS, Draw, plan_for
@@ -172,3 +173,18 @@ def test_what_was_committed_in_a_turn_that_had_no_end_is_committed(count: int) -
     schedule = Action(2.0, "power_loss", loss), Action(2.6, "restart_all", {})
     knobs = {"segment_bytes": 1024, "load": {"roles": roles}}
     assert run(Plan(1, 1, 2, 4.0, "safety", knobs, schedule)).failures == ()
+
+
+@pytest.mark.slow
+def test_clients_that_are_forgotten_and_come_back_are_judged() -> None:
+    """A node that had not flushed found them again, and others had forgotten them."""
+    plans = (plan_for(seed, "safety") for seed in range(31, 100))
+    forgetting = [plan for plan in plans if plan.knobs.get("client_idle_ms")]
+    for plan in forgetting[:SEEDS_MAX]:
+        result = run(plan)
+        assert result.failures == ()
+        if result.coverage["client_forgotten"]:
+            found = run(plan, "forgotten-clients-stay-until-the-flush").checks
+            if BUGS["forgotten-clients-stay-until-the-flush"].caught_by & found:
+                return
+    pytest.fail(f"none of {[plan.seed for plan in forgetting[:SEEDS_MAX]]} has shown it")

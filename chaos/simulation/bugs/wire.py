@@ -116,7 +116,7 @@ def replies_go_another_way(patches: Patches) -> None:
     patches.attribute(ClientPort, "send", misdirect)
 
 
-@bug("a request that comes in pieces is one request", {"progress"}, mode="live")
+@bug("a request that comes in pieces is one request", {"torn"})
 def pieces_of_a_request_are_dropped(patches: Patches) -> None:
     """Forget the first piece of a message when the second one comes."""
     feed = Receiver.feed

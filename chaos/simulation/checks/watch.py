@@ -38,10 +38,11 @@ from chaos.simulation.world.operator import Operator
 from chaos.simulation.world.sockets import Sockets
 from chaos.simulation.world.world import World
 from chaos.workloads import history
-from flotilla_client import FlotillaError, Losses, Operation, Outcome
+from flotilla_client import FlotillaError, Losses, Operation, OutboxFull, Outcome
 from flotilla_client.protocol import CLIENT, SUBSCRIPTIONS, Reply, Request
 from flotilla_client.reading import Delivery
 from flotilla_client.retry import DEADLINE_MS
+from flotilla_client.state import OUTBOX_BYTES_MAX
 
 PROGRESS_S_MAX: Final = 120.0  # from the last fault to the end: deadlines, shunned nodes, copies
 EVIDENCE_MAX: Final = 3  # of each check: one defect shows a thousand times
@@ -96,6 +97,7 @@ class Attached:
             directory,
             str(UUID(int=world.plan.seed % 2**128)),
             int(load.get("deadline_ms", DEADLINE_MS)),
+            int(load.get("outbox_bytes_max", OUTBOX_BYTES_MAX)),
         )
         world.actions |= {
             "client_crash": self._client_crash,
@@ -113,7 +115,10 @@ class Attached:
     def _of_settings(self) -> frozenset[str]:
         """Return the errors that a run's users explain, or that clients are forgotten."""
         explained = {"unauthorized": "keys", "forgotten": "client_idle_ms"}
-        return frozenset(code for code, knob in explained.items() if self._world.knob(knob))
+        codes = {code for code, knob in explained.items() if self._world.knob(knob)}
+        if "outbox_bytes_max" in self._world.plan.knobs["load"]:
+            codes.add(OutboxFull.CODE)
+        return frozenset(codes)
 
     @property
     def is_over(self) -> bool:

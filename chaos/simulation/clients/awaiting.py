@@ -431,7 +431,12 @@ class AwaitingProcess(Process):
         return [_Ended(task) for task in tasks]
 
     async def _called(self, topic: str, texts: Callable[[], Sequence[str]]) -> list[PutResult]:
-        return await self._client.put_many(topic, texts())
+        called = texts()
+        try:
+            return await self._client.put_many(topic, called)
+        except asyncio.CancelledError:
+            self.on_cancelled(called)
+            raise
 
     def flush(self) -> Generator[Any, Any, None]:
         """Send what is in the outbox."""

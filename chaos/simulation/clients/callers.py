@@ -48,6 +48,8 @@ class Callers:
         self._state = process.session.state
         self._enqueue_all = self._state.enqueue_all
         self._state.enqueue_all = self._enqueued  # type: ignore[method-assign]
+        self._cancelled: set[int] = set()  # before they were given a counter
+        process.on_cancelled = self._note_cancelled
 
     def text(self, topic: str, filler: str) -> tuple[int, str]:
         """Return a new call's number, and what it publishes: as long as it will be, or longer."""
@@ -61,6 +63,10 @@ class Callers:
         """Note that a call was refused for certain; return what was stored for it, or ""."""
         self._refused.add(number)
         return self._texts.get(number, "")
+
+    def _note_cancelled(self, called: Sequence[str]) -> None:
+        """Note who is cancelled; what has no counter by now was never begun, and must not be."""
+        self._cancelled.update(set(map(_number_of, called)) - self._texts.keys())
 
     def counter_of(self, topic: str, number: int) -> int:
         """Return under which counter a call's publication was stored last, 0 if never."""
@@ -86,8 +92,8 @@ class Callers:
                 counter += 1
                 text = publication.decode()
                 if text.startswith(PLACE):
-                    number = int(text.removeprefix(PLACE).partition(" ")[0])
-                    publications[place] = self._made(topic, counter, number).encode()
+                    made = self._made(topic, counter, _number_of(text))
+                    publications[place] = made.encode()
             stamped.append(pack(publications))
         return stamped
 
@@ -98,6 +104,8 @@ class Callers:
         what = f"{topic} {counter} is of call {number}"
         if number in at.values():
             self._course.out_of_order(self._name, f"{what}, which is stored already")
+        elif number in self._cancelled:
+            self._course.out_of_order(self._name, f"{what}, which was cancelled before it began")
         elif number in self._refused:
             self._course.out_of_order(self._name, f"{what}, which was refused for certain")
         elif at and max(at.values()) > number:
@@ -107,3 +115,8 @@ class Callers:
         self._texts[number] = text
         self._course.made(self._process, topic, counter, [text])
         return text
+
+
+def _number_of(text: str) -> int:
+    """Return the number of the call that a text stands for."""
+    return int(text.removeprefix(PLACE).partition(" ")[0])

@@ -33,6 +33,7 @@ from flotilla_client.operations import Ask, PutResult, Steps, Turn, next_ask
 from flotilla_client.protocol import Reply, Request, decode_request, encode_request
 from flotilla_client.reading import Ack, Delivery, Message, Owner, Reader
 from flotilla_client.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
+from flotilla_client.state import OUTBOX_BYTES_MAX
 
 # What one of several callers publishes: how long after the first, its topic, and the texts, which
 # are made when it calls.
@@ -226,6 +227,8 @@ class Process:
         self.is_alive = True
         self.pipes: list[PipeHandle] = []
         self.asked_s: float | None = None  # when the operation under way began
+        # Hears what a caller was about to publish who was cancelled.
+        self.on_cancelled: Callable[[Sequence[str]], None] = lambda called: None
         self._wire, self.nodes = wire, tuple(nodes)
         self._on_end = on_end
         self._script: Script
@@ -633,8 +636,9 @@ class SimClient:
         deadline_ms: int,
         make_script: Callable[[SimClient, Process], Script],
         new_process: NewProcess = new_process,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
     ) -> None:
-        self.name = name
+        self.name, self._outbox_bytes_max = name, outbox_bytes_max
         self._new_process = new_process
         self.processes: list[Process] = []
         self.phase: str | None = None
@@ -758,6 +762,7 @@ class SimClient:
             "endpoints": [f"{node}:1" for node in self._nodes],
             "state_dir": self._state_dir(self._place),
             "deadline_ms": self._deadline_ms,
+            "outbox_bytes_max": self._outbox_bytes_max,
             "observer": observer,
             "rng": rng,
         }

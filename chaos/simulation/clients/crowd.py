@@ -29,6 +29,7 @@ from chaos.simulation.clients.scripts import ClientScript, Known, Role, begin_an
 from chaos.workloads import payload
 from flotilla_client import FlotillaError, Forgotten, Losses
 from flotilla_client.reading import Delivery
+from flotilla_client.state import OUTBOX_BYTES_MAX
 
 RUNNER: Final = "runner"
 LOOK_S: Final = 0.2  # between looks at how far the clients are
@@ -86,6 +87,7 @@ class Crowd:
         directory: Path,
         run_id: str,
         deadline_ms: int,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
     ) -> None:
         self.is_publishing = True
         self.tombstones: Mapping[str, int] | None = None
@@ -106,6 +108,7 @@ class Crowd:
                 *place,
                 self._script,
                 new_awaiting if role.is_awaiting else new_process,
+                outbox_bytes_max,
             )
             for name, role in self._roles.items()
         }

@@ -323,7 +323,13 @@ class ClientScript:
         first = yield self._operations.next_counter(topic)
         texts = [self._payload(topic, first + place) for place in range(count)]
         self._course.made(self._process, topic, first, texts)
-        yield from self._process.put(topic, texts)
+        try:
+            yield from self._process.put(topic, texts)
+        except FlotillaError as error:
+            if error.definite:
+                for text in texts:
+                    self._course.not_stored(self._name, topic, text)
+            raise
 
     def _pour(self) -> Script:
         """Let a background producer publish, without waiting for an answer."""

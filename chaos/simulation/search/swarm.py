@@ -53,7 +53,10 @@ BOUNDED_SHARE: Final = 0.5  # of the seeds have constants of the product that ar
 BOUND_SHARES: Final = (0.1, 0.3, 0.6)  # of these constants
 LEVEL_SHARE: Final = 0.4  # of the seeds without other programs have a cluster of this build's level
 CHUNKS_SHARE: Final = 0.25  # of the seeds have short windows of producers
-ONCE_SHARE: Final = 0.1  # of the clients that don't acknowledge by hand read at most once
+FULL_SHARE: Final = 0.2  # of the seeds with several callers have topics that are soon full
+OUTBOX_SHARE: Final = 0.2  # of the seeds have clients whose outboxes are soon full
+OUTBOX_PUTS: Final = 2  # of a seed's largest
+ONCE_SHARE: Final = 0.2  # of the clients that don't acknowledge by hand read at most once
 RATES_SHARE: Final = 0.08  # of the seeds have a quota of requests, or of bytes
 QUOTA_SHARE: Final = 0.4  # of the seeds with keys have each of the others
 INSPECTIONS_SHARE: Final = 0.3  # of the seeds have an operator who looks at what there is
@@ -566,14 +569,16 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
             role["callers"] = callers.rng.choice((2, 4, 9))
     schedule = tuple(_schedule(draw, empty.duration_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
+    if draw("full topics").rng.random() < FULL_SHARE and _are_joined(load["roles"]):
+        knobs.setdefault("backlog_bytes_max", BACKLOG_PUTS_MIN * _largest(load["roles"]))
     _slow_down(draw("slow"), load["roles"], "backlog_bytes_max" in knobs)
     knobs |= _bounds(draw("bounds"), _largest(load["roles"]))
     knobs |= _fitting(draw("fitting"), {action.name for action in schedule}, knobs)
-    chunks, once = draw("chunks").rng, draw("at most once").rng
-    if chunks.random() < CHUNKS_SHARE:
-        knobs["chunk_puts"] = chunks.choice(CHUNK_PUTS)
-    for role in load["roles"]:
-        role["is_at_most_once"] = once.random() < ONCE_SHARE and not role.get("is_manual")
+    knobs |= _chunks(draw("chunks").rng) | _batches(draw("batches").rng, load["roles"])
+    outboxes = draw("outboxes").rng
+    if outboxes.random() < OUTBOX_SHARE:
+        load["outbox_bytes_max"] = OUTBOX_PUTS * _largest(load["roles"])
+    _read_once(draw("at most once").rng, load["roles"])
     knobs["share_ends"] = draw("shares").rng.choice(SHARES_END)
     builds = {action.args.get("build") for action in schedule}
     at_level = draw("level").rng
@@ -610,6 +615,28 @@ def at_level_of_users(schedule: Sequence[Action]) -> bool:
     builds = {action.args.get("build") for action in schedule if action.name == "install"}
     raises = any(action.name in ("raise_level", "let_users") for action in schedule)
     return raises and not builds
+
+
+def _are_joined(roles: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether several callers of some client publish at once: so they are refused so."""
+    return any(role.get("callers") for role in roles)
+
+
+def _chunks(rng: random.Random) -> dict[str, int]:
+    """Return a short window of producers, in some seeds."""
+    return {"chunk_puts": rng.choice(CHUNK_PUTS)} if rng.random() < CHUNKS_SHARE else {}
+
+
+def _batches(rng: random.Random, roles: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return, in some seeds, batches so small that a call's publications take several."""
+    one_bytes = max(role["size_bytes"] for role in roles) + PUBLICATION_OVERHEAD_BYTES
+    return {"batch_bytes_max": one_bytes * rng.randint(1, 2)} if rng.random() < 0.15 else {}
+
+
+def _read_once(rng: random.Random, roles: Sequence[dict[str, Any]]) -> None:
+    """Let some clients read at most once."""
+    for role in roles:
+        role["is_at_most_once"] = rng.random() < ONCE_SHARE and not role.get("is_manual")
 
 
 def _stream(seed: int, mode: Mode, purpose: str) -> random.Random:

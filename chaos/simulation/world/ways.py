@@ -14,7 +14,7 @@ from typing import Final
 
 from chaos.simulation.world.wire import CUT_LOOK_S, Wire
 from cluster.serve import zmtp
-from cluster.serve.zmtp import Ping, Receiver
+from cluster.serve.zmtp import Ping, Receiver, ZmtpError
 
 _GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 
@@ -39,7 +39,7 @@ class Ways:
         way = self._ways.get(name)
         if way is None:
             way = self._ways[name] = Way(self, name, node)
-        way.say(zmtp.encode([b"", *frames]))
+        way.ask(frames)
 
     def close(self, name: str) -> None:
         """Close a way, if there is one: what is on it is lost, or not."""
@@ -66,6 +66,11 @@ class Way:
         self._socket.way, self._socket.remote = name, node
         self._socket.on_change = self._changed
         self._later(2 * self._socket.delay_s(), self._connect)
+
+    def ask(self, frames: list[bytes]) -> None:
+        """Send a request, and note that it is to arrive next."""
+        self._socket.requests.append([*map(bytes, frames)])
+        self.say(zmtp.encode([b"", *frames]))
 
     def say(self, data: bytes) -> None:
         """Send, as far as there is room; the rest leaves when there is."""
@@ -110,13 +115,26 @@ class Way:
         data = self._socket.drain()
         if data:
             self._receiver.feed(data)
-        while (event := self._receiver.next()) is not None:
-            if isinstance(event, Ping):
-                self._outbox += zmtp.pong(event.context)
-            elif isinstance(event, list):
-                assert event[0] == b"", event
-                self._ways.replied(self._name, self._node, event[1:])
+        try:
+            while (event := self._receiver.next()) is not None:
+                if isinstance(event, Ping):
+                    self._outbox += zmtp.pong(event.context)
+                elif isinstance(event, list):
+                    self._take(event)
+        except ZmtpError as error:
+            self._ways.wire.torn.append(f"{self._name} can't read what {self._node} says: {error}")
+            self._end()
+            return
         self._go_on()
+
+    def _take(self, event: list[bytes]) -> None:
+        """Take a reply, which is the next that was sent here."""
+        sent = self._socket.replies
+        if not sent or [b"", *sent.popleft()] != [*map(bytes, event)]:
+            text = f"{self._name} was given a reply that {self._node} has not sent it next"
+            self._ways.wire.torn.append(text)
+        else:
+            self._ways.replied(self._name, self._node, event[1:])
 
     def _go_on(self) -> None:
         if self._is_over:  # who was given a reply has closed the way

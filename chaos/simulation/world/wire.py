@@ -278,6 +278,7 @@ class WirePort:
         self._wire, self._name, self._hello = wire, name, hello
         self._wishes: dict[int, tuple[bool, bool]] = {}
         self._ways: dict[bytes, str] = {}  # of every route that has asked anything
+        self._ends: dict[bytes, SimSocket] = {}  # the same: the client's end
         self._heard_at: dict[tuple[str, str], float] = {}  # (member, incarnation), own clock
         self._order = wire.world.stream(f"poll {name}")
         self.port: PeerPort
@@ -355,7 +356,7 @@ class WirePort:
             if client.route not in self._ways:
                 other = self._wire.sockets[client.fd].other
                 assert other is not None, client.address
-                self._ways[client.route] = other.way
+                self._ways[client.route], self._ends[client.route] = other.way, other
         self.port.tick(now)
         self.clients.tick(now)
         self._note_who_was_heard(now)
@@ -375,9 +376,16 @@ class WirePort:
     def receive_requests(self) -> list[tuple[bytes, list[bytes]]]:
         """Return what clients ask, and tell those who listen in."""
         requests = self.clients.receive(REQUESTS_PER_TURN_MAX)
+        taken = []
         for route, frames in requests:
+            said = self._ends[route].requests
+            if not said or said.popleft() != [*map(bytes, frames)]:
+                text = f"{self._name} was given a request that {self._ways[route]} has not sent"
+                self._wire.torn.append(f"{text} next")
+                continue
             self._wire.asked(self._name, self._ways[route], frames)
-        return requests
+            taken.append((route, frames))
+        return taken
 
     def send_replies(self, replies: Replies) -> Replies:
         """Send all replies, and tell those who listen in; none are left for others to carry.
@@ -386,6 +394,7 @@ class WirePort:
         """
         for route, frames in replies:
             self._wire.answered(self._name, self._ways[route], frames)
+            self._ends[route].replies.append([*map(bytes, frames)])
         self.clients.send(replies)
         return []
 
@@ -510,6 +519,8 @@ class SimSocket:
         self.way = ""
         self.on_change: Callable[[], None] | None = None
         self.said: tuple[deque[Message], deque[Message]] = (deque(), deque())
+        self.requests: deque[list[bytes]] = deque()  # of a client's end: sent, and not received
+        self.replies: deque[list[bytes]] = deque()
         self._wire = wire
         self._backlog: deque[SimSocket] | None = None  # of one that listens
         self._is_connecting = self._is_connected = self._is_closed = False
