@@ -38,6 +38,8 @@ def batch_of(publication: bytes | str) -> tuple[bytes, bytes]:
 
 def as_bytes(publication: object) -> bytes:
     """Return a publication's bytes (text as UTF-8). Raises TooLarge, and TypeError for all else."""
+    if type(publication) is bytes and len(publication) <= protocol.PUBLICATION_BYTES_MAX:
+        return publication  # as a rule
     if not isinstance(publication, bytes | bytearray | memoryview | str):
         kind = type(publication).__name__
         raise TypeError(f"a publication is bytes or text, not {kind}")

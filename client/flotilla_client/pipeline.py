@@ -17,12 +17,11 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Final, Protocol, assert_never
 
 from flotilla_client.connection import with_endpoints
 from flotilla_client.errors import CounterGap, FlotillaError, OutboxFull, Recovered, Unavailable
-from flotilla_client.operations import REFUSED_FOREVER, Operations, PutResult
+from flotilla_client.operations import REFUSED_FOREVER, Operations
 from flotilla_client.protocol import Reply, encode_request, pack
 from flotilla_client.retry import (
     TELLING,
@@ -38,7 +37,7 @@ from flotilla_client.retry import (
     attempt_timeout_ms,
 )
 from flotilla_client.state import Entry
-from flotilla_client.window import Batch, Queue, Queued
+from flotilla_client.window import Batch, Parcel, Queue, settle
 
 OUTBOX_RETRY_MS: Final = 50  # between looks at a full outbox: an acknowledgment frees it, soon
 IDLE_MS: Final = 1000  # between looks where nothing is under way
@@ -76,7 +75,6 @@ class Pipeline:
         rng: random.Random,
         now_ms: Callable[[], float],
         linger_ms: float,
-        batch_bytes: int,
         in_flight_max: int,
     ) -> None:
         self.topic, self.queue = topic, queue
@@ -84,8 +82,7 @@ class Pipeline:
         self._operations = operations
         self._endpoints, self._routes, self._wire = tuple(endpoints), routes, wire
         self._deadline_ms, self._rng, self._now_ms = deadline_ms, rng, now_ms
-        self._linger_ms, self._batch_bytes = linger_ms, batch_bytes
-        self._in_flight_max = in_flight_max
+        self._linger_ms, self._in_flight_max = linger_ms, in_flight_max
         self._name = f"{rng.getrandbits(64):016x}"
         self._batch_numbers = itertools.count(1)
         self._window = deque(map(self._batch, operations.state.outbox(topic)))
@@ -130,9 +127,9 @@ class Pipeline:
     def _batch_due_ms(self) -> float:
         """Return when the queue has to be looked at again."""
         queue = self.queue
-        if not queue.items or not self._may_take():
+        if not queue.parcels or not self._may_take():
             return float("inf")
-        hurry = queue.is_hurried or queue.size_bytes >= self._batch_bytes
+        hurry = queue.is_hurried or queue.size_bytes >= queue.batch_bytes
         return max(self._take_after_ms, 0.0 if hurry else queue.since_ms + self._linger_ms)
 
     def _may_take(self) -> bool:
@@ -143,12 +140,12 @@ class Pipeline:
     def _take(self) -> list[Batch]:
         """Move what is due from the queue through the outbox into the window."""
         with self.queue.lock:
-            taken: list[list[Queued]] = []
+            taken: list[Parcel] = []
             # A full outbox that has no room for all of them may have some for one.
             room = 1 if self._full_since_ms else self._in_flight_max - len(self._window)
             while len(taken) < room and self._batch_due_ms() <= self._now_ms():
-                taken.append(self.queue.take_batch(self._batch_bytes, self._now_ms()))
-            self.queue.is_hurried = self.queue.is_hurried and bool(self.queue.items)
+                taken.append(self.queue.take(self._now_ms()))
+            self.queue.is_hurried = self.queue.is_hurried and bool(self.queue.parcels)
             self.queue.changed.notify_all()
         if not taken:
             return []
@@ -158,28 +155,27 @@ class Pipeline:
             self._put_back(taken, error)
             return []
         except FlotillaError as error:
-            self._fail_all([q.future for batch in taken for q in batch], error)
+            self._fail(taken, error)
             raise
         self._full_since_ms = None
         return fresh
 
-    def _enqueue(self, taken: Sequence[list[Queued]]) -> list[Batch]:
+    def _enqueue(self, taken: Sequence[Parcel]) -> list[Batch]:
         """Move batches into the outbox and the window, all or none."""
-        packed = [pack([queued.publication for queued in batch]) for batch in taken]
+        packed = [pack(parcel.publications) for parcel in taken]
         fresh = list(map(self._batch, self._operations.state.enqueue(self.topic, packed)))
-        for batch, items in zip(fresh, taken, strict=True):
-            batch.futures = [queued.future for queued in items]
+        for batch, parcel in zip(fresh, taken, strict=True):
+            batch.parcel, parcel.publications = parcel, []
         self._window.extend(fresh)
         return fresh
 
-    def _put_back(self, taken: Sequence[list[Queued]], error: OutboxFull) -> None:
+    def _put_back(self, taken: Sequence[Parcel], error: OutboxFull) -> None:
         """Wait for room in the outbox; it may be other topics that fill it, hence the deadline."""
         now_ms = self._now_ms()
         self._full_since_ms = self._full_since_ms or now_ms
         self._take_after_ms = now_ms + OUTBOX_RETRY_MS
-        items = [queued for batch in taken for queued in batch]
         with self.queue.lock:
-            self.queue.put_back(items)
+            self.queue.put_back(taken)
         if now_ms - self._full_since_ms >= self._deadline_ms:
             self._full_since_ms = None
             self._fail_queue(error)
@@ -282,14 +278,16 @@ class Pipeline:
             self.endpoint = None
 
     def _settle(self, batch: Batch) -> None:
-        """Record a batch's ACK, forget its entry and set its results."""
+        """Record a batch's ACK, forget its entry and set its result."""
         assert batch.operation is not None, batch.entry.counter
         assert batch.done is not None, batch.entry.counter
         result = self._operations.stored(batch.operation, batch.entry, batch.done)
-        for number, future in enumerate(batch.futures):
-            id_ = result.id + number if result.id else 0
-            future.set_result(PutResult(id_, 1, result.duplicate, result.stored))
-        self._answered(len(batch.futures))
+        parcel, batch.parcel = batch.parcel, None
+        if parcel is not None:
+            try:
+                settle([parcel], result)
+            finally:
+                self._answered(parcel.count)
 
     # --- errors ---------------------------------------------------------------------------------
 
@@ -304,8 +302,8 @@ class Pipeline:
             of_batch = error if number == 0 and head_is_refused else error_of_rest
             if batch.operation is not None:
                 self._operations.failed(batch.operation, of_batch)
-            self._fail_all(batch.futures, of_batch)
-            batch.futures, batch.operation, batch.is_waiting = (), None, False
+            self._fail_batch(batch, of_batch)
+            batch.operation, batch.is_waiting = None, False
         if isinstance(error, Unavailable):
             self._keep_queue(error)
         else:
@@ -318,36 +316,38 @@ class Pipeline:
 
     def _keep_queue(self, error: FlotillaError) -> None:
         """Move what nobody has been asked to store into the outbox, as far as that takes it."""
-        due = len(self.queue.items)
-        while due > 0:
+        for _ in range(len(self.queue.parcels)):
             with self.queue.lock:
-                taken = self.queue.take_batch(self._batch_bytes, self._now_ms())
+                taken = self.queue.take(self._now_ms())
             try:
                 [batch] = self._enqueue([taken])
             except OutboxFull as full:
-                self._fail_all([queued.future for queued in taken], full)
+                self._fail([taken], full)
                 self._fail_queue(full)
                 return
-            due -= len(taken)
-            self._fail_all(batch.futures, type(error)(error.message, error.code, False))
-            batch.futures = ()
+            self._fail_batch(batch, type(error)(error.message, error.code, False))
 
     def _fail_queue(self, error: FlotillaError) -> None:
         with self.queue.lock:
-            items = list(self.queue.items)
-            self.queue.items.clear()
-            self.queue.size_bytes = 0
-        self._fail_all([queued.future for queued in items], error.before_start())
+            parcels = self.queue.take_all()
+        self._fail(parcels, error.before_start())
 
-    def _fail_all(self, futures: Sequence[Future[PutResult]], error: FlotillaError) -> None:
-        for future in futures:
-            future.set_exception(error)
+    def _fail_batch(self, batch: Batch, error: FlotillaError) -> None:
+        parcel, batch.parcel = batch.parcel, None
+        if parcel is not None:
+            self._fail([parcel], error)
+
+    def _fail(self, parcels: Sequence[Parcel], error: FlotillaError) -> None:
+        count = sum(parcel.count for parcel in parcels)
         with self.queue.lock:
             if error.definite:
-                self.queue.lost += len(futures)
+                self.queue.lost += count
             else:
-                self.queue.kept += len(futures)
-        self._answered(len(futures))
+                self.queue.kept += count
+        try:
+            settle(parcels, error)
+        finally:
+            self._answered(count)
 
     def _answered(self, count: int) -> None:
         with self.queue.lock:
@@ -369,7 +369,7 @@ class Pipeline:
             self.queue.broken = error
             self.queue.changed.notify_all()
         for batch in self._window:
-            self._fail_all(batch.futures, type(error)(error.message, error.code, False))
+            self._fail_batch(batch, type(error)(error.message, error.code, False))
         self._window.clear()
         self._fail_queue(error)
 

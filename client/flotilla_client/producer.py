@@ -36,7 +36,7 @@ LINGER_MS_MAX: Final = 3_600_000  # an hour; whoever wants more wants to collect
 BATCH_BYTES: Final = 128 * 1024  # large enough that headers and fsyncs don't count
 IN_FLIGHT_MAX: Final = 16  # batches: covers a round trip with a slow disk in it
 QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024  # then `send` blocks: the process must not grow
-QUEUE_COUNT_MAX: Final = 100_000  # the same for small publications: a future takes half a KiB
+QUEUE_COUNT_MAX: Final = 100_000  # the same for small publications: a future takes 200 bytes
 EXIT_PRIORITY: Final = 100  # of multiprocessing: before the finalizers of queues and managers
 STOP_MS: Final = 200  # behind the deadline: what meets it then has its error, or goes to the outbox
 
@@ -120,8 +120,7 @@ class Producer:
         self._pid = os.getpid()
         self._directory = operations.state.directory
         self._on_close = on_close
-        self._batch_bytes = batch_bytes
-        self._queue = Queue()
+        self._queue = Queue(batch_bytes)
         self._is_done = threading.Event()
         self._has_ended = False  # the thread; guarded by the queue's lock
         # From here on the thread's own.
@@ -137,7 +136,6 @@ class Producer:
             rng,
             _now_ms,
             linger_ms,
-            batch_bytes,
             in_flight_max,
         )
         self._thread = threading.Thread(target=self._work, name=f"flotilla-{topic}", daemon=True)
@@ -187,17 +185,22 @@ class Producer:
         self.warn()
         queue = self._queue
         with queue.lock:
-            left_s = max(0.0, end_ms - _now_ms()) / 1000
-            if not queue.changed.wait_for(self.has_room, left_s):
-                raise queue_full()
-            if queue.broken is not None:
-                raise queue.broken.before_start()
-            if queue.is_closing:
-                raise Closed(f"the producer of {self.topic} is closed")
-            future = queue.put(data, _now_ms())
-            if len(queue.items) == 1 or queue.size_bytes >= self._batch_bytes:
+            if queue.is_closing or queue.broken is not None or not self.has_room():
+                self._await_room(end_ms)
+            future = queue.put(data, _now_ms)
+            if queue.is_news():
                 self._wake()
         return future
+
+    def _await_room(self, end_ms: float) -> None:
+        """Wait until the queue has room. Raises Overloaded, Closed, what stopped the producer."""
+        queue = self._queue
+        if not queue.changed.wait_for(self.has_room, max(0.0, end_ms - _now_ms()) / 1000):
+            raise queue_full()
+        if queue.broken is not None:
+            raise queue.broken.before_start()
+        if queue.is_closing:
+            raise Closed(f"the producer of {self.topic} is closed")
 
     def flush(self) -> None:
         """Wait until every publication sent so far has its answer or its error.
@@ -223,7 +226,7 @@ class Producer:
     def has_room(self) -> bool:
         """Tell if `send` would return at once."""
         queue = self._queue
-        full = queue.size_bytes >= QUEUE_BYTES_MAX or len(queue.items) >= QUEUE_COUNT_MAX
+        full = queue.size_bytes >= QUEUE_BYTES_MAX or queue.count >= QUEUE_COUNT_MAX
         return not full or queue.broken is not None or queue.is_closing
 
     # --- flushing and closing, in steps that do not wait ----------------------------------------

@@ -6,12 +6,14 @@ sockets, the outbox (producer.py).
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from flotilla_client.errors import FlotillaError, Forked
 from flotilla_client.forks import forked
@@ -21,65 +23,169 @@ from flotilla_client.protocol import BATCH_COUNT_MAX
 from flotilla_client.retry import Done
 from flotilla_client.state import Entry
 
+_OF_FUTURE: Final = frozenset(vars(Future[PutResult]()))  # what one of them keeps
+
 
 class PutFuture(Future[PutResult]):
     """The future of a publication's result; it can't be cancelled.
+
+    Its parcel has the result, for all in it. What a `Future` needs besides, to be waited for or to
+    call back, is made when somebody first asks for it: as a rule nobody does, and it would take
+    longer than all the rest of a publication's way.
 
     In a process forked before it came, it never comes: the producer's thread did not follow.
     `result` raises Forked there, `exception` returns it; neither asks a lock that may have been
     taken when the process was copied. Callbacks are not called: to them it would be a failure.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.set_running_or_notify_cancel()  # what may be on its way can't be called back
-        self._home, self._has_come = os.getpid(), False
+    def __init__(self, parcel: Parcel, number: int) -> None:
+        self._parcel, self._number = parcel, number
 
-    def set_result(self, result: PutResult) -> None:
-        """Set the result."""
-        super().set_result(result)
-        self._has_come = True
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OF_FUTURE:
+            what = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(what, name=name, obj=self)
+        self._parcel.watch(self)
+        return vars(self)[name]
 
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Set the error."""
-        super().set_exception(exception)
-        self._has_come = True
+    def done(self) -> bool:
+        """Return whether the result or the error is there."""
+        return self._parcel.outcome is not None
 
     def result(self, timeout: float | None = None) -> PutResult:
         """Return the result, once it is there. Raises its error, TimeoutError, Forked."""
-        if self._never_comes():
-            raise self._forked()
-        return super().result(timeout)
+        outcome = self._parcel.outcome
+        if outcome is None:
+            if self._parcel.never_comes():
+                raise self._parcel.forked()
+            return super().result(timeout)
+        if isinstance(outcome, FlotillaError):
+            raise outcome
+        return self._own(outcome)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error, None without one, once it is known. Raises TimeoutError."""
-        return self._forked() if self._never_comes() else super().exception(timeout)
+        outcome = self._parcel.outcome
+        if outcome is None:
+            return (
+                self._parcel.forked() if self._parcel.never_comes() else super().exception(timeout)
+            )
+        return outcome if isinstance(outcome, FlotillaError) else None
 
-    def _never_comes(self) -> bool:
-        return not self._has_come and os.getpid() != self._home
+    @property
+    def number(self) -> int:
+        """Its place in the parcel."""
+        return self._number
 
-    def _forked(self) -> Forked:
+    def tell(self, outcome: PutResult | FlotillaError) -> None:
+        """Tell those who wait for it."""
+        if isinstance(outcome, FlotillaError):
+            self.set_exception(outcome)
+        else:
+            self.set_result(self._own(outcome))
+
+    def begin(self, outcome: PutResult | FlotillaError | None) -> None:
+        """Become what a `Future` is, at one stroke: no signal and no thread finds half of it."""
+        future = Future[PutResult]()
+        future.set_running_or_notify_cancel()  # what may be on its way can't be called back
+        if isinstance(outcome, FlotillaError):
+            future.set_exception(outcome)
+        elif outcome is not None:
+            future.set_result(self._own(outcome))
+        vars(self).update(vars(future))
+
+    def _own(self, of_parcel: PutResult) -> PutResult:
+        id_ = of_parcel.id + self._number if of_parcel.id else 0
+        return PutResult(id_, 1, of_parcel.duplicate, of_parcel.stored)
+
+
+class Parcel:
+    """Publications that go out in one batch, and the one outcome that they share.
+
+    `outcome`: the batch's result or error, once it is known; set once. `publications` are there
+    until they are stored. A future that is waited for is `watched`: it alone is told.
+    """
+
+    __slots__ = ("_home", "_lock", "_watched", "count", "outcome", "publications", "size_bytes")
+
+    def __init__(self) -> None:
+        self.publications: list[bytes] = []
+        self.count = self.size_bytes = 0
+        self.outcome: PutResult | FlotillaError | None = None
+        self._home, self._lock = os.getpid(), threading.RLock()
+        self._watched: dict[PutFuture, None] = {}
+
+    def add(self, publication: bytes) -> PutFuture:
+        """Append a publication; return the future of its result."""
+        future = PutFuture(self, self.count)
+        self.publications.append(publication)
+        self.count += 1
+        self.size_bytes += len(publication)
+        return future
+
+    def settle(self, outcome: PutResult | FlotillaError) -> list[PutFuture]:
+        """Note what became of all of them; return who is to be told, in their order."""
+        with self._lock:
+            assert self.outcome is None, (self.outcome, outcome)
+            self.outcome = outcome
+            watched, self._watched = self._watched, {}
+        return sorted(filter(_is_begun, watched), key=_number)
+
+    def watch(self, future: PutFuture) -> None:
+        """Let somebody wait for the future."""
+        if os.getpid() != self._home:  # whoever had the lock when the process was copied keeps it
+            future.begin(self.outcome)
+            return
+        with self._lock:
+            if _is_begun(future):
+                return  # by another thread, just now
+            if self.outcome is None:
+                self._watched[future] = None
+            future.begin(self.outcome)
+
+    def never_comes(self) -> bool:
+        """Return whether this is a process that was forked before the outcome came."""
+        return self.outcome is None and os.getpid() != self._home
+
+    def forked(self) -> Forked:
+        """Return the error of what never comes."""
         return forked("the answer to a publication comes to that process", self._home)
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
-    """A publication that the application sent, and the future of its result."""
+def settle(parcels: Sequence[Parcel], outcome: PutResult | FlotillaError) -> None:
+    """Give publications their outcome, and tell who waits, in their order.
 
-    publication: bytes
-    future: Future[PutResult]
+    A callback may end this thread (`sys.exit`): not before all are told, or they would wait on.
+    """
+    ended: BaseException | None = None
+    for future in list(itertools.chain.from_iterable(p.settle(outcome) for p in parcels)):
+        try:
+            future.tell(outcome)
+        except BaseException as error:  # noqa: BLE001 - raised below; `Future` logs `Exception`s
+            ended = error
+    if ended is not None:
+        raise ended
+
+
+def _number(future: PutFuture) -> int:
+    return future.number
+
+
+def _is_begun(future: PutFuture) -> bool:
+    return not _OF_FUTURE.isdisjoint(vars(future))
 
 
 @dataclass(slots=True)
 class Batch:
     """A batch in the window. `is_waiting`: a request is on its way and has no answer yet.
 
-    `has_led`: its last request left when nothing before it was unanswered.
+    `has_led`: its last request left when nothing before it was unanswered. `parcel` None: nobody
+    waits for its outcome.
     """
 
     entry: Entry
     operation_id: str
-    futures: Sequence[Future[PutResult]] = ()
+    parcel: Parcel | None = None
     operation: Operation | None = None
     sent: int = 0
     is_waiting: bool = False
@@ -91,19 +197,25 @@ class Batch:
 class Queue:
     """What the application sent and no batch has taken. Guarded by `lock`; `changed` is on it.
 
+    Each parcel becomes a batch of at most `batch_bytes` (or of one publication); the last one still
+    takes what comes.
+
     The lock is taken by `with` on itself: `with changed` is Python, in which Ctrl-C could part the
     lock's taking from its release.
     """
 
+    batch_bytes: int
     lock: threading.RLock = field(default_factory=threading.RLock)
     changed: threading.Condition = field(init=False)
-    items: deque[Queued] = field(default_factory=deque)
+    parcels: deque[Parcel] = field(default_factory=deque)
+    count: int = 0  # publications in them
     size_bytes: int = 0
     since_ms: float = 0.0  # when the oldest came
     sent: int = 0  # publications, ever
     answered: int = 0  # of those
     kept: int = 0  # answered with an error that is not definite: they stand in the outbox
     lost: int = 0  # answered with a definite one
+    is_seen: bool = False  # by whoever takes them: that there is enough for a batch
     is_hurried: bool = False  # somebody waits in flush
     is_closing: bool = False
     broken: FlotillaError | None = None
@@ -111,30 +223,50 @@ class Queue:
     def __post_init__(self) -> None:
         self.changed = threading.Condition(self.lock)
 
-    def put(self, publication: bytes, now_ms: float) -> Future[PutResult]:
+    def put(self, publication: bytes, now_ms: Callable[[], float]) -> PutFuture:
         """Append a publication; return the future of its result."""
-        future = PutFuture()
-        if not self.items:
-            self.since_ms = now_ms
-        self.items.append(Queued(publication, future))
-        self.size_bytes += len(publication)
+        size_bytes = len(publication)
+        parcel = self.parcels[-1] if self.parcels else self._open(now_ms())
+        if parcel.count and (
+            parcel.size_bytes + size_bytes > self.batch_bytes or parcel.count >= BATCH_COUNT_MAX
+        ):
+            parcel = self._open(self.since_ms)
+        future = parcel.add(publication)
+        self.count += 1
+        self.size_bytes += size_bytes
         self.sent += 1
         return future
 
-    def take_batch(self, batch_bytes: int, now_ms: float) -> list[Queued]:
-        """Take the oldest publications, as many as fit into a batch; one at least."""
-        batch = [self.items.popleft()]
-        size_bytes = len(batch[0].publication)
-        while self.items and len(batch) < BATCH_COUNT_MAX:
-            if size_bytes + len(self.items[0].publication) > batch_bytes:
-                break
-            batch.append(self.items.popleft())
-            size_bytes += len(batch[-1].publication)
-        self.size_bytes -= size_bytes
-        self.since_ms = now_ms
-        return batch
+    def _open(self, since_ms: float) -> Parcel:
+        parcel, self.since_ms = Parcel(), since_ms
+        self.parcels.append(parcel)
+        return parcel
 
-    def put_back(self, items: Sequence[Queued]) -> None:
+    def is_news(self) -> bool:
+        """Return whether whoever takes batches has to hear of the last `put`: once each time."""
+        if self.count > 1 and (self.is_seen or self.size_bytes < self.batch_bytes):
+            return False
+        self.is_seen = self.size_bytes >= self.batch_bytes
+        return True
+
+    def take(self, now_ms: float) -> Parcel:
+        """Take the oldest publications, as many as fit into a batch; one at least."""
+        parcel = self.parcels.popleft()
+        self.count -= parcel.count
+        self.size_bytes -= parcel.size_bytes
+        self.since_ms = now_ms
+        self.is_seen = self.is_seen and self.size_bytes >= self.batch_bytes
+        return parcel
+
+    def put_back(self, parcels: Sequence[Parcel]) -> None:
         """Put publications back to the front, in their order."""
-        self.items.extendleft(reversed(items))
-        self.size_bytes += sum(len(queued.publication) for queued in items)
+        self.parcels.extendleft(reversed(parcels))
+        self.count += sum(parcel.count for parcel in parcels)
+        self.size_bytes += sum(parcel.size_bytes for parcel in parcels)
+
+    def take_all(self) -> list[Parcel]:
+        """Take everything."""
+        parcels = list(self.parcels)
+        self.parcels.clear()
+        self.count = self.size_bytes = 0
+        return parcels

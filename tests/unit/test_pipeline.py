@@ -43,7 +43,7 @@ class PipelineBench:
     """A pipeline of one publication a batch, and the time."""
 
     def __init__(self) -> None:
-        self.now_ms, self.line, self.queue = 0.0, OpenWire(), Queue()
+        self.now_ms, self.line, self.queue = 0.0, OpenWire(), Queue(batch_bytes=1)
         self.state = State(None, 1 << 20)
         self.state.resumed("me", 1, 0, {}, {})
         self.pipeline = Pipeline(
@@ -57,12 +57,11 @@ class PipelineBench:
             random.Random(7),
             lambda: self.now_ms,
             linger_ms=0.0,
-            batch_bytes=1,
             in_flight_max=4,
         )
 
     def publish(self, *texts: str) -> list[Future[PutResult]]:
-        futures = [self.queue.put(text.encode(), self.now_ms) for text in texts]
+        futures = [self.queue.put(text.encode(), lambda: self.now_ms) for text in texts]
         self.pipeline.turn()
         return futures
 

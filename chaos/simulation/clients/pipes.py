@@ -41,7 +41,7 @@ class Pipe:
         self.error: FlotillaError | None = None
         self.cause = "no connection"
         self._wire, self._process, self._nodes = wire, process, process.nodes
-        self._queue = Queue()
+        self._queue = Queue(BATCH_BYTES)
         self._inbox: dict[int, deque[Reply]] = {}
         self._lost: set[int] = set()
         self._waits = 0
@@ -58,7 +58,6 @@ class Pipe:
             rng,
             self._now_ms,
             LINGER_MS,
-            BATCH_BYTES,
             in_flight_max,
         )
         process.pipes.append(self)
@@ -69,7 +68,7 @@ class Pipe:
     @property
     def queued(self) -> int:
         """How many publications have no counter yet."""
-        return len(self._queue.items)
+        return self._queue.count
 
     @property
     def is_answered(self) -> bool:
@@ -79,7 +78,7 @@ class Pipe:
     def publish(self, publication: bytes) -> Future[PutResult]:
         """Queue a publication."""
         assert self.queued < QUEUED_MAX, self.queued
-        future = self._queue.put(publication, self._now_ms())
+        future = self._queue.put(publication, self._now_ms)
         self._look_after(0.0)
         return future
 
