@@ -1,7 +1,7 @@
 """Mutual TLS 1.3 between nodes: a socket whose bytes are somebody's whose certificate we know.
 
 What lives here: contexts, the proof of a peer's name, and a socket with the methods that a
-connection uses (wire/links.py). What must not: files (directory.py), what a peer says.
+connection uses (members/links.py). What must not: files (directory.py), what a peer says.
 
 A node's certificate is signed by the cluster's own CA and has one SAN URI,
 `flotilla://CLUSTER/NODE`. No byte of a peer is handed on before the handshake is done and that name

@@ -56,8 +56,7 @@ def _never() -> bool:
 class Journal:
     """Keep the log's entries, term and vote; nothing is promised before `sync` has returned.
 
-    The caller sets `applied_index` to what its state machine holds: entries up to it are never
-    replaced.
+    `applied_index`: what the caller's state machine holds. Entries up to it are never replaced.
     """
 
     def __init__(
@@ -254,10 +253,13 @@ class Journal:
         """The hint, within what the log proves: its first entry is always committed."""
         return max(self._first, min(self._commit, self.last_index))
 
-    @commit_index.setter
-    def commit_index(self, index: int) -> None:
+    def note_commit(self, index: int) -> None:
         """Remember a hint, written with the next segment or on closing."""
         self._commit = index
+
+    def advance(self, applied_index: int) -> None:
+        """Note up to where the caller's state machine has applied the entries."""
+        self.applied_index = applied_index
 
     def close(self) -> None:
         """Make everything durable and close the files; a second call does nothing."""

@@ -51,7 +51,7 @@ class SnapshotServer:
     directory: Path
     worker: Worker
     send: Send
-    members_index: int = 0  # a copy from before this entry lacks an admission
+    members_index: int = 0
     _copy: snapshots.SnapshotInfo | None = None
     _snapshot_id: str = ""
     _number: int = 0
@@ -70,6 +70,10 @@ class SnapshotServer:
         else:
             self._waiting.add(name)
             self._make_copy()
+
+    def members_changed(self, index: int) -> None:
+        """Give nobody a copy from before this entry: it lacks an admission."""
+        self.members_index = index
 
     def _send_chunk(self, name: str, offset: int) -> None:
         copy = self._copy
@@ -147,6 +151,10 @@ class SnapshotFetch:
     def under_way(self) -> bool:
         """True while a copy is being pulled or verified."""
         return bool(self.source)
+
+    def forget_ready(self) -> None:
+        """Go without the copy in `ready`: it is installed, or of no use."""
+        self.ready = None
 
     def start(self, source: str, now: float) -> None:
         """Begin to pull a copy from `source`, unless one is under way or it just refused."""

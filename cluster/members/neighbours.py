@@ -41,10 +41,9 @@ _LEVELS: Final[Mapping[type[Event], str]] = {
 class Neighbours:
     """The other members as one node sees them.
 
-    `settings`: what should be the same on all nodes. `aware_since`: from when on this node would
-    have heard a member that spoke; the caller moves it when it was away, or begins to lead.
-    `http`: where this node's own page is, "" for none. `health`: what the others that are
-    connected said last of themselves.
+    `settings`: what should be the same on all nodes. `http`: where this node's own page is, "" for
+    none. `aware_since`: from when on this node would have heard a member that spoke. `advice`: what
+    it tells others, by receiver. `health`: what those that are connected said last of themselves.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Neighbours:
         http: str = "",
     ) -> None:
         self.aware_since = now
-        self.advice: dict[str, str] = {}  # that this node gives, by receiver
+        self.advice: Mapping[str, str] = {}
         self.health: dict[str, Health] = {}
         self._others, self._settings, self._peers = tuple(others), settings, peers
         self._heard: dict[str, tuple[str, float]] = {}  # member -> incarnation, when
@@ -68,7 +67,15 @@ class Neighbours:
         self._pages: dict[str, str] = {}  # of the others, kept while they are away
         self._reports = Reports()
 
+    def advise(self, advice: Mapping[str, str]) -> None:
+        """Tell others why they are no members yet, by receiver; whoever is left out, nothing."""
+        self.advice = advice
+
     # --- who is heard -------------------------------------------------------------------------
+
+    def count_silence_from(self, now: float) -> None:
+        """Take nobody for silent since before now: this node was away, or begins to lead."""
+        self.aware_since = now
 
     def hear(self, name: str, incarnation: str, now: float) -> None:
         """Note that a member has spoken, or has just become one."""

@@ -18,10 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from cluster.keys.tls import Tls, TlsSocket
 from cluster.members.handshake import Reports, contest, follows, identity, objection, unfit
-from cluster.members.membership import Roll
-from cluster.wire import messages
-from cluster.wire.levels import Build
-from cluster.wire.links import (
+from cluster.members.links import (
     READ_BYTES_MAX,
     REFUSED_ATTEMPTS,
     TCP_NOTSENT_LOWAT,
@@ -33,6 +30,9 @@ from cluster.wire.links import (
     Lookup,
     Reason,
 )
+from cluster.members.membership import Roll
+from cluster.wire import messages
+from cluster.wire.levels import Build
 from cluster.wire.messages import (
     EXTENSION_HEAD_BYTES,
     Extension,
@@ -673,7 +673,7 @@ class PeerPort:
         if old is not None:
             self._close(old, Reason.REPLACED, connection.address)
         connection.state, connection.name, connection.hello = LinkState.LIVE, hello.node, hello
-        connection.reader.frame_bytes_max = messages.FRAME_BYTES_MAX
+        connection.reader.allow(messages.FRAME_BYTES_MAX)
         if connection.dial is not None:
             connection.dial.attempts = 0
         self._live[hello.node] = connection

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cluster.log.files import DISK, Files, exit_process
 from cluster.members.catchup import SnapshotFetch, Worker
@@ -36,9 +36,10 @@ class ReplicaSettings:
     `build`: the program that runs. `takeover_s`: how long a member has to be silent before another
     incarnation is admitted. `admins`: principals who may administrate, whatever the log says of
     them. `quotas`: what one principal may have. `announced`: the settings that should be the same
-    on all nodes, which are told to the peers, and `http`, where its page is, "" for none. `files`,
-    `on_journal_failure`: the disk under journal and identity, and how their failure ends the node;
-    a simulator has others.
+    on all nodes, which are told to the peers, and `http`, where its page is, "" for none.
+    `in_force`: all settings with where each comes from, for whoever asks. `files` and
+    `on_journal_failure`: the disk under journal and identity, and how its failure ends the node; a
+    simulator has others.
     """
 
     cluster_id: str
@@ -56,6 +57,7 @@ class ReplicaSettings:
     admins: frozenset[str] = frozenset()
     quotas: Quotas = field(default_factory=Quotas)
     announced: Mapping[str, int] = field(default_factory=dict)
+    in_force: Mapping[str, Any] = field(default_factory=dict)
     http: str = ""
     files: Files = DISK
     on_journal_failure: Callable[[Exception], NoReturn] = exit_process

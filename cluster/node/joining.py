@@ -94,8 +94,9 @@ class Joining:
         founding = founding_set(context.settings.name, self.identity.incarnation, hellos)
         if founding is not None:
             return self._found(founding, now)
-        if context.fetch.ready is not None:
-            copy, context.fetch.ready = context.fetch.ready, None
+        copy = context.fetch.ready
+        if copy is not None:
+            context.fetch.forget_ready()
             return self._rejoin(copy, now)
         members = [name for name, hello in hellos.items() if hello and not hello.fresh]
         if members:

@@ -118,7 +118,7 @@ class Member:
         # Every log begins with this entry, which the core takes for applied. Not only on founding:
         # a power loss before the first checkpoint puts a store back to how it was made.
         self.store.apply(FIRST_INDEX, 0, b"")
-        self.journal.applied_index = self.store.applied_index
+        self.journal.advance(self.store.applied_index)
         for index, command in self.journal.small_entries(self.store.applied_index, ADMIT_BYTES_MAX):
             self._pending.note(index, command)
         self._server = SnapshotServer(
@@ -145,13 +145,15 @@ class Member:
             now,
         )
         self.linked = Linked(context, self.raft, self._admission, self._log_level)
-        self._frontend.lead = MemberServices(
-            self.raft,
-            self.broker,
-            self.journal,
-            settings.uncommitted_entries_max,
-            self.linked.names,
-            lambda: self.linked.sightings(self._now),
+        self._frontend.serve_as(
+            MemberServices(
+                self.raft,
+                self.broker,
+                self.journal,
+                settings.uncommitted_entries_max,
+                self.linked.names,
+                lambda: self.linked.sightings(self._now),
+            )
         )
         self._take_ready(self.raft.step(now))
         self._list_changed()
@@ -249,7 +251,7 @@ class Member:
             self._led_term = None
         if raft.is_leader:
             if self._led_term is None:
-                self._neighbours.aware_since = self._now  # it may have heard nobody before
+                self._neighbours.count_silence_from(self._now)  # it may have heard nobody before
             self._led_term = raft.term
         if before.leader and before.leader != standing.leader:
             self._frontend.abandon_relays(before.leader)
@@ -302,7 +304,7 @@ class Member:
         for name in settings.others:
             self._context.peers.send(name, Health(self.raft.applied_index, disk_low))
             low += name in health and health[name].disk_low
-        self.broker.disk_low = disk_low or low * 2 > len(settings.members)
+        self.broker.note_room(is_low=disk_low or low * 2 > len(settings.members))
 
     @property
     def busy(self) -> bool:
@@ -370,7 +372,7 @@ class Member:
             journal.set_term(*ready.hard_state)
         for entry in ready.entries:
             journal.add(*entry)
-        journal.commit_index = raft.commit_index
+        journal.note_commit(raft.commit_index)
         self._before_sync += ready.before_sync
         self._after_sync += ready.after_sync
         if ready.soft_state is not None:
@@ -398,26 +400,26 @@ class Member:
         context, fetch = self._context, self._context.fetch
         copy = fetch.ready
         if copy is None or copy.index <= self.store.applied_index:
-            fetch.ready = None
+            fetch.forget_ready()
             fetch.start(leader, self._now)
             return False
         if not context.worker.idle:
             # A job may have the database open: SQLite, closing it, would remove the new one's WAL.
             return False
-        fetch.ready = None
+        fetch.forget_ready()
         database, build = context.settings.database, context.settings.build
         check_level(copy, build)
         level_before = self.store.level
         self.store.close()
         snapshots.install(copy.path, database)
         self.store = Store.open(database, {}, build=build)
-        self.broker.store = self.store
+        self.broker.replace_store(self.store)
         if self.store.level != level_before:
             self._level_changed()
         check_not_replaced(self.identity, self.store.members)
-        self.journal.applied_index = self.store.applied_index
+        self.journal.advance(self.store.applied_index)
         self._pending.applied(self.store.applied_index)
-        self._server.members_index = copy.index
+        self._server.members_changed(copy.index)
         context.log("snapshot_installed", index=copy.index, term=copy.term)
         return True
 
@@ -437,7 +439,7 @@ class Member:
         outcomes = self.store.apply(index, term, payload, self._made_of(index, term))
         self._own.pop(index, None)
         self._pending.applied(index)
-        self.journal.applied_index = index
+        self.journal.advance(index)
         self.broker.applied(index, term, outcomes)
         if self.store.users.changes != users_before:
             self.broker.users_changed()
@@ -612,7 +614,7 @@ class Member:
 
     def _members_changed(self) -> None:
         check_not_replaced(self.identity, self.store.members)
-        self._server.members_index = self.store.applied_index
+        self._server.members_changed(self.store.applied_index)
         self._context.log("members_changed", members=self.store.members)
         for name in self.settings.others:
             # A new incarnation gets as long to be heard as an old one to fall silent.
@@ -626,7 +628,8 @@ class Member:
         self.linked.look_again()
         admitted = {name: self._admission(name)[0] or "" for name in settings.members}
         self._context.peers.update_roll(Roll(admitted, store.members, store.applied_index))
-        self.raft.may_campaign = admitted[settings.name] in ("", self.identity.incarnation)
+        is_member = admitted[settings.name] in ("", self.identity.incarnation)
+        self.raft.let_campaign(is_member)
         self._refresh_links()
 
     def _refresh_links(self) -> None:
@@ -652,17 +655,18 @@ class Member:
         settings, log = self.settings, self._context.log
         members = {name: self._admission(name)[0] or "" for name in settings.others}
         newcomers = to_admit(self._context.hellos(), members)
-        self._neighbours.advice = {}
+        advice: dict[str, str] = {}
         for name, incarnation in newcomers.items():
             reason = self._obstacle(name, members[name])
             if reason:
-                self._neighbours.advice[name] = f"{settings.name} leads and waits: {reason}"
+                advice[name] = f"{settings.name} leads and waits: {reason}"
                 if name not in self._obstacles:
                     log("readmission_waits", node=name, incarnation=incarnation, reason=reason)
                 continue
             log("admitting", node=name, incarnation=incarnation, replaced=members[name])
             self._propose([[Admit(name, incarnation)]], tick=False)
-        self._obstacles = self._neighbours.advice
+        self._obstacles = advice
+        self._neighbours.advise(advice)
 
     def _obstacle(self, name: str, admitted: str) -> str:
         if self._admission(name)[0] != self.store.members[name]:

@@ -44,8 +44,9 @@ from cluster.raft.ready import Timing
 from cluster.recovery.cli import recover
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.client_port import ClientPort, PortLimits
+from cluster.serve.frontend import ClientRoutes
 from cluster.serve.meters import FSYNC_S, Histogram
-from cluster.serve.quotas import Quotas, Rates
+from cluster.serve.quotas import Quotas
 from cluster.settings import config, logs
 from cluster.settings.config import ConfigError, NodeConfig, split_address
 from cluster.store.tables import CorruptStore
@@ -193,13 +194,8 @@ class Node:
             self._peers = self._open_peers(identity)
         self._observer: NodeObserver | None = None
         self._fsync = Histogram(FSYNC_S)
-        self._replica = self._open_replica(identity)
+        self._replica = self._open_replica(identity, in_force or {})
         self._meters = self._replica.frontend.meters
-        self._replica.frontend.settings = in_force or {}
-        self._replica.frontend.rates = Rates(self._replica.settings.quotas)
-        self._replica.frontend.payer_of = self._clients.payer
-        if self._keys is not None:
-            self._replica.frontend.principal_of = self._clients.principal_of
         if settings.http_listen:
             self._observer = self._show(settings)
         self._peers.update_hello(self._replica.hello())
@@ -286,9 +282,9 @@ class Node:
             tls=self._keys.keys.tls if self._keys is not None else None,
         )
 
-    def _open_replica(self, identity: Identity) -> Replica:
+    def _open_replica(self, identity: Identity, in_force: Mapping[str, Any]) -> Replica:
         return Replica(
-            _replica_settings(self._settings, TimedFiles(self._fsync)),
+            _replica_settings(self._settings, in_force, TimedFiles(self._fsync)),
             identity,
             self._peers,
             self._worker,
@@ -297,7 +293,11 @@ class Node:
             self._event,
             time.monotonic(),
             time.monotonic,
-            self._clients.room_bytes,
+            ClientRoutes(
+                self._clients.room_bytes,
+                self._clients.payer_of,
+                None if self._keys is None else self._clients.principal_of,
+            ),
         )
 
     def _show(self, settings: NodeConfig) -> NodeObserver:
@@ -346,7 +346,7 @@ class Node:
         """Begin to stop: hand leadership over, answer what is under way, return from `run`."""
         if self._stop_at is None:
             self._stop_at = time.monotonic() + STOPPING_S_MAX
-            self._replica.frontend.stopping = True
+            self._replica.frontend.stop()
 
     def run(self) -> None:
         """Run turns until stopped."""
@@ -428,7 +428,9 @@ class Node:
         return self._replica.may_stop() or time.monotonic() >= self._stop_at
 
 
-def _replica_settings(settings: NodeConfig, files: Files) -> ReplicaSettings:
+def _replica_settings(
+    settings: NodeConfig, in_force: Mapping[str, Any], files: Files
+) -> ReplicaSettings:
     raft, limits = settings.raft, settings.limits
     return ReplicaSettings(
         cluster_id=settings.cluster_id,
@@ -459,6 +461,7 @@ def _replica_settings(settings: NodeConfig, files: Files) -> ReplicaSettings:
             for section in ("raft", "limits", "quotas")
             for key, value in asdict(getattr(settings, section)).items()
         },
+        in_force=in_force,
         http=config.http_page(settings),
         files=files,
     )

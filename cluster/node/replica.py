@@ -29,7 +29,7 @@ from cluster.node.budget import Budget
 from cluster.node.context import LogEvent, NodeContext, ReplicaSettings
 from cluster.node.joining import Joining, MakeMember, open_member
 from cluster.node.member import Member
-from cluster.serve.frontend import Frontend
+from cluster.serve.frontend import ClientRoutes, Frontend
 from cluster.serve.intake import Intake
 from cluster.wire.messages import (
     About,
@@ -52,8 +52,7 @@ class Replica:
     `identity` is the data directory's; `peers`, `worker` its ways out; `rng` decides election
     time-outs; `new_client_id` makes unguessable ids; `log(event, **fields)` reports what an
     operator wants to know. `clock()`: monotonic seconds as `now`, for a turn's shares (budget.py).
-    `client_room_bytes(route)`: how many bytes of replies may still wait for a client, as
-    `ClientPort.room_bytes` says. `make_member`: a simulator has members of its own.
+    `routes`: the clients' connections. `make_member`: a simulator has members of its own.
 
     `frontend` is its clients' side. `part`: what the node is. A turn begins with the question
     whether it has become a member, and nothing else makes it one.
@@ -70,15 +69,22 @@ class Replica:
         log: LogEvent,
         now: float,
         clock: Callable[[], float],
-        client_room_bytes: Callable[[bytes], int],
+        routes: ClientRoutes,
         make_member: MakeMember = Member,
     ) -> None:
         self.clock, self.settings = clock, settings
         self.intake = Intake()
         self.frontend = Frontend(
-            settings.name, settings.relays_max, rng, peers, settings.build, client_room_bytes
+            settings.name,
+            settings.relays_max,
+            rng,
+            peers,
+            settings.build,
+            routes,
+            lambda: self.part.describe(),
+            settings.in_force,
+            settings.quotas,
         )
-        self.frontend.describe = lambda: self.part.describe()
         self._peers, self._log, self._now = peers, log, now
         self._neighbours = Neighbours(
             settings.others, settings.announced, peers, now, settings.http
@@ -138,7 +144,7 @@ class Replica:
         `now`: monotonic seconds. `requests`: (client's connection, frames without delimiter).
         """
         if now - self._now > self.settings.takeover_s / 2:
-            self._neighbours.aware_since = now  # this node was away: whoever spoke was not heard
+            self._neighbours.count_silence_from(now)  # this node was away and heard nobody
         self._now = now
         # Answers of earlier turns are encoded before new ones are made. This turn's don't count:
         # refusals that are made at once would keep everything else from being served.
@@ -190,7 +196,7 @@ class Replica:
     def may_stop(self) -> bool:
         """Return True when everything is answered and, if possible, another node leads.
 
-        Call after `frontend.stopping` was set; each call on an idle leader offers leadership.
+        Call after `frontend.stop()`; each call on an idle leader offers leadership.
         """
         if self.member is None:
             return True

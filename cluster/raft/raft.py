@@ -342,6 +342,10 @@ class Raft:
 
     # --- peers come and go --------------------------------------------------------------------
 
+    def let_campaign(self, may: bool) -> None:
+        """Rule 26: campaign no more, as another incarnation took this one's place; or do again."""
+        self.may_campaign = may
+
     def connected(self, name: str) -> None:
         """Note that an admitted member can be reached."""
         self._sender.windows[name].forget()

@@ -141,10 +141,9 @@ class Broker:
     """The requests under way on one node.
 
     `store` is read, never changed. `new_client_id()` makes an unguessable id. `room_bytes(route)`:
-    how much of publications may still wait on the way to a client. `disk_low` is set by the node:
-    PUT is refused while it or a majority is short of space. So is `level_for(asked)`: the level
-    that the cluster may be raised to; it raises ProtocolError. Answers collect until
-    `take_answers`.
+    how much of publications may still wait on the way to a client. `level_for(asked)`: the level
+    that the cluster may be raised to; it raises ProtocolError. `disk_low`: PUT is refused, as this
+    node or a majority is short of space. Answers collect until `take_answers`.
     """
 
     store: Store
@@ -435,6 +434,14 @@ class Broker:
         news = {w.request.topic for w, outcome in done if _changed_its_topic(w, outcome)}
         for topic in sorted(news):  # a set's order is another one in every process
             self._wake(topic)
+
+    def replace_store(self, store: Store) -> None:
+        """Read from another store from now on: a copy has taken the old one's place."""
+        self.store = store
+
+    def note_room(self, is_low: bool) -> None:
+        """Refuse publications while there is too little space for them, and take them again."""
+        self.disk_low = is_low
 
     def users_changed(self) -> None:
         """Have all parked GETs looked at again: who may not read any more hears so now.

@@ -20,12 +20,12 @@ from itertools import islice
 from typing import Any, Final
 
 from cluster.keys.curve import Handshake, Keyring
+from cluster.members.links import Address
 from cluster.members.peers import Watch
 from cluster.serve.shares import CONNECTION_SHARE, PAYER_SHARE, Shares
 from cluster.serve.zmtp import ClientReady, Ping, Receiver, Say, ZmtpError, encode, greeting
 from cluster.serve.zmtp import ping as encode_ping
 from cluster.serve.zmtp import pong as encode_pong
-from cluster.wire.links import Address
 from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
 READ_BYTES: Final = 32 * 1024  # a read, and what every connection may hold of a message
@@ -282,7 +282,7 @@ class ClientPort:
         served_bytes = UNREAD_BYTES_SERVED if is_calm else UNREAD_BYTES_PAUSE
         return served_bytes - (client.outbox_bytes if client else 0)
 
-    def payer(self, route: bytes) -> tuple[str, bool]:
+    def payer_of(self, route: bytes) -> tuple[str, bool]:
         """Return who pays for a connection's requests, and whether it is one more than it may have.
 
         ("", False) when the connection is gone.

@@ -60,15 +60,26 @@ class MemberServices:
     sightings: Callable[[], Mapping[str, Sighting]]
 
 
+@dataclass(frozen=True)
+class ClientRoutes:
+    """What a node knows of its clients' connections, by their routes.
+
+    `room_bytes(route)`: how many bytes of replies may still wait for a client. `payer_of(route)`:
+    who pays for its requests, and whether the connection is one more than it may have.
+    `principal_of(route)`: whose key it has; None where clients have no keys.
+    """
+
+    room_bytes: Callable[[bytes], int]
+    payer_of: Callable[[bytes], tuple[str, bool]] = lambda route: ("", False)
+    principal_of: Callable[[bytes], str] | None = None
+
+
 class Frontend:
     """The clients' side of one node.
 
-    `rng`: where relays' ids begin. `client_room_bytes(route)`: how many bytes of replies may still
-    wait for a client of this node. `lead` is None until the node is a member. `stopping`: take no
-    more requests. `describe()`: what the status says of the node beside its part in Raft.
-    `settings`: this node's, as `INSPECT` tells them. `rates`: of who pays; `payer_of(route)`: who
-    pays for a connection's requests, and whether it is one more than it may have.
-    `principal_of(route)`: whose key a connection has; it is set where clients have keys.
+    `rng`: where relays' ids begin. `describe()`: what the status says of the node beside its part
+    in Raft. `settings`: this node's, as `INSPECT` tells them. `quotas`: what one payer may have.
+    `lead` is None until the node is a member. `stopping`: no more requests are taken.
     """
 
     def __init__(
@@ -78,24 +89,33 @@ class Frontend:
         rng: random.Random,
         peers: Peers,
         build: Build,
-        client_room_bytes: Callable[[bytes], int],
+        routes: ClientRoutes,
+        describe: Callable[[], dict[str, Any]],
+        settings: Mapping[str, Any],
+        quotas: Quotas,
     ) -> None:
         self.lead: MemberServices | None = None
         self.stopping = False
-        self.describe: Callable[[], dict[str, Any]] = dict
-        self.settings: Mapping[str, Any] = {}
-        self.principal_of: Callable[[bytes], str] | None = None
+        self.describe, self.settings = describe, settings
         self.meters = Meters()
-        self.rates = Rates(Quotas())
+        self.rates = Rates(quotas)
         self.refusals = Refusals()
-        self.payer_of: Callable[[bytes], tuple[str, bool]] = lambda route: ("", False)
+        self.principal_of, self.payer_of = routes.principal_of, routes.payer_of
         self._name, self._peers, self._build = name, peers, build
-        self._client_room_bytes = client_room_bytes
+        self._client_room_bytes = routes.room_bytes
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
         self._answers: deque[Answer] = deque()
         self._relayed: Outgoing = []
         self._health: Mapping[str, Health] = {}
         self._now_ms = 0.0
+
+    def serve_as(self, services: MemberServices) -> None:
+        """Serve clients with what a member has; until then the node joins."""
+        self.lead = services
+
+    def stop(self) -> None:
+        """Take no more requests but STATUS."""
+        self.stopping = True
 
     def begin_turn(self, now_ms: float, health: Mapping[str, Health]) -> None:
         """Set the time, and what the other members last said of themselves."""

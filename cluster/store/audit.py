@@ -38,12 +38,16 @@ class Audit:
 
     def __init__(self, database: Database, level: int) -> None:
         self._database = database
-        self.is_on = level >= LEVEL_OF_AUDIT
+        self.raise_level(level)
         self.marks: dict[int, str] = {}
         self._digest, self._client, self._topic = "", "", ""
         running = database.running()
         if running is not None:
             self._digest, self._client, self._topic = running[-len(self.row()) :]
+
+    def raise_level(self, level: int) -> None:
+        """Begin with the level of the cluster that brings it."""
+        self.is_on = level >= LEVEL_OF_AUDIT
 
     def take(
         self,

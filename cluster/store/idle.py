@@ -31,13 +31,17 @@ class Idle:
 
     def __init__(self, database: Database, level: int) -> None:
         self._database = database
-        self.is_on = level >= LEVEL_OF_IDLE
+        self.raise_level(level)
         self.log_ms = self._term = self._stamp_ms = self.forgotten = 0
         self._dirty_clients: dict[int, int] = {}  # by number; when they were heard
         self.has_garbage = bool(database.query("SELECT 1 FROM forgotten LIMIT 1"))
         running = database.running()
         if running is not None:
             self.log_ms, self._term, self._stamp_ms, self.forgotten = running[: len(self.row())]
+
+    def raise_level(self, level: int) -> None:
+        """Begin with the level of the cluster that brings it."""
+        self.is_on = level >= LEVEL_OF_IDLE
 
     def pass_to(self, term: int, stamp_ms: int) -> None:
         """Let the time pass that is between an entry's stamp and that of the one before it."""

@@ -54,17 +54,19 @@ class Row:
 
 
 class Publications:
-    """The rows of all topics: buffered, written in one go, read through a small cache."""
+    """The rows of all topics: buffered, written in one go, read through a small cache.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    `dropped(topic, size_bytes)` hears of what was collected.
+    """
+
+    def __init__(self, database: Database, dropped: Callable[[str, int], None]) -> None:
+        self._database, self._dropped = database, dropped
         self._added: dict[Topic, list[Any]] = {}
         self._rows: list[tuple[Any, ...]] = []
         self._cache: dict[int, Row] = {}
         self._cache_bytes = 0
         self.garbage: dict[str, Topic] = {}  # topics whose oldest row is dead
         self.sealed_crcs: list[int] = []
-        self.dropped: Callable[[str, int], None] = lambda topic, size_bytes: None
         self.stored_bytes = 0  # on disk or buffered, dead or alive
         self.added_count = self.added_bytes = 0  # since this was opened
         self.buffered_bytes = 0
@@ -239,7 +241,7 @@ class Publications:
             freed_bytes = topic.dropped_bytes - before_bytes
             room_bytes -= freed_bytes
             self.stored_bytes -= freed_bytes
-            self.dropped(topic.name, freed_bytes)
+            self._dropped(topic.name, freed_bytes)
             if not 0 < topic.oldest_end <= topic.floor_id:
                 del self.garbage[topic.name]
         return deleted

@@ -66,8 +66,6 @@ from cluster.store.users import (
 )
 from cluster.wire.levels import (
     BUILD,
-    LEVEL_OF_AUDIT,
-    LEVEL_OF_IDLE,
     LEVEL_OF_USERS,
     Build,
     UnsupportedLevel,
@@ -110,11 +108,10 @@ class Store:
         self.audit = Audit(database, self.level)
         self._clients = Clients(database, self.idle)
         self.users = Users(database, limits.users_max)
-        self._publications = Publications(database)
+        self.holdings = Holdings(database)
+        self._publications = Publications(database, self.holdings.dropped)
         self._topics = Topics(database, self._publications.garbage)
         self._publications.load(self._topics.active.values())
-        self.holdings = Holdings(database)
-        self._publications.dropped = self.holdings.dropped
         self._dirty_members = False
         self._handlers: Final = {
             Register: self._register,
@@ -354,8 +351,8 @@ class Store:
     def _raise(self, operation: Raise) -> Outcome:
         before = self.level
         self.level = max(before, operation.level)
-        self.idle.is_on = self.level >= LEVEL_OF_IDLE
-        self.audit.is_on = self.level >= LEVEL_OF_AUDIT
+        self.idle.raise_level(self.level)
+        self.audit.raise_level(self.level)
         if before < LEVEL_OF_USERS <= self.level:
             self.users.found()
         return Done({"level": self.level, "before": before})

@@ -13,14 +13,18 @@ from cluster.wire.messages import FRAME_HEAD, Message, MessageError, decode
 class FrameReader:
     """Cuts a stream of bytes into messages.
 
-    `frame_bytes_max` bounds a frame, and may be raised once the other side is known. The caller
-    bounds what it feeds by `buffered_bytes`: a whole frame has to fit.
+    `frame_bytes_max` bounds a frame. The caller bounds what it feeds by `buffered_bytes`: a whole
+    frame has to fit.
     """
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
         self._start = 0
+
+    def allow(self, frame_bytes_max: int) -> None:
+        """Take larger frames from now on: the other side is known."""
+        self.frame_bytes_max = frame_bytes_max
 
     @property
     def buffered_bytes(self) -> int:

@@ -97,7 +97,7 @@ class DrivenMember:
             files=self.disk,
             on_failure=stop,
         )
-        self.journal.applied_index = self.position[0]
+        self.journal.advance(self.position[0])
         level = self.options.get("level", 1)
         self.raft = Raft(
             self.name, self.others, self.journal, self.position, Timing(), level, self.random, now
@@ -440,7 +440,7 @@ class Scenario:
             self._say(f"{name} writes {_entries(ready.entries)}")
             for entry in ready.entries:
                 journal.add(*entry)
-        journal.commit_index = raft.commit_index
+        journal.note_commit(raft.commit_index)
         if ready.refused is not None:
             self._say(f"{name} refuses {_entries([ready.refused])}: it can't apply that")
         before += ready.before_sync
@@ -459,7 +459,7 @@ class Scenario:
             _, index, term = entry
             member.store.append(payload_of(entry))
             member.position = index, term
-            member.journal.applied_index = index
+            member.journal.advance(index)
             self._raft(member.name).advance(index)
 
     def _take_offer(
@@ -470,7 +470,7 @@ class Scenario:
             return
         index, term, store = member.copy
         member.store, member.position, member.copy = list(store), (index, term), None
-        member.journal.applied_index = index
+        member.journal.advance(index)
         self._say(f"{member.name} installs a copy up to {_place(index, term)}")
         raft = self._raft(member.name)
         raft.restore(leader, index, term)

@@ -25,6 +25,7 @@ from cluster.node.replica import Replica
 from cluster.raft.ready import Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.client_port import UNREAD_BYTES_SERVED
+from cluster.serve.frontend import ClientRoutes
 from cluster.store import tables
 from cluster.wire.levels import BUILD, Build
 from flotilla_client.protocol import Reply, Request, decode_reply, encode_request
@@ -168,7 +169,7 @@ class Lab:
             lambda event, **fields: self._note(name, event, fields),
             self.now,
             lambda: self.now,
-            lambda _: UNREAD_BYTES_SERVED,
+            ClientRoutes(lambda _: UNREAD_BYTES_SERVED),
             partial(LabMember, self.oracle),
         )
 

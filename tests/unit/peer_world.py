@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.keys.tls import Tls
-from cluster.members.peers import Event, HandshakeRefused, PeerPort, RefusedBy
-from cluster.wire import messages
-from cluster.wire.links import (
+from cluster.members.links import (
     Address,
 )
+from cluster.members.peers import Event, HandshakeRefused, PeerPort, RefusedBy
+from cluster.wire import messages
 from cluster.wire.messages import Extension, Hello, Message, encode
 
 SEED = 7

@@ -197,7 +197,7 @@ def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path
     bench.put(1, b"x" * 1000)
     [answer] = bench.turn()
     assert answer.body == {"id": 1, "count": 1, "duplicate": True, "stored": True}
-    bench.broker.disk_low = True
+    bench.broker.note_room(is_low=True)
     bench.put(1, b"x" * 1000)
     [(_, payload)] = bench.submit()
     assert len(payload) < 200, "a duplicate's bytes would fill the log of a full disk"
@@ -214,7 +214,7 @@ def test_a_duplicate_put_wakes_nobody(bench: BrokerBench, monkeypatch: pytest.Mo
 
 
 def test_a_short_disk_refuses_puts_and_nothing_else(bench: BrokerBench) -> None:
-    bench.broker.disk_low = True
+    bench.broker.note_room(is_low=True)
     bench.put(1)
     bench.ask(GET, "t")
     assert [code_of(answer) for answer in bench.turn()] == ["disk_full", "ACK"]

@@ -99,7 +99,7 @@ def test_a_copy_from_before_an_admission_is_made_anew(bench: CatchupBench) -> No
     bench.server.request("b", NEW, 1, 0.0)
     first = bench.chunk()
     bench.apply()
-    bench.server.members_index = bench.store.applied_index
+    bench.server.members_changed(bench.store.applied_index)
     bench.server.request("c", NEW, 1, 0.0)
     assert bench.chunk().index == first.index + 1
 

@@ -408,7 +408,7 @@ def test_a_payer_s_surplus_connections_say_so_have_a_stranger_s_place_and_end(
     limits = PortLimits(4, 4, LIMITS.unfinished_bytes_max, LIMITS.unread_bytes_max, 2)
     for other in made(PortWorld(limits)):
         raws = [other.client() for _ in range(4)]
-        surplus = [other.port.payer(_route(other, raw)) for raw in raws]
+        surplus = [other.port.payer_of(_route(other, raw)) for raw in raws]
         assert surplus == [("127.0.0.1", is_one) for is_one in (False, False, True, True)]
         newcomer = other.dial()  # the first surplus one gives way
         newcomer.sendall(hello())
@@ -421,7 +421,7 @@ def test_a_payer_s_surplus_connections_say_so_have_a_stranger_s_place_and_end(
         assert "127.0.0.1 has as many as quotas.connections_max" in other.reasons()
         raws[0].close()
         other.until(partial(_is_alone, other))
-        assert not other.port.payer(_route(other, other.client()))[1]
+        assert not other.port.payer_of(_route(other, other.client()))[1]
         assert other.port._payers == {"127.0.0.1": 2}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.members.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED
 from cluster.serve.broker import Answer
-from cluster.serve.frontend import SHORT_REPLY_BYTES, Frontend
+from cluster.serve.frontend import SHORT_REPLY_BYTES, ClientRoutes, Frontend
 from cluster.serve.quotas import Quotas, Rates
 from cluster.serve.relays import RELAY_MS_MAX
 from cluster.store.outcomes import Refused
@@ -61,12 +61,15 @@ class FrontendBench:
             random.Random(seed),
             peers,
             BUILD,
-            lambda _: self.room_bytes["client"],
+            ClientRoutes(lambda _: self.room_bytes["client"]),
+            dict,
+            {},
+            Quotas(),
         )
         self.raft = SimpleNamespace(leader="a", serving=False, term=3)
         self.broker: Any = SimpleNamespace(take_answers=list)
         lead: Any = SimpleNamespace(raft=self.raft, broker=self.broker, linked=self.linked)
-        self.front.lead = lead
+        self.front.serve_as(lead)
         self.front.begin_turn(0.0, {})
 
     def ask(self, request_id: str, kind: str = TOPICS) -> None:
@@ -173,7 +176,7 @@ def test_a_reply_too_long_for_a_node_that_is_far_behind_becomes_a_short_one(
 
 
 def test_a_stopping_node_takes_nothing_but_status(bench: FrontendBench) -> None:
-    bench.front.stopping = True
+    bench.front.stop()
     bench.front.lead = None
     bench.ask("r1")
     bench.ask("r2", STATUS)

@@ -268,6 +268,36 @@ def _drawn(file: Path) -> list[str]:
     return made + drawn
 
 
+def test_an_attribute_of_the_cluster_s_is_set_in_the_folder_of_its_class() -> None:
+    """Whoever is outside calls a method, or hands over an argument: each object has one owner."""
+    own: dict[Path, set[str]] = {}
+    for file in _source("cluster"):
+        own.setdefault(file.parent, set()).update(_attributes(file))
+    known = set().union(*own.values())
+    foreign = [
+        f"{_name(file)}:{node.lineno} sets {ast.unparse(node)}"
+        for file in _source("cluster")
+        for node in _nodes(file)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store | ast.Del)
+        and ast.unparse(node.value) not in ("self", "cls")
+        and node.attr in known - own[file.parent]
+    ]
+    assert foreign == []
+
+
+def _attributes(file: Path) -> set[str]:
+    """Return the attributes that the module's classes have."""
+    found = set()
+    for node in _nodes(file):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node.value) == "self":
+                found.add(node.attr)
+    return found
+
+
 def test_nobody_prints() -> None:
     calls = [
         f"{_name(file)}:{node.lineno}"

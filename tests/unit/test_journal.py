@@ -89,14 +89,14 @@ def test_a_conflicting_entry_replaces_the_suffix(disk: MemoryDisk, journal: Jour
 
 
 def test_a_committed_entry_is_never_replaced(journal: Journal) -> None:
-    journal.commit_index = 4
+    journal.note_commit(4)
     with pytest.raises(ProcessStopped, match="settled up to 4"):
         journal.add(command("x"), 4, 2)
     journal.add(command("x"), 5, 2)
 
 
 def test_an_applied_entry_is_never_replaced(journal: Journal) -> None:
-    journal.applied_index = 4
+    journal.advance(4)
     with pytest.raises(ProcessStopped, match="settled up to 4"):
         journal.add(command("x"), 4, 2)
     journal.add(command("x"), 5, 2)
@@ -132,7 +132,7 @@ def test_a_reset_begins_anew_and_is_durable(
 
 
 def test_a_snapshot_that_contradicts_committed_entries_stops_the_node(journal: Journal) -> None:
-    journal.commit_index = 4
+    journal.note_commit(4)
     with pytest.raises(ProcessStopped, match="contradicts"):
         journal.reset(4, 2)
 
@@ -159,7 +159,7 @@ def test_reset_is_durable_and_keeps_term_and_vote(disk: MemoryDisk, journal: Jou
 
 
 def test_reset_behind_the_commit_index_is_refused(journal: Journal) -> None:
-    journal.commit_index = 4
+    journal.note_commit(4)
     with pytest.raises(ProcessStopped, match="contradicts"):
         journal.reset(3, 1)
 
@@ -353,9 +353,9 @@ def test_every_segment_stands_alone(disk: MemoryDisk) -> None:
 
 
 def test_the_commit_hint_stays_within_the_log(disk: MemoryDisk, journal: Journal) -> None:
-    journal.commit_index = 99
+    journal.note_commit(99)
     assert journal.commit_index == 5
-    journal.commit_index = 3
+    journal.note_commit(3)
     assert journal.commit_index == 3
     assert not journal.dirty, "a hint is not worth a sync"
     journal.close()
@@ -366,7 +366,7 @@ def test_the_commit_hint_is_at_least_the_first_entry(disk: MemoryDisk) -> None:
     journal = open_journal(disk)
     assert journal.commit_index == 1
     journal.reset(70, 2)
-    journal.commit_index = 1
+    journal.note_commit(1)
     assert journal.commit_index == 70
 
 

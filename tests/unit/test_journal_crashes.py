@@ -254,7 +254,7 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
         journal = self.twins.journal
-        journal.commit_index = data.draw(st.integers(journal.commit_index, self.last))
+        journal.note_commit(data.draw(st.integers(journal.commit_index, self.last)))
 
     @rule()
     def sync(self) -> None:

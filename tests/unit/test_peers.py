@@ -12,14 +12,14 @@ import pytest
 
 from cluster.members import peers
 from cluster.members.handshake import REPORT_MS
+from cluster.members.links import (
+    Address,
+    Reason,
+)
 from cluster.members.peers import Connected, Disconnected, Unfit
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
 from cluster.wire.levels import BUILD, BUILD_0_1, Build
-from cluster.wire.links import (
-    Address,
-    Reason,
-)
 from cluster.wire.messages import AppendEntries, Barrier, encode
 from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, PeerWorld, a_says, is_closed
 

@@ -15,10 +15,7 @@ from typing import Any
 import pytest
 
 from cluster.members import peers
-from cluster.members.peers import Connected, DialFailed, Disconnected
-from cluster.wire import messages
-from cluster.wire.frames import FrameReader
-from cluster.wire.links import (
+from cluster.members.links import (
     BACKOFF_MS_MAX,
     LOOKUPS_MAX,
     READ_BYTES_MAX,
@@ -27,6 +24,9 @@ from cluster.wire.links import (
     Lookup,
     Reason,
 )
+from cluster.members.peers import Connected, DialFailed, Disconnected
+from cluster.wire import messages
+from cluster.wire.frames import FrameReader
 from cluster.wire.messages import AppendEntries, Barrier, Relay, encode
 from tests.unit.peer_world import NOWHERE, SEED, WAIT_S_MAX, PeerWorld, a_says, is_closed
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cluster.keys.authority import Authority
 from cluster.keys.directory import load
 from cluster.keys.tls import Tls, TlsSocket
+from cluster.members.links import LinkState, Reason
 from cluster.members.peers import (
     HANDSHAKE_MS_MAX,
     STRANGERS_MAX,
@@ -22,7 +23,6 @@ from cluster.members.peers import (
     DialFailed,
     Disconnected,
 )
-from cluster.wire.links import LinkState, Reason
 from cluster.wire.messages import AppendEntries, Barrier, encode
 from tests.unit.peer_world import NOWHERE, PeerNode, PeerWorld, a_says, is_closed
 

@@ -250,7 +250,7 @@ def test_a_leader_that_stops_admits_nobody_and_hands_over_all_of_its_log(tmp_pat
     leader, frontend = stage.node("a"), stage.replica("a").frontend
     stage.lab.crash("c")
     stage.lab.wipe("c")
-    frontend.stopping = True
+    frontend.stop()
     stage.lab.start("c")
     last_index = leader.journal.last_index
     stage.lab.run(5.0)

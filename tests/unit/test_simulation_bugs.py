@@ -17,6 +17,7 @@ import cluster.log.journal
 import cluster.log.segments
 import cluster.members.catchup
 import cluster.members.handshake
+import cluster.members.links
 import cluster.members.membership
 import cluster.members.neighbours
 import cluster.members.peers
@@ -39,7 +40,6 @@ import cluster.store.store
 import cluster.store.tables
 import cluster.store.topics
 import cluster.wire.frames
-import cluster.wire.links
 import flotilla_client.aio
 import flotilla_client.joining
 import flotilla_client.operations
@@ -66,7 +66,7 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.members.catchup,
     cluster.members.handshake,
     cluster.log.journal,
-    cluster.wire.links,
+    cluster.members.links,
     cluster.members.membership,
     cluster.members.neighbours,
     cluster.members.peers,

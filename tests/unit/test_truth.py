@@ -59,7 +59,7 @@ class DataDirectory:
             self.store.apply(index, 3, content)
 
     def close(self, commit_index: int) -> None:
-        self.journal.commit_index = commit_index
+        self.journal.note_commit(commit_index)
         self.journal.close()
         self.store.commit()
         self.store.close()

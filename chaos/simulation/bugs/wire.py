@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Final
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
+from cluster.members.links import GATHER_FRAMES_MAX, Connection, Dial
 from cluster.members.peers import PeerPort
 from cluster.serve.client_port import ClientPort, Replies
 from cluster.serve.zmtp import Receiver
 from cluster.wire.frames import FrameReader
-from cluster.wire.links import GATHER_FRAMES_MAX, Connection, Dial
 
 _end: Final = PeerPort._end
 _feed: Final = FrameReader.feed

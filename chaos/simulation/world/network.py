@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, get_args
 
 from cluster.members import handshake
 from cluster.members.handshake import unfit
+from cluster.members.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, REFUSED_ATTEMPTS, Reason
 from cluster.members.membership import Roll
 from cluster.members.peers import (
     PEER_SILENCE_MS_MAX,
@@ -35,7 +36,6 @@ from cluster.members.peers import (
 )
 from cluster.serve.client_port import UNREAD_BYTES_SERVED, Replies
 from cluster.wire.levels import BUILD_0_1
-from cluster.wire.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, REFUSED_ATTEMPTS, Reason
 from cluster.wire.messages import (
     FRAME_HEAD,
     Hello,

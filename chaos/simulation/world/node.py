@@ -31,7 +31,8 @@ from cluster.node.replica import Replica
 from cluster.node.upkeep import Upkeep
 from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import BrokerLimits
-from cluster.serve.quotas import Quotas, Rates
+from cluster.serve.frontend import ClientRoutes
+from cluster.serve.quotas import Quotas
 from cluster.store import commands, tables
 from cluster.store.commands import Operation
 from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_MAX, LEVEL_OF_USERS
@@ -252,13 +253,13 @@ class SimNode:
             self._on_event,
             self.clock(),
             self.stopwatch,
-            lambda route: min(self._room_bytes(), self._port.room_bytes(route)),
+            ClientRoutes(
+                lambda route: min(self._room_bytes(), self._port.room_bytes(route)),
+                payer_of=lambda route: (principal_of(route), False),
+                principal_of=principal_of if world.knob("keys") else None,
+            ),
             partial(WitnessedMember, self),
         )
-        replica.frontend.rates = Rates(replica.settings.quotas)
-        replica.frontend.payer_of = lambda route: (principal_of(route), False)
-        if world.knob("keys"):
-            replica.frontend.principal_of = principal_of
         self.replica = replica
         self._upkeep = Upkeep(
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event
@@ -406,7 +407,7 @@ class SimNode:
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """Ask the process to end, as SIGTERM does; `on_stopped` is called when it has."""
         if self.replica is not None and self._stop_at_s is None:
-            self.replica.frontend.stopping = True
+            self.replica.frontend.stop()
             self._stop_at_s, self._on_stopped = self.world.now + STOPPING_S_MAX, on_stopped
             self.wake()
 

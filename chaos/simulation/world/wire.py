@@ -33,13 +33,12 @@ from chaos.simulation.world.network import (
     member_of,
     numbers_of,
 )
-from cluster.members import peers
+from cluster.members import links, peers
+from cluster.members.links import Address, Reason
 from cluster.members.membership import Roll
 from cluster.members.peers import BULK, Disconnected, Event, PeerPort, Peers
 from cluster.serve import client_port, zmtp
 from cluster.serve.client_port import ClientConnection, ClientPort, PortLimits, Replies
-from cluster.wire import links
-from cluster.wire.links import Address, Reason
 from cluster.wire.messages import Hello, Message, SnapshotRefused
 from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
