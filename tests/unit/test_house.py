@@ -292,9 +292,8 @@ def _attributes(file: Path) -> set[str]:
     for node in _nodes(file):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found.add(node.target.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if ast.unparse(node.value) == "self":
-                found.add(node.attr)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("self."):
+            found.add(node.attr)
     return found
 
 
