@@ -34,7 +34,7 @@ class Calm:
     def __init__(self, world: World, invariants: Invariants) -> None:
         self.disturbed_s = 0.0
         self._world, self._invariants = world, invariants
-        self._next_s = 0.0
+        self._next_s = self._clogged_until_s = 0.0
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
         world.lost_ways.append(self._lost)
@@ -46,6 +46,9 @@ class Calm:
     def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         if kind in DISTURBING:
             self.disturbed_s = self._world.now
+            if fields.get("name") == "clog":  # what is on its way stays there, also if it is healed
+                until_s = self._world.now + fields["args"]["seconds"]
+                self._clogged_until_s = max(until_s, self._clogged_until_s)
         elif kind == "role" and self.is_calm():
             self._fail(f"{fields['node']} is {fields['role']} of {fields['term']} now")
         elif kind in BREAKS and self.is_calm():
@@ -66,7 +69,7 @@ class Calm:
         world, net = self._world, self._world.net
         if net.cut or world.doubles or net.weather.loss or net.weather.late:
             return True
-        if any(until > world.now for until in net.clogged.values()):
+        if world.now < self._clogged_until_s:
             return True
         names = [*world.nodes]
         if not all(net.connected(one, other) for one, other in permutations(names, 2)):
