@@ -61,6 +61,10 @@ HELD_TOPICS_TOLD_MAX: Final = 10  # in this time; each is looked through for who
 HOLDERS_TOLD_MAX: Final = 5
 FORGOTTEN_TOPICS_TOLD_MAX: Final = 20
 GARBAGE_ROWS_PER_STEP: Final = 64  # about a millisecond of deletes
+# What is applied is committed that often: a commit costs as much as some PUTs, whatever is in it.
+# What is not, a killed process applies again from its journal.
+COMMIT_PERIOD_S: Final = 0.02
+COMMIT_ENTRIES_MAX: Final = 256  # or then: a commit takes about a millisecond
 
 
 def check_level(copy: snapshots.Verified, build: Build) -> None:
@@ -96,6 +100,7 @@ class Member:
         # decoded. It holds what waits for a majority, whose PUTs are at most PUT_BYTES_MAX.
         self._own: dict[int, tuple[int, tuple[int, Sequence[Operation]]]] = {}
         self._more_answers = False
+        self._commit_due_s = now
         self._next_held_s = now
         self._full_topics = 0  # of which PUTs were refused in the last HELD_PERIOD_S
         self._comparison = StateComparison()
@@ -289,13 +294,22 @@ class Member:
         self._send_all(self._after_sync)
 
     def finish_turn(self) -> None:
-        """Do what nobody waits for: commit the store's transaction, collect garbage."""
+        """Do what nobody waits for: collect garbage, commit what is applied, when it is due."""
         self._server.tick(self._now)
-        self._chores.begin()
-        while self.store.collect_garbage(GARBAGE_ROWS_PER_STEP) and not self._chores.spent():
-            pass
-        self.store.commit()
+        store = self.store
+        is_due = self._now >= self._commit_due_s or store.uncommitted >= COMMIT_ENTRIES_MAX
+        if is_due and self._collect_garbage():
+            self._commit_due_s = self._now + COMMIT_PERIOD_S
+        store.settle(is_due)
         self._tell_of_full_topics()
+
+    def _collect_garbage(self) -> bool:
+        """Collect until there is none, or no time for it; return whether there is none."""
+        self._chores.begin()
+        while self.store.collect_garbage(GARBAGE_ROWS_PER_STEP):
+            if self._chores.spent():
+                return False
+        return True
 
     def tell_health(self, disk_low: bool) -> None:
         """Tell the peers how this node is, and see whether a majority has room."""

@@ -62,7 +62,8 @@ class Publications:
     def __init__(self, database: Database, dropped: Callable[[str, int], None]) -> None:
         self._database, self._dropped = database, dropped
         self._added: dict[Topic, list[Any]] = {}
-        self._rows: list[tuple[Any, ...]] = []
+        self._buffered: dict[int, tuple[Any, ...]] = {}  # rows that are not written yet, by key
+        self._buffered_keys: dict[int, list[int]] = {}  # of these, by topic, in order
         self._cache: dict[int, Row] = {}
         self._cache_bytes = 0
         self.garbage: dict[str, Topic] = {}  # topics whose oldest row is dead
@@ -127,7 +128,8 @@ class Publications:
             key = topic.number << TOPIC_SHIFT | first_id
             before, count = topic.added_bytes, len(lengths) >> 2
             crc = row_crc((key, entry, before, count), lengths + data)
-            self._rows.append((key, entry, before, count, crc, lengths, data))
+            self._buffered[key] = key, entry, before, count, crc, lengths, data
+            self._buffered_keys.setdefault(topic.number, []).append(key)
             self.sealed_crcs.append(crc)
             size_bytes = len(lengths) + len(data)
             topic.added_bytes += size_bytes
@@ -145,10 +147,11 @@ class Publications:
 
     def flush(self) -> None:
         """Write the buffered rows, in the open transaction."""
-        if self._rows:
+        if self._buffered:
             sql = "INSERT INTO publications VALUES(?, ?, ?, ?, ?, ?, ?)"
-            self._database.write(sql, self._rows)
-            self._rows.clear()
+            self._database.write(sql, list(self._buffered.values()))
+            self._buffered.clear()
+            self._buffered_keys.clear()
             self.buffered_bytes = 0
 
     # --- reading ---
@@ -179,18 +182,26 @@ class Publications:
 
     def entry_of(self, topic: Topic, publication_id: int) -> int:
         """Return the index of the entry that brought the publication: its age."""
-        rows = self._database.query(
-            "SELECT entry FROM publications WHERE key <= ? ORDER BY key DESC LIMIT 1",
-            (topic.number << TOPIC_SHIFT | publication_id,),
-        )
+        key = self._key_of(topic, publication_id)
+        if key in self._buffered:
+            return int(self._buffered[key][1])
+        rows = self._database.query("SELECT entry FROM publications WHERE key = ?", (key,))
         entry: int = rows[0][0]
         return entry
+
+    def _key_of(self, topic: Topic, publication_id: int) -> int:
+        """Return the key of the row that holds a publication, 0 if there is none before it."""
+        key = topic.number << TOPIC_SHIFT | publication_id
+        buffered = self._buffered_keys.get(topic.number)
+        if buffered and key >= buffered[0]:
+            return buffered[bisect_right(buffered, key) - 1]
+        sql = "SELECT max(key) FROM publications WHERE key <= ?"
+        return self._database.query(sql, (key,))[0][0] or 0
 
     def _row_of(self, topic: Topic, publication_id: int) -> Row:
         key = topic.number << TOPIC_SHIFT | publication_id
         if key not in self._cache:
-            sql = "SELECT max(key) FROM publications WHERE key <= ?"
-            key = self._database.query(sql, (key,))[0][0] or 0
+            key = self._key_of(topic, publication_id)
         row = self._row(key)
         if key >> TOPIC_SHIFT != topic.number or row.last_id < publication_id:
             what = f"publication {publication_id} of topic {topic.number} is missing"
@@ -211,6 +222,9 @@ class Publications:
         return row
 
     def _load(self, key: int) -> Row:
+        if key in self._buffered:
+            _, entry, _, count, _, lengths, data = self._buffered[key]
+            return _row(key, entry, count, lengths, data)
         rows = self._database.query(
             "SELECT entry, before_bytes, count, crc, lengths, data FROM publications WHERE key = ?",
             (key,),
@@ -220,8 +234,7 @@ class Publications:
             raise CorruptStore(self._database.path, what)
         entry, before, count, crc, lengths, data = rows[0]
         self._database.verify(crc, (key, entry, before, count), lengths + data)
-        ends = array("L", accumulate(struct.unpack(f"<{count}I", lengths)))
-        return Row(key & ID_MAX, entry, ends, lengths, data)
+        return _row(key, entry, count, lengths, data)
 
     # --- garbage ---
 
@@ -264,6 +277,11 @@ class Publications:
         rest = _OLDEST + " WHERE key > ? AND key <= ? ORDER BY key LIMIT 1"
         self._set_oldest(topic, self._database.query(rest, (dead[-1], low | ID_MAX)))
         return len(dead)
+
+
+def _row(key: int, entry: int, count: int, lengths: bytes, data: bytes) -> Row:
+    ends = array("L", accumulate(struct.unpack(f"<{count}I", lengths)))
+    return Row(key & ID_MAX, entry, ends, lengths, data)
 
 
 _OLDEST: Final = "SELECT key, count, before_bytes FROM publications"

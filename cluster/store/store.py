@@ -6,8 +6,7 @@ every node. An operating error is a `Refused` outcome; anything else that is rai
 replica can't go on.
 
 Topics and subscriptions are in memory (bounded by `Limits`), clients and producers behind a
-bounded cache, publications on disk only. Changes are buffered until `commit`, or until a read
-needs them.
+bounded cache, publications on disk only. Changes are buffered until `commit`, and read from there.
 """
 
 from __future__ import annotations
@@ -201,9 +200,23 @@ class Store:
             self._flush()
         return outcomes
 
+    @property
+    def uncommitted(self) -> int:
+        """How many entries were applied since the last commit: a crash has them applied again."""
+        return self.applied_index - self._committed_index
+
+    def settle(self, is_due: bool) -> None:
+        """End a turn: commit if it is due, or if something was written for a read.
+
+        So no transaction stays open between turns: it would hold up a checkpoint that has to cut
+        the WAL.
+        """
+        if is_due or self._database.in_transaction:
+            self.commit()
+
     def commit(self) -> None:
         """Commit everything applied and collected so far, the applied index with it. No fsync."""
-        if self.applied_index != self._committed_index:
+        if self.uncommitted:
             self._flush()
             position = self.applied_index, self.applied_term
             self._database.write_state(*position, self.level)
@@ -637,7 +650,6 @@ class Store:
         """
         topic, subscription, last_id = place
         if subscription.aged_id != last_id:
-            self._flush()
             subscription.age = self._publications.entry_of(topic, last_id + 1)
             subscription.aged_id = last_id
         return subscription.age, topic.name
@@ -669,7 +681,6 @@ class Store:
     def _deliver(self, topic: Topic, last_id: int, max_count: int, max_bytes: int) -> Delivery:
         if last_id == topic.last_id:
             return Delivery(topic.name, 0, 0, b"", b"")
-        self._flush()
         first_id = last_id + 1
         return Delivery(
             topic.name, first_id, *self._publications.cut(topic, first_id, max_count, max_bytes)
@@ -679,7 +690,7 @@ class Store:
 
     def name_members(self, members: Mapping[str, str]) -> None:
         """Give a recovered cluster its first members {name: incarnation}; durable on return."""
-        assert self.applied_index == self._committed_index, "nothing is applied before"
+        self.commit()
         self.members = dict(members)
         self._dirty_members = True
         self._flush()

@@ -12,12 +12,13 @@ import pytest
 
 from chaos.simulation.disks.disk import PowerLoss
 from cluster.log.entries import REGULAR
+from cluster.node import member as member_module
 from cluster.node.replica import Replica
 from cluster.serve import frontend, intake
 from cluster.store import commands, store
 from cluster.wire.messages import Health
-from flotilla_client.protocol import STATUS, TOPICS, Request
-from tests.simulation.lab import Lab
+from flotilla_client.protocol import REQUEST_ID, STATUS, TOPICS, Request
+from tests.simulation.lab import STEP_S, Lab
 from tests.simulation.schedules import BY_HAND, Stage
 
 
@@ -91,6 +92,40 @@ def test_what_peers_sent_has_its_time_in_a_turn_and_none_of_it_is_lost(tmp_path:
     assert turns > 3
     assert [each for name, each in taken if name == "a"] == list(range(10))
     assert [each for name, each in taken if name == "c"] == list(range(3))
+
+
+def test_what_is_applied_is_answered_at_once_and_committed_by_time_or_by_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member_module, "COMMIT_PERIOD_S", 50 * STEP_S)
+    monkeypatch.setattr(member_module, "COMMIT_ENTRIES_MAX", 3)
+    lab = Lab(tmp_path, "a")
+    lab.start("a")
+    leader = lab.elect()
+    member = lab.nodes[leader].member
+    assert member is not None
+
+    def ask() -> int:
+        """Have an entry applied and answered; return how many wait for a commit then."""
+        request = lab.send(leader, Request(REQUEST_ID, ""))
+        lab.until(lambda: request in lab.replies)
+        return member.store.uncommitted
+
+    lab.until(lambda: member.store.uncommitted == 0)
+    lab.until(lambda: member._commit_due_s > lab.now + 40 * STEP_S)
+    assert [ask(), ask(), ask()] == [1, 2, 0]
+    since = lab.now
+    assert ask() == 1
+    lab.until(lambda: member.store.uncommitted == 0)
+    assert lab.now - since <= 52 * STEP_S
+    assert ask() == 1
+    lab.crash(leader)
+    lab.start(leader)
+    lab.elect()
+    reopened = lab.nodes[leader].member
+    assert reopened is not None
+    assert reopened.store.statistics()["clients"] == 5
+    lab.close()
 
 
 def test_a_turn_ends_when_its_time_does_and_everybody_is_answered_in_later_ones(

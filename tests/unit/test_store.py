@@ -12,6 +12,7 @@ from cluster.store.commands import (
     Admit,
     Advance,
     DamagedEntry,
+    Operation,
     Put,
     Register,
     Subscribe,
@@ -27,6 +28,7 @@ from tests.unit.model_store import (
     MEMBERS,
     SMALL,
     TOPICS,
+    Answer,
     ModelStore,
     answer_of,
     check_delivery,
@@ -69,6 +71,71 @@ def test_a_no_op_moves_only_the_position(bench: Bench) -> None:
 def test_bytes_that_are_no_entry_are_raised(bench: Bench) -> None:
     with pytest.raises(DamagedEntry):
         bench.store.apply(bench.store.applied_index + 1, 1, b"\x01garbage")
+
+
+def _applied(store: Store, *operations: Operation) -> list[Answer]:
+    """Apply an entry as a turn does whose commit is not due."""
+    payload = encode(1, operations)
+    outcomes = store.apply(store.applied_index + 1, 1, payload)
+    store.settle(is_due=False)
+    return [answer_of(outcome) for outcome in outcomes]
+
+
+def test_what_is_not_committed_yet_is_read_and_opens_no_transaction(bench: Bench) -> None:
+    bench.ok(Subscribe("s", None, "u", None))
+    bench.put(0, b"0", b"1")
+    for counter in range(2, 6):
+        _applied(bench.store, Put("p", None, "u", counter - 2, *pack([b"u"])))
+        _applied(bench.store, Put("p", None, "t", counter, *pack([b"%d" % counter])))
+    assert bench.store.uncommitted == 8
+    for last_id in range(7):  # from what is committed, over both, and from each that is not
+        assert bench.get("s", last_id) == [b"%d" % number for number in range(last_id, 6)]
+    assert bench.get("s", topic="u") == [b"u"] * 4
+    told = {"t": 2}
+    waiting = bench.store.read_any("s", told, 9, 99)
+    assert isinstance(waiting, Delivery)
+    assert waiting.topic == "u"  # its first came an entry sooner than the third of t
+    assert bench.store.uncommitted == 8
+    bench.reopen()
+    assert bench.get("s") == [b"0", b"1"]
+
+
+def test_what_is_written_for_a_chore_is_committed_in_its_turn_with_its_position(
+    bench: Bench,
+) -> None:
+    bench.put(0, b"0")
+    _applied(bench.store, Advance("s", None, {"t": 1}))
+    _applied(bench.store, Put("p", None, "t", 1, *pack([b"1"])))
+    assert bench.store.collect_garbage(10) == 1
+    index = bench.store.applied_index
+    bench.store.settle(is_due=False)
+    assert bench.store.uncommitted == 0
+    bench.reopen()
+    assert bench.store.applied_index == index
+    assert (bench.store.cursor("s", "t"), bench.get("s")) == (1, [b"1"])
+
+
+def test_what_a_crash_takes_is_applied_again_to_the_same_answers_and_the_same_state(
+    bench: Bench,
+) -> None:
+    bench.put(0, b"0")
+    entries: list[Operation] = [
+        Put("p", None, "t", 1, *pack([b"1", b"2"])),
+        Advance("s", None, {"t": 2}),
+        Put("p", None, "t", 1, *pack([b"1", b"2"])),  # as its client sends it again
+        Unsubscribe("s", None, "t", None),
+        Subscribe("s", None, "t", None),
+        Put("p", None, "t", 3, *pack([b"3"])),
+    ]
+    committed = bench.store.applied_index
+    answers = [_applied(bench.store, entry) for entry in entries]
+    bench.reopen()
+    assert bench.store.applied_index == committed
+    assert [_applied(bench.store, entry) for entry in entries] == answers
+    again = bench.store.digest()
+    bench.reopen()
+    assert bench.store.digest() == again
+    assert bench.get("s") == [b"3"]
 
 
 def test_what_was_not_committed_is_gone_after_a_restart(bench: Bench) -> None:

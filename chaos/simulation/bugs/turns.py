@@ -80,6 +80,22 @@ def applied_index_stays_behind(patches: Patches) -> None:
     patches.attribute(Store, "commit", commit)
 
 
+@bug("10: a commit that is put off takes the applied index with it", {"digest", "ended", "rebuilt"})
+def deferred_commit_loses_the_applied_index(patches: Patches) -> None:
+    """Commit what a turn has had written, and leave the position to the commit that is due."""
+
+    def settle(store: Store, is_due: bool) -> None:
+        if is_due:
+            store.commit()
+        elif store.uncommitted:
+            store._flush()
+            store._topics.committed()
+            if store._database.in_transaction:
+                store._database.commit()
+
+    patches.attribute(Store, "settle", settle)
+
+
 @bug(
     "11: a deposed leader says that it does not know",
     {"aborted_read", "answered", "content", "definite", "subscription"},
