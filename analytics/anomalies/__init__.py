@@ -24,6 +24,7 @@ from analytics.anomalies.inconsistent_id import inconsistent_id
 from analytics.anomalies.leaders_per_term import leaders_per_term
 from analytics.anomalies.lost import lost
 from analytics.anomalies.phantom import phantom
+from analytics.anomalies.purge import purge
 from analytics.anomalies.realtime_order import realtime_order
 from analytics.anomalies.reordered import reordered
 from analytics.anomalies.replica_divergence import replica_divergence
@@ -66,6 +67,7 @@ CHECKS: Final = tuple(
         stale_read,
         cursor_regression,
         subscription,
+        purge,
         fencing,
         term_order,
         leaders_per_term,

@@ -91,6 +91,9 @@ def _below_start(tables: Tables) -> DataFrame:
 
 def _unplaced(tables: Tables) -> DataFrame:
     taken = tables.unplaced.where(F.col("taken_ns") < F.col("until_ns"))
+    # What is purged and stands nowhere may be one of those.
+    told = tables.gets.where("tells_of_purge").select(*OWNER).distinct()
+    taken = taken.join(F.broadcast(told), list(OWNER), "leftanti")
     later = only(tables.places, taken, PRODUCER).select(*PRODUCER, "shift", "first", "last")
     following = F.greatest("first", F.col("counter") + 1 - F.col("shift"))
     passed = (

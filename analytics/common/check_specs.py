@@ -90,6 +90,11 @@ CLAIMS: Final[Mapping[str, CheckSpec]] = {
         " an answer is of another topic or longer than was asked for",
         needs_whole=Part.HISTORY,  # the SUB that made it, or the UNSUB that ended it
     ),
+    "purge": CheckSpec(
+        "a subscriber was told that publications are purged which no purge had named (unsaid), or"
+        " was given what one had removed before (kept)",
+        needs_whole=Part.HISTORY,  # the row of the purge
+    ),
     "fencing": CheckSpec("an operation succeeded after a newer process had taken over"),
     "term_order": CheckSpec(
         "a term's leader answered what was sent after an answer of a later term"

@@ -57,7 +57,8 @@ DIGEST_DIGITS: Final = 16  # of one publication, in `digests`
 
 TYPES: Final = ("invoke", "ok", "fail", "info")
 HANDLINGS: Final = ("hand", "ack", "release")
-FUNCTIONS: Final = ("put", "get", "sub", "unsub", "fault", "phase", *HANDLINGS)
+PURGES: Final = ("purge", "purged")  # asked for, carried out
+FUNCTIONS: Final = ("put", "get", "sub", "unsub", "fault", "phase", *HANDLINGS, *PURGES)
 
 # An operation's key: its invoke and its completion share it.
 KEY: Final = ("run_id", "process", "op_id")

@@ -23,6 +23,7 @@ from analytics.intake.completeness import TORN_MARK
 from analytics.intake.files import LINES, PARQUET, FileSurvey, entries_of, survey_of
 from analytics.intake.strict import BLOCK, STRICTLY, is_one_object, lines_of
 from analytics.intake.truth import Truth, files_of, truth_of
+from analytics.tables.pairs import is_told_of_purge
 from analytics.tables.sequence import examined, leave_out
 from analytics.tables.tables import Tables, build
 from analytics.tables.tallies import COLUMNS, ROW, tallies_of
@@ -266,6 +267,8 @@ def _lacks() -> Column:
         put & ok & F.col("first_id").isNull(),
         sub & ok & F.col("last_id").isNull(),
         _is_handling() & _lacks_of_handling(),
+        F.col("f").isin(*schema.PURGES) & (F.col("topic").isNull() | F.col("last_id").isNull()),
+        is_told_of_purge() & _lacks_of_purge(),
         F.col("digests").isNotNull() & ~F.coalesce(_has_all_digests(), F.lit(False)),
     ]
     return reduce(lambda left, right: left | right, rules)
@@ -288,6 +291,12 @@ def _lacks_of_handling() -> Column:
     is_wrong = is_wrong | (F.coalesce("first_id", F.lit(1)) < 1)
     is_wrong = is_wrong | ~F.coalesce(ids.between(1, schema.COUNT_MAX), F.lit(False))
     return reduce(lambda left, right: left | right, missing, is_wrong)
+
+
+def _lacks_of_purge() -> Column:
+    """Return whether it isn't said which ids are purged."""
+    ids = _count_of(F.col("first_id"))
+    return (F.col("first_id") < 1) | ~F.coalesce(ids.between(1, schema.COUNT_MAX), F.lit(False))
 
 
 def _count_of(first_id: Column) -> Column:

@@ -109,9 +109,16 @@ def joined(events: DataFrame, function: str) -> DataFrame:
 
 
 def _has_come() -> Column:
-    """Return whether a GET brought anything."""
+    """Return whether a GET brought anything, or was told of what is purged."""
     of_runs = [F.coalesce(F.size(name), F.lit(0)) > 0 for name in ("items", "corrupt")]
-    return of_runs[0] | of_runs[1] | (F.coalesce(F.length("end_digests"), F.lit(0)) > 0)
+    of_digests = F.coalesce(F.length("end_digests"), F.lit(0)) > 0
+    return of_runs[0] | of_runs[1] | of_digests | is_told_of_purge("end_type")
+
+
+def is_told_of_purge(outcome: str = "type") -> Column:
+    """Return whether an end says which ids are purged; only a GET's does."""
+    is_so = (F.col(outcome) == "fail") & (F.col("error") == "purged")
+    return F.coalesce(is_so, F.lit(False)) & F.col("first_id").isNotNull()
 
 
 def _believed(name: str) -> Column:

@@ -57,7 +57,7 @@ from analytics.tables.owed import (
     tried_after_of,
     with_taken,
 )
-from analytics.tables.pairs import joined, operations, unpaired_of
+from analytics.tables.pairs import is_told_of_purge, joined, operations, unpaired_of
 from analytics.tables.runs import (
     PLACE,
     acknowledged_runs,
@@ -238,8 +238,13 @@ def answers_of(pairs: DataFrame) -> DataFrame:
     on the broker sent what the client had by then, null if it sent nothing. `is_plain`: all is
     sound, and each run goes on where the one before it ends. `digests`: it was recorded by an
     application, whose publications do not say who put them: its runs have no producer.
+    `tells_of_purge`: it says that its one run, which has none either, is purged: who was told so is
+    owed it no more than what it has.
     """
-    answers = pairs.withColumn("is_single", _is_single()).withColumn(
+    told = pairs.withColumn("tells_of_purge", is_told_of_purge("outcome"))
+    answered = F.when(F.col("tells_of_purge"), F.lit("ok")).otherwise(F.col("outcome"))
+    ends = told.withColumn("outcome", answered)
+    answers = ends.withColumn("is_single", _is_single()).withColumn(
         "pieces", F.when(F.col("is_single"), F.array(_only_piece())).otherwise(_all_pieces())
     )
     return answers.select(
@@ -258,7 +263,8 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         F.coalesce("handed_apart", F.lit(False)).alias("handed_apart"),
         "asked_topic",
         F.coalesce(_is_denied(), F.lit(False)).alias("is_denied"),
-        F.coalesce(_brought() > F.col("max_count"), F.lit(False)).alias("is_excessive"),
+        _is_excessive().alias("is_excessive"),
+        "tells_of_purge",
         "pieces",
         _of_pieces(lambda one: one["first"], F.array_min).alias("first"),
         _of_pieces(lambda one: one["last"], F.array_max).alias("last"),
@@ -268,6 +274,10 @@ def answers_of(pairs: DataFrame) -> DataFrame:
 
 def _is_denied() -> Column:
     return (F.col("outcome") == "fail") & F.col("error").isin(*DENIALS)
+
+
+def _is_excessive() -> Column:
+    return ~F.col("tells_of_purge") & F.coalesce(_brought() > F.col("max_count"), F.lit(False))
 
 
 def _brought() -> Column:
@@ -344,7 +354,7 @@ def deliveries_of(answers: DataFrame) -> DataFrame:
     """Return `deliveries`. `place` counts within the answer; a corrupt payload has a `reason`.
 
     Columns of `answers` stay, such as `is_plain`: that of the whole answer. `is_nameless`: recorded
-    by an application.
+    by an application, or purged.
     """
     of_answer = [
         name
@@ -353,7 +363,7 @@ def deliveries_of(answers: DataFrame) -> DataFrame:
     ]
     return answers.select(
         *of_answer,
-        F.col("digests").isNotNull().alias("is_nameless"),
+        (F.col("digests").isNotNull() | F.col("tells_of_purge")).alias("is_nameless"),
         F.explode("pieces").alias("piece"),
     ).select(*of_answer, "is_nameless", "piece.*")
 
@@ -619,4 +629,5 @@ def _nameless_pieces() -> Column:
         F.lit(0).alias("place"),
         F.lit(None).cast("string").alias("reason"),
     )
-    return F.when(F.length("digests") > 0, F.array(piece)).otherwise(F.array())
+    is_run = F.col("tells_of_purge") | (F.length("digests") > 0)
+    return F.when(is_run, F.array(piece)).otherwise(F.array())

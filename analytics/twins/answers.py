@@ -1,7 +1,7 @@
 """Checks of what single answers to subscribers say, and how they follow each other.
 
 What lives here: `gap`, the subscriber's half of `reordered`, `duplicate_delivered`, `corrupt`,
-`subscription`. What must not: what a subscriber is owed (owed.py).
+`subscription`, `purge`. What must not: what a subscriber is owed (owed.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from analytics.twins.record import Evidence, RecordedHandling, RecordedOperation, Time
+from analytics.twins.record import (
+    Evidence,
+    PurgeRow,
+    RecordedHandling,
+    RecordedOperation,
+    Time,
+)
 from analytics.twins.run import Run
 from analytics.twins.standing import RecordedSubscription
 
@@ -237,3 +243,47 @@ def _forgotten_or_kept(run: Run, one: RecordedSubscription) -> Iterator[Evidence
 
 def _contradicted(run: Run, operation: RecordedOperation, topic: str, detail: str) -> Evidence:
     return run.row(operation, topic=topic, client_id=operation.client, detail=detail)
+
+
+# --- purge ----------------------------------------------------------------------------------------
+
+
+def purge(run: Run) -> Iterable[Evidence]:
+    """Find what is said to be purged though no purge named it, and what was given though one had.
+
+    The purges of an application's cluster stand in no record of it: what it is told is believed.
+    """
+    for get in run.answers:
+        if get.tells_of_purge:
+            if not run.is_application and not any(_names(one, get) for one in run.purges):
+                yield _of_purge(run, get, max(get.ids()), None, "unsaid")
+        elif get.brought:
+            lowest, gone = min(get.ids()), _gone_before(run, get)
+            if lowest <= gone:
+                yield _of_purge(run, get, lowest, gone, "kept")
+
+
+def _names(purge: PurgeRow, get: RecordedOperation) -> bool:
+    """Whether a purge that was asked for before an answer came names all that it says is gone."""
+    is_before = purge.host != get.host or purge.time < get.end
+    return is_before and purge.topic == get.named and purge.last_id >= max(get.ids())
+
+
+def _gone_before(run: Run, get: RecordedOperation) -> int:
+    """Return up to which id a topic had been purged when a GET was sent."""
+    return max(
+        (
+            one.last_id
+            for one in run.purges
+            if one.is_done and one.topic == get.named
+            if one.host == get.host and one.time < get.invoke
+        ),
+        default=0,
+    )
+
+
+def _of_purge(
+    run: Run, get: RecordedOperation, id_: int, other_id: int | None, detail: str
+) -> Evidence:
+    fields = {"topic": get.named, "client_id": get.client, "detail": detail}
+    return run.row(get, **fields, id=id_, other_id=other_id)

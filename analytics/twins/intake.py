@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from analytics.twins.record import FUNCTIONS, HANDLINGS, Event
+from analytics.twins.record import FUNCTIONS, HANDLINGS, PURGES, Event, is_told_of_purge
 
 NUMBER_MAX: Final = 2**53
 COUNT_MAX: Final = 2**24  # publications at once
@@ -318,7 +318,7 @@ _FIELDS: Final[Mapping[str, Test]] = {
 _DUE: Final = ("run_id", "process", "op_id", "type", "f", "t_ns")
 _DUE_OF_CLIENTS: Final = (*_DUE, "client_id", "session", "topic")
 _TYPES: Final = frozenset({"invoke", "ok", "fail", "info"})
-_SINGLES: Final = HANDLINGS | {"phase", "fault"}
+_SINGLES: Final = HANDLINGS | PURGES | {"phase", "fault"}
 
 
 def checked(row: dict[str, Any]) -> Event:
@@ -341,17 +341,27 @@ def checked(row: dict[str, Any]) -> Event:
         raise Malformed("it ends before it was sent")
     if kind not in (_TYPES if f in FUNCTIONS else {"info"}):
         raise Malformed(f"type is {kind!r}")
+    _check_function(row)
+    if "digests" in row:
+        _check_digests(row)
+    return row
+
+
+def _check_function(row: Event) -> None:
+    """Raise Malformed if a row lacks what one of its function has."""
+    f, kind = row["f"], row["type"]
     if f == "put":
         _check_put(row)
     elif f == "get" and kind == "ok":
         _check_answer(row)
+    elif f == "get" and is_told_of_purge(row):
+        _check_gone(row)
+    elif f in PURGES and not {"topic", "last_id"} <= row.keys():
+        raise Malformed("a purge without topic and last_id")
     elif f == "sub" and kind == "ok" and "last_id" not in row:
         raise Malformed("no last_id")
     elif f in HANDLINGS:
         _check_handling(row)
-    if "digests" in row:
-        _check_digests(row)
-    return row
 
 
 def _check_put(put: Event) -> None:
@@ -377,6 +387,13 @@ def _check_answer(get: Event) -> None:
     brought = named + len(get.get("corrupt", ()))
     if "digests" not in get and count != brought:
         raise Malformed(f"count is {count}, it brings {brought}")
+
+
+def _check_gone(get: Event) -> None:
+    """Raise Malformed if an answer does not say which ids are purged."""
+    first_id, last_id = get["first_id"], get.get("last_id", 0)
+    if first_id == 0 or not 1 <= last_id - first_id + 1 <= COUNT_MAX:
+        raise Malformed(f"ids {first_id} to {last_id} are purged")
 
 
 def _check_digests(row: Event) -> None:

@@ -122,6 +122,8 @@ def _unplaced(run: Run) -> Iterator[Evidence]:
             continue
         later = knowledge.later_place(publication)
         for life in run.standing.lives_of_topic.get(topic, ()):
+            if run.was_told_of_purge(life.client, topic):
+                continue  # it may be one of those
             stood = life.host == first.host and life.begin < first.time and taken.end < life.end
             if not stood:
                 continue

@@ -25,6 +25,7 @@ NEVER: Final = math.inf
 
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})
+PURGES: Final = frozenset({"purge", "purged"})
 DIGEST_DIGITS: Final = 16
 
 
@@ -60,6 +61,8 @@ class RecordedOperation:
     `topic`: of its question, "" for any. GET: `answered`: the topic that the answer said; `named`:
     the one that it is about, which is the question's if it brought nothing; `asked`: the cursor of
     that one that it asked with; `given`: what it brought, in order, `corrupt` apart.
+    `tells_of_purge`: it brought nothing, and said that the ids in `given` are purged: who was told
+    so is owed them no more than what it has, and does not know whose they were.
     """
 
     process: str
@@ -90,6 +93,7 @@ class RecordedOperation:
     attempt: int | None = None
     max_count: int | None = None
     is_handed_apart: bool = False
+    tells_of_purge: bool = False
     given: list[Given] = field(default_factory=list)
     corrupt: list[tuple[int, str]] = field(default_factory=list)
 
@@ -170,6 +174,16 @@ class Drained(NamedTuple):
     last_id: int
 
 
+class PurgeRow(NamedTuple):
+    """A row that a purge of a topic up to `last_id` is asked for, or that it `is_done`."""
+
+    topic: str
+    last_id: int
+    host: str | None
+    time: Time
+    is_done: bool
+
+
 class Phase(NamedTuple):
     """A row that a phase of the run begins."""
 
@@ -190,6 +204,7 @@ class Record:
     handlings: list[RecordedHandling] = field(default_factory=list)
     drained: list[Drained] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
+    purges: list[PurgeRow] = field(default_factory=list)
     faults: list[Event] = field(default_factory=list)
     truth: list[Event] = field(default_factory=list)
     nodes: dict[str, bool] = field(default_factory=dict)
@@ -252,6 +267,14 @@ class Record:
     def answers(self) -> list[RecordedOperation]:
         """The GETs that were answered."""
         return [get for get in self.of("get") if get.is_ok]
+
+    def was_told_of_purge(self, client: str, topic: str) -> bool:
+        """Return whether a client was told that something of a topic is purged."""
+        return (client, topic) in self._told_of_purges
+
+    @cached_property
+    def _told_of_purges(self) -> set[tuple[str, str]]:
+        return {(get.client, get.named) for get in self.answers if get.tells_of_purge}
 
     def tombstone(self, topic: str, host: str | None) -> Time | None:
         """Return when the topic's first PUT of the phase `tombstone` was sent.
@@ -377,6 +400,9 @@ def _take_single(run: Record, row: Event) -> None:
     elif f == "phase" and row.get("phase") == "drained":
         who = (row.get("client_id") or "", row.get("topic") or "", row.get("host"))
         run.drained.append(Drained(*who, row["t_ns"], row.get("last_id") or 0))
+    elif f in PURGES:
+        topic, last_id = row["topic"], row["last_id"]
+        run.purges.append(PurgeRow(topic, last_id, row.get("host"), row["t_ns"], f == "purged"))
     elif f == "phase":
         run.phases.append(Phase(row.get("phase") or "", row.get("host"), row["t_ns"]))
     elif f == "fault":
@@ -438,11 +464,20 @@ def _fill_get(get: RecordedOperation, begun: Event, ended: Event) -> None:
     get.corrupt = [(id_, reason) for id_, reason in ended.get("corrupt") or ()]
     if not begun:  # its topic is the answer's
         get.topic = ended.get("topic") or ""
+    if is_told_of_purge(ended):
+        get.outcome, get.tells_of_purge, get.max_count = "ok", True, None
+        gone = range(ended["first_id"], ended["last_id"] + 1)
+        get.given += [Given(id_, None, None) for id_ in gone]
     get.answered = ended.get("topic") or get.topic
     get.named = get.answered if get.brought else get.topic
     asked = _known_or_none(begun.get("last_id"), ended.get("asked"), ended.get("cursor"))
     # What a client has of one topic says nothing of another one's answer.
     get.asked = asked if get.topic in ("", get.named) else None
+
+
+def is_told_of_purge(end: Event) -> bool:
+    """Return whether an end of a GET says which ids are purged."""
+    return end.get("type") == "fail" and end.get("error") == "purged" and "first_id" in end
 
 
 def _known_or_none(*values: Any) -> Any:

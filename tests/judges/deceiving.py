@@ -1,6 +1,6 @@
 """Histories that deceive: at edges, in combinations of which one part hides the other."""
 
-from tests.judges.small import got, small, stored, three, unclear
+from tests.judges.small import gone, got, small, stored, three, unclear
 from tests.spark.histories import RunRecorder
 
 ALL = ((1, "p", 1), (2, "p", 2), (3, "p", 3))
@@ -715,3 +715,68 @@ def who_never_subscribed_is_answered_and_its_question_is_gone(run: RunRecorder) 
     run.rows[-1]["invoke_ns"] = None
     del run.rows[-2]
     return {"subscription unsubscribed"}
+
+
+# --- purges ---------------------------------------------------------------------------------------
+
+
+@small
+def purge_took_more_than_it_named(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("t", 2)
+    gone(run, "s", 0, 1, 3)
+    return {"purge unsaid 3"}
+
+
+@small
+def purge_is_said_that_nobody_asked_for(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("u", 3)
+    gone(run, "s", 0, 1, 2)
+    got(run, "s", 2, ALL[2])
+    return {"purge unsaid 2"}
+
+
+@small
+def purge_is_said_before_it_was_asked_for(run: RunRecorder) -> set[str]:
+    three(run)
+    gone(run, "s", 0, 1, 3)
+    run.purge("t", 3)
+    return {"purge unsaid 3"}
+
+
+@small
+def purge_hides_the_loss_of_what_it_did_not_name(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("t", 1)
+    gone(run, "s", 0, 1, 1)
+    got(run, "s", 1, ALL[2])
+    return {"lost middle 2", "gap 3"}
+
+
+@small
+def who_was_not_told_of_a_purge_is_owed_what_it_took(run: RunRecorder) -> set[str]:
+    three(run)
+    run.sub("r", "t", 0)
+    run.purge("t", 2)
+    gone(run, "s", 0, 1, 2)
+    got(run, "s", 2, ALL[2])
+    got(run, "r", 0, ALL[2])
+    return {"lost prefix 1", "lost prefix 2", "gap 3"}
+
+
+@small
+def purged_publications_come_afterwards(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("t", 2)
+    got(run, "s", 0, *ALL)
+    return {"purge kept 1"}
+
+
+@small
+def half_of_what_is_purged_is_told_and_the_rest_is_skipped(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("t", 2)
+    gone(run, "s", 0, 1, 1)
+    got(run, "s", 2, ALL[2])
+    return {"lost middle 2", "gap 3"}

@@ -15,7 +15,7 @@ from tests.spark.histories import Row, RunRecorder
 Build = Callable[[RunRecorder], set[str]]
 SMALL: Final[dict[str, Build]] = {}
 KINDS_OF: Final = frozenset(  # checks whose rows are of several kinds, by the first word
-    {"lost", "stale_read", "cursor_regression", "subscription", "replica_divergence"}
+    {"lost", "stale_read", "cursor_regression", "subscription", "purge", "replica_divergence"}
 )
 
 
@@ -57,6 +57,13 @@ Given = tuple[int, str, int]  # id, producer, counter
 def got(run: RunRecorder, client: str, asked: int | None, *given: Given, **fields: Any) -> Row:
     """Record a GET and what it brought."""
     return run.get(client, "t", asked, [[*one, 1] for one in given], **fields)
+
+
+def gone(run: RunRecorder, client: str, asked: int | None, first_id: int, last_id: int) -> Row:
+    """Record a GET that was told what is purged."""
+    invoke = run.invoke(client, "get", "t", last_id=asked)
+    ids = {"first_id": first_id, "last_id": last_id}
+    return run.complete(invoke, "fail", error="purged", **ids)
 
 
 def three(run: RunRecorder) -> None:

@@ -6,7 +6,7 @@ broken_files.py).
 """
 
 from tests.judges.deceiving import ALL
-from tests.judges.small import got, small, stored, three, unclear
+from tests.judges.small import gone, got, small, stored, three, unclear
 from tests.spark.histories import Row, RunRecorder
 
 NOTHING: set[str] = set()
@@ -707,4 +707,102 @@ def line_of_a_hand_over_is_doubled(run: RunRecorder) -> set[str]:
     """Two hand-overs would have two numbers: that one number comes twice is a hole."""
     run.handle("s", "hand", "t", 1, 1, cursor=0)
     run.rows.append(dict(run.rows[-1]))
+    return NOTHING
+
+
+# --- purges ---------------------------------------------------------------------------------------
+
+
+@small
+def who_was_told_of_a_purge_goes_on_behind_it(run: RunRecorder) -> set[str]:
+    three(run)
+    got(run, "s", 0, ALL[0])
+    run.purge("t", 2)
+    gone(run, "s", 1, 2, 2)
+    got(run, "s", 2, ALL[2])
+    run.drained("s", "t", 3)
+    return NOTHING
+
+
+@small
+def purge_that_nobody_answered_was_carried_out(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("t", 3, is_done=False)
+    gone(run, "s", 0, 1, 3)
+    run.drained("s", "t", 3)
+    return NOTHING
+
+
+@small
+def purge_that_nobody_answered_was_not_carried_out(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("t", 3, is_done=False)
+    got(run, "s", 0, *ALL)
+    return NOTHING
+
+
+@small
+def get_that_is_under_way_brings_what_is_purged_meanwhile(run: RunRecorder) -> set[str]:
+    three(run)
+    asked = run.invoke("s", "get", "t", last_id=0)
+    run.purge("t", 2)
+    items = [[*one, 1] for one in ALL]
+    run.complete(asked, "ok", items=items, count=3)
+    return NOTHING
+
+
+@small
+def publication_without_an_answer_is_among_the_purged(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    stored(run, "p", 2, 2)
+    run.purge("t", 1)
+    gone(run, "s", 0, 1, 1)
+    got(run, "s", 1, (2, "p", 2))
+    return NOTHING
+
+
+@small
+def batch_is_purged_in_part(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, count=3)
+    run.purge("t", 2)
+    gone(run, "s", 0, 1, 2)
+    got(run, "s", 2, ALL[2])
+    return NOTHING
+
+
+@small
+def who_is_told_of_a_purge_twice_had_crashed_before_it_went_on(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("t", 2)
+    gone(run, "s", 0, 1, 2)
+    run.sub("s", "t", 0, session=1, resumed=True, cursor=0)
+    invoke = run.invoke("s", "get", "t", last_id=0, session=1)
+    run.complete(invoke, "fail", error="purged", first_id=1, last_id=2)
+    got(run, "s", 2, ALL[2], session=1)
+    return NOTHING
+
+
+@small
+def get_of_any_topic_is_told_of_the_purge_of_one(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("t", 2)
+    invoke = run.invoke("s", "get", "", max_count=1)
+    ids = {"first_id": 1, "last_id": 2, "cursor": 0}
+    run.complete(invoke, "fail", **(ids | {"topic": "t", "error": "purged"}))
+    run.get("s", "", None, [[*ALL[2], 1]], answered="t", cursor=2, first_id=3, last_id=3)
+    return NOTHING
+
+
+@small
+def purged_publications_were_read_by_another_before(run: RunRecorder) -> set[str]:
+    three(run)
+    run.sub("r", "t", 0)
+    got(run, "r", 0, *ALL)
+    run.purge("t", 3)
+    gone(run, "s", 0, 1, 3)
+    got(run, "r", 3)
+    stored(run, "p", 4, 4)
+    got(run, "s", 3, (4, "p", 4))
     return NOTHING

@@ -110,6 +110,11 @@ class RunRecorder:
         error = json.dumps({"name": name, "action": action, "targets": ["node-1"]})
         self._add({"process": "runner", "f": "fault", "error": error}, "info")
 
+    def purge(self, topic: str, last_id: int, is_done: bool = True) -> None:
+        """Record that a topic is to be purged up to an id, and was."""
+        for f in ("purge", "purged") if is_done else ("purge",):
+            self._add({"process": "operator", "f": f, "topic": topic, "last_id": last_id}, "info")
+
     def wait(self, ms: int) -> None:
         """Let that much time pass."""
         self._clock_ms = itertools.count(next(self._clock_ms) + ms)
