@@ -20,7 +20,7 @@ from cluster.observe.metrics import metrics_table
 from cluster.serve import intake
 from cluster.settings import config
 from cluster.settings.config import MEMBER_COUNTS
-from cluster.store import store
+from cluster.store import acts, store
 from flotilla_client import client, connection, names, producer, protocol, state
 from flotilla_client.protocol import ERRORS
 
@@ -148,6 +148,11 @@ NODE_LIMITS: Final = (
     ("requests that followers pass on and the leader has no time for yet", "RELAYS_WAITING_MAX"),
     ("their bytes", "RELAYS_WAITING_BYTES_MAX"),
 )
+# Of the history of acts: (what, name of its value).
+ACT_LIMITS: Final = (
+    ("acts of administrators that the cluster remembers", "ACTS_MAX"),
+    ("their bytes", "ACTS_BYTES_MAX"),
+)
 # Of what a node shows over HTTP: (what, module, name of its value, what happens over it).
 HTTP_LIMITS: Final = (
     ("connections", http, "CONNECTIONS_MAX", "the one that was idle for longest gives way"),
@@ -210,6 +215,9 @@ def limit_table() -> str:
         lines.append(f"| {what} | {limit} | {over} | `{row.key}` |")
     for what, name in NODE_LIMITS:
         lines.append(f"| {what} | {_amount(name, getattr(intake, name))} | `overloaded` | no |")
+    for what, name in ACT_LIMITS:
+        limit = _amount(name, getattr(acts, name))
+        lines.append(f"| {what} | {limit} | the oldest is forgotten | no |")
     for what, module, name, over in HTTP_LIMITS:
         lines.append(f"| HTTP: {what} | {_amount(name, getattr(module, name))} | {over} | no |")
     for what, value, unit, over in CLIENT_LIMITS:

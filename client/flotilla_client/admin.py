@@ -1,25 +1,32 @@
 """`Admin`: what an operator asks of a cluster, and no application needs.
 
-What lives here: lists of what the cluster keeps, whole, however many answers they take, and who may
-what. What must not: how they are shown (admin_cli.py).
+What lives here: lists of what the cluster keeps, whole, however many answers they take, who may
+what, and acts: what ends something, or steers the nodes. What must not: how they are shown
+(admin_cli.py).
+
+Each act has a name of its own, the same in every attempt: however often its request comes, it is
+carried out once, and every answer says what it came to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from flotilla_client import protocol
 from flotilla_client.client import Client
-from flotilla_client.errors import BY_CODE
+from flotilla_client.errors import BY_CODE, FlotillaError, Unavailable, UnknownTopic
 from flotilla_client.operations import Ask, Steps, check_client_id, check_topic
 from flotilla_client.protocol import ProtocolError, Request
 from flotilla_client.retry import DEADLINE_MS, Done
 
 Row = dict[str, Any]
 ROWS_MAX: Final = 1_000_000  # of one list: as many clients as there may be
+LOOK_S: Final = 0.1  # between two looks whether the nodes have done what an act asks of them
 
 
 class Admin:
@@ -38,12 +45,13 @@ class Admin:
         deadline_ms: int = DEADLINE_MS,
     ) -> None:
         self._client = Client(endpoints, deadline_ms=deadline_ms, key=key)
+        self._deadline_ms: float = deadline_ms
 
     @classmethod
     def over(cls, client: Client) -> Self:
         """Return one that asks by a client's connections, which stay the caller's to close."""
         made = cls.__new__(cls)
-        made._client = client
+        made._client, made._deadline_ms = client, client._session.deadline_ms
         return made
 
     def __enter__(self) -> Self:
@@ -169,7 +177,12 @@ class Admin:
         return row
 
     def _ask_change(self, act: str, name: str, rights: Row) -> Row:
-        request = Request(protocol.ADMIN, "", body={"act": act, "user": name, **rights})
+        return self._act(act, user=name, **rights)
+
+    def _act(self, act: str, topic: str = "", client_id: str = "", **about: Any) -> Row:
+        """Have an act carried out once; return what it came to."""
+        body = {"act": act, "act_id": uuid.uuid4().hex, **about}
+        request = Request(protocol.ADMIN, "", topic, client_id, body=body)
         try:  # what every node refuses is refused before anybody is asked
             protocol.decode_request(protocol.encode_request(request))
         except ProtocolError as error:
@@ -192,11 +205,116 @@ class Admin:
         """
         check_topic(topic)
         check_client_id(client_id)
-        body = {"act": protocol.DROP_SUBSCRIPTION}
-        answer = self._ask(Request(protocol.ADMIN, "", topic, client_id, body=body))
-        return bool(answer["was_subscribed"])
+        return bool(self._act(protocol.DROP_SUBSCRIPTION, topic, client_id)["was_subscribed"])
+
+    def drop_client(self, client_id: str) -> list[str]:
+        """Forget a client, with its subscriptions and counters; return the topics it has left.
+
+        It gets `Forgotten` when it comes back. Raises UnknownClient, also where it is dropped.
+        """
+        check_client_id(client_id)
+        left: list[str] = self._act(protocol.DROP_CLIENT, client_id=client_id)["left"]
+        return left
+
+    def purge(self, topic: str, last_id: int | None = None) -> Row:
+        """Remove what a topic holds up to `last_id` (None: up to its end as it is now).
+
+        What is published meanwhile stays, and ids go on. Whoever has not read what is removed gets
+        `Purged`. Returns `purged`, how many publications somebody had not read, and `last_id`.
+        Raises UnknownTopic, BadRequest beyond the topic's end.
+        """
+        check_topic(topic)
+        if last_id is None:
+            last_id = self.end_of(topic)
+        return self._act(protocol.PURGE, topic, last_id=last_id)
+
+    def end_of(self, topic: str) -> int:
+        """Return the id of a topic's last publication. Raises UnknownTopic."""
+        check_topic(topic)
+        before = topic[:-1]  # the names behind it begin with this topic or one before it
+        body = {"all": True, "after": before}
+        while rows := self._ask(Request(protocol.TOPICS, "", body=body))["topics"]:
+            for row in rows:
+                if row["topic"] == topic:
+                    return int(row["last_id"])
+            if rows[-1]["topic"] > topic:
+                break
+            body = {"all": True, "after": rows[-1]["topic"]}
+        raise UnknownTopic(f"nobody subscribes to {topic!r}")
+
+    # --- what was done ---
+
+    def audit(self) -> list[Row]:
+        """Return the acts that the cluster remembers, the oldest first.
+
+        Of each: `number`, `index` of its entry, `principal` (None: of a cluster without keys, or
+        the cluster's own), `act`, `about`, `result`, `at_ms`: the leader's time of day in ms since
+        1970, and `log_ms`: the log's own time, which counts while a leader takes entries.
+        """
+
+        def behind(row: Row | None) -> Request:
+            return _request(protocol.AUDIT, "" if row is None else str(row["number"]))
+
+        return self._client._run(_pages(behind))[0]
 
     # --- nodes ---
+
+    def transfer_leader(self, node: str | None = None) -> str:
+        """Have the leader hand over to a node (None: who has most of the log); return who leads.
+
+        Raises NotReady if that node is away or behind, and Unavailable if it does not lead within
+        the deadline: then the old leader goes on, or an election is under way.
+        """
+        chosen = self._act(protocol.TRANSFER_LEADER, node=node or "")["node"]
+
+        def leads() -> bool:
+            try:
+                return bool(self._client.status()["leader"] == chosen)
+            except Unavailable:  # an election is under way
+                return False
+
+        if not self._waited(leads):
+            raise Unavailable(f"{chosen} does not lead yet: see `flotilla status`", definite=False)
+        return str(chosen)
+
+    def checkpoint(self) -> list[Row]:
+        """Have every node make a checkpoint of its store, and cut its log where it may.
+
+        Returns of each node `node`, `checkpointed_index` and `is_done`, once all have done it, or
+        at the deadline; of one that does not answer, its endpoint and the error's code.
+        """
+        index = self._act(protocol.CHECKPOINT)["index"]
+        rows: list[Row] = []
+
+        def is_done() -> bool:
+            rows[:] = [self._checkpointed(number, index) for number in range(len(endpoints))]
+            return all(row["is_done"] for row in rows)
+
+        endpoints = self._client.endpoints
+        self._waited(is_done)
+        return rows
+
+    def _checkpointed(self, endpoint: int, index: int) -> Row:
+        try:
+            status = self._client.status(endpoint)
+        except FlotillaError as error:
+            name = self._client.endpoints[endpoint]
+            return {"node": name, "checkpointed_index": error.code, "is_done": False}
+        reached = status.get("checkpointed_index", 0)
+        return {
+            "node": status["node"],
+            "checkpointed_index": reached,
+            "is_done": reached >= index,
+        }
+
+    def _waited(self, is_done: Callable[[], bool]) -> bool:
+        """Look until it is done, or the deadline has come; return which."""
+        until_s = time.monotonic() + self._deadline_ms / 1000
+        while not is_done():
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(LOOK_S)
+        return True
 
     def settings(self, endpoint: int) -> Iterator[Row]:
         """Yield the settings of the node at an endpoint: `node`, `setting`, `value`, `from`."""

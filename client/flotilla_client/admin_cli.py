@@ -9,6 +9,8 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from flotilla_client.admin import Admin
@@ -21,7 +23,7 @@ WATCH_S: Final = 2.0  # between two looks; a list of 10,000 topics takes a tenth
 CLEARED: Final = "\x1b[H\x1b[2J"  # the cursor home, and the screen empty
 _OF_ONE: Final[Mapping[str, str]] = {"topic": "NAME", "client": "ID"}
 USER: Final = "user"
-DROP: Final = "drop-subscription"
+AUDIT: Final = "audit"
 CHANGES: Final = ("add", "allow", "deny", "remove")
 RIGHTS: Final = ("publish", "subscribe", "observe", "admin")
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -31,7 +33,12 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "client": ("topic", "last_id", "cursor", "backlog"),
     "subscriptions": ("topic", "client_id", "cursor", "backlog"),
     "config": ("node", "setting", "value", "from"),
+    "audit": ("number", "at", "index", "principal", "act", "about", "result"),
     "drop-subscription": ("topic", "client_id", "was_subscribed"),
+    "drop-client": ("client_id", "left"),
+    "purge": ("topic", "last_id", "purged"),
+    "transfer-leader": ("leader",),
+    "checkpoint": ("node", "checkpointed_index", "is_done"),
     "user": (
         "user",
         "publish",
@@ -48,7 +55,9 @@ _TEXT: Final = (
     " what: `user list`, and `user add|allow|deny NAME` with --publish, --subscribe, --observe, "
     "--admin, or `user remove NAME`. NAME is a key's; '*' are all that have no user of their own. "
     "Or end a subscription in its client's place: `drop-subscription TOPIC ID`; what it has not "
-    "read is gone for it."
+    "read is gone for it. Or forget a client: `drop-client ID`. Or remove what a topic holds now, "
+    "read or not: `purge TOPIC`. Or have another node lead: `transfer-leader [NODE]`, or all nodes "
+    "make a `checkpoint`. `audit` lists what was done, by whom and when."
 )
 
 Show = Callable[[Sequence[dict[str, Any]], Sequence[str], bool], None]
@@ -62,9 +71,7 @@ def add_admin(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
 
     parser = verb("admin", run, _TEXT)
     parser.add_argument("what", choices=sorted(_COLUMNS), metavar="WHAT", help=_whats())
-    parser.add_argument(
-        "words", nargs="*", metavar="NAME", help="of `topic`, `client`: which one; see above"
-    )
+    parser.add_argument("words", nargs="*", metavar="NAME", help="which one it is about; see above")
     for right, what in (("publish", "publish to"), ("subscribe", "subscribe to")):
         parser.add_argument(
             f"--{right}",
@@ -80,7 +87,7 @@ def add_admin(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
         "--admin", action="store_true", help="of a user: change what belongs to others"
     )
     parser.add_argument(
-        "--yes", action="store_true", help="end it without asking; needed where nobody can be asked"
+        "--yes", action="store_true", help="do it without asking; needed where nobody can be asked"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument(
@@ -104,8 +111,8 @@ def _admin(client: Client, options: Any, show: Show) -> int:
         sys.stderr.write(f"flotilla admin: {problem}\n")
         return 2
     admin = Admin.over(client)
-    if what == DROP:
-        return _drop(admin, options, show)
+    if what in _ACTS:
+        return _act(admin, options, show)
     if what == USER and words[0] != "list":
         _show_users(show, _change(admin, options), options.json)
         return 0
@@ -116,11 +123,31 @@ def _admin(client: Client, options: Any, show: Show) -> int:
             sys.stdout.write(CLEARED)
         if what == USER:
             _show_users(show, rows, options.json)
+        elif what == AUDIT and not options.json:
+            show([_readable(row) for row in rows], _COLUMNS[AUDIT], False)
         else:
             show(rows, _COLUMNS[what], options.json)
         if options.watch is None:
             return 0
         time.sleep(options.watch)
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return an act for a table: a date, and what it was about in words."""
+    at_ms = row["at_ms"]
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds") if at_ms else "-"
+    said = {name: _words(row[name]) for name in ("about", "result")}
+    return row | said | {"at": at, "principal": row["principal"] or "-"}
+
+
+def _words(fields: Mapping[str, Any]) -> str:
+    """Return fields as `name=value`; what is empty, and rows of users, are left out."""
+    shown = (
+        f"{name}={' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in fields.items()
+        if value not in ("", [], None, False) and not isinstance(value, dict)
+    )
+    return " ".join(shown) or "-"
 
 
 def _show_users(show: Show, rows: Sequence[dict[str, Any]], as_json: bool) -> None:
@@ -141,13 +168,14 @@ def _problem(options: Any) -> str:
     """Return what is wrong with the arguments, "" if nothing is."""
     what, words = options.what, options.words
     rights = [right for right in RIGHTS if getattr(options, right)]
-    if options.yes and what != DROP:
+    if options.yes and what not in _ACTS:
         return f"{what} ends nothing: --yes has no meaning there"
-    if what == DROP:
-        return "" if len(words) == 2 and not rights else f"{DROP} takes a TOPIC and a client's ID"
+    if what != USER and rights:
+        return f"--{rights[0]} is a user's: `user allow NAME --{rights[0]} …`"
+    if what in _ACTS:
+        act = _ACTS[what]
+        return "" if len(words) in act.words else f"{what} takes {act.takes}"
     if what != USER:
-        if rights:
-            return f"--{rights[0]} is a user's: `user allow NAME --{rights[0]} …`"
         if what in _OF_ONE:
             return "" if len(words) == 1 else f"{what} takes one {_OF_ONE[what]}"
         return f"{what} takes no name" if words else ""
@@ -162,14 +190,70 @@ def _problem(options: Any) -> str:
     return ""
 
 
-def _drop(admin: Admin, options: Any, show: Show) -> int:
-    topic, client_id = options.words
-    if not options.yes and not _is_sure(f"end the subscription of {client_id} to {topic!r}?"):
+def _act(admin: Admin, options: Any, show: Show) -> int:
+    """Do what ends something or steers the nodes, if whoever asks is sure."""
+    act, words = _ACTS[options.what], options.words
+    question, do = act.prepare(admin, *words)
+    if question and not options.yes and not _is_sure(question):
         return 2
-    was_subscribed = admin.drop_subscription(topic, client_id)
-    row = {"topic": topic, "client_id": client_id, "was_subscribed": was_subscribed}
-    show([row], _COLUMNS[DROP], options.json)
-    return 0
+    rows = do()
+    show(rows, _COLUMNS[options.what], options.json)
+    return 0 if all(row.get("is_done", True) for row in rows) else 1
+
+
+Prepared = tuple[str, Callable[[], list[dict[str, Any]]]]  # what is asked before, "": nothing
+
+
+def _drop_subscription(admin: Admin, topic: str, client_id: str) -> Prepared:
+    def do() -> list[dict[str, Any]]:
+        was_subscribed = admin.drop_subscription(topic, client_id)
+        return [{"topic": topic, "client_id": client_id, "was_subscribed": was_subscribed}]
+
+    return f"end the subscription of {client_id} to {topic!r}?", do
+
+
+def _drop_client(admin: Admin, client_id: str) -> Prepared:
+    def do() -> list[dict[str, Any]]:
+        left = ", ".join(admin.drop_client(client_id))
+        return [{"client_id": client_id, "left": left}]
+
+    return f"forget {client_id}, with its subscriptions and counters?", do
+
+
+def _purge(admin: Admin, topic: str) -> Prepared:
+    """What is published behind the question stays: it is asked about what stands there before."""
+    last_id = admin.end_of(topic)
+
+    def do() -> list[dict[str, Any]]:
+        return [{"topic": topic, **admin.purge(topic, last_id)}]
+
+    return f"remove all of {topic!r} up to id {last_id}, read or not?", do
+
+
+def _transfer_leader(admin: Admin, node: str | None = None) -> Prepared:
+    return "", lambda: [{"leader": admin.transfer_leader(node)}]
+
+
+def _checkpoint(admin: Admin) -> Prepared:
+    return "", admin.checkpoint
+
+
+@dataclass(frozen=True)
+class _Act:
+    """An act: how many words it takes, which, and what is asked before and done then."""
+
+    words: tuple[int, ...]
+    takes: str
+    prepare: Callable[..., Prepared]
+
+
+_ACTS: Final[Mapping[str, _Act]] = {
+    "drop-subscription": _Act((2,), "a TOPIC and a client's ID", _drop_subscription),
+    "drop-client": _Act((1,), "a client's ID", _drop_client),
+    "purge": _Act((1,), "a TOPIC", _purge),
+    "transfer-leader": _Act((0, 1), "a NODE, or nothing", _transfer_leader),
+    "checkpoint": _Act((0,), "no name", _checkpoint),
+}
 
 
 def _is_sure(question: str) -> bool:
@@ -210,6 +294,8 @@ def _rows(admin: Admin, client: Client, what: str, name: str) -> list[dict[str, 
         return admin.subscriptions()
     if what == USER:
         return admin.users()
+    if what == AUDIT:
+        return admin.audit()
     found: list[dict[str, Any]] = []
     for number, endpoint in enumerate(client.endpoints):
         try:

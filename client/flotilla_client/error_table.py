@@ -54,7 +54,7 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "forgotten",
             True,
             "never",
-            "As `unknown_client`, of a cluster that forgets clients it has not heard of for long.",
+            "As `unknown_client`, of a cluster that has forgotten clients: silent or dropped ones.",
         ),
         ErrorRow(
             "unknown_topic", True, "never", "Nobody subscribes to the topic, so it does not exist."
@@ -70,6 +70,12 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             True,
             "never",
             "What follows `last_id` was acknowledged and is gone; the subscription is at `cursor`.",
+        ),
+        ErrorRow(
+            "purged",
+            True,
+            "never",
+            "`first_id` to `last_id` of `topic` were purged; who asks behind `last_id` goes on.",
         ),
         ErrorRow(
             "counter_gap",
@@ -138,6 +144,12 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             True,
             "never",
             "A member is away or of a build without that level (`message`); it stays at `level`.",
+        ),
+        ErrorRow(
+            "not_ready",
+            True,
+            "never",
+            "The node that is to lead is away or behind (`message`); the leader stays.",
         ),
         ErrorRow(
             "unauthorized",

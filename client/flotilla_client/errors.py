@@ -7,8 +7,9 @@
     │   ├── NotSubscribed             SUB first
     │   ├── UnknownTopic              nobody subscribes to it
     │   ├── UnknownClient             the client_id is not this cluster's
-    │   │   └── Forgotten             …or was not heard of for so long that the cluster forgot it
+    │   │   └── Forgotten             …or was silent for long, or dropped, and is forgotten
     │   ├── AlreadyAcknowledged       asked for publications that are gone
+    │   ├── Purged                    an administrator removed what was not read yet
     │   ├── CounterGap                the state directory and the broker disagree
     │   ├── Fenced                    a newer process took up this client_id
     │   ├── Recovered                 the cluster was recovered while this process ran
@@ -21,6 +22,7 @@
     │   ├── QuotaExceeded             the principal has used up a quota (a rate: until the deadline)
     │   ├── BadRequest                not what the protocol asks for
     │   ├── NotUpgraded               a member keeps the cluster's level from being raised
+    │   ├── NotReady                  the node that is to lead is away or behind
     │   ├── Unauthorized              the key's principal may not do this
     │   ├── Unsupported               the cluster's feature level is too low for it
     │   └── InternalError             a defect of the broker
@@ -122,7 +124,7 @@ class UnknownClient(Refused):
 
 
 class Forgotten(UnknownClient):
-    """The cluster does not know the client_id, and forgets clients that were silent for long.
+    """The cluster does not know the client_id, and has forgotten clients: silent, or dropped.
 
     What waits in the outbox may be stored already, and the cluster has forgotten that, too: it is
     not sent again by itself. `Client.adopt()` says what that is, and begins as a new client.
@@ -135,6 +137,16 @@ class AlreadyAcknowledged(Refused):
     """The publications after the cursor are gone; `details["cursor"]` is the broker's cursor."""
 
     CODE = "already_acknowledged"
+
+
+class Purged(Refused):
+    """An administrator has purged publications that this subscriber had not read.
+
+    `details`: `topic`, `first_id`, `last_id`: what is gone for it. Raised once each; the next call
+    goes on behind it.
+    """
+
+    CODE = "purged"
 
 
 class CounterGap(Refused):
@@ -216,6 +228,12 @@ class NotUpgraded(Refused):
     """
 
     CODE = "not_upgraded"
+
+
+class NotReady(Refused):
+    """The node that was to lead is not connected, or has not all of the log: the leader stays."""
+
+    CODE = "not_ready"
 
 
 class Unauthorized(Refused):

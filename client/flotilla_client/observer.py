@@ -43,7 +43,8 @@ class Outcome:
     `first_id`, `count`, `publications` (count 0: nothing new; with a `first_id`: from there on, but
     the client has it all by now). SUB ok: `last_id`,
     `resumed`, `cursor` (the broker's, which may be behind the client's). GET ok of any topic:
-    `cursor`, what the subscriber had of this one when it asked.
+    `cursor`, what the subscriber had of this one when it asked. GET with the error `purged`:
+    `topic`, `first_id`, `last_id`: what is gone for this subscriber.
     """
 
     attempts: int

@@ -34,6 +34,7 @@ from flotilla_client.errors import (
     Fenced,
     FlotillaError,
     Forgotten,
+    Purged,
     QuotaExceeded,
     Recovered,
     Refused,
@@ -133,6 +134,7 @@ class Operations:
         self._is_open = False  # for this object; the state knows whether for anybody
         self._numbers = itertools.count(1)  # also counts for producers' threads
         self._told: dict[str, int] = {}  # cursors that the broker has been told
+        self._purged: dict[str, int] = {}  # up to where the application was told of a purge
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
@@ -419,10 +421,15 @@ class Operations:
     # --- reading --------------------------------------------------------------------------------
 
     def get(self, topic: str | None, wait_ms: int, max_count: int) -> Steps[Delivery | None]:
-        """GET once; nobody has it in hand before `readers` has handed it over."""
+        """GET once; nobody has it in hand before `readers` has handed it over.
+
+        Who was told of a purge and comes back goes on behind it: a process that dies in between is
+        told again.
+        """
         if topic is not None:
             check_topic(topic)
         yield from self._opened()
+        self._go_on_behind_purges()
         body, told = self._position(topic)
         body |= {"max_count": max_count, "wait_ms": wait_ms}
         had = self.state.cursors() if topic is None else {}
@@ -430,7 +437,18 @@ class Operations:
             "get", topic or "", last_id=body.get("last_id"), max_count=max_count
         )
         ask = Ask(self.request(protocol.GET, topic or "", body), wait_ms)
-        done = yield from self.observed(operation, ask)
+        try:
+            done = yield from self._asked(ask)
+        except Purged as error:
+            if self._is_old(error):
+                self.failed(operation, error)
+                return None
+            self.failed(operation, error, cursor=had.get(error.details["topic"]))
+            self._purged[error.details["topic"]] = error.details["last_id"]
+            raise
+        except FlotillaError as error:
+            self.failed(operation, error)
+            raise
         self._told |= told
         delivery = self._news(done.reply)
         if delivery is None:
@@ -448,6 +466,24 @@ class Operations:
             cursor=had.get(delivery.topic),
         )
         return delivery
+
+    def _is_old(self, error: Purged) -> bool:
+        """Return whether this subscriber has all that was purged; what it has not is left in it.
+
+        The broker may be behind: then it is told.
+        """
+        topic, details = error.details["topic"], error.details
+        cursor = self.state.cursor(topic) or 0
+        if cursor < details["last_id"]:
+            details["first_id"] = max(details["first_id"], cursor + 1)
+            return False
+        self._told.pop(topic, None)
+        del details["first_id"], details["last_id"]
+        return True
+
+    def _go_on_behind_purges(self) -> None:
+        for topic in tuple(self._purged):
+            self.readers.pass_over(topic, self._purged.pop(topic, 0))  # another thread may have
 
     def _position(self, topic: str | None) -> tuple[dict[str, Any], dict[str, int]]:
         """Return the body's part that says what this subscriber has, and the cursors in it.
@@ -583,9 +619,10 @@ class Operations:
         outcome = Outcome(done.attempts, reply.node, reply.leader, reply.term, **fields)
         self._observer.on_complete(operation, outcome)
 
-    def failed(self, operation: Operation, error: FlotillaError) -> None:
+    def failed(self, operation: Operation, error: FlotillaError, cursor: int | None = None) -> None:
         """Record that an operation did not succeed."""
         details = error.details
+        gone = details if isinstance(error, Purged) else {}
         outcome = Outcome(
             details.get("attempts", 0),
             details.get("node", ""),
@@ -593,7 +630,10 @@ class Operations:
             details.get("term", 0),
             error.code,
             error.definite,
-            operation.topic,
+            gone.get("topic", operation.topic),
+            first_id=gone.get("first_id"),
+            last_id=gone.get("last_id"),
+            cursor=cursor,
         )
         self._observer.on_complete(operation, outcome)
 

@@ -48,15 +48,27 @@ CLIENT: Final = "client"
 SUBSCRIPTIONS: Final = "subscriptions"
 SETTINGS: Final = "settings"
 USERS: Final = "users"
-INSPECTED: Final = frozenset({CLIENTS, CLIENT, SUBSCRIPTIONS, SETTINGS, USERS})
+AUDIT: Final = "audit"
+INSPECTED: Final = frozenset({CLIENTS, CLIENT, SUBSCRIPTIONS, SETTINGS, USERS, AUDIT})
 
-# What ADMIN may do: change what a principal may, or end what belongs to another client.
+# What ADMIN may do: change what a principal may, end what belongs to others, steer the nodes.
 ADD_USER: Final = "user-add"
 ALLOW_USER: Final = "user-allow"
 DENY_USER: Final = "user-deny"
 REMOVE_USER: Final = "user-remove"
 USER_CHANGES: Final = frozenset({ADD_USER, ALLOW_USER, DENY_USER, REMOVE_USER})
 DROP_SUBSCRIPTION: Final = "drop-subscription"
+DROP_CLIENT: Final = "drop-client"
+PURGE: Final = "purge"
+TRANSFER_LEADER: Final = "transfer-leader"
+CHECKPOINT: Final = "checkpoint"
+ACTS: Final = USER_CHANGES | {
+    DROP_SUBSCRIPTION,
+    DROP_CLIENT,
+    PURGE,
+    TRANSFER_LEADER,
+    CHECKPOINT,
+}
 EVERYBODY_ELSE: Final = "*"  # as a user: every principal that is none itself
 
 # Reply types.
@@ -79,6 +91,7 @@ PATTERNS_MAX: Final = 64  # of one kind of a user: each is tried for a topic tha
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # all parts; who sends more is closed, not answered
 INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
 _REQUEST_ID_SAID: Final = re.compile(rb'"request_id"\s*:\s*"([ !#-\[\]-~]{1,%d})"' % NAME_BYTES_MAX)
+_NUMBER: Final = re.compile(r"[0-9]{0,15}")
 _USER: Final = re.compile(r"[a-z0-9-]{1,32}")
 EPOCHS_A_RECOVERY: Final = 2**32  # a recovery raises every client's epoch by this: 2 million fit
 
@@ -518,30 +531,45 @@ def _check_inspect(request: Request) -> None:
         raise ProtocolError("bad_request", f"`what` is {_shown(what)}; known: {known}")
     if what == CLIENT:
         _needs_client(request)
-    request.body = {"what": what, "after": _text(request.body, "after", TOPIC_BYTES_MAX)}
+    after = _text(request.body, "after", TOPIC_BYTES_MAX)
+    if what == AUDIT and not _NUMBER.fullmatch(after):
+        raise ProtocolError("bad_request", "`after` is the number of an act")
+    request.body = {"what": what, "after": after}
 
 
 def _check_admin(request: Request) -> None:
     _no_batch(request)
     body = request.body
     act = _text(body, "act", NAME_BYTES_MAX)
-    if act == DROP_SUBSCRIPTION:
-        _needs_client(request)
-        _needs_topic(request)
-        request.body = {"act": act}
-        return
-    if act not in USER_CHANGES:
-        known = ", ".join(sorted({*USER_CHANGES, DROP_SUBSCRIPTION}))
+    if act not in ACTS:
+        known = ", ".join(sorted(ACTS))
         raise ProtocolError("bad_request", f"`act` is {_shown(act)}; known: {known}")
+    told: dict[str, Any] = {"act": act, "act_id": _text(body, "act_id", NAME_BYTES_MAX)}
+    if act in (DROP_SUBSCRIPTION, DROP_CLIENT):
+        _needs_client(request)
+    if act in (DROP_SUBSCRIPTION, PURGE):
+        _needs_topic(request)
+    if act == PURGE:
+        told["last_id"] = _integer(body, "last_id", 0)
+        if told["last_id"] is None:
+            message = "purge needs a `last_id`: up to which id; TOPICS says where a topic ends"
+            raise ProtocolError("bad_request", message)
+    elif act == TRANSFER_LEADER:
+        told["node"] = _text(body, "node", NAME_BYTES_MAX)
+    elif act in USER_CHANGES:
+        told |= _change_of_user(act, body)
+    request.body = told
+
+
+def _change_of_user(act: str, body: Mapping[str, Any]) -> dict[str, Any]:
     user = _text(body, "user", NAME_BYTES_MAX)
     check_user(user)
-    checked: dict[str, Any] = {"act": act, "user": user}
-    checked |= {name: _patterns(body, name) for name in ("publish", "subscribe")}
-    checked |= {name: body.get(name) is True for name in ("observe", "admin")}
-    if act in (ALLOW_USER, DENY_USER) and not any(list(checked.values())[2:]):
+    rights: dict[str, Any] = {name: _patterns(body, name) for name in ("publish", "subscribe")}
+    rights |= {name: body.get(name) is True for name in ("observe", "admin")}
+    if act in (ALLOW_USER, DENY_USER) and not any(rights.values()):
         message = "say what: `publish`, `subscribe` (patterns of topics), `observe` or `admin`"
         raise ProtocolError("bad_request", message)
-    request.body = checked
+    return {"user": user, **rights}
 
 
 def _patterns(body: Mapping[str, Any], name: str) -> list[str]:

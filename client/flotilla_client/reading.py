@@ -293,6 +293,15 @@ class Readers:
                 if reader.topic == topic:
                     reader.batch.clear()
 
+    def pass_over(self, topic: str, last_id: int) -> None:
+        """Go on behind `last_id`: what is up to there is gone, and in nobody's hand any more."""
+        with self._lock, self._state.turn():
+            cursor = self._state.cursor(topic)
+            if cursor is None or cursor >= last_id:
+                return
+            self._state.raise_cursor(topic, last_id, durable=False)
+            self._let_go(topic, last_id)
+
     def fetch_anew(self) -> None:
         """Drop what loops have fetched and not handed over: another history has other ids."""
         with self._lock:
@@ -307,6 +316,9 @@ class Readers:
         self._state.check_open()
         self._tell("ack", topic, last_id)
         self._state.raise_cursor(topic, last_id, durable)
+        self._let_go(topic, last_id)
+
+    def _let_go(self, topic: str, last_id: int) -> None:
         hand = self._hands.get(topic)
         if hand is not None and hand.last_id <= last_id:
             del self._hands[topic]

@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 
 import orjson
 
-from flotilla_client.errors import RecordError
+from flotilla_client.errors import Purged, RecordError
 from flotilla_client.observer import Handling, Operation, Outcome
 from flotilla_client.protocol import unpack
 
@@ -220,8 +220,10 @@ class ClientObserver:
             "term": outcome.term or None,
         }
         if outcome.error:
-            kind = "fail" if outcome.definite else "info"
-            self._recorder.complete(op_id, kind, error=outcome.error, **common)
+            is_told = outcome.error == Purged.CODE  # that is an answer, whatever came of others
+            kind = "fail" if outcome.definite or is_told else "info"
+            gone = _gone(outcome) if is_told else {}
+            self._recorder.complete(op_id, kind, error=outcome.error, **gone, **common)
         else:
             self._recorder.complete(op_id, "ok", **self._answer(operation, outcome), **common)
 
@@ -235,6 +237,18 @@ class ClientObserver:
             "resumed": outcome.resumed,
             "cursor": outcome.cursor,
         }
+
+
+def _gone(outcome: Outcome) -> dict[str, Any]:
+    """Return what a subscriber was told that is purged; nothing if it had all of that."""
+    if outcome.first_id is None:
+        return {}
+    return {
+        "topic": outcome.topic,
+        "first_id": outcome.first_id,
+        "last_id": outcome.last_id,
+        "cursor": outcome.cursor,
+    }
 
 
 class Recording(ClientObserver):

@@ -37,9 +37,9 @@ class ReplicaSettings:
     incarnation is admitted. `admins`: principals who may administrate, whatever the log says of
     them. `quotas`: what one principal may have. `announced`: the settings that should be the same
     on all nodes, which are told to the peers, and `http`, where its page is, "" for none.
-    `in_force`: all settings with where each comes from, for whoever asks. `files` and
-    `on_journal_failure`: the disk under journal and identity, and how its failure ends the node; a
-    simulator has others.
+    `in_force`: all settings with where each comes from, for whoever asks. `wall_ms`: the time of
+    day, for people. `files` and `on_journal_failure`: the disk under journal and identity, and how
+    its failure ends the node; a simulator has others.
     """
 
     cluster_id: str
@@ -59,6 +59,7 @@ class ReplicaSettings:
     announced: Mapping[str, int] = field(default_factory=dict)
     in_force: Mapping[str, Any] = field(default_factory=dict)
     http: str = ""
+    wall_ms: Callable[[], int] = lambda: 0
     files: Files = DISK
     on_journal_failure: Callable[[Exception], NoReturn] = exit_process
 

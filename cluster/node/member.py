@@ -7,6 +7,7 @@ randomness, the order of a turn's parts (replica.py), how a node becomes a membe
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster.log.entries import FIRST_INDEX, LEVEL, Entry, payload_of
@@ -67,6 +68,15 @@ COMMIT_PERIOD_S: Final = 0.02
 COMMIT_ENTRIES_MAX: Final = 256  # or then: a commit takes about a millisecond
 
 
+@dataclass(slots=True)
+class Handover:
+    """A leader's wish that `name` leads, until `until_s`. `was_asked`: it was told."""
+
+    name: str
+    until_s: float
+    was_asked: bool = False
+
+
 def check_level(copy: snapshots.Verified, build: Build) -> None:
     """Raise UnsupportedLevel for a copy of a store of a level that the build does not know."""
     if not build.understands(copy.level):
@@ -99,6 +109,8 @@ class Member:
         # Of a leader's own entries, (term, what each was made of): what is applied need not be
         # decoded. It holds what waits for a majority, whose PUTs are at most PUT_BYTES_MAX.
         self._own: dict[int, tuple[int, tuple[int, Sequence[Operation]]]] = {}
+        self._handover: Handover | None = None
+        self.checkpointed_index = 0  # up to there a checkpoint has made the store durable
         self._more_answers = False
         self._commit_due_s = now
         self._next_held_s = now
@@ -135,6 +147,8 @@ class Member:
             context.new_client_id,
             self._frontend.room_bytes,
             level_for=self._level_for,
+            successor=self._successor,
+            wall_ms=settings.wall_ms,
             admins=settings.admins,
             quotas=settings.quotas,
             refused=self._frontend.refusals.note,
@@ -202,6 +216,7 @@ class Member:
         own: dict[str, Any] = {
             "incarnation": self.identity.incarnation,
             "full_topics": self._full_topics,
+            "checkpointed_index": self.checkpointed_index,
             "clients_silent": self.reaper.warned if self.raft.is_leader else 0,
         }
         if missing := waited_for(self.store.members, self._context.hellos()):
@@ -253,7 +268,7 @@ class Member:
             own_name = self.settings.name
             self.broker.abdicate("" if raft.leader == own_name else raft.leader)
             self._own.clear()
-            self._led_term = None
+            self._led_term = self._handover = None
         if raft.is_leader:
             if self._led_term is None:
                 self._neighbours.count_silence_from(self._now)  # it may have heard nobody before
@@ -272,7 +287,7 @@ class Member:
         """Propose, commit, apply, answer; then send what may, make all durable, send the rest."""
         raft, peers = self.raft, self._context.peers
         entries: list[tuple[list[Operation], list[Waiting]]] = []
-        if raft.serving:
+        if raft.serving and not self._hands_over():
             if not self._frontend.stopping:  # who is handed the lead has to have all of the log
                 self._propose_admissions()
                 self._see_to_silent_clients()
@@ -342,6 +357,54 @@ class Member:
                 return True
             raft.transfer_leadership()
         return False
+
+    # --- handing over (an administrator's transfer-leader) --------------------------------------
+
+    def _successor(self, asked: str) -> str:
+        """Return who may lead next: who is asked for, or the member that has most of the log.
+
+        Raises ProtocolError: bad_request, not_ready.
+        """
+        settings, raft = self.settings, self.raft
+        if asked == settings.name:
+            return asked  # it leads already
+        if asked and asked not in settings.others:
+            members = ", ".join(settings.members)
+            raise ProtocolError("bad_request", f"{asked!r} is no member; there are {members}")
+        able = [name for name in sorted(self.linked.names) if self._holds_log(name)]
+        if asked and asked not in able:
+            what = "has not caught up yet" if asked in self.linked.names else "is not connected"
+            raise ProtocolError("not_ready", f"{asked} {what}: {settings.name} goes on leading")
+        if not able:
+            message = f"no other member is connected and has caught up: {settings.name} goes on"
+            raise ProtocolError("not_ready", message)
+        return asked or max(able, key=raft.match_index)
+
+    def _begin_handover(self, name: str, index: int, term: int) -> None:
+        """Hand over if the entry asks for it and this leader has made it.
+
+        Another leader's wish is fulfilled: it leads no more. So is one of a log that is read again.
+        """
+        if name in self.settings.others and self._made_of(index, term) and self.raft.is_leader:
+            patience_s = self.settings.timing.election_max_s
+            self._handover = Handover(name, self._now + patience_s)
+
+    def _hands_over(self) -> bool:
+        """Return whether this leader proposes nothing, so that its successor has all of the log.
+
+        What clients ask waits meanwhile, for an election time-out at most (Ongaro's thesis, 3.10).
+        """
+        handover, raft = self._handover, self.raft
+        if handover is None:
+            return False
+        if self._now >= handover.until_s:
+            self._handover = None
+            reason = "it did not take over in time; this node goes on leading"
+            self._context.log("handover_failed", level="warning", to=handover.name, reason=reason)
+            return False
+        if not handover.was_asked and raft.uncommitted_entries == 0:
+            handover.was_asked = raft.transfer_leadership(handover.name)
+        return True
 
     # --- what Raft says -----------------------------------------------------------------------
 
@@ -451,6 +514,8 @@ class Member:
         members_before, level_before = self.store.members, self.store.level
         users_before, forgotten_before = self.store.users.changes, self.store.idle.forgotten
         outcomes = self.store.apply(index, term, payload, self._made_of(index, term))
+        if name := self.store.take_successor():
+            self._begin_handover(name, index, term)
         self._own.pop(index, None)
         self._pending.applied(index)
         self.journal.advance(index)

@@ -455,6 +455,7 @@ def _replica_settings(
         keep_bytes=settings.journal.keep_bytes,
         takeover_s=raft.takeover_ms / 1000,
         admins=frozenset(settings.admins),
+        wall_ms=lambda: time.time_ns() // 1_000_000,
         quotas=Quotas(**asdict(settings.quotas)),
         announced={
             f"{section}.{key}": value

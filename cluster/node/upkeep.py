@@ -102,7 +102,8 @@ class Upkeep:
         wal = tables.side_file(settings.database, "-wal")
         wal_bytes = wal.stat().st_size if wal.exists() else 0
         long = settings.database.stat().st_size > member.store.size_bytes()  # it has shrunk
-        if member.journal.size_bytes > kept or wal_bytes > WAL_BYTES_DUE or long:
+        asked = member.store.checkpoint_index > member.checkpointed_index
+        if member.journal.size_bytes > kept or wal_bytes > WAL_BYTES_DUE or long or asked:
             self._checkpointing = True
             path = settings.database
             self._worker.submit(lambda: tables.checkpoint(path), self._checkpointed, self._failed)
@@ -110,6 +111,12 @@ class Upkeep:
     def _checkpointed(self, durable_index: int) -> None:
         self._checkpointing = False
         self._compact_below = durable_index
+        member = self._replica.member
+        if member is None:
+            return
+        if member.checkpointed_index < member.store.checkpoint_index <= durable_index:
+            self._log("checkpointed", durable_index=durable_index)  # an administrator asked for it
+        member.checkpointed_index = durable_index
 
     def _compact(self, journal: Journal, durable_index: int) -> None:
         """Cut the log, step by step: what was kept for long is hundreds of files."""

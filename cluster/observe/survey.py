@@ -79,7 +79,7 @@ def walk(store: Walkable, survey: Survey) -> Iterator[None]:
             done += 1
             # A copy, as somebody may come or go before the next step.
             for client_id, subscription in list(topic.subscribers.items()):
-                lag = topic.last_id - subscription.cursor
+                lag = topic.lag(subscription.cursor)
                 row = SubscriptionRow(lag, topic.name, client_id, subscription.cursor)
                 if len(worst) < SUBSCRIPTIONS_KEPT_MAX:
                     heapq.heappush(worst, row)

@@ -228,10 +228,16 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         """Return whether there is a way to a member."""
         return self._nodes[name] in self._SyncObj__connectedNodes
 
-    def ask_to_take_over(self) -> bool:
-        """Ask the most caught-up follower to campaign; False if none has all of the log."""
+    def ask_to_take_over(self, name: str = "") -> bool:
+        """Ask a follower to campaign ("": the most caught-up); False if it has not all of the log.
+
+        Nor is one asked that can't be reached.
+        """
+        if name and not self.is_reachable(name):
+            return False
         denied: list[bool] = []
-        self.transferLeadership(None, lambda result, reason: denied.append(bool(reason)))
+        node = self._nodes[name] if name else None
+        self.transferLeadership(node, lambda result, reason: denied.append(bool(reason)))
         return denied == [False]
 
     # --- named --------------------------------------------------------------------------------

@@ -334,9 +334,12 @@ class Raft:
         if message.term == self.term and self._pre_vote_started_s != -NEVER_S:
             self._pre_votes.add(name)
 
-    def transfer_leadership(self) -> bool:
-        """Ask the most caught-up follower to take over; False if none is. Propose nothing after."""
-        asked = self._core.ask_to_take_over()
+    def transfer_leadership(self, name: str = "") -> bool:
+        """Ask a follower to take over, "": the most caught-up one. Propose nothing after.
+
+        False if it can't be reached, or has not all of the log.
+        """
+        asked = self._core.ask_to_take_over(name)
         self._guard.translate()
         return asked
 

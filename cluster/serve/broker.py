@@ -16,15 +16,20 @@ from typing import Any, Final
 from cluster.serve.quotas import Quotas, Refusals, exceeded
 from cluster.store import commands
 from cluster.store.commands import (
+    Administration,
     Advance,
     ChangeUser,
+    Checkpoint,
+    DropClient,
     DropSubscription,
     Operation,
     OwnOperation,
+    Purge,
     Put,
     Raise,
     Register,
     Subscribe,
+    TransferLeader,
     Unsubscribe,
 )
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
@@ -34,17 +39,22 @@ from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_USERS
 from flotilla_client.protocol import (
     ACK,
     ADMIN,
+    AUDIT,
+    CHECKPOINT,
     CLIENTS,
+    DROP_CLIENT,
     DROP_SUBSCRIPTION,
     GET,
     INSPECT,
     NAK,
+    PURGE,
     PUT,
     REQUEST_ID,
     SUB,
     SUBSCRIPTIONS,
     TOPICS,
     TOPICS_COUNT_MAX,
+    TRANSFER_LEADER,
     UNSUB,
     UPGRADE,
     USERS,
@@ -136,13 +146,18 @@ def _first_level(asked: int | None) -> int:
     return LEVEL_FIRST
 
 
+def _nobody(asked: str) -> str:
+    raise ProtocolError("bad_request", "there is nobody to hand over to")
+
+
 @dataclass
 class Broker:
     """The requests under way on one node.
 
     `store` is read, never changed. `new_client_id()` makes an unguessable id. `room_bytes(route)`:
     how much of publications may still wait on the way to a client. `level_for(asked)`: the level
-    that the cluster may be raised to; it raises ProtocolError. `disk_low`: PUT is refused, as this
+    that the cluster may be raised to, `successor(asked)`: the node that may lead next; both raise
+    ProtocolError. `wall_ms()`: the time of day, for people. `disk_low`: PUT is refused, as this
     node or a majority is short of space. Answers collect until `take_answers`.
     """
 
@@ -154,6 +169,8 @@ class Broker:
     quotas: Quotas = field(default_factory=Quotas)
     refused: Callable[[str, str], None] = lambda payer, quota: None
     level_for: Callable[[int | None], int] = _first_level
+    successor: Callable[[str], str] = _nobody
+    wall_ms: Callable[[], int] = lambda: 0
     admins: frozenset[str] = frozenset()  # principals who may administrate by this node's settings
     denied: Refusals = field(default_factory=Refusals)  # `unauthorized`, and what was lacking
     delivered_count: int = 0  # publications that were read for clients, ever
@@ -206,8 +223,12 @@ class Broker:
         if isinstance(operation, Put):
             waiting.put_bytes = len(operation.data)
             self._put_bytes += waiting.put_bytes
-        if self.store.level >= LEVEL_OF_USERS and not isinstance(operation, OwnOperation):
+        level = operation.level if isinstance(operation, Raise) else self.store.level
+        if level >= LEVEL_OF_USERS and not isinstance(operation, OwnOperation):
             operation.principal = principal  # what it may do is judged where it is carried out
+        if isinstance(operation, Administration | Raise) and level >= LEVEL_OF_USERS:
+            act_id = request.body.get("act_id", "")
+            commands.sign(operation, principal in self.admins, act_id, self.wall_ms())
         self._operations.append(operation)
         self._authors.append(waiting)
         return None
@@ -242,8 +263,11 @@ class Broker:
         if kind == REQUEST_ID:
             return None if client_id else store.lacks_everything(principal)
         is_admin = principal in self.admins or store.users.may_administrate(principal)
-        if kind in (UPGRADE, ADMIN) or (kind == INSPECT and request.body["what"] == USERS):
-            return None if is_admin else unauthorized(principal, ADMIN_RIGHT)
+        what = request.body["what"] if kind == INSPECT else ""
+        if kind in (UPGRADE, ADMIN) or what in (USERS, AUDIT):
+            # Who has done it is told so, though he may not do it any more: that may be his own act.
+            is_done = kind == ADMIN and store.acts.is_known(request.body["act_id"], principal)
+            return None if is_admin or is_done else unauthorized(principal, ADMIN_RIGHT)
         if kind == INSPECT or "subscribers" in request.body:
             observes = is_admin or store.users.may_observe(principal)
             return None if observes else unauthorized(principal, OBSERVE)
@@ -367,7 +391,7 @@ class Broker:
         return None
 
     def _inspect(self, waiting: Waiting) -> Operation | None:
-        self._need_level(waiting.request.body["what"] == USERS)
+        self._need_level(waiting.request.body["what"] in (USERS, AUDIT))
         return None
 
     def _upgrade(self, waiting: Waiting) -> Operation | None:
@@ -377,24 +401,29 @@ class Broker:
 
     def _administrate(self, waiting: Waiting) -> Operation:
         self._need_level(True)
-        body = waiting.request.body
-        if body["act"] == DROP_SUBSCRIPTION:
-            return self._drop(waiting)
+        request, body = waiting.request, waiting.request.body
+        act = body["act"]
+        if act == DROP_SUBSCRIPTION:
+            return DropSubscription(request.client_id, request.topic, False)
+        if act == DROP_CLIENT:
+            return DropClient(request.client_id, False)
+        if act == PURGE:
+            return Purge(request.topic, body["last_id"], False)
+        if act == TRANSFER_LEADER:
+            is_done = self.store.acts.is_known(body["act_id"], waiting.principal)
+            chosen = "" if is_done else self.successor(body["node"])
+            return TransferLeader(body["node"], chosen, False)
+        if act == CHECKPOINT:
+            return Checkpoint(False)
         rights = body["publish"], body["subscribe"], body["observe"], body["admin"]
-        is_root = waiting.principal in self.admins
-        return ChangeUser(body["act"], body["user"], *rights, is_root)
-
-    def _drop(self, waiting: Waiting) -> Operation:
-        request = waiting.request
-        is_root = waiting.principal in self.admins
-        return DropSubscription(request.client_id, request.topic, is_root)
+        return ChangeUser(act, body["user"], *rights, False)
 
     def _need_level(self, is_of_users: bool) -> None:
         level = self.store.level
         if is_of_users and level < LEVEL_OF_USERS:
             message = (
-                f"users take feature level {LEVEL_OF_USERS}, and the cluster is at {level}:"
-                " `flotilla upgrade` raises it once all nodes understand that"
+                f"users and acts take feature level {LEVEL_OF_USERS}, and the cluster is at"
+                f" {level}: `flotilla upgrade` raises it once all nodes understand that"
             )
             raise ProtocolError("unsupported", message, level=level, needs=LEVEL_OF_USERS)
 
@@ -626,6 +655,10 @@ class Broker:
             rows = store.clients_page(after, count_max)
         elif what == USERS:
             rows = store.users.page(after, count_max)
+        elif what == AUDIT:
+            rows, more = store.acts.page(int(after or 0))
+            self._acknowledge(waiting, {"rows": rows, "more": more, "log_ms": store.idle.log_ms})
+            return
         elif what == SUBSCRIPTIONS:
             rows = store.subscriptions_page(request.topic, after, count_max)
         else:

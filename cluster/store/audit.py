@@ -104,13 +104,14 @@ def _said(operation: Operation, outcome: Outcome) -> Any:
     if type(operation) is Put:
         return outcome.body["id"], outcome.body["count"], outcome.body["duplicate"]
     body = outcome.body
-    return body.get("last_id"), body.get("epoch"), body.get("forgotten")
+    return body.get("last_id"), body.get("epoch"), body.get("forgotten"), body.get("purged")
 
 
 def _of_topic(topic: Topic) -> Any:
     cursors = topic.cursors
     kept = sorted(cursors.items()) if len(cursors) <= CURSORS else topic.floor_id
-    return topic.name, topic.last_id, topic.added_bytes, len(topic.subscribers), kept
+    counts = topic.last_id, topic.added_bytes, topic.purged_id
+    return topic.name, *counts, len(topic.subscribers), kept
 
 
 _CLIENTS: Final = (

@@ -109,19 +109,28 @@ class Admit:
     incarnation: str
 
 
+# Of every act of an administrator: `is_root`: the leader's settings name who asks among the
+# `admins`, so he may. `act_id`: what he calls this act, so that a repeated request is recognized;
+# "": nothing, by hand. `at_ms`: the leader's wall clock, for people; nothing follows from it.
+
+
 @dataclass(slots=True)
 class Raise:
-    """Raise the cluster's feature level to `level`."""
+    """Raise the cluster's feature level to `level`.
+
+    Below LEVEL_OF_USERS it says nothing else, as version 0.2 reads it.
+    """
 
     level: int
+    is_root: bool = False
+    principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
 
 
 @dataclass(slots=True)
 class ChangeUser:
-    """Change what a principal may do: `change` is one of USER_CHANGES.
-
-    `is_root`: the leader's settings name who asks among the `admins`, so he may.
-    """
+    """Change what a principal may do: `change` is one of USER_CHANGES."""
 
     change: str
     user: str
@@ -131,16 +140,68 @@ class ChangeUser:
     admin: bool
     is_root: bool
     principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
 
 
 @dataclass(slots=True)
 class DropSubscription:
-    """End a client's subscription in its place; `is_root` as in ChangeUser."""
+    """End a client's subscription in its place."""
 
     client_id: str
     topic: str
     is_root: bool
     principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
+class DropClient:
+    """Forget a client at once, with its subscriptions and counters."""
+
+    client_id: str
+    is_root: bool
+    principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
+class Purge:
+    """Remove what a topic holds up to `last_id`, whoever has not read it."""
+
+    topic: str
+    last_id: int
+    is_root: bool
+    principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
+class TransferLeader:
+    """Note that the leader was asked to hand over to `node` ("": to anybody) and has `chosen`.
+
+    It hands over once it has applied this.
+    """
+
+    node: str
+    chosen: str
+    is_root: bool
+    principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Have every node move its store's log into the database, and cut its own."""
+
+    is_root: bool
+    principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -160,9 +221,9 @@ class Forget:
 
 
 ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance
-Administration = ChangeUser | DropSubscription
-OwnOperation = Admit | Raise | Hear | Forget  # of the cluster itself: nobody asks for them
-Operation = ClientOperation | Administration | OwnOperation
+Administration = ChangeUser | DropSubscription | DropClient | Purge | TransferLeader | Checkpoint
+OwnOperation = Admit | Hear | Forget  # of the cluster itself: nobody asks for them
+Operation = ClientOperation | Administration | Raise | OwnOperation
 
 
 class DamagedEntry(Exception):
@@ -188,6 +249,11 @@ def level_needed(operations: Sequence[Operation]) -> int:
 def principal_of(operation: Operation) -> str | None:
     """Return who asked for an operation; None: nobody of whom it is known."""
     return None if isinstance(operation, OwnOperation) else operation.principal
+
+
+def sign(act: Administration | Raise, is_root: bool, act_id: str, at_ms: int) -> None:
+    """Say of an act whether its principal is an administrator anyway, its name, and when it was."""
+    act.is_root, act.act_id, act.at_ms = is_root, act_id, at_ms
 
 
 def level_of(payload: bytes) -> int:
@@ -257,8 +323,15 @@ def encode(stamp_ms: int, operations: Sequence[Operation]) -> bytes:
 
 def _meta(operation: Operation) -> tuple[Any, ...]:
     kind = _KINDS[type(operation)]
-    names = (name for name in operation.__slots__ if name != "principal")
-    return (kind, *(getattr(operation, name) for name in names))
+    if type(operation) is Raise and operation.level < LEVEL_OF_USERS:
+        assert operation.principal is None, operation
+        return (_PLAIN_RAISE, operation.level)
+    return (kind, *(getattr(operation, name) for name in _names(type(operation))))
+
+
+def _names(build: type[Any]) -> list[str]:
+    """Return what stands in an operation's meta: its principal stands beside all metas."""
+    return [name for name in build.__slots__ if name != "principal"]
 
 
 # --- decoding -----------------------------------------------------------------------------------
@@ -285,7 +358,8 @@ def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[int, list[
             operations.append(_operation(meta))
     for each, principal in zip(operations, principals, strict=False):
         if principal is not None:
-            if isinstance(each, OwnOperation):
+            is_plain = isinstance(each, Raise) and each.level < LEVEL_OF_USERS
+            if isinstance(each, OwnOperation) or is_plain:
                 raise DamagedEntry(f"{type(each).__name__} of principal {principal!r}")
             each.principal = principal
     if position != len(payload):
@@ -355,7 +429,7 @@ def _operation(meta: Any) -> Operation:
     for value, check in zip(fields, checks, strict=True):
         if not check(value):
             raise DamagedEntry(f"{build.__name__}'s fields are wrong: {meta!r}")
-    operation: Operation = build(*fields)
+    operation: Operation = build(**dict(zip(_FIELDS[meta[0]], fields, strict=True)))
     return operation
 
 
@@ -391,17 +465,30 @@ def _is_cursors(value: Any) -> bool:
     return type(value) is dict and all(map(_is_count, value.values()))
 
 
+def _is_level_of_users(value: Any) -> bool:
+    return type(value) is int and LEVEL_OF_USERS <= value <= LEVEL_MAX
+
+
 _SUBSCRIPTION: Final = (_is_text, _is_count_or_none, _is_text, _is_count_or_none)
+_ACT: Final = (_is_bool, _is_text, _is_count)
+_RIGHTS: Final = (_is_texts, _is_texts, _is_bool, _is_bool)
+_PLAIN_RAISE: Final = "L"  # as version 0.2 writes and reads it
 _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "R": (Register, (_is_text, _is_bool, _is_count_or_none, _is_text)),
     "S": (Subscribe, _SUBSCRIPTION),
     "U": (Unsubscribe, _SUBSCRIPTION),
     "A": (Advance, (_is_text, _is_count_or_none, _is_cursors)),
     "M": (Admit, (_is_text, _is_text)),
-    "L": (Raise, (_is_level,)),
-    "D": (DropSubscription, (_is_text, _is_text, _is_bool)),
-    "C": (ChangeUser, (_is_change, _is_text, _is_texts, _is_texts, _is_bool, _is_bool, _is_bool)),
+    _PLAIN_RAISE: (Raise, (_is_level,)),
+    "E": (Raise, (_is_level_of_users, *_ACT)),
+    "D": (DropSubscription, (_is_text, _is_text, *_ACT)),
+    "C": (ChangeUser, (_is_change, _is_text, *_RIGHTS, *_ACT)),
+    "O": (DropClient, (_is_text, *_ACT)),
+    "X": (Purge, (_is_text, _is_count, *_ACT)),
+    "T": (TransferLeader, (_is_text, _is_text, *_ACT)),
+    "K": (Checkpoint, _ACT),
     "H": (Hear, (_is_texts,)),
     "F": (Forget, (_is_texts, _is_count)),
 }
 _KINDS: Final = {build: kind for kind, (build, _) in _SHAPES.items()}
+_FIELDS: Final = {kind: _names(build)[: len(checks)] for kind, (build, checks) in _SHAPES.items()}

@@ -53,9 +53,25 @@ def forgotten(client_id: str) -> Refused:
     """Return the refusal of a client that the cluster does not know, as it forgets clients."""
     message = (
         f"client_id {client_id!r} is not known here: it was not issued here, or not heard of for"
-        " `limits.client_idle_days` and forgotten, with its subscriptions and counters"
+        " `limits.client_idle_days`, or dropped by an administrator, and forgotten, with its"
+        " subscriptions and counters"
     )
     return Refused("forgotten", message)
+
+
+def no_topic(name: str) -> Refused:
+    """Return the refusal of a topic that nobody subscribes to."""
+    return Refused("unknown_topic", f"nobody subscribes to {name!r}")
+
+
+def purged(topic: str, last_id: int, purged_id: int) -> Refused:
+    """Return what a subscriber is told who would read what was purged. He goes on behind it."""
+    message = (
+        f"publications {last_id + 1} to {purged_id} of {topic!r} were purged by an administrator;"
+        f" `last_id` {purged_id} goes on behind them"
+    )
+    details = {"topic": topic, "first_id": last_id + 1, "last_id": purged_id}
+    return Refused("purged", message, details)
 
 
 def wrong_epoch(epoch: int, newest: int) -> Refused:

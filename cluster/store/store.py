@@ -20,6 +20,7 @@ from typing import Any, Final
 import orjson
 
 from cluster.store import tables
+from cluster.store.acts import Acts
 from cluster.store.audit import Audit, is_agreed
 from cluster.store.clients import Client, Clients, Producer
 from cluster.store.commands import (
@@ -27,14 +28,18 @@ from cluster.store.commands import (
     Admit,
     Advance,
     ChangeUser,
+    Checkpoint,
+    DropClient,
     DropSubscription,
     Forget,
     Hear,
     Operation,
+    Purge,
     Put,
     Raise,
     Register,
     Subscribe,
+    TransferLeader,
     Unsubscribe,
     decode,
 )
@@ -47,6 +52,8 @@ from cluster.store.outcomes import (
     Refused,
     beyond_the_end,
     forgotten,
+    no_topic,
+    purged,
     stale_request,
     too_many,
     unknown_client,
@@ -96,7 +103,12 @@ class Limits:
 
 
 class Store:
-    """One replica's state. Used by one thread; `tables.checkpoint` is for another."""
+    """One replica's state. Used by one thread; `tables.checkpoint` is for another.
+
+    What the node is asked to do about an entry that it has applied: hand over, see
+    `take_successor`; `checkpoint_index`: make durable what was applied up to there. Neither is part
+    of the state.
+    """
 
     def __init__(self, database: Database, limits: Limits, build: Build) -> None:
         self._database = database
@@ -105,6 +117,7 @@ class Store:
         self.level = database.level()
         self.idle = Idle(database, self.level)
         self.audit = Audit(database, self.level)
+        self.acts = Acts(database, self.level)
         self._clients = Clients(database, self.idle)
         self.users = Users(database, limits.users_max)
         self.holdings = Holdings(database)
@@ -112,6 +125,15 @@ class Store:
         self._topics = Topics(database, self._publications.garbage)
         self._publications.load(self._topics.active.values())
         self._dirty_members = False
+        self._successor, self.checkpoint_index = "", 0
+        self._acts_handlers: Final[dict[type, Callable[[Any], Outcome]]] = {
+            ChangeUser: self.users.change,
+            DropSubscription: self._drop_subscription,
+            DropClient: self._drop_client,
+            Purge: self._purge,
+            TransferLeader: self._transfer_leader,
+            Checkpoint: self._checkpoint,
+        }
         self._handlers: Final = {
             Register: self._register,
             Subscribe: self._subscribe,
@@ -120,8 +142,7 @@ class Store:
             Advance: self._advance,
             Admit: self._admit,
             Raise: self._raise,
-            ChangeUser: self._change_user,
-            DropSubscription: self._drop_subscription,
+            **dict.fromkeys(self._acts_handlers, self._act),
             Hear: self._hear,
             Forget: self._forget,
         }
@@ -359,34 +380,94 @@ class Store:
             # A new dictionary: who holds the old one sees that something has changed.
             self.members = {**self.members, operation.node: operation.incarnation}
             self._dirty_members = True
+            self._note(operation, {})
         return Done({})
 
-    def _raise(self, operation: Raise) -> Outcome:
-        before = self.level
-        self.level = max(before, operation.level)
-        self.idle.raise_level(self.level)
-        self.audit.raise_level(self.level)
-        if before < LEVEL_OF_USERS <= self.level:
-            self.users.found()
-        return Done({"level": self.level, "before": before})
+    # --- operations: administrators -------------------------------------------------------------
 
-    def _administrating(self, operation: Administration) -> Refused | None:
+    @property
+    def _applying(self) -> int:
+        """The index of the entry that is being applied."""
+        return self.applied_index + 1
+
+    def _administrating(self, operation: Administration | Raise) -> Refused | None:
         """Return the refusal of who may not administrate, None if he may."""
         principal = operation.principal
         if principal is None or operation.is_root or self.users.may_administrate(principal):
             return None
         return unauthorized(principal, ADMIN)
 
-    def _change_user(self, operation: ChangeUser) -> Outcome:
-        return self._administrating(operation) or self.users.change(operation)
+    def _act(self, operation: Administration) -> Outcome:
+        """Carry out an act of who may, once: a repeated one is answered as it was.
 
-    def _drop_subscription(self, operation: DropSubscription) -> Outcome:
+        Whoever asks again is answered so although he may not any more: a refusal would say that it
+        was not done.
+        """
+        if answered := self.acts.answered(operation):
+            return answered
         if refused := self._administrating(operation):
             return refused
+        outcome = self._acts_handlers[type(operation)](operation)
+        if isinstance(outcome, Done):
+            self._note(operation, outcome.body)
+        return outcome
+
+    def _note(self, operation: Administration | Raise | Admit, body: dict[str, Any]) -> None:
+        if self.acts.is_on:
+            self.acts.note(self._applying, self.idle.log_ms, operation, body)
+
+    def _raise(self, operation: Raise) -> Outcome:
+        before = self.level
+        if before >= LEVEL_OF_USERS and (refused := self._administrating(operation)):
+            return refused
+        self.level = max(before, operation.level)
+        self.idle.raise_level(self.level)
+        self.audit.raise_level(self.level)
+        self.acts.raise_level(self.level)
+        if before < LEVEL_OF_USERS <= self.level:
+            self.users.found()
+        done = Done({"level": self.level, "before": before})
+        if self.level > before:
+            self._note(operation, done.body)
+        return done
+
+    def _drop_subscription(self, operation: DropSubscription) -> Outcome:
         client = self._clients.get(operation.client_id)
         if client is None:
             return self._unknown(operation.client_id)
         return self._leave(client, operation.topic)
+
+    def _drop_client(self, operation: DropClient) -> Outcome:
+        client = self._clients.get(operation.client_id)
+        if client is None:
+            return self._unknown(operation.client_id)
+        return Done({"forgotten": [operation.client_id], "left": sorted(self._remove(client))})
+
+    def _transfer_leader(self, operation: TransferLeader) -> Outcome:
+        self._successor = operation.chosen
+        return Done({"node": operation.chosen})
+
+    def take_successor(self) -> str:
+        """Return whom the leader is to hand over to, once; "" for nobody."""
+        name, self._successor = self._successor, ""
+        return name
+
+    def _checkpoint(self, operation: Checkpoint) -> Outcome:
+        self.checkpoint_index = self._applying
+        return Done({"index": self._applying})
+
+    def _purge(self, operation: Purge) -> Outcome:
+        """Let what a topic holds up to an id be gone, whoever has not read it."""
+        topic = self._topics.active.get(operation.topic)
+        if topic is None:
+            return no_topic(operation.topic)
+        if operation.last_id > topic.last_id:
+            return beyond_the_end(operation.last_id, topic.last_id)
+        floor_before = topic.floor_id
+        if operation.last_id > topic.purged_id:
+            self._topics.purge(topic, operation.last_id)
+            self._publications.floor_moved(topic)
+        return Done({"purged": topic.floor_id - floor_before, "last_id": operation.last_id})
 
     def is_to_be_heard(self, client_id: str, silent_ms: int) -> bool:
         """Return whether the log has not heard the client for so long, though it is here now."""
@@ -413,16 +494,22 @@ class Store:
             client = self._clients.get(client_id)
             if client is None or self.idle.silent_ms(client.heard) < operation.silent_ms:
                 continue
-            for topic in list(self._topics.of(client_id).values()):
-                self.holdings.left(client.owner, topic.name)
-                self._topics.leave(client, topic)
-                self._publications.floor_moved(topic)
-                left.add(topic.name)
-            if client.owner is not None:
-                self.holdings.clients[client.owner] -= 1
-            self._clients.forget(client)
+            left |= self._remove(client)
             gone.append(client_id)
         return Done({"forgotten": gone, "left": sorted(left)})
+
+    def _remove(self, client: Client) -> set[str]:
+        """Forget a client with all that it has; return the topics that it has left."""
+        topics = self._topics.of(client.client_id)
+        left = set(topics)
+        for topic in list(topics.values()):
+            self.holdings.left(client.owner, topic.name)
+            self._topics.leave(client, topic)
+            self._publications.floor_moved(topic)
+        if client.owner is not None:
+            self.holdings.clients[client.owner] -= 1
+        self._clients.forget(client)
+        return left
 
     # --- operations: subscriptions --------------------------------------------------------------
 
@@ -636,6 +723,8 @@ class Store:
                 continue
             subscription = topic.subscribers[client_id]
             last_id = last_ids.get(name, subscription.cursor)
+            if last_id < topic.purged_id:
+                return purged(name, last_id, topic.purged_id)
             if last_id < topic.last_id:
                 waiting.append((topic, subscription, last_id))
         if not waiting:
@@ -657,7 +746,7 @@ class Store:
     def _subscription(self, client_id: str, name: str) -> tuple[Topic, Subscription] | Refused:
         topic = self._topics.active.get(name)
         if topic is None:
-            return Refused("unknown_topic", f"nobody subscribes to {name!r}")
+            return no_topic(name)
         subscription = topic.subscribers.get(client_id)
         if subscription is None:
             return Refused("not_subscribed", f"the client has no subscription to {name!r}")
@@ -669,10 +758,13 @@ class Store:
         if isinstance(found, Refused):
             return found
         topic, subscription = found
+        start = subscription.cursor if last_id is None else last_id
+        if start > topic.last_id:
+            return beyond_the_end(start, topic.last_id)
+        if start < topic.purged_id:
+            return purged(name, start, topic.purged_id)
         if last_id is None:
-            return topic, subscription.cursor
-        if last_id > topic.last_id:
-            return beyond_the_end(last_id, topic.last_id)
+            return topic, start
         if last_id < topic.floor_id:
             message = f"publications after {last_id} of {name!r} are gone"
             return Refused("already_acknowledged", message, {"cursor": subscription.cursor})
@@ -743,7 +835,7 @@ class Store:
         if found is None or found.floor_id == found.last_id:
             return []
         subscribers = found.subscribers.items()
-        ids = (client_id for client_id, each in subscribers if each.cursor == found.floor_id)
+        ids = (client_id for client_id, each in subscribers if each.cursor <= found.floor_id)
         return heapq.nsmallest(count_max, ids)
 
     def subscribers(self, topic: str) -> KeysView[str]:
@@ -761,7 +853,7 @@ class Store:
             {
                 "client_id": client_id,
                 "cursor": found.subscribers[client_id].cursor,
-                "backlog": found.last_id - found.subscribers[client_id].cursor,
+                "backlog": found.lag(found.subscribers[client_id].cursor),
             }
             for client_id in heapq.nsmallest(count_max, ids)
         ]
@@ -798,7 +890,7 @@ class Store:
                 "topic": name,
                 "last_id": topics[name].last_id,
                 "cursor": topics[name].subscribers[client_id].cursor,
-                "backlog": topics[name].last_id - topics[name].subscribers[client_id].cursor,
+                "backlog": topics[name].lag(topics[name].subscribers[client_id].cursor),
             }
             for name in names
         ]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster.log.files import DISK
-from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_IDLE, LEVEL_OF_USERS
+from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_ACTS, LEVEL_OF_IDLE, LEVEL_OF_USERS
 
 APPLICATION_ID: Final = 0x464C4F54  # "FLOT"
 PAGE_BYTES: Final = 4096
@@ -81,6 +81,14 @@ CREATE TABLE IF NOT EXISTS running(one INTEGER PRIMARY KEY CHECK(one = 1), log_m
 CREATE TABLE IF NOT EXISTS heard(client INTEGER PRIMARY KEY, at INTEGER NOT NULL,
     crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS forgotten(client INTEGER PRIMARY KEY);
+"""
+# As well. `purged`: up to which id topics were purged; `acts`: what administrators have done.
+_ACTS_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS purged(topic INTEGER PRIMARY KEY, last_id INTEGER NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS acts(number INTEGER PRIMARY KEY, entry INTEGER NOT NULL,
+    act_id TEXT NOT NULL, text TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS acts_by_id ON acts(act_id) WHERE act_id != '';
 """
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
@@ -148,7 +156,7 @@ class Database:
 
     def _make_later_tables(self) -> None:
         try:
-            self._connection.executescript(_USERS_SCHEMA + _IDLE_SCHEMA)
+            self._connection.executescript(_USERS_SCHEMA + _IDLE_SCHEMA + _ACTS_SCHEMA)
         except sqlite3.DatabaseError as error:
             _raise_corrupt(self.path, error)
             raise
@@ -503,7 +511,7 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
         raise
 
 
-_LATER_TABLES: Final = frozenset({"users", "owners", "running", "heard"})
+_LATER_TABLES: Final = frozenset({"users", "owners", "running", "heard", "purged", "acts"})
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 _CHECKED: Final = (
     ("members", "name, incarnation", 0),
@@ -512,7 +520,9 @@ _CHECKED: Final = (
     ("clients", "number, client_id, epoch, sequence, nonce, producers, names_bytes", 0),
     ("running", "log_ms, term, stamp_ms, forgotten, digest, client, topic", 0),
     ("heard", "client, at", 0),
+    ("acts", "number, entry, act_id, text", 0),
     ("topics", "number, name, last_id, active, added_bytes", 0),
+    ("purged", "topic, last_id", 0),
     ("subscriptions", "topic, client, cursor", 0),
     ("producers", "number, client, topic, counter, puts, recent", 1),
     ("earlier_puts", "slot, puts", 1),
@@ -587,7 +597,8 @@ def digest(database: Database) -> str:
     # Below that level nothing stands in them, and older versions have none.
     users = _LOGICAL_USERS if database.level() >= LEVEL_OF_USERS else ()
     idle = _LOGICAL_IDLE if database.level() >= LEVEL_OF_IDLE else ()
-    for sql in (*_LOGICAL, *users, *idle):
+    acts = _LOGICAL_ACTS if database.level() >= LEVEL_OF_ACTS else ()
+    for sql in (*_LOGICAL, *users, *idle, *acts):
         for row in database.query(sql):
             hasher.update(repr(row).encode())
         hasher.update(b"\n")
@@ -620,13 +631,21 @@ _LOGICAL_IDLE: Final = (
     "SELECT log_ms, term, stamp_ms, forgotten, digest, client, topic FROM running",
     "SELECT client_id, at FROM heard JOIN clients ON client = clients.number ORDER BY client_id",
 )
+_LOGICAL_ACTS: Final = (
+    "SELECT number, entry, act_id, text FROM acts ORDER BY number",
+    "SELECT name, purged.last_id FROM purged JOIN topics ON topics.number = topic ORDER BY name",
+)
 
 
 def _digest_publications(
     hasher: Any, database: Database, number: int, name: str, last_id: int
 ) -> None:
     """Hash a topic's rows that hold a publication somebody still wants, one at a time."""
-    floor = database.query("SELECT min(cursor) FROM subscriptions WHERE topic = ?", (number,))[0][0]
+    sql = (
+        "SELECT max(min(cursor), ifnull((SELECT last_id FROM purged WHERE topic = ?1), 0))"
+        " FROM subscriptions WHERE topic = ?1"
+    )
+    floor = database.query(sql, (number,))[0][0]
     rows = database.stream(
         "SELECT key, entry, count, lengths, data FROM publications"
         " WHERE key BETWEEN ? AND ? ORDER BY key",

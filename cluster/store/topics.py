@@ -40,10 +40,11 @@ class Subscription:
 class Topic:
     """A topic and its subscribers; active while there are any.
 
-    Invariants: `floor_id` is the least cursor (with no subscriber: `last_id`), `cursors` counts the
-    subscribers at each, `heap` has each of these cursors and perhaps some that nobody is at any
-    more. `oldest_end` is the last id of the oldest row on disk, 0 without one; `dropped_bytes` of
-    the `added_bytes` ever were collected.
+    Invariants: `floor_id` is the least cursor (with no subscriber: `last_id`), or `purged_id`, up
+    to which everything was purged, if that is more. `cursors` counts the subscribers at each,
+    `heap` has each of these cursors and perhaps some that nobody is at any more. A purge moves no
+    cursor: who has not read up to it is told. `oldest_end` is the last id of the oldest row on
+    disk, 0 without one; `dropped_bytes` of the `added_bytes` ever were collected.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Topic:
     last_id: int
     added_bytes: int
     floor_id: int = 0
+    purged_id: int = 0
     oldest_end: int = 0
     dropped_bytes: int = 0
     subscribers: dict[str, Subscription] = field(default_factory=dict)
@@ -96,14 +98,22 @@ class Topic:
         heap = self.heap
         while heap and heap[0] not in self.cursors:
             heapq.heappop(heap)
-        self.floor_id = heap[0] if heap else self.last_id
+        self.floor_id = max(heap[0], self.purged_id) if heap else self.last_id
+
+    def lag(self, cursor: int) -> int:
+        """Return how many publications are kept for whoever has everything up to `cursor`."""
+        return self.last_id - max(cursor, self.purged_id)
 
 
 def restored(database: Database, columns: tuple[Any, ...]) -> Topic:
     """Return a topic from its TOPIC_COLUMNS, without subscribers and as if nothing were on disk."""
     number, name, last_id, active, added_bytes, crc = columns
     database.verify(crc, (number, name, last_id, active, added_bytes))
-    return Topic(number, name, last_id, added_bytes, last_id, 0, added_bytes)
+    topic = Topic(number, name, last_id, added_bytes, last_id, dropped_bytes=added_bytes)
+    for purged_id, purged_crc in database.query(_PURGED, (number,)):
+        database.verify(purged_crc, (number, purged_id))
+        topic.purged_id = purged_id
+    return topic
 
 
 def topic_row(topic: Topic) -> tuple[Any, ...]:
@@ -122,6 +132,7 @@ class Topics:
         self._garbage = garbage
         self._left: dict[str, Topic] = {}  # lost the last subscriber since the last commit
         self._dirty: set[Topic] = set()
+        self._purged: set[Topic] = set()  # whose `purged_id` is to be written
         self._dirty_cursors: dict[tuple[int, int], int | None] = {}  # (topic, client); None: gone
         self.active: dict[str, Topic] = {}
         self._names: list[str] = []  # of the active ones, sorted: kept so, or a page costs them all
@@ -187,6 +198,13 @@ class Topics:
         topic.advance(subscription, cursor)
         self._dirty_cursors[topic.number, subscription.client] = cursor
 
+    def purge(self, topic: Topic, last_id: int) -> None:
+        """Let everything up to `last_id` be dead, whoever has not read it."""
+        assert topic.purged_id < last_id <= topic.last_id, (topic, last_id)
+        topic.purged_id = last_id
+        topic.find_floor()
+        self._purged.add(topic)
+
     def inactive(self, name: str) -> Topic | None:
         """Return a topic that has no subscriber, None if it never existed."""
         topic = self._left.get(name) or self._garbage.get(name)
@@ -218,6 +236,11 @@ class Topics:
                 self._database.write(_DELETE_SUBSCRIPTION, gone)
             self._database.write(_UPSERT_SUBSCRIPTION, [(*row, row_crc(row)) for row in here])
             self._dirty_cursors.clear()
+        if self._purged:
+            purged = [(topic.number, topic.purged_id) for topic in self._purged]
+            sql = "INSERT OR REPLACE INTO purged VALUES(?, ?, ?)"
+            self._database.write(sql, [(*row, row_crc(row)) for row in purged])
+            self._purged.clear()
 
     def committed(self) -> None:
         """Forget topics without subscribers: their rows are written."""
@@ -228,6 +251,7 @@ _SUBSCRIPTIONS: Final = (
     "SELECT topic, client, cursor, subscriptions.crc, client_id FROM subscriptions"
     " LEFT JOIN clients ON clients.number = client ORDER BY topic, client"
 )
+_PURGED: Final = "SELECT last_id, crc FROM purged WHERE topic = ?"
 _DELETE_SUBSCRIPTION: Final = "DELETE FROM subscriptions WHERE topic = ? AND client = ?"
 _UPSERT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscriptions VALUES(?, ?, ?, ?)"
 _UPSERT_TOPIC: Final = (

@@ -22,6 +22,7 @@ LEVEL_OF_LEVELS: Final = 2  # entries that raise the level
 LEVEL_OF_USERS: Final = 3  # who asked for what stands in entries, and who may (decision 0014)
 LEVEL_OF_IDLE: Final = 3  # the log's time, and clients that are forgotten
 LEVEL_OF_AUDIT: Final = 3  # the running digest of the state
+LEVEL_OF_ACTS: Final = 3  # what administrators do stands in entries, and in a history of acts
 
 
 @dataclass(frozen=True, slots=True)

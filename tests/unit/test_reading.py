@@ -17,10 +17,18 @@ from typing import Any, Final
 
 import pytest
 
-from flotilla_client import AlreadyReading, AsyncClient, Client, NotDelivered, NotSubscribed
+from flotilla_client import (
+    AlreadyReading,
+    AsyncClient,
+    Client,
+    NotDelivered,
+    NotSubscribed,
+    Purged,
+    protocol,
+)
 from flotilla_client.reading import ACKS
 from flotilla_client.state import State
-from tests.unit.fake_node import FakeNode, client_of, texts_of
+from tests.unit.fake_node import FakeNode, client_of, nak, texts_of
 
 WAIT_S: Final = 30
 
@@ -270,6 +278,79 @@ def test_a_directory_of_before_hand_overs_were_stored_opens(tmp_path: Path) -> N
     state.drop_cursor("t")
     assert state.handed("t") == 0
     state.close()
+
+
+# --- what is purged -----------------------------------------------------------------------------
+
+
+def purge(node: FakeNode, last_id: int, first_id: int = 1) -> None:
+    """Let the next GET be told that ids are purged."""
+    node.script(protocol.GET, nak("purged", topic="t", first_id=first_id, last_id=last_id))
+
+
+@pytest.mark.parametrize("topic", ["t", None])
+def test_who_has_not_read_what_is_purged_is_told_once_and_goes_on_behind_it(
+    client: Client, node: FakeNode, topic: str | None
+) -> None:
+    purge(node, 2)
+    with pytest.raises(Purged) as e:
+        client.get(topic)
+    gone = {name: e.value.details[name] for name in ("topic", "first_id", "last_id")}
+    assert gone == {"topic": "t", "first_id": 1, "last_id": 2}
+    assert texts_of(client, topic) == [b"c"]
+
+
+def test_who_dies_before_it_goes_on_behind_a_purge_is_told_again(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node, tmp_path) as client:
+        client.subscribe("t")
+        client.put_many("t", ["a", "b", "c"])
+        purge(node, 2)
+        with pytest.raises(Purged):
+            client.get("t")
+    with client_of(node, tmp_path) as client:
+        assert client._session.state.cursor("t") == 0
+        purge(node, 2)
+        with pytest.raises(Purged):
+            client.get("t")
+        assert texts_of(client, "t") == [b"c"]
+
+
+def test_a_purge_of_what_a_subscriber_has_is_none_to_it(client: Client, node: FakeNode) -> None:
+    client.get("t", max_count=2)
+    purge(node, 2)  # the broker did not know yet: it is told with the next question
+    assert client.get("t") is None
+    assert texts_of(client, "t") == [b"c"]
+    client.put("t", "d")
+    purge(node, 4)
+    with pytest.raises(Purged) as e:
+        client.get("t")
+    assert (e.value.details["first_id"], e.value.details["last_id"]) == (4, 4)
+
+
+def test_what_is_in_hand_when_it_is_purged_may_be_acknowledged(
+    client: Client, node: FakeNode
+) -> None:
+    client.get("t", max_count=2, ack="manual")
+    purge(node, 1)
+    with pytest.raises(Purged):
+        client.get("t", ack="manual")
+    again = client.get("t", max_count=2, ack="manual")
+    assert again is not None
+    assert (again.publications, again.redelivered_count) == ((b"b", b"c"), 1)
+    for last_id in (1, 2):
+        client.acknowledge("t", last_id)
+    assert client._session.state.cursor("t") == 2
+
+
+def test_a_loop_ends_with_what_is_purged_and_the_next_one_goes_on(
+    client: Client, node: FakeNode
+) -> None:
+    purge(node, 2)
+    with pytest.raises(Purged):
+        next(client.messages("t"))
+    assert ids(client) == [(3, False)]
 
 
 # --- one reader at a time -----------------------------------------------------------------------

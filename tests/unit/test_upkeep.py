@@ -17,7 +17,8 @@ from cluster.node.budget import CHORES_SHARE
 from cluster.node.upkeep import Upkeep
 from cluster.raft.ready import Timing
 from cluster.store import tables
-from cluster.store.commands import Advance, Subscribe
+from cluster.store.commands import Advance, Checkpoint, Raise, Subscribe
+from cluster.wire.levels import LEVEL_OF_USERS
 from tests.unit.store_bench import Bench as StoreBench
 
 KEPT_BYTES = 1000
@@ -87,7 +88,7 @@ class UpkeepBench:
         self.steps = 0
         self.replica: Any = SimpleNamespace(
             settings=settings,
-            member=SimpleNamespace(journal=journal, store=self.store.store),
+            member=SimpleNamespace(journal=journal, store=self.store.store, checkpointed_index=0),
             clock=self.clock,
         )
         self.worker: Any = worker()
@@ -175,6 +176,18 @@ def test_a_short_journal_and_no_wal_need_no_checkpoint(tmp_path: Path) -> None:
     bench.replica.member.journal.size_bytes = KEPT_BYTES
     bench.upkeep.tick(0.0)
     assert bench.worker.jobs == 0
+
+
+def test_a_checkpoint_that_is_asked_for_is_made_once_and_told(tmp_path: Path) -> None:
+    bench = UpkeepBench(tmp_path, worker=PromptWorker)
+    bench.replica.member.journal.size_bytes = 0
+    bench.store.ok(Raise(LEVEL_OF_USERS))
+    index = bench.store.ok(Checkpoint(True, "admin"))["index"]
+    bench.store.store.commit()
+    for turn in range(3):
+        bench.upkeep.tick(turn * upkeep.CHECKPOINT_PERIOD_S)
+    assert bench.replica.member.checkpointed_index == index
+    assert bench.events == ["checkpointed"]
 
 
 def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
