@@ -15,6 +15,7 @@ from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_IDLE, OF_LEVELS
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.search import swarm
 from chaos.simulation.search.swarm import KINDS, Draw, plan_for
+from chaos.simulation.world.administrator import Administrator
 from chaos.simulation.world.operator import BROKEN_HOWS, Operator
 from chaos.simulation.world.world import KNOBS, World
 
@@ -98,6 +99,10 @@ def test_every_action_can_be_performed(plans: list[Plan]) -> None:
         "client_fsync_error": Attached._client_fsync_error,
         "intrude": Attached._intrude,
         "inspect": Attached._inspect,
+        "purge": Administrator._purge,
+        "drop_client": Administrator._drop_client,
+        "transfer_leader": Administrator._transfer_leader,
+        "checkpoint": Administrator._checkpoint,
         **{name: getattr(Operator, name) for name in OF_OPERATOR},
     }
     for action in {(a.name, tuple(sorted(a.args))) for plan in plans for a in plan.schedule}:

@@ -5,6 +5,7 @@ What lives here: one module a seam, and `BUGS`, the list of all. What must not: 
 """
 
 from chaos.simulation.bugs import (
+    acts,
     answers,
     client,
     files,
@@ -25,6 +26,7 @@ __all__ = [
     "BUGS",
     "SEEDS_MAX",
     "Bug",
+    "acts",
     "answers",
     "client",
     "files",

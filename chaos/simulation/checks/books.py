@@ -109,7 +109,8 @@ class Books:
         )
         for topic in active.values():
             cursors = Counter(each.cursor for each in topic.subscribers.values())
-            pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, min(cursors)
+            dead = max(min(cursors), topic.purged_id)
+            pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, dead
             pairs[f"subscribers of {topic.name} by cursor"] = topic.cursors, cursors
         answers = sum(len(each.data) for each in led._answers)
         pairs["bytes that were read for answers"] = led._read_bytes_in_all, answers
@@ -230,6 +231,7 @@ class Books:
             "reads": led._reads,
             "answers to be made": led._due,
             "woken GETs": led._woken,
+            "wishes that another node leads": member._handover is not None,
             "parked GETs": led._parked or led._parked_any,
             "answers": led._answers or front._answers or front._relayed,
             "requests": replica.intake,

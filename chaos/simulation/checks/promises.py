@@ -52,6 +52,7 @@ class Promises:
         self._leavers, self._manual, self._of_limits = leavers, manual, of_limits
         self._at_most_once = at_most_once
         self._copied: set[str] = set()
+        self._gone: dict[tuple[str, str], int] = {}  # by client and topic: told that it is purged
         self._with_failing_disk: set[str] = set()
         self._made: dict[tuple[str, Counted], bytes] = {}  # by whose state directory it is in
         self._denied: set[tuple[str, bytes]] = set()  # (topic, publication), refused for certain
@@ -103,6 +104,8 @@ class Promises:
             self._subscriptions.completed(process.name, operation, outcome)
         if operation.f == "put" and outcome.error:
             self._note_kept(process, operation, outcome)
+        if outcome.error == "purged" and outcome.last_id is not None:
+            self._told_of_purge(process, operation, outcome.topic, outcome.last_id)
         if outcome.error:
             return
         if operation.f == "get" and operation.last_id is not None:
@@ -112,6 +115,15 @@ class Promises:
             what = f"{operation.f} of {operation.client_id} by {process.name}"
             self._fail("fenced", f"{what} succeeded although a newer process had taken over")
         _JUDGES[operation.f](self, process, operation, outcome, floor)
+
+    def _told_of_purge(
+        self, process: Process, operation: Operation, topic: str, last_id: int
+    ) -> None:
+        """Note up to where a subscriber is owed nothing any more: it goes on behind that."""
+        owner = (operation.client_id, topic)
+        self._invariants.handed[owner] = max(last_id, self._invariants.handed.get(owner, 0))
+        reader = (process.name.partition("/")[0], topic)
+        self._gone[reader] = max(last_id, self._gone.get(reader, 0))
 
     def _note_kept(self, process: Process, operation: Operation, outcome: Outcome) -> None:
         """Note what a client is told that it stands in its outbox, and what is taken out of it."""
@@ -258,7 +270,7 @@ class Promises:
         if not is_true:
             self._fail("forgotten", f"{client} is told that {client_id} is forgotten: it is not")
         self._forgotten.add(client_id)
-        for table in (self._handed_over, self._asked, self._confirmed):
+        for table in (self._handed_over, self._asked, self._confirmed, self._gone):
             for owner in [owner for owner in table if owner[0] == client]:
                 del table[owner]
 
@@ -329,7 +341,8 @@ class Promises:
             self._fail("handed_over_twice", f"{what}it has acknowledged {acknowledged}")
         elif min(last_id, delivery.last_id) - first_id + 1 > delivery.redelivered_count:
             self._fail("handed_over_twice", f"{what}it had {last_id}, and is not told")
-        if last_id and first_id > last_id + 1 and client not in self._leavers:
+        had_id = max(last_id, self._gone.get(owner, 0))
+        if last_id and first_id > had_id + 1 and client not in self._leavers:
             text = f"{client} {delivery.topic}: {first_id} comes behind {last_id}"
             self._fail("skipped", text)
         self._handed_over[owner] = max(last_id, delivery.last_id)

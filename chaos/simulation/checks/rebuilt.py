@@ -125,6 +125,9 @@ class Rebuilt:
         index, reference = store.applied_index, self._reference
         if index > reference.applied_index:
             return
+        acts = [(row["index"], row["act"]) for row in store.acts.page(0, COUNT_MAX)[0]]
+        if acts != (due := [act for act in reference.acts if act[0] <= index]):
+            yield f"its history has {acts}, not {due}"
         for client_id, client in reference.clients.items():
             if client.epoch.at(index):
                 yield from self._differences_of(store, client_id, client)
@@ -176,6 +179,7 @@ class Rebuilt:
     def _unread(self, store: Store, client_id: str, topic: str, cursor: int) -> Iterator[str]:
         """Read all that a subscriber has not acknowledged."""
         known, end = self._reference.topics[topic].publications, store.topic_ends()[topic]
+        cursor = max(cursor, self._reference.purged_at(topic, store.applied_index))
         while cursor < end:
             found = store.read(client_id, topic, cursor, COUNT_MAX, BYTES_MAX)
             if not isinstance(found, Delivery) or not found.count:

@@ -21,16 +21,22 @@ import orjson
 from cluster.log.entries import FIRST_INDEX
 from cluster.store import clients, idle
 from cluster.store.commands import (
+    Administration,
+    Admit,
     Advance,
     ChangeUser,
+    Checkpoint,
+    DropClient,
     DropSubscription,
     Forget,
     Hear,
     Operation,
+    Purge,
     Put,
     Raise,
     Register,
     Subscribe,
+    TransferLeader,
     Unsubscribe,
 )
 from cluster.store.store import Limits
@@ -38,7 +44,17 @@ from cluster.store.store import Limits
 INTEGER_MAX: Final = 2**53 - 1
 LEVEL_OF_USERS: Final = 3
 LEVEL_OF_IDLE: Final = 3
+LEVEL_OF_ACTS: Final = 3
 NOT_ITS_OWN: Final = "client_id"
+
+ACTS: Final[Mapping[type, str]] = {
+    ChangeUser: "user",
+    DropSubscription: "drop-subscription",
+    DropClient: "drop-client",
+    Purge: "purge",
+    TransferLeader: "transfer-leader",
+    Checkpoint: "checkpoint",
+}
 
 V = TypeVar("V")
 # What an operation comes to: ("", the ACK's body) or (the NAK's code, its details).
@@ -123,6 +139,7 @@ class ReferenceTopic:
     last_id: ByIndex[int]
     publications: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     subscribers: ByIndex[frozenset[str]] = field(default_factory=lambda: ByIndex(frozenset()))
+    purged: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
     unread_from: int = 1  # the first id that somebody still wants
 
 
@@ -165,17 +182,28 @@ class Reference:
         self.gone: dict[str, tuple[int, tuple[str, ...]]] = {}  # at which index, with which topics
         self.results: dict[int, list[Result | None]] = {}  # of each entry's operations
         self._stamped = (0, 0)  # term and stamp of the last entry that has a time
+        self.acts: list[tuple[int, str]] = []  # entry and name of each act that was carried out
+        self._done: dict[str, tuple[Any, Result]] = {}  # by the act's id: who, what; its answer
+        self._members: dict[str, str] = {}
         self._handlers: dict[type, Any] = {
             Register: self._register,
             Subscribe: self._subscribe,
             Unsubscribe: self._unsubscribe,
             Put: self._put,
             Advance: self._advance,
-            ChangeUser: self._change_user,
-            DropSubscription: self._drop_subscription,
+            **dict.fromkeys(ACTS, self._act),
             Raise: self._raise,
+            Admit: self._admit,
             Hear: self._hear,
             Forget: self._forget,
+        }
+        self._acts: dict[type, Any] = {
+            ChangeUser: self._change_user,
+            DropSubscription: self._drop_subscription,
+            DropClient: self._drop_client,
+            Purge: self._purge,
+            TransferLeader: lambda index, asked: ("", {"node": asked.chosen}),
+            Checkpoint: lambda index, asked: ("", {"index": index}),
         }
 
     def apply(
@@ -287,16 +315,43 @@ class Reference:
         return principal is not None and owner is not None and owner != principal
 
     def _raise(self, index: int, asked: Raise) -> None:
-        before = self.level.now
+        before, by = self.level.now, self.user_at(asked.principal, index)
+        if by is not None and not (asked.is_root or by.admin):
+            return
         self.level.put(index, max(before, asked.level))
+        if self.level.now > before:
+            self._note_act(index, "raise-level")
         if before < LEVEL_OF_USERS <= self.level.now:
             everything = frozenset({("publish", ">"), ("subscribe", ">")})
             self.users.put(index, {**self.users.now, "*": ReferenceUser(everything, observe=True)})
 
-    def _change_user(self, index: int, asked: ChangeUser) -> Result:
+    def _admit(self, index: int, asked: Admit) -> None:
+        if self._members.get(asked.node) != asked.incarnation:
+            self._members[asked.node] = asked.incarnation
+            self._note_act(index, "admit")
+
+    def _act(self, index: int, asked: Administration) -> Result:
+        """Carry out an act once, if who asks may; what was done is answered as it was."""
+        asker = asked.principal, ACTS[type(asked)], _about(asked)
+        if asked.act_id in self._done:
+            before, given = self._done[asked.act_id]
+            return given if before == asker else ("bad_request", {})
         by = self.user_at(asked.principal, index)
         if by is not None and not (asked.is_root or by.admin):
             return "unauthorized", {"needs": "admin"}
+        answer: Result = self._acts[type(asked)](index, asked)
+        if not answer[0]:
+            name = asked.change if isinstance(asked, ChangeUser) else ACTS[type(asked)]
+            self._note_act(index, name)
+            if asked.act_id:
+                self._done[asked.act_id] = asker, answer
+        return answer
+
+    def _note_act(self, index: int, name: str) -> None:
+        if self.level.now >= LEVEL_OF_ACTS:
+            self.acts.append((index, name))
+
+    def _change_user(self, index: int, asked: ChangeUser) -> Result:
         users = dict(self.users.now)
         before = users.get(asked.user)
         said = {("publish", each) for each in asked.publish}
@@ -432,9 +487,7 @@ class Reference:
         return self._leave(index, client, asked)
 
     def _drop_subscription(self, index: int, asked: DropSubscription) -> Result:
-        by, client = self.user_at(asked.principal, index), self.client(asked.client_id)
-        if by is not None and not (asked.is_root or by.admin):
-            return "unauthorized", {"needs": "admin"}
+        client = self.client(asked.client_id)
         if client is None:
             return self.unknown_at(index), {}
         return self._leave(index, client, asked)
@@ -447,6 +500,24 @@ class Reference:
             return "", {"was_subscribed": False}
         self._end(index, client, asked.client_id, asked.topic)
         return "", {"was_subscribed": True}
+
+    def _drop_client(self, index: int, asked: DropClient) -> Result:
+        client = self.client(asked.client_id)
+        if client is None:
+            return self.unknown_at(index), {}
+        left = sorted(self._remove(index, asked.client_id, client))
+        return "", {"forgotten": [asked.client_id], "left": left}
+
+    def _purge(self, index: int, asked: Purge) -> Result:
+        topic = self.topics.get(asked.topic)
+        if topic is None or not topic.subscribers.now:
+            return "unknown_topic", {}
+        if asked.last_id > topic.last_id.now:
+            return "bad_request", {"end": topic.last_id.now}
+        before = topic.unread_from
+        topic.purged.put(index, max(topic.purged.now, asked.last_id))
+        self._find_unread(asked.topic)
+        return "", {"purged": topic.unread_from - before, "last_id": asked.last_id}
 
     def _end(self, index: int, client: ReferenceClient, client_id: str, name: str) -> None:
         client.cursors[name].put(index, None)
@@ -523,7 +594,8 @@ class Reference:
         """Forget what nobody wants any more, as far as it does not matter to a late answer."""
         topic = self.topics[name]
         subscribers = [self.clients[each].cursors[name].now or 0 for each in topic.subscribers.now]
-        topic.unread_from = min(subscribers, default=topic.last_id.now) + 1
+        wanted_from = min(subscribers, default=topic.last_id.now) + 1
+        topic.unread_from = max(wanted_from, topic.purged.now + 1)
 
     # --- what is asked of it ----------------------------------------------------------------------
 
@@ -532,6 +604,11 @@ class Reference:
         topic = self.topics[name]
         ids = range(topic.unread_from, topic.last_id.now + 1)
         return sum(len(topic.publications[each][1]) for each in ids)
+
+    def kept(self, name: str) -> tuple[int, int] | None:
+        """Return a topic's first id that somebody still wants and its last, None without one."""
+        topic = self.topics.get(name)
+        return None if topic is None else (topic.unread_from, topic.last_id.now)
 
     def cursor_at(self, client_id: str, topic: str, index: int) -> int | None:
         """Return where a subscription stood behind the entry at `index`, None: there was none."""
@@ -543,6 +620,11 @@ class Reference:
         """Return a topic's last id behind the entry at `index`."""
         found = self.topics.get(topic)
         return 0 if found is None else found.last_id.at(index)
+
+    def purged_at(self, topic: str, index: int) -> int:
+        """Return up to which id a topic had been purged behind the entry at `index`."""
+        found = self.topics.get(topic)
+        return 0 if found is None else found.purged.at(index)
 
     def alive_since(self, index: int) -> set[str]:
         """Return the topics that have had a subscriber since the entry at `index`."""
@@ -556,11 +638,11 @@ class Reference:
         """Return subscriptions by topic and client id: those behind (`topic`, `after`)."""
         found = []
         for name in sorted(self.topics):
-            end = self.topics[name].last_id.at(index)
+            end, gone = self.last_id_at(name, index), self.purged_at(name, index)
             for client_id in sorted(self.topics[name].subscribers.at(index)):
                 if (name, client_id) > (topic, after):
                     cursor = self.clients[client_id].cursors[name].at(index) or 0
-                    row = {"cursor": cursor, "backlog": end - cursor}
+                    row = {"cursor": cursor, "backlog": end - max(cursor, gone)}
                     found.append({"topic": name, "client_id": client_id, **row})
         return found
 
@@ -570,15 +652,22 @@ class Reference:
             client = self.clients.get(client_id)
             own: Mapping[str, int] = {} if client is None else client.topics_at(index)
             return [
-                {"topic": name, "last_id": end, "cursor": own[name], "backlog": end - own[name]}
+                {"topic": name, "last_id": end, "cursor": own[name], "backlog": end - had}
                 for name in sorted(own)
                 for end in (self.last_id_at(name, index),)
+                for had in (max(own[name], self.purged_at(name, index)),)
             ]
         return [
             {"topic": name, "last_id": topic.last_id.at(index), "subscribers": len(subscribers)}
             for name, topic in sorted(self.topics.items())
             if (subscribers := topic.subscribers.at(index))
         ]
+
+
+def _about(asked: Administration) -> Any:
+    """Return what an act is about, for it to be known again: not who asked, when, and by what."""
+    apart = ("principal", "is_root", "at_ms", "act_id", "chosen")
+    return [getattr(asked, name) for name in asked.__slots__ if name not in apart]
 
 
 def _nobodys(index: int, asked: Operation) -> None:

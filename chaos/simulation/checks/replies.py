@@ -30,21 +30,29 @@ from chaos.simulation.world.node import SimNode, principal_of
 from chaos.simulation.world.world import World
 from cluster.serve import broker
 from cluster.store import commands
+from cluster.store.acts import PAGE_ACTS
 from cluster.store.commands import (
+    Administration,
     Advance,
     ChangeUser,
+    Checkpoint,
     ClientOperation,
+    DropClient,
+    DropSubscription,
     Forget,
     Operation,
+    Purge,
     Put,
     Register,
     Subscribe,
+    TransferLeader,
     Unsubscribe,
 )
 from cluster.wire.messages import Message, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
     ADMIN,
+    AUDIT,
     CLIENTS,
     GET,
     GET_WAIT_MS_MAX,
@@ -349,7 +357,8 @@ class Replies:
     def _proposed(self, node: str, operations: Sequence[Operation]) -> None:
         """Check that a leader says who asked, once the cluster's level lets it."""
         for operation in operations:
-            if isinstance(operation, ClientOperation | ChangeUser) and operation.principal is None:
+            is_somebodys = isinstance(operation, ClientOperation | Administration)
+            if is_somebodys and commands.principal_of(operation) is None:
                 self._fail("permission", f"{node} proposes {operation}, and not who asked for it")
 
     def _within_backlog(self, topic: str) -> None:
@@ -453,9 +462,8 @@ class Replies:
         if asked.topic and topic != asked.topic:
             return f"publications of {topic}"
         last_id = first_id + count - 1
-        starts = self._starts(asked, topic, high)
-        if first_id - 1 not in starts:
-            return f"{topic} from {first_id} on, behind {sorted(starts)} was asked for"
+        if wrong := self._begins_wrong(asked, topic, first_id, high):
+            return wrong
         sizes = unpack(f"<{len(lengths) // 4}I", lengths)
         if "publication" in body:
             data = body["publication"].encode()
@@ -481,6 +489,14 @@ class Replies:
             return f"{topic} of entry {entry}, and {older} waits longer"
         self._in_time(node, asked, entry)
         return ""
+
+    def _begins_wrong(self, asked: Asked, topic: str, first_id: int, high: int) -> str:
+        """Return why an answer may not begin there, "" if it may."""
+        starts = self._starts(asked, topic, high)
+        if first_id - 1 not in starts:
+            return f"{topic} from {first_id} on, behind {sorted(starts)} was asked for"
+        gone = self._reference.purged_at(topic, asked.low)
+        return f"{topic} from {first_id} on, purged up to {gone}" if first_id <= gone else ""
 
     def _may(self, asked: Asked, right: str, topic: str, low: int, high: int) -> bool:
         """Return whether who asks may do that behind any of these entries."""
@@ -610,6 +626,8 @@ class Replies:
     def _inspected(
         self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
     ) -> str:
+        if asked.body["what"] == AUDIT:
+            return self._audited(asked, body, high)
         limit = value_of("topics_count_max")
         expected: dict[str, Any] = {}
         for index in _indexes(asked.low, high):
@@ -618,6 +636,16 @@ class Replies:
             if body == expected:
                 return ""
         return f"it says {body}, there is {expected}"
+
+    def _audited(self, asked: Asked, body: Any, high: int) -> str:
+        """Hold a history of acts against those of the log; when they were is the leaders' word."""
+        said = [(row["number"], row["index"], row["act"]) for row in body["rows"]]
+        acts = [(number, *act) for number, act in enumerate(self._reference.acts, 1)]
+        for index in _indexes(asked.low, high):
+            due = [act for act in acts if act[1] <= index]
+            if said == due[:PAGE_ACTS] and body["more"] == (len(due) > PAGE_ACTS):
+                return ""
+        return f"it says that {said} was done, there is {acts}"
 
     def _inspection(self, asked: Asked, index: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return all rows of an INSPECT behind an entry, and what it says besides."""
@@ -680,7 +708,7 @@ class Replies:
 
     def _refusal(self, node: SimNode, asked: Asked, body: Mapping[str, Any], high: int) -> str:
         code = body["error"]
-        if code in OF_THE_NODE or code in ("too_large", "not_upgraded", "unsupported"):
+        if code in OF_THE_NODE or code in ("too_large", "not_upgraded", "unsupported", "not_ready"):
             return ""
         if code in OF_A_LIMIT:
             if asked.kind == PUT and _is_of_room(body) and self._was_stored(asked):
@@ -691,6 +719,8 @@ class Replies:
                 return ""
         if code == "unauthorized":
             return self._unauthorized(node, asked, high)
+        if code == "purged":
+            return self._told_of_purge(node, asked, body, high)
         # What was forbidden when it came is a read, and the client may be forgotten meanwhile.
         is_a_read = asked.kind in READS or asked.principal is not None
         if is_a_read and any(
@@ -700,6 +730,23 @@ class Replies:
         if code == "bad_request" and asked.kind not in (PUT, GET):
             return ""
         return f"refused as {dict(body)}, the log says {self._results_of(asked, high)}"
+
+    def _told_of_purge(
+        self, node: SimNode, asked: Asked, body: Mapping[str, Any], high: int
+    ) -> str:
+        """Judge what a subscriber is told that it has not read and never will: a read as well."""
+        topic, first_id, last_id = body["topic"], body["first_id"], body["last_id"]
+        if asked.kind != GET or (asked.topic and asked.topic != topic):
+            return f"{topic} is purged, it says, who asked for something else"
+        why_not = self._why_not_served(node, asked.came_s, high)
+        if why_not and not self._results_of(asked, high):
+            self._fail("barrier", f"{asked.what} refused by {node.name}: {why_not}")
+        starts = self._starts(asked, topic, high)
+        found = self._reference.topics.get(topic)
+        purged = set() if found is None else set(found.purged.during(asked.low, high))
+        if last_id in purged and first_id - 1 in starts and first_id <= last_id:
+            return ""
+        return f"{first_id} to {last_id} of {topic} purged, behind {starts}; it is up to {purged}"
 
     def _unauthorized(self, node: SimNode, asked: Asked, high: int) -> str:
         """Judge a refusal that is in no entry: it is a read, and as true as one."""
@@ -828,8 +875,11 @@ def _keys_of(header: Mapping[str, Any], count: int) -> Iterable[Key]:
         yield kind, client_id, epoch, topic, body.get("sequence")
     elif kind == REQUEST_ID:
         yield kind, client_id, body.get("sequence"), body.get("nonce") or ""
-    elif kind == ADMIN:
+    elif kind == ADMIN and "user" in body:
         yield ADMIN, body["act"], body["user"], _said(body)
+    elif kind == ADMIN:
+        own = tuple(body.get(name) for name in ("act_id", "last_id", "node"))
+        yield ADMIN, body["act"], topic, client_id, *own
     elif kind == GET:
         claims = {topic: body.get("last_id")} if topic else body.get("last_ids") or {}
         for name, last_id in claims.items():
@@ -854,6 +904,22 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
         case Advance(client_id, epoch, cursors):
             for name, last_id in cursors.items():
                 yield GET, client_id, epoch, name, last_id
+        case _:
+            yield from _keys_of_act(operation)
+
+
+def _keys_of_act(operation: Operation) -> Iterable[Key]:
+    match operation:
+        case Purge(topic, last_id):
+            yield ADMIN, "purge", topic, "", operation.act_id, last_id, None
+        case DropClient(client_id):
+            yield ADMIN, "drop-client", "", client_id, operation.act_id, None, None
+        case DropSubscription(client_id, topic):
+            yield ADMIN, "drop-subscription", topic, client_id, operation.act_id, None, None
+        case TransferLeader(node):
+            yield ADMIN, "transfer-leader", "", "", operation.act_id, None, node
+        case Checkpoint():
+            yield ADMIN, "checkpoint", "", "", operation.act_id, None, None
 
 
 def _said(body: Mapping[str, Any]) -> Key:

@@ -34,11 +34,13 @@ from chaos.simulation.clients.intruder import INTRUDER, Intruder
 from chaos.simulation.clients.scripts import Known, Role
 from chaos.simulation.plan.limits import of_limits, store_limits
 from chaos.simulation.plan.result import Failure
+from chaos.simulation.world.administrator import Administrator
+from chaos.simulation.world.node import OPERATOR
 from chaos.simulation.world.operator import Operator
 from chaos.simulation.world.sockets import Sockets
 from chaos.simulation.world.world import World
 from chaos.workloads import history
-from flotilla_client import FlotillaError, Losses, Operation, OutboxFull, Outcome
+from flotilla_client import FlotillaError, Losses, Operation, OutboxFull, Outcome, Purged
 from flotilla_client.protocol import CLIENT, SUBSCRIPTIONS, Reply, Request
 from flotilla_client.reading import Delivery
 from flotilla_client.retry import DEADLINE_MS
@@ -109,16 +111,22 @@ class Attached:
             "inspect": self._inspect,
         }
         self._operator = Operator(world)
+        self._administrator = Administrator(
+            world, self.crowd, self._reference.kept, lambda: self.crowd.recorder(OPERATOR)
+        )
         world.at(0.0, self.crowd.start)
         world.at(world.plan.duration_s, lambda: self._operator.recover(load.get("broken", {})))
 
     def _of_settings(self) -> frozenset[str]:
-        """Return the errors that a run's users explain, or that clients are forgotten."""
-        explained = {"unauthorized": "keys", "forgotten": "client_idle_ms"}
-        codes = {code for code, knob in explained.items() if self._world.knob(knob)}
-        if "outbox_bytes_max" in self._world.plan.knobs["load"]:
-            codes.add(OutboxFull.CODE)
-        return frozenset(codes)
+        """Return the errors that a run's users, acts or limits explain."""
+        knob = self._world.knob
+        explained = {
+            "unauthorized": knob("keys"),
+            "forgotten": knob("client_idle_ms") or knob("acts"),
+            Purged.CODE: knob("acts"),
+            OutboxFull.CODE: "outbox_bytes_max" in self._world.plan.knobs["load"],
+        }
+        return frozenset(code for code, is_due in explained.items() if is_due)
 
     @property
     def is_over(self) -> bool:
@@ -143,6 +151,7 @@ class Attached:
         if self._world.now >= self._deadline_s:
             self._no_progress()
         self.crowd.close()
+        self._administrator.close()
         if not self.failures:
             self._be_quiet()
         self._invariants.finish()

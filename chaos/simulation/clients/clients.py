@@ -779,13 +779,14 @@ class SimClient:
         return None
 
     def _recorder(self) -> ProcessRecorder:
-        history = self._directory / "history"
-        now_ns = self._now_ns
-        recorder = ProcessRecorder(
-            history, self._place, self._run_id, monotonic_ns=now_ns, wall_ns=now_ns
-        )
+        recorder = self.recorder_of(self._place)
         recorder.phase = self.phase
         return recorder
+
+    def recorder_of(self, process: str) -> ProcessRecorder:
+        """Return what writes the rows of a process of this run."""
+        history, now_ns = self._directory / "history", self._now_ns
+        return ProcessRecorder(history, process, self._run_id, monotonic_ns=now_ns, wall_ns=now_ns)
 
     def _now_ns(self) -> int:
         return round(self._wire.now * 1e9)

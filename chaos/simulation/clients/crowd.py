@@ -27,6 +27,7 @@ from chaos.simulation.clients.clients import (
 )
 from chaos.simulation.clients.scripts import ClientScript, Known, Role, begin_anew
 from chaos.workloads import payload
+from chaos.workloads.history import ProcessRecorder
 from flotilla_client import FlotillaError, Forgotten, Losses
 from flotilla_client.reading import Delivery
 from flotilla_client.state import OUTBOX_BYTES_MAX
@@ -125,6 +126,10 @@ class Crowd:
         for client in self._all():
             for process in list(client.processes):
                 process.end(crashed=True)
+
+    def recorder(self, process: str) -> ProcessRecorder:
+        """Return what writes the rows of a process that is no client."""
+        return self.runner.recorder_of(process)
 
     def lagging(self) -> list[str]:
         """Return who has not come to the end yet."""

@@ -44,6 +44,8 @@ SLEEPER_SHARE: Final = 0.6  # of those with a bounded backlog have one that seld
 SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
 KEYS_SHARE: Final = 0.3  # of the seeds have clients with keys, and permissions that change
 KEYS_PERIOD_S: Final = (0.5, 4.0)  # mean time between two changes of these, and between intrusions
+ACTS_SHARE: Final = 0.7  # of the seeds whose cluster is at the level for it have administrators
+ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 CALLERS_SHARE: Final = 0.4  # of the clients publish for several callers at once
@@ -603,6 +605,10 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         knobs |= _idle(draw("idle times"))
         own = _silences(draw("silences"), int(knobs["client_idle_ms"]), empty.duration_s)
         schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
+    if at_level_of_users(schedule) and draw("acts").rng.random() < ACTS_SHARE:
+        knobs["acts"] = 1
+        own = _acts(draw("acts of a kind"), load["roles"], empty.duration_s)
+        schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
         knobs.pop("backlog_bytes_max", None)
@@ -746,6 +752,28 @@ def _silences(draw: Draw, idle_ms: int, duration_s: float) -> Iterator[Action]:
         else:
             for node in draw.members:
                 yield Action(at_s, "cut", {"node": node, "others": [client], "seconds": seconds})
+
+
+def _acts(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> Iterator[Action]:
+    """Have administrators purge, drop and steer; most seeds have a few kinds of acts."""
+    rng = draw.rng
+    topics = sorted({topic for role in roles for topic in role["topics"]})
+    kinds: dict[str, Callable[[], dict[str, Any]]] = {
+        "purge": lambda: {"topic": rng.choice(topics), "share": rng.choice((0.0, 0.5, 1.0, 1.2))},
+        "drop_client": lambda: {"client": rng.choice(draw.clients)},
+        "transfer_leader": lambda: {"to": rng.choice(("", *draw.members))},
+        "checkpoint": dict,
+    }
+    for name, made in kinds.items():
+        if rng.random() < 0.8:
+            period_s = draw.between(*ACTS_PERIOD_S)
+            if name == "drop_client":
+                period_s *= 4  # there are few
+            # A kind that a seed has comes at least once.
+            at_s = START_S + rng.random() * (min(period_s, duration_s) - START_S)
+            while at_s < duration_s:
+                yield Action(round(at_s, 4), name, {"node": draw.node(), **made()})
+                at_s += rng.expovariate(1 / period_s)
 
 
 def _founding(draw: Draw) -> Iterator[Action]:

@@ -75,6 +75,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "keep_bytes": 64 * 1024,
     "wire": 0,  # 1: nodes talk in bytes, by the product's own connections
     "keys": 0,  # 1: clients have keys, and so principals; not where nodes talk in bytes
+    "acts": 0,  # 1: administrators purge topics, drop clients, and steer
     "disk_free_min_bytes": 1 << 20,
 }
 
