@@ -1,17 +1,8 @@
-"""What is done around every test of a lab. No claims here."""
+"""Fixtures of tests that drive a simulated cluster by hand. No claims here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.simulation import bench
 
-import pytest
-
-from tests.simulation.lab import Lab
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays_open() -> Iterator[None]:
-    """Close the labs of a test: thirty of them would hold a thousand files until the last test."""
-    yield
-    for lab in list(Lab.alive):
-        lab.close()
+make_bench = bench.make_bench
+make_stage = bench.make_stage

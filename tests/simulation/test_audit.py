@@ -2,104 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from cluster.members.identity import CONDEMNED_NAME, CondemnedState
-from cluster.node.member import Member
-from cluster.store import audit
 from cluster.wire.levels import LEVEL_OF_AUDIT
-from flotilla_client.protocol import PUT, REQUEST_ID, SUB, UPGRADE, Request
-from tests.simulation.lab import Lab
+from flotilla_client.protocol import PUT, REQUEST_ID, SUB, UPGRADE, Reply, Request
+from tests.simulation.bench import WorldBench
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    monkeypatch.setattr(audit, "EVERY", 4)
-    lab = Lab(tmp_path)
-    lab.may_end = (CondemnedState,)
-    lab.start()
-    leader = lab.elect()
-    lab.until(lambda: all(node.member is not None for node in lab.nodes.values()))
-    assert lab.ask(leader, Request(UPGRADE, "", body={"level": LEVEL_OF_AUDIT})).ok
-    yield lab
-    lab.close()
+def bench(make_bench: Callable[..., WorldBench]) -> WorldBench:
+    bench = make_bench(audit_every=4)
+    bench.may_end = (CondemnedState,)
+    leader = bench.wait_for_leader()
+    bench.until(lambda: bench.members() == "abc")
+    assert bench.ask(leader, Request(UPGRADE, "", body={"level": LEVEL_OF_AUDIT})).ok
+    return bench
 
 
-def client(lab: Lab) -> str:
-    reply = lab.ask(lab.elect(), Request(REQUEST_ID, ""))
-    return str(reply.body["client_id"])
+class SteadyPublisher:
+    """A client with a subscription to a topic, to which it publishes; it asks whoever leads."""
+
+    def __init__(self, bench: WorldBench) -> None:
+        self._bench = bench
+        self._counter = 0
+        self._me = str(self._ask(Request(REQUEST_ID, "")).body["client_id"])
+        self._ask(Request(SUB, "", "t", self._me))
+
+    def _ask(self, request: Request) -> Reply:
+        reply = self._bench.ask(self._bench.wait_for_leader(), request)
+        assert reply.ok, reply
+        return reply
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            self._counter += 1
+            body = {"counter": self._counter, "publication": "x"}
+            self._ask(Request(PUT, "", "t", self._me, body=body))
 
 
-def put(lab: Lab, me: str, counters: range) -> None:
-    for counter in counters:
-        body = {"counter": counter, "publication": "x"}
-        assert lab.ask(lab.elect(), Request(PUT, "", "t", me, body=body)).ok
-
-
-def member_of(lab: Lab, name: str) -> Member:
-    member = lab.nodes[name].member
-    assert member is not None, name
-    return member
-
-
-def lower_a_cursor(lab: Lab, name: str) -> None:
-    topic = member_of(lab, name).store._topics.active["t"]
+def lower_a_cursor(bench: WorldBench, name: str) -> None:
+    topic = bench.member(name).store._topics.active["t"]
     [subscription] = topic.subscribers.values()
     topic.cursors = {subscription.cursor + 1: 1}
 
 
-def misapply(lab: Lab, name: str) -> None:
-    member_of(lab, name).store._topics.active["t"].last_id += 1
+def misapply(bench: WorldBench, name: str) -> None:
+    bench.member(name).store._topics.active["t"].last_id += 1
 
 
 @pytest.mark.parametrize("damage", [lower_a_cursor, misapply])
 @pytest.mark.parametrize("leads", [False, True])
 def test_the_node_that_differs_stops_the_others_go_on_and_it_is_readmitted_empty(
-    lab: Lab, damage: Callable[[Lab, str], None], leads: bool
+    bench: WorldBench, damage: Callable[[WorldBench, str], None], leads: bool
 ) -> None:
-    me = client(lab)
-    assert lab.ask(lab.elect(), Request(SUB, "", "t", me)).ok
-    put(lab, me, range(1, 10))
-    lab.run(1.0)
-    assert not lab.ended
-    leader = lab.elect()
-    wrong = leader if leads else next(name for name in lab.names if name != leader)
-    damage(lab, wrong)
-    put(lab, me, range(10, 20))
-    lab.until(lambda: bool(lab.ended))
-    put(lab, me, range(20, 22))
-    assert list(lab.ended) == [wrong]
-    [fields] = [fields for _, event, fields in lab.log if event == "state_differs"]
+    publisher = SteadyPublisher(bench)
+    publisher.put(9)
+    bench.run(1.0)
+    assert not bench.ended()
+    leader = bench.wait_for_leader()
+    wrong = leader if leads else next(name for name in "abc" if name != leader)
+    machine = bench.machine(wrong)
+    machine.disk_faults.append("flip_store")  # so that nothing else complains
+    damage(bench, wrong)
+    publisher.put(10)
+    bench.until(bench.ended)
+    publisher.put(2)
+    assert list(bench.ended()) == [wrong]
+    [fields] = [fields for _, event, fields in bench.log if event == "state_differs"]
     assert 0 < fields["agreed"] < fields["index"]
-    assert {"store", "journal", "identity.json", CONDEMNED_NAME} <= {
-        path.name for path in lab.data_dir(wrong).iterdir()
-    }
-    lab.ended.clear()
-    lab.start(wrong)
-    assert list(lab.ended) == [wrong]  # it does not take part again
-    lab.ended.clear()
-    lab.wipe(wrong)
-    lab.start(wrong)
-    lab.until(lambda: lab.nodes[wrong].member is not None)
-    put(lab, me, range(22, 40))
-    lab.run(2.0)
-    assert not lab.ended
+    kept = {path.relative_to(machine.directory).parts[0] for path in machine.disk._names}
+    assert {"journal", "identity.json", CONDEMNED_NAME} <= kept
+    assert (machine.directory / "store" / "store.db").exists()
+    bench.start(wrong)
+    assert len(bench.world.failures) == 2, "it does not take part again"
+    bench.start_anew(wrong)
+    bench.until(lambda: bench.is_member(wrong))
+    publisher.put(18)
+    bench.run(2.0)
+    assert len(bench.world.failures) == 2
 
 
-def test_of_two_that_differ_without_a_third_both_say_so_and_go_on(lab: Lab) -> None:
-    me = client(lab)
-    assert lab.ask(lab.elect(), Request(SUB, "", "t", me)).ok
-    put(lab, me, range(1, 10))
-    leader = lab.elect()
-    wrong, away = (name for name in lab.names if name != leader)
-    lab.crash(away)
-    lower_a_cursor(lab, wrong)
-    put(lab, me, range(10, 20))
-    lab.until(lambda: len({name for name, event, _ in lab.log if event == "states_differ"}) == 2)
-    assert not lab.ended
-    lab.start(away)
-    lab.until(lambda: bool(lab.ended))
-    assert list(lab.ended) == [wrong]
+def test_of_two_that_differ_without_a_third_both_say_so_and_go_on(bench: WorldBench) -> None:
+    publisher = SteadyPublisher(bench)
+    publisher.put(9)
+    leader = bench.wait_for_leader()
+    wrong, away = (name for name in "abc" if name != leader)
+    bench.crash(away)
+    bench.machine(wrong).disk_faults.append("flip_store")  # so that nothing else complains
+    lower_a_cursor(bench, wrong)
+    publisher.put(10)
+    bench.until(
+        lambda: len({name for name, event, _ in bench.log if event == "states_differ"}) == 2
+    )
+    assert not bench.ended()
+    bench.start(away)
+    bench.until(bench.ended)
+    assert list(bench.ended()) == [wrong]

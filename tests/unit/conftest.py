@@ -9,7 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.simulation import bench
 from tests.unit.fake_node import FakeNode
+
+make_bench = bench.make_bench
+make_stage = bench.make_stage
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +32,7 @@ from flotilla_client.protocol import (
     encode_request,
     pack,
 )
-from tests.simulation.lab import Lab
+from tests.simulation.bench import WorldBench
 
 RELAYS_MAX = 2
 LONG = b"x" * (SHORT_REPLY_BYTES + 1)
@@ -185,22 +185,21 @@ def test_a_stopping_node_takes_nothing_but_status(bench: FrontendBench) -> None:
     assert {first.body.get("error"), second.body.get("role")} == {"shutting_down", "joining"}
 
 
-def test_a_leader_that_is_not_connected_is_not_named_by_status(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "abc")
-    for name in "abc":
-        lab.start(name)
-    leader = lab.elect()
+def test_a_leader_that_is_not_connected_is_not_named_by_status(
+    make_bench: Callable[..., WorldBench],
+) -> None:
+    bench = make_bench()
+    leader = bench.wait_for_leader()
     survivor, other = sorted({*"abc"} - {leader})
 
     def named() -> str:
-        return str(lab.nodes[survivor].frontend.status()["leader"])
+        return str(bench.replica(survivor).frontend.status()["leader"])
 
-    lab.until(lambda: named() == leader)
-    lab.crash(other)
-    lab.crash(leader)
-    lab.until(lambda: named() == "")
-    assert lab.nodes[survivor].frontend.status()["role"] == "follower"
-    lab.close()
+    bench.until(lambda: named() == leader)
+    bench.crash(other)
+    bench.crash(leader)
+    bench.until(lambda: named() == "")
+    assert bench.replica(survivor).frontend.status()["role"] == "follower"
 
 
 def test_what_is_no_request_gets_its_id_back(bench: FrontendBench) -> None:

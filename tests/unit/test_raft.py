@@ -1,8 +1,9 @@
-"""One member's Raft as a leader. The rules are proved in tests/simulation/test_rules_*.py."""
+"""One member's Raft as a leader. The rules are proved by the scenarios of tests/raft."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,37 +15,37 @@ from cluster.raft.raft import Raft
 from cluster.raft.ready import Timing
 from cluster.raft.sending import IN_FLIGHT_BYTES_MAX
 from cluster.wire.messages import AppendEntries, PreVoteGranted
-from tests.simulation.schedules import Stage
+from tests.simulation.bench import Stage
+
+MakeStage = Callable[..., Stage]
 
 
-def test_a_new_leadership_waits_for_no_answer_to_an_earlier_one(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "abc")
-    stage.elect("a")
+def test_a_new_leadership_waits_for_no_answer_to_an_earlier_one(make_stage: MakeStage) -> None:
+    stage = make_stage()
     window = stage.raft("a")._sender.windows["c"]
     stage.elect("b")
     window.add(10**6, IN_FLIGHT_BYTES_MAX)  # nobody will acknowledge it
-    stage.lab.crash("b")
+    stage.crash("b")
     stage.elect("a")
-    assert stage.lab.reaches(
+    assert stage.reaches(
         lambda: stage.raft("c").applied_index == stage.raft("a").applied_index > 0
     ), "a waits for an answer that rule 15 drops"
 
 
 def test_a_follower_that_is_behind_is_fed_at_the_pace_of_its_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(tmp_path, "abc")
+    stage = make_stage()
     monkeypatch.setattr(sending, "IN_FLIGHT_BYTES_MAX", 200)
-    stage.net.held.add(("a", "c"))
+    stage.world.clog("a", "c", 1.0)
     window = stage.raft("a")._sender.windows["c"]
     most = 0
     for number in range(20):
         stage.put("a", f"publication {number}" * 5)
-        stage.lab.run(0.05)
+        stage.run(0.05)
         most = max(most, sum(size for _, size in window.flying))
     assert 200 <= most < 1000, most
-    stage.net.heal()
-    assert stage.lab.reaches(
+    assert stage.reaches(
         lambda: stage.raft("c").applied_index == stage.raft("a").applied_index, 5.0
     ), "c was never sent the rest"
 
@@ -67,18 +68,18 @@ def test_of_two_appends_in_one_step_the_later_replaces_what_the_earlier_brought(
 
 
 def test_what_was_granted_before_a_leader_was_heard_counts_in_no_later_election(
-    tmp_path: Path,
+    make_stage: MakeStage,
 ) -> None:
-    stage = Stage(tmp_path, "abc")
-    raft, core = stage.raft("b"), stage.core("b")
-    core.election_deadline_s = stage.lab.now - 1.0
-    stage.net.hold("b", "a")
-    stage.net.hold("b", "c")
-    stage.lab.turn("b")
+    stage = make_stage()
+    raft, core, clock = stage.raft("b"), stage.core("b"), stage.machine("b").clock
+    for other in "ac":
+        stage.world.cut_one_way("b", other)
+    core.election_deadline_s = clock() - 1.0
+    stage.turn("b")
     raft._receive_pre_vote_granted("c", PreVoteGranted(raft.term))
-    core.election_deadline_s = stage.lab.now + 1000.0  # a leader was heard
-    stage.lab.turn("b")
+    core.election_deadline_s = clock() + 1000.0  # a leader was heard
+    stage.turn("b")
     term = raft.term
-    core.election_deadline_s = stage.lab.now - 1.0
-    stage.lab.turn("b")
+    core.election_deadline_s = clock() - 1.0
+    stage.turn("b")
     assert (raft.term, raft.role) == (term, "follower"), "it campaigns with a grant of before"

@@ -5,67 +5,82 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos.simulation.disks.disk import PowerLoss
 from cluster.log.entries import REGULAR
 from cluster.node import member as member_module
-from cluster.node.replica import Replica
 from cluster.serve import frontend, intake
 from cluster.store import commands, store
+from cluster.store.commands import DamagedEntry
 from cluster.wire.messages import Health
 from flotilla_client.protocol import REQUEST_ID, STATUS, TOPICS, Request
-from tests.simulation.lab import STEP_S, Lab
-from tests.simulation.schedules import BY_HAND, Stage
+from tests.simulation.bench import STEP_S, Stage, WorldBench
+
+MakeBench = Callable[..., WorldBench]
+MakeStage = Callable[..., Stage]
+
+HEARTBEAT_S = 0.08
+
+
+def all_topics() -> Request:
+    """Return a request that waits for a barrier."""
+    return Request(TOPICS, "", body={"all": True})
 
 
 def test_a_node_wiped_twice_in_a_row_pulls_no_copy_from_before_its_admission(
-    tmp_path: Path,
+    make_stage: MakeStage,
 ) -> None:
-    stage = Stage(tmp_path, "abc")
+    stage = make_stage()
     for _ in range(4):
-        stage.lab.crash("c")
-        stage.lab.wipe("c")
-        stage.lab.start("c")
-        stage.lab.until(lambda: stage.is_member("c"))
-    assert [event for name, event, _ in stage.lab.log if event == "copy_too_old"] == []
+        stage.start_anew("c")
+        stage.until(lambda: stage.is_member("c"))
+    assert [event for name, event, _ in stage.log if event == "copy_too_old"] == []
 
 
-def test_requests_that_are_answered_at_once_keep_no_read_from_its_answer(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a")
-    lab.start("a")
-    leader = lab.elect()
+def test_requests_that_are_answered_at_once_keep_no_read_from_its_answer(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench("a")
+    leader = bench.wait_for_leader()
     for _ in range(5):
-        lab.send(leader, Request(STATUS, ""))
-        read = lab.send(leader, Request(TOPICS, "", body={"all": True}))
+        bench.send(leader, Request(STATUS, ""))
+        read = bench.send(leader, all_topics())
         for _ in range(3):
-            lab.send(leader, Request(STATUS, ""))
-            lab.step()
-        assert read in lab.replies
-    lab.close()
+            bench.send(leader, Request(STATUS, ""))
+            bench.run(0.01)
+        assert read in bench.replies
 
 
 def test_a_relayed_request_that_finds_no_room_at_the_leader_is_refused_and_not_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = Lab(tmp_path, "abc")
-    for name in "abc":
-        lab.start(name)
-    leader = lab.elect()
-    follower = next(name for name in "abc" if name != leader)
+    stage = make_stage()
     monkeypatch.setattr(intake, "RELAYS_WAITING_MAX", 0)
-    read = lab.send(follower, Request(TOPICS, "", body={"all": True}))
-    lab.until(lambda: read in lab.replies)
-    assert lab.replies[read].body["error"] == "overloaded"
-    lab.close()
+    assert stage.ask("b", all_topics()).body["error"] == "overloaded"
 
 
-def test_what_peers_sent_has_its_time_in_a_turn_and_none_of_it_is_lost(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+def test_a_relayed_request_is_answered_when_the_connection_to_the_leader_ends(
+    make_stage: MakeStage,
+) -> None:
+    stage = make_stage()
+    stage.world.cut_one_way("a", "b")  # so that no answer comes
+    asked = stage.send("b", all_topics())
+    stage.until(lambda: stage.replica("b").frontend.relays_waiting)
+    stage.net.break_link("a", "b")
+    stage.until(lambda: asked in stage.replies, 1.0)
+    assert stage.replies[asked].body["error"] == "uncertain"
+    assert stage.raft("b").leader == "a", "nothing but the connection has ended"
+
+
+def test_what_peers_sent_has_its_time_in_a_turn_and_none_of_it_is_lost(
+    make_stage: MakeStage,
+) -> None:
+    stage = make_stage()
     node, now = stage.replica("b"), 0.0
+    stage.world.pause("b")
+    stage.net.ports["b"].inbox.clear()
     node._hearing._clock = lambda: now
     taken: list[tuple[str, int]] = []
 
@@ -76,17 +91,13 @@ def test_what_peers_sent_has_its_time_in_a_turn_and_none_of_it_is_lost(tmp_path:
         taken.append((name, message.applied_index))
 
     node._neighbours.take_health = take  # type: ignore[method-assign]
-    stage.net.hold("a", "b")
-    stage.net.hold("c", "b")
     for source, count in (("a", 10), ("c", 3)):
-        stage.net.take(source, "b")
-        stage.net.put(source, "b", *(Health(number, False) for number in range(count)))
-    stage.net.held.clear()
+        stage.deliver(source, "b", *(Health(number, False) for number in range(count)))
     turns = 0
     while len(taken) < 13:
         before = now
-        node.turn(stage.lab.now, [])
-        assert now - before <= 0.25 * BY_HAND.heartbeat_s + 2 * 0.008, "and what one step takes"
+        stage.turn("b")
+        assert now - before <= 0.25 * HEARTBEAT_S + 2 * 0.008, "and what one step takes"
         assert node.busy == (len(taken) < 13), "the others have the next turn, at once"
         turns += 1
     assert turns > 3
@@ -95,116 +106,130 @@ def test_what_peers_sent_has_its_time_in_a_turn_and_none_of_it_is_lost(tmp_path:
 
 
 def test_what_is_applied_is_answered_at_once_and_committed_by_time_or_by_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(member_module, "COMMIT_PERIOD_S", 50 * STEP_S)
     monkeypatch.setattr(member_module, "COMMIT_ENTRIES_MAX", 3)
-    lab = Lab(tmp_path, "a")
-    lab.start("a")
-    leader = lab.elect()
-    member = lab.nodes[leader].member
-    assert member is not None
+    bench = make_bench("a")
+    bench.wait_for_leader()
+    member = bench.member("a")
 
     def ask() -> int:
         """Have an entry applied and answered; return how many wait for a commit then."""
-        request = lab.send(leader, Request(REQUEST_ID, ""))
-        lab.until(lambda: request in lab.replies)
+        bench.ask("a", Request(REQUEST_ID, ""))
         return member.store.uncommitted
 
-    lab.until(lambda: member.store.uncommitted == 0)
-    lab.until(lambda: member._commit_due_s > lab.now + 40 * STEP_S)
+    bench.until(lambda: member.store.uncommitted == 0)
+    bench.until(lambda: member._commit_due_s > bench.machine("a").clock() + 40 * STEP_S)
     assert [ask(), ask(), ask()] == [1, 2, 0]
-    since = lab.now
     assert ask() == 1
-    lab.until(lambda: member.store.uncommitted == 0)
-    assert lab.now - since <= 52 * STEP_S
+    since = bench.world.now
+    bench.until(lambda: member.store.uncommitted == 0)
+    assert bench.world.now - since <= 53 * STEP_S, "the period, a turn and a look"
     assert ask() == 1
-    lab.crash(leader)
-    lab.start(leader)
-    lab.elect()
-    reopened = lab.nodes[leader].member
-    assert reopened is not None
-    assert reopened.store.statistics()["clients"] == 5
-    lab.close()
+    bench.crash("a")
+    bench.start("a")
+    bench.wait_for_leader()
+    assert bench.member("a").store.statistics()["clients"] == 5
 
 
-def test_a_turn_ends_when_its_time_does_and_everybody_is_answered_in_later_ones(
-    tmp_path: Path,
-) -> None:
-    lab = Lab(tmp_path, "a")
-    lab.start("a")
-    leader = lab.elect()
-    node, member = lab.nodes[leader], lab.nodes[leader].member
-    assert member is not None
-    looks = 0
+def slow_down(bench: WorldBench, name: str) -> Callable[[], int]:
+    """Let every step of a node take a millisecond: each share of a turn is over after a few.
+
+    Return what tells how many steps there were.
+    """
+    node, member, steps = bench.replica(name), bench.member(name), itertools.count()
+    looked = 0
 
     def clock() -> float:
-        """Let every step take a millisecond, so that each share is over after a few."""
-        nonlocal looks
-        looks += 1
-        return looks / 1000
+        nonlocal looked
+        looked = next(steps)
+        return looked / 1000
 
     for share in (node._requests, member._applying, member._serving, node._replies):
         share._clock = clock
-    asked = [lab.send(leader, Request(TOPICS, "", body={"all": True})) for _ in range(100)]
-    answered = []
-    while len(answered) < 100:
-        before = looks
-        lab.step()
-        assert looks - before < 50, "half of a heartbeat, at a millisecond a step"
-        answered = [request_id for request_id in asked if request_id in lab.replies]
-        assert answered == asked[: len(answered)], "in order"
-    assert not node.busy
-    lab.close()
+    return lambda: looked
 
 
-def test_what_a_turn_has_no_time_to_apply_the_next_ones_apply(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "abc")
-    late, raft = stage.node("c"), stage.raft("c")
-    late._applying._clock = itertools.count().__next__  # a second goes by with each look
-    stage.net.held.add(("a", "c"))
+def test_a_turn_ends_when_its_time_does_and_everybody_is_answered_in_later_ones(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench("a")
+    bench.wait_for_leader()
+    steps = slow_down(bench, "a")
+    asked = [bench.send("a", all_topics()) for _ in range(100)]
+    bench.world.watchers.append(lambda node: marks.append(steps()))
+    marks = [steps()]
+    bench.until(lambda: bench.replies.keys() >= set(asked))
+    turns = [after - before for before, after in itertools.pairwise(marks)]
+    assert max(turns) < 50, "half of a heartbeat, at a millisecond a step"
+    assert [each for each in bench.replies if each in asked] == asked, "in order"
+    assert not bench.replica("a").busy
+
+
+def test_answers_of_earlier_turns_are_made_before_new_requests_are_looked_at(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench("a")
+    bench.wait_for_leader()
+    node = bench.replica("a")
+    slow_down(bench, "a")
+    taken: list[bool] = []  # of each request: whether answers of earlier turns waited
+    take = node.frontend.take_request
+
+    def noted(route: bytes, frames: Any) -> None:
+        taken.append(node._behind)
+        take(route, frames)
+
+    node.frontend.take_request = noted  # type: ignore[method-assign]
+    asked = [bench.send("a", Request(STATUS, "")) for _ in range(200)]
+
+    def send_more(_: object) -> None:
+        if len(asked) == 200 and node.frontend.has_answers:
+            asked.extend(bench.send("a", Request(STATUS, "")) for _ in range(200))
+
+    bench.world.watchers.append(send_more)
+    bench.until(lambda: bench.replies.keys() >= set(asked))
+    assert len(asked) == 400
+    assert not any(taken)
+
+
+def test_what_a_turn_has_no_time_to_apply_the_next_ones_apply(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    late, raft = stage.member("c"), stage.raft("c")
+    stage.world.pause("c")
     for number in range(6):
         stage.put("a", f"{number}")
-        stage.lab.run(0.05)
-    stage.net.heal()
+        stage.run(0.05)
+    late._applying._clock = itertools.count().__next__  # a second goes by with each look
     applied = raft.applied_index
-    stage.lab.turn("c")
+    stage.turn("c")
     assert raft.commit_index > applied + 1
     while applied < raft.commit_index:
         applied += 1
         assert late.store.applied_index == raft.applied_index == applied, "one in each turn"
-        stage.lab.turn("c")
-    stage.lab.close()
+        stage.turn("c")
 
 
 def test_a_header_is_decoded_once_a_node_and_an_entry_by_nobody_who_encoded_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(tmp_path, "abc")
-    at: list[str] = []  # the node that has its turn
+    stage = make_stage()
     decoded: list[tuple[str, str]] = []
-    turn, headers, entries = Lab._turn, frontend.decode_request, commands.decode
 
     def note(what: str, decode: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any) -> Any:
-            decoded.append((at[-1], what))
+            assert stage.world.active is not None
+            decoded.append((stage.world.active.name, what))
             return decode(*arguments)
 
         return noted
 
-    def noted_turn(lab: Lab, name: str, node: Replica) -> None:
-        at.append(name)
-        turn(lab, name, node)
-
-    monkeypatch.setattr(Lab, "_turn", noted_turn)
-    monkeypatch.setattr(frontend, "decode_request", note("header", headers))
-    for module in (commands, store):
-        monkeypatch.setattr(module, "decode", note("entry", entries))
+    monkeypatch.setattr(frontend, "decode_request", note("header", frontend.decode_request))
+    monkeypatch.setattr(store, "decode", note("entry", store.decode))
     stage.publish("b", "first", "second")  # b passes them on
-    stage.lab.crash("c")
-    stage.lab.wipe("c")
-    stage.lab.start("c")
-    stage.lab.until(lambda: stage.is_member("c"))  # the leader has written an admission
+    stage.start_anew("c")
+    stage.until(lambda: stage.is_member("c"))  # the leader has written an admission
     stage.publish("a", "third")
     assert stage.read("a") == ["first", "second", "third"]
     counts = Counter(decoded)
@@ -214,105 +239,147 @@ def test_a_header_is_decoded_once_a_node_and_an_entry_by_nobody_who_encoded_it(
     assert counts["b", "entry"] >= 4
 
 
-def test_what_a_node_has_made_counts_for_the_entry_s_own_term_alone(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "a")
-    leader, operations = stage.node("a"), [commands.Advance("p", None, {})]
+def test_what_a_node_has_made_counts_for_the_entry_s_own_term_alone(make_stage: MakeStage) -> None:
+    stage = make_stage("a")
+    leader, operations = stage.member("a"), [commands.Advance("p", None, {})]
     [(_, index, term)] = leader._propose([operations], tick=False).entries
-    assert leader._made_of(index, term) == (int(stage.lab.now * 1000), operations)
+    assert leader._made_of(index, term) == (leader._stamp_ms, operations)
     assert leader._made_of(index, term + 1) is None  # another leader's took its place
 
 
-def test_no_acknowledgment_leaves_a_turn_whose_sync_has_not_returned(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "abc")
-    stage.net.cut_off("c", "a", "b")
+def test_no_acknowledgment_leaves_a_turn_whose_sync_has_not_returned(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    stage.cut_off("c", "a", "b")
+    stage.world.power_loss("b", at="fdatasync", keep="lost")
     stage.put("a", "x")
-    stage.lab.turn("a")
-    stage.lab.disks["b"].power_fails_in = 0
-    with pytest.raises(PowerLoss):
-        stage.replica("b").turn(stage.lab.now, [])
-    stage.lab.turn("a")  # takes what has left b
+    stage.until(lambda: not stage.machine("b").up)
+    stage.run(0.1)
     assert "x" not in stage.acknowledged()
-    stage.lab.lose_power("b")
-    stage.lab.crash("a")
-    stage.lab.start("b")
-    assert stage.damage("b") == []
+    stage.crash("a")
+    stage.start("b")
+    stage.check("b")
 
 
-def test_a_lone_node_acknowledges_what_is_on_its_disk(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "a")
+def test_a_lone_node_acknowledges_what_is_on_its_disk(make_stage: MakeStage) -> None:
+    stage = make_stage("a")
     for number in range(6):
         stage.publish("a", f"x{number}")
         if number % 2:
-            stage.lab.lose_power("a")
-            stage.lab.start("a")
+            stage.world.power_loss("a", keep="lost")
+            stage.start("a")
             stage.elect("a")
-    assert stage.damage("a") == []
+    stage.check("a")
 
 
-def test_an_exception_in_apply_is_the_end_and_not_swallowed(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "abc")
-    stage.lab.may_end = (commands.DamagedEntry,)
+def test_an_exception_in_apply_is_the_end_and_not_swallowed(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    stage.may_end = (DamagedEntry,)
     stage.append("a", b"\1no operations")
-    stage.lab.run(0.5)
-    assert len(stage.lab.ended) >= 2, "whoever knows that it is committed"
+    stage.run(0.5)
+    assert len(stage.ended()) >= 2, "whoever knows that it is committed"
 
 
-def test_a_deposed_leader_says_uncertain_of_what_was_under_way(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "abc")
-    stage.net.cut_off("a", "b", "c")
+def test_a_deposed_leader_says_uncertain_of_what_was_under_way(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    stage.cut_off("a", "b", "c")
     stage.put("a", "x")
-    stage.lab.run(0.1)
+    stage.run(0.1)
     stage.elect("b")
     stage.publish("b", "y")
-    stage.net.heal()
-    stage.lab.run(1.0)
-    assert stage.lab.replies[stage.sent["x"]].body["error"] == "uncertain"
-    assert stage.damage("b") == []
+    stage.heal()
+    stage.run(1.0)
+    assert stage.replies[stage.sent["x"]].body["error"] == "uncertain"
+    stage.check("b")
 
 
-def test_a_leader_without_a_majority_holds_no_more_entries_than_it_may(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "abc", uncommitted_entries_max=8)
-    stage.net.cut_off("a", "b", "c")
+def test_a_leader_without_a_majority_holds_no_more_entries_than_it_may(
+    make_stage: MakeStage,
+) -> None:
+    stage = make_stage(uncommitted_entries_max=8)
+    stage.cut_off("a", "b", "c")
     for number in range(20):
         stage.put("a", f"x{number}")
-        stage.lab.step()
+        stage.run(0.01)
     assert stage.raft("a").uncommitted_entries == 8
-    assert stage.damage("b") == []
+    stage.check("b")
 
 
-def test_a_leader_that_stops_admits_nobody_and_hands_over_all_of_its_log(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "abc", takeover_s=0.1)
-    leader, frontend = stage.node("a"), stage.replica("a").frontend
-    stage.lab.crash("c")
-    stage.lab.wipe("c")
-    frontend.stop()
-    stage.lab.start("c")
+def test_publications_are_taken_while_a_majority_has_room_on_its_disks(
+    make_stage: MakeStage,
+) -> None:
+    stage = make_stage()
+    broker, health = stage.member("a").broker, stage.replica("a")._neighbours.health
+    stage.world.disk_low("b")
+    stage.until(lambda: "b" in health and health["b"].disk_low)
+    stage.run(1.0)
+    assert not broker.disk_low
+    stage.publish("a", "x")
+    stage.world.disk_low("c")
+    stage.until(lambda: broker.disk_low)
+    stage.world.disk_free("b")
+    stage.until(lambda: not broker.disk_low)
+    stage.publish("a", "y")
+    stage.check("a")
+
+
+def test_a_copy_is_not_installed_while_a_job_may_have_the_old_database_open(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage(segment_bytes=1024, keep_bytes=1024)
+    stage.part("c", "a", "b")
+    stage.publish("a", *(f"x{number}" for number in range(20)))
+    last_index = stage.member("c").journal.last_index
+    stage.world.compact("a")
+    stage.until(lambda: stage.member("a").journal.first_index > last_index)
+    fetch, worker = stage.replica("c")._fetch, stage.machine("c")._worker
+    stage.heal()
+    stage.until(lambda: fetch.ready is not None)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(worker), "idle", False)
+        stage.run(1.0)
+        assert fetch.ready is not None
+        assert stage.member("c").store.applied_index <= last_index
+    stage.until(lambda: stage.member("c").store.applied_index > last_index)
+    stage.check("c")
+
+
+def test_a_leader_that_stops_admits_nobody_and_hands_over_all_of_its_log(
+    make_stage: MakeStage,
+) -> None:
+    stage = make_stage(takeover_s=0.5)
+    leader, front = stage.member("a"), stage.replica("a").frontend
+    stage.wipe("c")
+    front.stop()
+    stage.start("c")
     last_index = leader.journal.last_index
-    stage.lab.run(5.0)
+    stage.run(5.0)
     assert leader.journal.last_index == last_index, "who is handed the leadership lacks an entry"
-    frontend.stopping = False
-    stage.lab.until(lambda: stage.is_member("c"))
+    front.stopping = False
+    stage.until(lambda: stage.is_member("c"))
 
 
-def test_a_connection_that_ended_and_began_again_between_two_turns_counts(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "abc")
-    node = stage.node("b")
-    stage.lab.run(10.0)
-    assert "a" in node.linked.names
-    hello = stage.net.hello_of("b", "a")
+def test_a_connection_that_ended_and_began_again_between_two_turns_counts(
+    make_stage: MakeStage,
+) -> None:
+    stage = make_stage()
+    stage.run(10.0)
+    assert "a" in stage.member("b").linked.names
+    stage.world.pause("b")
     stage.net.break_link("a", "b")
-    stage.net.dial()
-    assert stage.net.hello_of("b", "a") == hello, "it says what it said before"
-    stage.lab.turn("b")
-    assert "a" in node.linked.names
+    stage.world.resume("b")
+    stage.net._dial(("a", "b"), stage.net._dials["a", "b"])  # before b has had a turn
+    stage.turn("b")
+    assert stage.member("b").linked.names == {"a", "c"}
     stage.publish("a", "first", "second")
     assert stage.read("b") == ["first", "second"]
 
 
-def test_who_is_connected_and_replaced_takes_no_part_from_the_entry_on(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "abc")
-    node = stage.node("b")
-    stage.lab.run(10.0)
+def test_who_is_connected_and_replaced_takes_no_part_from_the_entry_on(
+    make_stage: MakeStage,
+) -> None:
+    stage = make_stage()
+    node = stage.member("b")
+    stage.run(10.0)
     assert node.linked.names == {"a", "c"}
     index = node.journal.last_index
     payload = commands.encode(0, [commands.Admit("c", "another incarnation")])
