@@ -19,7 +19,7 @@ from cluster.raft.raft import Raft
 from cluster.serve.broker import RETRY_AFTER_MS, Answer, Broker, Route
 from cluster.serve.intake import RELAYS_WAITING_MAX
 from cluster.serve.meters import Meters
-from cluster.serve.quotas import Quotas, Rates, Refusals, exceeded
+from cluster.serve.quotas import QUOTA, Quotas, Rates, Refusals, exceeded
 from cluster.serve.relays import RELAY_ID_BITS, Relays
 from cluster.wire.levels import LEVEL_OF_USERS, Build, Sighting
 from cluster.wire.messages import Health, Relay, RelayReply
@@ -318,6 +318,7 @@ class Frontend:
             return replies
         leader = self._leader
         term = 0 if self.lead is None else self.lead.raft.term
+        paid = [*replies]
         while answers:
             answer = answers.popleft()
             route = answer.route
@@ -339,6 +340,9 @@ class Frontend:
             frames = encode_reply(reply)
             if isinstance(route, bytes):
                 replies.append((route, frames))
+                # Who is refused for a quota pays nothing: refusals would use up what he waits for.
+                if answer.body.get("error") != QUOTA:
+                    paid.append((route, frames))
             elif sum(map(len, frames)) > SHORT_REPLY_BYTES and self._is_far_behind(node):
                 message = f"too many replies wait on the way from {self._name} to {node}"
                 self._refuse(route, answer.request_id, "uncertain", message)
@@ -346,7 +350,7 @@ class Frontend:
                 self._peers.send(node, RelayReply(route[1], frames))
             if enough():
                 break
-        self._spend(replies)
+        self._spend(paid)
         return replies
 
     def _spend(self, replies: Outgoing) -> None:

@@ -255,6 +255,25 @@ def test_a_long_reply_counts_as_bytes_of_who_asked(bench: FrontendBench) -> None
     assert errors(bench.replies()) == [("r2", "quota")]
 
 
+def test_refusals_for_a_quota_use_up_nothing_of_it(bench: FrontendBench) -> None:
+    bench.front.rates = Rates(Quotas(bytes_per_s_max=100))
+    bench.front.payer_of = lambda route: ("shop", False)
+    for number in range(4):
+        bench.ask(f"r{number}")
+    bench.replies()
+    waits = set()
+    for number in range(4, 14):
+        bench.ask(f"r{number}")
+        [refused] = bench.replies()
+        waits.add((refused.body["error"], refused.body["retry_after_ms"]))
+    assert len(waits) == 1, "however often it asks, it waits no longer"
+    [(error, retry_after_ms)] = waits
+    assert error == "quota"
+    bench.front.begin_turn(retry_after_ms, {})
+    bench.ask("r14", STATUS)
+    assert [reply.ok for reply in bench.replies()] == [True]
+
+
 def test_what_a_surplus_connection_asks_is_refused_for_good(bench: FrontendBench) -> None:
     bench.front.rates = Rates(Quotas(connections_max=5))
     bench.front.payer_of = lambda route: ("shop", True)
