@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -53,6 +54,10 @@ PACKAGES: Final = {
 hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
 hypothesis.settings.register_profile("local", print_blob=True, deadline=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# Who runs the tests in the background has it ignored, and so would all processes that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ClusterFactory = Callable[..., LocalCluster]
 

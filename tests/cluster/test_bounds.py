@@ -170,6 +170,7 @@ def test_idle_connections_over_the_limit_are_refused_and_who_is_there_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # 20,000 connections, and a node that takes some hundred a second
 def test_descriptors_are_left_for_journal_and_store_however_many_connect(
     local_cluster: ClusterFactory,
 ) -> None:

@@ -64,6 +64,8 @@ class RandomRun:
             self.rng.choice((self.put, self.put, self.get, self.get, self.control))()
             if self.rng.random() < 0.2:
                 self.handle()
+            if self.rng.random() < 0.05:
+                self.run.purge(self.rng.choice("ttu"), self.id(), self.rng.random() < 0.9)
             self.pass_time()
         self.disks()
 

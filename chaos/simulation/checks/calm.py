@@ -69,6 +69,7 @@ class Calm:
         world, net = self._world, self._world.net
         if net.cut or world.doubles or net.weather.loss or net.weather.late:
             return True
+        self._clogged_until_s = max([self._clogged_until_s, *net.clogged.values()])
         if world.now < self._clogged_until_s:
             return True
         names = [*world.nodes]
