@@ -657,6 +657,27 @@ class Joined:
             error.definite = False  # it stays in the outbox, so it will happen
         self._record(batch, error)
         line.stored.clear()
+        try:
+            is_parted = self._take_out(line, batch, error)
+        except Exception as failure:  # noqa: BLE001, the disk's: the callers get it
+            self._break_off(line, batch, failure)
+            return
+        if is_parted:
+            return
+        for call, _ in batch.owned:
+            if "withdrawn" in error.details:
+                stored = sum(piece.count for piece in call.pieces if piece.result is not None)
+                call.end(_copied(error, stored=stored))
+            else:
+                call.keep(error)
+        if not batch.owned and line.waiting:
+            self._fail_behind(line, error)
+
+    def _take_out(self, line: _Line, batch: _Batch, error: FlotillaError) -> bool:
+        """Take out of the outbox what certainly will not be; return whether its callers go singly.
+
+        Raises what the state's disk does.
+        """
         is_forever = error.code in REFUSED_FOREVER
         if isinstance(error, TooMany):
             self._withdraw(batch, error, self._state.withdraw)  # of what follows it takes none
@@ -669,16 +690,9 @@ class Joined:
                 _unstored(calls)
                 line.waiting.extendleft(reversed(calls))
                 line.alone = len(calls)
-                return
+                return True
             self._withdraw(batch, error, self._state.remove)
-        for call, _ in batch.owned:
-            if "withdrawn" in error.details:
-                stored = sum(piece.count for piece in call.pieces if piece.result is not None)
-                call.end(_copied(error, stored=stored))
-            else:
-                call.keep(error)
-        if not batch.owned and line.waiting:
-            self._fail_behind(line, error)
+        return False
 
     def _withdraw(self, batch: _Batch, error: FlotillaError, out: Callable[[Entry], int]) -> None:
         """Take a batch out of the outbox, and what its one caller has behind it."""

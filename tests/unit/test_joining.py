@@ -20,6 +20,7 @@ from flotilla_client import (
     FlotillaError,
     OutboxFull,
     PutResult,
+    StateUnusable,
     TooLarge,
     Unavailable,
 )
@@ -439,6 +440,25 @@ def test_what_is_refused_behind_the_deadline_of_one_stays_in_the_outbox_for_all(
         node.always(PUT, None)
         client.flush()
     assert node.cluster.topics["t"] == [b"first", b"hasty", b"patient"]
+
+
+def test_who_is_refused_while_the_disk_fails_is_told_that_and_publishes_it_with_the_next(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(entry: object) -> int:
+        raise StateUnusable("disk I/O error")
+
+    with client_of(node) as client:
+        client.subscribe("t")
+        node.always(PUT, nak("too_large"))
+        with monkeypatch.context() as patch:
+            patch.setattr(client._session.state, "remove", failing)
+            refused = Caller(client, "t", "refused").end()
+        assert isinstance(refused.error, StateUnusable)
+        assert refused.error.details["kept"] == 1
+        node.always(PUT, None)
+        assert client.put("t", "next").id == 2
+    assert node.cluster.topics["t"] == [b"refused", b"next"]
 
 
 def test_tasks_that_get_and_put_do_not_wait_for_each_other(node: FakeNode) -> None:
