@@ -490,6 +490,26 @@ def test_a_registration_s_counters_are_looked_up_step_by_step(
     assert turns == 4
 
 
+def test_who_is_dropped_before_the_registration_is_answered_is_told_to_ask_again(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "COUNTERS_PER_STEP", 10)
+    for number in range(30):
+        bench.ask(PUT, f"topic {number:02}", counter=5, publication="p")
+    bench.turn()
+    bench.ask(REQUEST_ID)
+    [(index, payload)] = bench.submit()
+    bench.broker.applied(index, 1, bench.store.apply(index, 1, payload))
+    assert bench.serve(bench.barrier, index, after(1))
+    assert bench.taken() == []
+    dropping = [commands.Raise(LEVEL_OF_IDLE), commands.DropClient(ME, True, None, "act")]
+    for operation in dropping:
+        bench.store.apply(bench.store.applied_index + 1, 1, commands.encode(0, [operation]))
+    while bench.serve(bench.barrier, index, after(1)):
+        pass
+    assert [code_of(answer) for answer in bench.taken()] == ["uncertain"]
+
+
 def test_the_kinds_of_work_take_turns(bench: BrokerBench) -> None:
     bench.put(1)
     bench.turn()
