@@ -600,8 +600,8 @@ class Broker:
         """Add COUNTERS_PER_STEP of the client's counters; answer once they are all there."""
         client_id: str = waiting.body["client_id"]
         if self.store.check_client(client_id, None) is not None:
-            message = "the client was dropped or forgotten before it was answered"
-            self.refuse(waiting, "uncertain", message)
+            text = "the client was dropped or forgotten before it was answered"
+            self.refuse(waiting, "uncertain", text)
             return
         counters: dict[str, int] = waiting.body.setdefault("counters", {})
         after = next(reversed(counters), "")
