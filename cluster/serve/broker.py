@@ -16,14 +16,13 @@ from typing import Any, Final
 from cluster.serve.quotas import Quotas, Refusals, exceeded
 from cluster.store import commands
 from cluster.store.commands import (
-    Administration,
     Advance,
+    AskedOperation,
     ChangeUser,
     Checkpoint,
     DropClient,
     DropSubscription,
     Operation,
-    OwnOperation,
     Purge,
     Put,
     Raise,
@@ -223,12 +222,8 @@ class Broker:
         if isinstance(operation, Put):
             waiting.put_bytes = len(operation.data)
             self._put_bytes += waiting.put_bytes
-        level = operation.level if isinstance(operation, Raise) else self.store.level
-        if level >= LEVEL_OF_USERS and not isinstance(operation, OwnOperation):
+        if self.store.level >= LEVEL_OF_USERS:
             operation.principal = principal  # what it may do is judged where it is carried out
-        if isinstance(operation, Administration | Raise) and level >= LEVEL_OF_USERS:
-            act_id = request.body.get("act_id", "")
-            commands.sign(operation, principal in self.admins, act_id, self.wall_ms())
         self._operations.append(operation)
         self._authors.append(waiting)
         return None
@@ -273,7 +268,7 @@ class Broker:
             return None if observes else unauthorized(principal, OBSERVE)
         return None
 
-    def _register(self, waiting: Waiting) -> Operation:
+    def _register(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
         fresh = not request.client_id
         if fresh and waiting.principal is not None:
@@ -281,7 +276,7 @@ class Broker:
         client_id = self.new_client_id() if fresh else request.client_id
         return Register(client_id, fresh, request.body["sequence"], request.body["nonce"])
 
-    def _subscribe(self, waiting: Waiting) -> Operation:
+    def _subscribe(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
         # What was subscribed to before this was refused goes on.
         topic = request.topic
@@ -320,12 +315,12 @@ class Broker:
             if not self._asked[key]:
                 del self._asked[key]
 
-    def _unsubscribe(self, waiting: Waiting) -> Operation:
+    def _unsubscribe(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
         sequence = request.body["sequence"]
         return Unsubscribe(request.client_id, request.epoch, request.topic, sequence)
 
-    def _put(self, waiting: Waiting) -> Operation:
+    def _put(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
         lengths, data = request.lengths, request.data
         refusal = self._no_room(request) or self._unread_too_much(waiting)
@@ -374,7 +369,7 @@ class Broker:
         counter = request.body["counter"]
         return self.store.has_taken(request.client_id, request.topic, counter)
 
-    def _get(self, waiting: Waiting) -> Operation | None:
+    def _get(self, waiting: Waiting) -> AskedOperation | None:
         """Return the acknowledgment that the GET carries, None if it moves no cursor."""
         request = waiting.request
         client_id = request.client_id
@@ -387,36 +382,43 @@ class Broker:
                 ahead[topic] = last_id
         return Advance(client_id, request.epoch, ahead) if ahead else None
 
-    def _topics(self, waiting: Waiting) -> Operation | None:
+    def _topics(self, waiting: Waiting) -> AskedOperation | None:
         return None
 
-    def _inspect(self, waiting: Waiting) -> Operation | None:
+    def _inspect(self, waiting: Waiting) -> AskedOperation | None:
         self._need_level(waiting.request.body["what"] in (USERS, AUDIT))
         return None
 
-    def _upgrade(self, waiting: Waiting) -> Operation | None:
+    def _upgrade(self, waiting: Waiting) -> AskedOperation | None:
         """Return what raises the level, None if that is where it is: a read that says so."""
         level = self.level_for(waiting.request.body["level"])
-        return Raise(level) if level > self.store.level else None
+        if level <= self.store.level:
+            return None
+        return Raise(level, *self._signature(waiting)) if level >= LEVEL_OF_USERS else Raise(level)
 
-    def _administrate(self, waiting: Waiting) -> Operation:
+    def _administrate(self, waiting: Waiting) -> AskedOperation:
         self._need_level(True)
-        request, body = waiting.request, waiting.request.body
+        request, body, signature = waiting.request, waiting.request.body, self._signature(waiting)
         act = body["act"]
         if act == DROP_SUBSCRIPTION:
-            return DropSubscription(request.client_id, request.topic, False)
+            return DropSubscription(request.client_id, request.topic, *signature)
         if act == DROP_CLIENT:
-            return DropClient(request.client_id, False)
+            return DropClient(request.client_id, *signature)
         if act == PURGE:
-            return Purge(request.topic, body["last_id"], False)
+            return Purge(request.topic, body["last_id"], *signature)
         if act == TRANSFER_LEADER:
             is_done = self.store.acts.is_known(body["act_id"], waiting.principal)
             chosen = "" if is_done else self.successor(body["node"])
-            return TransferLeader(body["node"], chosen, False)
+            return TransferLeader(body["node"], chosen, *signature)
         if act == CHECKPOINT:
-            return Checkpoint(False)
+            return Checkpoint(*signature)
         rights = body["publish"], body["subscribe"], body["observe"], body["admin"]
-        return ChangeUser(act, body["user"], *rights, False)
+        return ChangeUser(act, body["user"], *rights, *signature)
+
+    def _signature(self, waiting: Waiting) -> tuple[bool, str | None, str, int]:
+        """Return what every act says: whether who asks is among `admins`, who, its name, when."""
+        principal, act_id = waiting.principal, waiting.request.body.get("act_id", "")
+        return principal in self.admins, principal, act_id, self.wall_ms()
 
     def _need_level(self, is_of_users: bool) -> None:
         level = self.store.level
@@ -948,7 +950,7 @@ def _cuts(operations: list[Operation]) -> Iterable[int]:
         yield len(operations)
 
 
-_OPERATIONS: Final[dict[str, Callable[[Broker, Waiting], Operation | None]]] = {
+_OPERATIONS: Final[dict[str, Callable[[Broker, Waiting], AskedOperation | None]]] = {
     REQUEST_ID: Broker._register,
     SUB: Broker._subscribe,
     UNSUB: Broker._unsubscribe,

@@ -309,16 +309,18 @@ class Frontend:
         """
         answers = self._answers
         replies, self._relayed = self._relayed, []
+        is_paid = bool(self.rates.quotas.bytes_per_s_max)
+        if is_paid:
+            for relayed in replies:
+                self._spend(*relayed)
         if self.lead is not None:
             answers.extend(self.lead.broker.take_answers())
         meters = self.meters
         meters.leaving.clear()
         if not answers:
-            self._spend(replies)
             return replies
         leader = self._leader
         term = 0 if self.lead is None else self.lead.raft.term
-        paid = [*replies]
         while answers:
             answer = answers.popleft()
             route = answer.route
@@ -341,8 +343,8 @@ class Frontend:
             if isinstance(route, bytes):
                 replies.append((route, frames))
                 # Who is refused for a quota pays nothing: refusals would use up what he waits for.
-                if answer.body.get("error") != QUOTA:
-                    paid.append((route, frames))
+                if is_paid and answer.body.get("error") != QUOTA:
+                    self._spend(route, frames)
             elif sum(map(len, frames)) > SHORT_REPLY_BYTES and self._is_far_behind(node):
                 message = f"too many replies wait on the way from {self._name} to {node}"
                 self._refuse(route, answer.request_id, "uncertain", message)
@@ -350,15 +352,12 @@ class Frontend:
                 self._peers.send(node, RelayReply(route[1], frames))
             if enough():
                 break
-        self._spend(paid)
         return replies
 
-    def _spend(self, replies: Outgoing) -> None:
-        """Have who asked pay for the bytes of the replies."""
-        if self.rates.quotas.bytes_per_s_max:
-            for route, frames in replies:
-                payer, _ = self.payer_of(route)
-                self.rates.spend(payer, sum(map(len, frames)), self._now_ms)
+    def _spend(self, route: bytes, frames: Sequence[bytes]) -> None:
+        """Have who asked pay for the bytes of a reply."""
+        payer, _ = self.payer_of(route)
+        self.rates.spend(payer, sum(map(len, frames)), self._now_ms)
 
     def _is_far_behind(self, node: str) -> bool:
         return self._peers.room_bytes(node) < BULK_BYTES_SERVED - BULK_BYTES_LONG_REPLIES

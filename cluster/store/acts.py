@@ -20,8 +20,8 @@ from cluster.store.outcomes import Done, Outcome, Refused
 from cluster.store.tables import CorruptStore, Database, row_crc
 from cluster.wire.levels import LEVEL_OF_ACTS
 
-# Years of an operator's work, or minutes of a script gone wild; a repeated request comes seconds
-# after the first, so it meets its act.
+# Years of an operator's work, or minutes of a script that runs in a loop. A repeated request comes
+# seconds after the first, so it meets its act.
 ACTS_MAX: Final = 10_000
 ACTS_BYTES_MAX: Final = 16 * 1024 * 1024  # of all of them: a change of a user may be 64 KiB
 PAGE_ACTS: Final = 100  # of one answer

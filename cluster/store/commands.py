@@ -223,7 +223,8 @@ class Forget:
 ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance
 Administration = ChangeUser | DropSubscription | DropClient | Purge | TransferLeader | Checkpoint
 OwnOperation = Admit | Hear | Forget  # of the cluster itself: nobody asks for them
-Operation = ClientOperation | Administration | Raise | OwnOperation
+AskedOperation = ClientOperation | Administration | Raise
+Operation = AskedOperation | OwnOperation
 
 
 class DamagedEntry(Exception):
@@ -249,11 +250,6 @@ def level_needed(operations: Sequence[Operation]) -> int:
 def principal_of(operation: Operation) -> str | None:
     """Return who asked for an operation; None: nobody of whom it is known."""
     return None if isinstance(operation, OwnOperation) else operation.principal
-
-
-def sign(act: Administration | Raise, is_root: bool, act_id: str, at_ms: int) -> None:
-    """Say of an act whether its principal is an administrator anyway, its name, and when it was."""
-    act.is_root, act.act_id, act.at_ms = is_root, act_id, at_ms
 
 
 def level_of(payload: bytes) -> int:

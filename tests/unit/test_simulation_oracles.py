@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from chaos.simulation.checks.mirror import Mirror
-from chaos.simulation.checks.rebuilt import Restless, is_so
+from chaos.simulation.checks.rebuilt import ReopenedStore, is_so
 from chaos.simulation.checks.reference import ByIndex, Reference
 from chaos.simulation.disks.disk import SimDisk
 from chaos.simulation.plan.limits import (
@@ -88,8 +88,8 @@ def test_the_reference_forgets_whom_a_store_forgets_that_is_opened_again_at_time
     tmp_path: Path,
 ) -> None:
     members, reference, rng = {"n": "i"}, Reference(Limits()), random.Random(7)
-    restless = Restless(tmp_path / "restless.db", members, rng)
-    restless.store.apply(FIRST_INDEX, 0, b"")
+    reopened = ReopenedStore(tmp_path / "reopened.db", members, rng)
+    reopened.store.apply(FIRST_INDEX, 0, b"")
     term, stamp_ms = 1, 0
     for index in range(FIRST_INDEX + 1, ENTRIES):
         operations: list[Operation] = [_about_silence(rng) for _ in range(rng.randint(1, 3))]
@@ -98,13 +98,13 @@ def test_the_reference_forgets_whom_a_store_forgets_that_is_opened_again_at_time
         if rng.random() < 0.1:
             term, stamp_ms = term + 1, rng.randrange(100 * HEARD_MS)
         stamp_ms += rng.randrange(2 * HEARD_MS)
-        outcomes = restless.apply(index, term, commands.encode(stamp_ms, operations))
+        outcomes = reopened.apply(index, term, commands.encode(stamp_ms, operations))
         results = reference.apply(index, operations, term, stamp_ms)
         for outcome, result, operation in zip(outcomes, results, operations, strict=True):
             assert result is None or is_so(outcome, result), (operation, outcome, result)
     assert reference.forgotten.now > 5
-    assert restless.store.idle.log_ms == reference.log_ms
-    restless.store.close()
+    assert reopened.store.idle.log_ms == reference.log_ms
+    reopened.store.close()
 
 
 def test_the_past_is_what_it_was_behind_each_entry() -> None:

@@ -23,14 +23,14 @@ from cluster.store.store import Delivery, Store
 
 BYTES_MAX: Final = 1 << 40  # of a delivery: no bound
 COUNT_MAX: Final = 1 << 30
-# What befalls the restless store behind an entry: it is what a node's store meets by chance.
+# What befalls the reopened store behind an entry: it is what a node's store meets by chance.
 COMMIT_SHARE: Final = 0.1
 COLLECT_SHARE: Final = 0.05
 REOPEN_SHARE: Final = 0.02
 OF_A_NODE: Final = "backlog_bytes"  # in a store's statistics: a node collects when it has time
 
 
-class Restless:
+class ReopenedStore:
     """A store that is written, collected and opened again at times of its own."""
 
     def __init__(self, path: Path, founding: Mapping[str, str], rng: Random) -> None:
@@ -84,17 +84,17 @@ class Rebuilt:
         directory = self._world.directory / "rebuilt"
         directory.mkdir(exist_ok=True)
         rebuilt = Store.open(directory / "store.db", self._founding, build=NEXT)
-        rng = self._world.stream("restless")
-        restless = Restless(directory / "restless.db", self._founding, rng)
-        for store in (rebuilt, restless.store):
+        rng = self._world.stream("reopened")
+        reopened = ReopenedStore(directory / "reopened.db", self._founding, rng)
+        for store in (rebuilt, reopened.store):
             store.apply(FIRST_INDEX, 0, b"")
         for name, store in stores:
             for index in range(rebuilt.applied_index + 1, store.applied_index + 1):
                 outcomes = rebuilt.apply(index, *entries[index])
-                self._same(index, outcomes, restless.apply(index, *entries[index]))
-            restless.reopen()
-            self._compare(name, store, rebuilt, restless.store)
-        restless.store.close()
+                self._same(index, outcomes, reopened.apply(index, *entries[index]))
+            reopened.reopen()
+            self._compare(name, store, rebuilt, reopened.store)
+        reopened.store.close()
         rebuilt.close()
 
     def _same(self, index: int, outcomes: Sequence[Outcome], others: Sequence[Outcome]) -> None:
