@@ -287,7 +287,7 @@ class Member:
         """Propose, commit, apply, answer; then send what may, make all durable, send the rest."""
         raft, peers = self.raft, self._context.peers
         entries: list[tuple[list[Operation], list[Waiting]]] = []
-        if raft.serving and not self._hands_over():
+        if raft.serving and not self._hand_over():
             if not self._frontend.stopping:  # who is handed the lead has to have all of the log
                 self._propose_admissions()
                 self._see_to_silent_clients()
@@ -389,10 +389,11 @@ class Member:
             patience_s = self.settings.timing.election_max_s
             self._handover = Handover(name, self._now + patience_s)
 
-    def _hands_over(self) -> bool:
-        """Return whether this leader proposes nothing, so that its successor has all of the log.
+    def _hand_over(self) -> bool:
+        """Take a handover that is under way a step on; return whether one is.
 
-        What clients ask waits meanwhile, for an election time-out at most (Ongaro's thesis, 3.10).
+        Nothing is proposed meanwhile, so that the successor has all of the log: what clients ask
+        waits, for an election time-out at most (Ongaro's thesis, 3.10).
         """
         handover, raft = self._handover, self.raft
         if handover is None:

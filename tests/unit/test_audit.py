@@ -138,12 +138,18 @@ def _lose_a_topic_s_end(store: Store) -> None:
     store._topics.active["t"].last_id += 1
 
 
+def _purge_on_one_node(store: Store) -> None:
+    topic = store._topics.active["t"]
+    topic.purged_id = topic.floor_id  # nothing else differs by it
+
+
 def _forget_a_client(store: Store) -> None:
     store._database.write("DELETE FROM clients WHERE client_id = ?", [("idle",)])
 
 
 @pytest.mark.parametrize(
-    "damage", [_lower_a_cursor, _raise_a_counter, _lose_a_topic_s_end, _forget_a_client]
+    "damage",
+    [_lower_a_cursor, _raise_a_counter, _lose_a_topic_s_end, _purge_on_one_node, _forget_a_client],
 )
 def test_a_state_that_differs_is_found_though_no_operation_meets_the_difference(
     damage: object, tmp_path: Path

@@ -62,6 +62,13 @@ def test_the_row_cache_stays_within_its_bytes(
     assert store._cache_bytes == sum(len(row.data) for row in store._cache.values()) <= 100
 
 
+def test_what_is_written_is_held_in_memory_no_more(bench: Bench) -> None:
+    bench.put(0, b"a")
+    bench.store.commit()
+    store = bench.store._publications
+    assert (store._buffered, store._buffered_keys) == ({}, {})
+
+
 def test_rows_go_when_every_subscriber_has_passed_them(bench: Bench) -> None:
     bench.ok(Subscribe("p", None, "t", None))
     bench.put(0, b"a", b"b")

@@ -19,7 +19,15 @@ from typing import Any
 
 import pytest
 
-from flotilla_client import AsyncClient, Client, ClusterRecovered, RecordError, cli, recording
+from flotilla_client import (
+    AsyncClient,
+    Client,
+    ClusterRecovered,
+    Purged,
+    RecordError,
+    cli,
+    recording,
+)
 from flotilla_client.protocol import GET, PUT
 from flotilla_client.recording import Recorder, Recording, digests
 from flotilla_client.state import State
@@ -184,6 +192,19 @@ def test_a_definite_error_is_recorded_as_fail(
         client.put("t", "x")
     [_, end] = _rows(directory)
     assert (end["type"], end["error"]) == ("fail", "too_large")
+
+
+def test_who_is_told_of_a_purge_at_its_second_attempt_has_its_answer(
+    client: Client, node: FakeNode, directory: Path
+) -> None:
+    client.subscribe("t")
+    gone = nak("purged", definite=False, topic="t", first_id=1, last_id=3)
+    node.script(GET, gone)
+    with pytest.raises(Purged):
+        client.get("t")
+    told = [row for row in _rows(directory) if row["f"] == "get"][-1]
+    assert (told["type"], told["error"]) == ("fail", "purged")
+    assert (told["topic"], told["first_id"], told["last_id"]) == ("t", 1, 3)
 
 
 def test_a_producers_batches_are_recorded(client: Client, directory: Path) -> None:

@@ -11,11 +11,21 @@ import pytest
 
 from cluster.log.entries import REGULAR
 from cluster.node import member as member_module
+from cluster.node.member import HOLDER_SILENCE_S
 from cluster.serve import frontend, intake
 from cluster.store import commands, store
 from cluster.store.commands import DamagedEntry
+from cluster.wire.levels import LEVEL_OF_USERS
 from cluster.wire.messages import Health
-from flotilla_client.protocol import REQUEST_ID, STATUS, TOPICS, Request
+from flotilla_client.protocol import (
+    ADMIN,
+    REQUEST_ID,
+    STATUS,
+    TOPICS,
+    TRANSFER_LEADER,
+    UPGRADE,
+    Request,
+)
 from tests.simulation.bench import STEP_S, Stage, WorldBench
 
 MakeBench = Callable[..., WorldBench]
@@ -389,3 +399,101 @@ def test_who_is_connected_and_replaced_takes_no_part_from_the_entry_on(
     node._pending.note(index, REGULAR)  # another entry stands in its place
     node._list_changed()
     assert node.linked.names == {"a", "c"}
+
+
+# --- handing over ---------------------------------------------------------------------------------
+
+
+def transfer(node: str, act_id: str = "x") -> Request:
+    """Return an administrator's request that a node lead; it takes the level of users."""
+    return Request(ADMIN, "", body={"act": TRANSFER_LEADER, "node": node, "act_id": act_id})
+
+
+@pytest.fixture
+def led(make_stage: MakeStage) -> Stage:
+    stage = make_stage()
+    assert stage.ask("a", Request(UPGRADE, "", body={"level": LEVEL_OF_USERS})).ok
+    stage.run(0.5)
+    return stage
+
+
+def test_the_node_that_is_named_leads_and_nothing_is_lost(led: Stage) -> None:
+    led.publish("a", "before")
+    assert led.ask("a", transfer("b")).body == {"node": "b"}
+    led.until(lambda: led.leader() == "b", 1.0)
+    led.publish("b", "after")
+    led.check("b")
+
+
+def test_a_leader_that_hands_over_proposes_nothing_until_its_patience_ends(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage(election_min_s=2.0, election_max_s=4.0)
+    assert stage.ask("a", Request(UPGRADE, "", body={"level": LEVEL_OF_USERS})).ok
+    monkeypatch.setattr(stage.raft("a"), "transfer_leadership", lambda name: True)  # it gets lost
+    asked = stage.send("a", transfer("b"))
+    stage.until(lambda: asked in stage.replies)
+    last_index, began_s = stage.member("a").journal.last_index, stage.world.now
+    stage.put("a", "x")
+    stage.run(3.0)
+    assert stage.member("a").journal.last_index == last_index
+    stage.until(lambda: stage.acknowledged() == ["x"], 2.0)
+    assert stage.world.now - began_s >= 3.9
+    assert [name for name, event, _ in stage.log if event == "handover_failed"] == ["a"]
+    stage.check("a")
+
+
+def test_a_successor_is_asked_once_all_is_committed(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = make_stage(delay_ms=40.0)
+    assert led.ask("a", Request(UPGRADE, "", body={"level": LEVEL_OF_USERS})).ok
+    raft = led.raft("a")
+    asked: list[tuple[str, int]] = []
+
+    def ask(name: str) -> bool:
+        asked.append((name, raft.uncommitted_entries))
+        return True
+
+    monkeypatch.setattr(raft, "transfer_leadership", ask)
+    led.run(1.0)
+    led.send("a", transfer("b"))
+    led.until(lambda: raft.uncommitted_entries == 1, 1.0)
+    led.run(0.02)
+    led.append("a", commands.encode(0, [commands.Advance("nobody", None, {})]))
+    led.until(lambda: asked, 1.0)
+    assert asked == [("b", 0)]
+
+
+def test_who_is_connected_and_silent_does_not_take_over(led: Stage) -> None:
+    led.world.pause("c")
+    led.run(2 * HOLDER_SILENCE_S)
+    assert "c" in led.member("a").linked.names
+    refused = led.ask("a", transfer("c"))
+    assert refused.body["error"] == "not_ready"
+    assert led.ask("a", transfer("", "y")).body == {"node": "b"}
+
+
+def test_a_wish_of_the_leader_before_is_no_wish_of_the_next(led: Stage) -> None:
+    for follower in "bc":
+        led.world.cut_one_way(follower, "a")  # it can't commit
+    led.send("a", transfer("c"))
+    last_index = led.member("b").journal.last_index + 1
+    led.until(lambda: led.member("b").journal.last_index == last_index, 1.0)
+    led.cut_off("a", "b", "c")
+    led.elect("b")
+    led.until(lambda: led.member("b").store.applied_index > last_index, 1.0)
+    assert led.member("b")._handover is None
+    led.run(1.0)
+    assert led.leader() == "b"
+
+
+def test_who_was_deposed_and_leads_again_hands_over_no_more(
+    led: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(led.raft("a"), "transfer_leadership", lambda name: True)  # it gets lost
+    led.ask("a", transfer("b"))
+    led.elect("c")
+    led.elect("a")
+    led.publish("a", "x")
+    led.check("a")

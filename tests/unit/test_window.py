@@ -225,6 +225,7 @@ def test_what_is_put_back_goes_first_and_its_last_batch_takes_more() -> None:
     queue = Queue(batch_bytes=2)
     _put(queue, b"1", b"2", b"3")
     queue.put_back([queue.take(0.0), queue.take(0.0)])
+    assert (queue.count, queue.size_bytes) == (3, 3)
     _put(queue, b"4", b"5")
     taken = [queue.take(0.0).publications for _ in range(len(queue.parcels))]
     assert taken == [[b"1", b"2"], [b"3", b"4"], [b"5"]]
