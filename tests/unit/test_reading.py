@@ -24,12 +24,11 @@ from flotilla_client import (
     NotDelivered,
     NotSubscribed,
     Purged,
-    Unavailable,
     protocol,
 )
 from flotilla_client.reading import ACKS
 from flotilla_client.state import State
-from tests.unit.fake_node import FakeNode, client_of, impatient, nak, texts_of
+from tests.unit.fake_node import FakeNode, client_of, nak, texts_of
 
 WAIT_S: Final = 30
 
@@ -342,20 +341,6 @@ def test_what_is_in_hand_when_it_is_purged_may_be_acknowledged(
     assert (again.publications, again.redelivered_count) == ((b"b", b"c"), 1)
     for last_id in (1, 2):
         client.acknowledge("t", last_id)
-    assert client._session.state.cursor("t") == 2
-
-
-def test_what_is_not_purged_stays_in_hand_while_nobody_answers(
-    client: Client, node: FakeNode
-) -> None:
-    client.get("t", max_count=2, ack="manual")
-    purge(node, 1)
-    with pytest.raises(Purged):
-        client.get("t", ack="manual")
-    node.always(protocol.GET, "deaf")
-    with impatient(client), pytest.raises(Unavailable):
-        client.get("t", ack="manual")
-    client.acknowledge("t", 2)
     assert client._session.state.cursor("t") == 2
 
 
