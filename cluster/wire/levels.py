@@ -23,6 +23,9 @@ LEVEL_OF_USERS: Final = 3  # who asked for what stands in entries, and who may (
 LEVEL_OF_IDLE: Final = 3  # the log's time, and clients that are forgotten
 LEVEL_OF_AUDIT: Final = 3  # the running digest of the state
 LEVEL_OF_ACTS: Final = 3  # what administrators do stands in entries, and in a history of acts
+LEVEL_OF_TOPICS: Final = 4  # topics have policies; subscriptions begin where they are told to
+LEVEL_OF_PROPERTIES: Final = 4  # publications have times, keys and headers
+LEVEL_OF_GROUPS: Final = 4  # several clients share a subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Build:
 
 
 BUILD_0_1: Final = Build("", LEVEL_FIRST, LEVEL_FIRST)
-BUILD: Final = Build(VERSION, LEVEL_FIRST, LEVEL_OF_USERS)
+BUILD: Final = Build(VERSION, LEVEL_FIRST, LEVEL_OF_TOPICS)
 
 
 class UnsupportedLevel(Exception):

@@ -31,7 +31,7 @@ from cluster.store.commands import (
     level_of,
 )
 from cluster.store.store import Refused, Store
-from cluster.wire.levels import LEVEL_OF_USERS, Build
+from cluster.wire.levels import BUILD, LEVEL_OF_USERS, Build
 from flotilla_client.protocol import (
     ADMIN,
     GET,
@@ -283,13 +283,13 @@ def test_an_act_is_judged_at_its_entry_and_its_repeat_by_what_was_done(
 
 
 def test_a_raise_above_the_level_of_users_is_judged_at_its_entry(tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "store.db", MEMBERS, build=Build("next", 1, 4))
+    store = Store.open(tmp_path / "store.db", MEMBERS, build=Build("next", 1, BUILD.level_max + 1))
     store.apply(1, 1, encode(1, [Raise(LEVEL_OF_USERS)]))
-    [outcome] = store.apply(2, 1, encode(1, [Raise(4, False, "boss")]))
+    [outcome] = store.apply(2, 1, encode(1, [Raise(BUILD.level_max + 1, False, "boss")]))
     assert isinstance(outcome, Refused)
     assert (outcome.code, store.level) == ("unauthorized", LEVEL_OF_USERS)
-    store.apply(3, 1, encode(1, [Raise(4, ROOT, "admin")]))
-    assert store.level == 4
+    store.apply(3, 1, encode(1, [Raise(BUILD.level_max + 1, ROOT, "admin")]))
+    assert store.level == BUILD.level_max + 1
     store.close()
 
 

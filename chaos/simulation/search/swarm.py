@@ -27,6 +27,7 @@ from chaos.simulation.plan.limits import (
 from chaos.simulation.plan.plan import Action, Mode, Plan
 from chaos.simulation.world.network import double_of
 from chaos.simulation.world.operator import BROKEN_HOWS
+from cluster.wire.levels import LEVEL_OF_USERS
 from flotilla_client.protocol import INSPECTED, SETTINGS, STATUS
 
 NODES: Final = {3: 70, 5: 22, 1: 4, 7: 4}  # weights
@@ -672,7 +673,7 @@ def _users(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) ->
     """Have the cluster get users; take permissions away and give them back; have ids stolen."""
     rng = draw.rng
     for at_s in (0.8, 1.5, 3.0, 6.0):  # there may be no leader, or an older program
-        yield Action(at_s, "let_users")
+        yield Action(at_s, "let_users", {"level": LEVEL_OF_USERS} if at_s < 1.0 else {})
     if rng.random() < 0.3:  # everybody has what he needs, and nobody else anything
         for number, role in enumerate(roles, 1):
             rights = {"publish": role["topics"], "subscribe": role["topics"]}

@@ -22,7 +22,7 @@ from chaos.simulation.world.network import double_of, member_of
 from chaos.simulation.world.node import OPERATOR, SimNode
 from chaos.simulation.world.world import World
 from cluster.store.users import OPEN
-from cluster.wire.levels import LEVEL_OF_USERS
+from cluster.wire.levels import BUILD, LEVEL_OF_USERS
 from flotilla_client.protocol import (
     ADD_USER,
     ADMIN,
@@ -159,11 +159,11 @@ class Operator:
         if found:
             self._ask(found, UPGRADE, {"level": BUILDS[build].level_max})
 
-    def let_users(self) -> None:
-        """Ask for the level at which there are users, if all programs understand it."""
+    def let_users(self, level: int = BUILD.level_max) -> None:
+        """Ask for a level at which there are users, if all programs understand it."""
         found = self._world.leader()
         if found:
-            self._ask(found, UPGRADE, {"level": LEVEL_OF_USERS})
+            self._ask(found, UPGRADE, {"level": level})
 
     def change_user(self, node: str, act: str, user: str, **rights: Any) -> None:
         """Ask a node to change what a principal may; nobody waits for the answer."""
