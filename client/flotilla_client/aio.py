@@ -821,9 +821,11 @@ class AsyncMessages(AsyncIterator[Message]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self._loop.end_in_order(self._client._readers)
-        await self.aclose()
+        try:
+            if kind is None:
+                self._loop.end_in_order(self._client._readers)
+        finally:  # the disk may refuse the acknowledgment: the loop has ended all the same
+            await self.aclose()
 
     def __del__(self) -> None:
         self._loop.leave()

@@ -924,9 +924,11 @@ class Messages(Iterator[Message]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self._loop.end_in_order(self._client._readers)
-        self.close()
+        try:
+            if kind is None:
+                self._loop.end_in_order(self._client._readers)
+        finally:  # the disk may refuse the acknowledgment: the loop has ended all the same
+            self.close()
 
     def __del__(self) -> None:
         self._loop.leave()

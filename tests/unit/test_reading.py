@@ -24,6 +24,7 @@ from flotilla_client import (
     NotDelivered,
     NotSubscribed,
     Purged,
+    StateUnusable,
     protocol,
 )
 from flotilla_client.reading import ACKS
@@ -90,6 +91,27 @@ def test_a_loop_left_in_order_as_a_context_acknowledges_and_by_an_exception_it_d
     with pytest.raises(ZeroDivisionError):
         read(0)
     assert ids(client) == [(2, True), (3, False)]
+
+
+def test_a_loop_has_ended_though_the_disk_refuses_its_last_acknowledgment(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = client.messages("t")
+
+    def read() -> None:
+        with messages:
+            assert next(messages).id == 1
+            monkeypatch.setattr(State, "raise_cursor", _no_disk)
+
+    with pytest.raises(StateUnusable):
+        read()
+    monkeypatch.undo()
+    assert ids(client) == [(1, True), (2, False), (3, False)]
+    assert list(messages) == []
+
+
+def _no_disk(*_: Any) -> None:
+    raise StateUnusable("the disk is full")
 
 
 def test_a_message_acknowledged_by_name_does_not_come_again(client: Client) -> None:
@@ -506,6 +528,29 @@ def test_a_task_acknowledges_as_a_thread_does(node: FakeNode, tmp_path: Path) ->
 
     async def _next_of(messages: Any) -> object:
         return await anext(messages)
+
+    asyncio.run(work())
+
+
+def test_an_asynchronous_loop_has_ended_though_the_disk_refuses_its_last_acknowledgment(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(messages: Any) -> None:
+        async with messages:
+            assert (await anext(messages)).id == 1
+            monkeypatch.setattr(State, "raise_cursor", _no_disk)
+
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
+            await client.subscribe("t")
+            await client.put_many("t", ["a", "b"])
+            messages = client.messages("t")
+            with pytest.raises(StateUnusable):
+                await read(messages)
+            monkeypatch.undo()
+            again = [one.id async for one in client.messages("t", idle_ms=0)]
+            assert again == [1, 2]
+            assert [one async for one in messages] == []
 
     asyncio.run(work())
 

@@ -166,6 +166,20 @@ def test_all_bugs_can_be_planted_at_once_and_taken_out_again() -> None:
     assert not changed(before)
 
 
+def test_what_replaces_a_function_takes_what_that_takes() -> None:
+    with Patches() as patches:
+        for wrong in (lambda a: a, lambda a, b: a, lambda a, *, b, c: a, lambda: None):
+            with pytest.raises(AssertionError, match="is not"):
+                patches.attribute(_Patched, "call", wrong)
+        patches.attribute(_Patched, "call", lambda a, b=1, *, c=2: (a, b, c))
+        patches.attribute(_Patched, "call", lambda *both, **named: (both, named))
+
+
+class _Patched:
+    def call(self, b: int = 1, *, c: int = 2) -> int:
+        return b + c
+
+
 def test_a_bug_is_taken_out_after_an_error() -> None:
     before = everything()
     planted = next(iter(BUGS.values()))

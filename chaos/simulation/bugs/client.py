@@ -35,9 +35,9 @@ _commit: Final = State._commit
 def silence_counts_as_refusal(patches: Patches) -> None:
     """Take an attempt that nobody answered for one that did not happen."""
 
-    def silent(exchange: Exchange, now_ms: float) -> list[Action]:
+    def silent(exchange: Exchange, now_ms: float, cause: str = "no answer") -> list[Action]:
         exchange._unsettled.discard(exchange._attempts)
-        return _silent(exchange, now_ms)
+        return _silent(exchange, now_ms, cause)
 
     patches.attribute(Exchange, "silent", silent)
 

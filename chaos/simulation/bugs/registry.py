@@ -9,6 +9,7 @@ over a bug says whether the checks of the simulator would see that line of code 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,12 @@ class Patches(ExitStack):
     """Replacements of attributes and table entries, undone together."""
 
     def attribute(self, owner: object, name: str, value: object) -> None:
-        """Replace the attribute `name`, which must exist, of a class or a module."""
+        """Replace the attribute `name`, which must exist, of a class or a module.
+
+        What replaces a function takes what that takes: else every run would end with a TypeError,
+        and nobody would see that the bug is planted no more.
+        """
+        _compare(inspect.getattr_static(owner, name), value, name)
         self.enter_context(mock.patch.object(owner, name, value))
 
     def entry(self, table: Mapping[K, V], key: K, value: V) -> None:
@@ -37,6 +43,28 @@ class Patches(ExitStack):
         assert key in table, key
         assert isinstance(table, MutableMapping), type(table)
         self.enter_context(mock.patch.dict(table, {key: value}))
+
+
+def _compare(before: object, after: object, name: str) -> None:
+    """Assert that a call of the one, with all arguments or the fewest, is one of the other."""
+    if not inspect.isfunction(before):
+        return
+    assert callable(after), name
+    takes = inspect.signature(after)
+    parameters = inspect.signature(before).parameters.values()
+    for these in (parameters, [each for each in parameters if each.default is each.empty]):
+        named = {each.name: each for each in these if each.kind is each.KEYWORD_ONLY}
+        places = [
+            each
+            for each in these
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+        try:
+            takes.bind(*places, **named)
+        except TypeError as error:
+            raise AssertionError(
+                f"{name}{inspect.signature(before)} is not {takes}: {error}"
+            ) from None
 
 
 Plant = Callable[[Patches], None]

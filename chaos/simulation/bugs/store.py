@@ -5,6 +5,7 @@ What must not live here: what finds them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
@@ -77,9 +78,11 @@ def producers_live_in_memory(patches: Patches) -> None:
 def epochs_are_not_compared(patches: Patches) -> None:
     """Treat every request as one without an epoch."""
 
-    def request(broker: Broker, route: Route, request: Request, now_ms: float) -> Waiting | None:
+    def request(
+        broker: Broker, route: Route, request: Request, now_ms: float, principal: str | None = None
+    ) -> Waiting | None:
         request.epoch = None
-        return _request(broker, route, request, now_ms)
+        return _request(broker, route, request, now_ms, principal)
 
     patches.attribute(Broker, "request", request)
 
@@ -195,9 +198,15 @@ def one_node_counts_a_topic_s_bytes_wrong(patches: Patches) -> None:
 def one_node_applies_backwards(patches: Patches) -> None:
     """Carry out an entry's operations in the opposite order on one node."""
 
-    def apply(store: Store, index: int, term: int, payload: bytes) -> list[Outcome]:
+    def apply(
+        store: Store,
+        index: int,
+        term: int,
+        payload: bytes,
+        made_of: tuple[int, Sequence[Operation]] | None = None,
+    ) -> list[Outcome]:
         if not payload or store._database.path.parts[-3] != _LAME:
-            return _apply(store, index, term, payload)
+            return _apply(store, index, term, payload, made_of)
         stamp_ms, operations = commands.decode(payload, NEXT.level_max)
         turned = commands.encode(stamp_ms, operations[::-1])
         return _apply(store, index, term, turned)[::-1]

@@ -80,7 +80,10 @@ def _judged(world: World) -> tuple[list[Failure], dict[str, int]]:
         return watch.finish(), watch.coverage
     except Exception as error:  # noqa: BLE001  (a run's boundary: neither pass nor finding)
         broken = Failure(BROKEN, _text(error), world.now)
-        return ([broken], {}) if watch is None else ([*watch.failures, broken], watch.coverage)
+        if watch is None:
+            return [broken], {}
+        watch.crowd.close()  # or their tasks would end later, in no run
+        return [*watch.failures, broken], watch.coverage
 
 
 def _text(error: Exception) -> str:
