@@ -53,6 +53,7 @@ from flotilla_client.losses import Losses
 from flotilla_client.observer import Handling, HandlingObserver, Observer, Operation, Outcome
 from flotilla_client.operations import PutResult, SubscribeResult
 from flotilla_client.producer import Producer
+from flotilla_client.properties import Publication
 from flotilla_client.reading import Delivery, Message
 
 __all__ = [
@@ -90,6 +91,7 @@ __all__ = [
     "Outcome",
     "Overloaded",
     "Producer",
+    "Publication",
     "Purged",
     "PutResult",
     "QuotaExceeded",

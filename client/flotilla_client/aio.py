@@ -18,7 +18,7 @@ import asyncio
 import random
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar, assert_never
 
 import zmq
 
+from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.client import (
     DEADLINE_MS_MAX,
     MESSAGES_COUNT,
@@ -572,8 +573,16 @@ class AsyncClient:
         """
         return await self._run(self._session.unsubscribe(topic, client_id))
 
-    async def put(self, topic: str, publication: bytes | str) -> PutResult:
+    async def put(
+        self,
+        topic: str,
+        publication: Publishable,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+    ) -> PutResult:
         """Publish; see `Client.put`."""
+        publication = publication_of(publication, key, headers)
         parts = self._parts.here()
         session, told = parts.session, parts.here().create_future()
         end_ms = now_ms() + session.deadline_ms
@@ -588,13 +597,13 @@ class AsyncClient:
         [result] = call.results()
         return result
 
-    async def put_many(self, topic: str, publications: Sequence[bytes | str]) -> list[PutResult]:
+    async def put_many(self, topic: str, publications: Sequence[Publishable]) -> list[PutResult]:
         """Publish in order, packed; see `Client.put_many`."""
         session, end_ms = self._session, self._end_ms()
         [call] = await self._publish(lambda told: [session.put(topic, publications, end_ms, told)])
         return call.results()
 
-    async def enqueue(self, topic: str, publications: Sequence[bytes | str]) -> int:
+    async def enqueue(self, topic: str, publications: Sequence[Publishable]) -> int:
         """Put publications into the outbox; see `Client.enqueue`."""
         session = self._session
         if self._parts.here().joined.has_waiting(topic):  # and was called before
@@ -858,8 +867,15 @@ class AsyncProducer:
     ) -> None:
         await self.close()
 
-    async def send(self, publication: bytes | str) -> asyncio.Future[PutResult]:
+    async def send(
+        self,
+        publication: Publishable,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+    ) -> asyncio.Future[PutResult]:
         """Queue a publication; the future's result has its own id. Errors as `Producer.send`'s."""
+        publication = publication_of(publication, key, headers)
         end_ms = now_ms() + self._producer.deadline_ms
         try:
             async with asyncio.timeout(self._producer.deadline_ms / 1000), self._sending:

@@ -6,17 +6,36 @@ the outbox (state.py), or when a batch is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from flotilla_client import checks, protocol
-from flotilla_client.errors import TooLarge
+from flotilla_client import checks, properties, protocol
+from flotilla_client.errors import BY_CODE, TooLarge
+from flotilla_client.properties import Enveloped, Properties, Publication
+from flotilla_client.protocol import ProtocolError
+
+Publishable = bytes | str | Publication
 
 
-def batches_of(publications: Sequence[bytes | str]) -> list[tuple[bytes, bytes]]:
+def publication_of(
+    publication: Publishable, key: str | bytes | None, headers: Mapping[str, str | bytes] | None
+) -> Publishable:
+    """Return a publication with the key and the headers that were given beside it.
+
+    Raises TypeError if it has its own.
+    """
+    if key is None and headers is None:
+        return publication
+    if isinstance(publication, Publication):
+        raise TypeError("a Publication has its key and its headers: give none beside it")
+    return Publication(publication, key, {} if headers is None else headers)
+
+
+def batches_of(publications: Sequence[Publishable]) -> list[tuple[bytes, bytes]]:
     """Pack publications into as few batches (lengths, data) as the protocol's limits allow.
 
-    Raises TooLarge for a publication over `PUBLICATION_BYTES_MAX`, and TypeError for what is no
-    list of publications: one text alone, say, or a set, which has no order.
+    Raises TooLarge for a publication over `PUBLICATION_BYTES_MAX`, its properties included, what
+    its properties are refused with, and TypeError for what is no list of publications: one text
+    alone, say, or a set, which has no order.
     """
     batches: list[list[bytes]] = [[]]
     size_bytes = 0
@@ -30,23 +49,50 @@ def batches_of(publications: Sequence[bytes | str]) -> list[tuple[bytes, bytes]]
     return [protocol.pack(batch) for batch in batches if batch]
 
 
-def batch_of(publication: bytes | str) -> tuple[bytes, bytes]:
+def batch_of(publication: Publishable) -> tuple[bytes, bytes]:
     """Return a batch of one publication, as `batches_of` would."""
     data = as_bytes(publication)
+    if type(data) is Enveloped:
+        return protocol.pack([data])
     return len(data).to_bytes(4, "little"), data
 
 
 def as_bytes(publication: object) -> bytes:
-    """Return a publication's bytes (text as UTF-8). Raises TooLarge, and TypeError for all else."""
+    """Return a publication's bytes (text as UTF-8), with properties as Enveloped.
+
+    Raises TooLarge, BadRequest, and TypeError for all else.
+    """
     if type(publication) is bytes and len(publication) <= protocol.PUBLICATION_BYTES_MAX:
         return publication  # as a rule
+    if isinstance(publication, Publication):
+        return _enveloped(publication)
     if not isinstance(publication, bytes | bytearray | memoryview | str):
         kind = type(publication).__name__
         raise TypeError(f"a publication is bytes or text, not {kind}")
     data = publication.encode() if isinstance(publication, str) else bytes(publication)
     if len(data) > protocol.PUBLICATION_BYTES_MAX:
-        raise TooLarge(
-            f"a publication of {len(data)} bytes; {protocol.PUBLICATION_BYTES_MAX} are allowed",
-            details={"limit": protocol.PUBLICATION_BYTES_MAX},
-        )
+        raise _too_large(data)
     return data
+
+
+def _enveloped(publication: Publication) -> bytes:
+    """Return the bytes of a publication behind its properties, if it has any."""
+    data = as_bytes(publication.data)
+    if type(data) is Enveloped:
+        raise TypeError("a publication is bytes or text, not another one with properties")
+    try:
+        envelope = properties.encode(Properties(publication.key, publication.headers))
+    except ProtocolError as error:
+        raise BY_CODE[error.code](error.message, details=error.details) from error
+    if not envelope:
+        return data
+    if len(envelope) + len(data) > protocol.PUBLICATION_BYTES_MAX:
+        raise _too_large(envelope + data)
+    return Enveloped(envelope + data)
+
+
+def _too_large(data: bytes) -> TooLarge:
+    return TooLarge(
+        f"a publication of {len(data)} bytes; {protocol.PUBLICATION_BYTES_MAX} are allowed",
+        details={"limit": protocol.PUBLICATION_BYTES_MAX},
+    )

@@ -12,7 +12,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar, assert_never
 
 from flotilla_client import checks, retry
-from flotilla_client.batches import batch_of, batches_of
+from flotilla_client.batches import Publishable, batch_of, batches_of, publication_of
 from flotilla_client.connection import (
     CONNECTION_LOST,
     REQUESTS_QUEUED_MAX,
@@ -238,7 +238,7 @@ class Session:
     def put(
         self,
         topic: str,
-        publications: Sequence[bytes | str],
+        publications: Sequence[Publishable],
         end_ms: float,
         told: Callable[[], object],
     ) -> Call:
@@ -248,7 +248,7 @@ class Session:
         return Call(topic, batches_of(publications), end_ms, told)
 
     def put_one(
-        self, topic: str, publication: bytes | str, end_ms: float, told: Callable[[], object]
+        self, topic: str, publication: Publishable, end_ms: float, told: Callable[[], object]
     ) -> Call:
         """Return the call of one publication, as `put`."""
         self.check_open()
@@ -273,7 +273,7 @@ class Session:
         )
         return self._joined
 
-    def enqueue(self, topic: str, publications: Sequence[bytes | str]) -> Steps[int]:
+    def enqueue(self, topic: str, publications: Sequence[Publishable]) -> Steps[int]:
         """Return the steps that put publications into the outbox: none that ask anybody."""
         check_topic(topic)
         batches = batches_of(publications)
@@ -571,8 +571,18 @@ class Client:
         """
         return self._run(self._session.unsubscribe(topic, client_id))
 
-    def put(self, topic: str, publication: bytes | str) -> PutResult:
+    def put(
+        self,
+        topic: str,
+        publication: Publishable,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+    ) -> PutResult:
         """Publish; returns when it is on disk on a majority of the nodes, or nobody subscribes.
+
+        `key`, `headers`: stored and handed over with it, as in a `Publication`. Raises Unsupported
+        if the cluster's feature level is below 4.
 
         An error that is not definite (`Unavailable` never is) leaves the publication in the outbox:
         it will be sent, once and in order, before the topic's next `put`, by `flush`, or by the
@@ -580,13 +590,16 @@ class Client:
         """
         ticket = Ticket()
         session, end_ms = self._session, self._end_ms()
+        publication = publication_of(publication, key, headers)
         call = session.put_one(topic, publication, end_ms, ticket.waker())
         self._publish(ticket, [call], end_ms)
         [result] = call.results()
         return result
 
-    def put_many(self, topic: str, publications: Sequence[bytes | str]) -> list[PutResult]:
+    def put_many(self, topic: str, publications: Sequence[Publishable]) -> list[PutResult]:
         """Publish in order, packed into as few batches as possible; one result a batch.
+
+        Those with a key or headers are given as `Publication`.
 
         What other threads publish meanwhile goes out with it, in the order of the calls.
 
@@ -600,7 +613,7 @@ class Client:
         self._publish(ticket, [call], end_ms)
         return call.results()
 
-    def enqueue(self, topic: str, publications: Sequence[bytes | str]) -> int:
+    def enqueue(self, topic: str, publications: Sequence[Publishable]) -> int:
         """Put publications into the outbox, all or none, and ask no node; return how many.
 
         They are sent, once and in order, before the topic's next `put`, by `flush`, or by the next

@@ -35,6 +35,7 @@ from flotilla_client.errors import (
     TooLarge,
     TooMany,
     Unavailable,
+    Unsupported,
 )
 from flotilla_client.observer import Operation
 from flotilla_client.operations import REFUSED_FOREVER, Ask, Operations, PutResult, kept
@@ -52,7 +53,7 @@ from flotilla_client.retry import (
 from flotilla_client.state import Entry
 
 # What a node refuses for what one of them may alone be to blame for: then each is asked alone.
-OF_ONE: Final = frozenset({BacklogFull.CODE, BadRequest.CODE, TooLarge.CODE})
+OF_ONE: Final = frozenset({BacklogFull.CODE, BadRequest.CODE, TooLarge.CODE, Unsupported.CODE})
 NEVER_MS: Final = float("inf")
 
 Explain = Callable[[FlotillaError, Callable[[FlotillaError], None]], None]

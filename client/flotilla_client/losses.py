@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flotilla_client.properties import Publication
+
 
 @dataclass(frozen=True, slots=True)
 class Losses:
@@ -33,7 +35,7 @@ class Losses:
     subscriptions: tuple[str, ...] = ()
     returned: tuple[str, ...] = ()
     is_unknown: bool = False
-    unanswered: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    unanswered: Mapping[str, tuple[bytes | Publication, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.is_unknown or any(True for _ in self.sentences())

@@ -6,8 +6,11 @@ formats, clocks: the recorder has its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+from flotilla_client.properties import Properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class Outcome:
     the client has it all by now). SUB ok: `last_id`,
     `resumed`, `cursor` (the broker's, which may be behind the client's). GET ok of any topic:
     `cursor`, what the subscriber had of this one when it asked. GET with the error `purged`:
-    `topic`, `first_id`, `last_id`: what is gone for this subscriber.
+    `topic`, `first_id`, `last_id`: what is gone for this subscriber. GET ok: `properties` {id: …},
+    `timestamps`: runs of (last id, timestamp_ms), None where it was not kept.
     """
 
     attempts: int
@@ -61,6 +65,8 @@ class Outcome:
     resumed: bool | None = None
     cursor: int | None = None
     publications: tuple[bytes, ...] = field(default=(), repr=False)
+    properties: Mapping[int, Properties] = field(default_factory=dict, repr=False)
+    timestamps: tuple[tuple[int, int | None], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

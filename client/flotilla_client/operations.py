@@ -44,6 +44,7 @@ from flotilla_client.errors import (
     Unavailable,
     UnheardWarning,
     UnknownClient,
+    Unsupported,
 )
 from flotilla_client.losses import Losses
 from flotilla_client.observer import Observer, Operation, Outcome, RecoveryObserver
@@ -309,16 +310,16 @@ class Operations:
     def _recover(self) -> Steps[None]:
         """Resend what an earlier process left without an answer.
 
-        A topic that is full, a quota that is used up, or a permission that is gone, must not keep
-        this client from anything else: it stays in the outbox, and the topic's next `put` or
-        `flush` sends it first and reports.
+        A topic that is full, a quota that is used up, a permission that is gone, or a cluster that
+        takes no properties yet, must not keep this client from anything else: it stays in the
+        outbox, and the topic's next `put` or `flush` sends it first and reports.
         """
         for topic in self.state.topics_waiting():
             if topic in self.topics_under_way:
                 continue
             try:
                 yield from self._resend(topic, BacklogFull.CODE, DiskFull.CODE, QuotaExceeded.CODE)
-            except (BacklogFull, DiskFull, QuotaExceeded, Unauthorized):
+            except (BacklogFull, DiskFull, QuotaExceeded, Unauthorized, Unsupported):
                 continue
 
     # --- subscriptions --------------------------------------------------------------------------
@@ -431,7 +432,7 @@ class Operations:
         yield from self._opened()
         self._go_on_behind_purges()
         body, told = self._position(topic)
-        body |= {"max_count": max_count, "wait_ms": wait_ms}
+        body |= {"max_count": max_count, "wait_ms": wait_ms, "properties": True}
         had = self.state.cursors() if topic is None else {}
         operation = self.invoke(
             "get", topic or "", last_id=body.get("last_id"), max_count=max_count
@@ -464,6 +465,8 @@ class Operations:
             count=len(delivery.publications),
             publications=delivery.publications,
             cursor=had.get(delivery.topic),
+            properties=delivery.properties,
+            timestamps=delivery.timestamps,
         )
         return delivery
 
@@ -510,12 +513,19 @@ class Operations:
         if not reply.body.get("count"):
             return None
         first_id, topic = reply.body["id"], reply.body["topic"]
-        publications = protocol.unpack(reply.lengths, reply.data)
+        publications = tuple(map(protocol.text_of, protocol.unpack(reply.lengths, reply.data)))
+        delivery = Delivery(
+            topic,
+            first_id,
+            publications,
+            properties={first_id + place: own for place, own in reply.properties.items()},
+            timestamps=_timestamps(first_id, reply.body.get("timestamps", ())),
+        )
         known = max(0, (self.state.cursor(topic) or 0) + 1 - first_id)
         if known >= len(publications):
             self._told.pop(topic, None)  # the broker does not know, so it is told again
             return None
-        return Delivery(topic, first_id + known, tuple(publications[known:]))
+        return delivery.since(first_id + known, 0) if known else delivery
 
     def subscribers(self, topic: str) -> Steps[list[dict[str, Any]]]:
         """TOPICS of one topic's subscribers, by nobody in particular."""
@@ -712,6 +722,17 @@ def _was_stored(body: Mapping[str, Any]) -> bool | None:
     if isinstance(stored, bool) or "stored" in body:
         return stored
     return bool(body["id"]) or (None if body.get("duplicate") else False)
+
+
+def _timestamps(
+    first_id: int, runs: Iterable[tuple[int, int | None]]
+) -> tuple[tuple[int, int | None], ...]:
+    """Return runs of (count, time) as a reply says them, as (last id, time)."""
+    found, last_id = [], first_id - 1
+    for count, timestamp_ms in runs:
+        last_id += count
+        found.append((last_id, timestamp_ms))
+    return tuple(found)
 
 
 def _level_of_caller() -> int:

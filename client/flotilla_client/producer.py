@@ -14,12 +14,12 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Final, Self
 
-from flotilla_client.batches import as_bytes
+from flotilla_client.batches import Publishable, as_bytes, publication_of
 from flotilla_client.connection import EndpointSockets
 from flotilla_client.errors import Closed, FlotillaError, Overloaded, Unavailable
 from flotilla_client.forks import forked
@@ -170,15 +170,22 @@ class Producer:
 
     # --- the application's side -----------------------------------------------------------------
 
-    def send(self, publication: bytes | str) -> Future[PutResult]:
-        """Queue a publication; the future's result has its own id.
+    def send(
+        self,
+        publication: Publishable,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+    ) -> Future[PutResult]:
+        """Queue a publication; the future's result has its own id. `key`, `headers`: as in `put`.
 
         Blocks while the queue is full; raises Overloaded after the deadline, TooLarge, Closed, or
         what stopped the producer.
         """
+        publication = publication_of(publication, key, headers)
         return self.send_by(publication, _now_ms() + self.deadline_ms)
 
-    def send_by(self, publication: bytes | str, end_ms: float) -> Future[PutResult]:
+    def send_by(self, publication: Publishable, end_ms: float) -> Future[PutResult]:
         """Queue a publication as `send` does, with another deadline (monotonic)."""
         self._check_here()
         data = as_bytes(publication)

@@ -6,7 +6,8 @@ knowledge of how a request is carried out. Both sides import this module and no 
 
 A message is a ZeroMQ multipart message; after the empty delimiter that REQ sends come
 `header` (UTF-8 JSON) and, where publications travel packed, `lengths` (uint32 little-endian, one
-a publication) and `data` (the publications, end to end).
+a publication) and `data` (the publications, end to end). HAS_PROPERTIES in a length says that this
+publication begins with its properties (properties.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from flotilla_client.error_table import ERRORS as ERRORS
 from flotilla_client.error_table import ErrorRow as ErrorRow
 from flotilla_client.error_table import ProtocolError as ProtocolError
 from flotilla_client.error_table import nak_body as nak_body
+from flotilla_client.properties import (
+    Enveloped,
+    Properties,
+    envelope_bytes,
+)
+from flotilla_client.properties import decode as decode_properties
 
 PROTOCOL_VERSION: Final = 1
 
@@ -82,6 +89,8 @@ TOPIC_BYTES_MAX: Final = 255  # as in NATS and Kafka (249): a name, not a docume
 NAME_BYTES_MAX: Final = 128  # client ids and request ids: UUIDs with room for a prefix
 PUBLICATION_BYTES_MAX: Final = 1024 * 1024  # NATS' and Kafka's default: 1 MiB
 BATCH_BYTES_MAX: Final = 1024 * 1024  # a batch must fit into one Raft entry
+HAS_PROPERTIES: Final = 1 << 31  # in a publication's length, of which 21 bits are a size
+_SIZE: Final = HAS_PROPERTIES - 1
 BATCH_COUNT_MAX: Final = 65_536  # publications in a batch: bounds the work of one request
 GET_WAIT_MS_MAX: Final = 60_000  # a parked GET holds memory at the leader
 ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
@@ -101,7 +110,8 @@ class Request:
     """A request as decoded from the wire; every field checked by `decode_request`.
 
     `epoch` None: sent by hand, not fenced. `body` holds the checked fields of the type.
-    `lengths` and `data` are empty unless the request carried a batch.
+    `lengths` and `data` are empty unless the request carried a batch. `has_properties`: of any
+    publication in it.
     """
 
     type: str
@@ -112,11 +122,15 @@ class Request:
     body: dict[str, Any] = field(default_factory=dict)
     lengths: bytes = b""
     data: bytes = b""
+    has_properties: bool = False
 
 
 @dataclass(slots=True)
 class Reply:
-    """A reply as decoded from the wire. `leader` is "" while no leader is known."""
+    """A reply as decoded from the wire. `leader` is "" while no leader is known.
+
+    `properties`: of those publications in it that have some, by their place from 0 on.
+    """
 
     type: str
     request_id: str
@@ -126,6 +140,7 @@ class Reply:
     body: dict[str, Any]
     lengths: bytes = b""
     data: bytes = b""
+    properties: Mapping[int, Properties] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -176,31 +191,64 @@ def check_user(name: str) -> None:
 
 def pack(publications: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return (lengths, data) of a batch: uint32 little-endian a publication, and all end to end."""
-    return struct.pack(f"<{len(publications)}I", *map(len, publications)), b"".join(publications)
+    sizes = list(map(len, publications))
+    if Enveloped in set(map(type, publications)):
+        for place, publication in enumerate(publications):
+            if type(publication) is Enveloped:
+                sizes[place] |= HAS_PROPERTIES
+    return struct.pack(f"<{len(sizes)}I", *sizes), b"".join(publications)
 
 
 def unpack(lengths: bytes, data: bytes) -> list[bytes]:
-    """Return the publications of a batch. Raises ProtocolError bad_request if they don't add up."""
-    sizes = batch_sizes(lengths, len(data))
-    publications, start = [], 0
-    for size in sizes:
-        publications.append(data[start : start + size])
-        start += size
+    """Return the publications of a batch, those with properties as Enveloped.
+
+    Raises ProtocolError bad_request if they don't add up.
+    """
+    publications: list[bytes] = []
+    start = 0
+    for size in batch_sizes(lengths, len(data)):
+        if size & HAS_PROPERTIES:
+            end = start + (size & _SIZE)
+            publications.append(Enveloped(data[start:end]))
+        else:
+            end = start + size
+            publications.append(data[start:end])
+        start = end
     return publications
 
 
+def text_of(publication: bytes) -> bytes:
+    """Return what is published in a publication of `unpack`, whose properties were read before."""
+    if type(publication) is Enveloped:
+        return publication[envelope_bytes(publication) :]
+    return publication
+
+
 def batch_sizes(lengths: bytes, data_bytes: int) -> tuple[int, ...]:
-    """Return the sizes in `lengths`; raise bad_request unless they add up to `data_bytes`."""
+    """Return the sizes in `lengths`; raise bad_request unless they add up to `data_bytes`.
+
+    With the bit HAS_PROPERTIES, where it is set: if it is nowhere, they add up as they are.
+    """
     if len(lengths) % 4:
         raise ProtocolError(
             "bad_request", f"lengths frame of {len(lengths)} bytes is not a row of uint32"
         )
     sizes = struct.unpack(f"<{len(lengths) // 4}I", lengths)
-    if sum(sizes) != data_bytes:
+    if sum(sizes) != data_bytes and (total := total_bytes(sizes)) != data_bytes:
         raise ProtocolError(
-            "bad_request", f"lengths add up to {sum(sizes)} bytes, data has {data_bytes}"
+            "bad_request", f"lengths add up to {total} bytes, data has {data_bytes}"
         )
     return sizes
+
+
+def total_bytes(sizes: Sequence[int]) -> int:
+    """Return what sizes add up to, without the bit HAS_PROPERTIES."""
+    return sum(size & _SIZE for size in sizes)
+
+
+def stripped(lengths: bytes, data: bytes) -> tuple[bytes, bytes]:
+    """Return a batch without its properties, for who knows of none; they were read before."""
+    return pack(list(map(text_of, unpack(lengths, data))))
 
 
 # --- encoding -----------------------------------------------------------------------------------
@@ -249,7 +297,7 @@ def decode_reply(frames: Sequence[bytes]) -> Reply:
     kind = header.get("type")
     if kind not in (ACK, NAK):
         raise ProtocolError("bad_request", f"a reply's type is ACK or NAK, not {_shown(kind)}")
-    lengths, data = _batch_frames(frames)
+    lengths, data, properties = _batch_frames(frames)
     return Reply(
         kind,
         _text(header, "request_id", NAME_BYTES_MAX),
@@ -259,6 +307,7 @@ def decode_reply(frames: Sequence[bytes]) -> Reply:
         _mapping(header, "body"),
         lengths,
         data,
+        properties,
     )
 
 
@@ -274,7 +323,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
             "bad_request",
             f"unknown request type {_shown(kind)}; known: {', '.join(sorted(REQUEST_TYPES))}",
         )
-    lengths, data = _batch_frames(frames)
+    lengths, data, properties = _batch_frames(frames)
     request = Request(
         kind,
         _text(header, "request_id", NAME_BYTES_MAX),
@@ -284,6 +333,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
         _mapping(header, "body"),
         lengths,
         data,
+        bool(properties),
     )
     _CHECKS[kind](request)
     return request
@@ -356,9 +406,10 @@ def _object(frame: bytes) -> dict[str, Any]:
     return header
 
 
-def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
+def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes, dict[int, Properties]]:
+    """Return lengths, data, and the properties of those publications that have some, by place."""
     if len(frames) == 1:
-        return b"", b""
+        return b"", b"", {}
     lengths, data = frames[1], frames[2]
     if len(lengths) > 4 * BATCH_COUNT_MAX:
         raise ProtocolError(
@@ -366,8 +417,16 @@ def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
         )
     if len(data) > BATCH_BYTES_MAX:
         raise ProtocolError("too_large", f"batch of {len(data)} bytes", limit=BATCH_BYTES_MAX)
-    batch_sizes(lengths, len(data))
-    return bytes(lengths), bytes(data)
+    sizes = batch_sizes(lengths, len(data))
+    properties: dict[int, Properties] = {}
+    if sizes and max(sizes) >= HAS_PROPERTIES:
+        start = 0
+        for place, size in enumerate(sizes):
+            end = start + (size & _SIZE)
+            if size & HAS_PROPERTIES:
+                properties[place], _ = decode_properties(bytes(data[start:end]))
+            start = end
+    return bytes(lengths), bytes(data), properties
 
 
 def _text(fields: Mapping[str, Any], name: str, bytes_max: int) -> str:
@@ -480,6 +539,7 @@ def _check_get(request: Request) -> None:
         "max_bytes": _integer(body, "max_bytes", 1) or BATCH_BYTES_MAX,
         "wait_ms": _integer(body, "wait_ms", 0) or 0,
         "text": body.get("text") is True,
+        "properties": body.get("properties") is True,
     }
     checked["max_count"] = min(checked["max_count"], BATCH_COUNT_MAX)
     checked["max_bytes"] = min(checked["max_bytes"], BATCH_BYTES_MAX)

@@ -20,13 +20,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final, Literal, get_args
 
 from flotilla_client.errors import AlreadyReading, NotDelivered, NotSubscribed
 from flotilla_client.observer import Handling, HandlingObserver, Observer
+from flotilla_client.properties import Properties
 from flotilla_client.state import State
 
 Ack = Literal["auto", "manual", "at-most-once"]
@@ -39,12 +41,23 @@ class Message:
 
     `redelivered`: it may have been handed over before, and was not acknowledged. False is certain,
     after kill -9 as well; after a power cut not of what `ack="manual"` handed over last.
+    `timestamp_ms`: when the leader took it, by its clock, since 1970; it never goes back from id to
+    id. None: that was not kept then. `key` (None: none), `headers`: as they were published.
     """
 
     topic: str
     id: int
     publication: bytes
     redelivered: bool = field(default=False, compare=False)
+    timestamp_ms: int | None = field(default=None, compare=False)
+    key: str | bytes | None = None
+    headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """`timestamp_ms` as a date, in UTC."""
+        at_ms = self.timestamp_ms
+        return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +65,15 @@ class Delivery:
     """Consecutive publications of one topic; `first_id` is the first one's id.
 
     `redelivered_count`: so many of them, the first ones, are redelivered: see `Message`.
+    `properties` {id: …} of those that have some. `timestamps`: runs of (last id, timestamp_ms).
     """
 
     topic: str
     first_id: int
     publications: tuple[bytes, ...]
     redelivered_count: int = field(default=0, compare=False)
+    properties: Mapping[int, Properties] = field(default_factory=dict, hash=False)
+    timestamps: tuple[tuple[int, int | None], ...] = field(default=(), compare=False)
 
     @property
     def last_id(self) -> int:
@@ -65,9 +81,25 @@ class Delivery:
         return self.first_id + len(self.publications) - 1
 
     def __iter__(self) -> Iterator[Message]:
-        for number, publication in enumerate(self.publications):
-            redelivered = number < self.redelivered_count
-            yield Message(self.topic, self.first_id + number, publication, redelivered)
+        for number in range(len(self.publications)):
+            yield self.message(self.first_id + number, number < self.redelivered_count)
+
+    def message(self, id_: int, redelivered: bool) -> Message:
+        """Return one of the publications, by its id."""
+        publication = self.publications[id_ - self.first_id]
+        own = self.properties.get(id_) or Properties()
+        at_ms = next((at_ms for last_id, at_ms in self.timestamps if id_ <= last_id), None)
+        return Message(self.topic, id_, publication, redelivered, at_ms, own.key, own.headers)
+
+    def since(self, first_id: int, redelivered_count: int) -> Delivery:
+        """Return what of it is not before an id."""
+        publications = self.publications[first_id - self.first_id :]
+        return replace(
+            self,
+            first_id=first_id,
+            publications=publications,
+            redelivered_count=redelivered_count,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +138,8 @@ class Reader:
     """Who reads `scope` (a topic, None: any): one `get`, or a loop over `messages`.
 
     `is_over`: no more; what a loop has in hand then comes again. Set without a lock, as a loop may
-    be left in a finalizer. Of a loop, `batch`: what a GET has brought of `topic` beyond what was
-    handed over.
+    be left in a finalizer. Of a loop, `batch`: which ids of `delivery`, which a GET has brought of
+    `topic`, were not handed over.
     """
 
     owner: Owner
@@ -116,7 +148,8 @@ class Reader:
     is_loop: bool = False
     is_over: bool = False
     topic: str = ""
-    batch: deque[tuple[int, bytes]] = field(default_factory=deque)
+    delivery: Delivery | None = None
+    batch: deque[int] = field(default_factory=deque)
 
     def is_of(self, owner: Owner) -> bool:
         """Return whether it is this thread or task that reads."""
@@ -201,24 +234,25 @@ class Readers:
                 return None  # another thread has unsubscribed meanwhile, or acknowledged it
             first_id = max(delivery.first_id, cursor + 1)
             redelivered_count = self._hand_over(reader, topic, first_id, last_id)
-        publications = delivery.publications[first_id - delivery.first_id :]
-        return Delivery(topic, first_id, publications, redelivered_count)
+        return delivery.since(first_id, redelivered_count)
 
     def fetched(self, reader: Reader, delivery: Delivery) -> None:
         """Take what a GET has brought for a loop."""
-        reader.topic = delivery.topic
-        reader.batch.extend(enumerate(delivery.publications, delivery.first_id))
+        assert not reader.batch, (reader.topic, reader.batch[0])
+        reader.topic, reader.delivery = delivery.topic, delivery
+        reader.batch.extend(range(delivery.first_id, delivery.last_id + 1))
 
     def next_message(self, reader: Reader) -> Message | None:
         """Return a loop's next message, as it has come back for one; None: a GET is due."""
         with self._lock, self._state.turn():
             topic, cursor = reader.topic, self._state.cursor(reader.topic)
-            while reader.batch and cursor is not None:
-                id_, publication = reader.batch.popleft()
+            while reader.batch and reader.delivery is not None and cursor is not None:
+                id_ = reader.batch.popleft()
                 if id_ > cursor:
                     redelivered = bool(self._hand_over(reader, topic, id_, id_))
-                    return Message(topic, id_, publication, redelivered)
+                    return reader.delivery.message(id_, redelivered)
             reader.batch.clear()
+            reader.delivery = None
             self.done(reader, durable=False)
             return None
 

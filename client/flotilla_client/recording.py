@@ -30,7 +30,7 @@ import orjson
 
 from flotilla_client.errors import Purged, RecordError
 from flotilla_client.observer import Handling, Operation, Outcome
-from flotilla_client.protocol import unpack
+from flotilla_client.protocol import text_of, unpack
 
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})  # single events
@@ -300,7 +300,7 @@ class Recording(ClientObserver):
 
     def published(self, operation: Operation) -> dict[str, Any]:
         """Return the digests of a PUT's publications."""
-        return {"digests": digests(unpack(operation.lengths, operation.data))}
+        return {"digests": digests(list(map(text_of, unpack(operation.lengths, operation.data))))}
 
     def delivered(self, outcome: Outcome) -> dict[str, Any]:
         """Return the digests of what a GET brought."""

@@ -32,7 +32,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,8 @@ from flotilla_client.errors import (
     StateError,
     StateUnusable,
 )
+from flotilla_client.properties import Enveloped, Publication
+from flotilla_client.properties import decode as decode_properties
 from flotilla_client.protocol import unpack
 
 SCHEMA_VERSION: Final = 1
@@ -142,6 +144,16 @@ class Entry:
     def size_bytes(self) -> int:
         """How much of the outbox it takes: empty publications take some as well."""
         return len(self.lengths) + len(self.data)
+
+
+def _publications(entry: Entry) -> Iterator[bytes | Publication]:
+    """Yield what an entry holds, as it may be published once more."""
+    for publication in unpack(entry.lengths, entry.data):
+        if type(publication) is Enveloped:
+            properties, end = decode_properties(publication)
+            yield Publication(publication[end:], properties.key, properties.headers)
+        else:
+            yield publication
 
 
 @dataclass(slots=True)
@@ -356,7 +368,7 @@ class State:
                 *_NOBODY,
             )
 
-    def begin_anew(self) -> dict[str, tuple[bytes, ...]]:
+    def begin_anew(self) -> dict[str, tuple[bytes | Publication, ...]]:
         """Become a client without an id again, whom the cluster has forgotten; return what waited.
 
         That may be stored, and nothing can tell any more, so it must not be sent again. What has
@@ -365,12 +377,12 @@ class State:
         with self._lock:
             first = dict(self._read("SELECT topic, counter FROM provisional"))
             statements: list[Statement] = []
-            waited: dict[str, list[bytes]] = {}
+            waited: dict[str, list[bytes | Publication]] = {}
             for topic, last in self._read("SELECT topic, counter FROM counters"):
                 kept = first.get(topic, last + 1)
                 gone = [entry for entry in self.outbox(topic) if entry.counter < kept]
                 for entry in gone:
-                    waited.setdefault(topic, []).extend(unpack(entry.lengths, entry.data))
+                    waited.setdefault(topic, []).extend(_publications(entry))
                 statements.append(
                     ("DELETE FROM outbox WHERE topic = ? AND counter < ?", (topic, kept))
                 )

@@ -17,7 +17,7 @@ from typing import Final
 
 from cluster.members.identity import Identity
 from cluster.store import commands
-from cluster.store.commands import Admit, DamagedEntry, Operation
+from cluster.store.commands import Admit, DamagedEntry, Operation, Stamp
 from cluster.wire.levels import LEVEL_FIRST, Build
 from cluster.wire.messages import PROTOCOL_VERSION, Extension, Hello
 
@@ -192,7 +192,7 @@ class PendingAdmissions:
     _entries: dict[int, Admit] = field(default_factory=dict)
 
     def note(
-        self, index: int, command: bytes, made_of: tuple[int, Sequence[Operation]] | None = None
+        self, index: int, command: bytes, made_of: tuple[Stamp, Sequence[Operation]] | None = None
     ) -> bool:
         """Take note of an entry that was appended; True if what is pending changed by it.
 
@@ -251,7 +251,7 @@ class PendingRaises:
         return max([level, *(needed for _, _, needed in self._entries)])
 
 
-def _admit_in(command: bytes, made_of: tuple[int, Sequence[Operation]] | None) -> Admit | None:
+def _admit_in(command: bytes, made_of: tuple[Stamp, Sequence[Operation]] | None) -> Admit | None:
     if len(command) > ADMIT_BYTES_MAX or _ADMIT_MARK not in command:
         return None
     try:

@@ -41,9 +41,15 @@ from cluster.raft.ready import NOTHING, Ready, SoftState
 from cluster.serve.broker import Broker, Waiting
 from cluster.serve.frontend import MemberServices
 from cluster.store import commands, snapshots
-from cluster.store.commands import Admit, Operation, Raise
+from cluster.store.commands import Admit, Operation, Raise, Stamp
 from cluster.store.store import Done, Outcome, Store
-from cluster.wire.levels import Build, UnsupportedLevel, level_to_reach, objections
+from cluster.wire.levels import (
+    LEVEL_OF_PROPERTIES,
+    Build,
+    UnsupportedLevel,
+    level_to_reach,
+    objections,
+)
 from cluster.wire.messages import (
     Health,
     Hello,
@@ -108,7 +114,8 @@ class Member:
         self._led_term: int | None = None
         # Of a leader's own entries, (term, what each was made of): what is applied need not be
         # decoded. It holds what waits for a majority, whose PUTs are at most PUT_BYTES_MAX.
-        self._own: dict[int, tuple[int, tuple[int, Sequence[Operation]]]] = {}
+        self._own: dict[int, tuple[int, tuple[Stamp, Sequence[Operation]]]] = {}
+        self._stamp = Stamp(0)  # of what was proposed last
         self._handover: Handover | None = None
         self.checkpointed_index = 0  # up to there a checkpoint has made the store durable
         self._more_answers = False
@@ -411,6 +418,8 @@ class Member:
 
     def _propose(self, entries: Sequence[Sequence[Operation]], *, tick: bool) -> Ready:
         """Append an entry of each of these operations, as the leader: the only way into the log."""
+        wall_ms = self.settings.wall_ms() if self.store.level >= LEVEL_OF_PROPERTIES else 0
+        self._stamp = Stamp(int(self._now * 1000), wall_ms)
         payloads = [self._encode(operations) for operations in entries]
         for payload, operations in zip(payloads, entries, strict=True):
             level = commands.level_of(payload)
@@ -419,21 +428,17 @@ class Member:
             )
         ready = self.raft.step(self._now, (), payloads, tick=tick)
         for operations, (_, index, term) in zip(entries, ready.entries, strict=False):
-            self._own[index] = term, (self._stamp_ms, operations)
+            self._own[index] = term, (self._stamp, operations)
         self._take_ready(ready)
         return ready
 
     def _encode(self, operations: Sequence[Operation]) -> bytes:
-        return commands.encode(self._stamp_ms, operations)
+        stamp = self._stamp
+        return commands.encode(stamp.ms, operations, stamp.wall_ms)
 
-    @property
-    def _stamp_ms(self) -> int:
-        """The time that this turn's entries have as their leader's."""
-        return int(self._now * 1000)
-
-    def _made_of(self, index: int, term: int) -> tuple[int, Sequence[Operation]] | None:
+    def _made_of(self, index: int, term: int) -> tuple[Stamp, Sequence[Operation]] | None:
         """Return stamp and operations of an entry that this node has made, else None."""
-        own_term, made_of = self._own.get(index, (0, (0, ())))
+        own_term, made_of = self._own.get(index, (0, (Stamp(0), ())))
         return made_of if own_term == term else None
 
     def _take_ready(self, ready: Ready) -> None:

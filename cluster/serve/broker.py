@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from cluster.store.commands import (
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
 from cluster.store.users import ADMIN as ADMIN_RIGHT
 from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
-from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_USERS
+from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_PROPERTIES, LEVEL_OF_USERS
 from flotilla_client.protocol import (
     ACK,
     ADMIN,
@@ -62,6 +62,7 @@ from flotilla_client.protocol import (
     is_pattern,
     nak_body,
     no_pattern,
+    stripped,
 )
 
 Route = bytes | tuple[str, int]  # a client's connection, or (relaying node, relay id)
@@ -323,15 +324,25 @@ class Broker:
     def _put(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
         lengths, data = request.lengths, request.data
+        has_properties = request.has_properties
         refusal = self._no_room(request) or self._unread_too_much(waiting)
+        if has_properties and self.store.level < LEVEL_OF_PROPERTIES:
+            refusal = self._unsupported("properties of publications", LEVEL_OF_PROPERTIES)
         if refusal is not None:
             # A refusal of what is stored would say that it is not. Its answer takes no room.
             if not self._is_stored(request):
                 raise refusal
-            lengths, data = bytes(len(lengths)), b""
+            lengths, data, has_properties = bytes(len(lengths)), b"", False
         request.lengths = request.data = b""  # who waits for the entry must not keep its bytes
-        counter = request.body["counter"]
-        return Put(request.client_id, request.epoch, request.topic, counter, lengths, data)
+        return Put(
+            request.client_id,
+            request.epoch,
+            request.topic,
+            request.body["counter"],
+            lengths,
+            data,
+            has_properties=has_properties,
+        )
 
     def _unread_too_much(self, waiting: Waiting) -> ProtocolError | None:
         principal, limit = waiting.principal, self.quotas.unread_bytes_max
@@ -421,13 +432,16 @@ class Broker:
         return principal in self.admins, principal, act_id, self.wall_ms()
 
     def _need_level(self, is_of_users: bool) -> None:
+        if is_of_users and self.store.level < LEVEL_OF_USERS:
+            raise self._unsupported("users and acts", LEVEL_OF_USERS)
+
+    def _unsupported(self, what: str, needs: int) -> ProtocolError:
         level = self.store.level
-        if is_of_users and level < LEVEL_OF_USERS:
-            message = (
-                f"users and acts take feature level {LEVEL_OF_USERS}, and the cluster is at"
-                f" {level}: `flotilla upgrade` raises it once all nodes understand that"
-            )
-            raise ProtocolError("unsupported", message, level=level, needs=LEVEL_OF_USERS)
+        message = (
+            f"{what} take feature level {needs}, and the cluster is at {level}:"
+            " `flotilla upgrade` raises it once all nodes understand that"
+        )
+        return ProtocolError("unsupported", message, level=level, needs=needs)
 
     # --- entries out, outcomes in -------------------------------------------------------------
 
@@ -727,11 +741,17 @@ class Broker:
         self.delivered_bytes += len(delivery.data)
         self._read_bytes[_way(waiting.route)] += len(delivery.data)
         self._read_bytes_in_all += len(delivery.data)
-        if not (waiting.request.body["text"] and delivery.count):
-            self._acknowledge(waiting, body, delivery.lengths, delivery.data)
+        lengths, data = delivery.lengths, delivery.data
+        is_text, takes_properties = waiting.request.body["text"], waiting.request.body["properties"]
+        if takes_properties and delivery.count:
+            body["timestamps"] = _times(delivery.times)
+        if delivery.has_properties and (is_text or not takes_properties):
+            lengths, data = stripped(lengths, data)
+        if not (is_text and delivery.count):
+            self._acknowledge(waiting, body, lengths, data)
             return
         try:
-            body["publication"] = delivery.data.decode()
+            body["publication"] = data.decode()
         except UnicodeDecodeError:
             self.refuse(waiting, "bad_request", "the publication is not text: ask without `text`")
             return
@@ -923,6 +943,19 @@ def _claims(request: Request) -> Mapping[str, int]:
         return last_ids
     last_id = request.body["last_id"]
     return {} if last_id is None else {request.topic: last_id}
+
+
+def _times(runs: Sequence[tuple[int, int]]) -> list[list[int | None]]:
+    """Return runs of (count, timestamp_ms) as a reply says them; neighbours of one time are one."""
+    said: list[list[Any]] = []
+    for count, timestamp_ms in runs:
+        if not count:
+            continue  # of a row for whose next one there was no room
+        if said and said[-1][1] == (timestamp_ms or None):
+            said[-1][0] += count
+        else:
+            said.append([count, timestamp_ms or None])
+    return said
 
 
 def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:

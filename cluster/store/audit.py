@@ -43,7 +43,7 @@ class Audit:
         self._digest, self._client, self._topic = "", "", ""
         running = database.running()
         if running is not None:
-            self._digest, self._client, self._topic = running[-len(self.row()) :]
+            self._digest, self._client, self._topic = running[-1 - len(self.row()) : -1]
 
     def raise_level(self, level: int) -> None:
         """Begin with the level of the cluster that brings it."""

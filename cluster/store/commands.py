@@ -7,7 +7,8 @@ What must not: what an operation does (`store.py`), and clocks: the leader's tim
 An entry is `level` (uint8), `size` (uint32 little-endian) of the metas, the metas (JSON:
 `[stamp_ms, [[kind, ...], ...]]`), then for each PUT, in order, its `lengths` and its `data`. From
 LEVEL_OF_USERS on the metas may have a third part: of each operation who asked for it, a principal's
-name or null.
+name or null. From LEVEL_OF_PROPERTIES on they may have a fourth: the time of day of the leader; the
+third is then null where nobody is known.
 
 `level` is the lowest feature level whose builds can read the entry (`cluster/wire/levels.py`), so
 that a node knows before it takes an entry whether it will be able to apply it. What is new in an
@@ -20,7 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -30,9 +31,10 @@ from cluster.wire.levels import (
     LEVEL_MAX,
     LEVEL_OF_IDLE,
     LEVEL_OF_LEVELS,
+    LEVEL_OF_PROPERTIES,
     LEVEL_OF_USERS,
 )
-from flotilla_client.protocol import INTEGER_MAX, USER_CHANGES
+from flotilla_client.protocol import INTEGER_MAX, USER_CHANGES, total_bytes
 
 ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # twice the largest batch: any one operation fits
 _ENTRY_OVERHEAD_BYTES: Final = 64  # level, size, stamp, brackets
@@ -80,7 +82,10 @@ class Unsubscribe:
 
 @dataclass(slots=True)
 class Put:
-    """Publish a packed batch under the counters from `counter` on (`protocol.pack`)."""
+    """Publish a packed batch under the counters from `counter` on (`protocol.pack`).
+
+    `has_properties`: of any publication in it.
+    """
 
     client_id: str
     epoch: int | None
@@ -89,6 +94,7 @@ class Put:
     lengths: bytes
     data: bytes
     principal: str | None = None
+    has_properties: bool = False
 
 
 @dataclass(slots=True)
@@ -227,6 +233,17 @@ AskedOperation = ClientOperation | Administration | Raise
 Operation = AskedOperation | OwnOperation
 
 
+class Stamp(NamedTuple):
+    """When its leader made an entry, by its own clocks, which no other node's agree with.
+
+    `ms`: its monotonic one. `wall_ms`: the time of day, since 1970; 0: it was not said, below
+    LEVEL_OF_PROPERTIES.
+    """
+
+    ms: int
+    wall_ms: int = 0
+
+
 class DamagedEntry(Exception):
     """An entry's payload is not what any build writes that this one knows: stop, don't guess."""
 
@@ -238,7 +255,9 @@ def level_needed(operations: Sequence[Operation]) -> int:
     """
     level = LEVEL_FIRST
     for operation in operations:
-        if type(operation) is Raise:
+        if type(operation) is Put and operation.has_properties:
+            level = max(level, LEVEL_OF_PROPERTIES)
+        elif type(operation) is Raise:
             level = max(level, operation.level)
         elif type(operation) in (Hear, Forget):
             level = max(level, LEVEL_OF_IDLE)
@@ -287,8 +306,11 @@ def fits(size_bytes_so_far: int, operation: Operation) -> bool:
 # --- encoding -----------------------------------------------------------------------------------
 
 
-def encode(stamp_ms: int, operations: Sequence[Operation]) -> bytes:
-    """Return the payload of one entry. The caller has kept it under ENTRY_BYTES_MAX (`fits`)."""
+def encode(stamp_ms: int, operations: Sequence[Operation], wall_ms: int = 0) -> bytes:
+    """Return the payload of one entry. The caller has kept it under ENTRY_BYTES_MAX (`fits`).
+
+    `wall_ms` is for a cluster of LEVEL_OF_PROPERTIES: see `Stamp`.
+    """
     metas: list[Any] = []
     blobs: list[bytes] = [b"", b""]
     for operation in operations:
@@ -310,8 +332,13 @@ def encode(stamp_ms: int, operations: Sequence[Operation]) -> bytes:
             metas.append(_meta(operation))
     principals = [principal_of(operation) for operation in operations]
     is_known = any(principal is not None for principal in principals)
-    blobs[1] = orjson.dumps((stamp_ms, metas, principals) if is_known else (stamp_ms, metas))
-    blobs[0] = _HEAD.pack(level_needed(operations), len(blobs[1]))
+    level = level_needed(operations)
+    if wall_ms:
+        level = max(level, LEVEL_OF_PROPERTIES)
+        blobs[1] = orjson.dumps((stamp_ms, metas, principals if is_known else None, wall_ms))
+    else:
+        blobs[1] = orjson.dumps((stamp_ms, metas, principals) if is_known else (stamp_ms, metas))
+    blobs[0] = _HEAD.pack(level, len(blobs[1]))
     payload = b"".join(blobs)
     assert len(payload) <= ENTRY_BYTES_MAX, f"entry of {len(payload)} bytes > {ENTRY_BYTES_MAX}"
     return payload
@@ -333,8 +360,8 @@ def _names(build: type[Any]) -> list[str]:
 # --- decoding -----------------------------------------------------------------------------------
 
 
-def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[int, list[Operation]]:
-    """Return (stamp_ms, operations) of an entry that needs `level_max` at most.
+def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[Stamp, list[Operation]]:
+    """Return the stamp and the operations of an entry that needs `level_max` at most.
 
     Raises DamagedEntry.
     """
@@ -344,11 +371,11 @@ def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[int, list[
     if not LEVEL_FIRST <= level <= level_max:
         raise DamagedEntry(f"entry of level {level}; this node reads up to {level_max}")
     position = _HEAD.size + metas_bytes
-    stamp_ms, metas, principals = _document(payload[_HEAD.size : position], level)
+    stamp, metas, principals = _document(payload[_HEAD.size : position], level)
     operations: list[Operation] = []
     for meta in metas:
         if type(meta) is list and meta and meta[0] == "P":
-            operation, position = _put(meta, payload, position)
+            operation, position = _put(meta, payload, position, level)
             operations.append(operation)
         else:
             operations.append(_operation(meta))
@@ -360,32 +387,35 @@ def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[int, list[
             each.principal = principal
     if position != len(payload):
         raise DamagedEntry(f"entry of {len(payload)} bytes, its operations end at {position}")
-    return stamp_ms, operations
+    return stamp, operations
 
 
-def _document(text: bytes, level: int) -> tuple[int, list[Any], list[Any]]:
+def _document(text: bytes, level: int) -> tuple[Stamp, list[Any], list[Any]]:
     """Return the stamp, the operations' metas and, if they are said, their principals."""
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise DamagedEntry(f"metas are not JSON: {error}") from None
-    parts_max = 3 if level >= LEVEL_OF_USERS else 2
+    parts_max = 4 if level >= LEVEL_OF_PROPERTIES else 3 if level >= LEVEL_OF_USERS else 2
     if type(document) is not list or not 2 <= len(document) <= parts_max:
         raise DamagedEntry("metas are not [stamp_ms, [...]]")
-    stamp_ms, metas = document[:2]
+    stamp_ms, metas, principals, wall_ms = [*document, *_UNSAID[len(document) :]]
     if not _is_count(stamp_ms) or type(metas) is not list:
         raise DamagedEntry("metas are not [stamp_ms, [...]]")
-    principals = document[2] if len(document) == parts_max == 3 else []
-    if principals != [] and not (
+    if not _is_count(wall_ms):
+        raise DamagedEntry(f"the time of day is {wall_ms!r}")
+    if principals is None and len(document) != 3:
+        principals = []
+    elif not (
         type(principals) is list
         and len(principals) == len(metas)
         and all(each is None or _is_text(each) for each in principals)
     ):
         raise DamagedEntry(f"metas of {len(metas)} operations, principals {principals!r}")
-    return stamp_ms, metas, principals
+    return Stamp(stamp_ms, wall_ms), metas, principals
 
 
-def _put(meta: list[Any], payload: bytes, start: int) -> tuple[Put, int]:
+def _put(meta: list[Any], payload: bytes, start: int, level: int) -> tuple[Put, int]:
     if len(meta) != 7:
         raise DamagedEntry(f"PUT of {len(meta)} fields")
     _, client_id, epoch, topic, counter, count, data_bytes = meta
@@ -410,9 +440,13 @@ def _put(meta: list[Any], payload: bytes, start: int) -> tuple[Put, int]:
         total = int.from_bytes(lengths, "little")
     else:
         total = sum(struct.unpack(f"<{count}I", lengths))
+    put = Put(client_id, epoch, topic, counter, lengths, payload[middle:end])
     if total != data_bytes:
-        raise DamagedEntry(f"PUT's lengths add up to {total}, its data has {data_bytes} bytes")
-    return Put(client_id, epoch, topic, counter, lengths, payload[middle:end]), end
+        total = total_bytes(struct.unpack(f"<{count}I", lengths))
+        if total != data_bytes or level < LEVEL_OF_PROPERTIES:
+            raise DamagedEntry(f"PUT's lengths add up to {total}, its data has {data_bytes} bytes")
+        put.has_properties = True
+    return put, end
 
 
 def _operation(meta: Any) -> Operation:
@@ -468,6 +502,12 @@ def _is_level_of_users(value: Any) -> bool:
 _SUBSCRIPTION: Final = (_is_text, _is_count_or_none, _is_text, _is_count_or_none)
 _ACT: Final = (_is_bool, _is_text, _is_count)
 _RIGHTS: Final = (_is_texts, _is_texts, _is_bool, _is_bool)
+_UNSAID: Final[Sequence[Any]] = (
+    0,
+    (),
+    None,
+    0,
+)  # what the parts of an entry's metas are that it does not have
 _PLAIN_RAISE: Final = "L"  # as version 0.2 writes and reads it
 _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "R": (Register, (_is_text, _is_bool, _is_count_or_none, _is_text)),

@@ -35,13 +35,19 @@ Outcome = Done | Refused
 
 @dataclass(slots=True)
 class Delivery:
-    """Publications of one topic, packed; `count` 0: nothing new (then `first_id` is 0)."""
+    """Publications of one topic, packed; `count` 0: nothing new (then `first_id` is 0).
+
+    `times`: runs of (count, timestamp_ms), 0 where none was kept. `has_properties`: where it is
+    False, none of them has any.
+    """
 
     topic: str
     first_id: int
     count: int
     lengths: bytes
     data: bytes
+    times: tuple[tuple[int, int], ...] = ()
+    has_properties: bool = False
 
 
 def unknown_client(client_id: str) -> Refused:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
-from cluster.store.tables import ID_MAX, TOPIC_SHIFT, CorruptStore, Database, row_crc
+from cluster.store.tables import ID_MAX, TOPIC_SHIFT, CorruptStore, Database, row_crc, timed
 from cluster.store.topics import TOPIC_COLUMNS, Topic, restored
+from flotilla_client.protocol import HAS_PROPERTIES
 
 COLLECT_BYTES_MAX: Final = 1024 * 1024  # a step: to free a row takes some time for each page
 ROWS_CACHED_BYTES_MAX: Final = 16 * 1024 * 1024  # rows that many subscribers read one by one
@@ -28,13 +29,19 @@ READ_ROWS_MAX: Final = 128  # rows joined into one delivery: about a millisecond
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A row of publications: ids from `first_id`; publication i ends at byte `ends[i]`."""
+    """A row of publications: ids from `first_id`; publication i ends at byte `ends[i]`.
+
+    `timestamp_ms`: when its leader made the entry; 0: that was not kept then. `has_properties`: of
+    any of them.
+    """
 
     first_id: int
     entry: int
     ends: array[int]
     lengths: bytes
     data: bytes
+    timestamp_ms: int = 0
+    has_properties: bool = False
 
     @property
     def last_id(self) -> int:
@@ -51,6 +58,20 @@ class Row:
         if i == 0 and j == len(self.ends):
             return j, self.lengths, self.data
         return j - i, self.lengths[4 * i : 4 * j], self.data[start : self.ends[j - 1]]
+
+
+@dataclass(slots=True)
+class Cut:
+    """Publications one after the other, packed; `count` of them.
+
+    `times`: runs of (count, timestamp_ms). `has_properties`: any that stands in a row with them.
+    """
+
+    count: int
+    lengths: bytes
+    data: bytes
+    times: tuple[tuple[int, int], ...] = ()
+    has_properties: bool = False
 
 
 class Publications:
@@ -117,8 +138,10 @@ class Publications:
             added[2].append(data)
         return first_id
 
-    def seal(self, entry: int) -> list[Topic]:
+    def seal(self, entry: int, timestamp_ms: int) -> list[Topic]:
         """End the entry: what it added to each topic becomes one row. Return these topics.
+
+        `timestamp_ms`: of these publications, 0 where that is not kept.
 
         `sealed_crcs` are the checksums of these rows.
         """
@@ -127,8 +150,8 @@ class Publications:
             lengths, data = b"".join(lengths_parts), b"".join(data_parts)
             key = topic.number << TOPIC_SHIFT | first_id
             before, count = topic.added_bytes, len(lengths) >> 2
-            crc = row_crc((key, entry, before, count), lengths + data)
-            self._buffered[key] = key, entry, before, count, crc, lengths, data
+            crc = row_crc(timed((key, entry, before, count, timestamp_ms)), lengths + data)
+            self._buffered[key] = key, entry, before, count, crc, lengths, data, timestamp_ms
             self._buffered_keys.setdefault(topic.number, []).append(key)
             self.sealed_crcs.append(crc)
             size_bytes = len(lengths) + len(data)
@@ -148,24 +171,28 @@ class Publications:
     def flush(self) -> None:
         """Write the buffered rows, in the open transaction."""
         if self._buffered:
-            sql = "INSERT INTO publications VALUES(?, ?, ?, ?, ?, ?, ?)"
-            self._database.write(sql, list(self._buffered.values()))
+            rows = list(self._buffered.values())
+            if self._database.has_times:
+                self._database.write(_INSERT.format(", timestamp_ms", ", ?"), rows)
+            else:
+                self._database.write(_INSERT.format("", ""), [row[:-1] for row in rows])
             self._buffered.clear()
             self._buffered_keys.clear()
             self.buffered_bytes = 0
 
     # --- reading ---
 
-    def cut(
-        self, topic: Topic, first_id: int, count_max: int, bytes_max: int
-    ) -> tuple[int, bytes, bytes]:
-        """Return (count, lengths, data) from `first_id` on; at least one, even over bytes_max."""
+    def cut(self, topic: Topic, first_id: int, count_max: int, bytes_max: int) -> Cut:
+        """Return publications from `first_id` on; at least one, even over bytes_max."""
         assert topic.floor_id < first_id <= topic.last_id, (topic, first_id)
         row = self._row_of(topic, first_id)
         count, lengths, data = row.cut(first_id, count_max, bytes_max)
         if count == 0:
-            return row.cut(first_id, 1, len(row.data))
+            one = row.cut(first_id, 1, len(row.data))
+            return Cut(*one, ((1, row.timestamp_ms),), row.has_properties)
         parts = [(lengths, data)]
+        times = [(count, row.timestamp_ms)]
+        has_properties = row.has_properties
         room = bytes_max - len(data)
         while count < count_max and len(parts) < READ_ROWS_MAX:
             next_id = first_id + count
@@ -176,9 +203,12 @@ class Publications:
             count += more
             room -= len(data)
             parts.append((lengths, data))
+            times.append((more, row.timestamp_ms))
+            has_properties = has_properties or row.has_properties
         if len(parts) == 1:
-            return count, *parts[0]
-        return count, b"".join(part[0] for part in parts), b"".join(part[1] for part in parts)
+            return Cut(count, *parts[0], tuple(times), has_properties)
+        lengths, data = b"".join(part[0] for part in parts), b"".join(part[1] for part in parts)
+        return Cut(count, lengths, data, tuple(times), has_properties)
 
     def entry_of(self, topic: Topic, publication_id: int) -> int:
         """Return the index of the entry that brought the publication: its age."""
@@ -223,18 +253,18 @@ class Publications:
 
     def _load(self, key: int) -> Row:
         if key in self._buffered:
-            _, entry, _, count, _, lengths, data = self._buffered[key]
-            return _row(key, entry, count, lengths, data)
-        rows = self._database.query(
-            "SELECT entry, before_bytes, count, crc, lengths, data FROM publications WHERE key = ?",
-            (key,),
-        )
+            _, entry, _, count, _, lengths, data, timestamp_ms = self._buffered[key]
+            return _row(key, entry, count, lengths, data, timestamp_ms)
+        time = "timestamp_ms" if self._database.has_times else "0"
+        sql = f"SELECT entry, before_bytes, count, crc, lengths, data, {time} FROM publications"
+        rows = self._database.query(f"{sql} WHERE key = ?", (key,))
         if not rows:
             what = f"publications of topic {key >> TOPIC_SHIFT} from {key & ID_MAX} are missing"
             raise CorruptStore(self._database.path, what)
-        entry, before, count, crc, lengths, data = rows[0]
-        self._database.verify(crc, (key, entry, before, count), lengths + data)
-        return _row(key, entry, count, lengths, data)
+        entry, before, count, crc, lengths, data, timestamp_ms = rows[0]
+        values = timed((key, entry, before, count, timestamp_ms))
+        self._database.verify(crc, values, lengths + data)
+        return _row(key, entry, count, lengths, data, timestamp_ms)
 
     # --- garbage ---
 
@@ -279,9 +309,17 @@ class Publications:
         return len(dead)
 
 
-def _row(key: int, entry: int, count: int, lengths: bytes, data: bytes) -> Row:
-    ends = array("L", accumulate(struct.unpack(f"<{count}I", lengths)))
-    return Row(key & ID_MAX, entry, ends, lengths, data)
+def _row(key: int, entry: int, count: int, lengths: bytes, data: bytes, timestamp_ms: int) -> Row:
+    sizes = struct.unpack(f"<{count}I", lengths)
+    has_properties = sum(sizes) != len(data)
+    if has_properties:
+        sizes = tuple(size & ~HAS_PROPERTIES for size in sizes)
+    ends = array("L", accumulate(sizes))
+    return Row(key & ID_MAX, entry, ends, lengths, data, timestamp_ms, has_properties)
 
 
+_INSERT: Final = (
+    "INSERT INTO publications(key, entry, before_bytes, count, crc, lengths, data{})"
+    " VALUES(?, ?, ?, ?, ?, ?, ?{})"
+)
 _OLDEST: Final = "SELECT key, count, before_bytes FROM publications"

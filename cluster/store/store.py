@@ -38,6 +38,7 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    Stamp,
     Subscribe,
     TransferLeader,
     Unsubscribe,
@@ -72,6 +73,7 @@ from cluster.store.users import (
 )
 from cluster.wire.levels import (
     BUILD,
+    LEVEL_OF_PROPERTIES,
     LEVEL_OF_USERS,
     Build,
     UnsupportedLevel,
@@ -104,6 +106,9 @@ class Limits:
 
 class Store:
     """One replica's state. Used by one thread; `tables.checkpoint` is for another.
+
+    `timestamp_ms`: of the newest publications, the latest time of day that any leader has said; it
+    never goes back, whoever leads (decision 0021). 0: none, below LEVEL_OF_PROPERTIES.
 
     What the node is asked to do about an entry that it has applied: hand over, see
     `take_successor`; `checkpoint_index`: make durable what was applied up to there. Neither is part
@@ -146,6 +151,8 @@ class Store:
             Hear: self._hear,
             Forget: self._forget,
         }
+        running = database.running()
+        self.timestamp_ms = 0 if running is None else int(running[-1])
         self.members = database.members()
         self._recoveries = database.recoveries()
         self.applied_index, self.applied_term = database.position()
@@ -188,7 +195,7 @@ class Store:
         index: int,
         term: int,
         payload: bytes,
-        made_of: tuple[int, Sequence[Operation]] | None = None,
+        made_of: tuple[Stamp, Sequence[Operation]] | None = None,
     ) -> list[Outcome]:
         """Carry out one committed entry; return one outcome an operation, in order.
 
@@ -204,12 +211,14 @@ class Store:
         operations: Sequence[Operation] = ()
         self._publications.sealed_crcs.clear()
         if payload:
-            stamp_ms, operations = made_of or decode(payload, self._level_max)
+            stamp, operations = made_of or decode(payload, self._level_max)
             if self.idle.is_on:
-                self.idle.pass_to(term, stamp_ms)
+                self.idle.pass_to(term, stamp.ms)
             handlers: Any = self._handlers
             outcomes = [handlers[type(operation)](operation) for operation in operations]
-            self._topics.grown(self._publications.seal(index))
+            if self.level >= LEVEL_OF_PROPERTIES:
+                self.timestamp_ms = max(self.timestamp_ms, stamp.wall_ms)
+            self._topics.grown(self._publications.seal(index, self.timestamp_ms))
         self.applied_index, self.applied_term = index, term
         if self.audit.is_on:
             crcs = self._publications.sealed_crcs
@@ -242,7 +251,8 @@ class Store:
             position = self.applied_index, self.applied_term
             self._database.write_state(*position, self.level)
             if self.idle.is_on:
-                self._database.write_running((*self.idle.row(), *self.audit.row()))
+                row = (*self.idle.row(), *self.audit.row(), self.timestamp_ms)
+                self._database.write_running(row)
             self._committed_index = self.applied_index
             self._topics.committed()
         if self._database.in_transaction:
@@ -254,6 +264,8 @@ class Store:
 
     def _flush(self) -> None:
         """Write what is buffered, in the open transaction."""
+        if self.level >= LEVEL_OF_PROPERTIES:
+            self._database.make_times()
         self._clients.flush()
         self.users.flush()
         self.idle.flush()
@@ -774,8 +786,15 @@ class Store:
         if last_id == topic.last_id:
             return Delivery(topic.name, 0, 0, b"", b"")
         first_id = last_id + 1
+        cut = self._publications.cut(topic, first_id, max_count, max_bytes)
         return Delivery(
-            topic.name, first_id, *self._publications.cut(topic, first_id, max_count, max_bytes)
+            topic.name,
+            first_id,
+            cut.count,
+            cut.lengths,
+            cut.data,
+            cut.times,
+            cut.has_properties,
         )
 
     # --- recoveries (docs/recovery.md) ----------------------------------------------------------

@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster.log.files import DISK
-from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_ACTS, LEVEL_OF_IDLE, LEVEL_OF_USERS
+from cluster.wire.levels import (
+    LEVEL_FIRST,
+    LEVEL_OF_ACTS,
+    LEVEL_OF_IDLE,
+    LEVEL_OF_PROPERTIES,
+    LEVEL_OF_USERS,
+)
 
 APPLICATION_ID: Final = 0x464C4F54  # "FLOT"
 PAGE_BYTES: Final = 4096
@@ -90,6 +96,14 @@ CREATE TABLE IF NOT EXISTS acts(number INTEGER PRIMARY KEY, entry INTEGER NOT NU
     act_id TEXT NOT NULL, text TEXT NOT NULL, crc INTEGER NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS acts_by_id ON acts(act_id) WHERE act_id != '';
 """
+# Columns that a database gets when its cluster's level brings them: builds that could still go on
+# with it before would not find their tables. `publications.timestamp_ms` 0: of a row of before.
+_TIMES: Final = (
+    "ALTER TABLE publications ADD COLUMN timestamp_ms INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE running ADD COLUMN timestamp_ms INTEGER NOT NULL DEFAULT 0",
+)
+_RUNNING: Final = "log_ms, term, stamp_ms, forgotten, digest, client, topic"
+_RUNNING_TIMED: Final = _RUNNING + ", timestamp_ms"
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
 _WRITER_PRAGMAS: Final = (
@@ -147,6 +161,7 @@ class Database:
             check_format(path, self._connection)
             self._level = read_level(path, self._connection)
             self._make_later_tables()
+            self.has_times = has_times(self._connection)
             for pragma in _WRITER_PRAGMAS:
                 self._connection.execute(f"PRAGMA {pragma}")
             self._shrinks = is_shrinkable(self._connection)
@@ -192,6 +207,13 @@ class Database:
         if crc != row_crc(row, blob):
             raise CorruptStore(self.path, f"checksum of the row {row}")
 
+    def make_times(self) -> None:
+        """Add what LEVEL_OF_PROPERTIES has more, in the open transaction, unless it is there."""
+        if not self.has_times:
+            for sql in _TIMES:
+                self.write(sql, [()])
+            self.has_times = True
+
     def position(self) -> tuple[int, int]:
         """Return the applied (index, term) as committed last."""
         return read_position(self.path, self._connection)
@@ -209,20 +231,27 @@ class Database:
             self._level = level
 
     def running(self) -> tuple[Any, ...] | None:
-        """Return what `write_running` has written, None if it never has."""
-        rows = self.query(
-            "SELECT log_ms, term, stamp_ms, forgotten, digest, client, topic, crc FROM running"
-        )
+        """Return what `write_running` has written, None if it never has.
+
+        A database without times has 0 for the last one.
+        """
+        columns = _RUNNING_TIMED if self.has_times else _RUNNING
+        rows = self.query(f"SELECT crc, {columns} FROM running")
         if not rows:
             return None
-        *row, crc = rows[0]
-        self.verify(crc, tuple(row))
+        crc, *row = rows[0]
+        if not self.has_times:
+            row.append(0)
+        self.verify(crc, timed(tuple(row)))
         return tuple(row)
 
     def write_running(self, row: tuple[int | str, ...]) -> None:
-        """Write what changes with each entry, in the open transaction."""
-        sql = "INSERT OR REPLACE INTO running VALUES(1, ?, ?, ?, ?, ?, ?, ?, ?)"
-        self.write(sql, [(*row, row_crc(row))])
+        """Write what changes with each entry, in the open transaction; `timestamp_ms` is last."""
+        columns = _RUNNING_TIMED if self.has_times else _RUNNING
+        kept = row if self.has_times else row[:-1]
+        places = ", ?" * (len(kept) + 1)
+        sql = f"INSERT OR REPLACE INTO running(one, {columns}, crc) VALUES(1{places})"
+        self.write(sql, [(*kept, row_crc(timed(row)))])
 
     def members(self) -> dict[str, str]:
         """Return {name: incarnation} as committed last."""
@@ -498,11 +527,14 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
     read_position(path, connection)
     try:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        times = _TIMED_TABLES if has_times(connection) else frozenset[str]()
         for table, columns, blobs in _CHECKED:
             if table not in tables and table in _LATER_TABLES:
                 continue  # a copy of an older version's database
-            for crc, *row in connection.execute(f"SELECT crc, {columns} FROM {table}"):
+            time = "timestamp_ms" if table in times else "0"
+            for crc, at, *row in connection.execute(f"SELECT crc, {time}, {columns} FROM {table}"):
                 values, blob = tuple(row[: len(row) - blobs]), b"".join(row[len(row) - blobs :])
+                values = timed((*values, at))
                 if crc != row_crc(values, blob):
                     raise CorruptStore(path, f"checksum of the row {values} of {table}")
                 read(len(blob))
@@ -511,6 +543,7 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
         raise
 
 
+_TIMED_TABLES: Final = frozenset({"publications", "running"})
 _LATER_TABLES: Final = frozenset({"users", "owners", "running", "heard", "purged", "acts"})
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 _CHECKED: Final = (
@@ -518,7 +551,7 @@ _CHECKED: Final = (
     ("users", "name, rights", 0),
     ("owners", "client, owner", 0),
     ("clients", "number, client_id, epoch, sequence, nonce, producers, names_bytes", 0),
-    ("running", "log_ms, term, stamp_ms, forgotten, digest, client, topic", 0),
+    ("running", _RUNNING, 0),
     ("heard", "client, at", 0),
     ("acts", "number, entry, act_id, text", 0),
     ("topics", "number, name, last_id, active, added_bytes", 0),
@@ -533,6 +566,20 @@ _CHECKED: Final = (
 def row_crc(row: tuple[int | str, ...], blob: bytes = b"") -> int:
     """Return the CRC-32 of a row: SQLite itself doesn't notice a flipped bit."""
     return zlib.crc32(blob, zlib.crc32(repr(row).encode()))
+
+
+def timed(row: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Return what the checksum of a row covers whose last value is a time: 0 is none.
+
+    So the rows that a database had before it had times keep theirs.
+    """
+    return row if row[-1] else row[:-1]
+
+
+def has_times(connection: sqlite3.Connection) -> bool:
+    """Return whether the database has the columns of LEVEL_OF_PROPERTIES."""
+    sql = "SELECT 1 FROM pragma_table_info('publications') WHERE name = 'timestamp_ms'"
+    return bool(connection.execute(sql).fetchall())
 
 
 def side_file(path: Path, suffix: str) -> Path:
@@ -597,8 +644,9 @@ def digest(database: Database) -> str:
     # Below that level nothing stands in them, and older versions have none.
     users = _LOGICAL_USERS if database.level() >= LEVEL_OF_USERS else ()
     idle = _LOGICAL_IDLE if database.level() >= LEVEL_OF_IDLE else ()
+    times = _LOGICAL_TIMES if database.level() >= LEVEL_OF_PROPERTIES else ()
     acts = _LOGICAL_ACTS if database.level() >= LEVEL_OF_ACTS else ()
-    for sql in (*_LOGICAL, *users, *idle, *acts):
+    for sql in (*_LOGICAL, *users, *idle, *acts, *times):
         for row in database.query(sql):
             hasher.update(repr(row).encode())
         hasher.update(b"\n")
@@ -628,13 +676,16 @@ _LOGICAL_USERS: Final = (
     " ORDER BY client_id",
 )
 _LOGICAL_IDLE: Final = (
-    "SELECT log_ms, term, stamp_ms, forgotten, digest, client, topic FROM running",
+    f"SELECT {_RUNNING} FROM running",
     "SELECT client_id, at FROM heard JOIN clients ON client = clients.number ORDER BY client_id",
 )
 _LOGICAL_ACTS: Final = (
     "SELECT number, entry, act_id, text FROM acts ORDER BY number",
     "SELECT name, purged.last_id FROM purged JOIN topics ON topics.number = topic ORDER BY name",
 )
+
+
+_LOGICAL_TIMES: Final = ("SELECT timestamp_ms FROM running",)
 
 
 def _digest_publications(
@@ -646,14 +697,15 @@ def _digest_publications(
         " FROM subscriptions WHERE topic = ?1"
     )
     floor = database.query(sql, (number,))[0][0]
+    time = "timestamp_ms" if database.has_times else "0"
     rows = database.stream(
-        "SELECT key, entry, count, lengths, data FROM publications"
+        f"SELECT key, entry, count, lengths, data, {time} FROM publications"
         " WHERE key BETWEEN ? AND ? ORDER BY key",
         (number << TOPIC_SHIFT, number << TOPIC_SHIFT | last_id),
     )
-    for key, entry, count, lengths, data in rows:
+    for key, entry, count, lengths, data, timestamp_ms in rows:
         first_id = key & ID_MAX
         if first_id + count - 1 > floor:
-            hasher.update(repr((name, first_id, entry, count)).encode())
+            hasher.update(repr(timed((name, first_id, entry, count, timestamp_ms))).encode())
             hasher.update(lengths)
             hasher.update(data)

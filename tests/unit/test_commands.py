@@ -21,14 +21,16 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    Stamp,
     Subscribe,
     Unsubscribe,
     decode,
     encode,
     fits,
+    level_of,
     size_bytes,
 )
-from cluster.wire.levels import BUILD
+from cluster.wire.levels import BUILD, LEVEL_OF_PROPERTIES
 from flotilla_client.protocol import (
     ANY_TOPIC_COUNT_MAX,
     BATCH_BYTES_MAX,
@@ -84,9 +86,13 @@ operation_strategy = st.one_of(
 )
 
 
-@given(number, st.lists(operation_strategy, max_size=8))
-def test_what_was_encoded_is_decoded(stamp_ms: int, operations: list[Operation]) -> None:
-    assert decode(encode(stamp_ms, operations)) == (stamp_ms, operations)
+@given(number, number, st.lists(operation_strategy, max_size=8))
+def test_what_was_encoded_is_decoded(
+    stamp_ms: int, wall_ms: int, operations: list[Operation]
+) -> None:
+    encoded = encode(stamp_ms, operations, wall_ms)
+    assert decode(encoded) == (Stamp(stamp_ms, wall_ms), operations)
+    assert level_of(encoded) >= (LEVEL_OF_PROPERTIES if wall_ms else 1)
 
 
 @given(st.lists(operation_strategy, max_size=8))
@@ -164,8 +170,9 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
 
 def test_another_level_and_surplus_bytes_are_refused() -> None:
     payload = encode(1, [Admit("n", "i")])
-    with pytest.raises(DamagedEntry, match="level 4"):
-        decode(b"\x04" + payload[1:])
+    above = BUILD.level_max + 1
+    with pytest.raises(DamagedEntry, match=f"level {above}"):
+        decode(bytes((above,)) + payload[1:])
     with pytest.raises(DamagedEntry, match="operations end"):
         decode(payload + b"x")
 

@@ -84,7 +84,14 @@ REQUESTS = [
         "t",
         "c",
         1,
-        {"max_count": 5, "max_bytes": 9, "wait_ms": 7, "text": False, "last_id": 4},
+        {
+            "max_count": 5,
+            "max_bytes": 9,
+            "wait_ms": 7,
+            "text": False,
+            "properties": True,
+            "last_id": 4,
+        },
     ),
     Request(
         GET,
@@ -92,7 +99,14 @@ REQUESTS = [
         "",
         "c",
         1,
-        {"max_count": 1, "max_bytes": 9, "wait_ms": 0, "text": True, "last_ids": {"t": 4}},
+        {
+            "max_count": 1,
+            "max_bytes": 9,
+            "wait_ms": 0,
+            "text": True,
+            "properties": False,
+            "last_ids": {"t": 4},
+        },
     ),
 ]
 
@@ -137,6 +151,7 @@ def test_what_a_get_leaves_out_has_its_default_and_what_it_overdoes_is_cut() -> 
         "max_bytes": BATCH_BYTES_MAX,
         "wait_ms": 0,
         "text": False,
+        "properties": False,
         "last_id": None,
     }
     greedy = {"max_count": 10**9, "max_bytes": 10**9, "wait_ms": 10**9}

@@ -99,7 +99,7 @@ def test_the_reference_forgets_whom_a_store_forgets_that_is_opened_again_at_time
             term, stamp_ms = term + 1, rng.randrange(100 * HEARD_MS)
         stamp_ms += rng.randrange(2 * HEARD_MS)
         outcomes = reopened.apply(index, term, commands.encode(stamp_ms, operations))
-        results = reference.apply(index, operations, term, stamp_ms)
+        results = reference.apply(index, operations, term, commands.Stamp(stamp_ms))
         for outcome, result, operation in zip(outcomes, results, operations, strict=True):
             assert result is None or is_so(outcome, result), (operation, outcome, result)
     assert reference.forgotten.now > 5

@@ -19,6 +19,7 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    Stamp,
     Subscribe,
     Unsubscribe,
     decode,
@@ -361,7 +362,7 @@ def test_an_entry_that_says_who_asked_needs_the_level_and_no_other_does() -> Non
         operation.principal = "shop"
         payload = encode(1, [operation])
         assert level_of(payload) == LEVEL_OF_USERS
-        assert decode(payload) == (1, [operation])
+        assert decode(payload) == (Stamp(1), [operation])
         with pytest.raises(DamagedEntry):
             decode(payload, LEVEL_OF_USERS - 1)
         with pytest.raises(DamagedEntry, match="metas"):
@@ -372,7 +373,7 @@ def test_an_entry_that_says_who_asked_needs_the_level_and_no_other_does() -> Non
         Raise(LEVEL_OF_USERS),
         Register("b", True, 1, ""),
     ]
-    assert decode(encode(1, mixed)) == (1, mixed)
+    assert decode(encode(1, mixed)) == (Stamp(1), mixed)
 
 
 def test_users_and_owners_outlive_restarts_and_count_in_the_digest(

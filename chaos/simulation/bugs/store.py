@@ -183,8 +183,8 @@ def ids_restart_with_the_topic(patches: Patches) -> None:
 def one_node_counts_a_topic_s_bytes_wrong(patches: Patches) -> None:
     """Count a publication too long on one node, which no operation and no reader meets."""
 
-    def seal(publications: Publications, entry: int) -> list[Topic]:
-        topics = _seal(publications, entry)
+    def seal(publications: Publications, entry: int, timestamp_ms: int) -> list[Topic]:
+        topics = _seal(publications, entry, timestamp_ms)
         if publications._database.path.parts[-3] == _LAME:
             for topic in topics:
                 topic.added_bytes += 1
@@ -203,12 +203,12 @@ def one_node_applies_backwards(patches: Patches) -> None:
         index: int,
         term: int,
         payload: bytes,
-        made_of: tuple[int, Sequence[Operation]] | None = None,
+        made_of: tuple[commands.Stamp, Sequence[Operation]] | None = None,
     ) -> list[Outcome]:
         if not payload or store._database.path.parts[-3] != _LAME:
             return _apply(store, index, term, payload, made_of)
-        stamp_ms, operations = commands.decode(payload, NEXT.level_max)
-        turned = commands.encode(stamp_ms, operations[::-1])
+        stamp, operations = commands.decode(payload, NEXT.level_max)
+        turned = commands.encode(stamp.ms, operations[::-1], stamp.wall_ms)
         return _apply(store, index, term, turned)[::-1]
 
     patches.attribute(Store, "apply", apply)

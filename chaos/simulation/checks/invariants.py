@@ -20,7 +20,7 @@ from chaos.simulation.world.world import World
 from cluster.members.membership import ADMIT_BYTES_MAX, ReplacedError
 from cluster.node.member import Member
 from cluster.store import commands
-from cluster.store.commands import Admit, Advance, Operation, Put, Raise
+from cluster.store.commands import Admit, Advance, Operation, Put, Raise, Stamp
 from cluster.wire.levels import LEVEL_FIRST
 
 CHECKS: Final[Mapping[str, str]] = {
@@ -111,7 +111,7 @@ class Invariants:
         self.handed: dict[tuple[str, str], int] = {}  # (client_id, topic) -> highest delivered
         # Hear (index, term, its leader's stamp, operations) of each entry when it is first applied
         # anywhere, in order. The stamp of Raft's own is None.
-        self.on_entry: list[Callable[[int, int, int | None, Sequence[Operation]], None]] = []
+        self.on_entry: list[Callable[[int, int, Stamp | None, Sequence[Operation]], None]] = []
         self.payloads: dict[int, tuple[int, bytes]] = {}  # index -> term, payload
         self._world = world
         self._leaders: dict[int, str] = {}
@@ -269,13 +269,13 @@ class Invariants:
                 self.fail("prefix", text)
 
     def _first_applied(self, index: int, term: int, payload: bytes) -> None:
-        stamp_ms: int | None = None
+        stamp: Stamp | None = None
         operations: Sequence[Operation] = ()
         if payload:
-            stamp_ms, operations = commands.decode(payload, NEXT.level_max)
+            stamp, operations = commands.decode(payload, NEXT.level_max)
         self.payloads[index] = term, payload
         for hear in self.on_entry:
-            hear(index, term, stamp_ms, operations)
+            hear(index, term, stamp, operations)
         if not payload:
             return
         self._in_order_of_levels(index, payload, operations)

@@ -16,6 +16,7 @@ from chaos.simulation.clients.clients import Process
 from chaos.workloads.payload import BadPayload, check
 from flotilla_client import FlotillaError, Losses, Operation, Outcome
 from flotilla_client.operations import REFUSED_FOREVER
+from flotilla_client.properties import Publication
 from flotilla_client.reading import Delivery
 
 # Errors that faults explain. `fenced` and `stale_request` only for who has, or is, a copy;
@@ -276,15 +277,20 @@ class Promises:
 
     def begun_anew(self, process: Process, client_id: str, lost: Losses) -> None:
         """Judge what a client is told of its losses that was forgotten."""
-        returned = {(topic, each) for topic, waiting in lost.unanswered.items() for each in waiting}
+        returned = {
+            (topic, each.data if isinstance(each, Publication) else each)
+            for topic, waiting in lost.unanswered.items()
+            for each in waiting
+        }
         for (place, (own, topic, counter)), text in self._kept.items():
             if (place, own) == (process.place, client_id) and (topic, text) not in returned:
                 what = f"{topic} {counter} of {client_id}"
                 self._fail("forgotten", f"{what} had no answer, and {process.name} is not told")
+        made: set[tuple[str, bytes | str]]
         made = {(topic, text) for (_, (_, topic, _)), text in self._made.items()}
         made |= {(topic, text) for (_, topic, _), text in self._acknowledged.items()}
-        for topic, text in returned - made:
-            what = f"{text[:40]!r} to {topic}"
+        for topic, told in returned - made:
+            what = f"{told[:40]!r} to {topic}"
             self._fail("forgotten", f"{process.name} is told of {what}, which is not its own")
 
     def out_of_order(self, client: str, text: str) -> None:

@@ -27,7 +27,7 @@ from chaos.simulation.world.world import World
 from cluster.log import journal
 from cluster.log.entries import LEVEL
 from cluster.node.member import Member
-from cluster.store.commands import Operation, level_of
+from cluster.store.commands import Operation, Stamp, level_of
 from cluster.wire.messages import (
     AppendEntries,
     Barrier,
@@ -137,7 +137,7 @@ class RaftRules:
             self._life(fields["node"]).transferred_index = fields["index"]
 
     def _applied(
-        self, index: int, term: int, stamp_ms: int | None, operations: Sequence[Operation]
+        self, index: int, term: int, stamp: Stamp | None, operations: Sequence[Operation]
     ) -> None:
         self._first_of_term.setdefault(term, index)
 

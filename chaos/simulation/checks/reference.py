@@ -9,7 +9,7 @@ Written from docs/protocol.md, so that a rule which the store has wrong is wrong
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -35,6 +35,7 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    Stamp,
     Subscribe,
     TransferLeader,
     Unsubscribe,
@@ -45,6 +46,8 @@ INTEGER_MAX: Final = 2**53 - 1
 LEVEL_OF_USERS: Final = 3
 LEVEL_OF_IDLE: Final = 3
 LEVEL_OF_ACTS: Final = 3
+LEVEL_OF_PROPERTIES: Final = 4
+HAS_PROPERTIES: Final = 2**31
 NOT_ITS_OWN: Final = "client_id"
 
 ACTS: Final[Mapping[type, str]] = {
@@ -134,10 +137,14 @@ class ReferenceClient:
 
 @dataclass(slots=True)
 class ReferenceTopic:
-    """A topic; `publications` by id, with the entry that brought them."""
+    """A topic; `publications` by id, with the entry that brought them.
+
+    `enveloped`: of those with properties, how many bytes of each are the envelope.
+    """
 
     last_id: ByIndex[int]
     publications: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    enveloped: dict[int, int] = field(default_factory=dict)
     subscribers: ByIndex[frozenset[str]] = field(default_factory=lambda: ByIndex(frozenset()))
     purged: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
     unread_from: int = 1  # the first id that somebody still wants
@@ -181,6 +188,7 @@ class Reference:
         self.forgotten: ByIndex[int] = ByIndex(0)  # how many clients, ever
         self.gone: dict[str, tuple[int, tuple[str, ...]]] = {}  # at which index, with which topics
         self.results: dict[int, list[Result | None]] = {}  # of each entry's operations
+        self.times: list[tuple[int, int]] = []  # of entries: what their publications are stamped
         self._stamped = (0, 0)  # term and stamp of the last entry that has a time
         self.acts: list[tuple[int, str]] = []  # entry and name of each act that was carried out
         self._done: dict[str, tuple[Any, Result]] = {}  # by the act's id: who, what; its answer
@@ -211,17 +219,20 @@ class Reference:
         index: int,
         operations: Sequence[Operation],
         term: int = 0,
-        stamp_ms: int | None = None,
+        stamp: Stamp | None = None,
     ) -> list[Result | None]:
         """Carry out the entry at `index`; None: the operation is no client's.
 
-        `stamp_ms`: when its leader says that it was made; None: Raft's own, which has no time.
+        `stamp`: when its leader says that it was made; None: Raft's own, which has no time.
         """
         self.applied_index = index
-        if stamp_ms is not None and self.level.now >= LEVEL_OF_IDLE:
-            self._pass_to(term, stamp_ms)
+        if stamp is not None and self.level.now >= LEVEL_OF_IDLE:
+            self._pass_to(term, stamp.ms)
         handlers = self._handlers
         results = [handlers.get(type(each), _nobodys)(index, each) for each in operations]
+        if stamp is not None and self.level.now >= LEVEL_OF_PROPERTIES:
+            before_ms = self.times[-1][1] if self.times else 0
+            self.times.append((index, max(before_ms, stamp.wall_ms)))
         self.results[index] = results
         return results
 
@@ -555,8 +566,12 @@ class Reference:
             first_id = topic.last_id.now + 1
             topic.last_id.put(index, topic.last_id.now + count)
             at = 0
-            for place, size in enumerate(unpack(f"<{count}I", asked.lengths)):
-                topic.publications[first_id + place] = index, asked.data[at : at + size]
+            for place, length in enumerate(unpack(f"<{count}I", asked.lengths)):
+                size = length % HAS_PROPERTIES
+                publication = asked.data[at : at + size]
+                topic.publications[first_id + place] = index, publication
+                if length >= HAS_PROPERTIES:  # docs/protocol.md: version, size of what follows
+                    topic.enveloped[first_id + place] = 3 + publication[1] + 256 * publication[2]
                 at += size
         producer.counter.put(index, asked.counter + count - 1)
         producer.puts.append((asked.counter, count, first_id))
@@ -620,6 +635,13 @@ class Reference:
         """Return a topic's last id behind the entry at `index`."""
         found = self.topics.get(topic)
         return 0 if found is None else found.last_id.at(index)
+
+    def timestamp_of(self, topic: str, publication_id: int) -> int | None:
+        """Return what the publication is stamped, None if it is not."""
+        entry, _ = self.topics[topic].publications[publication_id]
+        place = bisect_left(self.times, (entry, 0))
+        is_known = place < len(self.times) and self.times[place][0] == entry
+        return self.times[place][1] or None if is_known else None
 
     def purged_at(self, topic: str, index: int) -> int:
         """Return up to which id a topic had been purged behind the entry at `index`."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count as count_from
 from struct import unpack
 from typing import Any, Final
 from zlib import crc32
@@ -44,6 +45,7 @@ from cluster.store.commands import (
     Purge,
     Put,
     Register,
+    Stamp,
     Subscribe,
     TransferLeader,
     Unsubscribe,
@@ -56,6 +58,7 @@ from flotilla_client.protocol import (
     CLIENTS,
     GET,
     GET_WAIT_MS_MAX,
+    HAS_PROPERTIES,
     INSPECT,
     PUT,
     REQUEST_ID,
@@ -304,13 +307,13 @@ class Replies:
     # --- entries ----------------------------------------------------------------------------------
 
     def _applied(
-        self, index: int, term: int, stamp_ms: int | None, operations: Sequence[Operation]
+        self, index: int, term: int, stamp: Stamp | None, operations: Sequence[Operation]
     ) -> None:
         """Carry the entry out in the reference, and see whether somebody asked for it."""
         if index != self._reference.applied_index + 1:
             return  # of a turn that had no end: what it applied is applied again
         self.applied_s[index] = self._world.now
-        results = self._reference.apply(index, operations, term, stamp_ms)
+        results = self._reference.apply(index, operations, term, stamp)
         for operation, result in zip(operations, results, strict=True):
             if result is None:
                 continue
@@ -464,22 +467,17 @@ class Replies:
         last_id = first_id + count - 1
         if wrong := self._begins_wrong(asked, topic, first_id, high):
             return wrong
-        sizes = unpack(f"<{len(lengths) // 4}I", lengths)
+        said = unpack(f"<{len(lengths) // 4}I", lengths)
         if "publication" in body:
             data = body["publication"].encode()
-            sizes = (len(data),)
-        if len(sizes) != count or sum(sizes) != len(data):
-            return f"{count} publications, {len(sizes)} lengths of {len(data)} bytes"
-        max_count, max_bytes = _bounds(asked)
-        if count > max_count or (count > 1 and len(data) > max_bytes):
-            return f"{count} publications of {len(data)} bytes, {max_count} of {max_bytes} may be"
-        known, at = self._reference.topics[topic].publications, 0
-        for place, size in enumerate(sizes):
-            entry, content = known.get(first_id + place, (high + 1, b""))
-            if entry > high or content != data[at : at + size]:
-                return f"id {first_id + place} of {topic} is another publication, or none"
-            at += size
-        if self._is_short(asked, topic, first_id, last_id, len(data)):
+            said = (len(data),)
+        if wrong := self._other_contents(asked, topic, first_id, count, said, data, high):
+            return wrong
+        known = self._reference.topics[topic].publications
+        size_bytes = sum(len(known[each][1]) for each in range(first_id, last_id + 1))
+        if wrong := self._badly_timed(asked, body):
+            return wrong
+        if self._is_short(asked, topic, first_id, last_id, size_bytes):
             return f"{topic} from {first_id} to {last_id}, there are more"
         entry = known[first_id][0]
         if not self._may(asked, "subscribe", topic, max(asked.low, entry), high):
@@ -489,6 +487,46 @@ class Replies:
             return f"{topic} of entry {entry}, and {older} waits longer"
         self._in_time(node, asked, entry)
         return ""
+
+    def _other_contents(
+        self,
+        asked: Asked,
+        topic: str,
+        first_id: int,
+        count: int,
+        lengths: Sequence[int],
+        data: bytes,
+        high: int,
+    ) -> str:
+        """Return why an answer is not of what the log has under its ids, "" if it is."""
+        sizes = [length % HAS_PROPERTIES for length in lengths]
+        if len(sizes) != count or sum(sizes) != len(data):
+            return f"{count} publications, {len(sizes)} lengths of {len(data)} bytes"
+        max_count, max_bytes = _bounds(asked)
+        if count > max_count or (count > 1 and len(data) > max_bytes):
+            return f"{count} publications of {len(data)} bytes, {max_count} of {max_bytes} may be"
+        of_topic, at = self._reference.topics[topic], 0
+        for id_, size, length in zip(count_from(first_id), sizes, lengths, strict=False):
+            entry, content = of_topic.publications.get(id_, (high + 1, b""))
+            envelope_bytes = of_topic.enveloped.get(id_, 0)
+            is_whole = bool(envelope_bytes) and _takes_properties(asked)
+            due = content if is_whole else content[envelope_bytes:]
+            if entry > high or due != data[at : at + size]:
+                return f"id {id_} of {topic} is another publication, or none"
+            if is_whole != (length >= HAS_PROPERTIES):
+                return f"id {id_} of {topic} begins with its properties: {is_whole}; said: {length}"
+            at += size
+        return ""
+
+    def _badly_timed(self, asked: Asked, body: Any) -> str:
+        """Return what is wrong with the times that an answer says, "" if nothing is."""
+        if asked.body.get("properties") is not True:
+            return "times that were not asked for" if "timestamps" in body else ""
+        times = [at_ms for count, at_ms in body["timestamps"] for _ in range(count)]
+        topic, first_id = body["topic"], body["id"]
+        ids = range(first_id, first_id + body["count"])
+        due = [self._reference.timestamp_of(topic, each) for each in ids]
+        return "" if times == due else f"{topic} from {first_id} at {times}, they are of {due}"
 
     def _begins_wrong(self, asked: Asked, topic: str, first_id: int, high: int) -> str:
         """Return why an answer may not begin there, "" if it may."""
@@ -932,6 +970,11 @@ def _is_of_room(body: Mapping[str, Any]) -> bool:
     of_bytes = "bytes of publications" in str(body.get("message"))
     is_unread = body.get("quota") == "unread_bytes_max"
     return body["error"] in ("backlog_full", "disk_full") or of_bytes or is_unread
+
+
+def _takes_properties(asked: Asked) -> bool:
+    """Return whether who asks is given publications with their properties."""
+    return asked.body.get("properties") is True and asked.body.get("text") is not True
 
 
 def _bounds(asked: Asked) -> tuple[int, int]:

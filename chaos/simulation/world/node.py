@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 CLUSTER_ID: Final = "simulated"
 CLOCK_START_S: Final = 1000.0  # monotonic clocks begin anywhere
+WALL_START_S: Final = 1_700_000_000.0
+WALL_SKEW_S_MAX: Final = 5.0  # to either side: longer than some runs
 STOPPING_S_MAX: Final = 5.0  # as the product's loop, which imports sockets
 SHARE_S_MAX: Final = 10.0  # no share of a turn is longer
 DUE_S: Final = 1e-4  # behind a deadline: the core acts strictly after it
@@ -122,6 +124,8 @@ class SimNode:
         world.files[str(self.image.directory)] = self.image
         self.clock_rate = 1.0
         self._clock_base = (0.0, CLOCK_START_S * (1 + world.stream(f"clock {name}").random()))
+        skew_s = WALL_SKEW_S_MAX * (2 * world.stream(f"wall {name}").random() - 1)
+        self._wall_base_s = WALL_START_S + skew_s
         self._requests: list[tuple[bytes, list[bytes]]] = []
         self._due_s = float("inf")
         self._busy_until_s = 0.0
@@ -155,6 +159,10 @@ class SimNode:
         if self._share_ends and self._steps.random() < self._share_ends:
             self._leapt_s += SHARE_S_MAX
         return self.clock() + self._leapt_s
+
+    def wall_ms(self) -> int:
+        """Return the time of day by this machine's clock: no two machines agree."""
+        return int(1000 * (self.world.now + self._wall_base_s))
 
     def set_clock_rate(self, rate: float) -> None:
         """Let the node's clock run faster or slower than the world's from now on."""
@@ -308,6 +316,7 @@ class SimNode:
                 parked_gets_max=int(knob("quota_parked_gets")),
                 unread_bytes_max=int(knob("quota_unread_bytes")),
             ),
+            wall_ms=self.wall_ms,
             build=self.build,
             files=self.disk,
             on_journal_failure=self.disk.stop,

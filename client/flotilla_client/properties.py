@@ -1,0 +1,183 @@
+"""What a publication has beside its bytes: a key and headers, and how they travel with it.
+
+What lives here: the envelope that a publication with properties begins with, its limits, its strict
+reading. What must not: batches (protocol.py), and what anybody does with a key.
+
+An envelope is `version` (uint8, 1), `size` (uint16) of the fields, the fields; numbers are little
+endian. A field is a tag (uint8) and, of a key, `size` (uint16) and the value; of a header `size`
+(uint8) and the name, `size` (uint16) and the value. The tag says whether the value is text (UTF-8)
+or bytes. First the key, if there is one, then the headers, in their order, no name twice. What has
+no properties has no envelope. So each has one encoding, and each encoding one meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from flotilla_client.error_table import ProtocolError
+
+VERSION: Final = 1
+HEAD_BYTES: Final = 3  # version, size
+KEY_BYTES_MAX: Final = 1024  # a name of what the publication is about, not a document
+HEADERS_MAX: Final = 64
+HEADER_NAME_BYTES_MAX: Final = 255  # as a topic's
+PROPERTIES_BYTES_MAX: Final = 16 * 1024  # of an envelope: as the header of a request
+
+_KEY_TEXT, _KEY_BYTES, _HEADER_TEXT, _HEADER_BYTES = 1, 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """A publication's `key` (None: it has none) and `headers`."""
+
+    key: str | bytes | None = None
+    headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Bytes or text to be published with a key or with headers; wherever a publication is taken.
+
+    `key`: what it is about. `headers` {name: text or bytes}, names printable. Both are stored and
+    handed over with it, as they are.
+    """
+
+    data: bytes | str
+    key: str | bytes | None = None
+    headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
+
+
+class Enveloped(bytes):
+    """The bytes of a publication that begin with its properties."""
+
+    __slots__ = ()
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+def encode(properties: Properties) -> bytes:
+    """Return the envelope of properties, b"" of none.
+
+    Raises TypeError, and ProtocolError `bad_request`, `too_large`.
+    """
+    fields = bytearray()
+    key = properties.key
+    if key is not None:
+        value, is_text = _value("key", key)
+        if len(value) > KEY_BYTES_MAX:
+            raise _too_large(f"key of {len(value)} bytes", KEY_BYTES_MAX)
+        fields.append(_KEY_TEXT if is_text else _KEY_BYTES)
+        fields += len(value).to_bytes(2, "little") + value
+    headers = properties.headers
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a mapping of names, not {type(headers).__name__}")
+    if len(headers) > HEADERS_MAX:
+        raise _too_large(f"{len(headers)} headers", HEADERS_MAX)
+    for name, content in headers.items():
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name is a text, not {type(name).__name__}")
+        value, is_text = _value(f"header {name!r}", content)
+        if len(value) > PROPERTIES_BYTES_MAX:
+            raise _too_large(f"header {name!r} of {len(value)} bytes", PROPERTIES_BYTES_MAX)
+        named = _checked_name(name)
+        fields.append(_HEADER_TEXT if is_text else _HEADER_BYTES)
+        fields.append(len(named))
+        fields += named + len(value).to_bytes(2, "little") + value
+    if not fields:
+        return b""
+    if HEAD_BYTES + len(fields) > PROPERTIES_BYTES_MAX:
+        raise _too_large(f"properties of {HEAD_BYTES + len(fields)} bytes", PROPERTIES_BYTES_MAX)
+    return bytes((VERSION, *len(fields).to_bytes(2, "little"))) + fields
+
+
+def _value(what: str, value: object) -> tuple[bytes, bool]:
+    """Return a value's bytes, and whether it is text."""
+    if isinstance(value, str):
+        try:
+            return value.encode(), True
+        except UnicodeEncodeError:
+            raise ProtocolError("bad_request", f"{what} is no text that UTF-8 can say") from None
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is text or bytes, not {type(value).__name__}")
+    return bytes(value), False
+
+
+def _checked_name(name: str) -> bytes:
+    if not name or not name.isprintable():
+        raise ProtocolError("bad_request", "a header's name is printable text, and not empty")
+    named = name.encode()
+    if len(named) > HEADER_NAME_BYTES_MAX:
+        raise _too_large(f"a header's name of {len(named)} bytes", HEADER_NAME_BYTES_MAX)
+    return named
+
+
+def _too_large(what: str, limit: int) -> ProtocolError:
+    return ProtocolError("too_large", what, limit=limit)
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+def envelope_bytes(publication: bytes) -> int:
+    """Return how long the envelope is that a publication begins with; it was read before."""
+    return HEAD_BYTES + int.from_bytes(publication[1:HEAD_BYTES], "little")
+
+
+def decode(publication: bytes) -> tuple[Properties, int]:
+    """Return the properties that a publication begins with, and how many bytes they take.
+
+    Raises ProtocolError `bad_request`, `too_large`.
+    """
+    if len(publication) < HEAD_BYTES or publication[0] != VERSION:
+        raise _malformed(f"they do not begin with {VERSION}, their version, and their size")
+    end = envelope_bytes(publication)
+    if end > PROPERTIES_BYTES_MAX:
+        raise _too_large(f"properties of {end} bytes", PROPERTIES_BYTES_MAX)
+    if not HEAD_BYTES < end <= len(publication):
+        raise _malformed(f"{end} bytes of a publication of {len(publication)}")
+    key: str | bytes | None = None
+    headers: dict[str, str | bytes] = {}
+    position = HEAD_BYTES
+    while position < end:
+        tag = publication[position]
+        if tag in (_HEADER_TEXT, _HEADER_BYTES):
+            named, position = _sized(publication, position + 1, 1, end)
+            name = _text(named)
+            _checked_name(name)
+            if name in headers:
+                raise _malformed(f"header {name!r} is there twice")
+            value, position = _sized(publication, position, 2, end)
+            headers[name] = _text(value) if tag == _HEADER_TEXT else value
+        elif tag in (_KEY_TEXT, _KEY_BYTES) and position == HEAD_BYTES:
+            value, position = _sized(publication, position + 1, 2, end)
+            if len(value) > KEY_BYTES_MAX:
+                raise _too_large(f"key of {len(value)} bytes", KEY_BYTES_MAX)
+            key = _text(value) if tag == _KEY_TEXT else value
+        else:
+            raise _malformed(f"no field begins with {tag} at byte {position}")
+    if len(headers) > HEADERS_MAX:
+        raise _too_large(f"{len(headers)} headers", HEADERS_MAX)
+    return Properties(key, headers), end
+
+
+def _sized(publication: bytes, start: int, size_bytes: int, end: int) -> tuple[bytes, int]:
+    """Return a value that its size stands before, and where it ends."""
+    first = start + size_bytes
+    last = first + int.from_bytes(publication[start:first], "little")
+    if first > end or last > end:
+        raise _malformed(f"the field at byte {start} goes beyond their end")
+    return publication[first:last], last
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _malformed("a text in them is not UTF-8") from None
+
+
+def _malformed(what: str) -> ProtocolError:
+    return ProtocolError("bad_request", f"malformed properties: {what}")
