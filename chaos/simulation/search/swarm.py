@@ -67,6 +67,9 @@ INSPECTIONS_PERIOD_S: Final = (0.2, 3.0)
 IDLE_SHARE: Final = 0.4  # of the seeds whose cluster has raised its level forget silent clients
 SILENCE_PERIOD_S: Final = (1.0, 6.0)  # mean time between two silences, of any client
 SILENCES: Final = (0.5, 4.0)  # of the time until one is forgotten
+# The same of half of them, with disks that are slow then: who is named may have been heard since.
+BRINK: Final = (0.95, 1.1)
+BRINK_SYNC_MS: Final = (20.0, 300.0)
 RAISES_S: Final = (0.5, 1.0, 2.0, 4.0)  # when it is asked for: there may be no leader yet
 STORE_SHARE: Final = 0.06  # for each limit of the state machine: who is refused a topic does less
 FOUNDING_SHARE: Final = 0.2  # of the seeds have processes that end while they found the cluster
@@ -745,7 +748,13 @@ def _silences(draw: Draw, idle_ms: int, duration_s: float) -> Iterator[Action]:
     rng, at_s = draw.rng, START_S
     period_s = draw.between(*SILENCE_PERIOD_S)
     while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
-        client, seconds = rng.choice(draw.clients), idle_ms / 1000 * draw.between(*SILENCES)
+        client, share = rng.choice(draw.clients), rng.choice((SILENCES, BRINK))
+        seconds = idle_ms / 1000 * draw.between(*share)
+        if share is BRINK:
+            ms, end_s = draw.between(*BRINK_SYNC_MS), at_s + idle_ms / 1000
+            for node in draw.members:
+                yield Action(end_s - 2 * ms / 1000, "slow_fsync", {"node": node, "ms": ms})
+                yield Action(end_s + 3 * ms / 1000, "slow_fsync", {"node": node, "ms": 0.0})
         if rng.random() < 0.5:
             yield Action(at_s, "client_crash", {"client": client, "at": rng.choice(CRASH_POINTS)})
             if at_s + seconds < duration_s:
