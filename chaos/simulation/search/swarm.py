@@ -298,7 +298,7 @@ def _lost_checkpoints(draw: Draw) -> Schedule:
     for _ in range(draw.rng.randint(1, 3)):
         node = draw.member()
         if draw.rng.random() < 0.5:
-            failing = {"count": draw.rng.choice((1, 2, 3, 3)), "kind": "store_sync"}
+            failing = {"count": draw.rng.choice((1, 1, 2, 3)), "kind": "store_sync"}
             yield 0.0, "fsync_error", {"node": node, **failing}
         yield 0.0, "compact", {"node": node}
         later_s = draw.between(0.1, 2.0)
@@ -750,11 +750,12 @@ def _silences(draw: Draw, idle_ms: int, duration_s: float) -> Iterator[Action]:
     while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
         client, share = rng.choice(draw.clients), rng.choice((SILENCES, BRINK))
         seconds = idle_ms / 1000 * draw.between(*share)
-        if share is BRINK:
-            ms, end_s = draw.between(*BRINK_SYNC_MS), at_s + idle_ms / 1000
+        ms, brink_s = draw.between(*BRINK_SYNC_MS), at_s + idle_ms / 1000
+        slow_s = brink_s - 2 * ms / 1000, brink_s + 3 * ms / 1000
+        if share is BRINK and slow_s[1] < duration_s:
             for node in draw.members:
-                yield Action(end_s - 2 * ms / 1000, "slow_fsync", {"node": node, "ms": ms})
-                yield Action(end_s + 3 * ms / 1000, "slow_fsync", {"node": node, "ms": 0.0})
+                yield Action(slow_s[0], "slow_fsync", {"node": node, "ms": ms})
+                yield Action(slow_s[1], "slow_fsync", {"node": node, "ms": 0.0})
         if rng.random() < 0.5:
             yield Action(at_s, "client_crash", {"client": client, "at": rng.choice(CRASH_POINTS)})
             if at_s + seconds < duration_s:
