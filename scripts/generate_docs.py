@@ -65,6 +65,12 @@ WIRE_LIMITS: Final = (
     ("publications in a batch", "BATCH_COUNT_MAX", "`too_large`; the library splits"),
     ("the wait of one GET", "GET_WAIT_MS_MAX", "is cut; the library asks again"),
     ("topics in one GET of any topic", "ANY_TOPIC_COUNT_MAX", "`too_large`; the library chooses"),
+    ("publications that one TAKE is given", "TAKE_COUNT_MAX", "it is given fewer"),
+    ("runs of ids that one TAKE settles", "SETTLE_ROWS_MAX", "`too_large`; the library splits"),
+    ("ids in these runs", "SETTLED_MAX", "`too_large`; the library splits"),
+    ("a lease, at most; what takes longer extends it", "LEASE_MS_MAX", "`bad_request`"),
+    ("the delay until what is given back is given again", "DELAY_MS_MAX", "`bad_request`"),
+    ("a group's `max_attempts`", "ATTEMPTS_MAX", "`bad_request`"),
     ("topics in one answer to TOPICS", "TOPICS_COUNT_MAX", "the rest follows; the library asks"),
     ("the header of a request, besides a publication as text", "HEADER_BYTES_MAX", "`too_large`"),
     ("with a publication as text", "TEXT_HEADER_BYTES_MAX", "`too_large`"),
@@ -77,6 +83,7 @@ WIRE_LIMITS: Final = (
         "`too_many`",
     ),
 )
+NOTHING_NEW: Final = "only what was given before is given"
 # Of the replicated state: (what, field of cluster/store/store.py's Limits).
 STATE_LIMITS: Final = (
     ("topics that have a subscriber", "topics_max"),
@@ -88,6 +95,18 @@ STATE_LIMITS: Final = (
     ("the names of these topics, together", "names_bytes_max"),
     ("publications of one topic, ever", "id_max"),
     ("users: principals with permissions of their own", "users_max"),
+)
+# The same of cluster/store/groups.py's GroupLimits, with what happens over it.
+GROUP_LIMITS: Final = (
+    ("groups", "groups_max", "`too_many`"),
+    ("publications leased or given back, of all groups", "open_max", NOTHING_NEW),
+    ("publications leased or given back, of one group", "open_per_group_max", NOTHING_NEW),
+    ("leases of one client in a group", "leases_per_client_max", "it is given nothing more"),
+    (
+        "clients whose last TAKE a group knows",
+        "workers_max",
+        "the one that took longest ago is forgotten; `too_many` if all have leases",
+    ),
 )
 # A node's settings: (what, key, what happens over it).
 SETTING_LIMITS: Final = (
@@ -205,6 +224,8 @@ def limit_table() -> str:
     limits = store.Limits()
     for what, name in STATE_LIMITS:
         lines.append(f"| {what} | {_amount(name, getattr(limits, name))} | `too_many` | no |")
+    for what, name, over in GROUP_LIMITS:
+        lines.append(f"| {what} | {_amount(name, getattr(limits.groups, name))} | {over} | no |")
     for what, name, over in SETTING_LIMITS:
         row = config.SETTINGS[f"limits.{name}"]
         limit = _amount(row.key, row.default) if row.default else "none"

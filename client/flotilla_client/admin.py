@@ -110,6 +110,20 @@ class Admin:
 
         return self._client._run(_pages(behind))[0]
 
+    def groups(self) -> list[Row]:
+        """Return every group: `topic`, `group`, `cursor` (up to it everything is settled),
+        `backlog`, `leased` (in a client's hands), `waiting` (given back), `attempts` (how often the
+        publication behind the cursor was given), `lease_ms`, `max_attempts`, `dead_letter`.
+
+        Raises Unsupported below feature level 4.
+        """
+
+        def behind(row: Row | None) -> Request:
+            place = ("", "") if row is None else (row["topic"], row["group"])
+            return _request(protocol.GROUPS, place[1], topic=place[0])
+
+        return self._client._run(_pages(behind))[0]
+
     # --- who may what ---
 
     def users(self) -> list[Row]:
@@ -206,6 +220,14 @@ class Admin:
         check_topic(topic)
         check_client_id(client_id)
         return bool(self._act(protocol.DROP_SUBSCRIPTION, topic, client_id)["was_subscribed"])
+
+    def drop_group(self, topic: str, group: str) -> bool:
+        """End a group, whoever works in it: what it has not settled is gone for it.
+
+        Returns whether there was one. Raises Unsupported below feature level 4.
+        """
+        check_topic(topic)
+        return bool(self._act(protocol.DROP_GROUP, topic, group=group)["was_subscribed"])
 
     def drop_client(self, client_id: str) -> list[str]:
         """Forget a client, with its subscriptions and counters; return the topics it has left.

@@ -16,7 +16,7 @@ from typing import Any, Final
 from flotilla_client.admin import Admin
 from flotilla_client.arguments import seconds
 from flotilla_client.client import Client
-from flotilla_client.errors import FlotillaError
+from flotilla_client.errors import BadRequest, FlotillaError, Unsupported
 from flotilla_client.protocol import EVERYBODY_ELSE
 
 WATCH_S: Final = 2.0  # between two looks; a list of 10,000 topics takes a tenth of it
@@ -31,11 +31,15 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": ("client_id", "cursor", "backlog"),
     "clients": ("client_id", "epoch", "subscriptions", "producers"),
     "client": ("topic", "last_id", "cursor", "backlog"),
-    "subscriptions": ("topic", "client_id", "cursor", "backlog"),
+    "subscriptions": (
+        *("topic", "client_id", "group", "cursor", "backlog"),
+        *("leased", "waiting", "attempts"),
+    ),
     "config": ("node", "setting", "value", "from"),
     "audit": ("number", "at", "index", "principal", "act", "about", "result"),
     "drop-subscription": ("topic", "client_id", "was_subscribed"),
     "drop-client": ("client_id", "left"),
+    "drop-group": ("topic", "group", "was_subscribed"),
     "purge": ("topic", "last_id", "purged"),
     "transfer-leader": ("leader",),
     "checkpoint": ("node", "checkpointed_index", "is_done"),
@@ -55,8 +59,9 @@ _TEXT: Final = (
     " what: `user list`, and `user add|allow|deny NAME` with --publish, --subscribe, --observe, "
     "--admin, or `user remove NAME`. NAME is a key's; '*' are all that have no user of their own. "
     "Or end a subscription in its client's place: `drop-subscription TOPIC ID`; what it has not "
-    "read is gone for it. Or forget a client: `drop-client ID`. Or remove what a topic holds now, "
-    "read or not: `purge TOPIC`. Or have another node lead: `transfer-leader [NODE]`, or all nodes "
+    "read is gone for it. Or end a group, whoever works in it: `drop-group TOPIC GROUP`. Or forget "
+    "a client: `drop-client ID`. Or remove what a topic holds now, read or not: `purge TOPIC`. Or "
+    "have another node lead: `transfer-leader [NODE]`, or all nodes "
     "make a `checkpoint`. `audit` lists what was done, by whom and when."
 )
 
@@ -212,6 +217,14 @@ def _drop_subscription(admin: Admin, topic: str, client_id: str) -> Prepared:
     return f"end the subscription of {client_id} to {topic!r}?", do
 
 
+def _drop_group(admin: Admin, topic: str, group: str) -> Prepared:
+    def do() -> list[dict[str, Any]]:
+        was_there = admin.drop_group(topic, group)
+        return [{"topic": topic, "group": group, "was_subscribed": was_there}]
+
+    return f"end the group {group!r} of {topic!r}, with what it has not settled?", do
+
+
 def _drop_client(admin: Admin, client_id: str) -> Prepared:
     def do() -> list[dict[str, Any]]:
         left = ", ".join(admin.drop_client(client_id))
@@ -249,6 +262,7 @@ class _Act:
 
 _ACTS: Final[Mapping[str, _Act]] = {
     "drop-subscription": _Act((2,), "a TOPIC and a client's ID", _drop_subscription),
+    "drop-group": _Act((2,), "a TOPIC and a GROUP", _drop_group),
     "drop-client": _Act((1,), "a client's ID", _drop_client),
     "purge": _Act((1,), "a TOPIC", _purge),
     "transfer-leader": _Act((0, 1), "a NODE, or nothing", _transfer_leader),
@@ -280,6 +294,16 @@ def _change(admin: Admin, options: Any) -> list[dict[str, Any]]:
     return others
 
 
+def _subscriptions(admin: Admin) -> list[dict[str, Any]]:
+    """Return the clients' own and the shared ones, by topic."""
+    try:
+        groups = admin.groups()
+    except (BadRequest, Unsupported):  # a leader or a cluster of before there were groups
+        groups = []
+    rows = admin.subscriptions() + groups
+    return sorted(rows, key=lambda row: (row["topic"], row.get("client_id", ""), row.get("group")))
+
+
 def _rows(admin: Admin, client: Client, what: str, name: str) -> list[dict[str, Any]]:
     if what == "topics":
         return admin.topics()
@@ -291,7 +315,7 @@ def _rows(admin: Admin, client: Client, what: str, name: str) -> list[dict[str, 
         rows: list[dict[str, Any]] = admin.client(name)["topics"]
         return rows
     if what == "subscriptions":
-        return admin.subscriptions()
+        return _subscriptions(admin)
     if what == USER:
         return admin.users()
     if what == AUDIT:

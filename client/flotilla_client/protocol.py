@@ -40,23 +40,25 @@ SUB: Final = "SUB"
 UNSUB: Final = "UNSUB"
 PUT: Final = "PUT"
 GET: Final = "GET"
+TAKE: Final = "TAKE"
 TOPICS: Final = "TOPICS"
 STATUS: Final = "STATUS"
 UPGRADE: Final = "UPGRADE"
 INSPECT: Final = "INSPECT"
 ADMIN: Final = "ADMIN"
 REQUEST_TYPES: Final = frozenset(
-    {REQUEST_ID, SUB, UNSUB, PUT, GET, TOPICS, STATUS, UPGRADE, INSPECT, ADMIN}
+    {REQUEST_ID, SUB, UNSUB, PUT, GET, TAKE, TOPICS, STATUS, UPGRADE, INSPECT, ADMIN}
 )
 
 # What INSPECT may ask for; SETTINGS of the node that is asked, the rest of the leader.
 CLIENTS: Final = "clients"
 CLIENT: Final = "client"
 SUBSCRIPTIONS: Final = "subscriptions"
+GROUPS: Final = "groups"
 SETTINGS: Final = "settings"
 USERS: Final = "users"
 AUDIT: Final = "audit"
-INSPECTED: Final = frozenset({CLIENTS, CLIENT, SUBSCRIPTIONS, SETTINGS, USERS, AUDIT})
+INSPECTED: Final = frozenset({CLIENTS, CLIENT, SUBSCRIPTIONS, GROUPS, SETTINGS, USERS, AUDIT})
 
 # What ADMIN may do: change what a principal may, end what belongs to others, steer the nodes.
 ADD_USER: Final = "user-add"
@@ -66,12 +68,14 @@ REMOVE_USER: Final = "user-remove"
 USER_CHANGES: Final = frozenset({ADD_USER, ALLOW_USER, DENY_USER, REMOVE_USER})
 DROP_SUBSCRIPTION: Final = "drop-subscription"
 DROP_CLIENT: Final = "drop-client"
+DROP_GROUP: Final = "drop-group"
 PURGE: Final = "purge"
 TRANSFER_LEADER: Final = "transfer-leader"
 CHECKPOINT: Final = "checkpoint"
 ACTS: Final = USER_CHANGES | {
     DROP_SUBSCRIPTION,
     DROP_CLIENT,
+    DROP_GROUP,
     PURGE,
     TRANSFER_LEADER,
     CHECKPOINT,
@@ -97,6 +101,14 @@ ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
 TOPICS_COUNT_MAX: Final = 1_000  # rows in one answer of TOPICS or INSPECT: below a header's size
 LEVEL_MAX: Final = 255  # of a cluster: one byte of an entry names it
 PATTERNS_MAX: Final = 64  # of one kind of a user: each is tried for a topic that is new
+LEASE_MS: Final = 30_000  # of a group whose SUB says none
+LEASE_MS_MIN: Final = 100  # below that a slow fsync would look like a dead client
+LEASE_MS_MAX: Final = 43_200_000  # 12 hours; what takes longer extends it
+DELAY_MS_MAX: Final = 86_400_000  # a day until what a NAK has given back is given again
+ATTEMPTS_MAX: Final = 10_000  # of `max_attempts`
+TAKE_COUNT_MAX: Final = 4_096  # publications leased by one TAKE
+SETTLE_ROWS_MAX: Final = 256  # runs of ids in one TAKE: below a header's size
+SETTLED_MAX: Final = 8_192  # ids in these runs: some ms to apply
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # all parts; who sends more is closed, not answered
 INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
 _REQUEST_ID_SAID: Final = re.compile(rb'"request_id"\s*:\s*"([ !#-\[\]-~]{1,%d})"' % NAME_BYTES_MAX)
@@ -498,7 +510,37 @@ def _check_subscription(request: Request) -> None:
     _needs_client(request)
     _needs_topic(request)
     _no_batch(request)
-    request.body = {"sequence": _integer(request.body, "sequence", 1)}
+    body = request.body
+    request.body = {"sequence": _integer(body, "sequence", 1)}
+    if body.get("group") is not None:
+        request.body |= _group_settings(request.topic, body)
+
+
+def _group_settings(topic: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a SUB or UNSUB says of a group; None: what it does not say."""
+    dead_letter, max_attempts = None, _integer(body, "max_attempts", 0, ATTEMPTS_MAX)
+    if body.get("dead_letter") is not None:
+        dead_letter = _text(body, "dead_letter", TOPIC_BYTES_MAX)
+        if dead_letter and not dead_letter.isprintable():
+            raise ProtocolError("bad_request", "a topic's name is printable text")
+    if dead_letter == topic:
+        raise ProtocolError("bad_request", "a group's dead letters can't go to its own topic")
+    if bool(max_attempts) != bool(dead_letter):
+        message = "`max_attempts` and `dead_letter` go together: what is given up must go somewhere"
+        raise ProtocolError("bad_request", message)
+    return {
+        "group": _group(body),
+        "lease_ms": _integer(body, "lease_ms", LEASE_MS_MIN, LEASE_MS_MAX),
+        "max_attempts": max_attempts,
+        "dead_letter": dead_letter,
+    }
+
+
+def _group(body: Mapping[str, Any]) -> str:
+    group = _text(body, "group", NAME_BYTES_MAX)
+    if not group or not group.isprintable():
+        raise ProtocolError("bad_request", "a group's name is printable text, and not empty")
+    return group
 
 
 def _check_put(request: Request) -> None:
@@ -554,6 +596,50 @@ def _check_get(request: Request) -> None:
     request.body = checked
 
 
+def _check_take(request: Request) -> None:
+    _needs_client(request)
+    _needs_topic(request)
+    _no_batch(request)
+    body = request.body
+    max_count = _integer(body, "max_count", 0)
+    checked: dict[str, Any] = {
+        "group": _group(body),
+        "number": _integer(body, "number", 1),
+        "max_count": min(1 if max_count is None else max_count, TAKE_COUNT_MAX),
+        "max_bytes": min(_integer(body, "max_bytes", 1) or BATCH_BYTES_MAX, BATCH_BYTES_MAX),
+        "lease_ms": _integer(body, "lease_ms", LEASE_MS_MIN, LEASE_MS_MAX),
+        "wait_ms": min(_integer(body, "wait_ms", 0) or 0, GET_WAIT_MS_MAX),
+        "acks": _settlements(body, "acks", 0, 0),
+        "naks": _settlements(body, "naks", 0, DELAY_MS_MAX),
+        "extends": _settlements(body, "extends", LEASE_MS_MIN, LEASE_MS_MAX),
+    }
+    rows = [*checked["acks"], *checked["naks"], *checked["extends"]]
+    if len(rows) > SETTLE_ROWS_MAX:
+        raise ProtocolError("too_large", f"{len(rows)} runs to settle", limit=SETTLE_ROWS_MAX)
+    count = sum(row[2] + 1 - row[1] for row in rows)
+    if count > SETTLED_MAX:
+        raise ProtocolError("too_large", f"{count} ids to settle", limit=SETTLED_MAX)
+    request.body = checked
+
+
+def _settlements(body: Mapping[str, Any], name: str, ms_min: int, ms_max: int) -> list[list[int]]:
+    """Return rows of [token, first id, last id], with milliseconds besides if there may be any."""
+    rows = body.get(name) or []
+    columns = 4 if ms_max else 3
+    if not isinstance(rows, list) or not all(
+        isinstance(row, list)
+        and len(row) == columns
+        and all(type(each) is int and 0 <= each <= INTEGER_MAX for each in row)
+        and 1 <= row[1] <= row[2]
+        and (columns == 3 or ms_min <= row[3] <= ms_max)
+        for row in rows
+    ):
+        ms = f", {ms_min} to {ms_max} ms" if ms_max else ""
+        message = f"`{name}` is not a list of [token, first id, last id{ms}]"
+        raise ProtocolError("bad_request", message)
+    return rows
+
+
 def _last_ids(body: Mapping[str, Any]) -> dict[str, int]:
     last_ids = _mapping(body, "last_ids")
     if len(last_ids) > ANY_TOPIC_COUNT_MAX:
@@ -607,8 +693,10 @@ def _check_admin(request: Request) -> None:
     told: dict[str, Any] = {"act": act, "act_id": _text(body, "act_id", NAME_BYTES_MAX)}
     if act in (DROP_SUBSCRIPTION, DROP_CLIENT):
         _needs_client(request)
-    if act in (DROP_SUBSCRIPTION, PURGE):
+    if act in (DROP_SUBSCRIPTION, DROP_GROUP, PURGE):
         _needs_topic(request)
+    if act == DROP_GROUP:
+        told["group"] = _group(body)
     if act == PURGE:
         told["last_id"] = _integer(body, "last_id", 0)
         if told["last_id"] is None:
@@ -654,6 +742,7 @@ _CHECKS: Final = {
     UNSUB: _check_subscription,
     PUT: _check_put,
     GET: _check_get,
+    TAKE: _check_take,
     TOPICS: _check_topics,
     STATUS: _check_status,
     UPGRADE: _check_upgrade,

@@ -156,6 +156,7 @@ class Member:
             level_for=self._level_for,
             successor=self._successor,
             wall_ms=settings.wall_ms,
+            term=lambda: self.raft.term,
             admins=settings.admins,
             quotas=settings.quotas,
             refused=self._frontend.refusals.note,
@@ -346,6 +347,8 @@ class Member:
     def busy(self) -> bool:
         """True when a turn is due at once, whether or not anything comes in."""
         raft = self.raft
+        if raft.serving and self._handover is None and self.broker.has_operations:
+            return True  # what was decided while others were answered
         if self._more_answers and raft.serving:
             return True
         alone = not self.settings.others and raft.is_leader

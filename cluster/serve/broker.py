@@ -11,8 +11,10 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
+from cluster.serve import leases
 from cluster.serve.quotas import Quotas, Refusals, exceeded
 from cluster.store import commands
 from cluster.store.commands import (
@@ -21,7 +23,10 @@ from cluster.store.commands import (
     ChangeUser,
     Checkpoint,
     DropClient,
+    DropGroup,
     DropSubscription,
+    EndGroup,
+    MakeGroup,
     Operation,
     Purge,
     Put,
@@ -31,10 +36,16 @@ from cluster.store.commands import (
     TransferLeader,
     Unsubscribe,
 )
+from cluster.store.outcomes import Leased
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
 from cluster.store.users import ADMIN as ADMIN_RIGHT
 from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
-from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_PROPERTIES, LEVEL_OF_USERS
+from cluster.wire.levels import (
+    LEVEL_FIRST,
+    LEVEL_OF_GROUPS,
+    LEVEL_OF_PROPERTIES,
+    LEVEL_OF_USERS,
+)
 from flotilla_client.protocol import (
     ACK,
     ADMIN,
@@ -42,8 +53,10 @@ from flotilla_client.protocol import (
     CHECKPOINT,
     CLIENTS,
     DROP_CLIENT,
+    DROP_GROUP,
     DROP_SUBSCRIPTION,
     GET,
+    GROUPS,
     INSPECT,
     NAK,
     PURGE,
@@ -51,6 +64,7 @@ from flotilla_client.protocol import (
     REQUEST_ID,
     SUB,
     SUBSCRIPTIONS,
+    TAKE,
     TOPICS,
     TOPICS_COUNT_MAX,
     TRANSFER_LEADER,
@@ -74,7 +88,9 @@ PUT_BYTES_MAX: Final = 64 * 1024 * 1024
 READ_BYTES_PER_TURN_MAX: Final = 64 * 1024 * 1024
 STALE_DEADLINES_MIN: Final = 1_000  # of GETs that were woken: fewer are not worth sweeping
 COUNTERS_PER_STEP: Final = 1_000  # of a client's 10,000, looked up on disk: about 2 ms
-ANSWERED_LATER: Final = frozenset({GET, REQUEST_ID})  # it takes longer than to say that it is done
+ANSWERED_LATER: Final = frozenset(
+    {GET, TAKE, REQUEST_ID}
+)  # it takes longer than to say that it is done
 HEARD_MAX: Final = 10_000  # clients that were heard and not noted; more when they ask again
 HEARD_SHARE: Final = 0.1  # of client_idle_ms: so often who only reads is put into the log
 QUOTA_RETRY_MS: Final = 1_000  # of what frees itself: readers catch up, waits end
@@ -98,12 +114,12 @@ class BrokerLimits:
 class Waiting:
     """A request that was not answered yet.
 
-    `deadline_ms`: until when a GET may park. `put_bytes`: what a PUT adds to its topic.
+    `deadline_ms`: until when a GET or a TAKE may park. `put_bytes`: what a PUT adds to its topic.
     `taken_ms`: when the turn began that took it.
     `principal`: whose key that was; None where nobody has one: then anybody may.
     `was_forbidden`: it may not be done, by what was applied when it came.
-    `carried_out`: the change that it asked for stands (of a GET: the acknowledgment it carried).
-    `body`: an answer that is made step by step, as far as it has come.
+    `carried_out`: the change that it asked for stands (of a GET: the acknowledgment it carried, of
+    a TAKE: what it settled). `body`: an answer that is made step by step, as far as it has come.
     """
 
     route: Route
@@ -157,8 +173,8 @@ class Broker:
     `store` is read, never changed. `new_client_id()` makes an unguessable id. `room_bytes(route)`:
     how much of publications may still wait on the way to a client. `level_for(asked)`: the level
     that the cluster may be raised to, `successor(asked)`: the node that may lead next; both raise
-    ProtocolError. `wall_ms()`: the time of day, for people. `disk_low`: PUT is refused, as this
-    node or a majority is short of space. Answers collect until `take_answers`.
+    ProtocolError. `wall_ms()`: the time of day, for people. `term()`: Raft's. `disk_low`: PUT is
+    refused, as this node or a majority is short of space. Answers collect until `take_answers`.
     """
 
     store: Store
@@ -171,6 +187,7 @@ class Broker:
     level_for: Callable[[int | None], int] = _first_level
     successor: Callable[[str], str] = _nobody
     wall_ms: Callable[[], int] = lambda: 0
+    term: Callable[[], int] = lambda: 0
     admins: frozenset[str] = frozenset()  # principals who may administrate by this node's settings
     denied: Refusals = field(default_factory=Refusals)  # `unauthorized`, and what was lacking
     delivered_count: int = 0  # publications that were read for clients, ever
@@ -193,6 +210,8 @@ class Broker:
     _first_source: int = 0
     _parked: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by topic
     _parked_any: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by client
+    _parked_takes: dict[leases.Key, dict[int, Waiting]] = field(default_factory=dict)
+    _next_look_ms: float = 0.0  # at the leases that parked takes wait for
     _parked_by_deadline: list[tuple[float, int, Waiting]] = field(default_factory=list)
     _parked_count: int = 0
     _parked_number: int = 0
@@ -223,11 +242,21 @@ class Broker:
         if isinstance(operation, Put):
             waiting.put_bytes = len(operation.data)
             self._put_bytes += waiting.put_bytes
+        self._enter(waiting, operation)
+        return None
+
+    def _enter(self, waiting: Waiting, operation: AskedOperation) -> None:
+        """Have an operation stand in the next entry."""
         if self.store.level >= LEVEL_OF_USERS:
-            operation.principal = principal  # what it may do is judged where it is carried out
+            # What it may do is judged where it is carried out.
+            operation.principal = waiting.principal
         self._operations.append(operation)
         self._authors.append(waiting)
-        return None
+
+    @property
+    def has_operations(self) -> bool:
+        """True while operations wait for `take_entries`."""
+        return bool(self._operations)
 
     def _admit(self, request: Request) -> None:
         under_way = self._entries_waiting + len(self._operations)
@@ -254,7 +283,7 @@ class Broker:
         if kind == PUT:
             lacking = store.lacks(principal, PUBLISH, topic)
             return None if lacking is None or self._is_stored(request) else lacking
-        if kind == SUB or (kind == GET and topic):
+        if kind in (SUB, TAKE) or (kind == GET and topic) or "group" in request.body:
             return store.lacks(principal, SUBSCRIBE, topic)
         if kind == REQUEST_ID:
             return None if client_id else store.lacks_everything(principal)
@@ -283,6 +312,8 @@ class Broker:
         topic = request.topic
         if is_pattern(topic) and self.store.cursor(request.client_id, topic) is None:
             raise ProtocolError("bad_request", no_pattern(topic))
+        if "group" in request.body:
+            return self._make_group(request)
         holdings, principal = self.store.holdings, waiting.principal
         if principal is not None and not holdings.holds(principal, topic):
             self._ask_for(waiting, "topics_max", holdings.topics(principal))
@@ -316,9 +347,28 @@ class Broker:
             if not self._asked[key]:
                 del self._asked[key]
 
+    def _make_group(self, request: Request) -> AskedOperation:
+        self._need_level(LEVEL_OF_GROUPS, "groups")
+        body = request.body
+        settings = body["lease_ms"], body["max_attempts"], body["dead_letter"]
+        who = request.client_id, request.epoch, request.topic, body["sequence"]
+        return MakeGroup(*who, body["group"], *settings)
+
+    def _take(self, waiting: Waiting) -> AskedOperation | None:
+        """Return what goes into the log, None if there is nothing to settle or to give."""
+        self._need_level(LEVEL_OF_GROUPS, "groups")
+        request, now_ms = waiting.request, waiting.taken_ms
+        if leases.settles(request) or leases.is_due(self.store, request, self.term(), now_ms):
+            return leases.operation_of(request, is_settled=False)
+        return None
+
     def _unsubscribe(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
         sequence = request.body["sequence"]
+        if "group" in request.body:
+            self._need_level(LEVEL_OF_GROUPS, "groups")
+            who = request.client_id, request.epoch, request.topic, sequence
+            return EndGroup(*who, request.body["group"])
         return Unsubscribe(request.client_id, request.epoch, request.topic, sequence)
 
     def _put(self, waiting: Waiting) -> AskedOperation:
@@ -397,7 +447,11 @@ class Broker:
         return None
 
     def _inspect(self, waiting: Waiting) -> AskedOperation | None:
-        self._need_level(waiting.request.body["what"] in (USERS, AUDIT))
+        what = waiting.request.body["what"]
+        if what in (USERS, AUDIT):
+            self._need_level(LEVEL_OF_USERS, "users and acts")
+        elif what == GROUPS:
+            self._need_level(LEVEL_OF_GROUPS, "groups")
         return None
 
     def _upgrade(self, waiting: Waiting) -> AskedOperation | None:
@@ -408,11 +462,14 @@ class Broker:
         return Raise(level, *self._signature(waiting)) if level >= LEVEL_OF_USERS else Raise(level)
 
     def _administrate(self, waiting: Waiting) -> AskedOperation:
-        self._need_level(True)
+        self._need_level(LEVEL_OF_USERS, "users and acts")
         request, body, signature = waiting.request, waiting.request.body, self._signature(waiting)
         act = body["act"]
         if act == DROP_SUBSCRIPTION:
             return DropSubscription(request.client_id, request.topic, *signature)
+        if act == DROP_GROUP:
+            self._need_level(LEVEL_OF_GROUPS, "groups")
+            return DropGroup(request.topic, body["group"], *signature)
         if act == DROP_CLIENT:
             return DropClient(request.client_id, *signature)
         if act == PURGE:
@@ -431,9 +488,9 @@ class Broker:
         principal, act_id = waiting.principal, waiting.request.body.get("act_id", "")
         return principal in self.admins, principal, act_id, self.wall_ms()
 
-    def _need_level(self, is_of_users: bool) -> None:
-        if is_of_users and self.store.level < LEVEL_OF_USERS:
-            raise self._unsupported("users and acts", LEVEL_OF_USERS)
+    def _need_level(self, needed: int, what: str) -> None:
+        if self.store.level < needed:
+            raise self._unsupported(what, needed)
 
     def _unsupported(self, what: str, needs: int) -> ProtocolError:
         level = self.store.level
@@ -470,15 +527,27 @@ class Broker:
         assert own_term == term, f"entry {index} of term {own_term} was replaced by term {term}"
         self._entries_waiting -= len(authors)
         self._put_bytes -= sum(waiting.put_bytes for waiting in authors)
+        for key in self.store.groups.take_stirred():
+            self._offer(key, self.store.idle.log_ms)
         if not authors:
             return
         assert len(outcomes) == len(authors), (index, len(outcomes), len(authors))
+        news: set[str] = set()
         for waiting, outcome in zip(authors, outcomes, strict=True):
             self._conclude(waiting, outcome)
-        done = zip(authors, outcomes, strict=True)
-        news = {w.request.topic for w, outcome in done if _changed_its_topic(w, outcome)}
+            if _changed_its_topic(waiting, outcome):
+                news.add(waiting.request.topic)
+            elif waiting.request.type == TAKE and isinstance(outcome, Done):
+                news |= self._taken(waiting.request, outcome.body)
         for topic in sorted(news):  # a set's order is another one in every process
             self._wake(topic)
+
+    def _taken(self, request: Request, body: Mapping[str, Any]) -> set[str]:
+        """Offer others what a take has left; return the topic that its dead letters went to."""
+        key = leases.key_of(request)
+        self._offer(key, self.store.idle.log_ms)
+        group = self.store.groups.get(*key)
+        return {group.dead_letter} if group is not None and body["dead"] else set()
 
     def replace_store(self, store: Store) -> None:
         """Read from another store from now on: a copy has taken the old one's place."""
@@ -489,13 +558,14 @@ class Broker:
         self.disk_low = is_low
 
     def users_changed(self) -> None:
-        """Have all parked GETs looked at again: who may not read any more hears so now.
+        """Have all that are parked looked at again: who may not read any more hears so now.
 
         All of them: changes are rare, and looking whom one is about costs as much.
         """
-        woken = [*self._parked.values(), *self._parked_any.values()]
-        self._parked.clear()
-        self._parked_any.clear()
+        tables = self._parked, self._parked_any, self._parked_takes
+        woken = [parked for table in tables for parked in table.values()]
+        for table in tables:
+            table.clear()
         self._awaken(woken)
 
     def _conclude(self, waiting: Waiting, outcome: Outcome) -> None:
@@ -505,6 +575,8 @@ class Broker:
             return
         assert isinstance(outcome, Done)
         if waiting.request.type in ANSWERED_LATER:
+            if waiting.request.type == TAKE and waiting.carried_out:
+                outcome.body["lost"] = waiting.body["lost"]  # as it was when it settled
             waiting.carried_out, waiting.body = True, outcome.body
             self._due.append(waiting)
         else:
@@ -520,6 +592,7 @@ class Broker:
         """Return whether there is anything that `serve` might answer."""
         deadlines = self._parked_by_deadline
         is_over = bool(deadlines) and deadlines[0][0] <= now_ms
+        is_over = is_over or (bool(self._parked_takes) and now_ms >= self._next_look_ms)
         return is_over or bool(self._reads or self._due or self._woken)
 
     def serve(
@@ -543,6 +616,8 @@ class Broker:
             lambda: self._woken.popleft() if self._woken else None,
             lambda: self._expired(now_ms),
         )
+        if self._parked_takes and now_ms >= self._next_look_ms:
+            self._look_for_lapsed(now_ms)
         empty = 0
         while empty < len(sources):
             waiting = sources[self._first_source]()
@@ -580,6 +655,8 @@ class Broker:
             self._serve_inspect(waiting)
         elif request.type == UPGRADE:
             self._acknowledge(waiting, {"level": self.store.level, "before": self.store.level})
+        elif request.type == TAKE:
+            self._serve_take(waiting, now_ms)
         else:
             self._serve_get(waiting, now_ms)
 
@@ -679,6 +756,8 @@ class Broker:
             rows, more = store.acts.page(int(after or 0))
             self._acknowledge(waiting, {"rows": rows, "more": more, "log_ms": store.idle.log_ms})
             return
+        elif what == GROUPS:
+            rows = store.groups.page(request.topic, after, count_max)
         elif what == SUBSCRIPTIONS:
             rows = store.subscriptions_page(request.topic, after, count_max)
         else:
@@ -705,6 +784,39 @@ class Broker:
             self._park(waiting)
         else:
             self._deliver(waiting, result)
+
+    def _serve_take(self, waiting: Waiting, now_ms: float) -> None:
+        """Answer with what was leased; have it leased, or wait for it, if nothing was.
+
+        Without room for the reply it is refused before anything is leased.
+        """
+        request, store = waiting.request, self.store
+        if not self._has_room(waiting.route):
+            message = "publications wait on the way to this client"
+            self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
+            return
+        leased = leases.read(store, request, waiting.body)
+        if isinstance(leased, Refused):
+            self.refuse(waiting, leased.code, leased.message, **leased.details)
+        elif not waiting.body.get("given") and leases.is_due(store, request, self.term(), now_ms):
+            self._enter(waiting, leases.operation_of(request, waiting.carried_out))
+        elif not waiting.body.get("given") and now_ms < waiting.deadline_ms:
+            self._park(waiting)
+        else:
+            self._hand_out(waiting, leased)
+
+    def _hand_out(self, waiting: Waiting, leased: Leased) -> None:
+        body = leases.answer_of(waiting.request, waiting.body, leased)
+        if body["count"]:
+            body["timestamps"] = _times(leased.times)
+        self._note_delivered(waiting.route, body["count"], len(leased.data))
+        self._acknowledge(waiting, body, leased.lengths, leased.data)
+
+    def _note_delivered(self, route: Route, count: int, size_bytes: int) -> None:
+        self.delivered_count += count
+        self.delivered_bytes += size_bytes
+        self._read_bytes[_way(route)] += size_bytes
+        self._read_bytes_in_all += size_bytes
 
     def _leaves_out(self, waiting: Waiting) -> bool:
         """Return whether a GET acknowledges something that its entry did not.
@@ -737,10 +849,7 @@ class Broker:
             "id": delivery.first_id,
             "count": delivery.count,
         }
-        self.delivered_count += delivery.count
-        self.delivered_bytes += len(delivery.data)
-        self._read_bytes[_way(waiting.route)] += len(delivery.data)
-        self._read_bytes_in_all += len(delivery.data)
+        self._note_delivered(waiting.route, delivery.count, len(delivery.data))
         lengths, data = delivery.lengths, delivery.data
         is_text, takes_properties = waiting.request.body["text"], waiting.request.body["properties"]
         if takes_properties and delivery.count:
@@ -776,6 +885,9 @@ class Broker:
         elif principal is not None and 0 < quota <= self._parked_of[principal]:
             refusal = self._over(principal, "parked_gets_max", QUOTA_RETRY_MS)
         if refusal is not None:
+            if waiting.request.type == TAKE and waiting.carried_out:
+                self._hand_out(waiting, Leased(0, [], 0, b"", b""))
+                return
             if waiting.carried_out:  # it was carried out in part: no NAK would be true of it
                 self._deliver(waiting, Delivery(waiting.request.topic, 0, 0, b"", b""))
                 return
@@ -815,8 +927,10 @@ class Broker:
         table, key = self._place(waiting)
         return number in table.get(key, {})
 
-    def _place(self, waiting: Waiting) -> tuple[dict[str, dict[int, Waiting]], str]:
+    def _place(self, waiting: Waiting) -> tuple[dict[Any, dict[int, Waiting]], Any]:
         request = waiting.request
+        if request.type == TAKE:
+            return self._parked_takes, leases.key_of(request)
         if request.topic:
             return self._parked, request.topic
         return self._parked_any, request.client_id
@@ -830,6 +944,35 @@ class Broker:
         clients = sorted(self._parked_any.keys() & self.store.subscribers(topic))
         woken += [self._parked_any.pop(client_id) for client_id in clients]
         self._awaken(woken)
+        if self._parked_takes:
+            for group in self.store.groups_of(topic):
+                self._offer((topic, group), self.store.idle.log_ms)
+
+    def _offer(self, key: leases.Key, log_ms: int) -> None:
+        """Let one of those whose takes are parked have what is there at that time of the log.
+
+        The others get what it leaves. When the group has ended all of them hear it.
+        """
+        parked = self._parked_takes.get(key)
+        if parked is None:
+            return
+        group = self.store.groups.get(*key)
+        if group is None:
+            self._awaken([self._parked_takes.pop(key)])
+            return
+        for number, waiting in islice(parked.items(), leases.OFFERED_MAX):
+            if leases.has_news(self.store, group, waiting.request, log_ms):
+                self._unpark(number, waiting)
+                self._woken.append(waiting)
+                self._sweep_deadlines()
+                return
+
+    def _look_for_lapsed(self, now_ms: float) -> None:
+        """Offer what was leased to somebody whose time is over by now."""
+        self._next_look_ms = now_ms + leases.LOOK_MS
+        log_ms = leases.reckoned(self.store, self.term(), now_ms)
+        for key in list(self._parked_takes):
+            self._offer(key, log_ms)
 
     def _awaken(self, woken: list[dict[int, Waiting]]) -> None:
         for parked in woken:
@@ -867,7 +1010,7 @@ class Broker:
         self._entries_waiting = self._put_bytes = 0
         rest = [read.waiting for read in self._reads] + self._authors
         rest += [*self._due, *self._woken]
-        for table in (self._parked, self._parked_any):
+        for table in (self._parked, self._parked_any, self._parked_takes):
             rest += [waiting for parked in table.values() for waiting in parked.values()]
         for waiting in rest:
             self.refuse(waiting, "not_leader", "leadership changed", leader=leader)
@@ -879,6 +1022,7 @@ class Broker:
         self._asked.clear()
         self._parked_of.clear()
         self._parked_any.clear()
+        self._parked_takes.clear()
         self._parked_by_deadline.clear()
         self._parked_count = 0
 
@@ -989,6 +1133,7 @@ _OPERATIONS: Final[dict[str, Callable[[Broker, Waiting], AskedOperation | None]]
     UNSUB: Broker._unsubscribe,
     PUT: Broker._put,
     GET: Broker._get,
+    TAKE: Broker._take,
     TOPICS: Broker._topics,
     UPGRADE: Broker._upgrade,
     INSPECT: Broker._inspect,

@@ -32,6 +32,7 @@ _RAISE: Final = "raise-level"
 _NAMES: Final = {
     "DropSubscription": "drop-subscription",
     "DropClient": "drop-client",
+    "DropGroup": "drop-group",
     "Purge": "purge",
     "TransferLeader": "transfer-leader",
     "Checkpoint": "checkpoint",

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from cluster.store.commands import Operation, Put
+from cluster.store.commands import Operation, Put, Take
 from cluster.store.outcomes import Done, Outcome, Refused
 from cluster.store.tables import Database
 from cluster.store.topics import Topic, Topics
@@ -104,6 +104,8 @@ def _said(operation: Operation, outcome: Outcome) -> Any:
     if type(operation) is Put:
         return outcome.body["id"], outcome.body["count"], outcome.body["duplicate"]
     body = outcome.body
+    if type(operation) is Take:
+        return body["token"], body["given"], body["lost"], body["dead"]
     return body.get("last_id"), body.get("epoch"), body.get("forgotten"), body.get("purged")
 
 
@@ -111,7 +113,8 @@ def _of_topic(topic: Topic) -> Any:
     cursors = topic.cursors
     kept = sorted(cursors.items()) if len(cursors) <= CURSORS else topic.floor_id
     counts = topic.last_id, topic.added_bytes, topic.purged_id
-    return topic.name, *counts, len(topic.subscribers), kept
+    groups = (sorted(topic.groups.items()),) if topic.groups else ()  # of a cluster of their level
+    return topic.name, *counts, len(topic.subscribers), kept, *groups
 
 
 _CLIENTS: Final = (

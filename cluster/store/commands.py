@@ -19,8 +19,9 @@ it down.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -29,6 +30,7 @@ from cluster.wire.levels import (
     BUILD,
     LEVEL_FIRST,
     LEVEL_MAX,
+    LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
     LEVEL_OF_LEVELS,
     LEVEL_OF_PROPERTIES,
@@ -38,6 +40,7 @@ from flotilla_client.protocol import INTEGER_MAX, USER_CHANGES, total_bytes
 
 ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # twice the largest batch: any one operation fits
 _ENTRY_OVERHEAD_BYTES: Final = 64  # level, size, stamp, brackets
+_NUMBER_BYTES: Final = 22  # up to 20 digits, a bracket and a comma
 _META_OVERHEAD_BYTES: Final = 128  # kind, five numbers of up to 20 digits, brackets and commas
 _ESCAPED_BYTES_MAX: Final = 6  # JSON writes a control character as \u00XX; all others are shorter
 _HEAD: Final = struct.Struct("<BI")
@@ -108,6 +111,59 @@ class Advance:
 
 
 @dataclass(slots=True)
+class MakeGroup:
+    """Make a group of the topic, or change the settings of the one that stands.
+
+    None: a setting that is not said; of `epoch` and `sequence` as in `Subscribe`.
+    """
+
+    client_id: str
+    epoch: int | None
+    topic: str
+    sequence: int | None
+    group: str
+    lease_ms: int | None
+    max_attempts: int | None
+    dead_letter: str | None
+    principal: str | None = None
+
+
+@dataclass(slots=True)
+class EndGroup:
+    """End a group of the topic, whoever works in it; fields as in `MakeGroup`."""
+
+    client_id: str
+    epoch: int | None
+    topic: str
+    sequence: int | None
+    group: str
+    principal: str | None = None
+
+
+@dataclass(slots=True)
+class Take:
+    """Settle leases of a group's publications, then lease up to `max_count` more to the client.
+
+    `number`: of the client's takes in this group, so that a repeated one is recognized; None: by
+    hand. `acks`: rows of [token, first id, last id]; of `naks` with a delay in ms besides, of
+    `extends` with the lease's time from now on.
+    """
+
+    client_id: str
+    epoch: int | None
+    topic: str
+    group: str
+    number: int | None
+    max_count: int
+    max_bytes: int
+    lease_ms: int | None
+    acks: list[list[int]]
+    naks: list[list[int]]
+    extends: list[list[int]]
+    principal: str | None = None
+
+
+@dataclass(slots=True)
 class Admit:
     """Let the member `node` take part under its new incarnation."""
 
@@ -174,6 +230,18 @@ class DropClient:
 
 
 @dataclass(slots=True)
+class DropGroup:
+    """End a group of a topic."""
+
+    topic: str
+    group: str
+    is_root: bool
+    principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
 class Purge:
     """Remove what a topic holds up to `last_id`, whoever has not read it."""
 
@@ -226,8 +294,11 @@ class Forget:
     silent_ms: int
 
 
-ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance
-Administration = ChangeUser | DropSubscription | DropClient | Purge | TransferLeader | Checkpoint
+OfGroups = MakeGroup | EndGroup | Take
+ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance | OfGroups
+Administration = (
+    ChangeUser | DropSubscription | DropClient | DropGroup | Purge | TransferLeader | Checkpoint
+)
 OwnOperation = Admit | Hear | Forget  # of the cluster itself: nobody asks for them
 AskedOperation = ClientOperation | Administration | Raise
 Operation = AskedOperation | OwnOperation
@@ -261,6 +332,8 @@ def level_needed(operations: Sequence[Operation]) -> int:
             level = max(level, operation.level)
         elif type(operation) in (Hear, Forget):
             level = max(level, LEVEL_OF_IDLE)
+        elif isinstance(operation, OfGroups | DropGroup):
+            level = max(level, LEVEL_OF_GROUPS)
         elif isinstance(operation, Administration) or principal_of(operation) is not None:
             level = max(level, LEVEL_OF_USERS)
     return level
@@ -294,6 +367,9 @@ def size_bytes(operation: Operation) -> int:
         texts += operation.client_ids
     sizes = [len(text) for text in texts if isinstance(text, str)]
     punctuation = 3 * len(sizes)
+    if type(operation) is Take:
+        numbers = sum(map(len, chain(operation.acks, operation.naks, operation.extends)))
+        punctuation += _NUMBER_BYTES * (numbers + 1)
     return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * sum(sizes) + punctuation
 
 
@@ -495,6 +571,21 @@ def _is_cursors(value: Any) -> bool:
     return type(value) is dict and all(map(_is_count, value.values()))
 
 
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or _is_text(value)
+
+
+def _rows_of(columns: int) -> Callable[[Any], bool]:
+    """Return the check of a list of rows of so many numbers."""
+
+    def check(value: Any) -> bool:
+        return type(value) is list and all(
+            type(row) is list and len(row) == columns and all(map(_is_count, row)) for row in value
+        )
+
+    return check
+
+
 def _is_level_of_users(value: Any) -> bool:
     return type(value) is int and LEVEL_OF_USERS <= value <= LEVEL_MAX
 
@@ -508,11 +599,23 @@ _UNSAID: Final[Sequence[Any]] = (
     None,
     0,
 )  # what the parts of an entry's metas are that it does not have
+_TAKE: Final = (
+    *(_is_text, _is_count_or_none, _is_text, _is_text, _is_count_or_none),
+    *(_is_count, _is_count, _is_count_or_none),
+    *(_rows_of(3), _rows_of(4), _rows_of(4)),
+)
 _PLAIN_RAISE: Final = "L"  # as version 0.2 writes and reads it
 _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "R": (Register, (_is_text, _is_bool, _is_count_or_none, _is_text)),
     "S": (Subscribe, _SUBSCRIPTION),
     "U": (Unsubscribe, _SUBSCRIPTION),
+    "G": (
+        MakeGroup,
+        (*_SUBSCRIPTION, _is_text, _is_count_or_none, _is_count_or_none, _is_text_or_none),
+    ),
+    "Q": (EndGroup, (*_SUBSCRIPTION, _is_text)),
+    "W": (Take, _TAKE),
+    "Y": (DropGroup, (_is_text, _is_text, *_ACT)),
     "A": (Advance, (_is_text, _is_count_or_none, _is_cursors)),
     "M": (Admit, (_is_text, _is_text)),
     _PLAIN_RAISE: (Raise, (_is_level,)),

@@ -49,6 +49,16 @@ class Idle:
             self.log_ms += min(max(stamp_ms - self._stamp_ms, 0), STEP_MS_MAX)
         self._term, self._stamp_ms = term, stamp_ms
 
+    def at(self, term: int, now_ms: float) -> int:
+        """Return which time of the log an entry of that term would have that is made now."""
+        if term != self._term:
+            return self.log_ms
+        return self.log_ms + min(max(int(now_ms) - self._stamp_ms, 0), STEP_MS_MAX)
+
+    def is_running(self, term: int, now_ms: float) -> bool:
+        """Return whether the log's time goes on: an entry of that term was made not long ago."""
+        return term == self._term and now_ms - self._stamp_ms < STEP_MS_MAX / 2
+
     @property
     def now(self) -> int:
         """The log's time as it is noted of clients, in units of HEARD_MS."""

@@ -50,6 +50,21 @@ class Delivery:
     has_properties: bool = False
 
 
+@dataclass(slots=True)
+class Leased:
+    """What a client has by a take: `runs` of [first id, last id, attempt], and all that, packed.
+
+    `left_ms`: until when it has the first of them, by the log's time. `times` as in `Delivery`.
+    """
+
+    token: int
+    runs: list[list[int]]
+    left_ms: int
+    lengths: bytes
+    data: bytes
+    times: tuple[tuple[int, int], ...] = ()
+
+
 def unknown_client(client_id: str) -> Refused:
     """Return the refusal of a client that the cluster never issued."""
     return Refused("unknown_client", f"client_id {client_id!r} was not issued here")
@@ -68,6 +83,11 @@ def forgotten(client_id: str) -> Refused:
 def no_topic(name: str) -> Refused:
     """Return the refusal of a topic that nobody subscribes to."""
     return Refused("unknown_topic", f"nobody subscribes to {name!r}")
+
+
+def no_group(topic: str, name: str) -> Refused:
+    """Return the refusal of a group that was not made, or was ended."""
+    return Refused("not_subscribed", f"{topic!r} has no group {name!r}: SUB with `group` makes it")
 
 
 def purged(topic: str, last_id: int, purged_id: int) -> Refused:

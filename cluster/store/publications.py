@@ -210,6 +210,36 @@ class Publications:
         lengths, data = b"".join(part[0] for part in parts), b"".join(part[1] for part in parts)
         return Cut(count, lengths, data, tuple(times), has_properties)
 
+    def readable_id(self, topic: Topic) -> int:
+        """Return the last id that can be read: what this entry has added can be after `seal`."""
+        added = self._added.get(topic)
+        return topic.last_id if added is None else added[0] - 1
+
+    def measure(
+        self, topic: Topic, first_id: int, count_max: int, bytes_max: int, rows_max: int
+    ) -> tuple[int, int]:
+        """Return how many publications from `first_id` on are within the limits, and their bytes.
+
+        0 also where the first one alone is over `bytes_max`.
+        """
+        count, size_bytes = 0, 0
+        for _ in range(rows_max):
+            next_id = first_id + count
+            if count >= count_max or next_id > self.readable_id(topic):
+                break
+            row = self._row_of(topic, next_id)
+            i = next_id - row.first_id
+            start = row.ends[i - 1] if i else 0
+            room = min(i + count_max - count, len(row.ends))
+            j = min(bisect_right(row.ends, start + bytes_max - size_bytes), room)
+            if j <= i:
+                break
+            count += j - i
+            size_bytes += row.ends[j - 1] - start
+            if j < room:
+                break
+        return count, size_bytes
+
     def entry_of(self, topic: Topic, publication_id: int) -> int:
         """Return the index of the entry that brought the publication: its age."""
         key = self._key_of(topic, publication_id)

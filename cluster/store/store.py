@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, KeysView, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,9 +31,13 @@ from cluster.store.commands import (
     ChangeUser,
     Checkpoint,
     DropClient,
+    DropGroup,
     DropSubscription,
+    EndGroup,
     Forget,
     Hear,
+    MakeGroup,
+    OfGroups,
     Operation,
     Purge,
     Put,
@@ -40,19 +45,23 @@ from cluster.store.commands import (
     Register,
     Stamp,
     Subscribe,
+    Take,
     TransferLeader,
     Unsubscribe,
     decode,
 )
+from cluster.store.groups import GroupLimits, Groups, Run, SharedGroup
 from cluster.store.holdings import Holdings
 from cluster.store.idle import Idle
 from cluster.store.outcomes import (
     Delivery,
     Done,
+    Leased,
     Outcome,
     Refused,
     beyond_the_end,
     forgotten,
+    no_group,
     no_topic,
     purged,
     stale_request,
@@ -60,7 +69,7 @@ from cluster.store.outcomes import (
     unknown_client,
     wrong_epoch,
 )
-from cluster.store.publications import Publications
+from cluster.store.publications import Cut, Publications
 from cluster.store.tables import ID_MAX, TOPIC_NUMBER_MAX, CorruptStore, Database, row_crc
 from cluster.store.topics import Subscription, Topic, Topics
 from cluster.store.users import (
@@ -102,6 +111,7 @@ class Limits:
     names_bytes_max: int = 1024 * 1024
     id_max: int = ID_MAX
     users_max: int = 1_000  # a key for each program; each may have some hundred patterns
+    groups: GroupLimits = field(default_factory=GroupLimits)
 
 
 class Store:
@@ -128,6 +138,9 @@ class Store:
         self.holdings = Holdings(database)
         self._publications = Publications(database, self.holdings.dropped)
         self._topics = Topics(database, self._publications.garbage)
+        self.groups = Groups(
+            database, self._topics, self._publications, limits.groups, limits.id_max
+        )
         self._publications.load(self._topics.active.values())
         self._dirty_members = False
         self._successor, self.checkpoint_index = "", 0
@@ -135,6 +148,7 @@ class Store:
             ChangeUser: self.users.change,
             DropSubscription: self._drop_subscription,
             DropClient: self._drop_client,
+            DropGroup: self._drop_group,
             Purge: self._purge,
             TransferLeader: self._transfer_leader,
             Checkpoint: self._checkpoint,
@@ -145,6 +159,9 @@ class Store:
             Unsubscribe: self._unsubscribe,
             Put: self._put,
             Advance: self._advance,
+            MakeGroup: self._make_group,
+            EndGroup: self._end_group,
+            Take: self._take,
             Admit: self._admit,
             Raise: self._raise,
             **dict.fromkeys(self._acts_handlers, self._act),
@@ -270,6 +287,7 @@ class Store:
         self.users.flush()
         self.idle.flush()
         self._topics.flush()
+        self.groups.flush()
         self._publications.flush()
         if self._dirty_members:
             sql = "INSERT OR REPLACE INTO members VALUES(?, ?, ?)"
@@ -296,7 +314,9 @@ class Store:
             return wrong_epoch(epoch, client.epoch)
         return client
 
-    def _identified(self, operation: Subscribe | Unsubscribe | Put | Advance) -> Client | Refused:
+    def _identified(
+        self, operation: Subscribe | Unsubscribe | Put | Advance | OfGroups
+    ) -> Client | Refused:
         """Return the client, if this process of it may act.
 
         A client that is nobody's, of before there were owners, belongs from now on to whose process
@@ -331,6 +351,7 @@ class Store:
         if refused := self.not_owned(operation.client_id, operation.principal):
             return refused
         sequence = operation.sequence
+        epoch_before = client.epoch
         if sequence is None:
             client.epoch += 1
             client.nonce = ""  # or a retry of the process before would share the new epoch
@@ -339,6 +360,8 @@ class Store:
             client.sequence, client.nonce = sequence, operation.nonce
         elif sequence < client.sequence or not operation.nonce or operation.nonce != client.nonce:
             return stale_request(sequence, client.sequence)
+        if client.epoch != epoch_before:
+            self.groups.release(client.client_id, self.idle.log_ms)
         self._take_possession(client, operation.principal)
         self._clients.changed(client)
         return self._registered(client)
@@ -367,7 +390,9 @@ class Store:
             }
         )
 
-    def _controlling(self, operation: Subscribe | Unsubscribe) -> Client | Refused:
+    def _controlling(
+        self, operation: Subscribe | Unsubscribe | MakeGroup | EndGroup
+    ) -> Client | Refused:
         """Return the client after the checks of a control request, its sequence taken.
 
         The sequence is taken even if the operation is then refused: a late copy of it must not be
@@ -478,6 +503,7 @@ class Store:
         floor_before = topic.floor_id
         if operation.last_id > topic.purged_id:
             self._topics.purge(topic, operation.last_id)
+            self.groups.purged(topic)
             self._publications.floor_moved(topic)
         return Done({"purged": topic.floor_id - floor_before, "last_id": operation.last_id})
 
@@ -520,6 +546,7 @@ class Store:
             self._publications.floor_moved(topic)
         if client.owner is not None:
             self.holdings.clients[client.owner] -= 1
+        self.groups.release(client.client_id, self.idle.log_ms, is_gone=True)
         self._clients.forget(client)
         return left
 
@@ -536,13 +563,20 @@ class Store:
             return Done({"last_id": subscription.cursor, "resumed": True})
         if refused := self._no_room(client, topic):
             return refused
-        topic = topic or self._topics.inactive(operation.topic)
-        if topic is None:
-            if self._topics.names_count >= self._limits.topic_names_max:
-                return too_many("topic names", self._limits.topic_names_max)
-            topic = self._topics.create(operation.topic)
-        self.holdings.joined(client.owner, topic.name)
-        return Done({"last_id": self._topics.join(client, topic), "resumed": False})
+        found = topic or self._topic(operation.topic)
+        if isinstance(found, Refused):
+            return found
+        self.holdings.joined(client.owner, found.name)
+        return Done({"last_id": self._topics.join(client, found), "resumed": False})
+
+    def _topic(self, name: str) -> Topic | Refused:
+        """Return a topic that nobody subscribes to yet, a new one if there was none."""
+        topic = self._topics.inactive(name)
+        if topic is not None:
+            return topic
+        if self._topics.names_count >= self._limits.topic_names_max:
+            return too_many("topic names", self._limits.topic_names_max)
+        return self._topics.create(name)
 
     def _no_room(self, client: Client, topic: Topic | None) -> Refused | None:
         limits = self._limits
@@ -551,9 +585,11 @@ class Store:
             return too_many("subscriptions of the client", limits.subscriptions_per_client_max)
         if self._topics.subscriptions_count >= limits.subscriptions_max:
             return too_many("subscriptions", limits.subscriptions_max)
-        if topic is None and len(self._topics.active) >= limits.topics_max:
-            return too_many("topics", limits.topics_max)
-        return None
+        return self._no_room_for_topic() if topic is None else None
+
+    def _no_room_for_topic(self) -> Refused | None:
+        limit = self._limits.topics_max
+        return too_many("topics", limit) if len(self._topics.active) >= limit else None
 
     def _unsubscribe(self, operation: Unsubscribe) -> Outcome:
         client = self._controlling(operation)
@@ -567,6 +603,78 @@ class Store:
         self._topics.leave(client, topic)
         self._publications.floor_moved(topic)
         return Done({"was_subscribed": True})
+
+    # --- operations: groups ---------------------------------------------------------------------
+
+    def _make_group(self, operation: MakeGroup) -> Outcome:
+        client = self._controlling(operation)
+        if isinstance(client, Refused):
+            return client
+        principal = operation.principal
+        if refused := self.lacks(principal, SUBSCRIBE, operation.topic):
+            return refused
+        if operation.dead_letter and (
+            refused := self.lacks(principal, PUBLISH, operation.dead_letter)
+        ):
+            return refused
+        group = self.groups.get(operation.topic, operation.group)
+        is_new = group is None
+        if group is None:
+            made = self._new_group(operation)
+            if isinstance(made, Refused):
+                return made
+            group = made
+        self.groups.set(group, operation)
+        return Done(
+            {
+                "last_id": group.cursor,
+                "resumed": not is_new,
+                "lease_ms": group.lease_ms,
+                "max_attempts": group.max_attempts,
+                "dead_letter": group.dead_letter,
+            }
+        )
+
+    def _new_group(self, operation: MakeGroup) -> SharedGroup | Refused:
+        topic = self._topics.active.get(operation.topic)
+        if topic is None and (refused := self._no_room_for_topic()):
+            return refused
+        if refused := self.groups.refuse_another():
+            return refused
+        found = topic or self._topic(operation.topic)
+        return found if isinstance(found, Refused) else self.groups.make(found, operation)
+
+    def _end_group(self, operation: EndGroup) -> Outcome:
+        client = self._controlling(operation)
+        if isinstance(client, Refused):
+            return client
+        if refused := self.lacks(operation.principal, SUBSCRIBE, operation.topic):
+            return refused
+        return self._drop(operation.topic, operation.group)
+
+    def _drop_group(self, operation: DropGroup) -> Outcome:
+        return self._drop(operation.topic, operation.group)
+
+    def _drop(self, topic: str, name: str) -> Done:
+        group = self.groups.get(topic, name)
+        if group is not None:
+            self.groups.end(group)
+        return Done({"was_subscribed": group is not None})
+
+    def _take(self, operation: Take) -> Outcome:
+        client = self._identified(operation)
+        if isinstance(client, Refused):
+            return client
+        if refused := self.lacks(operation.principal, SUBSCRIBE, operation.topic):
+            return refused
+        group = self._group(operation.topic, operation.group)
+        if isinstance(group, Refused):
+            return group
+        return self.groups.take(group, operation, self.idle.log_ms, self._applying)
+
+    def _group(self, topic: str, name: str) -> SharedGroup | Refused:
+        group = self.groups.get(topic, name)
+        return group or (no_group(topic, name) if topic in self._topics.active else no_topic(topic))
 
     # --- operations: publications ---------------------------------------------------------------
 
@@ -797,6 +905,29 @@ class Store:
             cut.has_properties,
         )
 
+    def read_leased(
+        self, client_id: str, topic: str, name: str, token: int, given: Sequence[Run]
+    ) -> Leased | Refused:
+        """Return the publications that a take has given, as far as they are still leased by it."""
+        group = self._group(topic, name)
+        if isinstance(group, Refused):
+            return group
+        runs = self.groups.standing(group, client_id, token, given) if token else []
+        cuts: list[Cut] = []
+        for first, last, _ in runs:
+            while first <= last:
+                cut = self._publications.cut(group.topic, first, last + 1 - first, ID_MAX)
+                cuts.append(cut)
+                first += cut.count
+        at_ms = min((group.open[first].at_ms for first, _, _ in runs), default=0)
+        left_ms = max(0, at_ms - self.idle.log_ms)
+        lengths, data = (
+            b"".join(each.lengths for each in cuts),
+            b"".join(each.data for each in cuts),
+        )
+        times = tuple(chain.from_iterable(each.times for each in cuts))
+        return Leased(token, runs, left_ms, lengths, data, times)
+
     # --- recoveries (docs/recovery.md) ----------------------------------------------------------
 
     def name_members(self, members: Mapping[str, str]) -> None:
@@ -854,13 +985,19 @@ class Store:
         if found is None or found.floor_id == found.last_id:
             return []
         subscribers = found.subscribers.items()
-        ids = (client_id for client_id, each in subscribers if each.cursor <= found.floor_id)
+        ids = [client_id for client_id, each in subscribers if each.cursor <= found.floor_id]
+        ids += [f"group {name}" for name, at in found.groups.items() if at <= found.floor_id]
         return heapq.nsmallest(count_max, ids)
 
     def subscribers(self, topic: str) -> KeysView[str]:
         """Return the client ids that subscribe to a topic: a live view, empty for no topic."""
         found = self._topics.active.get(topic)
         return (found.subscribers if found else dict[str, Subscription]()).keys()
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups of a topic, by name."""
+        found = self._topics.active.get(topic)
+        return sorted(found.groups) if found else []
 
     def subscribers_of(self, topic: str, after: str, count_max: int) -> list[dict[str, Any]]:
         """Return the first of a topic's subscribers behind the client id `after`, by client id."""
@@ -920,7 +1057,7 @@ class Store:
             {
                 "topic": topic.name,
                 "last_id": topic.last_id,
-                "subscribers": len(topic.subscribers),
+                "subscribers": len(topic.subscribers) + len(topic.groups),
                 "backlog_bytes": topic.added_bytes - topic.dropped_bytes,
             }
             for topic in self._topics.page(after, count_max)
@@ -1021,5 +1158,6 @@ class Store:
             "producers": self._clients.producers_count,
             "topics": len(self._topics.active),
             "subscriptions": self._topics.subscriptions_count,
+            "groups": self.groups.count,
             "backlog_bytes": self._publications.stored_bytes,
         }

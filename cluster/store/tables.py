@@ -24,6 +24,7 @@ from cluster.log.files import DISK
 from cluster.wire.levels import (
     LEVEL_FIRST,
     LEVEL_OF_ACTS,
+    LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
     LEVEL_OF_PROPERTIES,
     LEVEL_OF_USERS,
@@ -104,6 +105,19 @@ _TIMES: Final = (
 )
 _RUNNING: Final = "log_ms, term, stamp_ms, forgotten, digest, client, topic"
 _RUNNING_TIMED: Final = _RUNNING + ", timestamp_ms"
+# As well (decision 0022). `leases`: of 1,024 ids each what is open, as JSON; `workers`: the last
+# take of each client.
+_GROUPS_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS groups(topic INTEGER NOT NULL, name TEXT NOT NULL,
+    settings TEXT NOT NULL, head INTEGER NOT NULL, cursor INTEGER NOT NULL, token INTEGER NOT NULL,
+    crc INTEGER NOT NULL, PRIMARY KEY(topic, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS leases(topic INTEGER NOT NULL, name TEXT NOT NULL,
+    chunk INTEGER NOT NULL, runs TEXT NOT NULL, crc INTEGER NOT NULL,
+    PRIMARY KEY(topic, name, chunk)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS workers(topic INTEGER NOT NULL, name TEXT NOT NULL,
+    client_id TEXT NOT NULL, record TEXT NOT NULL, crc INTEGER NOT NULL,
+    PRIMARY KEY(topic, name, client_id)) WITHOUT ROWID;
+"""
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
 _WRITER_PRAGMAS: Final = (
@@ -171,7 +185,9 @@ class Database:
 
     def _make_later_tables(self) -> None:
         try:
-            self._connection.executescript(_USERS_SCHEMA + _IDLE_SCHEMA + _ACTS_SCHEMA)
+            self._connection.executescript(
+                _USERS_SCHEMA + _IDLE_SCHEMA + _ACTS_SCHEMA + _GROUPS_SCHEMA
+            )
         except sqlite3.DatabaseError as error:
             _raise_corrupt(self.path, error)
             raise
@@ -544,7 +560,9 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
 
 
 _TIMED_TABLES: Final = frozenset({"publications", "running"})
-_LATER_TABLES: Final = frozenset({"users", "owners", "running", "heard", "purged", "acts"})
+_LATER_TABLES: Final = frozenset(
+    {"users", "owners", "running", "heard", "purged", "acts", "groups", "leases", "workers"}
+)
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 _CHECKED: Final = (
     ("members", "name, incarnation", 0),
@@ -557,6 +575,9 @@ _CHECKED: Final = (
     ("topics", "number, name, last_id, active, added_bytes", 0),
     ("purged", "topic, last_id", 0),
     ("subscriptions", "topic, client, cursor", 0),
+    ("groups", "topic, name, settings, head, cursor, token", 0),
+    ("leases", "topic, name, chunk, runs", 0),
+    ("workers", "topic, name, client_id, record", 0),
     ("producers", "number, client, topic, counter, puts, recent", 1),
     ("earlier_puts", "slot, puts", 1),
     ("publications", "key, entry, before_bytes, count, lengths, data", 2),
@@ -646,7 +667,8 @@ def digest(database: Database) -> str:
     idle = _LOGICAL_IDLE if database.level() >= LEVEL_OF_IDLE else ()
     times = _LOGICAL_TIMES if database.level() >= LEVEL_OF_PROPERTIES else ()
     acts = _LOGICAL_ACTS if database.level() >= LEVEL_OF_ACTS else ()
-    for sql in (*_LOGICAL, *users, *idle, *acts, *times):
+    groups = _LOGICAL_GROUPS if database.level() >= LEVEL_OF_GROUPS else ()
+    for sql in (*_LOGICAL, *users, *idle, *acts, *times, *groups):
         for row in database.query(sql):
             hasher.update(repr(row).encode())
         hasher.update(b"\n")
@@ -684,6 +706,15 @@ _LOGICAL_ACTS: Final = (
     "SELECT name, purged.last_id FROM purged JOIN topics ON topics.number = topic ORDER BY name",
 )
 
+_LOGICAL_GROUPS: Final = (
+    "SELECT topics.name, groups.name, settings, head, cursor, token FROM groups"
+    " JOIN topics ON topics.number = topic ORDER BY topics.name, groups.name",
+    "SELECT topics.name, leases.name, chunk, runs FROM leases"
+    " JOIN topics ON topics.number = topic ORDER BY topics.name, leases.name, chunk",
+    "SELECT topics.name, workers.name, client_id, record FROM workers"
+    " JOIN topics ON topics.number = topic ORDER BY topics.name, workers.name, client_id",
+)
+
 
 _LOGICAL_TIMES: Final = ("SELECT timestamp_ms FROM running",)
 
@@ -694,7 +725,8 @@ def _digest_publications(
     """Hash a topic's rows that hold a publication somebody still wants, one at a time."""
     sql = (
         "SELECT max(min(cursor), ifnull((SELECT last_id FROM purged WHERE topic = ?1), 0))"
-        " FROM subscriptions WHERE topic = ?1"
+        " FROM (SELECT cursor FROM subscriptions WHERE topic = ?1"
+        " UNION ALL SELECT cursor FROM groups WHERE topic = ?1)"
     )
     floor = database.query(sql, (number,))[0][0]
     time = "timestamp_ms" if database.has_times else "0"

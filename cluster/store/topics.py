@@ -38,10 +38,11 @@ class Subscription:
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A topic and its subscribers; active while there are any.
+    """A topic, its subscribers and its groups; active while there are any.
 
-    Invariants: `floor_id` is the least cursor (with no subscriber: `last_id`), or `purged_id`, up
-    to which everything was purged, if that is more. `cursors` counts the subscribers at each,
+    `groups`: the cursor of each, by name (groups.py).
+    Invariants: `floor_id` is the least cursor (without any: `last_id`), or `purged_id`, up to which
+    everything was purged, if that is more. `cursors` counts who is at each, subscriber or group,
     `heap` has each of these cursors and perhaps some that nobody is at any more. A purge moves no
     cursor: who has not read up to it is told. `oldest_end` is the last id of the oldest row on
     disk, 0 without one; `dropped_bytes` of the `added_bytes` ever were collected.
@@ -56,8 +57,26 @@ class Topic:
     oldest_end: int = 0
     dropped_bytes: int = 0
     subscribers: dict[str, Subscription] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
     cursors: dict[int, int] = field(default_factory=dict)
     heap: list[int] = field(default_factory=list)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether somebody wants what is published from now on."""
+        return bool(self.subscribers or self.groups)
+
+    def place_group(self, name: str, cursor: int | None) -> None:
+        """Let a group's cursor stand there from now on; None: the group has ended."""
+        if name in self.groups:
+            self._depart(self.groups[name])
+        if cursor is None:
+            del self.groups[name]
+        else:
+            assert cursor <= self.last_id, (name, cursor, self.last_id)
+            self.groups[name] = cursor
+            self._enter(cursor)
+        self.find_floor()
 
     def join(self, client_id: str, subscription: Subscription) -> None:
         """Add a subscriber."""
@@ -118,7 +137,7 @@ def restored(database: Database, columns: tuple[Any, ...]) -> Topic:
 
 def topic_row(topic: Topic) -> tuple[Any, ...]:
     """Return the topic's row of `topics`."""
-    active = int(bool(topic.subscribers))
+    active = int(topic.is_active)
     row = (topic.number, topic.name, topic.last_id, active, topic.added_bytes)
     return (*row, row_crc(row))
 
@@ -171,10 +190,7 @@ class Topics:
 
     def join(self, client: Client, topic: Topic) -> int:
         """Subscribe the client behind the topic's last publication; return that cursor."""
-        if not topic.subscribers:
-            self.active[topic.name] = topic
-            insort(self._names, topic.name)
-            self._dirty.add(topic)
+        self._activate(topic)
         self._add(client.client_id, topic, Subscription(client.number, topic.last_id))
         self._dirty_cursors[topic.number, client.number] = topic.last_id
         return topic.last_id
@@ -188,7 +204,23 @@ class Topics:
         self.subscriptions_count -= 1
         topic.leave(client.client_id)
         self._dirty_cursors[topic.number, client.number] = None
-        if not topic.subscribers:
+        self._deactivate(topic)
+
+    def place_group(self, topic: Topic, name: str, cursor: int | None) -> None:
+        """See `Topic`; a topic lives as long as it has a subscriber or a group."""
+        if cursor is not None:
+            self._activate(topic)
+        topic.place_group(name, cursor)
+        self._deactivate(topic)
+
+    def _activate(self, topic: Topic) -> None:
+        if not topic.is_active:
+            self.active[topic.name] = topic
+            insort(self._names, topic.name)
+            self._dirty.add(topic)
+
+    def _deactivate(self, topic: Topic) -> None:
+        if not topic.is_active:
             self._left[topic.name] = self.active.pop(topic.name)
             del self._names[bisect_left(self._names, topic.name)]
             self._dirty.add(topic)

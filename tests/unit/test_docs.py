@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from cluster.settings.config import SETTINGS, load
+from cluster.store.groups import GroupLimits
 from cluster.store.store import Limits
 from flotilla_client import protocol
 from flotilla_client.version import VERSION
@@ -45,7 +46,9 @@ def test_every_limit_of_the_wire_and_of_the_state_is_in_the_table() -> None:
     of_the_wire = {name for name in vars(protocol) if name.endswith("_MAX")}
     assert of_the_wire == {name for _, name, _ in generate_docs.WIRE_LIMITS}
     of_the_state = {field.name for field in fields(Limits)}
-    assert of_the_state == {name for _, name in generate_docs.STATE_LIMITS}
+    assert of_the_state == {"groups"} | {name for _, name in generate_docs.STATE_LIMITS}
+    of_groups = {field.name for field in fields(GroupLimits)}
+    assert of_groups == {name for _, name, _ in generate_docs.GROUP_LIMITS}
 
 
 def test_every_limit_that_is_a_nodes_setting_is_in_the_table_with_what_happens_over_it() -> None:

@@ -469,6 +469,7 @@ def test_views_tell_what_topics_lists(bench: Bench) -> None:
         "producers": 1,
         "topics": 1,
         "subscriptions": 1,
+        "groups": 0,
         "backlog_bytes": 12,
     }
 

@@ -109,6 +109,7 @@ class Books:
         )
         for topic in active.values():
             cursors = Counter(each.cursor for each in topic.subscribers.values())
+            cursors.update(topic.groups.values())
             dead = max(min(cursors), topic.purged_id)
             pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, dead
             pairs[f"subscribers of {topic.name} by cursor"] = topic.cursors, cursors

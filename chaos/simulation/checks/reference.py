@@ -10,7 +10,7 @@ Written from docs/protocol.md, so that a rule which the store has wrong is wrong
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from struct import unpack
@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
+from chaos.simulation.checks.reference_groups import ReferenceGroup, Taking, dead_letter
 from cluster.log.entries import FIRST_INDEX
 from cluster.store import clients, idle
 from cluster.store.commands import (
@@ -27,9 +28,12 @@ from cluster.store.commands import (
     ChangeUser,
     Checkpoint,
     DropClient,
+    DropGroup,
     DropSubscription,
+    EndGroup,
     Forget,
     Hear,
+    MakeGroup,
     Operation,
     Purge,
     Put,
@@ -37,6 +41,7 @@ from cluster.store.commands import (
     Register,
     Stamp,
     Subscribe,
+    Take,
     TransferLeader,
     Unsubscribe,
 )
@@ -54,6 +59,7 @@ ACTS: Final[Mapping[type, str]] = {
     ChangeUser: "user",
     DropSubscription: "drop-subscription",
     DropClient: "drop-client",
+    DropGroup: "drop-group",
     Purge: "purge",
     TransferLeader: "transfer-leader",
     Checkpoint: "checkpoint",
@@ -146,8 +152,18 @@ class ReferenceTopic:
     publications: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     enveloped: dict[int, int] = field(default_factory=dict)
     subscribers: ByIndex[frozenset[str]] = field(default_factory=lambda: ByIndex(frozenset()))
+    groups: ByIndex[frozenset[str]] = field(default_factory=lambda: ByIndex(frozenset()))
     purged: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
     unread_from: int = 1  # the first id that somebody still wants
+
+    def is_wanted_at(self, index: int) -> bool:
+        """Return whether somebody subscribed to it behind the entry at `index`, or a group did."""
+        return bool(self.subscribers.at(index) or self.groups.at(index))
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody does now."""
+        return bool(self.subscribers.now or self.groups.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +198,8 @@ class Reference:
         self.applied_index = FIRST_INDEX  # every log begins with it; it says nothing
         self.clients: dict[str, ReferenceClient] = {}
         self.topics: dict[str, ReferenceTopic] = {}
+        self.groups: dict[tuple[str, str], ReferenceGroup] = {}  # by topic and name
+        self.group_rows: dict[tuple[str, str], ByIndex[dict[str, Any] | None]] = {}
         self.level: ByIndex[int] = ByIndex(1)
         self.users: ByIndex[ReferenceUsers] = ByIndex({})
         self.log_ms = 0  # the log's time: what has passed between entries of one leader
@@ -199,6 +217,9 @@ class Reference:
             Unsubscribe: self._unsubscribe,
             Put: self._put,
             Advance: self._advance,
+            MakeGroup: self._make_group,
+            EndGroup: self._end_group,
+            Take: self._take_leases,
             **dict.fromkeys(ACTS, self._act),
             Raise: self._raise,
             Admit: self._admit,
@@ -209,6 +230,7 @@ class Reference:
             ChangeUser: self._change_user,
             DropSubscription: self._drop_subscription,
             DropClient: self._drop_client,
+            DropGroup: self._drop_group,
             Purge: self._purge,
             TransferLeader: lambda index, asked: ("", {"node": asked.chosen}),
             Checkpoint: lambda index, asked: ("", {"index": index}),
@@ -234,6 +256,7 @@ class Reference:
             before_ms = self.times[-1][1] if self.times else 0
             self.times.append((index, max(before_ms, stamp.wall_ms)))
         self.results[index] = results
+        self._note_groups(index)
         return results
 
     def client(self, client_id: str) -> ReferenceClient | None:
@@ -276,6 +299,7 @@ class Reference:
         topics = tuple(client.topics_at(index))
         for topic in topics:
             self._end(index, client, client_id, topic)
+        self._release(client_id, is_gone=True)
         client.epoch.put(index, 0)
         client.owner.put(index, None)
         self.forgotten.put(index, self.forgotten.now + 1)
@@ -397,6 +421,7 @@ class Reference:
 
     def _register(self, index: int, asked: Register) -> Result:
         client = self.client(asked.client_id)
+        epoch_before = client.epoch.now if client else 0
         if asked.fresh:
             user = self.user_at(asked.principal, index)
             if user is not None and not user.may:
@@ -422,13 +447,17 @@ class Reference:
             client.nonce = asked.nonce
         elif (asked.sequence, asked.nonce) != (client.sequence.now, client.nonce or None):
             return "stale_request", {"expected": client.sequence.now + 1}
+        if client.epoch.now != epoch_before:
+            self._release(asked.client_id)
         self._take(index, client, asked.principal)
         self._note(client)
         epoch, sequence = client.epoch.now, client.sequence.now
         return "", {"client_id": asked.client_id, "epoch": epoch, "sequence": sequence}
 
     def _identified(
-        self, index: int, asked: Subscribe | Unsubscribe | Put | Advance
+        self,
+        index: int,
+        asked: Subscribe | Unsubscribe | Put | Advance | MakeGroup | EndGroup | Take,
     ) -> ReferenceClient | Result:
         client, epoch = self.client(asked.client_id), asked.epoch
         if client is None:
@@ -452,7 +481,9 @@ class Reference:
         """Return what a process is told whose epoch is not the newest; nobody recovers here."""
         return "recovered" if epoch > newest else "fenced", {"epoch": newest}
 
-    def _controlling(self, index: int, asked: Subscribe | Unsubscribe) -> ReferenceClient | Result:
+    def _controlling(
+        self, index: int, asked: Subscribe | Unsubscribe | MakeGroup | EndGroup
+    ) -> ReferenceClient | Result:
         client = self._identified(index, asked)
         if isinstance(client, ReferenceClient) and asked.sequence is not None:
             if asked.sequence < client.sequence.now:
@@ -473,14 +504,14 @@ class Reference:
             return "", {"last_id": cursors.now, "resumed": True}
         limits, topic = self.limits, self.topics.get(asked.topic)
         own = sum(past.now is not None for past in client.cursors.values())
-        active = [each for each in self.topics.values() if each.subscribers.now]
+        active = [each for each in self.topics.values() if each.is_wanted]
         for count, limit in (
             (own, limits.subscriptions_per_client_max),
             (sum(len(each.subscribers.now) for each in active), limits.subscriptions_max),
         ):
             if count >= limit:
                 return "too_many", {"limit": limit}
-        if not (topic and topic.subscribers.now) and len(active) >= limits.topics_max:
+        if not (topic and topic.is_wanted) and len(active) >= limits.topics_max:
             return "too_many", {"limit": limits.topics_max}
         if topic is None:
             if len(self.topics) >= limits.topic_names_max:
@@ -521,12 +552,15 @@ class Reference:
 
     def _purge(self, index: int, asked: Purge) -> Result:
         topic = self.topics.get(asked.topic)
-        if topic is None or not topic.subscribers.now:
+        if topic is None or not topic.is_wanted:
             return "unknown_topic", {}
         if asked.last_id > topic.last_id.now:
             return "bad_request", {"end": topic.last_id.now}
         before = topic.unread_from
-        topic.purged.put(index, max(topic.purged.now, asked.last_id))
+        if asked.last_id > topic.purged.now:
+            topic.purged.put(index, asked.last_id)
+            for group in topic.groups.now:
+                self.groups[asked.topic, group].purge(asked.last_id)
         self._find_unread(asked.topic)
         return "", {"purged": topic.unread_from - before, "last_id": asked.last_id}
 
@@ -550,7 +584,7 @@ class Reference:
         if asked.counter + count - 1 > INTEGER_MAX:
             return "bad_request", {}
         topic = self.topics.get(asked.topic)
-        is_kept = topic is not None and bool(topic.subscribers.now)
+        is_kept = topic is not None and topic.is_wanted
         if topic is not None and is_kept and topic.last_id.now + count > self.limits.id_max:
             return "too_many", {"limit": self.limits.id_max}
         if producer is None:
@@ -590,7 +624,7 @@ class Reference:
                     return "unauthorized", {"needs": "subscribe"}
                 hidden += 1
                 continue
-            if topic is None or not topic.subscribers.now:
+            if topic is None or not topic.is_wanted:
                 return "unknown_topic", {}
             if cursors is None or cursors.now is None:
                 return "not_subscribed", {}
@@ -605,10 +639,133 @@ class Reference:
             self._find_unread(name)
         return "", {}
 
+    # --- groups -----------------------------------------------------------------------------------
+
+    def _make_group(self, index: int, asked: MakeGroup) -> Result:
+        client = self._controlling(index, asked)
+        if not isinstance(client, ReferenceClient):
+            return client
+        if not self.may_at(asked.principal, "subscribe", asked.topic, index):
+            return "unauthorized", {"needs": "subscribe"}
+        if asked.dead_letter and not self.may_at(
+            asked.principal, "publish", asked.dead_letter, index
+        ):
+            return "unauthorized", {"needs": "publish"}
+        key = asked.topic, asked.group
+        group, is_new = self.groups.get(key), key not in self.groups
+        if group is None:
+            limits, topic = self.limits, self.topics.get(asked.topic)
+            active = [each for each in self.topics.values() if each.is_wanted]
+            if not (topic and topic.is_wanted) and len(active) >= limits.topics_max:
+                return "too_many", {"limit": limits.topics_max}
+            if len(self.groups) >= limits.groups.groups_max:
+                return "too_many", {"limit": limits.groups.groups_max}
+            if topic is None:
+                if len(self.topics) >= limits.topic_names_max:
+                    return "too_many", {"limit": limits.topic_names_max}
+                topic = self.topics[asked.topic] = ReferenceTopic(ByIndex(0))
+            group = self.groups[key] = ReferenceGroup(topic.last_id.now)
+            topic.groups.put(index, topic.groups.now | {asked.group})
+            self._find_unread(asked.topic)
+        group.set(asked)
+        return "", {
+            "last_id": group.cursor,
+            "resumed": not is_new,
+            "lease_ms": group.lease_ms,
+            "max_attempts": group.max_attempts,
+            "dead_letter": group.dead_letter,
+        }
+
+    def _end_group(self, index: int, asked: EndGroup) -> Result:
+        client = self._controlling(index, asked)
+        if not isinstance(client, ReferenceClient):
+            return client
+        if not self.may_at(asked.principal, "subscribe", asked.topic, index):
+            return "unauthorized", {"needs": "subscribe"}
+        return self._drop_group(index, asked)
+
+    def _drop_group(self, index: int, asked: EndGroup | DropGroup) -> Result:
+        was_there = self.groups.pop((asked.topic, asked.group), None) is not None
+        if was_there:
+            topic = self.topics[asked.topic]
+            topic.groups.put(index, topic.groups.now - {asked.group})
+            self._find_unread(asked.topic)
+        return "", {"was_subscribed": was_there}
+
+    def _take_leases(self, index: int, asked: Take) -> Result:
+        client = self._identified(index, asked)
+        if not isinstance(client, ReferenceClient):
+            return client
+        if not self.may_at(asked.principal, "subscribe", asked.topic, index):
+            return "unauthorized", {"needs": "subscribe"}
+        topic, group = self.topics.get(asked.topic), self.groups.get((asked.topic, asked.group))
+        if topic is None or not topic.is_wanted:
+            return "unknown_topic", {}
+        if group is None:
+            return "not_subscribed", {}
+        others = sum(len(each.open) for each in self.groups.values()) - len(group.open)
+        result = Taking(
+            group,
+            asked,
+            self.log_ms,
+            index,
+            topic.publications,
+            topic.last_id.now,
+            self.limits.groups,
+            others,
+            lambda: self._dead_letters_of(index, asked, group),
+        ).result()
+        self._find_unread(asked.topic)
+        return result
+
+    def _dead_letters_of(
+        self, index: int, asked: Take, group: ReferenceGroup
+    ) -> Callable[[int, int], None] | None:
+        topic = self.topics.get(group.dead_letter)
+        if topic is None or not topic.is_wanted or topic.last_id.now >= self.limits.id_max:
+            return None
+
+        def publish(id_: int, attempts: int) -> None:
+            source = self.topics[asked.topic]
+            _, publication = source.publications[id_]
+            enveloped = source.enveloped.get(id_, 0)
+            letter = dead_letter(publication, enveloped, asked.topic, asked.group, id_, attempts)
+            topic.last_id.put(index, topic.last_id.now + 1)
+            topic.publications[topic.last_id.now] = index, letter[0]
+            if letter[1]:
+                topic.enveloped[topic.last_id.now] = letter[1]
+
+        return publish
+
+    def _release(self, client_id: str, is_gone: bool = False) -> None:
+        for group in self.groups.values():
+            group.release(client_id, self.log_ms)
+            if is_gone:
+                group.takes.pop(client_id, None)
+
+    def _note_groups(self, index: int) -> None:
+        """Note the rows of all groups: what is asked of them may be of any index."""
+        for key in {*self.groups, *self.group_rows}:
+            group, end = self.groups.get(key), self.last_id_at(key[0], index)
+            row = group.described(end) if group else None
+            past = self.group_rows.setdefault(key, ByIndex(None))
+            if past.now != row:
+                past.put(index, row)
+
+    def groups_at(self, topic: str, after: str, index: int) -> list[dict[str, Any]]:
+        """Return groups as INSPECT lists them, those behind (`topic`, `after`)."""
+        found = ((key, self.group_rows[key].at(index)) for key in sorted(self.group_rows))
+        return [
+            {"topic": name, "group": group, **row}
+            for (name, group), row in found
+            if row is not None and (name, group) > (topic, after)
+        ]
+
     def _find_unread(self, name: str) -> None:
         """Forget what nobody wants any more, as far as it does not matter to a late answer."""
         topic = self.topics[name]
         subscribers = [self.clients[each].cursors[name].now or 0 for each in topic.subscribers.now]
+        subscribers += [self.groups[name, each].cursor for each in topic.groups.now]
         wanted_from = min(subscribers, default=topic.last_id.now) + 1
         topic.unread_from = max(wanted_from, topic.purged.now + 1)
 
@@ -650,11 +807,12 @@ class Reference:
 
     def alive_since(self, index: int) -> set[str]:
         """Return the topics that have had a subscriber since the entry at `index`."""
-        return {
-            name
-            for name, topic in self.topics.items()
-            if all(topic.subscribers.during(index, self.applied_index))
-        }
+        return {name for name, topic in self.topics.items() if self._is_wanted_since(topic, index)}
+
+    def _is_wanted_since(self, topic: ReferenceTopic, index: int) -> bool:
+        changes = {index, *topic.subscribers.since(index, self.applied_index)}
+        changes.update(topic.groups.since(index, self.applied_index))
+        return all(map(topic.is_wanted_at, changes))
 
     def subscriptions_at(self, topic: str, after: str, index: int) -> list[dict[str, Any]]:
         """Return subscriptions by topic and client id: those behind (`topic`, `after`)."""
@@ -680,9 +838,13 @@ class Reference:
                 for had in (max(own[name], self.purged_at(name, index)),)
             ]
         return [
-            {"topic": name, "last_id": topic.last_id.at(index), "subscribers": len(subscribers)}
+            {
+                "topic": name,
+                "last_id": topic.last_id.at(index),
+                "subscribers": len(topic.subscribers.at(index)) + len(topic.groups.at(index)),
+            }
             for name, topic in sorted(self.topics.items())
-            if (subscribers := topic.subscribers.at(index))
+            if topic.is_wanted_at(index)
         ]
 
 

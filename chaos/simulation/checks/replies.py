@@ -58,6 +58,7 @@ from flotilla_client.protocol import (
     CLIENTS,
     GET,
     GET_WAIT_MS_MAX,
+    GROUPS,
     HAS_PROPERTIES,
     INSPECT,
     PUT,
@@ -703,6 +704,8 @@ class Replies:
             return rows, {}
         if what == USERS:
             return [row for row in described(reference.users.at(index)) if row["user"] > after], {}
+        if what == GROUPS:
+            return reference.groups_at(asked.topic, after, index), {}
         if what == SUBSCRIPTIONS:
             return reference.subscriptions_at(asked.topic, after, index), {}
         client = reference.clients.get(asked.client_id)
@@ -728,7 +731,7 @@ class Replies:
             "clients": len(clients),
             "clients_forgotten": reference.forgotten.at(index),
             "producers": sum(each.producers_at(index) for each in clients),
-            "topics": sum(bool(each.subscribers.at(index)) for each in reference.topics.values()),
+            "topics": sum(each.is_wanted_at(index) for each in reference.topics.values()),
             "subscriptions": sum(len(each.topics_at(index)) for each in clients),
         }
         said = {name: body["store"][name] for name in expected}
@@ -852,9 +855,9 @@ class Replies:
         self, client: Any, topic: str, last_id: int | None, code: str, index: int
     ) -> bool:
         found = self._reference.topics.get(topic)
-        subscribers = frozenset() if found is None else found.subscribers.at(index)
-        if found is None or not subscribers:
+        if found is None or not found.is_wanted_at(index):
             return code == "unknown_topic"
+        subscribers = found.subscribers.at(index)
         past = client.cursors.get(topic)
         if past is None or past.at(index) is None:
             return code == "not_subscribed"

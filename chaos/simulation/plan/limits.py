@@ -97,7 +97,7 @@ OF_PUTS: Final[Mapping[str, tuple[int, ...]]] = {
 
 def store_limits(knobs: Mapping[str, Any]) -> Limits:
     """Return the limits of a run's state machine."""
-    own = {name: int(knobs[name]) for name in OF_THE_STORE if name in knobs}
+    own: dict[str, Any] = {name: int(knobs[name]) for name in OF_THE_STORE if name in knobs}
     return replace(Limits(), **own)
 
 

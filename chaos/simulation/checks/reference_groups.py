@@ -1,0 +1,270 @@
+"""What groups are, by the protocol alone: the part of the reference that several clients share.
+
+What lives here: a group's open publications as a dictionary, and what takes do to it, as simply as
+it can be said. What must not: the product's store; topics and clients (reference.py).
+
+Written from docs/protocol.md and docs/decisions/0022-groups.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.store import groups
+from cluster.store.commands import MakeGroup, Take
+from cluster.store.groups import GroupLimits
+from flotilla_client.error_table import ProtocolError
+from flotilla_client.properties import Properties, decode, encode
+
+Result = tuple[str, dict[str, Any]]
+# Of a topic: {id: (entry, publication)}.
+Publications = Mapping[int, tuple[int, bytes]]
+
+
+@dataclass(slots=True)
+class Had:
+    """An open publication: whose it is until when ("": nobody's, and due then)."""
+
+    by: str
+    token: int
+    until_ms: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class LastTake:
+    """What a client's last take was, and came to."""
+
+    epoch: int
+    number: int
+    used: int
+    token: int = 0
+    given: list[list[int]] = field(default_factory=list)
+    lost: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ReferenceGroup:
+    """A group. What was given up to `head` and is not `open` is settled."""
+
+    head: int
+    lease_ms: int = 30_000
+    max_attempts: int = 0
+    dead_letter: str = ""
+    token: int = 0
+    open: dict[int, Had] = field(default_factory=dict)
+    takes: dict[str, LastTake] = field(default_factory=dict)
+
+    @property
+    def cursor(self) -> int:
+        """Up to which id everything is settled."""
+        return min(self.open, default=self.head + 1) - 1
+
+    def set(self, asked: MakeGroup) -> None:
+        """Change what is said of the settings."""
+        for name in ("lease_ms", "max_attempts", "dead_letter"):
+            value = getattr(asked, name)
+            if value is not None:
+                setattr(self, name, value)
+
+    def held(self, client_id: str, now_ms: int) -> list[int]:
+        """Return what a client has whose time is not over."""
+        found = self.open.items()
+        return [id_ for id_, had in found if had.by == client_id and had.until_ms > now_ms]
+
+    def release(self, client_id: str, now_ms: int) -> None:
+        """Let what a client holds be due."""
+        for id_ in self.held(client_id, now_ms):
+            self.open[id_] = Had("", 0, now_ms, self.open[id_].attempt)
+
+    def purge(self, purged_id: int) -> None:
+        """Let nothing be open of what is purged."""
+        self.head = max(self.head, purged_id)
+        self.open = {id_: had for id_, had in self.open.items() if id_ > purged_id}
+
+    def described(self, last_id: int) -> dict[str, Any]:
+        """Return the row of INSPECT, but for the topic and the group's name."""
+        leased = sum(had.by != "" for had in self.open.values())
+        oldest = self.open.get(self.cursor + 1)
+        return {
+            "cursor": self.cursor,
+            "backlog": last_id - self.head + len(self.open),
+            "leased": leased,
+            "waiting": len(self.open) - leased,
+            "attempts": oldest.attempt if oldest else 0,
+            "lease_ms": self.lease_ms,
+            "max_attempts": self.max_attempts,
+            "dead_letter": self.dead_letter,
+        }
+
+
+@dataclass(slots=True)
+class Taking:
+    """One take, at one entry. `others_open`: how much is open in the other groups.
+
+    `bury(id, attempts)`: have it published to the dead-letter topic; None: there is none now.
+    """
+
+    group: ReferenceGroup
+    asked: Take
+    now_ms: int
+    index: int
+    publications: Publications
+    last_id: int
+    limits: GroupLimits
+    others_open: int
+    bury: Callable[[], Callable[[int, int], None] | None]
+
+    def result(self) -> Result:
+        """Carry it out."""
+        group, asked = self.group, self.asked
+        last: LastTake | None = None
+        if asked.number is not None:
+            last = group.takes.get(asked.client_id)
+            if last is not None and last.epoch != (asked.epoch or 0):
+                last = group.takes[asked.client_id] = LastTake(asked.epoch or 0, -1, self.index)
+            if last is None:
+                if not self._has_room_for_worker():
+                    return "too_many", {"limit": self.limits.workers_max}
+                last = group.takes[asked.client_id] = LastTake(asked.epoch or 0, -1, self.index)
+            if asked.number < last.number:
+                return "stale_request", {"expected": last.number + 1}
+            last.used = self.index
+        if last is not None and asked.number == last.number:
+            if last.token:
+                return "", _told(last.token, last.given, last.lost, 0)
+            lost = last.lost
+        else:
+            lost = self._settle()
+        given, dead = self._give() if asked.max_count else ([], 0)
+        token = group.token if given else 0
+        if last is not None and asked.number is not None:
+            last.number, last.token, last.given, last.lost = asked.number, token, given, lost
+        return "", _told(token, given, lost, dead)
+
+    def _has_room_for_worker(self) -> bool:
+        takes = self.group.takes
+        if len(takes) < self.limits.workers_max:
+            return True
+        idle = [each for each in takes if not self.group.held(each, self.now_ms)]
+        if idle:
+            del takes[min(idle, key=lambda each: (takes[each].used, each))]
+        return bool(idle)
+
+    def _settle(self) -> list[list[int]]:
+        lost: set[int] = set()
+        open_, asked, now_ms = self.group.open, self.asked, self.now_ms
+
+        def own(token: int, first: int, last: int) -> Iterable[int]:
+            for id_ in range(first, last + 1):
+                had = open_.get(id_)
+                if had is None or (had.token, had.by) != (token, asked.client_id):
+                    lost.add(id_)
+                else:
+                    yield id_
+
+        for row in asked.acks:
+            for id_ in [*own(*row)]:
+                del open_[id_]
+        for *row, delay_ms in asked.naks:
+            for id_ in own(*row):
+                open_[id_] = Had("", 0, now_ms + delay_ms, open_[id_].attempt)
+        for *row, lease_ms in asked.extends:
+            for id_ in own(*row):
+                open_[id_].until_ms = now_ms + lease_ms
+        return _runs((id_,) for id_ in sorted(lost))
+
+    def _give(self) -> tuple[list[list[int]], int]:
+        group, asked, now_ms = self.group, self.asked, self.now_ms
+        held = len(group.held(asked.client_id, now_ms))
+        room = min(asked.max_count, self.limits.leases_per_client_max - held)
+        left_bytes, left_dead_bytes, dead = asked.max_bytes, groups.DEAD_BYTES_MAX, 0
+        due = sorted(id_ for id_, had in group.open.items() if had.until_ms <= now_ms)
+        given: list[tuple[int, int]] = []
+        is_all_given = True
+        for id_ in due:
+            size, attempt = len(self.publications[id_][1]), group.open[id_].attempt + 1
+            bury = self.bury() if attempt > group.max_attempts > 0 else None
+            if bury is not None:
+                is_all_given = dead < groups.DEAD_COUNT_MAX and (
+                    not dead or size <= left_dead_bytes
+                )
+                if not is_all_given:
+                    break
+                bury(id_, group.open[id_].attempt)
+                dead += 1
+                left_dead_bytes -= size
+                del group.open[id_]
+                continue
+            is_all_given = len(given) < min(room, groups.TAKE_AGAIN_MAX) and (
+                not given or size <= left_bytes
+            )
+            if not is_all_given:
+                break
+            left_bytes = max(0, left_bytes - size)
+            given.append((id_, attempt))
+        if is_all_given:
+            given += self._new(room - len(given), left_bytes, not given)
+        until_ms = now_ms + (group.lease_ms if asked.lease_ms is None else asked.lease_ms)
+        if given:
+            group.token += 1
+        for id_, attempt in given:
+            group.open[id_] = Had(asked.client_id, group.token, until_ms, attempt)
+            group.head = max(group.head, id_)
+        return _runs(given), dead
+
+    def _new(self, room: int, left_bytes: int, is_first: bool) -> list[tuple[int, int]]:
+        group, limits = self.group, self.limits
+        own_room = limits.open_per_group_max - len(group.open)
+        # What is given now stands among the open ones already, if it was given before.
+        room = min(room, own_room, limits.open_max - self.others_open - len(group.open))
+        found: list[tuple[int, int]] = []
+        entries: set[int] = set()
+        for id_ in range(group.head + 1, self.last_id + 1):
+            entry, publication = self.publications[id_]
+            entries.add(entry)
+            is_over = len(publication) > left_bytes and not (is_first and not found)
+            if len(found) >= room or entry == self.index or is_over:
+                break
+            if len(entries) > groups.TAKE_ROWS_MAX:
+                break
+            found.append((id_, 1))
+            left_bytes -= len(publication)
+        return found
+
+
+def dead_letter(
+    publication: bytes, envelope_bytes: int, topic: str, group: str, id_: int, attempts: int
+) -> tuple[bytes, int]:
+    """Return a dead letter, and how many bytes of it are its envelope."""
+    had = Properties()
+    if envelope_bytes:
+        had, _ = decode(publication)
+    headers = dict(had.headers)
+    for name, value in (("topic", topic), ("id", str(id_)), ("group", group)):
+        headers[f"dead-letter-{name}"] = value
+    headers["dead-letter-reason"] = f"given {attempts} times, never acknowledged"
+    try:
+        envelope = encode(Properties(had.key, headers))
+    except ProtocolError:
+        return publication, envelope_bytes
+    if len(publication) - envelope_bytes + len(envelope) > 2**20:
+        return publication, envelope_bytes
+    return envelope + publication[envelope_bytes:], len(envelope)
+
+
+def _told(token: int, given: Any, lost: Any, dead: int) -> dict[str, Any]:
+    return {"token": token, "given": given, "lost": lost, "dead": dead}
+
+
+def _runs(rows: Iterable[tuple[int, ...]]) -> list[list[int]]:
+    """Return [first id, last id, …] of (id, …): neighbours by id with the same rest."""
+    runs: list[list[int]] = []
+    for id_, *rest in rows:
+        if runs and runs[-1][1:] == [id_ - 1, *rest]:
+            runs[-1][1] = id_
+        else:
+            runs.append([id_, id_, *rest])
+    return runs

@@ -1,0 +1,103 @@
+"""TAKE at the leader: when one goes into the log, as what, and what it is answered.
+
+What lives here: pure judgments on one TAKE and the state that the leader has applied. What must
+not: who waits (broker.py), what a take does (store/groups.py), clocks.
+
+A TAKE goes into the log when it settles something, when there is something to give, or when it was
+given something before. Otherwise it waits, as a GET does. Time alone makes leases run out, and an
+entry alone lets the log's time go on: the leader reckons with the time that its next entry will
+have, and the take itself is that entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cluster.store.commands import Take
+from cluster.store.groups import SharedGroup
+from cluster.store.outcomes import Leased, Refused
+from cluster.store.store import Store
+from flotilla_client.protocol import INTEGER_MAX, Request
+
+LOOK_MS: Final = 20.0  # between two looks at leases that may have run out: far below LEASE_MS_MIN
+OFFERED_MAX: Final = 64  # parked takes of a group that are looked at for one that gets something
+
+Key = tuple[str, str]  # topic and group
+
+
+def key_of(request: Request) -> Key:
+    """Return which group a TAKE is about."""
+    return request.topic, request.body["group"]
+
+
+def operation_of(request: Request, is_settled: bool) -> Take:
+    """Return what a TAKE is in the log; `is_settled`: it was there, and gave nothing."""
+    body = request.body
+    settled = [[], [], []] if is_settled else [body[name] for name in ("acks", "naks", "extends")]
+    numbers = body["number"], body["max_count"], body["max_bytes"], body["lease_ms"]
+    acks, naks, extends = settled
+    return Take(
+        request.client_id,
+        request.epoch,
+        *key_of(request),
+        *numbers,
+        acks,
+        naks,
+        extends,
+    )
+
+
+def reckoned(store: Store, term: int, now_ms: float) -> int:
+    """Return which time of the log an entry of this leadership would have that is made now.
+
+    While the log's time stands it is later than any lease: with an entry it goes on.
+    """
+    idle = store.idle
+    return idle.at(term, now_ms) if idle.is_running(term, now_ms) else INTEGER_MAX
+
+
+def is_due(store: Store, request: Request, term: int, now_ms: float) -> bool:
+    """Return whether a TAKE, whose settlements are done, is to go into the log now."""
+    group = store.groups.get(*key_of(request))
+    if group is None or request.body["max_count"] == 0:
+        return False
+    return has_news(store, group, request, reckoned(store, term, now_ms))
+
+
+def has_news(store: Store, group: SharedGroup, request: Request, log_ms: int) -> bool:
+    """Return whether a TAKE is given something at that time of the log."""
+    return _is_known(group, request) or store.groups.has_work(group, request.client_id, log_ms)
+
+
+def _is_known(group: SharedGroup, request: Request) -> bool:
+    """Return whether this request was given something before, or a later one of its client came."""
+    worker, number = group.workers.get(request.client_id), request.body["number"]
+    if worker is None or number is None or worker.epoch != (request.epoch or 0):
+        return False
+    return number < worker.number or (number == worker.number and worker.token > 0)
+
+
+def settles(request: Request) -> bool:
+    """Return whether a TAKE has something to say of what its client has."""
+    body = request.body
+    return bool(body["acks"] or body["naks"] or body["extends"] or body["max_count"] == 0)
+
+
+def read(store: Store, request: Request, taken: dict[str, Any]) -> Leased | Refused:
+    """Return what a TAKE was given, as far as it is still its client's."""
+    return store.read_leased(
+        request.client_id, *key_of(request), taken.get("token", 0), taken.get("given", [])
+    )
+
+
+def answer_of(request: Request, taken: dict[str, Any], leased: Leased) -> dict[str, Any]:
+    """Return the body of a TAKE's ACK."""
+    return {
+        "topic": request.topic,
+        "group": request.body["group"],
+        "count": len(leased.lengths) >> 2,
+        "token": leased.token if leased.runs else 0,
+        "leases": [[first, last + 1 - first, attempt] for first, last, attempt in leased.runs],
+        "left_ms": leased.left_ms,
+        "lost": [[first, last + 1 - first] for first, last in taken.get("lost", [])],
+    }

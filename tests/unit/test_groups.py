@@ -1,0 +1,508 @@
+"""Claims about cluster/store/groups.py: the rules of groups, alone and against the reference."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.store import groups
+from cluster.store.commands import (
+    DropClient,
+    DropGroup,
+    EndGroup,
+    Hear,
+    MakeGroup,
+    Operation,
+    Purge,
+    Put,
+    Raise,
+    Register,
+    Stamp,
+    Subscribe,
+    Take,
+    Unsubscribe,
+    encode,
+)
+from cluster.store.groups import GroupLimits
+from cluster.store.outcomes import Delivery, Leased, Outcome
+from cluster.store.store import Limits, Store
+from cluster.store.tables import CorruptStore
+from cluster.wire.levels import LEVEL_OF_GROUPS
+from flotilla_client.properties import Properties, decode
+from flotilla_client.properties import encode as envelope_of
+from flotilla_client.protocol import PUBLICATION_BYTES_MAX, Enveloped, pack, text_of, unpack
+from tests.unit.model_store import MEMBERS, SMALL, Answer, ModelStore, answer_of
+
+LIMITS = replace(SMALL, clients_max=6, groups=GroupLimits(3, 30, 20, 8, 2))
+LEASE_MS = 1_000
+
+
+def making(group: str = "g", topic: str = "t", **settings: Any) -> MakeGroup:
+    fields = {"lease_ms": LEASE_MS, "max_attempts": None, "dead_letter": None} | settings
+    return MakeGroup("a", None, topic, None, group, **fields)
+
+
+def taking(
+    client: str = "a",
+    count: int = 10,
+    number: int | None = None,
+    acks: Any = (),
+    naks: Any = (),
+    extends: Any = (),
+    epoch: int | None = None,
+    max_bytes: int = 1_000_000,
+) -> Take:
+    acks, naks, extends = ([list(row) for row in rows] for rows in (acks, naks, extends))
+    return Take(client, epoch, "t", "g", number, count, max_bytes, None, acks, naks, extends)
+
+
+class GroupsBench:
+    """A store with the clients a, b and the publisher p; each call is an entry at `now_ms`."""
+
+    def __init__(self, path: Path, limits: Limits = LIMITS) -> None:
+        self.path, self.limits, self.now_ms = path, limits, 1
+        self.store = Store.open(path, MEMBERS, limits)
+        self.counter = 0
+        self.ok(Raise(LEVEL_OF_GROUPS))
+        for client in "abp":
+            self.ok(Register(client, True, None, ""))
+
+    def reopen(self) -> None:
+        digest = self.store.digest()
+        self.store.close()
+        self.store = Store.open(self.path, {}, self.limits)
+        assert self.store.digest() == digest
+
+    def apply(self, *operations: Operation) -> list[Answer]:
+        payload = encode(self.now_ms, operations)
+        outcomes = self.store.apply(self.store.applied_index + 1, 1, payload)
+        self.store.commit()
+        return [answer_of(outcome) for outcome in outcomes]
+
+    def ok(self, operation: Operation) -> dict[str, Any]:
+        [(code, body)] = self.apply(operation)
+        assert code == "ok", (operation, code, body)
+        return body
+
+    def put(self, *publications: bytes, topic: str = "t") -> None:
+        own = any(type(each) is Enveloped for each in publications)
+        batch = pack(publications)
+        self.ok(Put("p", None, topic, self.counter, *batch, has_properties=own))
+        self.counter += len(publications)
+
+    def take(self, *args: Any, **fields: Any) -> dict[str, Any]:
+        return self.ok(taking(*args, **fields))
+
+    def read(self, client: str, taken: dict[str, Any]) -> list[bytes]:
+        found = self.store.read_leased(client, "t", "g", taken["token"], taken["given"])
+        assert isinstance(found, Leased), found
+        return unpack(found.lengths, found.data)
+
+    def row(self) -> dict[str, Any]:
+        [row] = self.store.groups.page("", "", 10)
+        return row
+
+    def floor(self) -> int:
+        [topic] = [each for each in self.store.topics_page("", 10) if each.name == "t"]
+        return topic.floor_id
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[GroupsBench]:
+    """A group g of the topic t, in which five publications wait."""
+    bench = GroupsBench(tmp_path / "store.db")
+    assert bench.ok(making()) == {
+        "last_id": 0,
+        "resumed": False,
+        "lease_ms": LEASE_MS,
+        "max_attempts": 0,
+        "dead_letter": "",
+    }
+    bench.put(b"1", b"2", b"3")
+    bench.put(b"4", b"5")
+    yield bench
+    bench.store.close()
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+def test_each_publication_is_leased_to_one_client(bench: GroupsBench) -> None:
+    first, second = bench.take("a", 2), bench.take("b", 10)
+    assert (first["given"], second["given"]) == ([[1, 2, 1]], [[3, 5, 1]])
+    assert bench.read("a", first) == [b"1", b"2"]
+    assert bench.read("b", second) == [b"3", b"4", b"5"]
+    assert bench.take("a")["given"] == []
+
+
+def test_what_is_acknowledged_is_never_given_again_and_let_go_in_order(bench: GroupsBench) -> None:
+    taken = bench.take("a", 3)
+    token = taken["token"]
+    bench.take("a", 0, acks=[(token, 2, 2)])
+    assert (bench.row()["cursor"], bench.floor()) == (0, 0)
+    bench.take("a", 0, acks=[(token, 1, 1)])
+    assert (bench.row()["cursor"], bench.floor()) == (2, 2)
+    bench.now_ms += LEASE_MS
+    assert bench.take("b")["given"] == [[3, 3, 2], [4, 5, 1]]
+
+
+def test_a_lease_that_runs_out_is_given_again_with_its_attempt_raised(bench: GroupsBench) -> None:
+    late = bench.take("a", 1)["token"]
+    bench.now_ms += LEASE_MS - 1
+    assert bench.take("b", 1)["given"] == [[2, 2, 1]]
+    bench.now_ms += 1
+    again = bench.take("b", 1)
+    assert again["given"] == [[1, 1, 2]]
+    assert bench.take("a", 0, acks=[(late, 1, 1)])["lost"] == [[1, 1]]
+    assert bench.take("b", 0, acks=[(again["token"], 1, 1)])["lost"] == []
+
+
+def test_a_lease_that_ran_out_may_be_acknowledged_as_long_as_nobody_else_has_it(
+    bench: GroupsBench,
+) -> None:
+    token = bench.take("a", 2)["token"]
+    bench.now_ms += LEASE_MS
+    assert bench.take("a", 0, acks=[(token, 1, 1)], extends=[(token, 2, 2, 50)])["lost"] == []
+    assert bench.take("b", 10)["given"] == [[3, 5, 1]]
+    bench.now_ms += 50
+    assert bench.take("b", 10)["given"] == [[2, 2, 2]]
+
+
+def test_what_is_given_back_waits_for_its_delay(bench: GroupsBench) -> None:
+    token = bench.take("a", 5)["token"]
+    bench.take("a", 0, naks=[(token, 2, 3, 100), (token, 5, 5, 0)])
+    assert bench.row()["waiting"] == 3
+    assert bench.take("b", 10)["given"] == [[5, 5, 2]]
+    bench.now_ms += 100
+    assert bench.take("b", 10)["given"] == [[2, 3, 2]]
+    assert bench.take("a", 0, acks=[(token, 2, 2)])["lost"] == [[2, 2]]
+
+
+def test_nobody_settles_what_another_has(bench: GroupsBench) -> None:
+    token = bench.take("a", 2)["token"]
+    lost = bench.take("b", 0, acks=[(token, 1, 1)], naks=[(token, 2, 7, 0)])["lost"]
+    assert lost == [[1, 7]]
+    assert bench.row()["leased"] == 2
+
+
+def test_a_new_process_or_a_dropped_client_loses_its_leases_at_once(bench: GroupsBench) -> None:
+    bench.take("a", 2)
+    bench.ok(Register("a", False, None, ""))
+    taken = bench.take("b", 2)
+    assert taken["given"] == [[1, 2, 2]]
+    bench.ok(DropClient("b", True))
+    assert bench.take("a", 2)["given"] == [[1, 2, 3]]
+
+
+def test_a_take_is_bounded_by_bytes_but_for_its_first(bench: GroupsBench) -> None:
+    bench.take("a", 5)
+    bench.put(b"x" * 100, b"y" * 100, b"z" * 10)
+    assert bench.take("b", 10, max_bytes=50)["given"] == [[6, 6, 1]]
+    assert bench.take("b", 10, max_bytes=105)["given"] == [[7, 7, 1]]
+    bench.now_ms += LEASE_MS
+    bench.take("a", 5)
+    assert bench.take("b", 10, max_bytes=150)["given"] == [[6, 6, 2]]
+
+
+def test_what_the_same_entry_publishes_is_left_to_the_next_take(bench: GroupsBench) -> None:
+    bench.take("a", 5)
+    put = Put("p", None, "t", bench.counter, *pack([b"6"]))
+    _, (code, body) = bench.apply(put, taking("a"))
+    assert (code, body["given"]) == ("ok", [])
+    assert bench.take("a")["given"] == [[6, 6, 1]]
+
+
+# --- repeated takes -------------------------------------------------------------------------------
+
+
+def test_a_repeated_take_is_answered_as_it_was(bench: GroupsBench) -> None:
+    first = bench.take("a", 2, number=1)
+    assert bench.take("a", 2, number=1) == first
+    settled = bench.take("a", 2, number=2, acks=[(first["token"], 1, 9)])
+    assert (settled["lost"], settled["given"]) == ([[3, 9]], [[3, 4, 1]])
+    bench.reopen()
+    assert bench.take("a", 2, number=2, acks=[(first["token"], 1, 9)]) == settled
+    assert bench.apply(taking("a", number=1)) == [("stale_request", {"expected": 3})]
+    bench.now_ms += LEASE_MS
+    bench.take("b", 1)
+    assert bench.read("a", settled) == [b"4"], "3 is b's by now"
+
+
+def test_a_take_that_gave_nothing_gives_when_it_is_repeated(bench: GroupsBench) -> None:
+    token = bench.take("a", 5)["token"]
+    assert bench.take("b", 5, number=1)["given"] == []
+    bench.take("a", 0, naks=[(token, 1, 1, 0)])
+    assert bench.take("b", 5, number=1)["given"] == [[1, 1, 2]]
+
+
+def test_a_new_process_counts_its_takes_anew(bench: GroupsBench) -> None:
+    bench.take("a", 1, number=7, epoch=1)
+    bench.ok(Register("a", False, None, ""))
+    assert bench.take("a", 1, number=1, epoch=2)["given"] == [[1, 1, 2]]
+
+
+def test_of_too_many_workers_the_idlest_is_forgotten(bench: GroupsBench) -> None:
+    for client in "cd":
+        bench.ok(Register(client, True, None, ""))
+    bench.take("a", 1, number=1)
+    bench.take("b", 0, number=1)
+    bench.take("c", 1, number=1)  # in b's place: a has a lease
+    assert bench.apply(taking("b", 0, number=1)) == [("too_many", {"limit": 2})]
+    bench.reopen()
+    bench.now_ms += LEASE_MS
+    assert bench.take("b", 0, number=1)["given"] == []
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+def test_what_was_given_often_enough_goes_to_the_dead_letter_topic(bench: GroupsBench) -> None:
+    bench.ok(making(max_attempts=2, dead_letter="dead"))
+    bench.ok(Subscribe("b", None, "dead", None))
+    for attempt in (1, 2):
+        token = bench.take("a", 1)["token"]
+        assert bench.row()["attempts"] == attempt
+        bench.take("a", 0, naks=[(token, 1, 1, 0)])
+    taken = bench.take("a", 1)
+    assert (taken["dead"], taken["given"]) == (1, [[2, 2, 1]])
+    found = bench.store.read("b", "dead", None, 10, 1000)
+    assert isinstance(found, Delivery), found
+    [letter] = unpack(found.lengths, found.data)
+    assert text_of(letter) == b"1"
+    assert decode(letter)[0].headers == {
+        "dead-letter-topic": "t",
+        "dead-letter-id": "1",
+        "dead-letter-group": "g",
+        "dead-letter-reason": "given 2 times, never acknowledged",
+    }
+    assert bench.row()["cursor"] == 1
+
+
+def test_a_dead_letter_keeps_its_properties_and_is_as_it_was_without_room_for_headers(
+    bench: GroupsBench,
+) -> None:
+    bench.take("a", 5)
+    bench.ok(making(max_attempts=1, dead_letter="dead"))
+    bench.ok(Subscribe("b", None, "dead", None))
+    kept = Enveloped(envelope_of(Properties("k", {"n": b"v", "dead-letter-id": "7"})) + b"text")
+    large = b"x" * PUBLICATION_BYTES_MAX
+    full = Enveloped(envelope_of(Properties(None, {f"h{n}": "v" for n in range(64)})) + b"full")
+    for publication in (kept, large, full):
+        bench.put(publication)
+    for _ in range(4):
+        token = bench.take("b", 10, max_bytes=2**20)["token"]
+        bench.take("b", 0, naks=[(token, 6, 8, 0)])
+    letters = []
+    for id_ in range(3):
+        found = bench.store.read("b", "dead", id_, 1, 2**21)
+        assert isinstance(found, Delivery), found
+        letters += unpack(found.lengths, found.data)
+    properties, size = decode(letters[0])
+    assert (properties.key, letters[0][size:]) == ("k", b"text")
+    assert properties.headers["n"] == b"v"
+    assert properties.headers["dead-letter-id"] == "6"
+    assert letters[1:] == [large, full]
+
+
+def test_without_a_subscriber_of_dead_letters_it_is_given_again(bench: GroupsBench) -> None:
+    bench.ok(making(max_attempts=1, dead_letter="dead"))
+    for attempt in (1, 2, 3):
+        taken = bench.take("a", 1)
+        assert taken["given"] == [[1, 1, attempt]]
+        bench.take("a", 0, naks=[(taken["token"], 1, 1, 0)])
+
+
+# --- groups and topics ----------------------------------------------------------------------------
+
+
+def test_a_group_keeps_its_topic_and_what_it_has_not_settled(bench: GroupsBench) -> None:
+    bench.ok(Subscribe("b", None, "t", None))
+    bench.ok(Unsubscribe("b", None, "t", None))
+    assert bench.store.topic_ends() == {"t": 5}
+    bench.reopen()
+    assert bench.take("a")["given"] == [[1, 5, 1]]
+    assert bench.ok(EndGroup("a", None, "t", None, "g")) == {"was_subscribed": True}
+    assert bench.store.topic_ends() == {}
+    assert bench.ok(EndGroup("a", None, "t", None, "g")) == {"was_subscribed": False}
+    assert bench.apply(taking()) == [("unknown_topic", {})]
+    assert bench.ok(making())["last_id"] == 5
+
+
+def test_a_group_that_is_not_there_gives_nothing(bench: GroupsBench) -> None:
+    bench.ok(Subscribe("b", None, "t", None))
+    bench.ok(DropGroup("t", "g", True))
+    assert bench.apply(taking()) == [("not_subscribed", {})]
+
+
+def test_settings_that_are_said_replace_those_that_stand(bench: GroupsBench) -> None:
+    bench.ok(making(lease_ms=None, max_attempts=3, dead_letter="dead"))
+    body = bench.ok(making(lease_ms=77))
+    assert body == {
+        "last_id": 0,
+        "resumed": True,
+        "lease_ms": 77,
+        "max_attempts": 3,
+        "dead_letter": "dead",
+    }
+
+
+def test_a_purge_settles_what_it_removes(bench: GroupsBench) -> None:
+    token = bench.take("a", 2)["token"]
+    bench.ok(Purge("t", 3, True))
+    assert (bench.row()["cursor"], bench.floor()) == (3, 3)
+    assert bench.take("a", 0, acks=[(token, 1, 2)])["lost"] == [[1, 2]]
+    assert bench.take("b")["given"] == [[4, 5, 1]]
+
+
+def test_groups_their_open_publications_and_a_clients_leases_have_limits(
+    bench: GroupsBench,
+) -> None:
+    bench.put(*[b"x"] * 30)
+    assert bench.take("a", 30)["given"] == [[1, 8, 1]]
+    assert bench.take("a", 30)["given"] == []
+    assert bench.take("b", 30)["given"] == [[9, 16, 1]]
+    bench.ok(Register("c", True, None, ""))
+    assert bench.take("c", 30)["given"] == [[17, 20, 1]], "20 are open in the group"
+    for name in "hi":
+        bench.ok(making(name))
+    assert bench.apply(making("j")) == [("too_many", {"limit": 3})]
+
+
+def test_a_damaged_row_is_found_when_the_store_is_opened(bench: GroupsBench) -> None:
+    bench.take("a", 2, number=1)
+    bench.store.commit()
+    for table in ("groups", "leases", "workers"):
+        [(crc,)] = bench.store._database.query(f"SELECT crc FROM {table}")
+        bench.store._database.write(f"UPDATE {table} SET crc = ?", [(crc ^ 1,)])
+        bench.store._database.commit()
+        with pytest.raises(CorruptStore, match="checksum"):
+            Store.open(bench.path, {}, LIMITS)
+        bench.store._database.write(f"UPDATE {table} SET crc = ?", [(crc,)])
+        bench.store._database.commit()
+
+
+# --- against the reference ------------------------------------------------------------------------
+
+CLIENTS, TOPICS, GROUPS = "abcd", ("t", "u", "dead"), "gh"
+
+
+def random_operation(rng: random.Random, model: ModelStore) -> Operation:
+    client, topic, name = rng.choice(CLIENTS), rng.choice(TOPICS), rng.choice(GROUPS)
+    known = model.reference.client(client)
+    epoch = rng.choice((None, known.epoch.now)) if known else None
+    kind = rng.random()
+    if known is None or kind < 0.03:
+        return Register(client, known is None, None, "")
+    if kind < 0.10:
+        dead = ("", 0) if rng.random() < 0.5 else ("dead", rng.randint(1, 3))
+        settings = rng.choice(((None, None, None), (rng.choice((100, 300)), *reversed(dead))))
+        topic = topic if topic != "dead" else "t"
+        return MakeGroup(client, epoch, topic, None, name, *settings)
+    if kind < 0.12:
+        return rng.choice(
+            (EndGroup(client, epoch, topic, None, name), DropGroup(topic, name, True))
+        )
+    if kind < 0.15:
+        return rng.choice(
+            (Subscribe(client, epoch, topic, None), Unsubscribe(client, epoch, topic, None))
+        )
+    if kind < 0.16:
+        return DropClient(client, True)
+    if kind < 0.18:
+        end = model.last_id(topic)
+        return Purge(topic, max(0, end - rng.randrange(30)), True)
+    if kind < 0.35:
+        producer = known.producers.get(topic)
+        batch = [b"x" * rng.randrange(40) for _ in range(rng.choice((1, 3, 12)))]
+        counter = producer.counter.now + 1 if producer else 0
+        return Put(client, epoch, topic, counter, *pack(batch))
+    return random_take(rng, model, client, epoch, rng.choice(TOPICS[:2]), name)
+
+
+def random_take(
+    rng: random.Random, model: ModelStore, client: str, epoch: int | None, topic: str, name: str
+) -> Take:
+    group = model.reference.groups.get((topic, name))
+    rows: list[list[list[int]]] = [[], [], []]
+    number = None
+    if group is not None:
+        own = [id_ for id_, had in group.open.items() if had.by == client or rng.random() < 0.1]
+        for id_ in rng.sample(own, rng.randint(0, min(6, len(own)))):
+            kind = rng.choice((0, 0, 0, 1, 2))
+            last = id_ + rng.choice((0, 0, 1, 4))
+            row = [max(0, group.open[id_].token - rng.choice((0, 0, 0, 0, 1))), id_, last]
+            rows[kind].append(row if not kind else [*row, rng.choice((0, 50, 200, 700))])
+        last_take = group.takes.get(client)
+        number = last_take.number if last_take and last_take.number > 0 else 1
+        number += rng.choice((0, 1, 1, 1, -1))
+    number = rng.choice((None, number)) if number is None or number < 1 else number
+    lease_ms = rng.choice((None, None, 100, 500))
+    count = rng.choice((0, 1, 3, 30))
+    most = count, rng.choice((30, 90, 10_000)), lease_ms
+    return Take(client, epoch, topic, name, number, *most, rows[0], rows[1], rows[2])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reopened(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "TAKE_AGAIN_MAX", 4)
+    monkeypatch.setattr(groups, "TAKE_ROWS_MAX", 3)
+    monkeypatch.setattr(groups, "DEAD_COUNT_MAX", 2)
+    monkeypatch.setattr(groups, "DEAD_BYTES_MAX", 60)
+    monkeypatch.setattr(groups, "CHUNK_SHIFT", 2)
+    monkeypatch.setattr(groups, "STALE_TIMERS_MIN", 2)
+    rng, model, limits = random.Random(seed), ModelStore(LIMITS), replace(LIMITS, id_max=100_000)
+    model.reference.limits = limits
+    stores = [Store.open(tmp_path / f"{each}.db", MEMBERS, limits) for each in range(2)]
+    first: list[Operation] = [Raise(LEVEL_OF_GROUPS), Register("e", True, None, "")]
+    first += [Subscribe("e", None, "dead", None)]
+    now_ms, given, dead = 1, 0, 0
+    for index in range(1, 600):
+        model.begin_entry()
+        operations = first if index == 1 else []
+        if index > 1:
+            operations = [random_operation(rng, model)] if rng.random() < 0.9 else [Hear([])]
+            now_ms += rng.choice((0, 0, 5, 60, 200))
+        reference = model.reference
+        results = reference.apply(index, operations, 1, Stamp(now_ms))
+        payload = encode(now_ms, operations)
+        outcomes = [store.apply(index, 1, payload) for store in stores]
+        assert outcomes[0] == outcomes[1], operations
+        for operation, outcome, result in zip(operations, outcomes[0], results, strict=True):
+            if result is not None:
+                assert _is_so(outcome, result), (index, operation, outcome, result)
+            if isinstance(operation, Take) and not result[0]:  # type: ignore[index]
+                given += len(result[1]["given"])  # type: ignore[index]
+                dead += result[1]["dead"]  # type: ignore[index]
+        rows = reference.groups_at("", "", index)
+        assert stores[0].groups.page("", "", 100) == rows
+        ends = {row["topic"]: row["last_id"] for row in reference.listing_at("", index)}
+        assert stores[0].topic_ends() == ends
+        for topic in stores[0].topics_page("", 100):
+            unread_from, _ = reference.kept(topic.name) or (0, 0)
+            assert topic.floor_id + 1 == unread_from, topic.name
+        if rng.random() < 0.1:
+            stores[1].collect_garbage(100)
+        if rng.random() < 0.1:
+            stores[1].commit()
+        if rng.random() < 0.05:
+            stores[1].commit()
+            stores[1].close()
+            stores[1] = Store.open(tmp_path / "1.db", {}, limits)
+            assert stores[0].digest() == stores[1].digest()
+    assert stores[0].digest() == stores[1].digest()
+    assert given > 50
+    assert dead > 0
+    for store in stores:
+        store.close()
+
+
+def _is_so(outcome: Outcome, result: Any) -> bool:
+    code, said = answer_of(outcome)
+    return bool((code if code != "ok" else "") == result[0] and result[1].items() <= said.items())

@@ -1,0 +1,263 @@
+"""TAKE at the leader: what goes into the log, who waits, and what wakes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.serve.broker import Answer
+from cluster.store import commands
+from cluster.store.commands import Raise, Register
+from cluster.wire.levels import LEVEL_OF_GROUPS
+from flotilla_client.protocol import (
+    ADMIN,
+    GET,
+    INSPECT,
+    REQUEST_ID,
+    SETTLE_ROWS_MAX,
+    SUB,
+    TAKE,
+    UNSUB,
+    ProtocolError,
+    Request,
+    decode_request,
+    encode_request,
+    unpack,
+)
+from tests.unit.test_broker import ME, BrokerBench, code_of
+
+LEASE_MS = 1_000
+
+
+class LeasesBench(BrokerBench):
+    """A broker whose entries have the time, in a cluster of the level of groups."""
+
+    term = 1
+
+    def __init__(self, directory: Path, **limits: int) -> None:
+        self.entries = 0
+        super().__init__(directory, **limits)
+        self.broker.term = lambda: self.term
+        for operation in (Raise(LEVEL_OF_GROUPS), Register("you", True, None, "")):
+            payload = commands.encode(0, [operation])
+            self.store.apply(self.store.applied_index + 1, self.term, payload)
+        self.ask(SUB, "t", group="g", lease_ms=LEASE_MS)
+        self.ask(UNSUB, "t")
+        assert [code_of(each) for each in self.turn()] == ["ACK", "ACK"]
+        self.counter = 0
+
+    def submit(self) -> list[tuple[int, bytes]]:
+        if not self.store.applied_index:
+            self.store.apply(1, self.term, b"")
+        entries, index = [], self.store.applied_index
+        for operations, authors in self.broker.take_entries():
+            index += 1
+            self.entries += 1
+            self.broker.submitted(index, self.term, authors)
+            entries.append((index, commands.encode(int(self.now_ms), operations)))
+        return entries
+
+    def turn(self) -> list[Answer]:
+        """Take turns until nothing more is to be proposed."""
+        answers: list[Answer] = []
+        while True:
+            for index, payload in self.submit():
+                outcomes = self.store.apply(index, self.term, payload)
+                self.broker.applied(index, self.term, outcomes)
+            self.serve(self.barrier, self.store.applied_index)
+            answers += self.taken()
+            if not self.broker.has_operations:
+                return answers
+
+    def take(self, client_id: str = ME, **body: Any) -> list[Answer]:
+        self.ask(TAKE, "t", client_id, **{"group": "g", "max_count": 10, **body})
+        return self.turn()
+
+    def publish(self, count: int = 1) -> list[Answer]:
+        for _ in range(count):
+            self.counter += 1
+            self.put(self.counter, b"%d" % self.counter)
+        return [each for each in self.turn() if "leases" in each.body]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> LeasesBench:
+    return LeasesBench(tmp_path)
+
+
+def test_a_take_brings_publications_with_their_token_and_attempts(bench: LeasesBench) -> None:
+    bench.publish(3)
+    [answer] = bench.take(max_count=2)
+    assert answer.body == {
+        "topic": "t",
+        "group": "g",
+        "count": 2,
+        "token": 1,
+        "leases": [[1, 2, 1]],
+        "left_ms": LEASE_MS,
+        "lost": [],
+        "timestamps": [[2, None]],
+    }
+    assert unpack(answer.lengths, answer.data) == [b"1", b"2"]
+
+
+def test_a_take_without_anything_to_give_leaves_the_log_alone(bench: LeasesBench) -> None:
+    before = bench.entries
+    [answer] = bench.take()
+    assert (answer.body["count"], answer.body["token"]) == (0, 0)
+    assert bench.take(wait_ms=500) == []
+    bench.now_ms = 500.0
+    [answer] = bench.turn()
+    assert (answer.body["count"], bench.entries) == (0, before)
+
+
+def test_a_publication_wakes_one_take_and_what_it_leaves_the_next(bench: LeasesBench) -> None:
+    for client in (ME, "you", ME):
+        assert bench.take(client, wait_ms=5_000, max_count=1) == []
+    [answer] = bench.publish()
+    assert answer.body["leases"] == [[1, 1, 1]]
+    answers = bench.publish(2)
+    assert [each.body["leases"] for each in answers] == [[[2, 1, 1]], [[3, 1, 1]]]
+
+
+def test_what_is_given_back_wakes_who_waits(bench: LeasesBench) -> None:
+    bench.publish()
+    [answer] = bench.take()
+    assert bench.take("you", wait_ms=5_000) == []
+    answers = bench.take(max_count=0, naks=[[answer.body["token"], 1, 1, 0]])
+    assert [each.body["leases"] for each in answers] == [[], [[1, 1, 2]]]
+
+
+def test_a_lease_that_runs_out_wakes_who_waits_though_nothing_else_happens(
+    bench: LeasesBench,
+) -> None:
+    bench.publish()
+    bench.take()
+    assert bench.take("you", wait_ms=50_000) == []
+    bench.now_ms = LEASE_MS - 1.0
+    before = bench.entries
+    assert bench.turn() == []
+    bench.now_ms = LEASE_MS + 20.0
+    [answer] = bench.turn()
+    assert (answer.body["leases"], bench.entries) == ([[1, 1, 2]], before + 1)
+
+
+def test_a_new_leader_lets_the_log_s_time_go_on_for_who_waits(bench: LeasesBench) -> None:
+    bench.publish()
+    bench.take()
+    bench.broker.abdicate("")
+    bench.taken()
+    bench.term = 2
+    bench.now_ms = 1_000_000.0  # its clock has nothing to do with that of the leader before
+    assert bench.take("you", wait_ms=50_000) == []
+    bench.now_ms += LEASE_MS - 1.0
+    assert bench.turn() == []
+    bench.now_ms += 21.0
+    [answer] = bench.turn()
+    assert answer.body["leases"] == [[1, 1, 2]]
+
+
+def test_a_take_that_settles_and_waits_tells_both(bench: LeasesBench) -> None:
+    bench.publish()
+    token = bench.take(number=1)[0].body["token"]
+    before = bench.entries
+    assert bench.take(number=2, acks=[[token, 1, 3]], wait_ms=5_000) == []
+    [answer] = bench.publish()
+    assert (answer.body["leases"], answer.body["lost"]) == ([[2, 1, 1]], [[2, 2]])
+    assert bench.entries == before + 3
+
+
+def test_a_repeated_take_gets_the_same_also_while_its_first_request_waits(
+    bench: LeasesBench,
+) -> None:
+    for _ in range(2):
+        assert bench.take(number=1, wait_ms=5_000) == []
+    answers = bench.publish()
+    assert [each.body["leases"] for each in answers] == [[[1, 1, 1]], [[1, 1, 1]]]
+    [answer] = bench.take(number=1)
+    assert (answer.body["leases"], answer.data) == ([[1, 1, 1]], b"1")
+
+
+def test_a_take_of_a_group_that_ends_is_told_so(bench: LeasesBench) -> None:
+    bench.publish()
+    [answer] = bench.take("you")
+    assert bench.take(wait_ms=5_000) == []
+    bench.ask(ADMIN, "t", "", act="drop-group", group="g")
+    assert sorted(code_of(each) for each in bench.turn()) == ["ACK", "unknown_topic"]
+    assert code_of(*bench.take("you", acks=[[answer.body["token"], 1, 1]])) == "unknown_topic"
+    assert code_of(*bench.take()) == "unknown_topic"
+
+
+def test_of_what_was_settled_no_refusal_is_definite(bench: LeasesBench) -> None:
+    bench.publish()
+    token = bench.take()[0].body["token"]
+    assert bench.take(acks=[[token, 1, 1]], wait_ms=5_000) == []
+    bench.ask(REQUEST_ID, client_id=ME)
+    bench.ask(UNSUB, "t", group="g")
+    codes = [(code_of(each), each.body.get("definite")) for each in bench.turn()]
+    assert ("uncertain", False) in codes
+
+
+def test_deadlines_and_leases_hold_in_a_full_table_of_parked_requests(tmp_path: Path) -> None:
+    bench = LeasesBench(tmp_path, parked_gets_max=1)
+    bench.publish()
+    token = bench.take()[0].body["token"]
+    assert bench.take("you", wait_ms=5_000) == []
+    assert code_of(*bench.take(wait_ms=5_000)) == "overloaded"
+    [answer] = bench.take(wait_ms=5_000, acks=[[token, 1, 1]])
+    assert (code_of(answer), answer.body["count"]) == ("ACK", 0)
+
+
+def test_a_group_s_dead_letters_wake_who_reads_them(bench: LeasesBench) -> None:
+    bench.ask(SUB, "dead")
+    bench.ask(SUB, "t", group="g", lease_ms=LEASE_MS, max_attempts=1, dead_letter="dead")
+    bench.turn()
+    bench.publish()
+    token = bench.take()[0].body["token"]
+    bench.ask(GET, "dead", wait_ms=5_000)
+    assert bench.turn() == []
+    answers = bench.take("you", naks=[], acks=[]) + bench.take(naks=[[token, 1, 1, 0]])
+    assert b"1" in [each.data for each in answers]
+
+
+def test_groups_are_listed(bench: LeasesBench) -> None:
+    bench.publish(3)
+    bench.take(max_count=2)
+    bench.ask(INSPECT, what="groups")
+    [answer] = bench.turn()
+    [row] = answer.body["rows"]
+    assert (row["topic"], row["group"], row["backlog"], row["leased"]) == ("t", "g", 3, 2)
+
+
+def test_below_its_level_a_cluster_has_no_groups(tmp_path: Path) -> None:
+    bench = BrokerBench(tmp_path)
+    bench.ask(SUB, "t", group="g")
+    bench.ask(UNSUB, "t", group="g")
+    bench.ask(TAKE, "t", group="g")
+    bench.ask(INSPECT, what="groups")
+    assert {code_of(each) for each in bench.turn()} == {"unsupported"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        (TAKE, {}, "group's name"),
+        (TAKE, {"group": "g\n"}, "group's name"),
+        (TAKE, {"group": "g", "acks": [[1, 2]]}, "`acks`"),
+        (TAKE, {"group": "g", "acks": [[1, 3, 2]]}, "`acks`"),
+        (TAKE, {"group": "g", "naks": [[1, 2, 3]]}, "`naks`"),
+        (TAKE, {"group": "g", "extends": [[1, 2, 3, 1]]}, "`extends`"),
+        (TAKE, {"group": "g", "lease_ms": 1}, "`lease_ms`"),
+        (TAKE, {"group": "g", "acks": [[1, 1, 10_000]]}, "to settle"),
+        (TAKE, {"group": "g", "acks": [[1, 1, 1]] * (SETTLE_ROWS_MAX + 1)}, "runs to settle"),
+        (SUB, {"group": "g", "max_attempts": 3}, "go together"),
+        (SUB, {"group": "g", "max_attempts": 3, "dead_letter": "t"}, "its own topic"),
+        (SUB, {"group": "g", "max_attempts": 3, "dead_letter": "\n"}, "printable"),
+    ],
+)
+def test_what_is_no_take_or_no_group_is_refused(kind: str, body: dict[str, Any], said: str) -> None:
+    request = Request(kind, "r", "t", ME, None, body)
+    with pytest.raises(ProtocolError, match=said):
+        decode_request(encode_request(request))
