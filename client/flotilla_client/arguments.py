@@ -78,6 +78,21 @@ def file_type(text: str) -> str:
     return text
 
 
+class OneHeader(argparse.Action):
+    """Takes NAME=VALUE, each name once."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, values: Any, _: Any = ""
+    ) -> None:
+        name, equals, value = str(values).partition("=")
+        headers: dict[str, str] = {} if options.header is None else options.header
+        if not name or not equals:
+            parser.error(f"--header {values!r} is not NAME=VALUE")
+        if name in headers:
+            parser.error(f"--header {name!r} is given twice")
+        options.header = headers | {name: value}
+
+
 def count(text: str) -> int:
     """Return a number from 1 on."""
     try:

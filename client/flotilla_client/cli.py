@@ -26,6 +26,7 @@ import orjson
 from flotilla_client import directory
 from flotilla_client.admin_cli import add_admin
 from flotilla_client.arguments import (
+    OneHeader,
     OneText,
     ShowVersion,
     count,
@@ -35,6 +36,7 @@ from flotilla_client.arguments import (
     file_type,
     seconds,
 )
+from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.client import Client, now_ms
 from flotilla_client.completion import SHELLS
 from flotilla_client.errors import (
@@ -85,6 +87,8 @@ USAGE: Final = 2
 REFUSED: Final = 3
 UNKNOWN: Final = 4
 STREAM_BROKEN: Final = 5
+Wrap = Callable[[bytes], Publishable]
+
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
 PIPE_CLOSED: Final = 141  # 128 + SIGPIPE
 
@@ -207,6 +211,18 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
         "--allow-unheard",
         action="store_true",
         help="exit 0 although nobody subscribes, so that nothing is stored",
+    )
+    put.add_argument(
+        "-k",
+        "--publication-key",
+        metavar="KEY",
+        help="what it is about; stored and handed over with it (--key is the client's)",
+    )
+    put.add_argument(
+        "--header",
+        action=OneHeader,
+        metavar="NAME=VALUE",
+        help="one more header; with `put -` key and headers are of each line",
     )
     put.add_argument(
         "text",
@@ -428,11 +444,12 @@ def _unsub(client: Client, options: Any) -> int:
 
 
 def _put(client: Client, options: Any) -> int:
+    wrap = functools.partial(publication_of, key=options.publication_key, headers=options.header)
     if options.text == "-":
-        code, unheard = _put_lines(client, options.topic, Lines(sys.stdin.fileno()))
+        code, unheard = _put_lines(client, options.topic, Lines(sys.stdin.fileno()), wrap)
         return REFUSED if code == OK and unheard and not options.allow_unheard else code
     try:
-        result = client.put(options.topic, os.fsencode(options.text))
+        result = client.put(options.topic, wrap(os.fsencode(options.text)))
     except FlotillaError as error:
         return complain(error, _fate(error))
     if result.stored is False:
@@ -451,9 +468,13 @@ def _fate(error: FlotillaError) -> str:
 
 
 class _Tally:
-    """Counts what becomes of lines; `add` is called in the producer's thread, in their order."""
+    """Counts what becomes of lines; `add` is called in the producer's thread, in their order.
 
-    def __init__(self) -> None:
+    `wrap` makes publications of them.
+    """
+
+    def __init__(self, wrap: Wrap) -> None:
+        self.wrap = wrap
         self.taken = self.stored = self.kept = self.unheard = self.last_id = 0
         self.refused: list[int] = []  # lines; those of the queue at most, as reading stops
         self.error: FlotillaError | None = None
@@ -516,9 +537,9 @@ class _Tally:
         return ", ".join([*parts, f"stopped before line {stop}{end}"])
 
 
-def _put_lines(client: Client, topic: str, lines: Lines) -> tuple[int, int]:
+def _put_lines(client: Client, topic: str, lines: Lines, wrap: Wrap) -> tuple[int, int]:
     """Publish lines; return the exit code and how many nobody subscribed to."""
-    tally = _Tally()
+    tally = _Tally(wrap)
     code = OK
     try:
         _send_lines(client, topic, lines, tally)
@@ -563,7 +584,7 @@ def _send_burst(producer: Producer, lines: Lines, tally: _Tally) -> None:
         if line is None:
             return
         try:
-            future = producer.send(_fitting(line, tally.taken + 1))
+            future = producer.send(tally.wrap(_fitting(line, tally.taken + 1)))
         except FlotillaError:
             lines.put_back(line)
             raise
@@ -578,7 +599,7 @@ def _keep_lines(client: Client, topic: str, lines: Lines, tally: _Tally) -> None
     """
     while batch := _next_batch(lines, tally):
         try:
-            tally.keep(client.enqueue(topic, batch))
+            tally.keep(client.enqueue(topic, list(map(tally.wrap, batch))))
         except FlotillaError:
             for line in reversed(batch):
                 lines.put_back(line)
@@ -660,11 +681,25 @@ def _as_json(message: Message) -> bytes:
     row: dict[str, Any] = {"topic": message.topic, "id": message.id}
     if message.redelivered:
         row["redelivered"] = True
+    if message.timestamp is not None:
+        row["timestamp"] = message.timestamp.isoformat(timespec="milliseconds")
+    if message.key is not None:
+        row |= _named("key", message.key)
+    for name, value in message.headers.items():
+        for kind, shown in _named("headers", value).items():
+            row.setdefault(kind, {})[name] = shown
     try:
         row["publication"] = message.publication.decode()
     except UnicodeDecodeError:
-        row["publication_base64"] = base64.b64encode(message.publication).decode()
+        row |= _named("publication", message.publication)
     return orjson.dumps(row) + b"\n"
+
+
+def _named(name: str, value: str | bytes) -> dict[str, str]:
+    """Return a value as JSON has it: text under its name, bytes under another one."""
+    if isinstance(value, str):
+        return {name: value}
+    return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
 def _topics(client: Client, options: Any) -> int:

@@ -25,6 +25,10 @@ from flotilla_client.error_table import ERRORS as ERRORS
 from flotilla_client.error_table import ErrorRow as ErrorRow
 from flotilla_client.error_table import ProtocolError as ProtocolError
 from flotilla_client.error_table import nak_body as nak_body
+from flotilla_client.properties import HEADER_NAME_BYTES_MAX as HEADER_NAME_BYTES_MAX
+from flotilla_client.properties import HEADERS_MAX as HEADERS_MAX
+from flotilla_client.properties import KEY_BYTES_MAX as KEY_BYTES_MAX
+from flotilla_client.properties import PROPERTIES_BYTES_MAX as PROPERTIES_BYTES_MAX
 from flotilla_client.properties import (
     Enveloped,
     Properties,

@@ -23,7 +23,9 @@ from cluster.store import commands  # noqa: E402
 _decode = commands.decode
 
 
-def decode(payload: bytes, level_max: int = LEVEL) -> tuple[int, list[commands.Operation]]:
+def decode(
+    payload: bytes, level_max: int = LEVEL
+) -> tuple[commands.Stamp, list[commands.Operation]]:
     if payload.startswith(MARK):
         payload = zlib.decompress(payload[len(MARK) :])
     return _decode(payload, level_max)

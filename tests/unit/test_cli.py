@@ -312,6 +312,47 @@ def test_json_is_one_object_a_line_and_says_bytes_as_base64(run: Run, node: Fake
     ]
 
 
+def test_key_and_headers_go_with_a_text_or_with_each_line(run: Run, node: FakeNode) -> None:
+    run("sub", "t")
+    assert run("put", "t", "x", "-k", "k", "--header", "a=1=2", "--header", "b=")[0] == 0
+    state = node.new_directory()
+    process = _process(node, state, "put", "t", "--header", "a=1", "-")
+    assert process.communicate(b"y\nz\n")[0] == b"2 stored, last id 3\n"
+    with Client(node.endpoint, state_dir=node.new_directory()) as client:
+        client.put("t", "w", key=b"\xff", headers={"raw": b"\x00", "text": "t"})
+    rows = [orjson.loads(line) for line in run("get", "t", "--all", "--json")[1].splitlines()]
+    assert rows == [
+        {"topic": "t", "id": 1, "key": "k", "headers": {"a": "1=2", "b": ""}, "publication": "x"},
+        {"topic": "t", "id": 2, "headers": {"a": "1"}, "publication": "y"},
+        {"topic": "t", "id": 3, "headers": {"a": "1"}, "publication": "z"},
+        {
+            "topic": "t",
+            "id": 4,
+            "key_base64": "/w==",
+            "headers": {"text": "t"},
+            "headers_base64": {"raw": "AA=="},
+            "publication": "w",
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "what"), [(("a",), "is not NAME=VALUE"), (("a=1", "a=2"), "'a' is given twice")]
+)
+def test_a_header_that_is_none_is_wrong_usage(
+    headers: tuple[str, ...], what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["put", "t", "x", *(f"--header={header}" for header in headers)])
+    assert caught.value.code == cli.USAGE
+    assert what in capfd.readouterr().err
+
+
+def test_a_header_that_no_cluster_takes_is_refused(run: Run) -> None:
+    code, _, err = run("put", "t", "x", "--header", "a\nb=1")
+    assert (code, b"printable" in err) == (cli.REFUSED, True)
+
+
 def test_topics_are_a_table_or_json(run: Run) -> None:
     run("sub", "t")
     run("put", "t", "abc")
@@ -604,7 +645,7 @@ def test_lines_that_a_full_outbox_has_no_room_for_are_not_said_to_be_kept(
     with Client(dead, state_dir=tmp_path / "state", deadline_ms=300) as client:
         client._session.state._outbox_bytes_max = 44  # two batches, not three
         with (tmp_path / "lines").open("rb") as file:
-            assert cli._put_lines(client, "t", Lines(file.fileno()))[0] == 4
+            assert cli._put_lines(client, "t", Lines(file.fileno()), bytes)[0] == 4
     assert [line.split()[1] for line in said[:2]] == ["outbox_full:", "unavailable:"]
     assert said[-1] == "flotilla: 0 stored, 8 kept in the outbox, stopped before line 9"
 
