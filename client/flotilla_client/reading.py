@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -87,8 +88,12 @@ class Delivery:
     def message(self, id_: int, redelivered: bool) -> Message:
         """Return one of the publications, by its id."""
         publication = self.publications[id_ - self.first_id]
-        own = self.properties.get(id_) or Properties()
-        at_ms = next((at_ms for last_id, at_ms in self.timestamps if id_ <= last_id), None)
+        at_ms = None
+        if self.timestamps:  # the first run that ends with the id, or behind it
+            at_ms = self.timestamps[bisect_left(self.timestamps, (id_,))][1]
+        own = self.properties.get(id_) if self.properties else None
+        if own is None:  # as a rule
+            return Message(self.topic, id_, publication, redelivered, at_ms)
         return Message(self.topic, id_, publication, redelivered, at_ms, own.key, own.headers)
 
     def since(self, first_id: int, redelivered_count: int) -> Delivery:
