@@ -22,6 +22,7 @@ from flotilla_client.errors import (
     Forked,
     InternalError,
     KeyUnusable,
+    LeaseLost,
     NotDelivered,
     NotReady,
     NotSubscribed,
@@ -55,6 +56,7 @@ from flotilla_client.operations import PutResult, SubscribeResult
 from flotilla_client.producer import Producer
 from flotilla_client.properties import Publication
 from flotilla_client.reading import Delivery, Message
+from flotilla_client.work import WorkItem
 
 __all__ = [
     "Admin",
@@ -79,6 +81,7 @@ __all__ = [
     "HandlingObserver",
     "InternalError",
     "KeyUnusable",
+    "LeaseLost",
     "Losses",
     "Message",
     "NotDelivered",
@@ -114,4 +117,5 @@ __all__ = [
     "UnknownClient",
     "UnknownTopic",
     "Unsupported",
+    "WorkItem",
 ]

@@ -30,8 +30,10 @@ import zmq
 from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.client import (
     DEADLINE_MS_MAX,
+    GIVE_BACK_MS_MAX,
     MESSAGES_COUNT,
     MESSAGES_WAIT_MS,
+    NOT_GIVEN_BACK,
     STATUS_DEADLINE_MS,
     Session,
     now_ms,
@@ -52,6 +54,7 @@ from flotilla_client.connection import (
 from flotilla_client.errors import FlotillaError
 from flotilla_client.forks import PerProcess
 from flotilla_client.joining import NEVER_MS, Call
+from flotilla_client.log import LOG
 from flotilla_client.losses import Losses
 from flotilla_client.names import Address
 from flotilla_client.observer import Observer
@@ -97,6 +100,20 @@ from flotilla_client.retry import (
 )
 from flotilla_client.state import OUTBOX_BYTES_MAX
 from flotilla_client.turns import busy
+from flotilla_client.work import (
+    PREFETCH,
+    Duration,
+    GroupSettings,
+    LeaseBook,
+    WorkAck,
+    WorkItem,
+    WorkLoop,
+    check_group,
+    end_group,
+    lease_lost,
+    make_group,
+    take,
+)
 
 T = TypeVar("T")
 NOT_BEGUN: Final = "flotilla: it was not begun, and nothing of it is sent or kept"
@@ -491,6 +508,7 @@ class AsyncClient:
             return _AsyncParts(session)
 
         self._parts = PerProcess(make, state_dir)
+        self._takes: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and group
 
     async def __aenter__(self) -> Self:
         return self
@@ -548,6 +566,7 @@ class AsyncClient:
             return
         session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
         parts.here()
+        await self._give_back_work()
         session.begin_closing()
         parts.end_all()
         producers = tuple(session.producers.values())
@@ -665,6 +684,80 @@ class AsyncClient:
             if delivery is not None:
                 return delivery
         return None
+
+    async def make_group(
+        self,
+        topic: str,
+        group: str,
+        *,
+        lease: Duration | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+    ) -> int:
+        """Let what is published to a topic be work for a group; see `Client.make_group`."""
+        settings = GroupSettings.of(lease, max_attempts, dead_letter)
+        check_group(topic, group)
+        return await self._run(make_group(self._operations, topic, group, settings))
+
+    async def end_group(self, topic: str, group: str) -> bool:
+        """End a group, whoever works in it; return whether there was one."""
+        check_group(topic, group)
+        return await self._run(end_group(self._operations, topic, group))
+
+    def work(
+        self,
+        topic: str,
+        group: str,
+        *,
+        lease: Duration | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        prefetch: int = PREFETCH,
+        ack: WorkAck = "auto",
+        idle: Duration | None = None,
+    ) -> AsyncWorkItems:
+        """Return an asynchronous iterator over a group's publications; see `Client.work`."""
+        settings = GroupSettings.of(lease, max_attempts, dead_letter)
+        session = self._session
+        return AsyncWorkItems(
+            self, session.work(topic, group, settings, ack, prefetch, idle, self._extend)
+        )
+
+    async def _extend(self, item: WorkItem, lease_ms: int) -> None:
+        book = item._book
+        book.extend(item, lease_ms)
+        while book.is_to_be_said(item):
+            await self._take(book, 0, None, 0)
+        if item.settled == "lost":
+            raise lease_lost(item)
+
+    async def _take(
+        self,
+        book: LeaseBook,
+        max_count: int,
+        lease_ms: int | None,
+        wait_ms: int,
+        deadline_ms_max: int = DEADLINE_MS_MAX,
+    ) -> None:
+        """TAKE; one at a time of a group, each is answered before the next."""
+        async with self._takes.setdefault((book.topic, book.group), asyncio.Lock()):
+            steps = take(self._operations, book, max_count, lease_ms, wait_ms)
+            await self._read(steps, deadline_ms_max)
+
+    async def _say_what_is_settled(
+        self, book: LeaseBook, deadline_ms_max: int = DEADLINE_MS_MAX
+    ) -> None:
+        """Tell the cluster all that is to be told of work that nobody here does any more."""
+        while book.is_left:
+            book.give_back()
+            await self._take(book, 0, None, 0, deadline_ms_max)
+
+    async def _give_back_work(self) -> None:
+        for book in self._session.books.values():
+            try:
+                await self._say_what_is_settled(book, GIVE_BACK_MS_MAX)
+            except FlotillaError as error:
+                LOG.warning(NOT_GIVEN_BACK, book.group, book.topic, error)
 
     def acknowledge(self, topic: str, last_id: int) -> None:
         """Store that all up to `last_id` is done with; see `Client.acknowledge`."""
@@ -843,6 +936,59 @@ class AsyncMessages(AsyncIterator[Message]):
         """End the loop; with "auto", the message in hand comes again."""
         self._loop.leave()
         self._loop.has_ended = True
+
+
+class AsyncWorkItems(AsyncIterator[WorkItem]):
+    """`WorkItems` for asyncio."""
+
+    def __init__(self, client: AsyncClient, loop: WorkLoop) -> None:
+        self._client, self._loop = client, loop
+
+    async def __anext__(self) -> WorkItem:
+        """Return the next item, once there is one; "auto": the one before is acknowledged."""
+        client, loop = self._client, self._loop
+        if loop.is_over:
+            raise StopAsyncIteration
+        operations, book = client._operations, loop.book
+        if not loop.has_begun:
+            await client._run(make_group(operations, book.topic, book.group, loop.settings))
+            loop.begin(this_task())
+        loop.come_back()
+        while (item := loop.item()) is None:
+            wish = loop.wish()
+            await client._take(book, *wish)
+            if wish[0] and loop.is_idle:
+                await self.aclose()
+                raise StopAsyncIteration
+        return item
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self._end(is_done=True)
+            return
+        try:
+            await self._end(is_done=False)
+        except FlotillaError as late:  # the application has its own error to look at
+            LOG.warning(NOT_GIVEN_BACK, self._loop.book.group, self._loop.book.topic, late)
+
+    def __del__(self) -> None:
+        self._loop.leave(is_done=False)
+
+    async def aclose(self) -> None:
+        """End the loop; what it was left with is given back, now."""
+        await self._end(is_done=False)
+
+    async def _end(self, is_done: bool) -> None:
+        if self._loop.leave(is_done):
+            await self._client._say_what_is_settled(self._loop.book)
 
 
 class AsyncProducer:

@@ -39,9 +39,11 @@ from flotilla_client.errors import (
 from flotilla_client.forks import PerProcess
 from flotilla_client.joining import Call, Explain, Joined, JoinedWire
 from flotilla_client.keys import key_file
+from flotilla_client.log import LOG
 from flotilla_client.losses import Losses
 from flotilla_client.observer import Observer, Silent
 from flotilla_client.operations import (
+    GET_SLICES_MIN,
     Ask,
     Operations,
     PutResult,
@@ -89,14 +91,31 @@ from flotilla_client.retry import (
 )
 from flotilla_client.state import OUTBOX_BYTES_MAX, State
 from flotilla_client.turns import LOOK_MS, Ticket, Turns
+from flotilla_client.work import (
+    PREFETCH,
+    Duration,
+    GroupSettings,
+    LeaseBook,
+    WorkAck,
+    WorkItem,
+    WorkLoop,
+    check_group,
+    end_group,
+    lease_lost,
+    make_group,
+    milliseconds,
+    take,
+)
 
 T = TypeVar("T")
 _HOST_AND_PORT: Final = re.compile(r"\S+:([0-9]{1,5})")
 PORT_MAX: Final = 65_535  # TCP's
 MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
 MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks again
+GIVE_BACK_MS_MAX: Final = 2_000  # when a client is closed; what was leased would run out as well
 DEADLINE_MS_MAX: Final = 24 * 3600 * 1000  # nobody waits longer for an answer
 JOIN_MS: Final = 200  # behind the deadline: who publishes is told by whoever does it for all
+NOT_GIVEN_BACK: Final = "what this client has of group %r of %r is left to its leases: %s"
 STATUS_DEADLINE_MS: Final = 1_500  # STATUS asks one node only: it answers at once or is down
 
 
@@ -168,6 +187,7 @@ class Session:
         heard_by = self._recording or observer or Silent()
         self.operations = Operations(self.state, heard_by, new_nonce)
         self.producers: dict[str, Producer] = {}
+        self.books: dict[tuple[str, str], LeaseBook] = {}  # by topic and group
         self.heard_ms: float | None = None
         self._rng = rng or random.Random()
         self._routes = Routes(range(len(self.endpoints)), self.endpoints)
@@ -379,6 +399,26 @@ class Session:
             raise
         return producer
 
+    def work(
+        self,
+        topic: str,
+        group: str,
+        settings: GroupSettings,
+        ack: WorkAck,
+        prefetch: int,
+        idle: Duration | None,
+        extender: Callable[[WorkItem, int], Any],
+    ) -> WorkLoop:
+        """Return a loop over a group's work. Raises TypeError, ValueError, BadRequest."""
+        self.check_open()
+        check_group(topic, group)
+        idle_ms = None if idle is None else milliseconds("idle", idle, 0, DEADLINE_MS_MAX)
+        book = self.books.get((topic, group))
+        if book is None:
+            book = self.books[topic, group] = LeaseBook(topic, group, now_ms, extender)
+        wait_ms = int(min(MESSAGES_WAIT_MS, self.deadline_ms / GET_SLICES_MIN))
+        return WorkLoop(book, settings, ack, prefetch, wait_ms, idle_ms)
+
     def replied(self, exchange: Exchange, reply: Reply | None, cause: str = "") -> list[Action]:
         """Pass a reply on, or None: silence, a lost connection or another cause."""
         if reply is None:
@@ -547,6 +587,7 @@ class Client:
         if parts is None:
             return
         session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
+        self._give_back_work()
         session.begin_closing()
         finish_all(tuple(session.producers.values()), end_ms)
 
@@ -688,6 +729,84 @@ class Client:
             if delivery is not None:
                 return delivery
         return None
+
+    # --- work that several clients share --------------------------------------------------------
+
+    def make_group(
+        self,
+        topic: str,
+        group: str,
+        *,
+        lease: Duration | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+    ) -> int:
+        """Let what is published to a topic from now on be work for a group, as `work` does.
+
+        A group that is there stays as it is, but for the settings that are said. Returns the id up
+        to which everything is settled. `lease` (seconds or a timedelta, 30 s): how long a worker
+        has a publication. What was given `max_attempts` times goes to the topic `dead_letter`,
+        while somebody subscribes there. Raises Unsupported below feature level 4.
+        """
+        settings = GroupSettings.of(lease, max_attempts, dead_letter)
+        check_group(topic, group)
+        return self._run(make_group(self._operations, topic, group, settings))
+
+    def end_group(self, topic: str, group: str) -> bool:
+        """End a group, whoever works in it; return whether there was one."""
+        check_group(topic, group)
+        return self._run(end_group(self._operations, topic, group))
+
+    def work(
+        self,
+        topic: str,
+        group: str,
+        *,
+        lease: Duration | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        prefetch: int = PREFETCH,
+        ack: WorkAck = "auto",
+        idle: Duration | None = None,
+    ) -> WorkItems:
+        """Return an iterator over a group's publications that shares them with other clients.
+
+        Each is leased to one client; the group is made if need be, as by `make_group`. With `ack`
+        "auto" an item is acknowledged when the loop comes back for the next one, unless the body
+        has said `item.ack()` or `item.nak()`; "manual": only by these. One that the loop was left
+        with is given back, at once inside `with client.work(...) as items` where an exception has
+        left it, else when the iterator is closed or its lease runs out.
+
+        An item has at least half of its lease when it is handed over. A body that takes longer says
+        `item.extend()`. It ends only if nothing came for `idle`. Raises AlreadyReading: one loop of
+        a client works in a group at a time.
+        """
+        settings = GroupSettings.of(lease, max_attempts, dead_letter)
+        session = self._session
+        return WorkItems(
+            self, session.work(topic, group, settings, ack, prefetch, idle, self._extend)
+        )
+
+    def _extend(self, item: WorkItem, lease_ms: int) -> None:
+        book = item._book
+        book.extend(item, lease_ms)
+        while book.is_to_be_said(item):
+            self._run(take(self._operations, book, 0, None, 0))
+        if item.settled == "lost":
+            raise lease_lost(item)
+
+    def _say_what_is_settled(self, book: LeaseBook, deadline_ms_max: int = DEADLINE_MS_MAX) -> None:
+        """Tell the cluster all that is to be told of work that nobody here does any more."""
+        while book.is_left:
+            book.give_back()
+            self._run(take(self._operations, book, 0, None, 0), deadline_ms_max)
+
+    def _give_back_work(self) -> None:
+        for book in self._session.books.values():
+            try:
+                self._say_what_is_settled(book, GIVE_BACK_MS_MAX)
+            except FlotillaError as error:
+                LOG.warning(NOT_GIVEN_BACK, book.group, book.topic, error)
 
     def acknowledge(self, topic: str, last_id: int) -> None:
         """Store that all up to `last_id` is done with; the broker hears of it with the next GET.
@@ -950,3 +1069,56 @@ class Messages(Iterator[Message]):
         """End the loop; with "auto", the message in hand comes again."""
         self._loop.leave()
         self._loop.has_ended = True
+
+
+class WorkItems(Iterator[WorkItem]):
+    """The iterator that `Client.work` returns; as a context manager it is left in order."""
+
+    def __init__(self, client: Client, loop: WorkLoop) -> None:
+        self._client, self._loop = client, loop
+
+    def __next__(self) -> WorkItem:
+        """Return the next item, once there is one; "auto": the one before is acknowledged."""
+        client, loop = self._client, self._loop
+        if loop.is_over:
+            raise StopIteration
+        operations, book = client._operations, loop.book
+        if not loop.has_begun:
+            client._run(make_group(operations, book.topic, book.group, loop.settings))
+            loop.begin(this_thread())
+        loop.come_back()
+        while (item := loop.item()) is None:
+            wish = loop.wish()
+            client._run(take(operations, book, *wish))
+            if wish[0] and loop.is_idle:
+                self.close()
+                raise StopIteration
+        return item
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._end(is_done=True)
+            return
+        try:
+            self._end(is_done=False)
+        except FlotillaError as late:  # the application has its own error to look at
+            LOG.warning(NOT_GIVEN_BACK, self._loop.book.group, self._loop.book.topic, late)
+
+    def __del__(self) -> None:
+        self._loop.leave(is_done=False)
+
+    def close(self) -> None:
+        """End the loop; what it was left with is given back, now."""
+        self._end(is_done=False)
+
+    def _end(self, is_done: bool) -> None:
+        if self._loop.leave(is_done):
+            self._client._say_what_is_settled(self._loop.book)

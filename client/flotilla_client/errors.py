@@ -33,6 +33,7 @@
     ├── TopicInUse                    an open producer alone publishes to the topic
     ├── AlreadyReading                another thread, task or loop reads the subscription
     ├── NotDelivered                  acknowledged beyond what was handed over
+    ├── LeaseLost                     work that was given to somebody else by then
     ├── RecordError                   the record of what this client does cannot be written
     └── StateError                    the client's own state directory
         ├── StateRequired             a subscription needs one
@@ -319,6 +320,12 @@ class NotDelivered(FlotillaError):
     """Nothing beyond `details["last_id"]` was handed over, so it can't be acknowledged."""
 
     CODE = "not_delivered"
+
+
+class LeaseLost(FlotillaError):
+    """A lease ran out, and its publication (`details["id"]`) was given to somebody else."""
+
+    CODE = "lease_lost"
 
 
 class RecordError(FlotillaError):

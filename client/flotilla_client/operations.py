@@ -329,7 +329,7 @@ class Operations:
         check_topic(topic)
         if self.state.cursor(topic) is None:
             check_no_pattern(topic)
-        yield from self._opened()
+        yield from self.opened()
         operation = self.invoke("sub", topic)
         body = {"sequence": self.state.next_sequence()}
         done = yield from self.observed(operation, Ask(self.request(protocol.SUB, topic, body)))
@@ -342,7 +342,7 @@ class Operations:
     def unsubscribe(self, topic: str) -> Steps[bool]:
         """UNSUB; return whether there was a subscription."""
         check_topic(topic)
-        yield from self._opened()
+        yield from self.opened()
         operation = self.invoke("unsub", topic)
         body = {"sequence": self.state.next_sequence()}
         done = yield from self.observed(operation, Ask(self.request(protocol.UNSUB, topic, body)))
@@ -362,7 +362,7 @@ class Operations:
     def next_counter(self, topic: str) -> Steps[int]:
         """Return the counter that the topic's next publication gets."""
         check_topic(topic)
-        yield from self._opened()
+        yield from self.opened()
         return self.state.counter(topic) + 1
 
     def put_request(self, entry: Entry) -> Request:
@@ -407,7 +407,7 @@ class Operations:
     def _send(self, entry: Entry, final: frozenset[str]) -> Steps[PutResult]:
         operation = self.invoke("put", entry.topic, entry=entry)
         try:
-            done = yield from self._asked(Ask(self.put_request(entry), final=final))
+            done = yield from self.asked(Ask(self.put_request(entry), final=final))
         except FlotillaError as error:
             if isinstance(error, Unavailable):
                 error.definite = False  # it stays in the outbox, so it will happen
@@ -429,7 +429,7 @@ class Operations:
         """
         if topic is not None:
             check_topic(topic)
-        yield from self._opened()
+        yield from self.opened()
         self._go_on_behind_purges()
         body, told = self._position(topic)
         body |= {"max_count": max_count, "wait_ms": wait_ms, "properties": True}
@@ -439,7 +439,7 @@ class Operations:
         )
         ask = Ask(self.request(protocol.GET, topic or "", body), wait_ms)
         try:
-            done = yield from self._asked(ask)
+            done = yield from self.asked(ask)
         except Purged as error:
             if self._is_old(error):
                 self.failed(operation, error)
@@ -556,7 +556,7 @@ class Operations:
         """
         if everything:
             return (yield from self._topic_pages(Request(protocol.TOPICS, ""), {"all": True}))
-        yield from self._opened()
+        yield from self.opened()
         cursors, rows = self.state.cursors(), []
         for row in (yield from self._topic_pages(self.request(protocol.TOPICS, "", {}), {})):
             cursor = max(row["cursor"], cursors.get(row["topic"], 0))
@@ -568,7 +568,7 @@ class Operations:
         more = True
         while more:
             after = rows[-1]["topic"] if rows else ""
-            done = yield from self._asked(Ask(replace(request, body=body | {"after": after})))
+            done = yield from self.asked(Ask(replace(request, body=body | {"after": after})))
             rows += done.reply.body["topics"]
             more = bool(done.reply.body.get("more"))
         return rows
@@ -650,12 +650,12 @@ class Operations:
     def observed(self, operation: Operation, ask: Ask) -> Steps[Done]:
         """Ask, and record the error if it fails; a success is recorded by the caller."""
         try:
-            return (yield from self._asked(ask))
+            return (yield from self.asked(ask))
         except FlotillaError as error:
             self.failed(operation, error)
             raise
 
-    def _asked(self, ask: Ask) -> Steps[Done]:
+    def asked(self, ask: Ask) -> Steps[Done]:
         """Ask; where the cluster was put back under a running client, take up its id anew first.
 
         The same is asked again if nothing was lost, otherwise ClusterRecovered says what.
@@ -694,7 +694,8 @@ class Operations:
             definite = error.definite and refusal.definite
             raise type(error)(error.message, error.code, definite, error.details) from refusal
 
-    def _opened(self) -> Steps[None]:
+    def opened(self) -> Steps[None]:
+        """Take up the client's id, unless that was done: before an operation begins."""
         yield from _before_start(self.open())
 
 

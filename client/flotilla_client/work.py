@@ -1,0 +1,466 @@
+"""Work that several clients share: what one of them has of a group, and what it says of it.
+
+What lives here: `WorkItem`, a publication as leased; `LeaseBook`, from what a TAKE has brought to
+the application and from the application to the next TAKE, without socket, thread or clock; the
+steps of both. What must not: the loops' waiting (client.py, aio.py), durable state: there is none.
+
+What is settled goes with the next TAKE, so it costs no request of its own while bodies are quick.
+Behind a slow body it is sent at once, so that no acknowledgment waits for the next one's end. A
+lease is never extended behind the application's back: a body that hangs has to lose its
+publication. What waits here for its turn is extended before it is handed over, if half of its time
+is over, and is left out if it is somebody else's by then.
+
+A TAKE that got no answer is sent again with its number, before any other: the cluster carries out
+each number once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, get_args
+
+from flotilla_client import checks, protocol
+from flotilla_client.errors import AlreadyReading, BadRequest, FlotillaError, LeaseLost
+from flotilla_client.log import LOG
+from flotilla_client.operations import Ask, Operations, Steps, check_no_pattern, check_topic
+from flotilla_client.properties import Properties
+from flotilla_client.protocol import Reply
+from flotilla_client.reading import Message, Owner
+
+PREFETCH: Final = 256  # publications that a loop takes at once; a worker may well lose them again
+SLOW_BODY_MS: Final = 100.0  # behind a body that takes longer its acknowledgment waits for nothing
+SHORT_WAIT_MS: Final = 500  # for more, while something is in hand that may have to be extended
+HALF: Final = 0.5  # of a lease: what is handed over has at least so much of it
+
+WorkAck = Literal["auto", "manual"]
+WORK_ACKS: Final = get_args(WorkAck)
+Duration = float | timedelta  # seconds, or a timedelta
+
+
+def milliseconds(name: str, value: Duration, low_ms: float, high_ms: float) -> int:
+    """Return a duration in ms. Raises TypeError, ValueError."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    return round(checks.number(name, value, low_ms / 1000, high_ms / 1000) * 1000)
+
+
+@dataclass(slots=True, eq=False)
+class WorkItem:
+    """A publication that this client has leased: `message` as delivered, and what it does with it.
+
+    `attempt`: how often it was given, this time included. `ack`, `nak` and `extend` may be called
+    in any thread; the first of `ack` and `nak` counts.
+    """
+
+    message: Message
+    group: str
+    attempt: int
+    _book: LeaseBook
+    _token: int
+    _end_ms: float
+    _lease_ms: float
+    settled: str = ""  # "ack", "nak", or "lost": the lease was somebody else's by then
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.message.topic
+
+    @property
+    def id(self) -> int:
+        """The publication's id in its topic."""
+        return self.message.id
+
+    @property
+    def publication(self) -> bytes:
+        """What was published."""
+        return self.message.publication
+
+    @property
+    def key(self) -> str | bytes | None:
+        """Its key, as it was published."""
+        return self.message.key
+
+    @property
+    def headers(self) -> Mapping[str, str | bytes]:
+        """Its headers, as they were published."""
+        return self.message.headers
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the leader took it, in UTC."""
+        return self.message.timestamp
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was given before, to whomever."""
+        return self.attempt > 1
+
+    @property
+    def left_s(self) -> float:
+        """How many seconds are left of the lease, by this client's clock; below 0 it is over."""
+        return (self._end_ms - self._book.now_ms()) / 1000
+
+    def ack(self) -> None:
+        """Say that it is done: nobody is given it again. The cluster hears it soon."""
+        self._book.settle(self, "ack", 0)
+
+    def extend(self, lease: Duration | None = None) -> Any:
+        """Keep it for `lease` (seconds or a timedelta) from now on; None: for as long as before.
+
+        Returns when the cluster has agreed: of an `AsyncClient`, `await` it. Raises LeaseLost where
+        somebody else has been given it.
+        """
+        lease_ms = round(self._lease_ms) if lease is None else lease_of(lease)
+        return self._book.extender(self, lease_ms)
+
+    def nak(self, delay: Duration = 0) -> None:
+        """Give it back: somebody is given it again, after `delay` (seconds or a timedelta)."""
+        self._book.settle(self, "nak", milliseconds("delay", delay, 0, protocol.DELAY_MS_MAX))
+
+
+@dataclass(eq=False)
+class LeaseBook:
+    """What one client has of one group. `loop`: who works in it now, if anybody.
+
+    `extender(item, lease_ms)`: has an item extended by way of its client.
+
+    `hand` was taken and not handed over, `given` handed over and not settled, by id. Safe to use
+    from several threads.
+    """
+
+    topic: str
+    group: str
+    now_ms: Callable[[], float]
+    extender: Callable[[WorkItem, int], Any]
+    loop: object = None
+    hand: deque[WorkItem] = field(default_factory=deque)
+    given: dict[int, WorkItem] = field(default_factory=dict)
+    _number: int = 0
+    _pending: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # to be said
+    _asked: dict[str, Any] | None = None  # of which no answer is known
+    _told: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # said by it
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def begin(self, loop: object, owner: Owner) -> None:
+        """Let a loop work in it; what one before has left is given back. Raises AlreadyReading."""
+        with self._lock:
+            if self.loop is not None:
+                message = (
+                    f"another loop of this client works in group {self.group!r} of {self.topic!r};"
+                    " close it, or give each worker a client of its own"
+                )
+                raise AlreadyReading(message, details={"reader": owner.name})
+            self.give_back()
+            self.loop = loop
+
+    def settle(self, item: WorkItem, kind: str, ms: int) -> None:
+        """Note what the application says of an item; the first word counts."""
+        with self._lock:
+            if not item.settled:
+                item.settled = kind
+                self.given.pop(item.id, None)
+                self._pending[item.id] = kind, item, ms
+
+    def extend(self, item: WorkItem, lease_ms: int) -> None:
+        """Note that an item takes longer."""
+        with self._lock:
+            if not item.settled:
+                self._pending[item.id] = "extend", item, lease_ms
+
+    def give_back(self) -> None:
+        """Note that nobody works on what is here."""
+        with self._lock:
+            for item in (*self.given.values(), *self.hand):
+                self.settle(item, "nak", 0)
+            self.hand.clear()
+
+    @property
+    def is_unsaid(self) -> bool:
+        """Whether the cluster has to be told something."""
+        return bool(self._pending or self._asked)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it has to be told something once nobody works here any more."""
+        return bool(self.is_unsaid or self.hand or self.given)
+
+    def is_to_be_said(self, item: WorkItem) -> bool:
+        """Return whether the cluster has not heard yet what was said of an item."""
+        return item.id in self._pending or item.id in self._told
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there may be more to say than goes with one TAKE."""
+        return len(self._pending) >= protocol.SETTLE_ROWS_MAX
+
+    def next_item(self) -> WorkItem | None:
+        """Return what is handed over next; None: ask first, as what is here is old, or nothing."""
+        with self._lock:
+            if self._asked or not self.hand:
+                return None
+            now_ms = self.now_ms()
+            if self.hand[0]._end_ms - now_ms < HALF * self.hand[0]._lease_ms:
+                for item in self.hand:
+                    self.extend(item, round(item._lease_ms))
+                return None
+            item = self.hand.popleft()
+            self.given[item.id] = item
+            return item
+
+    # --- exchanges ------------------------------------------------------------------------------
+
+    def body(self, max_count: int, lease_ms: int | None, wait_ms: int) -> dict[str, Any]:
+        """Return the body of the next TAKE: the one without an answer first."""
+        with self._lock:
+            if self._asked is None:
+                self._number += 1
+                self._asked = {
+                    "group": self.group,
+                    "number": self._number,
+                    "max_count": max_count,
+                    "lease_ms": lease_ms,
+                    "wait_ms": wait_ms,
+                    **self._rows(),
+                }
+            return self._asked
+
+    def _rows(self) -> dict[str, list[list[int]]]:
+        """Move what is to be said into rows, as far as it goes with one TAKE."""
+        rows: dict[str, list[list[int]]] = {"ack": [], "nak": [], "extend": []}
+        wishes = sorted(self._pending.items(), key=lambda wish: wish[0])
+        row: list[int] = []
+        before = ("", 0, 0)
+        count = 0
+        for id_, (kind, item, ms) in wishes[: protocol.SETTLED_MAX]:
+            now = kind, item._token, ms
+            if row and now == before and row[2] == id_ - 1:
+                row[2] = id_
+            elif count == protocol.SETTLE_ROWS_MAX:
+                break
+            else:
+                count += 1
+                row = [item._token, id_, id_] + ([] if kind == "ack" else [ms])
+                rows[kind].append(row)
+            before = now
+            self._told[id_] = self._pending.pop(id_)
+        return {f"{kind}s": found for kind, found in rows.items() if found}
+
+    def answered(self, reply: Reply) -> set[int]:
+        """Take in what a TAKE has brought; return the ids whose lease was another's by then."""
+        body = reply.body
+        with self._lock:
+            lost = {id_ for first, count in body["lost"] for id_ in range(first, first + count)}
+            now_ms = self.now_ms()
+            for id_, (kind, item, ms) in self._told.items():
+                if id_ in lost:
+                    item.settled = "lost"
+                    self.given.pop(id_, None)
+                elif kind == "extend":
+                    item._end_ms, item._lease_ms = now_ms + ms, ms
+            self.hand = deque(item for item in self.hand if item.settled != "lost")
+            self._asked, self._told = None, {}
+            self._bring(reply, now_ms)
+        if lost:
+            LOG.warning(
+                "%d publications of group %r of %r were given to others before they were settled",
+                len(lost),
+                self.group,
+                self.topic,
+            )
+        return lost
+
+    def _bring(self, reply: Reply, now_ms: float) -> None:
+        publications = protocol.unpack(reply.lengths, reply.data)
+        times = [at_ms for count, at_ms in reply.body.get("timestamps", ()) for _ in range(count)]
+        left_ms, token, place = reply.body["left_ms"], reply.body["token"], 0
+        for first, count, attempt in reply.body["leases"]:
+            for id_ in range(first, first + count):
+                own = reply.properties.get(place) or Properties()
+                text = protocol.text_of(publications[place])
+                again = attempt > 1
+                message = Message(self.topic, id_, text, again, times[place], own.key, own.headers)
+                end_ms = now_ms + left_ms
+                item = WorkItem(message, self.group, attempt, self, token, end_ms, left_ms)
+                self.hand.append(item)
+                place += 1
+
+    def failed(self, error: FlotillaError) -> None:
+        """Take note of a TAKE's error; what was certainly not carried out is said anew."""
+        with self._lock:
+            if error.definite and self._asked is not None:
+                self._pending = self._told | self._pending
+                self._asked, self._told = None, {}
+
+
+# --- the steps ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """What a group's SUB says; None: as it stands, or the cluster's default."""
+
+    lease_ms: int | None = None
+    max_attempts: int | None = None
+    dead_letter: str | None = None
+
+    @classmethod
+    def of(
+        cls, lease: Duration | None, max_attempts: int | None, dead_letter: str | None
+    ) -> GroupSettings:
+        """Return checked ones. Raises TypeError, ValueError, BadRequest."""
+        lease_ms = None if lease is None else lease_of(lease)
+        if max_attempts is not None:
+            checks.integer("max_attempts", max_attempts, 1, protocol.ATTEMPTS_MAX)
+        if dead_letter is not None:
+            check_topic(dead_letter)
+        if (max_attempts is None) != (dead_letter is None):
+            raise ValueError("max_attempts and dead_letter go together: where else would it go?")
+        return cls(lease_ms, max_attempts, dead_letter)
+
+
+def lease_of(lease: Duration) -> int:
+    """Return a lease in ms. Raises TypeError, ValueError."""
+    return milliseconds("lease", lease, protocol.LEASE_MS_MIN, protocol.LEASE_MS_MAX)
+
+
+def check_group(topic: str, group: str) -> None:
+    """Refuse, before anything is sent, names that no node accepts. Raises TypeError, BadRequest."""
+    check_topic(topic)
+    check_no_pattern(topic)
+    if not isinstance(group, str):
+        raise TypeError(f"a group's name is a text, not {type(group).__name__}")
+    if not group or not group.isprintable():
+        raise BadRequest("a group's name is printable text, and not empty")
+
+
+def make_group(
+    operations: Operations, topic: str, group: str, settings: GroupSettings
+) -> Steps[int]:
+    """SUB of a group; return up to which id everything is settled."""
+    body: dict[str, Any] = {"group": group, "sequence": None}
+    body |= {"lease_ms": settings.lease_ms, "max_attempts": settings.max_attempts}
+    body |= {"dead_letter": settings.dead_letter}
+    reply = yield from _controlled(operations, protocol.SUB, topic, body)
+    return int(reply.body["last_id"])
+
+
+def end_group(operations: Operations, topic: str, group: str) -> Steps[bool]:
+    """UNSUB of a group; return whether there was one."""
+    reply = yield from _controlled(operations, protocol.UNSUB, topic, {"group": group})
+    return bool(reply.body["was_subscribed"])
+
+
+def _controlled(
+    operations: Operations, kind: str, topic: str, body: dict[str, Any]
+) -> Steps[Reply]:
+    yield from operations.opened()
+    body = body | {"sequence": operations.state.next_sequence()}
+    done = yield from operations.asked(Ask(operations.request(kind, topic, body)))
+    reply: Reply = done.reply
+    return reply
+
+
+def take(
+    operations: Operations, book: LeaseBook, max_count: int, lease_ms: int | None, wait_ms: int
+) -> Steps[set[int]]:
+    """TAKE: say what is settled, and bring up to `max_count`; return whose lease was lost."""
+    yield from operations.opened()
+    body = book.body(max_count, lease_ms, wait_ms)
+    ask = Ask(operations.request(protocol.TAKE, book.topic, body), body["wait_ms"])
+    try:
+        done = yield from operations.asked(ask)
+    except FlotillaError as error:
+        book.failed(error)
+        raise
+    return book.answered(done.reply)
+
+
+def lease_lost(item: WorkItem) -> LeaseLost:
+    """Return the error of who extends what is not his any more."""
+    message = f"the lease of {item.topic} {item.id} ran out, and group {item.group!r} has given it"
+    return LeaseLost(f"{message} to somebody else, or ended", details={"id": item.id})
+
+
+class WorkLoop:
+    """A loop over work, from its first item until it is left; what it does between exchanges.
+
+    `is_over`: for good. WorkItems and AsyncWorkItems carry out `wish` until there is an `item`.
+    """
+
+    def __init__(
+        self,
+        book: LeaseBook,
+        settings: GroupSettings,
+        ack: WorkAck,
+        prefetch: int,
+        wait_ms: int,
+        idle_ms: float | None,
+    ) -> None:
+        if ack not in WORK_ACKS:
+            raise ValueError(f"ack is {ack!r}: one of {', '.join(WORK_ACKS)} is due")
+        self.book, self.settings = book, settings
+        self.prefetch = checks.integer("prefetch", prefetch, 1, protocol.TAKE_COUNT_MAX)
+        self.wait_ms = wait_ms
+        self.is_over = self.has_begun = False
+        self._is_manual, self._idle_ms = ack == "manual", idle_ms
+        self._item: WorkItem | None = None
+        self._handed_ms = self._idle_since_ms = book.now_ms()
+        self._is_slow = False
+
+    def begin(self, owner: Owner) -> None:
+        """Begin with the first item that is asked for. Raises AlreadyReading."""
+        self.book.begin(self, owner)
+        self.has_begun = True
+
+    def come_back(self) -> None:
+        """Take it that the body of the last item has ended, as it is asked for the next one."""
+        now_ms = self.book.now_ms()
+        self._is_slow = now_ms - self._handed_ms > SLOW_BODY_MS
+        self._idle_since_ms = now_ms
+        self._settle("ack")
+
+    def _settle(self, kind: str) -> None:
+        item, self._item = self._item, None
+        if item is not None and not self._is_manual:
+            self.book.settle(item, kind, 0)
+
+    def item(self) -> WorkItem | None:
+        """Return the next item; None: `wish` has to be carried out first."""
+        book = self.book
+        if book.is_unsaid and (self._is_slow or book.is_crowded):
+            return None
+        self._item = book.next_item()
+        self._handed_ms = book.now_ms()
+        return self._item
+
+    def wish(self) -> tuple[int, int | None, int]:
+        """Return what to take: how many, for how long, and how long to wait for it."""
+        self._is_slow = False
+        if self.book.hand or self.book.is_crowded:
+            return 0, None, 0
+        wait_ms = float(min(self.wait_ms, SHORT_WAIT_MS) if self.book.given else self.wait_ms)
+        if self._idle_ms is not None:
+            idle_ms = self.book.now_ms() - self._idle_since_ms
+            wait_ms = max(0.0, min(wait_ms, self._idle_ms - idle_ms))
+        return self.prefetch, self.settings.lease_ms, int(wait_ms)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has come for as long as it was to wait."""
+        if self.book.hand or self._idle_ms is None:
+            return False
+        return self.book.now_ms() - self._idle_since_ms >= self._idle_ms
+
+    def leave(self, is_done: bool) -> bool:
+        """End it; `is_done`: the body of the last item has ended well. Return if it had begun."""
+        was_there, self.is_over = self.has_begun and not self.is_over, True
+        if was_there:
+            self._settle("ack" if is_done else "nak")
+            self.book.give_back()
+            self.book.loop = None
+        return was_there
