@@ -37,7 +37,7 @@ from flotilla_client.arguments import (
     seconds,
 )
 from flotilla_client.batches import Publishable, publication_of
-from flotilla_client.client import Client, now_ms
+from flotilla_client.client import Client, WorkItems, now_ms
 from flotilla_client.completion import SHELLS
 from flotilla_client.errors import (
     FlotillaError,
@@ -67,6 +67,7 @@ from flotilla_client.terminal import (
     open_closed_streams,
     painted,
 )
+from flotilla_client.work import PREFETCH, WorkItem
 
 ENDPOINTS: Final = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"
 GET_COUNT: Final = 1_000  # publications that `get --all` and `--follow` fetch at once
@@ -231,6 +232,14 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
         help="the publication, or - for one a line from standard input",
     )
     _add_get_options(verb("get", _get, "Read; a publication is acknowledged once it is written."))
+    _add_work_options(
+        verb(
+            "work",
+            _work,
+            "Work in a group, which shares a topic's publications among its workers: print what "
+            "this one is given. Each is acknowledged once it is written. It needs no directory.",
+        )
+    )
     topics = verb("topics", _topics, "List my subscriptions.")
     which = topics.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="every topic of the cluster")
@@ -272,6 +281,20 @@ def _add_get_options(get: argparse.ArgumentParser) -> None:
     get.add_argument("--count", type=count, metavar="N", help="at most N, then stop; default: 1")
     get.add_argument("--wait", type=seconds, default=0.0, metavar="SECONDS", help="for the next")
     get.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _add_work_options(work: argparse.ArgumentParser) -> None:
+    work.add_argument("topic")
+    work.add_argument("--group", required=True, metavar="NAME", help="made if it is not there")
+    how_many = work.add_mutually_exclusive_group()
+    how_many.add_argument("--all", action="store_true", help="until there is nothing to do")
+    how_many.add_argument("--follow", action="store_true", help="for ever")
+    work.add_argument("--count", type=count, metavar="N", help="at most N, then stop; default: 1")
+    work.add_argument("--wait", type=seconds, default=0.0, metavar="SECONDS", help="for the next")
+    work.add_argument(
+        "--lease", type=seconds, metavar="SECONDS", help="of the group; default: as it is, or 30"
+    )
+    work.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def default_state_dir() -> str:
@@ -339,7 +362,7 @@ def _client(options: Any) -> Client:
     """Return the client that a command needs. A record is of one process: it shares no state."""
     deadline_ms = int(options.deadline * 1000)
     of_nobody = options.verb == "topics" and (options.all or options.subscribers is not None)
-    if of_nobody or options.verb in ("status", "upgrade", "admin", "doctor"):
+    if of_nobody or options.verb in ("work", "status", "upgrade", "admin", "doctor"):
         record, key = options.record, options.key
         return Client(options.endpoints, deadline_ms=deadline_ms, record=record, key=key)
     if options.record:
@@ -677,8 +700,45 @@ def _as_text(message: Message) -> bytes:
     return message.publication + b"\n"
 
 
-def _as_json(message: Message) -> bytes:
+def _work(client: Client, options: Any) -> int:
+    if isinstance(client, SharedClient):
+        # Processes that share a client would count their takes as one.
+        session = client._session
+        deadline_ms, key = session.deadline_ms, session.key
+        with Client(session.endpoints, deadline_ms=deadline_ms, key=key) as own:
+            return _work(own, options)
+    left = options.count or (sys.maxsize if options.all or options.follow else 1)
+    idle = None if options.follow else options.wait
+    prefetch = min(left, PREFETCH)
+    work = client.work(
+        options.topic, options.group, lease=options.lease, prefetch=prefetch, idle=idle
+    )
+    code = NOTHING_NEW
+    with work as items:
+        while left and (item := _next_item(client, items, options)) is not None:
+            own = item.message, item.attempt
+            write(_as_json(*own) if options.json else _as_text(item.message))
+            left -= 1
+            code = OK
+    return code
+
+
+def _next_item(client: Client, items: WorkItems, options: Any) -> WorkItem | None:
+    """Return the next item; `--follow` outlives an outage, as nothing is lost by asking again."""
+    while True:
+        if options.follow:
+            _check_reader()
+        try:
+            return next(items, None)
+        except Unavailable:
+            if not options.follow or client.heard_ms is None:
+                raise
+
+
+def _as_json(message: Message, attempt: int | None = None) -> bytes:
     row: dict[str, Any] = {"topic": message.topic, "id": message.id}
+    if attempt is not None:
+        row["attempt"] = attempt
     if message.redelivered:
         row["redelivered"] = True
     if message.timestamp is not None:

@@ -14,7 +14,7 @@ from typing import Final
 DIRECTORIES: Final = frozenset({"--state", "--record"})  # options that take a directory
 # Commands that take a topic of mine, and those that take any.
 MINE: Final = ("unsub", "get")
-ANY: Final = ("sub", "put")
+ANY: Final = ("sub", "put", "work")
 
 _BASH: Final = """\
 # bash completion of flotilla:  source <(flotilla completion bash)

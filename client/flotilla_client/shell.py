@@ -22,6 +22,7 @@ VERBS: Final = (
     "unsub",
     "put",
     "get",
+    "work",
     "topics",
     "adopt",
     "status",
@@ -35,6 +36,7 @@ SUB topic            subscribe
 UNSUB topic          end the subscription (--client ID: another client's)
 PUT topic text       publish the rest of the line
 GET [topic]          the next publication (--all, --follow, --count N, --wait SECONDS, --json)
+WORK topic           what a group gives (--group NAME; --all, --follow, --count N, --json, …)
 TOPICS               my subscriptions (--all: every topic, --subscribers TOPIC, --json)
 ADOPT                after `cluster_recovered`: say what is lost, and go on
 STATUS               every node's view (--json)

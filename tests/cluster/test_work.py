@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from cluster.local.local import LocalCluster
@@ -21,6 +22,7 @@ from flotilla_client import (
     NotSubscribed,
     UnknownTopic,
     WorkItem,
+    cli,
 )
 
 PATIENCE_MS = 15_000
@@ -86,11 +88,16 @@ def test_a_body_that_raises_gives_back_what_it_has_and_what_waits_behind_it(
     clients: Any, topic: str
 ) -> None:
     seen: list[WorkItem] = []
-    with pytest.raises(ZeroDivisionError), clients().work(topic, "g") as items:
-        for item in items:
-            seen.append(item)
-            if item.id == 2:
-                raise ZeroDivisionError
+
+    def work() -> None:
+        with clients().work(topic, "g") as items:
+            for item in items:
+                seen.append(item)
+                if item.id == 2:
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
     assert [item.settled for item in seen] == ["ack", "nak"]
     found = [
         (item.id, item.attempt, item.redelivered) for item in clients().work(topic, "g", idle=0)
@@ -201,13 +208,16 @@ def test_a_client_that_is_closed_gives_back_what_it_has(clients: Any, topic: str
 
 
 def test_the_same_with_asyncio(cluster: LocalCluster, clients: Any, topic: str) -> None:
+    async def fail(client: AsyncClient) -> None:
+        async with client.work(topic, "g") as items:
+            await anext(items)
+            raise ZeroDivisionError
+
     async def work() -> list[tuple[int, int]]:
         seen = []
         async with AsyncClient([*cluster.endpoints().values()]) as client:
             with pytest.raises(ZeroDivisionError):
-                async with client.work(topic, "g") as items:
-                    async for item in items:
-                        raise ZeroDivisionError
+                await fail(client)
             items = client.work(topic, "g", idle=0.5, lease=1)
             async for item in items:
                 seen.append((item.id, item.attempt))
@@ -235,3 +245,21 @@ def test_wrong_arguments_are_refused_at_once(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         clients().work("t", "g", **arguments)
+
+
+def test_the_command_line_works_and_acknowledges_what_it_has_written(
+    cluster: LocalCluster, topic: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    endpoints = ",".join(cluster.endpoints().values())
+    assert cli.main(["-e", endpoints, "work", topic, "--group", "g", "--count", "1"]) == cli.OK
+    assert capfdbinary.readouterr().out == b"1\n"
+    assert cli.main(["-e", endpoints, "work", topic, "--group", "g", "--all", "--json"]) == cli.OK
+    rows = [orjson.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [(row["id"], row["attempt"]) for row in rows] == [(2, 1), (3, 1)]
+    code = cli.main(["-e", endpoints, "work", topic, "--group", "g"])
+    assert code == cli.NOTHING_NEW
+    assert row_of(cluster, topic)["backlog"] == 0
+    assert cli.main(["-e", endpoints, "admin", "subscriptions"]) == cli.OK
+    assert topic.encode() in capfdbinary.readouterr().out
+    dropped = ["admin", "drop-group", topic, "g", "--yes"]
+    assert cli.main(["-e", endpoints, *dropped]) == cli.OK

@@ -93,7 +93,7 @@ def listings_end_with_a_page(patches: Patches) -> None:
     def topic_pages(
         operations: Operations, request: Request, body: dict[str, Any]
     ) -> Steps[list[dict[str, Any]]]:
-        done = yield from operations._asked(Ask(replace(request, body=body | {"after": ""})))
+        done = yield from operations.asked(Ask(replace(request, body=body | {"after": ""})))
         rows: list[dict[str, Any]] = done.reply.body["topics"]
         return rows
 
