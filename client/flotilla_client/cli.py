@@ -704,7 +704,7 @@ def _work(client: Client, options: Any) -> int:
     if isinstance(client, SharedClient):
         # Processes that share a client would count their takes as one.
         session = client._session
-        deadline_ms, key = session.deadline_ms, session.key
+        deadline_ms, key = session.deadline_ms, session.key.path if session.key else None
         with Client(session.endpoints, deadline_ms=deadline_ms, key=key) as own:
             return _work(own, options)
     left = options.count or (sys.maxsize if options.all or options.follow else 1)
@@ -716,8 +716,8 @@ def _work(client: Client, options: Any) -> int:
     code = NOTHING_NEW
     with work as items:
         while left and (item := _next_item(client, items, options)) is not None:
-            own = item.message, item.attempt
-            write(_as_json(*own) if options.json else _as_text(item.message))
+            as_json, attempt = options.json, item.attempt
+            write(_as_json(item.message, attempt) if as_json else _as_text(item.message))
             left -= 1
             code = OK
     return code
