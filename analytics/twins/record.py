@@ -26,6 +26,7 @@ NEVER: Final = math.inf
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})
 PURGES: Final = frozenset({"purge", "purged"})
+GONE: Final = ("purged", "gap")  # errors that say what is gone
 DIGEST_DIGITS: Final = 16
 
 
@@ -477,7 +478,7 @@ def _fill_get(get: RecordedOperation, begun: Event, ended: Event) -> None:
 
 def is_told_of_purge(end: Event) -> bool:
     """Return whether an end of a GET says which ids are purged."""
-    return end.get("type") == "fail" and end.get("error") == "purged" and "first_id" in end
+    return end.get("type") == "fail" and end.get("error") in GONE and "first_id" in end
 
 
 def _known_or_none(*values: Any) -> Any:

@@ -21,6 +21,7 @@ from flotilla_client import protocol
 from flotilla_client.client import Client
 from flotilla_client.errors import BY_CODE, FlotillaError, Unavailable, UnknownTopic
 from flotilla_client.operations import Ask, Steps, check_client_id, check_topic
+from flotilla_client.policies import parse_keep
 from flotilla_client.protocol import ProtocolError, Request
 from flotilla_client.retry import DEADLINE_MS, Done
 
@@ -263,6 +264,70 @@ class Admin:
                 break
             body = {"all": True, "after": rows[-1]["topic"]}
         raise UnknownTopic(f"nobody subscribes to {topic!r}")
+
+    # --- topics that have a policy ---
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        keep: str | None = None,
+        max_bytes: int | None = None,
+        when_full: str | None = None,
+    ) -> Row:
+        """Give a topic a policy, and make it if there is none; return what it has now.
+
+        `keep`: what stays although everybody has read it: "unread" (nothing, by default),
+        "forever", a size ("10GB"), an age ("7d") or a count ("1000"). `max_bytes`: how much the
+        topic may hold, read or not; `when_full`: "refuse" (by default) or "drop-oldest". Returns
+        `policy`, `created`, `last_id`. The same again changes nothing. Raises BadRequest where it
+        has another policy, and Unsupported below feature level 4, as all that follows.
+        """
+        return self._set_topic(protocol.CREATE_TOPIC, name, keep, max_bytes, when_full)
+
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        keep: str | None = None,
+        max_bytes: int | None = None,
+        when_full: str | None = None,
+    ) -> Row:
+        """Change what is said of a topic's policy (`max_bytes` 0: no bound); see `create_topic`.
+
+        What is over the new policy is gone at once. Raises UnknownTopic where it has none.
+        """
+        return self._set_topic(protocol.ALTER_TOPIC, name, keep, max_bytes, when_full)
+
+    def _set_topic(
+        self, act: str, name: str, keep: str | None, max_bytes: int | None, when_full: str | None
+    ) -> Row:
+        check_topic(name)
+        parts: Row = {} if keep is None else parse_keep(keep)
+        if max_bytes is not None:
+            parts["max_bytes"] = max_bytes
+        if when_full is not None:
+            parts["when_full"] = when_full
+        return self._act(act, name, policy=parts)
+
+    def show_topic(self, name: str) -> Row:
+        """Return a topic: `topic`, `first_id` (the first that is kept), `last_id`, `subscribers`,
+        `policy` (None: it has none), `held_bytes`, `purged_id`, `dropped_id` (up to where
+        publications were purged, or dropped as it was full). Raises UnknownTopic.
+        """
+        check_topic(name)
+        row: Row = self._ask(_request(protocol.TOPIC, "", topic=name))["rows"][0]
+        return row
+
+    def delete_topic(self, name: str, *, ends_subscriptions: bool = False) -> Row:
+        """Let a topic be gone, with its policy and all that it holds. Its ids never restart.
+
+        `ends_subscriptions`: though somebody subscribes to it; else that is a BadRequest. Returns
+        `last_id`, `deleted` (how many publications it held), `ended` (subscriptions). Raises
+        UnknownTopic.
+        """
+        check_topic(name)
+        return self._act(protocol.DELETE_TOPIC, name, ends=ends_subscriptions)
 
     # --- what was done ---
 

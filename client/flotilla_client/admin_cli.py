@@ -199,7 +199,7 @@ def _act(admin: Admin, options: Any, show: Show) -> int:
     """Do what ends something or steers the nodes, if whoever asks is sure."""
     act, words = _ACTS[options.what], options.words
     question, do = act.prepare(admin, *words)
-    if question and not options.yes and not _is_sure(question):
+    if question and not options.yes and not is_sure("admin", question):
         return 2
     rows = do()
     show(rows, _COLUMNS[options.what], options.json)
@@ -270,10 +270,10 @@ _ACTS: Final[Mapping[str, _Act]] = {
 }
 
 
-def _is_sure(question: str) -> bool:
+def is_sure(verb: str, question: str) -> bool:
     """Ask on a terminal; where there is none, say what takes the question's place."""
     if not sys.stdin.isatty():
-        sys.stderr.write(f"flotilla admin: {question} Say --yes\n")
+        sys.stderr.write(f"flotilla {verb}: {question} Say --yes\n")
         return False
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()

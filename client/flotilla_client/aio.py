@@ -581,9 +581,17 @@ class AsyncClient:
             session.close(owner, is_done)
         session.operations.warn()
 
-    async def subscribe(self, topic: str) -> SubscribeResult:
+    async def subscribe(self, topic: str, start: str | int = "new") -> SubscribeResult:
         """Subscribe durably; see `Client.subscribe`."""
-        return await self._run(self._session.subscribe(topic))
+        return await self._run(self._session.subscribe(topic, start))
+
+    async def seek(self, topic: str, start: str | int) -> int:
+        """Move the own subscription to `start`, to either side; see `Client.seek`."""
+        return await self._run(self._session.seek(topic, start))
+
+    async def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
+        """Return publications of a topic from an id on; see `Client.read`."""
+        return await self._read(self._session.read(topic, from_id, max_count))
 
     async def unsubscribe(self, topic: str, *, client_id: str | None = None) -> bool:
         """End a subscription; return whether there was one. Idempotent.

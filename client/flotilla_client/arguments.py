@@ -11,7 +11,7 @@ import sys
 from typing import Any, Final
 
 from flotilla_client.client import DEADLINE_MS_MAX, endpoints_of
-from flotilla_client.protocol import INTEGER_MAX
+from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW
 from flotilla_client.version import VERSION
 
 SECONDS_MAX: Final = DEADLINE_MS_MAX // 1000
@@ -102,3 +102,14 @@ def count(text: str) -> int:
     if not 1 <= value <= INTEGER_MAX:
         raise argparse.ArgumentTypeError(f"{text} is not from 1 to {INTEGER_MAX}")
     return value
+
+
+def start(text: str) -> str | int:
+    """Return where a subscription is to start: new, earliest or an id."""
+    if text in (NEW, EARLIEST):
+        return text
+    try:
+        return count(text)
+    except argparse.ArgumentTypeError:
+        message = f"{text!r} is none of {NEW}, {EARLIEST} and an id, the first to be read"
+        raise argparse.ArgumentTypeError(message) from None

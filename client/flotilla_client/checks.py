@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
+from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW
+
 
 def number(name: str, value: object, low: float, high: float) -> float:
     """Return a number of milliseconds or the like from `low` to `high`; NaN is in no range."""
@@ -55,6 +57,15 @@ def several(name: str, value: object) -> Iterable[object]:
     if is_one or isinstance(value, Mapping | Set) or not isinstance(value, Iterable):
         raise TypeError(f"{name} is a list, not {_kind(value)}")
     return value
+
+
+def start(value: object) -> str | int:
+    """Return where a subscription is to start: "new", "earliest" or the first id to be read."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise TypeError(f"start is 'new', 'earliest' or an id, not {_kind(value)}")
+    if isinstance(value, str) and value not in (NEW, EARLIEST):
+        raise ValueError(f"start is {value!r}: 'new', 'earliest' or an id is due")
+    return value if isinstance(value, str) else integer("start", value, 1, INTEGER_MAX)
 
 
 def topic_name(value: object) -> str:

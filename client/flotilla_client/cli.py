@@ -35,12 +35,15 @@ from flotilla_client.arguments import (
     endpoints_type,
     file_type,
     seconds,
+    start,
 )
 from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.client import Client, WorkItems, now_ms
 from flotilla_client.completion import SHELLS
 from flotilla_client.errors import (
     FlotillaError,
+    Gap,
+    Purged,
     StateInUse,
     TooLarge,
     Unavailable,
@@ -54,7 +57,12 @@ from flotilla_client.operations import (
     check_topic,
 )
 from flotilla_client.producer import Producer
-from flotilla_client.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, PUBLICATION_BYTES_MAX
+from flotilla_client.protocol import (
+    BATCH_BYTES_MAX,
+    BATCH_COUNT_MAX,
+    NEW,
+    PUBLICATION_BYTES_MAX,
+)
 from flotilla_client.reading import Delivery, Message
 from flotilla_client.sharing import SharedClient
 from flotilla_client.shell import Shell
@@ -67,6 +75,7 @@ from flotilla_client.terminal import (
     open_closed_streams,
     painted,
 )
+from flotilla_client.topic_cli import add_topic
 from flotilla_client.work import PREFETCH, WorkItem
 
 ENDPOINTS: Final = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"
@@ -81,6 +90,7 @@ KEEP_PAUSE_S: Final = 2.0  # of an input while nobody answers: then it is not wa
 BURST_PAUSE_S: Final = 0.1  # without a line: above the pauses of a program that writes
 LOOK_S: Final = 0.2  # between looks whether the cluster has answered
 
+OF_NOBODY: Final = frozenset({"work", "status", "upgrade", "admin", "topic", "read", "doctor"})
 OK: Final = 0
 NOTHING_NEW: Final = 1
 FAILED: Final = 1
@@ -197,7 +207,31 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
         parser.set_defaults(run=run)
         return parser
 
-    verb("sub", _sub, "Subscribe to a topic.").add_argument("topic")
+    sub = verb("sub", _sub, "Subscribe to a topic.")
+    sub.add_argument("topic")
+    sub.add_argument(
+        "--from",
+        dest="start",
+        type=start,
+        default=NEW,
+        metavar="START",
+        help="where to begin: new (the default), earliest, or the first id to be read; "
+        "a subscription that stands goes on where it is",
+    )
+    seek = verb("seek", _seek, "Move my subscription, to either side.")
+    seek.add_argument("topic")
+    seek.add_argument("start", type=start, help="new, earliest, or the first id to be read")
+    read = verb("read", _read_topic, "Read a topic without a subscription; nothing moves.")
+    read.add_argument("topic")
+    read.add_argument(
+        "--from",
+        dest="start",
+        type=count,
+        metavar="ID",
+        help="the first to be read; default: the first that the topic keeps",
+    )
+    read.add_argument("--count", type=count, metavar="N", help="at most N; default: to its end")
+    read.add_argument("--json", action="store_true", help="one JSON object a line")
     unsub = verb("unsub", _unsub, "End a subscription.")
     unsub.add_argument("topic")
     unsub.add_argument(
@@ -265,6 +299,7 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
     )
     upgrade.add_argument("--json", action="store_true")
     add_admin(verb, _print_rows)
+    add_topic(verb, _print_rows)
     verb(
         "doctor",
         _doctor,
@@ -362,7 +397,7 @@ def _client(options: Any) -> Client:
     """Return the client that a command needs. A record is of one process: it shares no state."""
     deadline_ms = int(options.deadline * 1000)
     of_nobody = options.verb == "topics" and (options.all or options.subscribers is not None)
-    if of_nobody or options.verb in ("work", "status", "upgrade", "admin", "doctor"):
+    if of_nobody or options.verb in OF_NOBODY:
         record, key = options.record, options.key
         return Client(options.endpoints, deadline_ms=deadline_ms, record=record, key=key)
     if options.record:
@@ -454,10 +489,37 @@ def _watch(client: Client, patience_s: float, is_follow: bool, is_over: threadin
 
 
 def _sub(client: Client, options: Any) -> int:
-    result = client.subscribe(options.topic)
+    result = client.subscribe(options.topic, options.start)
     how = "resumed" if result.resumed else "subscribed"
     write(f"{how}: publications after id {result.last_id} will come\n".encode())
     return OK
+
+
+def _seek(client: Client, options: Any) -> int:
+    last_id = client.seek(options.topic, options.start)
+    write(f"moved: publications after id {last_id} will come\n".encode())
+    return OK
+
+
+def _read_topic(client: Client, options: Any) -> int:
+    """Print a topic from an id on, to its end as it is then."""
+    line = _as_json if options.json else _as_text
+    next_id, left = options.start, options.count or sys.maxsize
+    code = NOTHING_NEW
+    while left:
+        try:
+            delivery = client.read(options.topic, next_id or 1, min(left, GET_COUNT))
+        except Gap as gap:
+            if next_id is not None:
+                raise
+            next_id = gap.details["last_id"] + 1  # the first that is kept
+            continue
+        if delivery is None:
+            break
+        write(b"".join(map(line, delivery)))
+        next_id, code = delivery.last_id + 1, OK
+        left -= len(delivery.publications)
+    return code
 
 
 def _unsub(client: Client, options: Any) -> int:
@@ -663,7 +725,13 @@ def _read(client: Client, options: Any) -> int:
     left = options.count or (sys.maxsize if is_endless else 1)
     code = NOTHING_NEW
     while left:
-        delivery = _next(client, options, min(left, GET_COUNT))
+        try:
+            delivery = _next(client, options, min(left, GET_COUNT))
+        except (Gap, Purged) as error:  # said once: whoever comes next goes on behind it
+            code = complain(error)
+            if options.follow:
+                continue
+            return code
         if delivery is not None:
             line = _as_json if options.json else _as_text
             write(b"".join(map(line, delivery)))

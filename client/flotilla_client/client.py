@@ -235,17 +235,31 @@ class Session:
         if self._is_closed:
             raise self.closing_errors()[0]
 
-    def subscribe(self, topic: str) -> Steps[SubscribeResult]:
+    def subscribe(self, topic: str, start: str | int) -> Steps[SubscribeResult]:
         """Return the steps of a SUB, which stands until UNSUB: by whom, without a directory?"""
         self.check_open()
         check_topic(topic)
+        start = checks.start(start)
         if self.state.directory is None:
             raise StateRequired(
                 "a subscription outlives this process, and without a state directory nobody could"
                 " read on or end it, while the nodes keep everything for it: give the client one,"
                 " Client(endpoints, state_dir=DIR)"
             )
-        return self.operations.subscribe(topic)
+        return self.operations.subscribe(topic, start)
+
+    def seek(self, topic: str, start: str | int) -> Steps[int]:
+        """Return the steps of a SEEK."""
+        self.check_open()
+        check_topic(topic)
+        return self.operations.seek(topic, checks.start(start))
+
+    def read(self, topic: str, from_id: int, max_count: int) -> Steps[Delivery | None]:
+        """Return the steps of a READ."""
+        check_topic(topic)
+        checks.integer("from_id", from_id, 1, INTEGER_MAX)
+        checks.integer("max_count", max_count, 1, INTEGER_MAX)
+        return self.operations.read(topic, from_id, max_count)
 
     def unsubscribe(self, topic: str, client_id: str | None) -> Steps[bool]:
         """Return the steps of an UNSUB; `client_id` None: of the client's own subscription."""
@@ -435,6 +449,7 @@ class Session:
         try:
             if is_done:
                 self.operations.readers.come_back(owner, None)
+                self.operations.go_on_behind_what_is_gone()
         finally:
             self.state.close()
             if self._recording is not None:
@@ -598,12 +613,33 @@ class Client:
         self._in_turn(parts, end_ms, close)
         session.operations.warn()
 
-    def subscribe(self, topic: str) -> SubscribeResult:
+    def subscribe(self, topic: str, start: str | int = "new") -> SubscribeResult:
         """Subscribe durably; ids above the result's `last_id` will be delivered.
 
-        Raises StateRequired without a state directory.
+        `start`: "new": behind all that is there; "earliest": the first publication that the topic
+        keeps; an id: the first to be read. A subscription that stands goes on where it is, whatever
+        `start` says: `seek` moves it. Raises StateRequired without a state directory, Gap where
+        that id is not kept any more, and Unsupported below feature level 4 but for "new".
         """
-        return self._run(self._session.subscribe(topic))
+        return self._run(self._session.subscribe(topic, start))
+
+    def seek(self, topic: str, start: str | int) -> int:
+        """Move the own subscription to `start`, to either side; return the id behind which it is.
+
+        What is in hand, or was fetched, is nobody's any more; what was acknowledged may so be read
+        again. Raises NotSubscribed, Gap, and as `subscribe`.
+        """
+        return self._run(self._session.seek(topic, start))
+
+    def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
+        """Return publications of a topic from an id on, None where it has none yet.
+
+        No subscription is needed, and nothing moves: nothing is in hand, and nothing to be
+        acknowledged. As many as one answer holds, `max_count` at most. Linearizable. Raises Gap
+        where that id is not kept any more (`details["last_id"]`: it goes on behind that), and
+        UnknownTopic.
+        """
+        return self._run(self._session.read(topic, from_id, max_count))
 
     def unsubscribe(self, topic: str, *, client_id: str | None = None) -> bool:
         """End a subscription; return whether there was one. Idempotent.

@@ -13,8 +13,8 @@ from typing import Final
 
 DIRECTORIES: Final = frozenset({"--state", "--record"})  # options that take a directory
 # Commands that take a topic of mine, and those that take any.
-MINE: Final = ("unsub", "get")
-ANY: Final = ("sub", "put", "work")
+MINE: Final = ("unsub", "get", "seek")
+ANY: Final = ("sub", "put", "work", "read")
 
 _BASH: Final = """\
 # bash completion of flotilla:  source <(flotilla completion bash)

@@ -78,6 +78,20 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "`first_id` to `last_id` of `topic` were purged; who asks behind `last_id` goes on.",
         ),
         ErrorRow(
+            "gap",
+            True,
+            "never",
+            "`first_id` to `last_id` of `topic` are not kept any more (`missed` of them); who asks"
+            " behind `last_id` goes on.",
+        ),
+        ErrorRow(
+            "moved",
+            True,
+            "never",
+            "The subscription was moved: it stands at `cursor`, `placed` by the entry of that"
+            " number.",
+        ),
+        ErrorRow(
             "counter_gap",
             True,
             "never",

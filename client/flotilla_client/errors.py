@@ -10,6 +10,8 @@
     │   │   └── Forgotten             …or was silent for long, or dropped, and is forgotten
     │   ├── AlreadyAcknowledged       asked for publications that are gone
     │   ├── Purged                    an administrator removed what was not read yet
+    │   ├── Gap                       the topic's policy does not keep it any more
+    │   ├── Moved                     the subscription was moved by another process
     │   ├── CounterGap                the state directory and the broker disagree
     │   ├── Fenced                    a newer process took up this client_id
     │   ├── Recovered                 the cluster was recovered while this process ran
@@ -148,6 +150,26 @@ class Purged(Refused):
     """
 
     CODE = "purged"
+
+
+class Gap(Refused):
+    """Publications that were to be read are not kept any more: the topic's policy let them go.
+
+    `details`: `topic`, `first_id`, `last_id`: what is gone; `missed`: how many. A subscriber that
+    had not read them, as its topic was full and drops the oldest, gets it once; its next call goes
+    on behind them.
+    """
+
+    CODE = "gap"
+
+
+class Moved(Refused):
+    """The subscription stands elsewhere than this process knows: another one has moved it.
+
+    `details`: `topic`, `cursor`, `placed`. A client takes that in and goes on by itself.
+    """
+
+    CODE = "moved"
 
 
 class CounterGap(Refused):

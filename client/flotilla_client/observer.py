@@ -21,7 +21,8 @@ class Operation:
     PUT: first `counter` and `count`. GET: `last_id`, what the subscriber has (None: unknown), and
     `max_count`, how many publications it asks for at most.
     `epoch`: the process's, that its requests carry (0: none, the broker lets everybody pass).
-    PUT: `lengths`, `data`: the publications, packed as in a request.
+    PUT: `lengths`, `data`: the publications, packed as in a request. SUB: `start`: from where on,
+    if not from the end.
     """
 
     number: int
@@ -35,6 +36,7 @@ class Operation:
     lengths: bytes = field(default=b"", repr=False)
     data: bytes = field(default=b"", repr=False)
     max_count: int | None = None
+    start: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

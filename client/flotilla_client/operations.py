@@ -34,6 +34,8 @@ from flotilla_client.errors import (
     Fenced,
     FlotillaError,
     Forgotten,
+    Gap,
+    Moved,
     Purged,
     QuotaExceeded,
     Recovered,
@@ -135,7 +137,7 @@ class Operations:
         self._is_open = False  # for this object; the state knows whether for anybody
         self._numbers = itertools.count(1)  # also counts for producers' threads
         self._told: dict[str, int] = {}  # cursors that the broker has been told
-        self._purged: dict[str, int] = {}  # up to where the application was told of a purge
+        self._gone: dict[str, int] = {}  # up to where the application was told what is gone
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
@@ -226,6 +228,7 @@ class Operations:
             body.get("sequence") or 0,
             body.get("counters", {}),
             body.get("subscriptions", {}),
+            body.get("placed", {}),
         )
         if recovery not in (None, state.recovery):
             state.met(recovery)
@@ -324,20 +327,55 @@ class Operations:
 
     # --- subscriptions --------------------------------------------------------------------------
 
-    def subscribe(self, topic: str) -> Steps[SubscribeResult]:
+    def subscribe(self, topic: str, start: str | int = protocol.NEW) -> Steps[SubscribeResult]:
         """SUB; the cursor stands before this returns. Raises BadRequest for a pattern."""
         check_topic(topic)
         if self.state.cursor(topic) is None:
             check_no_pattern(topic)
         yield from self.opened()
-        operation = self.invoke("sub", topic)
-        body = {"sequence": self.state.next_sequence()}
+        body: dict[str, Any] = {"sequence": self.state.next_sequence()}
+        if start != protocol.NEW:
+            body["start"] = start
+        operation = self.invoke("sub", topic, start=start)
         done = yield from self.observed(operation, Ask(self.request(protocol.SUB, topic, body)))
         cursor, resumed = done.reply.body["last_id"], bool(done.reply.body.get("resumed"))
-        last_id = max(cursor, self.state.cursor(topic) or 0)
+        placed = done.reply.body.get("placed", 0)
+        is_moved = placed != self.state.placed(topic)
+        last_id = cursor if is_moved else max(cursor, self.state.cursor(topic) or 0)
         self.complete(operation, done, last_id=last_id, resumed=resumed, cursor=cursor)
-        self.state.raise_cursor(topic, last_id)
+        if is_moved:
+            self._place(topic, last_id, placed)
+        else:
+            self.state.raise_cursor(topic, last_id)
         return SubscribeResult(last_id, resumed)
+
+    def seek(self, topic: str, start: str | int) -> Steps[int]:
+        """SEEK; the cursor stands there before this returns; return the id behind which it reads.
+
+        On record it is an UNSUB and a SUB at once: what is read from here on is another reading.
+        """
+        check_topic(topic)
+        yield from self.opened()
+        body = {"sequence": self.state.next_sequence(), "start": start}
+        operations = self.invoke("unsub", topic), self.invoke("sub", topic, start=start)
+        try:
+            done = yield from self.asked(Ask(self.request(protocol.SEEK, topic, body)))
+        except FlotillaError as error:
+            for operation in operations:
+                self.failed(operation, error)
+            raise
+        cursor: int = done.reply.body["last_id"]
+        self.complete(operations[0], done)
+        self.complete(operations[1], done, last_id=cursor, resumed=False, cursor=cursor)
+        self._place(topic, cursor, done.reply.body["placed"])
+        return cursor
+
+    def _place(self, topic: str, cursor: int, placed: int) -> None:
+        """Go on where a subscription was placed, unless that is known already."""
+        if self.state.place(topic, cursor, placed):
+            self.readers.forget(topic)
+            self._told.pop(topic, None)
+            self._gone.pop(topic, None)
 
     def unsubscribe(self, topic: str) -> Steps[bool]:
         """UNSUB; return whether there was a subscription."""
@@ -424,34 +462,40 @@ class Operations:
     def get(self, topic: str | None, wait_ms: int, max_count: int) -> Steps[Delivery | None]:
         """GET once; nobody has it in hand before `readers` has handed it over.
 
-        Who was told of a purge and comes back goes on behind it: a process that dies in between is
-        told again.
+        Who was told what is gone and comes back goes on behind it: a process that dies in between
+        is told again.
         """
         if topic is not None:
             check_topic(topic)
         yield from self.opened()
-        self._go_on_behind_purges()
+        self.go_on_behind_what_is_gone()
         body, told = self._position(topic)
         body |= {"max_count": max_count, "wait_ms": wait_ms, "properties": True}
         had = self.state.cursors() if topic is None else {}
+        placed = {name: self.state.placed(name) for name in (had if topic is None else (topic,))}
         operation = self.invoke(
             "get", topic or "", last_id=body.get("last_id"), max_count=max_count
         )
         ask = Ask(self.request(protocol.GET, topic or "", body), wait_ms)
         try:
             done = yield from self.asked(ask)
-        except Purged as error:
+        except (Purged, Gap) as error:
             if self._is_old(error):
                 self.failed(operation, error)
                 return None
             self.failed(operation, error, cursor=had.get(error.details["topic"]))
-            self._purged[error.details["topic"]] = error.details["last_id"]
+            self._gone[error.details["topic"]] = error.details["last_id"]
             raise
+        except Moved as error:
+            self.failed(operation, error)
+            details = error.details
+            self._place(details["topic"], details["cursor"], details["placed"])
+            return None
         except FlotillaError as error:
             self.failed(operation, error)
             raise
         self._told |= told
-        delivery = self._news(done.reply)
+        delivery = self._news(done.reply, placed)
         if delivery is None:
             named = done.reply.body.get("topic") or operation.topic
             first_id = done.reply.body.get("id") or None
@@ -470,8 +514,8 @@ class Operations:
         )
         return delivery
 
-    def _is_old(self, error: Purged) -> bool:
-        """Return whether this subscriber has all that was purged; what it has not is left in it.
+    def _is_old(self, error: Purged | Gap) -> bool:
+        """Return whether this subscriber has all that is gone; what it has not is left in it.
 
         The broker may be behind: then it is told.
         """
@@ -479,14 +523,17 @@ class Operations:
         cursor = self.state.cursor(topic) or 0
         if cursor < details["last_id"]:
             details["first_id"] = max(details["first_id"], cursor + 1)
+            if "missed" in details:
+                details["missed"] = details["last_id"] + 1 - details["first_id"]
             return False
         self._told.pop(topic, None)
         del details["first_id"], details["last_id"]
         return True
 
-    def _go_on_behind_purges(self) -> None:
-        for topic in tuple(self._purged):
-            self.readers.pass_over(topic, self._purged.pop(topic, 0))  # another thread may have
+    def go_on_behind_what_is_gone(self) -> None:
+        """Move the cursor over what the application was told is gone: it has come back, or left."""
+        for topic in tuple(self._gone):
+            self.readers.pass_over(topic, self._gone.pop(topic, 0))  # another thread may have
 
     def _position(self, topic: str | None) -> tuple[dict[str, Any], dict[str, int]]:
         """Return the body's part that says what this subscriber has, and the cursors in it.
@@ -497,35 +544,50 @@ class Operations:
         cursors = self.state.cursors()
         if topic is not None:
             told = {topic: cursors[topic]} if topic in cursors else {}
-            return {"last_id": cursors.get(topic)}, told
+            body: dict[str, Any] = {"last_id": cursors.get(topic)}
+            if placed := self.state.placed(topic):
+                body["placed"] = placed
+            return body, told
         news_first = sorted(cursors, key=lambda name: self._told.get(name) == cursors[name])
-        told = {}
+        told, placed_by = {}, dict[str, int]()
         left_bytes = LAST_IDS_BYTES_MAX
         for name in news_first[: protocol.ANY_TOPIC_COUNT_MAX]:
             left_bytes -= len(orjson.dumps({name: cursors[name]}))
             if left_bytes < 0:
                 break
             told[name] = cursors[name]
-        return {"last_ids": told}, told
+            if at := self.state.placed(name):
+                left_bytes -= len(orjson.dumps({name: at}))
+                placed_by[name] = at
+        return {"last_ids": told} | ({"placed": placed_by} if placed_by else {}), told
 
-    def _news(self, reply: Reply) -> Delivery | None:
-        """Return what a GET brought, without what this subscriber has already."""
+    def _news(self, reply: Reply, placed: Mapping[str, int]) -> Delivery | None:
+        """Return what a GET brought, without what this subscriber has already.
+
+        `placed`: by which entry each subscription was placed when it was asked for.
+        """
         if not reply.body.get("count"):
             return None
         first_id, topic = reply.body["id"], reply.body["topic"]
-        publications = tuple(map(protocol.text_of, protocol.unpack(reply.lengths, reply.data)))
-        delivery = Delivery(
-            topic,
-            first_id,
-            publications,
-            properties={first_id + place: own for place, own in reply.properties.items()},
-            timestamps=_timestamps(first_id, reply.body.get("timestamps", ())),
-        )
+        at = placed.get(topic, 0)
+        if at != self.state.placed(topic):
+            return None  # the subscription was moved meanwhile
+        delivery = _delivered(reply, at)
         known = max(0, (self.state.cursor(topic) or 0) + 1 - first_id)
-        if known >= len(publications):
+        if known >= len(delivery.publications):
             self._told.pop(topic, None)  # the broker does not know, so it is told again
             return None
         return delivery.since(first_id + known, 0) if known else delivery
+
+    def read(self, topic: str, from_id: int, max_count: int) -> Steps[Delivery | None]:
+        """READ, by nobody in particular; it moves nothing, and nothing is in hand."""
+        check_topic(topic)
+        body = {"from_id": from_id, "max_count": max_count, "properties": True}
+        done = yield Ask(Request(protocol.READ, "", topic, body=body))
+        reply: Reply = done.reply
+        if not reply.body.get("count"):
+            return None
+        return _delivered(reply, 0)
 
     def subscribers(self, topic: str) -> Steps[list[dict[str, Any]]]:
         """TOPICS of one topic's subscribers, by nobody in particular."""
@@ -598,6 +660,7 @@ class Operations:
         last_id: int | None = None,
         entry: Entry | None = None,
         max_count: int | None = None,
+        start: str | int = protocol.NEW,
     ) -> Operation:
         """Record that an operation begins; `entry`: what a PUT is about to send."""
         sent: dict[str, Any] = {}
@@ -617,6 +680,7 @@ class Operations:
             last_id=last_id,
             max_count=max_count,
             epoch=state.epoch,
+            start=None if start == protocol.NEW else str(start),
             **sent,
         )
         self._observer.on_invoke(operation)
@@ -632,7 +696,7 @@ class Operations:
     def failed(self, operation: Operation, error: FlotillaError, cursor: int | None = None) -> None:
         """Record that an operation did not succeed."""
         details = error.details
-        gone = details if isinstance(error, Purged) else {}
+        gone = details if isinstance(error, Purged | Gap) else {}
         outcome = Outcome(
             details.get("attempts", 0),
             details.get("node", ""),
@@ -723,6 +787,19 @@ def _was_stored(body: Mapping[str, Any]) -> bool | None:
     if isinstance(stored, bool) or "stored" in body:
         return stored
     return bool(body["id"]) or (None if body.get("duplicate") else False)
+
+
+def _delivered(reply: Reply, placed: int) -> Delivery:
+    """Return the publications of an answer; `placed`: see `Delivery`."""
+    first_id: int = reply.body["id"]
+    return Delivery(
+        reply.body["topic"],
+        first_id,
+        tuple(map(protocol.text_of, protocol.unpack(reply.lengths, reply.data))),
+        properties={first_id + place: own for place, own in reply.properties.items()},
+        timestamps=_timestamps(first_id, reply.body.get("timestamps", ())),
+        placed=placed,
+    )
 
 
 def _timestamps(

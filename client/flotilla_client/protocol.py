@@ -25,6 +25,7 @@ from flotilla_client.error_table import ERRORS as ERRORS
 from flotilla_client.error_table import ErrorRow as ErrorRow
 from flotilla_client.error_table import ProtocolError as ProtocolError
 from flotilla_client.error_table import nak_body as nak_body
+from flotilla_client.policies import check_parts
 from flotilla_client.properties import HEADER_NAME_BYTES_MAX as HEADER_NAME_BYTES_MAX
 from flotilla_client.properties import HEADERS_MAX as HEADERS_MAX
 from flotilla_client.properties import KEY_BYTES_MAX as KEY_BYTES_MAX
@@ -50,9 +51,18 @@ STATUS: Final = "STATUS"
 UPGRADE: Final = "UPGRADE"
 INSPECT: Final = "INSPECT"
 ADMIN: Final = "ADMIN"
+SEEK: Final = "SEEK"
+READ: Final = "READ"
 REQUEST_TYPES: Final = frozenset(
-    {REQUEST_ID, SUB, UNSUB, PUT, GET, TAKE, TOPICS, STATUS, UPGRADE, INSPECT, ADMIN}
+    {
+        *(REQUEST_ID, SUB, UNSUB, PUT, GET, TAKE, TOPICS, STATUS, UPGRADE, INSPECT, ADMIN),
+        *(SEEK, READ),
+    }
 )
+
+# Where a subscription starts, besides an id: behind all there is, or at the first that is kept.
+NEW: Final = "new"
+EARLIEST: Final = "earliest"
 
 # What INSPECT may ask for; SETTINGS of the node that is asked, the rest of the leader.
 CLIENTS: Final = "clients"
@@ -62,7 +72,10 @@ GROUPS: Final = "groups"
 SETTINGS: Final = "settings"
 USERS: Final = "users"
 AUDIT: Final = "audit"
-INSPECTED: Final = frozenset({CLIENTS, CLIENT, SUBSCRIPTIONS, GROUPS, SETTINGS, USERS, AUDIT})
+TOPIC: Final = "topic"
+INSPECTED: Final = frozenset(
+    {CLIENTS, CLIENT, SUBSCRIPTIONS, GROUPS, SETTINGS, USERS, AUDIT, TOPIC}
+)
 
 # What ADMIN may do: change what a principal may, end what belongs to others, steer the nodes.
 ADD_USER: Final = "user-add"
@@ -76,14 +89,22 @@ DROP_GROUP: Final = "drop-group"
 PURGE: Final = "purge"
 TRANSFER_LEADER: Final = "transfer-leader"
 CHECKPOINT: Final = "checkpoint"
-ACTS: Final = USER_CHANGES | {
-    DROP_SUBSCRIPTION,
-    DROP_CLIENT,
-    DROP_GROUP,
-    PURGE,
-    TRANSFER_LEADER,
-    CHECKPOINT,
-}
+CREATE_TOPIC: Final = "topic-create"
+ALTER_TOPIC: Final = "topic-alter"
+DELETE_TOPIC: Final = "topic-delete"
+OF_TOPICS: Final = frozenset({CREATE_TOPIC, ALTER_TOPIC, DELETE_TOPIC})
+ACTS: Final = (
+    USER_CHANGES
+    | OF_TOPICS
+    | {
+        DROP_SUBSCRIPTION,
+        DROP_CLIENT,
+        DROP_GROUP,
+        PURGE,
+        TRANSFER_LEADER,
+        CHECKPOINT,
+    }
+)
 EVERYBODY_ELSE: Final = "*"  # as a user: every principal that is none itself
 
 # Reply types.
@@ -547,6 +568,40 @@ def _group(body: Mapping[str, Any]) -> str:
     return group
 
 
+def _check_sub(request: Request) -> None:
+    start = check_start(request.body.get("start"))
+    _check_subscription(request)
+    request.body["start"] = start
+
+
+def _check_seek(request: Request) -> None:
+    if request.body.get("start") is None:
+        message = f"SEEK needs a `start`: `{NEW}`, `{EARLIEST}` or an id"
+        raise ProtocolError("bad_request", message)
+    _check_sub(request)
+
+
+def check_start(start: Any) -> str | int:
+    """Return where a subscription is to start, NEW if that is not said. Raises ProtocolError."""
+    if start is None:
+        return NEW
+    if type(start) is int and 1 <= start <= INTEGER_MAX:
+        return start
+    if start in (NEW, EARLIEST):
+        return str(start)
+    message = f"`start` is {_shown(start)}: `{NEW}`, `{EARLIEST}` or an id, the first to be read"
+    raise ProtocolError("bad_request", message)
+
+
+def _check_read(request: Request) -> None:
+    _needs_topic(request)
+    _no_batch(request)
+    from_id = _integer(request.body, "from_id", 1)
+    if from_id is None:
+        raise ProtocolError("bad_request", "READ needs a `from_id`, the first to be read")
+    request.body = {"from_id": from_id, **_bounds(request.body)}
+
+
 def _check_put(request: Request) -> None:
     _needs_client(request)
     _needs_topic(request)
@@ -580,23 +635,15 @@ def _check_get(request: Request) -> None:
     _needs_client(request)
     _no_batch(request)
     body = request.body
-    checked: dict[str, Any] = {
-        "max_count": _integer(body, "max_count", 1) or 1,
-        "max_bytes": _integer(body, "max_bytes", 1) or BATCH_BYTES_MAX,
-        "wait_ms": _integer(body, "wait_ms", 0) or 0,
-        "text": body.get("text") is True,
-        "properties": body.get("properties") is True,
-    }
-    checked["max_count"] = min(checked["max_count"], BATCH_COUNT_MAX)
-    checked["max_bytes"] = min(checked["max_bytes"], BATCH_BYTES_MAX)
-    checked["wait_ms"] = min(checked["wait_ms"], GET_WAIT_MS_MAX)
+    checked = _bounds(body)
+    checked["wait_ms"] = min(_integer(body, "wait_ms", 0) or 0, GET_WAIT_MS_MAX)
     if request.topic:
         _needs_topic(request)
         checked["last_id"] = _integer(body, "last_id", 0)
+        checked["placed"] = _integer(body, "placed", 0) or 0
     else:
-        checked["last_ids"] = _last_ids(body)
-    if checked["text"] and checked["max_count"] != 1:
-        raise ProtocolError("bad_request", "`text` is for one publication: leave `max_count` at 1")
+        checked["last_ids"] = _by_topic(body, "last_ids")
+        checked["placed"] = _by_topic(body, "placed")
     request.body = checked
 
 
@@ -644,15 +691,29 @@ def _settlements(body: Mapping[str, Any], name: str, ms_min: int, ms_max: int) -
     return rows
 
 
-def _last_ids(body: Mapping[str, Any]) -> dict[str, int]:
-    last_ids = _mapping(body, "last_ids")
-    if len(last_ids) > ANY_TOPIC_COUNT_MAX:
+def _bounds(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how much whoever reads wants at once."""
+    bounds = {
+        "max_count": min(_integer(body, "max_count", 1) or 1, BATCH_COUNT_MAX),
+        "max_bytes": min(_integer(body, "max_bytes", 1) or BATCH_BYTES_MAX, BATCH_BYTES_MAX),
+        "text": body.get("text") is True,
+        "properties": body.get("properties") is True,
+    }
+    if bounds["text"] and bounds["max_count"] != 1:
+        raise ProtocolError("bad_request", "`text` is for one publication: leave `max_count` at 1")
+    return bounds
+
+
+def _by_topic(body: Mapping[str, Any], name: str) -> dict[str, int]:
+    """Return numbers of topics."""
+    found = _mapping(body, name)
+    if len(found) > ANY_TOPIC_COUNT_MAX:
         raise ProtocolError(
-            "too_large", f"`last_ids` of {len(last_ids)} topics", limit=ANY_TOPIC_COUNT_MAX
+            "too_large", f"`{name}` of {len(found)} topics", limit=ANY_TOPIC_COUNT_MAX
         )
-    for topic in last_ids:
-        _within("last_ids", topic, TOPIC_BYTES_MAX)
-    return {topic: _integer(last_ids, topic, 0) or 0 for topic in last_ids}
+    for topic in found:
+        _within(name, topic, TOPIC_BYTES_MAX)
+    return {topic: _integer(found, topic, 0) or 0 for topic in found}
 
 
 def _check_topics(request: Request) -> None:
@@ -681,6 +742,8 @@ def _check_inspect(request: Request) -> None:
         raise ProtocolError("bad_request", f"`what` is {_shown(what)}; known: {known}")
     if what == CLIENT:
         _needs_client(request)
+    if what == TOPIC:
+        _needs_topic(request)
     after = _text(request.body, "after", TOPIC_BYTES_MAX)
     if what == AUDIT and not _NUMBER.fullmatch(after):
         raise ProtocolError("bad_request", "`after` is the number of an act")
@@ -697,7 +760,7 @@ def _check_admin(request: Request) -> None:
     told: dict[str, Any] = {"act": act, "act_id": _text(body, "act_id", NAME_BYTES_MAX)}
     if act in (DROP_SUBSCRIPTION, DROP_CLIENT):
         _needs_client(request)
-    if act in (DROP_SUBSCRIPTION, DROP_GROUP, PURGE):
+    if act in (DROP_SUBSCRIPTION, DROP_GROUP, PURGE) or act in OF_TOPICS:
         _needs_topic(request)
     if act == DROP_GROUP:
         told["group"] = _group(body)
@@ -706,6 +769,12 @@ def _check_admin(request: Request) -> None:
         if told["last_id"] is None:
             message = "purge needs a `last_id`: up to which id; TOPICS says where a topic ends"
             raise ProtocolError("bad_request", message)
+    elif act == DELETE_TOPIC:
+        told["ends"] = body.get("ends") is True
+    elif act in OF_TOPICS:
+        if act == CREATE_TOPIC and is_pattern(request.topic):
+            raise ProtocolError("bad_request", no_pattern(request.topic))
+        told["policy"] = check_parts(_mapping(body, "policy"))
     elif act == TRANSFER_LEADER:
         told["node"] = _text(body, "node", NAME_BYTES_MAX)
     elif act in USER_CHANGES:
@@ -742,7 +811,7 @@ def _check_upgrade(request: Request) -> None:
 
 _CHECKS: Final = {
     REQUEST_ID: _check_request_id,
-    SUB: _check_subscription,
+    SUB: _check_sub,
     UNSUB: _check_subscription,
     PUT: _check_put,
     GET: _check_get,
@@ -752,4 +821,6 @@ _CHECKS: Final = {
     UPGRADE: _check_upgrade,
     INSPECT: _check_inspect,
     ADMIN: _check_admin,
+    SEEK: _check_seek,
+    READ: _check_read,
 }

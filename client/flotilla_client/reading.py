@@ -67,6 +67,7 @@ class Delivery:
 
     `redelivered_count`: so many of them, the first ones, are redelivered: see `Message`.
     `properties` {id: …} of those that have some. `timestamps`: runs of (last id, timestamp_ms).
+    `placed`: by which entry the subscription was placed that they were asked for.
     """
 
     topic: str
@@ -75,6 +76,7 @@ class Delivery:
     redelivered_count: int = field(default=0, compare=False)
     properties: Mapping[int, Properties] = field(default_factory=dict, hash=False)
     timestamps: tuple[tuple[int, int | None], ...] = field(default=(), compare=False)
+    placed: int = field(default=0, compare=False, repr=False)
 
     @property
     def last_id(self) -> int:
@@ -237,6 +239,8 @@ class Readers:
             cursor = self._state.cursor(topic)
             if cursor is None or cursor >= last_id:
                 return None  # another thread has unsubscribed meanwhile, or acknowledged it
+            if self._state.placed(topic) != delivery.placed:
+                return None  # it was moved meanwhile
             first_id = max(delivery.first_id, cursor + 1)
             redelivered_count = self._hand_over(reader, topic, first_id, last_id)
         return delivery.since(first_id, redelivered_count)
@@ -251,6 +255,8 @@ class Readers:
         """Return a loop's next message, as it has come back for one; None: a GET is due."""
         with self._lock, self._state.turn():
             topic, cursor = reader.topic, self._state.cursor(reader.topic)
+            if reader.delivery is not None and self._state.placed(topic) != reader.delivery.placed:
+                reader.batch.clear()  # the subscription was moved meanwhile
             while reader.batch and reader.delivery is not None and cursor is not None:
                 id_ = reader.batch.popleft()
                 if id_ > cursor:

@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 
 import orjson
 
-from flotilla_client.errors import Purged, RecordError
+from flotilla_client.errors import Gap, Purged, RecordError
 from flotilla_client.observer import Handling, Operation, Outcome
 from flotilla_client.protocol import text_of, unpack
 
@@ -205,6 +205,7 @@ class ClientObserver:
             count=operation.count,
             last_id=operation.last_id,
             max_count=operation.max_count,
+            start=operation.start,
             epoch=operation.epoch or None,
             **(self.published(operation) if operation.f == "put" else {}),
         )
@@ -220,7 +221,8 @@ class ClientObserver:
             "term": outcome.term or None,
         }
         if outcome.error:
-            is_told = outcome.error == Purged.CODE  # that is an answer, whatever came of others
+            # That is an answer, whatever came of others.
+            is_told = outcome.error in (Purged.CODE, Gap.CODE) and operation.f == "get"
             kind = "fail" if outcome.definite or is_told else "info"
             gone = _gone(outcome) if is_told else {}
             self._recorder.complete(op_id, kind, error=outcome.error, **gone, **common)
@@ -240,7 +242,7 @@ class ClientObserver:
 
 
 def _gone(outcome: Outcome) -> dict[str, Any]:
-    """Return what a subscriber was told that is purged; nothing if it had all of that."""
+    """Return what a subscriber was told that is gone; nothing if it had all of that."""
     if outcome.first_id is None:
         return {}
     return {

@@ -21,6 +21,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from flotilla_client.client import Client
@@ -137,10 +138,11 @@ class SharedState(State):
         sequence: int,
         counters: Mapping[str, int],
         subscriptions: Mapping[str, int],
+        placed: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Store who the broker says this client is, for the others of this session too."""
         with self._lock:
-            super().resumed(client_id, epoch, sequence, counters, subscriptions)
+            super().resumed(client_id, epoch, sequence, counters, subscriptions, placed)
             self._commit(_NO_SESSION, ("INSERT INTO session VALUES (?)", (epoch,)))
 
     def reopen(self) -> None:

@@ -28,20 +28,26 @@ VERBS: Final = (
     "status",
     "upgrade",
     "admin",
+    "topic",
+    "seek",
+    "read",
     "doctor",
 )
 
 _HELP: Final = """\
-SUB topic            subscribe
+SUB topic            subscribe (--from earliest|ID: from there on)
 UNSUB topic          end the subscription (--client ID: another client's)
 PUT topic text       publish the rest of the line
 GET [topic]          the next publication (--all, --follow, --count N, --wait SECONDS, --json)
+SEEK topic start     move my subscription: new, earliest or an id
+READ topic           without a subscription (--from ID, --count N, --json)
 WORK topic           what a group gives (--group NAME; --all, --follow, --count N, --json, …)
 TOPICS               my subscriptions (--all: every topic, --subscribers TOPIC, --json)
 ADOPT                after `cluster_recovered`: say what is lost, and go on
 STATUS               every node's view (--json)
 UPGRADE              raise the cluster's level (--level N, --json)
 ADMIN what [name]    what the cluster keeps: topics, clients, … (--json, --watch SECONDS)
+TOPIC what name      what a topic keeps: create, alter, show, delete
 DOCTOR               measure this machine and the cluster (--json)
 HELP, EXIT           in any case, as all of them
 """

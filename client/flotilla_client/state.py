@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from flotilla_client.directory import DATABASE_NAME, Sole, sync_names, unusable
@@ -95,11 +96,18 @@ CREATE TABLE IF NOT EXISTS handed (
     topic TEXT PRIMARY KEY, last_id INTEGER NOT NULL
 ) WITHOUT ROWID
 """
+# Which entry of the cluster's log placed a subscription elsewhere than at the end, or moved it.
+_PLACED: Final = """
+CREATE TABLE IF NOT EXISTS placed (
+    topic TEXT PRIMARY KEY, entry INTEGER NOT NULL
+) WITHOUT ROWID
+"""
 _NUMBERED: Final = (
     ("counters", "counter"),
     ("provisional", "counter"),
     ("cursors", "last_id"),
     ("handed", "last_id"),
+    ("placed", "entry"),
 )
 # What SQLite's own check does not see: columns take values of any type, and rows may be gone.
 _STRANGE: Final = " UNION ALL ".join(
@@ -166,6 +174,7 @@ class _Known:
     outbox_bytes: int
     cursors: dict[str, int]
     handed: dict[str, int]
+    placed: dict[str, int]
 
 
 class State:
@@ -275,20 +284,29 @@ class State:
         sequence: int,
         counters: Mapping[str, int],
         subscriptions: Mapping[str, int],
+        placed: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Store who the broker says this client is, and catch up with what it knows better.
 
-        A counter or a cursor is never lowered. A subscription that the broker has not is dropped:
-        an UNSUB was carried out and its answer lost; one that only the broker has is adopted.
-        Provisional counters become final, behind what the broker has.
+        A counter or a cursor is never lowered, but that of a subscription that was `placed` by
+        another entry than this client knows: it was moved, and the answer lost. A subscription that
+        the broker has not is dropped: an UNSUB was carried out and its answer lost; one that only
+        the broker has is adopted. Provisional counters become final, behind what the broker has.
         """
         with self._lock:
             known = self._settled()
             sequence = max(known.sequence, sequence)
+            moved = {
+                topic
+                for topic in subscriptions
+                if placed.get(topic, 0) != known.placed.get(topic, 0)
+            }
+            own = {topic: last_id for topic, last_id in known.cursors.items() if topic not in moved}
             cursors = {
-                topic: max(last_id, known.cursors.get(topic, last_id))
+                topic: max(last_id, own.get(topic, last_id))
                 for topic, last_id in subscriptions.items()
             }
+            placed = {topic: at for topic, at in placed.items() if topic in cursors}
             statements: list[Statement] = [
                 (
                     "UPDATE client SET client_id = ?, epoch = ?, sequence = ?",
@@ -301,10 +319,18 @@ class State:
             statements += [(_RAISE_COUNTER, row) for row in counters.items()]
             statements.append(("DELETE FROM cursors", ()))
             statements += [(_RAISE_CURSOR, row) for row in cursors.items()]
-            gone = "DELETE FROM handed WHERE topic NOT IN (SELECT topic FROM cursors)"
-            self._commit(*statements, (gone, ()))
-            handed = {topic: id_ for topic, id_ in known.handed.items() if topic in cursors}
-            self._known = _Known(client_id, epoch, sequence, known.outbox_bytes, cursors, handed)
+            statements.append(
+                ("DELETE FROM handed WHERE topic NOT IN (SELECT topic FROM cursors)", ())
+            )
+            statements += [("DELETE FROM handed WHERE topic = ?", (topic,)) for topic in moved]
+            statements.append(("DELETE FROM placed", ()))
+            statements += [(_PLACE, row) for row in placed.items()]
+            self._commit(*statements)
+            kept = cursors.keys() - moved
+            handed = {topic: id_ for topic, id_ in known.handed.items() if topic in kept}
+            self._known = _Known(
+                client_id, epoch, sequence, known.outbox_bytes, cursors, handed, dict(placed)
+            )
             self._is_open = True
 
     # --- a cluster that was put back ------------------------------------------------------------
@@ -335,7 +361,7 @@ class State:
 
         `lost` {topic: how many acknowledged publications}: those that wait move down in their
         place. `kept` {topic: id}: no cursor stays above it, and nothing above it was handed over;
-        this is the only place where one is lowered. `ended`: subscriptions.
+        nothing else lowers one but `place`. `ended`: subscriptions.
         """
         with self._lock:
             self._commit(*self._lowered(lost, kept, ended))
@@ -353,6 +379,7 @@ class State:
             lowered = f"UPDATE {table} SET last_id = min(last_id, ?) WHERE topic = ?"
             statements += [(lowered, (last_id, topic)) for topic, last_id in kept.items()]
             statements += [(f"DELETE FROM {table} WHERE topic = ?", (topic,)) for topic in ended]
+        statements += [("DELETE FROM placed WHERE topic = ?", (topic,)) for topic in ended]
         return statements
 
     def renew(self) -> None:
@@ -393,6 +420,7 @@ class State:
                 *statements,
                 ("DELETE FROM cursors", ()),
                 ("DELETE FROM handed", ()),
+                ("DELETE FROM placed", ()),
                 *_NOBODY,
             )
             return {topic: tuple(each) for topic, each in waited.items()}
@@ -449,10 +477,35 @@ class State:
             self._commit(
                 ("DELETE FROM cursors WHERE topic = ?", (topic,)),
                 ("DELETE FROM handed WHERE topic = ?", (topic,)),
+                ("DELETE FROM placed WHERE topic = ?", (topic,)),
             )
-            known.cursors.pop(topic, None)
+            for of_topics in (known.cursors, known.handed, known.placed):
+                of_topics.pop(topic, None)
+            self._known = known
+
+    def placed(self, topic: str) -> int:
+        """Return which entry has placed a subscription, 0: none, it began at the end."""
+        with self._lock:
+            return self._settled().placed.get(topic, 0)
+
+    def place(self, topic: str, cursor: int, entry: int) -> bool:
+        """Store that a subscription was placed behind `cursor`; return whether that is news.
+
+        What was handed over before was so at another place: it counts no more.
+        """
+        with self._lock:
+            known = self._settled()
+            if topic in known.cursors and known.placed.get(topic, 0) == entry:
+                return False
+            self._commit(
+                ("INSERT OR REPLACE INTO cursors VALUES (?, ?)", (topic, cursor)),
+                ("DELETE FROM handed WHERE topic = ?", (topic,)),
+                (_PLACE, (topic, entry)),
+            )
+            known.cursors[topic], known.placed[topic] = cursor, entry
             known.handed.pop(topic, None)
             self._known = known
+            return True
 
     # --- counters and the outbox ----------------------------------------------------------------
 
@@ -644,6 +697,7 @@ class State:
         database.execute(_PROVISIONAL)
         database.execute(_RECOVERY)
         database.execute(_HANDED)
+        database.execute(_PLACED)
         for (table,) in database.execute(f"{_STRANGE} LIMIT 1").fetchall():
             raise self._damaged(f"the table `{table}` holds what no client writes there")
         self._shrinks = _made_shrinkable(database)
@@ -667,7 +721,8 @@ class State:
             )
             cursors = dict(self._read("SELECT topic, last_id FROM cursors"))
             handed = dict(self._read("SELECT topic, last_id FROM handed"))
-            self._known = _Known(client_id, epoch, sequence, size_bytes, cursors, handed)
+            placed = dict(self._read("SELECT topic, entry FROM placed"))
+            self._known = _Known(client_id, epoch, sequence, size_bytes, cursors, handed, placed)
         return self._known
 
     def _commit(self, *statements: Statement, durable: bool = True) -> int:
@@ -944,6 +999,7 @@ _RAISE_CURSOR: Final = (
     "INSERT INTO cursors VALUES (?, ?) "
     "ON CONFLICT DO UPDATE SET last_id = max(last_id, excluded.last_id)"
 )
+_PLACE: Final = "INSERT OR REPLACE INTO placed VALUES (?, ?)"
 _RAISE_HANDED: Final = (
     "INSERT INTO handed VALUES (?, ?) "
     "ON CONFLICT DO UPDATE SET last_id = max(last_id, excluded.last_id)"

@@ -22,6 +22,7 @@ from cluster.store.commands import (
     AskedOperation,
     ChangeUser,
     Checkpoint,
+    DeleteTopic,
     DropClient,
     DropGroup,
     DropSubscription,
@@ -32,11 +33,13 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    Seek,
+    SetTopic,
     Subscribe,
     TransferLeader,
     Unsubscribe,
 )
-from cluster.store.outcomes import Leased
+from cluster.store.outcomes import Leased, no_topic
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
 from cluster.store.users import ADMIN as ADMIN_RIGHT
 from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
@@ -44,6 +47,7 @@ from cluster.wire.levels import (
     LEVEL_FIRST,
     LEVEL_OF_GROUPS,
     LEVEL_OF_PROPERTIES,
+    LEVEL_OF_TOPICS,
     LEVEL_OF_USERS,
 )
 from flotilla_client.protocol import (
@@ -52,6 +56,8 @@ from flotilla_client.protocol import (
     AUDIT,
     CHECKPOINT,
     CLIENTS,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
     DROP_CLIENT,
     DROP_GROUP,
     DROP_SUBSCRIPTION,
@@ -59,12 +65,17 @@ from flotilla_client.protocol import (
     GROUPS,
     INSPECT,
     NAK,
+    NEW,
+    OF_TOPICS,
     PURGE,
     PUT,
+    READ,
     REQUEST_ID,
+    SEEK,
     SUB,
     SUBSCRIPTIONS,
     TAKE,
+    TOPIC,
     TOPICS,
     TOPICS_COUNT_MAX,
     TRANSFER_LEADER,
@@ -95,8 +106,9 @@ HEARD_MAX: Final = 10_000  # clients that were heard and not noted; more when th
 HEARD_SHARE: Final = 0.1  # of client_idle_ms: so often who only reads is put into the log
 QUOTA_RETRY_MS: Final = 1_000  # of what frees itself: readers catch up, waits end
 HELD_TOPICS_MAX: Final = 1_000  # full topics that are to be told of
-CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB})  # what a parked GET may be waiting for
-READS: Final = frozenset({GET, TOPICS, INSPECT})
+CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB, SEEK})  # what a parked GET may be waiting for
+ENDS_SUBSCRIPTIONS: Final = frozenset({DROP_SUBSCRIPTION, DELETE_TOPIC})  # as well
+READS: Final = frozenset({GET, READ, TOPICS, INSPECT})
 OF_OTHERS: Final = frozenset({INSPECT, ADMIN})  # the client that is named does not act: it is meant
 
 
@@ -283,7 +295,7 @@ class Broker:
         if kind == PUT:
             lacking = store.lacks(principal, PUBLISH, topic)
             return None if lacking is None or self._is_stored(request) else lacking
-        if kind in (SUB, TAKE) or (kind == GET and topic) or "group" in request.body:
+        if kind in (SUB, SEEK, READ, TAKE) or (kind == GET and topic) or "group" in request.body:
             return store.lacks(principal, SUBSCRIBE, topic)
         if kind == REQUEST_ID:
             return None if client_id else store.lacks_everything(principal)
@@ -317,8 +329,19 @@ class Broker:
         holdings, principal = self.store.holdings, waiting.principal
         if principal is not None and not holdings.holds(principal, topic):
             self._ask_for(waiting, "topics_max", holdings.topics(principal))
-        sequence = request.body["sequence"]
-        return Subscribe(request.client_id, request.epoch, request.topic, sequence)
+        sequence, start = request.body["sequence"], request.body["start"]
+        if start != NEW:
+            self._need_level(LEVEL_OF_TOPICS, "subscriptions that start elsewhere")
+        return Subscribe(request.client_id, request.epoch, topic, sequence, start=start)
+
+    def _seek(self, waiting: Waiting) -> AskedOperation:
+        self._need_level(LEVEL_OF_TOPICS, "seeks")
+        request = waiting.request
+        place = request.body["sequence"], request.body["start"]
+        return Seek(request.client_id, request.epoch, request.topic, *place)
+
+    def _read_topic(self, waiting: Waiting) -> AskedOperation | None:
+        return None
 
     def _ask_for(self, waiting: Waiting, quota: str, count: int) -> None:
         """Refuse a request that would give its principal more of something than it may have.
@@ -415,6 +438,9 @@ class Broker:
                 limit=PUT_BYTES_MAX,
                 retry_after_ms=RETRY_AFTER_MS,
             )
+        if refused := self.store.too_full(request.topic, len(request.lengths) + len(request.data)):
+            # Its entry would say the same; this only spares the log.
+            return ProtocolError(refused.code, refused.message, **refused.details)
         backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + len(request.data)
         if backlog > self.limits.backlog_bytes_max:
             if len(self._held) < HELD_TOPICS_MAX or request.topic in self._held:
@@ -434,14 +460,16 @@ class Broker:
         """Return the acknowledgment that the GET carries, None if it moves no cursor."""
         request = waiting.request
         client_id = request.client_id
-        ahead = {}
+        ahead, placed = {}, {}
         for topic, last_id in _claims(request).items():
             cursor = self.store.cursor(client_id, topic)
             if self.store.lacks(waiting.principal, SUBSCRIBE, topic):
                 continue  # it is not read, and left where it is
             if cursor is not None and last_id > cursor:
                 ahead[topic] = last_id
-        return Advance(client_id, request.epoch, ahead) if ahead else None
+                if at := _placed(request).get(topic, 0):
+                    placed[topic] = at
+        return Advance(client_id, request.epoch, ahead, placed=placed) if ahead else None
 
     def _topics(self, waiting: Waiting) -> AskedOperation | None:
         return None
@@ -465,6 +493,8 @@ class Broker:
         self._need_level(LEVEL_OF_USERS, "users and acts")
         request, body, signature = waiting.request, waiting.request.body, self._signature(waiting)
         act = body["act"]
+        if act in OF_TOPICS:
+            return self._administrate_topic(waiting, act)
         if act == DROP_SUBSCRIPTION:
             return DropSubscription(request.client_id, request.topic, *signature)
         if act == DROP_GROUP:
@@ -482,6 +512,17 @@ class Broker:
             return Checkpoint(*signature)
         rights = body["publish"], body["subscribe"], body["observe"], body["admin"]
         return ChangeUser(act, body["user"], *rights, *signature)
+
+    def _administrate_topic(self, waiting: Waiting, act: str) -> AskedOperation:
+        self._need_level(LEVEL_OF_TOPICS, "policies of topics")
+        topic, body, signature = (
+            waiting.request.topic,
+            waiting.request.body,
+            self._signature(waiting),
+        )
+        if act == DELETE_TOPIC:
+            return DeleteTopic(topic, body["ends"], *signature)
+        return SetTopic(topic, body["policy"], act == CREATE_TOPIC, *signature)
 
     def _signature(self, waiting: Waiting) -> tuple[bool, str | None, str, int]:
         """Return what every act says: whether who asks is among `admins`, who, its name, when."""
@@ -705,6 +746,8 @@ class Broker:
         else:
             known = waiting.request.body.get("recovery")
             waiting.body["subscriptions"] = self.store.subscriptions(client_id)
+            if placed := self.store.placed(client_id):
+                waiting.body["placed"] = placed
             waiting.body |= self.store.since_recovery(client_id, known, waiting.principal)
             self._acknowledge(waiting, waiting.body)
 
@@ -750,6 +793,13 @@ class Broker:
         body: dict[str, Any] = {}
         if what == CLIENTS:
             rows = store.clients_page(after, count_max)
+        elif what == TOPIC:
+            row = store.topic_row(request.topic)
+            if row is None:
+                refused = no_topic(request.topic)
+                self.refuse(waiting, refused.code, refused.message)
+                return
+            rows = [row]
         elif what == USERS:
             rows = store.users.page(after, count_max)
         elif what == AUDIT:
@@ -780,7 +830,7 @@ class Broker:
         result = self._read(waiting)
         if isinstance(result, Refused):
             self.refuse(waiting, result.code, result.message, **result.details)
-        elif result.count == 0 and now_ms < waiting.deadline_ms:
+        elif result.count == 0 and now_ms < waiting.deadline_ms and waiting.request.type == GET:
             self._park(waiting)
         else:
             self._deliver(waiting, result)
@@ -839,9 +889,13 @@ class Broker:
         request = waiting.request
         body, client_id = request.body, request.client_id
         bounds = body["max_count"], body["max_bytes"]
+        if request.type == READ:
+            return self.store.read_from(request.topic, body["from_id"], *bounds)
         if request.topic:
-            return self.store.read(client_id, request.topic, body["last_id"], *bounds)
-        return self.store.read_any(client_id, body["last_ids"], *bounds, waiting.principal)
+            place = body["last_id"], *bounds, body["placed"]
+            return self.store.read(client_id, request.topic, *place)
+        principal, placed = waiting.principal, body["placed"]
+        return self.store.read_any(client_id, body["last_ids"], *bounds, principal, placed)
 
     def _deliver(self, waiting: Waiting, delivery: Delivery) -> None:
         body: dict[str, Any] = {
@@ -897,6 +951,7 @@ class Broker:
             # There is nothing behind them, so they are where the subscriptions stand, and that is
             # what counts for topics left out: 10,000 GETs must not hold a thousand names each.
             waiting.request.body["last_ids"] = {}
+            waiting.request.body["placed"] = {}
         self._parked_number += 1
         self._parked_count += 1
         if principal is not None:
@@ -1082,6 +1137,8 @@ class Broker:
 
 def _claims(request: Request) -> Mapping[str, int]:
     """Return what a GET acknowledges: {topic: id}."""
+    if request.type == READ:
+        return {}
     if not request.topic:
         last_ids: Mapping[str, int] = request.body["last_ids"]
         return last_ids
@@ -1102,11 +1159,17 @@ def _times(runs: Sequence[tuple[int, int]]) -> list[list[int | None]]:
     return said
 
 
+def _placed(request: Request) -> Mapping[str, int]:
+    """Return which entry, as the client of a GET knows, has placed its subscriptions, by topic."""
+    placed: Any = request.body["placed"]
+    return {request.topic: placed} if request.topic else placed
+
+
 def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:
     """Return whether parked GETs may have news: a duplicate must not cost a look at each."""
     changed = isinstance(outcome, Done) and not outcome.body.get("duplicate")
     request = waiting.request
-    is_dropped = request.type == ADMIN and request.body["act"] == DROP_SUBSCRIPTION
+    is_dropped = request.type == ADMIN and request.body["act"] in ENDS_SUBSCRIPTIONS
     return changed and (is_dropped or request.type in CHANGES_A_TOPIC)
 
 
@@ -1138,4 +1201,6 @@ _OPERATIONS: Final[dict[str, Callable[[Broker, Waiting], AskedOperation | None]]
     UPGRADE: Broker._upgrade,
     INSPECT: Broker._inspect,
     ADMIN: Broker._administrate,
+    SEEK: Broker._seek,
+    READ: Broker._read_topic,
 }

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from cluster.store.commands import Administration, Admit, ChangeUser, Raise
+from cluster.store.commands import Administration, Admit, ChangeUser, Raise, SetTopic
 from cluster.store.outcomes import Done, Outcome, Refused
 from cluster.store.tables import CorruptStore, Database, row_crc
 from cluster.wire.levels import LEVEL_OF_ACTS
@@ -36,8 +36,11 @@ _NAMES: Final = {
     "Purge": "purge",
     "TransferLeader": "transfer-leader",
     "Checkpoint": "checkpoint",
+    "DeleteTopic": "topic-delete",
 }
-_NOT_TOLD: Final = frozenset({"is_root", "principal", "act_id", "at_ms", "change", "chosen"})
+_NOT_TOLD: Final = frozenset(
+    {"is_root", "principal", "act_id", "at_ms", "change", "chosen", "is_new"}
+)
 
 Act = Administration | Raise | Admit
 
@@ -143,6 +146,8 @@ def name_of(asked: Act) -> str:
         return asked.change
     if isinstance(asked, Raise):
         return _RAISE
+    if isinstance(asked, SetTopic):
+        return "topic-create" if asked.is_new else "topic-alter"
     return _ADMIT if isinstance(asked, Admit) else _NAMES[type(asked).__name__]
 
 

@@ -114,7 +114,10 @@ def _of_topic(topic: Topic) -> Any:
     kept = sorted(cursors.items()) if len(cursors) <= CURSORS else topic.floor_id
     counts = topic.last_id, topic.added_bytes, topic.purged_id
     groups = (sorted(topic.groups.items()),) if topic.groups else ()  # of a cluster of their level
-    return topic.name, *counts, len(topic.subscribers), kept, *groups
+    said = topic.name, *counts, len(topic.subscribers), kept, *groups
+    if topic.retention is None:
+        return said
+    return *said, topic.floor_id, topic.retention.text()
 
 
 _CLIENTS: Final = (

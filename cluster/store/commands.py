@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -34,9 +34,18 @@ from cluster.wire.levels import (
     LEVEL_OF_IDLE,
     LEVEL_OF_LEVELS,
     LEVEL_OF_PROPERTIES,
+    LEVEL_OF_TOPICS,
     LEVEL_OF_USERS,
 )
-from flotilla_client.protocol import INTEGER_MAX, USER_CHANGES, total_bytes
+from flotilla_client.policies import check_parts
+from flotilla_client.protocol import (
+    EARLIEST,
+    INTEGER_MAX,
+    NEW,
+    USER_CHANGES,
+    ProtocolError,
+    total_bytes,
+)
 
 ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # twice the largest batch: any one operation fits
 _ENTRY_OVERHEAD_BYTES: Final = 64  # level, size, stamp, brackets
@@ -63,12 +72,29 @@ class Register:
 
 @dataclass(slots=True)
 class Subscribe:
-    """Subscribe the client to the topic; `epoch` and `sequence` None: by hand, not checked."""
+    """Subscribe the client to the topic; `epoch` and `sequence` None: by hand, not checked.
+
+    `start`: NEW, EARLIEST or the first id to be read. NEW is all that builds before LEVEL_OF_TOPICS
+    know.
+    """
 
     client_id: str
     epoch: int | None
     topic: str
     sequence: int | None
+    principal: str | None = None
+    start: str | int = NEW
+
+
+@dataclass(slots=True)
+class Seek:
+    """Move the client's cursor, to either side; fields as in `Subscribe`."""
+
+    client_id: str
+    epoch: int | None
+    topic: str
+    sequence: int | None
+    start: str | int
     principal: str | None = None
 
 
@@ -102,12 +128,17 @@ class Put:
 
 @dataclass(slots=True)
 class Advance:
-    """Acknowledge everything up to the given id of each topic: `cursors` {topic: id}."""
+    """Acknowledge everything up to the given id of each topic: `cursors` {topic: id}.
+
+    `placed` {topic: the entry that placed the subscription}, of those that one has placed: who
+    acknowledges what he read before it was moved must not move it.
+    """
 
     client_id: str
     epoch: int | None
     cursors: dict[str, int]
     principal: str | None = None
+    placed: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -254,6 +285,34 @@ class Purge:
 
 
 @dataclass(slots=True)
+class SetTopic:
+    """Give a topic a policy (`is_new`), or change the one it has.
+
+    `parts`: what is said of it (`policies.PARTS`); the rest is as it was, or as it is by default.
+    """
+
+    topic: str
+    parts: dict[str, Any]
+    is_new: bool
+    is_root: bool
+    principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
+class DeleteTopic:
+    """Let a topic, and all that it holds, be gone. `ends`: though somebody subscribes to it."""
+
+    topic: str
+    ends: bool
+    is_root: bool
+    principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
 class TransferLeader:
     """Note that the leader was asked to hand over to `node` ("": to anybody) and has `chosen`.
 
@@ -295,9 +354,17 @@ class Forget:
 
 
 OfGroups = MakeGroup | EndGroup | Take
-ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance | OfGroups
+ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance | Seek | OfGroups
 Administration = (
-    ChangeUser | DropSubscription | DropClient | DropGroup | Purge | TransferLeader | Checkpoint
+    ChangeUser
+    | DropSubscription
+    | DropClient
+    | DropGroup
+    | Purge
+    | TransferLeader
+    | Checkpoint
+    | SetTopic
+    | DeleteTopic
 )
 OwnOperation = Admit | Hear | Forget  # of the cluster itself: nobody asks for them
 AskedOperation = ClientOperation | Administration | Raise
@@ -334,9 +401,20 @@ def level_needed(operations: Sequence[Operation]) -> int:
             level = max(level, LEVEL_OF_IDLE)
         elif isinstance(operation, OfGroups | DropGroup):
             level = max(level, LEVEL_OF_GROUPS)
+        elif _is_of_topics(operation):
+            level = max(level, LEVEL_OF_TOPICS)
         elif isinstance(operation, Administration) or principal_of(operation) is not None:
             level = max(level, LEVEL_OF_USERS)
     return level
+
+
+def _is_of_topics(operation: Operation) -> bool:
+    """Return whether builds before LEVEL_OF_TOPICS can't read an operation."""
+    return (
+        isinstance(operation, Seek | SetTopic | DeleteTopic)
+        or (type(operation) is Subscribe and operation.start != NEW)
+        or (type(operation) is Advance and bool(operation.placed))
+    )
 
 
 def principal_of(operation: Operation) -> str | None:
@@ -357,14 +435,17 @@ def size_bytes(operation: Operation) -> int:
         return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * names + blobs
     if type(operation) is Advance:
         names = len(operation.client_id) + sum(map(len, operation.cursors))
-        names += len(operation.principal or "")
-        numbers = 24 * len(operation.cursors)  # quotes, colon, comma and up to 20 digits
+        names += len(operation.principal or "") + sum(map(len, operation.placed))
+        # Quotes, colon, comma and up to 20 digits.
+        numbers = 24 * (len(operation.cursors) + len(operation.placed))
         return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * names + numbers
     texts = [getattr(operation, name) for name in operation.__slots__]
     if type(operation) is ChangeUser:
         texts += [*operation.publish, *operation.subscribe]
     elif isinstance(operation, Hear | Forget):
         texts += operation.client_ids
+    elif type(operation) is SetTopic:
+        texts.append(orjson.dumps(operation.parts).decode())
     sizes = [len(text) for text in texts if isinstance(text, str)]
     punctuation = 3 * len(sizes)
     if type(operation) is Take:
@@ -425,6 +506,11 @@ def _meta(operation: Operation) -> tuple[Any, ...]:
     if type(operation) is Raise and operation.level < LEVEL_OF_USERS:
         assert operation.principal is None, operation
         return (_PLAIN_RAISE, operation.level)
+    if not _is_of_topics(operation):
+        if type(operation) is Subscribe:
+            return ("S", operation.client_id, operation.epoch, operation.topic, operation.sequence)
+        if type(operation) is Advance:
+            return ("A", operation.client_id, operation.epoch, operation.cursors)
     return (kind, *(getattr(operation, name) for name in _names(type(operation))))
 
 
@@ -586,6 +672,17 @@ def _rows_of(columns: int) -> Callable[[Any], bool]:
     return check
 
 
+def _is_start(value: Any) -> bool:
+    return value in (NEW, EARLIEST) or (type(value) is int and 1 <= value <= INTEGER_MAX)
+
+
+def _is_parts(value: Any) -> bool:
+    try:
+        return type(value) is dict and check_parts(value) == value
+    except ProtocolError:
+        return False
+
+
 def _is_level_of_users(value: Any) -> bool:
     return type(value) is int and LEVEL_OF_USERS <= value <= LEVEL_MAX
 
@@ -608,6 +705,8 @@ _PLAIN_RAISE: Final = "L"  # as version 0.2 writes and reads it
 _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "R": (Register, (_is_text, _is_bool, _is_count_or_none, _is_text)),
     "S": (Subscribe, _SUBSCRIPTION),
+    "B": (Subscribe, (*_SUBSCRIPTION, _is_start)),
+    "J": (Seek, (*_SUBSCRIPTION, _is_start)),
     "U": (Unsubscribe, _SUBSCRIPTION),
     "G": (
         MakeGroup,
@@ -617,6 +716,7 @@ _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "W": (Take, _TAKE),
     "Y": (DropGroup, (_is_text, _is_text, *_ACT)),
     "A": (Advance, (_is_text, _is_count_or_none, _is_cursors)),
+    "V": (Advance, (_is_text, _is_count_or_none, _is_cursors, _is_cursors)),
     "M": (Admit, (_is_text, _is_text)),
     _PLAIN_RAISE: (Raise, (_is_level,)),
     "E": (Raise, (_is_level_of_users, *_ACT)),
@@ -624,6 +724,8 @@ _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "C": (ChangeUser, (_is_change, _is_text, *_RIGHTS, *_ACT)),
     "O": (DropClient, (_is_text, *_ACT)),
     "X": (Purge, (_is_text, _is_count, *_ACT)),
+    "Z": (SetTopic, (_is_text, _is_parts, _is_bool, *_ACT)),
+    "N": (DeleteTopic, (_is_text, _is_bool, *_ACT)),
     "T": (TransferLeader, (_is_text, _is_text, *_ACT)),
     "K": (Checkpoint, _ACT),
     "H": (Hear, (_is_texts,)),

@@ -312,13 +312,13 @@ class Groups:
         self._topics.place_group(group.topic, group.name, None)
         self._publications.floor_moved(group.topic)
 
-    def purged(self, topic: Topic) -> None:
-        """Let nothing be open of what a topic was purged of."""
+    def gone(self, topic: Topic) -> None:
+        """Let nothing be open of what was purged of a topic, or dropped as it was full."""
         for name in sorted(topic.groups):
             group = self._groups[topic.name, name]
-            for id_ in [each for each in group.open if each <= topic.purged_id]:
+            for id_ in [each for each in group.open if each <= topic.gone_id]:
                 self._close(group, id_)
-            group.head = max(group.head, topic.purged_id)
+            group.head = max(group.head, topic.gone_id)
             self._changed(group)
 
     def release(self, client_id: str, now_ms: int, is_gone: bool = False) -> None:
@@ -455,7 +455,7 @@ class Groups:
                 dead += 1
                 dead_bytes -= len(found.data)
                 letter = _dead_letter(group, id_, *unpack(found.lengths, found.data))
-                self._publications.add(dead_letters, 1, *pack([letter]))
+                self._bury(dead_letters, letter, now_ms)
                 self._close(group, id_)
                 dead_letters = self._dead_letters_of(group)
                 continue
@@ -487,10 +487,21 @@ class Groups:
             group.token = token
         return given, dead
 
+    def _bury(self, dead_letters: Topic, letter: bytes, now_ms: int) -> None:
+        """Put a dead letter behind what its topic has, whether or not that is full."""
+        lengths, data = pack([letter])
+        if self._topics.make_room(dead_letters, len(lengths) + len(data)):
+            self.gone(dead_letters)
+        self._publications.add(dead_letters, 1, lengths, data)
+        self._topics.put(dead_letters, now_ms)
+        self._publications.floor_moved(dead_letters)
+
     def _dead_letters_of(self, group: SharedGroup) -> Topic | None:
         """Return where to a group's dead letters go; None: nowhere, for now."""
         topic = self._topics.active.get(group.dead_letter) if group.max_attempts else None
-        return None if topic is None or topic.last_id >= self._id_max else topic
+        if topic is None or not topic.takes or topic.last_id >= self._id_max:
+            return None
+        return topic
 
     def _room_of(self, group: SharedGroup) -> int:
         """Return how many more may be open in a group."""

@@ -100,6 +100,23 @@ def purged(topic: str, last_id: int, purged_id: int) -> Refused:
     return Refused("purged", message, details)
 
 
+def not_kept(topic: str, last_id: int, floor_id: int) -> Refused:
+    """Return what is told who would read what a policy keeps no more. He goes on behind it."""
+    missed = floor_id - last_id
+    message = (
+        f"publications {last_id + 1} to {floor_id} of {topic!r} are not kept any more: they are"
+        f" over its policy; `last_id` {floor_id} goes on behind them"
+    )
+    details = {"topic": topic, "first_id": last_id + 1, "last_id": floor_id, "missed": missed}
+    return Refused("gap", message, details)
+
+
+def moved(topic: str, cursor: int, placed: int) -> Refused:
+    """Return the refusal of who acknowledges what was read before the subscription was moved."""
+    message = f"the subscription to {topic!r} was moved: it stands at {cursor}"
+    return Refused("moved", message, {"topic": topic, "cursor": cursor, "placed": placed})
+
+
 def wrong_epoch(epoch: int, newest: int) -> Refused:
     """Return the refusal of a process whose epoch is not the newest.
 

@@ -130,6 +130,7 @@ class Publications:
         """Append a batch to the topic's row of this entry; return its first id."""
         first_id = topic.last_id + 1
         topic.last_id += count
+        topic.added_bytes += len(lengths) + len(data)
         added = self._added.get(topic)
         if added is None:
             self._added[topic] = [first_id, [lengths], [data]]
@@ -149,13 +150,12 @@ class Publications:
         for topic, (first_id, lengths_parts, data_parts) in self._added.items():
             lengths, data = b"".join(lengths_parts), b"".join(data_parts)
             key = topic.number << TOPIC_SHIFT | first_id
-            before, count = topic.added_bytes, len(lengths) >> 2
+            size_bytes = len(lengths) + len(data)
+            before, count = topic.added_bytes - size_bytes, len(lengths) >> 2
             crc = row_crc(timed((key, entry, before, count, timestamp_ms)), lengths + data)
             self._buffered[key] = key, entry, before, count, crc, lengths, data, timestamp_ms
             self._buffered_keys.setdefault(topic.number, []).append(key)
             self.sealed_crcs.append(crc)
-            size_bytes = len(lengths) + len(data)
-            topic.added_bytes += size_bytes
             self.stored_bytes += size_bytes
             self.buffered_bytes += size_bytes
             self.added_count += count
@@ -167,6 +167,20 @@ class Publications:
         topics = list(self._added)
         self._added.clear()
         return topics
+
+    def bytes_before(self, topic: Topic, publication_id: int) -> int:
+        """Return how many of the bytes ever added stand in rows before that of a publication."""
+        if publication_id > topic.last_id:
+            return topic.added_bytes
+        added = self._added.get(topic)
+        if added is not None and publication_id >= added[0]:
+            return topic.added_bytes - sum(map(len, added[1])) - sum(map(len, added[2]))
+        key = self._key_of(topic, publication_id)
+        if key in self._buffered:
+            return int(self._buffered[key][2])
+        sql = "SELECT before_bytes FROM publications WHERE key = ?"
+        before_bytes: int = self._database.query(sql, (key,))[0][0]
+        return before_bytes
 
     def flush(self) -> None:
         """Write the buffered rows, in the open transaction."""

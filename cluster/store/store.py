@@ -16,6 +16,7 @@ from collections.abc import Callable, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -30,6 +31,7 @@ from cluster.store.commands import (
     Advance,
     ChangeUser,
     Checkpoint,
+    DeleteTopic,
     DropClient,
     DropGroup,
     DropSubscription,
@@ -43,6 +45,8 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    Seek,
+    SetTopic,
     Stamp,
     Subscribe,
     Take,
@@ -61,8 +65,10 @@ from cluster.store.outcomes import (
     Refused,
     beyond_the_end,
     forgotten,
+    moved,
     no_group,
     no_topic,
+    not_kept,
     purged,
     stale_request,
     too_many,
@@ -87,11 +93,13 @@ from cluster.wire.levels import (
     Build,
     UnsupportedLevel,
 )
-from flotilla_client.protocol import INTEGER_MAX
+from flotilla_client.policies import Policy
+from flotilla_client.protocol import INTEGER_MAX, NEW, ProtocolError
 
 __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
 
 BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024  # of publications, before they are written anyway
+ENDED_MAX: Final = 1_000  # subscriptions that one entry ends, with their topic: some ms
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,8 @@ class Store:
             Purge: self._purge,
             TransferLeader: self._transfer_leader,
             Checkpoint: self._checkpoint,
+            SetTopic: self._set_topic,
+            DeleteTopic: self._delete_topic,
         }
         self._handlers: Final = {
             Register: self._register,
@@ -162,6 +172,7 @@ class Store:
             MakeGroup: self._make_group,
             EndGroup: self._end_group,
             Take: self._take,
+            Seek: self._seek,
             Admit: self._admit,
             Raise: self._raise,
             **dict.fromkeys(self._acts_handlers, self._act),
@@ -231,6 +242,8 @@ class Store:
             stamp, operations = made_of or decode(payload, self._level_max)
             if self.idle.is_on:
                 self.idle.pass_to(term, stamp.ms)
+                for topic in self._topics.pass_to(self.idle.log_ms):
+                    self._publications.floor_moved(topic)
             handlers: Any = self._handlers
             outcomes = [handlers[type(operation)](operation) for operation in operations]
             if self.level >= LEVEL_OF_PROPERTIES:
@@ -315,7 +328,7 @@ class Store:
         return client
 
     def _identified(
-        self, operation: Subscribe | Unsubscribe | Put | Advance | OfGroups
+        self, operation: Subscribe | Unsubscribe | Seek | Put | Advance | OfGroups
     ) -> Client | Refused:
         """Return the client, if this process of it may act.
 
@@ -391,7 +404,7 @@ class Store:
         )
 
     def _controlling(
-        self, operation: Subscribe | Unsubscribe | MakeGroup | EndGroup
+        self, operation: Subscribe | Unsubscribe | Seek | MakeGroup | EndGroup
     ) -> Client | Refused:
         """Return the client after the checks of a control request, its sequence taken.
 
@@ -503,9 +516,70 @@ class Store:
         floor_before = topic.floor_id
         if operation.last_id > topic.purged_id:
             self._topics.purge(topic, operation.last_id)
-            self.groups.purged(topic)
+            self.groups.gone(topic)
             self._publications.floor_moved(topic)
         return Done({"purged": topic.floor_id - floor_before, "last_id": operation.last_id})
+
+    def _set_topic(self, operation: SetTopic) -> Outcome:
+        """Give a topic a policy, or change some of the one that it has."""
+        name, topic = operation.topic, self._topics.active.get(operation.topic)
+        kept = None if topic is None else topic.retention
+        if kept is None and not operation.is_new:
+            return Refused("unknown_topic", f"{name!r} has no policy: `topic create` gives it one")
+        before = None if kept is None else kept.policy
+        try:
+            start = Policy() if operation.is_new or before is None else before
+            policy = start.changed(operation.parts)
+        except ProtocolError as error:
+            return Refused(error.code, error.message)
+        if operation.is_new and before not in (None, policy):
+            message = f"{name!r} has another policy ({before}): `topic alter` changes it"
+            return Refused("bad_request", message)
+        if topic is None:
+            found = self._new_topic(name)
+            if isinstance(found, Refused):
+                return found
+            topic = found
+        base_bytes = self._publications.bytes_before(topic, topic.floor_id + 1)
+        self._topics.set_policy(topic, policy, base_bytes, self.idle.log_ms)
+        self.groups.gone(topic)
+        self._publications.floor_moved(topic)
+        return Done({"policy": policy.parts(), "created": before is None, "last_id": topic.last_id})
+
+    def _new_topic(self, name: str) -> Topic | Refused:
+        """Return a topic that nobody subscribes to, which may have been there before."""
+        if len(self._topics.active) >= self._limits.topics_max:
+            return too_many("topics", self._limits.topics_max)
+        topic = self._topics.inactive(name)
+        if topic is None:
+            if self._topics.names_count >= self._limits.topic_names_max:
+                return too_many("topic names", self._limits.topic_names_max)
+            topic = self._topics.create(name)
+        return topic
+
+    def _delete_topic(self, operation: DeleteTopic) -> Outcome:
+        """Let a topic be gone, with all that it holds; its ids go on if it comes again."""
+        topic = self._topics.active.get(operation.topic)
+        if topic is None:
+            return no_topic(operation.topic)
+        ids = sorted(topic.subscribers)
+        count = len(ids) + len(topic.groups)
+        if count and not operation.ends:
+            message = f"{count} subscribe to {operation.topic!r}: `ends` ends that"
+            return Refused("bad_request", message, {"subscribers": count})
+        if len(ids) > ENDED_MAX:
+            return too_many("subscriptions that are ended with a topic", ENDED_MAX)
+        held = topic.last_id - topic.floor_id
+        for client_id in ids:
+            client = self._clients.get(client_id)
+            assert client is not None, client_id
+            self._leave(client, operation.topic)
+        for group in sorted(topic.groups):
+            self._drop(operation.topic, group)
+        if topic.retention is not None:
+            self._topics.end_policy(topic)
+            self._publications.floor_moved(topic)
+        return Done({"last_id": topic.last_id, "deleted": held, "ended": count})
 
     def is_to_be_heard(self, client_id: str, silent_ms: int) -> bool:
         """Return whether the log has not heard the client for so long, though it is here now."""
@@ -560,36 +634,58 @@ class Store:
             return refused
         topic = self._topics.active.get(operation.topic)
         if topic and (subscription := topic.subscribers.get(client.client_id)):
-            return Done({"last_id": subscription.cursor, "resumed": True})
-        if refused := self._no_room(client, topic):
+            return Done(_place(subscription) | {"resumed": True})
+        if refused := self._no_room(client):
             return refused
-        found = topic or self._topic(operation.topic)
+        found = topic or self._new_topic(operation.topic)
         if isinstance(found, Refused):
             return found
-        self.holdings.joined(client.owner, found.name)
-        return Done({"last_id": self._topics.join(client, found), "resumed": False})
+        topic, cursor = found, self._cursor_of(found, operation.start)
+        if isinstance(cursor, Refused):
+            return cursor
+        placed = 0 if operation.start == NEW else self._applying
+        self.holdings.joined(client.owner, topic.name)
+        self._topics.join(client, topic, cursor, placed)
+        return Done(_place(topic.subscribers[client.client_id]) | {"resumed": False})
 
-    def _topic(self, name: str) -> Topic | Refused:
-        """Return a topic that nobody subscribes to yet, a new one if there was none."""
-        topic = self._topics.inactive(name)
-        if topic is not None:
-            return topic
-        if self._topics.names_count >= self._limits.topic_names_max:
-            return too_many("topic names", self._limits.topic_names_max)
-        return self._topics.create(name)
+    def _cursor_of(self, topic: Topic, start: str | int) -> int | Refused:
+        """Return behind which id a subscription reads that is to start there."""
+        if start == NEW:
+            return topic.last_id
+        if isinstance(start, str):
+            return topic.floor_id
+        if start > topic.last_id + 1:
+            return beyond_the_end(start - 1, topic.last_id)
+        if start <= topic.floor_id:
+            return not_kept(topic.name, start - 1, topic.floor_id)
+        return start - 1
 
-    def _no_room(self, client: Client, topic: Topic | None) -> Refused | None:
+    def _seek(self, operation: Seek) -> Outcome:
+        """Move a cursor to either side; nothing that was read before acknowledges from then on."""
+        client = self._controlling(operation)
+        if isinstance(client, Refused):
+            return client
+        if refused := self.lacks(operation.principal, SUBSCRIBE, operation.topic):
+            return refused
+        found = self._subscription(client.client_id, operation.topic)
+        if isinstance(found, Refused):
+            return found
+        topic, subscription = found
+        cursor = self._cursor_of(topic, operation.start)
+        if isinstance(cursor, Refused):
+            return cursor
+        self._topics.place(topic, subscription, cursor, self._applying)
+        self._publications.floor_moved(topic)
+        return Done(_place(subscription))
+
+    def _no_room(self, client: Client) -> Refused | None:
         limits = self._limits
         own = len(self._topics.of(client.client_id))
         if own >= limits.subscriptions_per_client_max:
             return too_many("subscriptions of the client", limits.subscriptions_per_client_max)
         if self._topics.subscriptions_count >= limits.subscriptions_max:
             return too_many("subscriptions", limits.subscriptions_max)
-        return self._no_room_for_topic() if topic is None else None
-
-    def _no_room_for_topic(self) -> Refused | None:
-        limit = self._limits.topics_max
-        return too_many("topics", limit) if len(self._topics.active) >= limit else None
+        return None
 
     def _unsubscribe(self, operation: Unsubscribe) -> Outcome:
         client = self._controlling(operation)
@@ -637,11 +733,9 @@ class Store:
 
     def _new_group(self, operation: MakeGroup) -> SharedGroup | Refused:
         topic = self._topics.active.get(operation.topic)
-        if topic is None and (refused := self._no_room_for_topic()):
-            return refused
         if refused := self.groups.refuse_another():
             return refused
-        found = topic or self._topic(operation.topic)
+        found = topic or self._new_topic(operation.topic)
         return found if isinstance(found, Refused) else self.groups.make(found, operation)
 
     def _end_group(self, operation: EndGroup) -> Outcome:
@@ -693,8 +787,13 @@ class Store:
         if operation.counter + count - 1 > INTEGER_MAX:
             return Refused("bad_request", f"`counter` would pass {INTEGER_MAX}")
         topic = self._topics.active.get(operation.topic)
+        if topic is not None and not topic.takes:
+            topic = None
         if topic is not None and topic.last_id + count > self._limits.id_max:
             return too_many("publications in the topic", self._limits.id_max)
+        size_bytes = len(operation.lengths) + len(operation.data)
+        if topic is not None and (refused := self.too_full(topic.name, size_bytes)):
+            return refused
         if producer is None:
             created = self._create_producer(client, operation.topic)
             if isinstance(created, Refused):
@@ -702,11 +801,31 @@ class Store:
             producer = created
         first_id = 0
         if topic is not None:
-            first_id = self._publications.add(topic, count, operation.lengths, operation.data)
             self._hold(operation, topic)
+            if self._topics.make_room(topic, size_bytes):
+                self.groups.gone(topic)
+            first_id = self._publications.add(topic, count, operation.lengths, operation.data)
+            self._topics.put(topic, self.idle.log_ms)
+            self._publications.floor_moved(topic)
         self._clients.record(producer, operation.counter, count, first_id)
         stored = topic is not None
         return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
+
+    def too_full(self, name: str, size_bytes: int) -> Refused | None:
+        """Return why a topic's policy takes no so many bytes more, None if it does."""
+        topic = self._topics.active.get(name)
+        kept = None if topic is None else topic.retention
+        if topic is None or kept is None or not kept.policy.max_bytes:
+            return None
+        limit = kept.policy.max_bytes
+        if size_bytes > limit:
+            message = f"{size_bytes} bytes at once are more than {name!r} may hold"
+            return Refused("too_large", message, {"limit": limit})
+        held = kept.held_bytes(topic.added_bytes) + size_bytes
+        if held <= limit or kept.policy.drops:
+            return None
+        message = f"{name!r} would hold {held} bytes"
+        return Refused("backlog_full", message, {"limit": limit})
 
     def _hold(self, operation: Put, topic: Topic) -> None:
         """Count whose the bytes are."""
@@ -756,6 +875,8 @@ class Store:
             if isinstance(found, Refused):
                 return found
             topic, subscription = found
+            if operation.placed.get(name, 0) != subscription.placed:
+                return moved(name, subscription.cursor, subscription.placed)
             if cursor > topic.last_id:
                 return beyond_the_end(cursor, topic.last_id)
             if cursor > subscription.cursor:
@@ -800,13 +921,20 @@ class Store:
     # --- reads ----------------------------------------------------------------------------------
 
     def read(
-        self, client_id: str, topic: str, last_id: int | None, max_count: int, max_bytes: int
+        self,
+        client_id: str,
+        topic: str,
+        last_id: int | None,
+        max_count: int,
+        max_bytes: int,
+        placed: int = 0,
     ) -> Delivery | Refused:
         """Return what the client has not got of the topic: after `last_id`, or its cursor.
 
-        At least one publication if there is any, even one over `max_bytes`.
+        At least one publication if there is any, even one over `max_bytes`. `placed`: which entry,
+        as the client knows, has placed its subscription.
         """
-        start = self._start(client_id, topic, last_id)
+        start = self._start(client_id, topic, last_id, placed)
         if isinstance(start, Refused):
             return start
         return self._deliver(start[0], start[1], max_count, max_bytes)
@@ -818,10 +946,12 @@ class Store:
         max_count: int,
         max_bytes: int,
         principal: str | None = None,
+        placed: Mapping[str, int] = MappingProxyType({}),
     ) -> Delivery | Refused:
         """Return publications of that topic of the client's whose next one waits longest.
 
-        `last_ids` {topic: id the client has}; its cursor counts for topics left out. A topic that
+        `last_ids` {topic: id the client has}, `placed`, by topic, as in `read`; its cursor counts
+        for topics left out. A topic that
         the principal may not read any more is as if it were not there; if that is so of all, he is
         refused.
         """
@@ -834,7 +964,7 @@ class Store:
                 continue
             if name not in own and (lacking := self.lacks(principal, SUBSCRIBE, name)):
                 return lacking
-            start = self._start(client_id, name, last_id)
+            start = self._start(client_id, name, last_id, placed.get(name, 0))
             if isinstance(start, Refused):
                 return start
         waiting: list[tuple[Topic, Subscription, int]] = []
@@ -843,8 +973,8 @@ class Store:
                 continue
             subscription = topic.subscribers[client_id]
             last_id = last_ids.get(name, subscription.cursor)
-            if last_id < topic.purged_id:
-                return purged(name, last_id, topic.purged_id)
+            if last_id < topic.gone_id:
+                return _gone(topic, last_id)
             if last_id < topic.last_id:
                 waiting.append((topic, subscription, last_id))
         if not waiting:
@@ -872,17 +1002,21 @@ class Store:
             return Refused("not_subscribed", f"the client has no subscription to {name!r}")
         return topic, subscription
 
-    def _start(self, client_id: str, name: str, last_id: int | None) -> tuple[Topic, int] | Refused:
+    def _start(
+        self, client_id: str, name: str, last_id: int | None, placed: int
+    ) -> tuple[Topic, int] | Refused:
         """Return the topic and the id behind which the client reads on."""
         found = self._subscription(client_id, name)
         if isinstance(found, Refused):
             return found
         topic, subscription = found
+        if last_id is not None and placed != subscription.placed:
+            return moved(name, subscription.cursor, subscription.placed)
         start = subscription.cursor if last_id is None else last_id
         if start > topic.last_id:
             return beyond_the_end(start, topic.last_id)
-        if start < topic.purged_id:
-            return purged(name, start, topic.purged_id)
+        if start < topic.gone_id:
+            return _gone(topic, start)
         if last_id is None:
             return topic, start
         if last_id < topic.floor_id:
@@ -927,6 +1061,19 @@ class Store:
         )
         times = tuple(chain.from_iterable(each.times for each in cuts))
         return Leased(token, runs, left_ms, lengths, data, times)
+
+    def read_from(
+        self, name: str, from_id: int, max_count: int, max_bytes: int
+    ) -> Delivery | Refused:
+        """Return what a topic holds from an id on, for whoever may read it; it moves nothing."""
+        topic = self._topics.active.get(name)
+        if topic is None:
+            return no_topic(name)
+        if from_id > topic.last_id + 1:
+            return beyond_the_end(from_id - 1, topic.last_id)
+        if from_id <= topic.floor_id:
+            return not_kept(name, from_id - 1, topic.floor_id)
+        return self._deliver(topic, from_id - 1, max_count, max_bytes)
 
     # --- recoveries (docs/recovery.md) ----------------------------------------------------------
 
@@ -1030,6 +1177,30 @@ class Store:
         """Return {topic: cursor} of the client's subscriptions, by name."""
         topics = self._topics.of(client_id)
         return {name: topics[name].subscribers[client_id].cursor for name in sorted(topics)}
+
+    def placed(self, client_id: str) -> dict[str, int]:
+        """Return {topic: the entry that placed it} of the client's subscriptions that one has."""
+        topics = self._topics.of(client_id)
+        found = {name: topics[name].subscribers[client_id].placed for name in sorted(topics)}
+        return {name: placed for name, placed in found.items() if placed}
+
+    def topic_row(self, name: str) -> dict[str, Any] | None:
+        """Return what is known of a topic, None if there is none."""
+        topic = self._topics.active.get(name)
+        if topic is None:
+            return None
+        kept = topic.retention
+        return {
+            "topic": name,
+            "first_id": topic.floor_id + 1,
+            "last_id": topic.last_id,
+            "subscribers": len(topic.subscribers) + len(topic.groups),
+            "policy": None if kept is None else kept.policy.parts(),
+            "held_bytes": topic.added_bytes
+            - self._publications.bytes_before(topic, topic.floor_id + 1),
+            "purged_id": topic.purged_id,
+            "dropped_id": topic.dropped_id,
+        }
 
     def topics_of(
         self, client_id: str, after: str, count_max: int, principal: str | None = None
@@ -1161,3 +1332,16 @@ class Store:
             "groups": self.groups.count,
             "backlog_bytes": self._publications.stored_bytes,
         }
+
+
+def _place(subscription: Subscription) -> dict[str, Any]:
+    """Return what a client is told of where its subscription stands."""
+    told = {"last_id": subscription.cursor}
+    return told | {"placed": subscription.placed} if subscription.placed else told
+
+
+def _gone(topic: Topic, last_id: int) -> Refused:
+    """Return what a subscriber is told who has not read what was purged, or dropped."""
+    if topic.dropped_id > topic.purged_id:
+        return not_kept(topic.name, last_id, topic.dropped_id)
+    return purged(topic.name, last_id, topic.purged_id)

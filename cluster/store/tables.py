@@ -27,6 +27,7 @@ from cluster.wire.levels import (
     LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
     LEVEL_OF_PROPERTIES,
+    LEVEL_OF_TOPICS,
     LEVEL_OF_USERS,
 )
 
@@ -118,7 +119,17 @@ CREATE TABLE IF NOT EXISTS workers(topic INTEGER NOT NULL, name TEXT NOT NULL,
     client_id TEXT NOT NULL, record TEXT NOT NULL, crc INTEGER NOT NULL,
     PRIMARY KEY(topic, name, client_id)) WITHOUT ROWID;
 """
+# As well. `policies`: what topics keep (retention.py), up to where they keep nothing any more;
+# `placed`: the entry that had a subscription begin somewhere else than at the end, or moved it.
+_TOPICS_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS policies(topic INTEGER PRIMARY KEY, floor_id INTEGER NOT NULL,
+    text TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS placed(topic INTEGER NOT NULL, client INTEGER NOT NULL,
+    at INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY(topic, client)) WITHOUT ROWID;
+"""
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
+
+_LATER_SCHEMA: Final = _USERS_SCHEMA + _IDLE_SCHEMA + _ACTS_SCHEMA + _GROUPS_SCHEMA + _TOPICS_SCHEMA
 
 _WRITER_PRAGMAS: Final = (
     f"cache_size=-{CACHE_KIB}",
@@ -185,9 +196,7 @@ class Database:
 
     def _make_later_tables(self) -> None:
         try:
-            self._connection.executescript(
-                _USERS_SCHEMA + _IDLE_SCHEMA + _ACTS_SCHEMA + _GROUPS_SCHEMA
-            )
+            self._connection.executescript(_LATER_SCHEMA)
         except sqlite3.DatabaseError as error:
             _raise_corrupt(self.path, error)
             raise
@@ -562,6 +571,7 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
 _TIMED_TABLES: Final = frozenset({"publications", "running"})
 _LATER_TABLES: Final = frozenset(
     {"users", "owners", "running", "heard", "purged", "acts", "groups", "leases", "workers"}
+    | {"policies", "placed"}
 )
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 _CHECKED: Final = (
@@ -574,6 +584,8 @@ _CHECKED: Final = (
     ("acts", "number, entry, act_id, text", 0),
     ("topics", "number, name, last_id, active, added_bytes", 0),
     ("purged", "topic, last_id", 0),
+    ("policies", "topic, floor_id, text", 0),
+    ("placed", "topic, client, at", 0),
     ("subscriptions", "topic, client, cursor", 0),
     ("groups", "topic, name, settings, head, cursor, token", 0),
     ("leases", "topic, name, chunk, runs", 0),
@@ -668,7 +680,8 @@ def digest(database: Database) -> str:
     times = _LOGICAL_TIMES if database.level() >= LEVEL_OF_PROPERTIES else ()
     acts = _LOGICAL_ACTS if database.level() >= LEVEL_OF_ACTS else ()
     groups = _LOGICAL_GROUPS if database.level() >= LEVEL_OF_GROUPS else ()
-    for sql in (*_LOGICAL, *users, *idle, *acts, *times, *groups):
+    topics = _LOGICAL_TOPICS if database.level() >= LEVEL_OF_TOPICS else ()
+    for sql in (*_LOGICAL, *users, *idle, *acts, *times, *groups, *topics):
         for row in database.query(sql):
             hasher.update(repr(row).encode())
         hasher.update(b"\n")
@@ -705,6 +718,11 @@ _LOGICAL_ACTS: Final = (
     "SELECT number, entry, act_id, text FROM acts ORDER BY number",
     "SELECT name, purged.last_id FROM purged JOIN topics ON topics.number = topic ORDER BY name",
 )
+_LOGICAL_TOPICS: Final = (
+    "SELECT name, floor_id, text FROM policies JOIN topics ON topics.number = topic ORDER BY name",
+    "SELECT client_id, name, at FROM placed JOIN clients ON client = clients.number"
+    " JOIN topics ON topic = topics.number ORDER BY client_id, name",
+)
 
 _LOGICAL_GROUPS: Final = (
     "SELECT topics.name, groups.name, settings, head, cursor, token FROM groups"
@@ -724,7 +742,8 @@ def _digest_publications(
 ) -> None:
     """Hash a topic's rows that hold a publication somebody still wants, one at a time."""
     sql = (
-        "SELECT max(min(cursor), ifnull((SELECT last_id FROM purged WHERE topic = ?1), 0))"
+        "SELECT ifnull((SELECT floor_id FROM policies WHERE topic = ?1),"
+        " max(min(cursor), ifnull((SELECT last_id FROM purged WHERE topic = ?1), 0)))"
         " FROM (SELECT cursor FROM subscriptions WHERE topic = ?1"
         " UNION ALL SELECT cursor FROM groups WHERE topic = ?1)"
     )

@@ -1,22 +1,25 @@
 """Topics and their subscriptions, in memory: who is subscribed to what, and up to where.
 
-What lives here: topics with a subscriber, cursors, the floor under which a topic's publications
-are dead, and the rows of both tables. What must not: publications (`publications.py`), the rules of
-requests (`store.py`).
+What lives here: topics with a subscriber or a policy, cursors, the floor under which a topic's
+publications are dead, and the rows of these tables. What must not: publications
+(`publications.py`), what a policy keeps (`retention.py`), the rules of requests (`store.py`).
 
-A topic that lost its last subscriber is not kept in memory; its row stays, so that its ids go on
-when it is created again.
+A topic that has neither any more is not kept in memory; its row stays, so that its ids go on when
+it is created again.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cluster.store.clients import Client
+from cluster.store.retention import Retention
 from cluster.store.tables import CorruptStore, Database, row_crc
+from flotilla_client.policies import Policy
 
 STALE_CURSORS_MIN: Final = 16  # in a heap of cursors: fewer are not worth sweeping
 TOPIC_COLUMNS: Final = "number, name, last_id, active, added_bytes, crc"
@@ -27,25 +30,28 @@ class Subscription:
     """A client's place in a topic: it has everything up to `cursor`.
 
     `age`: the entry that brought the publication behind `aged_id`, where it was looked up last
-    (`store.read_any`).
+    (`store.read_any`). `placed`: the entry that had it begin somewhere else than at the end, or
+    moved it; 0: none has.
     """
 
     client: int
     cursor: int
+    placed: int = 0
     aged_id: int = -1
     age: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A topic, its subscribers and its groups; active while there are any.
+    """A topic, its subscribers and its groups; active while there are any, or a policy.
 
     `groups`: the cursor of each, by name (groups.py).
-    Invariants: `floor_id` is the least cursor (without any: `last_id`), or `purged_id`, up to which
-    everything was purged, if that is more. `cursors` counts who is at each, subscriber or group,
-    `heap` has each of these cursors and perhaps some that nobody is at any more. A purge moves no
-    cursor: who has not read up to it is told. `oldest_end` is the last id of the oldest row on
-    disk, 0 without one; `dropped_bytes` of the `added_bytes` ever were collected.
+    Invariants: `floor_id` is the least cursor (without any: `last_id`), or what the policy keeps if
+    that is less, or `gone_id`, up to which everything was purged or dropped, if that is more; a
+    policy's floor never goes back. `cursors` counts who is at each, subscriber or group, `heap` has
+    each of these cursors and perhaps some that nobody is at any more. What is purged or dropped
+    moves no cursor: who has not read up to it is told. `oldest_end` is the last id of the oldest
+    row on disk, 0 without one; `dropped_bytes` of the `added_bytes` ever were collected.
     """
 
     number: int
@@ -60,11 +66,28 @@ class Topic:
     groups: dict[str, int] = field(default_factory=dict)
     cursors: dict[int, int] = field(default_factory=dict)
     heap: list[int] = field(default_factory=list)
+    retention: Retention | None = None
 
     @property
     def is_active(self) -> bool:
-        """Whether somebody wants what is published from now on."""
-        return bool(self.subscribers or self.groups)
+        """Whether there is such a topic."""
+        return bool(self.subscribers or self.groups) or self.retention is not None
+
+    @property
+    def takes(self) -> bool:
+        """Whether what is published is stored: somebody subscribes, or the policy keeps it."""
+        kept = self.retention
+        return bool(self.subscribers or self.groups) or (kept is not None and kept.policy.keeps)
+
+    @property
+    def dropped_id(self) -> int:
+        """Up to where publications were dropped as the topic was full, 0 if none were."""
+        return 0 if self.retention is None else self.retention.dropped_id
+
+    @property
+    def gone_id(self) -> int:
+        """Up to where publications are gone, whoever has not read them."""
+        return max(self.purged_id, self.dropped_id)
 
     def place_group(self, name: str, cursor: int | None) -> None:
         """Let a group's cursor stand there from now on; None: the group has ended."""
@@ -97,6 +120,14 @@ class Topic:
         self._enter(cursor)
         self.find_floor()
 
+    def place(self, subscription: Subscription, cursor: int) -> None:
+        """Move a subscriber's cursor to either side, not below the floor."""
+        assert self.floor_id <= cursor <= self.last_id, (subscription, cursor, self.floor_id)
+        self._depart(subscription.cursor)
+        subscription.cursor = cursor
+        self._enter(cursor)
+        self.find_floor()
+
     def _enter(self, cursor: int) -> None:
         count = self.cursors.get(cursor, 0)
         self.cursors[cursor] = count + 1
@@ -117,11 +148,17 @@ class Topic:
         heap = self.heap
         while heap and heap[0] not in self.cursors:
             heapq.heappop(heap)
-        self.floor_id = max(heap[0], self.purged_id) if heap else self.last_id
+        read_id = heap[0] if heap else self.last_id
+        kept = self.retention
+        if kept is None:
+            self.floor_id = max(read_id, self.purged_id)
+        else:
+            self.floor_id = max(self.floor_id, min(read_id, kept.keep_id), self.gone_id)
+            kept.floor_moved(self.floor_id)
 
     def lag(self, cursor: int) -> int:
         """Return how many publications are kept for whoever has everything up to `cursor`."""
-        return self.last_id - max(cursor, self.purged_id)
+        return self.last_id - max(cursor, self.gone_id)
 
 
 def restored(database: Database, columns: tuple[Any, ...]) -> Topic:
@@ -143,7 +180,7 @@ def topic_row(topic: Topic) -> tuple[Any, ...]:
 
 
 class Topics:
-    """The topics that have subscribers, by name and by client."""
+    """The topics that have subscribers or a policy, by name and by client."""
 
     def __init__(self, database: Database, garbage: dict[str, Topic]) -> None:
         """`garbage`: topics that, subscribers or not, have dead rows on disk."""
@@ -153,6 +190,12 @@ class Topics:
         self._dirty: set[Topic] = set()
         self._purged: set[Topic] = set()  # whose `purged_id` is to be written
         self._dirty_cursors: dict[tuple[int, int], int | None] = {}  # (topic, client); None: gone
+        self._dirty_placed: dict[tuple[int, int], int] = {}  # the same; 0: gone
+        self._dirty_policies: set[Topic] = set()
+        # Topics of which something gets too old: (the log's time, number, topic), and some that
+        # were found to be due later, or not at all.
+        self._due: list[tuple[int, int, Topic]] = []
+        self._awaited: dict[int, int] = {}  # by number: for when
         self.active: dict[str, Topic] = {}
         self._names: list[str] = []  # of the active ones, sorted: kept so, or a page costs them all
         self.by_client: dict[str, dict[str, Topic]] = {}
@@ -172,7 +215,36 @@ class Topics:
             if topic is None or client_id is None or cursor > topic.last_id:
                 raise CorruptStore(self._database.path, f"subscription {number, client, cursor}")
             self._add(client_id, topic, Subscription(client, cursor))
+        self._load_placed(by_number)
+        self._load_policies(by_number)
         self._names = sorted(self.active)
+
+    def _load_placed(self, by_number: Mapping[int, Topic]) -> None:
+        rows = self._database.query("SELECT topic, client, at, crc FROM placed")
+        placed = {number for number, *_ in rows}
+        by_place = {
+            (number, each.client): each
+            for number in placed & by_number.keys()
+            for each in by_number[number].subscribers.values()
+        }
+        for number, client, at, crc in rows:
+            self._database.verify(crc, (number, client, at))
+            subscription = by_place.get((number, client))
+            if subscription is None:
+                raise CorruptStore(self._database.path, f"place of no subscription {client}")
+            subscription.placed = at
+
+    def _load_policies(self, by_number: Mapping[int, Topic]) -> None:
+        """Behind the cursors: a policy's floor never goes back, also not to come here."""
+        for number, floor_id, text, crc in self._database.query(_POLICIES):
+            self._database.verify(crc, (number, floor_id, text))
+            topic = by_number.get(number)
+            if topic is None:
+                raise CorruptStore(self._database.path, f"policy of no topic {number}")
+            topic.retention = Retention.of(text)
+            topic.floor_id = floor_id
+            topic.find_floor()
+            self._await(topic)
 
     def _add(self, client_id: str, topic: Topic, subscription: Subscription) -> None:
         topic.join(client_id, subscription)
@@ -188,12 +260,14 @@ class Topics:
         start = bisect_right(self._names, after)
         return [self.active[name] for name in self._names[start : start + count_max]]
 
-    def join(self, client: Client, topic: Topic) -> int:
-        """Subscribe the client behind the topic's last publication; return that cursor."""
+    def join(self, client: Client, topic: Topic, cursor: int, placed: int) -> None:
+        """Subscribe the client behind `cursor`; `placed`: see `Subscription`."""
         self._activate(topic)
-        self._add(client.client_id, topic, Subscription(client.number, topic.last_id))
-        self._dirty_cursors[topic.number, client.number] = topic.last_id
-        return topic.last_id
+        self._add(client.client_id, topic, Subscription(client.number, cursor, placed))
+        self._dirty_cursors[topic.number, client.number] = cursor
+        if placed:
+            self._dirty_placed[topic.number, client.number] = placed
+        self._touch(topic)
 
     def leave(self, client: Client, topic: Topic) -> None:
         """End the client's subscription; with the last one the topic dies."""
@@ -202,8 +276,11 @@ class Topics:
         if not topics:
             del self.by_client[client.client_id]
         self.subscriptions_count -= 1
+        if topic.subscribers[client.client_id].placed:
+            self._dirty_placed[topic.number, client.number] = 0
         topic.leave(client.client_id)
         self._dirty_cursors[topic.number, client.number] = None
+        self._touch(topic)
         self._deactivate(topic)
 
     def place_group(self, topic: Topic, name: str, cursor: int | None) -> None:
@@ -211,11 +288,13 @@ class Topics:
         if cursor is not None:
             self._activate(topic)
         topic.place_group(name, cursor)
+        self._touch(topic)
         self._deactivate(topic)
 
     def _activate(self, topic: Topic) -> None:
         if not topic.is_active:
             self.active[topic.name] = topic
+            self.names_count = max(self.names_count, topic.number)
             insort(self._names, topic.name)
             self._dirty.add(topic)
 
@@ -229,6 +308,15 @@ class Topics:
         """Move a cursor up."""
         topic.advance(subscription, cursor)
         self._dirty_cursors[topic.number, subscription.client] = cursor
+        self._touch(topic)
+
+    def place(self, topic: Topic, subscription: Subscription, cursor: int, placed: int) -> None:
+        """Move a cursor to either side, by the entry `placed`."""
+        topic.place(subscription, cursor)
+        subscription.placed, subscription.aged_id = placed, -1
+        self._dirty_cursors[topic.number, subscription.client] = cursor
+        self._dirty_placed[topic.number, subscription.client] = placed
+        self._touch(topic)
 
     def purge(self, topic: Topic, last_id: int) -> None:
         """Let everything up to `last_id` be dead, whoever has not read it."""
@@ -236,6 +324,89 @@ class Topics:
         topic.purged_id = last_id
         topic.find_floor()
         self._purged.add(topic)
+        self._touch(topic)
+
+    # --- policies -------------------------------------------------------------------------------
+
+    def set_policy(self, topic: Topic, policy: Policy, base_bytes: int, log_ms: int) -> None:
+        """Give a topic a policy, or another one; `base_bytes` of those ever added are dead.
+
+        What is there counts as come now where nothing was measured before.
+        """
+        kept = topic.retention
+        if kept is None:
+            self._activate(topic)
+            topic.retention = kept = Retention(policy, base_bytes)
+            measured = False
+        else:
+            measured, kept.policy, kept.keep_id = kept.measures, policy, 0
+        if not kept.measures:
+            kept.stretches = []
+        elif not measured:
+            kept.base_bytes = base_bytes
+            kept.begin(topic.last_id, topic.added_bytes, log_ms)
+        if policy.drops:
+            kept.make_room(topic.added_bytes, 0)
+        self._keep(topic, log_ms)
+
+    def end_policy(self, topic: Topic) -> None:
+        """Let a topic without subscribers or groups be gone."""
+        assert not topic.subscribers, topic
+        assert not topic.groups, topic
+        topic.retention = None
+        self._awaited.pop(topic.number, None)
+        topic.find_floor()
+        self._dirty_policies.add(topic)
+        self._deactivate(topic)
+
+    def make_room(self, topic: Topic, size_bytes: int) -> bool:
+        """Drop the oldest of a topic that drops, until there is room for so many bytes more.
+
+        Returns whether something was dropped.
+        """
+        kept, before_id = topic.retention, topic.dropped_id
+        if kept is not None and kept.policy.drops:
+            kept.make_room(topic.added_bytes, size_bytes)
+        return topic.dropped_id > before_id
+
+    def put(self, topic: Topic, log_ms: int) -> None:
+        """Take note of what was added to a topic."""
+        if topic.retention is not None:
+            topic.retention.added(topic.last_id, topic.added_bytes, log_ms)
+            self._keep(topic, log_ms)
+
+    def pass_to(self, log_ms: int) -> list[Topic]:
+        """Let the log's time pass; return the topics of which something was too old to be kept."""
+        found: list[Topic] = []
+        while self._due and self._due[0][0] <= log_ms:
+            due_ms, number, topic = heapq.heappop(self._due)
+            if self._awaited.get(number) == due_ms:
+                del self._awaited[number]
+            if topic.retention is not None:
+                self._keep(topic, log_ms)
+                found.append(topic)
+        return found
+
+    def _keep(self, topic: Topic, log_ms: int) -> None:
+        kept = topic.retention
+        assert kept is not None, topic
+        kept.find_kept(topic.last_id, topic.added_bytes, log_ms)
+        topic.find_floor()
+        self._dirty_policies.add(topic)
+        self._await(topic)
+
+    def _await(self, topic: Topic) -> None:
+        """Have it looked at when something gets too old; then, or sooner, it may be already."""
+        kept = topic.retention
+        due_ms = None if kept is None else kept.due_ms
+        if due_ms is not None and due_ms < self._awaited.get(topic.number, due_ms + 1):
+            self._awaited[topic.number] = due_ms
+            heapq.heappush(self._due, (due_ms, topic.number, topic))
+
+    def _touch(self, topic: Topic) -> None:
+        """Have the row of a policy written: its floor may have moved."""
+        if topic.retention is not None:
+            self._dirty_policies.add(topic)
 
     def inactive(self, name: str) -> Topic | None:
         """Return a topic that has no subscriber, None if it never existed."""
@@ -247,9 +418,8 @@ class Topics:
         return restored(self._database, rows[0]) if rows else None
 
     def create(self, name: str) -> Topic:
-        """Return a new topic, to be joined."""
-        self.names_count += 1
-        return Topic(self.names_count, name, last_id=0, added_bytes=0)
+        """Return a new topic, to be joined or given a policy: until then it does not count."""
+        return Topic(self.names_count + 1, name, last_id=0, added_bytes=0)
 
     def grown(self, topics: list[Topic]) -> None:
         """Have the rows of topics that got publications written with the next flush."""
@@ -273,6 +443,31 @@ class Topics:
             sql = "INSERT OR REPLACE INTO purged VALUES(?, ?, ?)"
             self._database.write(sql, [(*row, row_crc(row)) for row in purged])
             self._purged.clear()
+        self._flush_placed()
+        self._flush_policies()
+
+    def _flush_placed(self) -> None:
+        if self._dirty_placed:
+            dirty = self._dirty_placed.items()
+            gone = [key for key, at in dirty if not at]
+            self._database.write("DELETE FROM placed WHERE topic = ? AND client = ?", gone)
+            here = [(*key, at) for key, at in dirty if at]
+            sql = "INSERT OR REPLACE INTO placed VALUES(?, ?, ?, ?)"
+            self._database.write(sql, [(*row, row_crc(row)) for row in here])
+            self._dirty_placed.clear()
+
+    def _flush_policies(self) -> None:
+        if self._dirty_policies:
+            gone = [(each.number,) for each in self._dirty_policies if each.retention is None]
+            self._database.write("DELETE FROM policies WHERE topic = ?", gone)
+            here = [
+                (each.number, each.floor_id, each.retention.text())
+                for each in self._dirty_policies
+                if each.retention is not None
+            ]
+            sql = "INSERT OR REPLACE INTO policies VALUES(?, ?, ?, ?)"
+            self._database.write(sql, [(*row, row_crc(row)) for row in here])
+            self._dirty_policies.clear()
 
     def committed(self) -> None:
         """Forget topics without subscribers: their rows are written."""
@@ -283,6 +478,7 @@ _SUBSCRIPTIONS: Final = (
     "SELECT topic, client, cursor, subscriptions.crc, client_id FROM subscriptions"
     " LEFT JOIN clients ON clients.number = client ORDER BY topic, client"
 )
+_POLICIES: Final = "SELECT topic, floor_id, text, crc FROM policies ORDER BY topic"
 _PURGED: Final = "SELECT last_id, crc FROM purged WHERE topic = ?"
 _DELETE_SUBSCRIPTION: Final = "DELETE FROM subscriptions WHERE topic = ? AND client = ?"
 _UPSERT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscriptions VALUES(?, ?, ?, ?)"

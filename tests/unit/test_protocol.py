@@ -24,8 +24,10 @@ from flotilla_client.protocol import (
     NAME_BYTES_MAX,
     PUBLICATION_BYTES_MAX,
     PUT,
+    READ,
     REQUEST_ID,
     REQUEST_TYPES,
+    SEEK,
     STATUS,
     SUB,
     TOPIC_BYTES_MAX,
@@ -67,7 +69,15 @@ BATCH = pack([b"a", b"", b"ccc"])
 REQUESTS = [
     Request(REQUEST_ID, "r.1", "", "", None, {"sequence": None, "nonce": ""}),
     Request(REQUEST_ID, "r.1", "", "c", None, {"sequence": 3, "nonce": "n"}),
-    Request(SUB, "r.1", "größe", "c", 1, {"sequence": 4}),
+    Request(SUB, "r.1", "größe", "c", 1, {"sequence": 4, "start": "new"}),
+    Request(SUB, "r.1", "größe", "c", 1, {"sequence": 4, "start": "earliest"}),
+    Request(SEEK, "r.1", "t", "c", 1, {"sequence": 4, "start": 17}),
+    Request(
+        READ,
+        "r.1",
+        "t",
+        body={"from_id": 3, "max_count": 2, "max_bytes": 9, "text": False, "properties": False},
+    ),
     Request(UNSUB, "r.1", "t", "c", 2, {"sequence": INTEGER_MAX}),
     Request(PUT, "r.1", "t", "c", 2, {"counter": 0, "count": 3}, *BATCH),
     Request(TOPICS, "r.1", "", "c", None, {"all": False, "after": ""}),
@@ -91,6 +101,7 @@ REQUESTS = [
             "text": False,
             "properties": True,
             "last_id": 4,
+            "placed": 9,
         },
     ),
     Request(
@@ -106,6 +117,7 @@ REQUESTS = [
             "text": True,
             "properties": False,
             "last_ids": {"t": 4},
+            "placed": {"t": 2},
         },
     ),
 ]
@@ -153,6 +165,7 @@ def test_what_a_get_leaves_out_has_its_default_and_what_it_overdoes_is_cut() -> 
         "text": False,
         "properties": False,
         "last_id": None,
+        "placed": 0,
     }
     greedy = {"max_count": 10**9, "max_bytes": 10**9, "wait_ms": 10**9}
     body = decode_request(_owned(GET, **greedy)).body
@@ -161,7 +174,10 @@ def test_what_a_get_leaves_out_has_its_default_and_what_it_overdoes_is_cut() -> 
 
 
 def test_fields_that_a_type_does_not_know_are_dropped() -> None:
-    assert decode_request(_owned(SUB, sequence=1, surprise=2)).body == {"sequence": 1}
+    assert decode_request(_owned(SUB, sequence=1, surprise=2)).body == {
+        "sequence": 1,
+        "start": "new",
+    }
 
 
 # --- refusals -----------------------------------------------------------------------------------

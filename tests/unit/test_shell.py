@@ -121,7 +121,7 @@ def test_leaving(shell: Shell, line: str) -> None:
 
 def test_verbs_and_own_topics_are_completed(shell: Shell) -> None:
     assert shell.completenames("un") == ["unsub "]
-    assert shell.completenames("S") == ["SUB ", "STATUS "]
+    assert shell.completenames("ST") == ["STATUS "]
     assert shell.completedefault("ord", "GET ord", 4, 7) == ["orders "]
 
 

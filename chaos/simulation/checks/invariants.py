@@ -109,6 +109,7 @@ class Invariants:
         self.majority = world.plan.nodes // 2 + 1
         self.puts: dict[tuple[str, str, int], tuple[int, int]] = {}  # -> index, term
         self.handed: dict[tuple[str, str], int] = {}  # (client_id, topic) -> highest delivered
+        self.rovers: set[str] = set()  # clients by hand, that read where they like
         # Hear (index, term, its leader's stamp, operations) of each entry when it is first applied
         # anywhere, in order. The stamp of Raft's own is None.
         self.on_entry: list[Callable[[int, int, Stamp | None, Sequence[Operation]], None]] = []
@@ -347,6 +348,8 @@ class Invariants:
         self._level = level
 
     def _advanced(self, client_id: str, topic: str, last_id: int) -> None:
+        if client_id in self.rovers:
+            return
         self._moved.append((client_id, topic))
         delivered = self.handed.get((client_id, topic), 0)
         if last_id > delivered:

@@ -179,7 +179,7 @@ class Rebuilt:
     def _unread(self, store: Store, client_id: str, topic: str, cursor: int) -> Iterator[str]:
         """Read all that a subscriber has not acknowledged."""
         known, end = self._reference.topics[topic].publications, store.topic_ends()[topic]
-        cursor = max(cursor, self._reference.purged_at(topic, store.applied_index))
+        cursor = max(cursor, self._reference.gone_at(topic, store.applied_index))
         while cursor < end:
             found = store.read(client_id, topic, cursor, COUNT_MAX, BYTES_MAX)
             if not isinstance(found, Delivery) or not found.count:
@@ -208,7 +208,11 @@ def memory_of(store: Store) -> dict[str, Any]:
             topic.floor_id,
             topic.added_bytes,
             dict(sorted(topic.cursors.items())),
-            {client_id: each.cursor for client_id, each in sorted(topic.subscribers.items())},
+            {
+                client_id: (each.cursor, each.placed)
+                for client_id, each in sorted(topic.subscribers.items())
+            },
+            None if topic.retention is None else topic.retention.text(),
         )
         for topic in store.topics_page("", COUNT_MAX)
     }

@@ -20,13 +20,14 @@ import orjson
 
 from chaos.simulation.checks.reference_groups import ReferenceGroup, Taking, dead_letter
 from cluster.log.entries import FIRST_INDEX
-from cluster.store import clients, idle
+from cluster.store import clients, idle, retention
 from cluster.store.commands import (
     Administration,
     Admit,
     Advance,
     ChangeUser,
     Checkpoint,
+    DeleteTopic,
     DropClient,
     DropGroup,
     DropSubscription,
@@ -39,6 +40,8 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    Seek,
+    SetTopic,
     Stamp,
     Subscribe,
     Take,
@@ -46,6 +49,7 @@ from cluster.store.commands import (
     Unsubscribe,
 )
 from cluster.store.store import Limits
+from flotilla_client.policies import Policy
 
 INTEGER_MAX: Final = 2**53 - 1
 LEVEL_OF_USERS: Final = 3
@@ -63,6 +67,8 @@ ACTS: Final[Mapping[type, str]] = {
     Purge: "purge",
     TransferLeader: "transfer-leader",
     Checkpoint: "checkpoint",
+    SetTopic: "topic",
+    DeleteTopic: "topic-delete",
 }
 
 V = TypeVar("V")
@@ -130,6 +136,12 @@ class ReferenceClient:
     heard: int = 0
     producers: dict[str, ReferenceProducer] = field(default_factory=dict)
     cursors: dict[str, ByIndex[int | None]] = field(default_factory=dict)
+    placed: dict[str, ByIndex[int]] = field(default_factory=dict)  # by topic: by which entry
+
+    def placed_at(self, index: int) -> dict[str, int]:
+        """Return {topic: entry} of its subscriptions that an entry has placed."""
+        found = {topic: self.placed[topic].at(index) for topic in self.topics_at(index)}
+        return {topic: placed for topic, placed in found.items() if placed}
 
     def producers_at(self, index: int) -> int:
         """Return to how many topics it had put behind the entry at `index`."""
@@ -139,6 +151,73 @@ class ReferenceClient:
         """Return {topic: cursor} of its subscriptions behind the entry at `index`."""
         found = ((topic, past.at(index)) for topic, past in self.cursors.items())
         return {topic: cursor for topic, cursor in found if cursor is not None}
+
+
+@dataclass(slots=True)
+class ReferenceSizes:
+    """Where a topic's publications stand in bytes and in time, as docs/protocol.md has it.
+
+    `parts`: [last id, bytes up to there of all that was ever put, the log's time of the last].
+    `put_bytes`: all that was ever put. `base`: what of it lies wholly below the floor.
+    """
+
+    put_bytes: int = 0
+    base: int = 0
+    kept: int = 0  # up to which id the policy keeps nothing
+    parts: list[list[int]] = field(default_factory=list)
+
+    def put(self, policy: Policy, last_id: int, log_ms: int) -> None:
+        """Let a batch be part of the last part, or a new one."""
+        if not _measures(policy):
+            return
+        if self.parts and self._has_room(policy, log_ms):
+            self.parts.pop()
+        self.parts.append([last_id, self.put_bytes, log_ms])
+        while len(self.parts) > retention.STRETCHES_MAX:
+            older = self.parts[: retention.STRETCHES_MAX // 2]
+            newer = self.parts[retention.STRETCHES_MAX // 2 :]
+            self.parts = [each for place, each in enumerate(older) if place % 2] + newer
+
+    def _has_room(self, policy: Policy, log_ms: int) -> bool:
+        begin = self.parts[-2][1] if len(self.parts) > 1 else self.base
+        last_bytes, last_ms = self.parts[-1][1:]
+        limits = [each for each in (policy.max_bytes,) if each]
+        if policy.keep == "bytes":
+            limits.append(policy.amount)
+        if limits and last_bytes - begin >= max(1, min(limits) // retention.PARTS):
+            return False
+        unit = max(1, policy.amount // retention.PARTS)
+        return policy.keep != "ms" or last_ms // unit == log_ms // unit
+
+    def find_kept(self, policy: Policy, last_id: int, log_ms: int) -> None:
+        """Find what the policy keeps now."""
+        gone = [0]
+        if policy.keep == "unread":
+            gone.append(last_id)
+        elif policy.keep == "count":
+            gone.append(last_id - policy.amount)
+        elif policy.keep == "bytes":
+            over = self.put_bytes - policy.amount
+            gone += [part[0] for part in self.parts if part[1] <= over]
+        elif policy.keep == "ms":
+            gone += [part[0] for part in self.parts if part[2] + policy.amount <= log_ms]
+        self.kept = max(gone) if policy.keep in ("unread", "count") else max(self.kept, *gone)
+
+    def forget(self, floor: int) -> None:
+        """Forget the parts that are wholly below the floor."""
+        while self.parts and self.parts[0][0] <= floor:
+            self.base = self.parts.pop(0)[1]
+
+    def drop(self, most: int) -> int:
+        """Drop parts, the oldest first, until no more than so many bytes are left."""
+        dropped = 0
+        while self.parts and self.put_bytes - self.base > most:
+            dropped, self.base, _ = self.parts.pop(0)
+        return dropped
+
+
+def _measures(policy: Policy) -> bool:
+    return bool(policy.max_bytes) or policy.keep in ("bytes", "ms")
 
 
 @dataclass(slots=True)
@@ -154,16 +233,29 @@ class ReferenceTopic:
     subscribers: ByIndex[frozenset[str]] = field(default_factory=lambda: ByIndex(frozenset()))
     groups: ByIndex[frozenset[str]] = field(default_factory=lambda: ByIndex(frozenset()))
     purged: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
-    unread_from: int = 1  # the first id that somebody still wants
+    unread_from: int = 1  # the first id that somebody still wants, or a policy keeps
+    policy: ByIndex[Policy | None] = field(default_factory=lambda: ByIndex(None))
+    dropped: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
+    floor: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to where nothing is kept
+    sizes: ReferenceSizes = field(default_factory=lambda: ReferenceSizes())
 
-    def is_wanted_at(self, index: int) -> bool:
-        """Return whether somebody subscribed to it behind the entry at `index`, or a group did."""
-        return bool(self.subscribers.at(index) or self.groups.at(index))
+    def exists_at(self, index: int) -> bool:
+        """Return whether there is such a topic behind the entry at `index`."""
+        wanted = self.subscribers.at(index) or self.groups.at(index)
+        return bool(wanted) or self.policy.at(index) is not None
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether somebody does now."""
-        return bool(self.subscribers.now or self.groups.now)
+    def exists(self) -> bool:
+        """Whether there is such a topic now."""
+        wanted = self.subscribers.now or self.groups.now
+        return bool(wanted) or self.policy.now is not None
+
+    @property
+    def stores(self) -> bool:
+        """Whether what is published is stored."""
+        policy = self.policy.now
+        wanted = self.subscribers.now or self.groups.now
+        return bool(wanted) or (policy is not None and policy.keep != "unread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +312,7 @@ class Reference:
             MakeGroup: self._make_group,
             EndGroup: self._end_group,
             Take: self._take_leases,
+            Seek: self._seek,
             **dict.fromkeys(ACTS, self._act),
             Raise: self._raise,
             Admit: self._admit,
@@ -234,6 +327,8 @@ class Reference:
             Purge: self._purge,
             TransferLeader: lambda index, asked: ("", {"node": asked.chosen}),
             Checkpoint: lambda index, asked: ("", {"index": index}),
+            SetTopic: self._set_topic,
+            DeleteTopic: self._delete_topic,
         }
 
     def apply(
@@ -250,6 +345,11 @@ class Reference:
         self.applied_index = index
         if stamp is not None and self.level.now >= LEVEL_OF_IDLE:
             self._pass_to(term, stamp.ms)
+            for name, topic in self.topics.items():
+                policy = topic.policy.now
+                if policy is not None and policy.keep == "ms":
+                    topic.sizes.find_kept(policy, topic.last_id.now, self.log_ms)
+                    self._find_unread(name)
         handlers = self._handlers
         results = [handlers.get(type(each), _nobodys)(index, each) for each in operations]
         if stamp is not None and self.level.now >= LEVEL_OF_PROPERTIES:
@@ -377,6 +477,8 @@ class Reference:
         answer: Result = self._acts[type(asked)](index, asked)
         if not answer[0]:
             name = asked.change if isinstance(asked, ChangeUser) else ACTS[type(asked)]
+            if isinstance(asked, SetTopic):
+                name += "-create" if asked.is_new else "-alter"
             self._note_act(index, name)
             if asked.act_id:
                 self._done[asked.act_id] = asker, answer
@@ -457,7 +559,7 @@ class Reference:
     def _identified(
         self,
         index: int,
-        asked: Subscribe | Unsubscribe | Put | Advance | MakeGroup | EndGroup | Take,
+        asked: Subscribe | Unsubscribe | Seek | Put | Advance | MakeGroup | EndGroup | Take,
     ) -> ReferenceClient | Result:
         client, epoch = self.client(asked.client_id), asked.epoch
         if client is None:
@@ -482,7 +584,7 @@ class Reference:
         return "recovered" if epoch > newest else "fenced", {"epoch": newest}
 
     def _controlling(
-        self, index: int, asked: Subscribe | Unsubscribe | MakeGroup | EndGroup
+        self, index: int, asked: Subscribe | Unsubscribe | Seek | MakeGroup | EndGroup
     ) -> ReferenceClient | Result:
         client = self._identified(index, asked)
         if isinstance(client, ReferenceClient) and asked.sequence is not None:
@@ -500,27 +602,149 @@ class Reference:
         if not self.may_at(asked.principal, "subscribe", asked.topic, index):
             return "unauthorized", {"needs": "subscribe"}
         cursors = client.cursors.setdefault(asked.topic, ByIndex(None))
+        placed = client.placed.setdefault(asked.topic, ByIndex(0))
         if cursors.now is not None:
-            return "", {"last_id": cursors.now, "resumed": True}
+            return "", {"last_id": cursors.now, "resumed": True, **_placed(placed)}
         limits, topic = self.limits, self.topics.get(asked.topic)
         own = sum(past.now is not None for past in client.cursors.values())
-        active = [each for each in self.topics.values() if each.is_wanted]
+        active = [each for each in self.topics.values() if each.exists]
         for count, limit in (
             (own, limits.subscriptions_per_client_max),
             (sum(len(each.subscribers.now) for each in active), limits.subscriptions_max),
         ):
             if count >= limit:
                 return "too_many", {"limit": limit}
-        if not (topic and topic.is_wanted) and len(active) >= limits.topics_max:
-            return "too_many", {"limit": limits.topics_max}
-        if topic is None:
-            if len(self.topics) >= limits.topic_names_max:
-                return "too_many", {"limit": limits.topic_names_max}
-            topic = self.topics[asked.topic] = ReferenceTopic(ByIndex(0))
-        cursors.put(index, topic.last_id.now)
+        if refused := self._no_room_for(asked.topic):
+            return refused
+        cursor = self._cursor_of(asked.topic, asked.start)
+        if not isinstance(cursor, int):
+            return cursor
+        topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
+        cursors.put(index, cursor)
+        placed.put(index, 0 if asked.start == "new" else index)
         topic.subscribers.put(index, topic.subscribers.now | {asked.client_id})
         self._find_unread(asked.topic)
-        return "", {"last_id": topic.last_id.now, "resumed": False}
+        return "", {"last_id": cursor, "resumed": False, **_placed(placed)}
+
+    def _no_room_for(self, name: str) -> Result | None:
+        """Return why there is no room for a topic that is none yet."""
+        limits, topic = self.limits, self.topics.get(name)
+        active = [each for each in self.topics.values() if each.exists]
+        if not (topic and topic.exists) and len(active) >= limits.topics_max:
+            return "too_many", {"limit": limits.topics_max}
+        if topic is None and len(self.topics) >= limits.topic_names_max:
+            return "too_many", {"limit": limits.topic_names_max}
+        return None
+
+    def _cursor_of(self, name: str, start: str | int) -> int | Result:
+        """Return behind which id one reads who starts there."""
+        topic = self.topics.get(name, ReferenceTopic(ByIndex(0)))
+        end, floor = topic.last_id.now, topic.unread_from - 1
+        if isinstance(start, str):
+            return end if start == "new" else floor
+        if start - 1 > end:
+            return "bad_request", {"end": end}
+        if start - 1 < floor:
+            told = {"topic": name, "first_id": start, "last_id": floor}
+            return "gap", told | {"missed": floor - start + 1}
+        return start - 1
+
+    def _seek(self, index: int, asked: Seek) -> Result:
+        client = self._controlling(index, asked)
+        if not isinstance(client, ReferenceClient):
+            return client
+        if not self.may_at(asked.principal, "subscribe", asked.topic, index):
+            return "unauthorized", {"needs": "subscribe"}
+        topic, cursors = self.topics.get(asked.topic), client.cursors.get(asked.topic)
+        if topic is None or not topic.exists:
+            return "unknown_topic", {}
+        if cursors is None or cursors.now is None:
+            return "not_subscribed", {}
+        cursor = self._cursor_of(asked.topic, asked.start)
+        if not isinstance(cursor, int):
+            return cursor
+        cursors.put(index, cursor)
+        client.placed[asked.topic].put(index, index)
+        self._find_unread(asked.topic)
+        return "", {"last_id": cursor, "placed": index}
+
+    # --- topics that have a policy ----------------------------------------------------------------
+
+    def _set_topic(self, index: int, asked: SetTopic) -> Result:
+        topic = self.topics.get(asked.topic)
+        before = None if topic is None else topic.policy.now
+        if before is None and not asked.is_new:
+            return "unknown_topic", {}
+        said = (Policy() if asked.is_new else before).parts() | asked.parts  # type: ignore[union-attr]
+        if said["when_full"] == "drop-oldest" and not said["max_bytes"]:
+            return "bad_request", {}
+        policy = Policy(**said)
+        if asked.is_new and before is not None and before != policy:
+            return "bad_request", {}
+        if refused := self._no_room_for(asked.topic):
+            return refused
+        topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
+        sizes, end = topic.sizes, topic.last_id.now
+        if before is None:
+            topic.dropped.put(index, 0)
+        if not _measures(policy):
+            sizes.parts = []
+        elif before is None or not _measures(before):
+            sizes.base = self._bytes_before(topic)
+            sizes.parts = [[end, sizes.put_bytes, self.log_ms]]
+            if sizes.put_bytes <= sizes.base:
+                sizes.parts = []
+        if before is None and not _measures(policy):
+            sizes.base = self._bytes_before(topic)
+        sizes.kept = 0
+        topic.policy.put(index, policy)
+        if policy.when_full == "drop-oldest":
+            self._drop(index, topic, policy.max_bytes)
+        sizes.find_kept(policy, end, self.log_ms)
+        self._find_unread(asked.topic)
+        return "", {"policy": said, "created": before is None, "last_id": end}
+
+    def _bytes_before(self, topic: ReferenceTopic) -> int:
+        """Return the bytes of all entries' publications before the first that is kept."""
+        if topic.unread_from > topic.last_id.now:
+            return topic.sizes.put_bytes
+        entry = topic.publications[topic.unread_from][0]
+        kept = (
+            len(text) + 4
+            for brought, text in (
+                topic.publications[each]
+                for each in range(1, topic.last_id.now + 1)
+                if each in topic.publications
+            )
+            if brought >= entry
+        )
+        return topic.sizes.put_bytes - sum(kept)
+
+    def _drop(self, index: int, topic: ReferenceTopic, most: int) -> None:
+        dropped = topic.sizes.drop(most)
+        if dropped > topic.dropped.now:
+            topic.dropped.put(index, dropped)
+            for (name, _), group in self.groups.items():
+                if self.topics[name] is topic:
+                    group.purge(dropped)
+
+    def _delete_topic(self, index: int, asked: DeleteTopic) -> Result:
+        topic = self.topics.get(asked.topic)
+        if topic is None or not topic.exists:
+            return "unknown_topic", {}
+        ids, groups = sorted(topic.subscribers.now), sorted(topic.groups.now)
+        count = len(ids) + len(groups)
+        if count and not asked.ends:
+            return "bad_request", {"subscribers": count}
+        held = topic.last_id.now + 1 - topic.unread_from
+        for client_id in ids:
+            self._end(index, self.clients[client_id], client_id, asked.topic)
+        for group in groups:
+            self.groups.pop((asked.topic, group))
+        topic.groups.put(index, frozenset())
+        topic.policy.put(index, None)
+        self._find_unread(asked.topic)
+        return "", {"last_id": topic.last_id.now, "deleted": held, "ended": count}
 
     def _unsubscribe(self, index: int, asked: Unsubscribe) -> Result:
         client = self._controlling(index, asked)
@@ -552,7 +776,7 @@ class Reference:
 
     def _purge(self, index: int, asked: Purge) -> Result:
         topic = self.topics.get(asked.topic)
-        if topic is None or not topic.is_wanted:
+        if topic is None or not topic.exists:
             return "unknown_topic", {}
         if asked.last_id > topic.last_id.now:
             return "bad_request", {"end": topic.last_id.now}
@@ -584,9 +808,12 @@ class Reference:
         if asked.counter + count - 1 > INTEGER_MAX:
             return "bad_request", {}
         topic = self.topics.get(asked.topic)
-        is_kept = topic is not None and topic.is_wanted
+        is_kept = topic is not None and topic.stores
+        size_bytes = len(asked.lengths) + len(asked.data)
         if topic is not None and is_kept and topic.last_id.now + count > self.limits.id_max:
             return "too_many", {"limit": self.limits.id_max}
+        if topic is not None and is_kept and (full := _too_full(topic, size_bytes)):
+            return full
         if producer is None:
             limits, name_bytes = self.limits, len(orjson.dumps(asked.topic))
             if len(client.producers) >= limits.producers_per_client_max:
@@ -597,20 +824,43 @@ class Reference:
             producer = client.producers[asked.topic] = ReferenceProducer(ByIndex(-1))
         first_id = 0
         if topic is not None and is_kept:
-            first_id = topic.last_id.now + 1
-            topic.last_id.put(index, topic.last_id.now + count)
-            at = 0
-            for place, length in enumerate(unpack(f"<{count}I", asked.lengths)):
-                size = length % HAS_PROPERTIES
-                publication = asked.data[at : at + size]
-                topic.publications[first_id + place] = index, publication
-                if length >= HAS_PROPERTIES:  # docs/protocol.md: version, size of what follows
-                    topic.enveloped[first_id + place] = 3 + publication[1] + 256 * publication[2]
-                at += size
+            first_id = self._store(index, asked, topic)
         producer.counter.put(index, asked.counter + count - 1)
         producer.puts.append((asked.counter, count, first_id))
         del producer.puts[: -clients.PUTS_KEPT]
         return "", {"id": first_id, "count": count, "duplicate": False, "stored": bool(is_kept)}
+
+    def _store(self, index: int, asked: Put, topic: ReferenceTopic) -> int:
+        """Put a batch behind what a topic has; return its first id."""
+        count, at, batch = len(asked.lengths) // 4, 0, []
+        for length in unpack(f"<{count}I", asked.lengths):
+            size = length % HAS_PROPERTIES
+            publication, at = asked.data[at : at + size], at + size
+            # docs/protocol.md: version, size of what follows.
+            is_enveloped = length >= HAS_PROPERTIES
+            envelope = 3 + publication[1] + 256 * publication[2] if is_enveloped else 0
+            batch.append((publication, envelope))
+        return self._add(index, asked.topic, topic, batch)
+
+    def _add(
+        self, index: int, name: str, topic: ReferenceTopic, batch: Sequence[tuple[bytes, int]]
+    ) -> int:
+        """Put publications, each with the size of its envelope, behind what a topic has."""
+        policy, first_id = topic.policy.now, topic.last_id.now + 1
+        size_bytes = sum(len(publication) + 4 for publication, _ in batch)
+        if policy is not None and policy.when_full == "drop-oldest":
+            self._drop(index, topic, policy.max_bytes - size_bytes)
+        topic.last_id.put(index, topic.last_id.now + len(batch))
+        for id_, (publication, envelope) in enumerate(batch, first_id):
+            topic.publications[id_] = index, publication
+            if envelope:
+                topic.enveloped[id_] = envelope
+        topic.sizes.put_bytes += size_bytes
+        if policy is not None:
+            topic.sizes.put(policy, topic.last_id.now, self.log_ms)
+            topic.sizes.find_kept(policy, topic.last_id.now, self.log_ms)
+            self._find_unread(name)
+        return first_id
 
     def _advance(self, index: int, asked: Advance) -> Result:
         client = self._identified(index, asked)
@@ -624,10 +874,13 @@ class Reference:
                     return "unauthorized", {"needs": "subscribe"}
                 hidden += 1
                 continue
-            if topic is None or not topic.is_wanted:
+            if topic is None or not topic.exists:
                 return "unknown_topic", {}
             if cursors is None or cursors.now is None:
                 return "not_subscribed", {}
+            placed = client.placed[name].now
+            if asked.placed.get(name, 0) != placed:
+                return "moved", {"topic": name, "cursor": cursors.now, "placed": placed}
             if cursor > topic.last_id.now:
                 return "bad_request", {"end": topic.last_id.now}
             if cursor > (cursors.now or 0):
@@ -654,16 +907,11 @@ class Reference:
         key = asked.topic, asked.group
         group, is_new = self.groups.get(key), key not in self.groups
         if group is None:
-            limits, topic = self.limits, self.topics.get(asked.topic)
-            active = [each for each in self.topics.values() if each.is_wanted]
-            if not (topic and topic.is_wanted) and len(active) >= limits.topics_max:
-                return "too_many", {"limit": limits.topics_max}
-            if len(self.groups) >= limits.groups.groups_max:
-                return "too_many", {"limit": limits.groups.groups_max}
-            if topic is None:
-                if len(self.topics) >= limits.topic_names_max:
-                    return "too_many", {"limit": limits.topic_names_max}
-                topic = self.topics[asked.topic] = ReferenceTopic(ByIndex(0))
+            if len(self.groups) >= self.limits.groups.groups_max:
+                return "too_many", {"limit": self.limits.groups.groups_max}
+            if refused := self._no_room_for(asked.topic):
+                return refused
+            topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
             group = self.groups[key] = ReferenceGroup(topic.last_id.now)
             topic.groups.put(index, topic.groups.now | {asked.group})
             self._find_unread(asked.topic)
@@ -699,7 +947,7 @@ class Reference:
         if not self.may_at(asked.principal, "subscribe", asked.topic, index):
             return "unauthorized", {"needs": "subscribe"}
         topic, group = self.topics.get(asked.topic), self.groups.get((asked.topic, asked.group))
-        if topic is None or not topic.is_wanted:
+        if topic is None or not topic.exists:
             return "unknown_topic", {}
         if group is None:
             return "not_subscribed", {}
@@ -722,7 +970,7 @@ class Reference:
         self, index: int, asked: Take, group: ReferenceGroup
     ) -> Callable[[int, int], None] | None:
         topic = self.topics.get(group.dead_letter)
-        if topic is None or not topic.is_wanted or topic.last_id.now >= self.limits.id_max:
+        if topic is None or not topic.stores or topic.last_id.now >= self.limits.id_max:
             return None
 
         def publish(id_: int, attempts: int) -> None:
@@ -730,10 +978,7 @@ class Reference:
             _, publication = source.publications[id_]
             enveloped = source.enveloped.get(id_, 0)
             letter = dead_letter(publication, enveloped, asked.topic, asked.group, id_, attempts)
-            topic.last_id.put(index, topic.last_id.now + 1)
-            topic.publications[topic.last_id.now] = index, letter[0]
-            if letter[1]:
-                topic.enveloped[topic.last_id.now] = letter[1]
+            self._add(index, group.dead_letter, topic, [letter])
 
         return publish
 
@@ -767,7 +1012,14 @@ class Reference:
         subscribers = [self.clients[each].cursors[name].now or 0 for each in topic.subscribers.now]
         subscribers += [self.groups[name, each].cursor for each in topic.groups.now]
         wanted_from = min(subscribers, default=topic.last_id.now) + 1
-        topic.unread_from = max(wanted_from, topic.purged.now + 1)
+        if topic.policy.now is None:
+            topic.unread_from = max(wanted_from, topic.purged.now + 1)
+        else:
+            kept_from = min(wanted_from, topic.sizes.kept + 1)
+            gone = max(topic.purged.now, topic.dropped.now) + 1
+            topic.unread_from = max(topic.unread_from, kept_from, gone)
+            topic.sizes.forget(topic.unread_from - 1)
+        topic.floor.put(self.applied_index, topic.unread_from - 1)
 
     # --- what is asked of it ----------------------------------------------------------------------
 
@@ -800,10 +1052,13 @@ class Reference:
         is_known = place < len(self.times) and self.times[place][0] == entry
         return self.times[place][1] or None if is_known else None
 
-    def purged_at(self, topic: str, index: int) -> int:
-        """Return up to which id a topic had been purged behind the entry at `index`."""
+    def gone_at(self, topic: str, index: int) -> int:
+        """Return up to which id a topic had been purged, or dropped, behind the entry."""
         found = self.topics.get(topic)
-        return 0 if found is None else found.purged.at(index)
+        if found is None:
+            return 0
+        dropped = 0 if found.policy.at(index) is None else found.dropped.at(index)
+        return max(found.purged.at(index), dropped)
 
     def alive_since(self, index: int) -> set[str]:
         """Return the topics that have had a subscriber since the entry at `index`."""
@@ -812,13 +1067,40 @@ class Reference:
     def _is_wanted_since(self, topic: ReferenceTopic, index: int) -> bool:
         changes = {index, *topic.subscribers.since(index, self.applied_index)}
         changes.update(topic.groups.since(index, self.applied_index))
-        return all(map(topic.is_wanted_at, changes))
+        changes.update(topic.policy.since(index, self.applied_index))
+        return all(map(topic.exists_at, changes))
+
+    def topic_rows_at(self, name: str, index: int) -> list[dict[str, Any]]:
+        """Return the row of a topic as INSPECT has it, none where there is no such topic."""
+        topic = self.topics.get(name)
+        if topic is None or not topic.exists_at(index):
+            return []
+        policy, floor, end = topic.policy.at(index), topic.floor.at(index), topic.last_id.at(index)
+        first = topic.publications[floor + 1][0] if floor < end else 0
+        held = (
+            len(text) + 4
+            for each in range(1, end + 1)
+            for entry, text in (topic.publications.get(each, (0, b"")),)
+            if entry >= first > 0
+        )
+        return [
+            {
+                "topic": name,
+                "first_id": floor + 1,
+                "last_id": end,
+                "subscribers": len(topic.subscribers.at(index)) + len(topic.groups.at(index)),
+                "policy": None if policy is None else policy.parts(),
+                "held_bytes": sum(held),
+                "purged_id": topic.purged.at(index),
+                "dropped_id": 0 if policy is None else topic.dropped.at(index),
+            }
+        ]
 
     def subscriptions_at(self, topic: str, after: str, index: int) -> list[dict[str, Any]]:
         """Return subscriptions by topic and client id: those behind (`topic`, `after`)."""
         found = []
         for name in sorted(self.topics):
-            end, gone = self.last_id_at(name, index), self.purged_at(name, index)
+            end, gone = self.last_id_at(name, index), self.gone_at(name, index)
             for client_id in sorted(self.topics[name].subscribers.at(index)):
                 if (name, client_id) > (topic, after):
                     cursor = self.clients[client_id].cursors[name].at(index) or 0
@@ -835,7 +1117,7 @@ class Reference:
                 {"topic": name, "last_id": end, "cursor": own[name], "backlog": end - had}
                 for name in sorted(own)
                 for end in (self.last_id_at(name, index),)
-                for had in (max(own[name], self.purged_at(name, index)),)
+                for had in (max(own[name], self.gone_at(name, index)),)
             ]
         return [
             {
@@ -844,7 +1126,7 @@ class Reference:
                 "subscribers": len(topic.subscribers.at(index)) + len(topic.groups.at(index)),
             }
             for name, topic in sorted(self.topics.items())
-            if topic.is_wanted_at(index)
+            if topic.exists_at(index)
         ]
 
 
@@ -852,6 +1134,23 @@ def _about(asked: Administration) -> Any:
     """Return what an act is about, for it to be known again: not who asked, when, and by what."""
     apart = ("principal", "is_root", "at_ms", "act_id", "chosen")
     return [getattr(asked, name) for name in asked.__slots__ if name not in apart]
+
+
+def _too_full(topic: ReferenceTopic, size_bytes: int) -> Result | None:
+    """Return why a topic's policy takes no so many bytes more."""
+    policy = topic.policy.now
+    if policy is None or not policy.max_bytes:
+        return None
+    if size_bytes > policy.max_bytes:
+        return "too_large", {"limit": policy.max_bytes}
+    held = topic.sizes.put_bytes - topic.sizes.base
+    if policy.when_full == "refuse" and held + size_bytes > policy.max_bytes:
+        return "backlog_full", {"limit": policy.max_bytes}
+    return None
+
+
+def _placed(placed: ByIndex[int]) -> dict[str, int]:
+    return {"placed": placed.now} if placed.now else {}
 
 
 def _nobodys(index: int, asked: Operation) -> None:

@@ -38,6 +38,7 @@ from cluster.store.commands import (
     ChangeUser,
     Checkpoint,
     ClientOperation,
+    DeleteTopic,
     DropClient,
     DropSubscription,
     Forget,
@@ -45,6 +46,8 @@ from cluster.store.commands import (
     Purge,
     Put,
     Register,
+    Seek,
+    SetTopic,
     Stamp,
     Subscribe,
     TransferLeader,
@@ -62,10 +65,13 @@ from flotilla_client.protocol import (
     HAS_PROPERTIES,
     INSPECT,
     PUT,
+    READ,
     REQUEST_ID,
+    SEEK,
     STATUS,
     SUB,
     SUBSCRIPTIONS,
+    TOPIC,
     TOPICS,
     UNSUB,
     UPGRADE,
@@ -83,8 +89,8 @@ ASKED_AT_MOST: Final = 2_000  # indexes that an answer is looked for at
 # Refused before anything is looked up: what they say of the node is judged apart.
 OF_THE_NODE: Final = frozenset({"not_leader", "electing", "uncertain", "shutting_down"})
 OF_A_LIMIT: Final = frozenset({"overloaded", "quota", "backlog_full", "disk_full"})
-READS: Final = frozenset({GET, TOPICS, INSPECT})
-CONTROLS: Final = {SUB: Subscribe, UNSUB: Unsubscribe}
+READS: Final = frozenset({GET, READ, TOPICS, INSPECT})
+CONTROLS: Final = {SUB: Subscribe, UNSUB: Unsubscribe, SEEK: Seek}
 
 
 @dataclass(slots=True, eq=False)
@@ -449,8 +455,9 @@ class Replies:
         if wrong or client is None:
             return wrong or f"there is no {body['client_id']}"
         indexes = _indexes(asked.low, high)
-        if not any(client.topics_at(index) == body["subscriptions"] for index in indexes):
-            return f"subscriptions {body['subscriptions']}, {client.topics_at(high)}"
+        said = body["subscriptions"], body.get("placed", {})
+        if not any((client.topics_at(at), client.placed_at(at)) == said for at in indexes):
+            return f"subscriptions {said}, {client.topics_at(high), client.placed_at(high)}"
         for topic, producer in client.producers.items():
             counters = list(producer.counter.during(asked.low, high))
             if body["counters"].get(topic, -1) not in counters:
@@ -484,7 +491,8 @@ class Replies:
         if not self._may(asked, "subscribe", topic, max(asked.low, entry), high):
             text = f"{asked.what} by {node.name}: {first_id} of {topic} for {asked.principal}"
             self._fail("permission", f"{text}, who may not read it")
-        if not asked.topic and (older := self._older(asked, topic, entry, high)):
+        is_of_any = asked.kind == GET and not asked.topic
+        if is_of_any and (older := self._older(asked, topic, entry, high)):
             return f"{topic} of entry {entry}, and {older} waits longer"
         self._in_time(node, asked, entry)
         return ""
@@ -531,11 +539,30 @@ class Replies:
 
     def _begins_wrong(self, asked: Asked, topic: str, first_id: int, high: int) -> str:
         """Return why an answer may not begin there, "" if it may."""
+        if asked.kind == READ:
+            floors, from_id = self._reference.topics[topic].floor, asked.body["from_id"]
+            is_kept = from_id > min(floors.during(asked.low, high))
+            is_so = first_id == from_id and is_kept
+            return "" if is_so else f"{topic} from {first_id} on, {from_id} was asked for"
         starts = self._starts(asked, topic, high)
+        if not self._is_of_this_place(asked, topic, high):
+            return f"{topic} from {first_id} on, for who is at another place of it"
         if first_id - 1 not in starts:
             return f"{topic} from {first_id} on, behind {sorted(starts)} was asked for"
-        gone = self._reference.purged_at(topic, asked.low)
-        return f"{topic} from {first_id} on, purged up to {gone}" if first_id <= gone else ""
+        gone = self._reference.gone_at(topic, asked.low)
+        return f"{topic} from {first_id} on, gone up to {gone}" if first_id <= gone else ""
+
+    def _is_of_this_place(self, asked: Asked, topic: str, high: int) -> bool:
+        """Return whether a GET may claim what it claims, by where the subscription stands."""
+        client = self._reference.clients.get(asked.client_id)
+        past = None if client is None else client.placed.get(topic)
+        places = {0} if past is None else {*past.during(asked.low, high)}
+        claims: Mapping[str, Any] = asked.body.get("last_ids") or {}
+        placed: Mapping[str, int] = asked.body.get("placed") or {}
+        if asked.topic:
+            claims = {topic: asked.body.get("last_id")}
+            placed = {topic: asked.body.get("placed") or 0}
+        return claims.get(topic) is None or placed.get(topic, 0) in places
 
     def _may(self, asked: Asked, right: str, topic: str, low: int, high: int) -> bool:
         """Return whether who asks may do that behind any of these entries."""
@@ -598,6 +625,9 @@ class Replies:
 
     def _got_nothing(self, node: SimNode, asked: Asked, high: int) -> str:
         names: Iterable[str] = [asked.topic]
+        if asked.kind == READ:
+            end, from_id = self._reference.last_id_at(asked.topic, asked.low), asked.body["from_id"]
+            return f"nothing from {from_id} on, it ends at {end}" if from_id <= end else ""
         if asked.topic and not self._may(asked, "subscribe", asked.topic, high, high):
             text = f"{asked.what} by {node.name}: that nothing is there, for {asked.principal}"
             self._fail("permission", f"{text}, who may not read it")
@@ -706,6 +736,8 @@ class Replies:
             return [row for row in described(reference.users.at(index)) if row["user"] > after], {}
         if what == GROUPS:
             return reference.groups_at(asked.topic, after, index), {}
+        if what == TOPIC:
+            return reference.topic_rows_at(asked.topic, index), {}
         if what == SUBSCRIPTIONS:
             return reference.subscriptions_at(asked.topic, after, index), {}
         client = reference.clients.get(asked.client_id)
@@ -731,7 +763,7 @@ class Replies:
             "clients": len(clients),
             "clients_forgotten": reference.forgotten.at(index),
             "producers": sum(each.producers_at(index) for each in clients),
-            "topics": sum(each.is_wanted_at(index) for each in reference.topics.values()),
+            "topics": sum(each.exists_at(index) for each in reference.topics.values()),
             "subscriptions": sum(len(each.topics_at(index)) for each in clients),
         }
         said = {name: body["store"][name] for name in expected}
@@ -760,8 +792,10 @@ class Replies:
                 return ""
         if code == "unauthorized":
             return self._unauthorized(node, asked, high)
-        if code == "purged":
+        if code in ("purged", "gap") and asked.kind == GET:
             return self._told_of_purge(node, asked, body, high)
+        if asked.kind == READ:
+            return self._read_refused(node, asked, body, high)
         # What was forbidden when it came is a read, and the client may be forgotten meanwhile.
         is_a_read = asked.kind in READS or asked.principal is not None
         if is_a_read and any(
@@ -777,17 +811,44 @@ class Replies:
     ) -> str:
         """Judge what a subscriber is told that it has not read and never will: a read as well."""
         topic, first_id, last_id = body["topic"], body["first_id"], body["last_id"]
-        if asked.kind != GET or (asked.topic and asked.topic != topic):
-            return f"{topic} is purged, it says, who asked for something else"
+        if asked.topic and asked.topic != topic:
+            return f"{topic} is gone, it says, who asked for something else"
         why_not = self._why_not_served(node, asked.came_s, high)
         if why_not and not self._results_of(asked, high):
             self._fail("barrier", f"{asked.what} refused by {node.name}: {why_not}")
         starts = self._starts(asked, topic, high)
         found = self._reference.topics.get(topic)
-        purged = set() if found is None else set(found.purged.during(asked.low, high))
-        if last_id in purged and first_id - 1 in starts and first_id <= last_id:
+        past = None if found is None else found.purged
+        if found is not None and body["error"] == "gap":
+            past = found.dropped
+        gone = set() if past is None else set(past.during(asked.low, high))
+        is_counted = body.get("missed", last_id + 1 - first_id) == last_id + 1 - first_id
+        if last_id in gone and first_id - 1 in starts and first_id <= last_id and is_counted:
             return ""
-        return f"{first_id} to {last_id} of {topic} purged, behind {starts}; it is up to {purged}"
+        return f"{first_id} to {last_id} of {topic} gone, behind {starts}; it is up to {gone}"
+
+    def _read_refused(self, node: SimNode, asked: Asked, body: Mapping[str, Any], high: int) -> str:
+        """Judge the refusal of a read that is nobody's."""
+        why_not = self._why_not_served(node, asked.came_s, high)
+        if why_not:
+            self._fail("barrier", f"{asked.what} refused by {node.name}: {why_not}")
+        found, from_id, code = (
+            self._reference.topics.get(asked.topic),
+            asked.body["from_id"],
+            body["error"],
+        )
+        for index in _indexes(asked.low, high):
+            if found is None or not found.exists_at(index):
+                told: dict[str, Any] = {"error": "unknown_topic"}
+            elif from_id - 1 > found.last_id.at(index):
+                told = {"error": "bad_request", "end": found.last_id.at(index)}
+            else:
+                floor = found.floor.at(index)
+                gap = {"first_id": from_id, "last_id": floor, "missed": floor + 1 - from_id}
+                told = {"error": "gap", **gap} if floor >= from_id else {"error": ""}
+            if all(body.get(name) == value for name, value in told.items()):
+                return ""
+        return f"{asked.topic} from {from_id} on is refused as {code}"
 
     def _unauthorized(self, node: SimNode, asked: Asked, high: int) -> str:
         """Judge a refusal that is in no entry: it is a read, and as true as one."""
@@ -821,7 +882,7 @@ class Replies:
         if asked.kind in (UPGRADE, ADMIN):
             return not user.admin
         if topic:
-            return asked.kind in (SUB, GET) and not user.has("subscribe", topic)
+            return asked.kind in (SUB, SEEK, GET, READ) and not user.has("subscribe", topic)
         client = reference.clients.get(asked.client_id)
         own = {} if client is None else client.topics_at(index)
         named = asked.body.get("last_ids") or {}
@@ -847,26 +908,26 @@ class Replies:
         if asked.topic:
             claims = {asked.topic: asked.body.get("last_id")}
         return any(
-            self._claim_refused(client, topic, last_id, code, index)
+            self._claim_refused(asked, client, topic, last_id, code, index)
             for topic, last_id in claims.items()
         )
 
     def _claim_refused(
-        self, client: Any, topic: str, last_id: int | None, code: str, index: int
+        self, asked: Asked, client: Any, topic: str, last_id: int | None, code: str, index: int
     ) -> bool:
         found = self._reference.topics.get(topic)
-        if found is None or not found.is_wanted_at(index):
+        if found is None or not found.exists_at(index):
             return code == "unknown_topic"
-        subscribers = found.subscribers.at(index)
         past = client.cursors.get(topic)
         if past is None or past.at(index) is None:
             return code == "not_subscribed"
         if last_id is None:
             return False
+        if not self._is_of_this_place(asked, topic, index):
+            return code == "moved"
         if last_id > found.last_id.at(index):
             return code == "bad_request"
-        cursors = [self._reference.cursor_at(each, topic, index) or 0 for each in subscribers]
-        return code == "already_acknowledged" and last_id < min(cursors)
+        return code == "already_acknowledged" and last_id < found.floor.at(index)
 
     def _are_answered(self) -> None:
         """Check that nobody waits for long for whom nothing explains it."""
@@ -920,6 +981,12 @@ def _keys_of(header: Mapping[str, Any], count: int) -> Iterable[Key]:
         yield ADMIN, body["act"], body["user"], _said(body)
     elif kind == ADMIN:
         own = tuple(body.get(name) for name in ("act_id", "last_id", "node"))
+        if body["act"].startswith("topic-"):
+            own = (
+                body.get("act_id"),
+                bool(body.get("ends")),
+                *sorted((body.get("policy") or {}).items()),
+            )
         yield ADMIN, body["act"], topic, client_id, *own
     elif kind == GET:
         claims = {topic: body.get("last_id")} if topic else body.get("last_ids") or {}
@@ -937,6 +1004,8 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
             yield SUB, client_id, epoch, topic, sequence
         case Unsubscribe(client_id, epoch, topic, sequence):
             yield UNSUB, client_id, epoch, topic, sequence
+        case Seek(client_id, epoch, topic, sequence):
+            yield SEEK, client_id, epoch, topic, sequence
         case Register(client_id, fresh, sequence, nonce):
             yield REQUEST_ID, "" if fresh else client_id, sequence, nonce
         case ChangeUser(change, user, publish, subscribe, observe, admin):
@@ -959,6 +1028,11 @@ def _keys_of_act(operation: Operation) -> Iterable[Key]:
             yield ADMIN, "drop-subscription", topic, client_id, operation.act_id, None, None
         case TransferLeader(node):
             yield ADMIN, "transfer-leader", "", "", operation.act_id, None, node
+        case SetTopic(topic, parts, is_new):
+            act = "topic-create" if is_new else "topic-alter"
+            yield ADMIN, act, topic, "", operation.act_id, False, *sorted(parts.items())
+        case DeleteTopic(topic, ends):
+            yield ADMIN, "topic-delete", topic, "", operation.act_id, ends
         case Checkpoint():
             yield ADMIN, "checkpoint", "", "", operation.act_id, None, None
 
@@ -999,6 +1073,8 @@ _JUDGES: Final[Mapping[str, Judge]] = {
     UNSUB: Replies._of_the_log,
     PUT: Replies._of_the_log,
     GET: Replies._got,
+    READ: Replies._got,
+    SEEK: Replies._of_the_log,
     TOPICS: Replies._listed,
     UPGRADE: Replies._upgraded,
     ADMIN: Replies._of_the_log,

@@ -10,7 +10,7 @@ Use: `watch = attach(world)`, let the world's time pass until `watch.is_over`, t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -31,6 +31,7 @@ from chaos.simulation.checks.replies import Replies
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.intruder import INTRUDER, Intruder
+from chaos.simulation.clients.replayer import REPLAYER, Replayer
 from chaos.simulation.clients.scripts import Known, Role
 from chaos.simulation.plan.limits import of_limits, store_limits
 from chaos.simulation.plan.result import Failure
@@ -40,12 +41,23 @@ from chaos.simulation.world.operator import Operator
 from chaos.simulation.world.sockets import Sockets
 from chaos.simulation.world.world import World
 from chaos.workloads import history
-from flotilla_client import FlotillaError, Losses, Operation, OutboxFull, Outcome, Purged
-from flotilla_client.protocol import CLIENT, SUBSCRIPTIONS, Reply, Request
+from flotilla_client import (
+    BacklogFull,
+    FlotillaError,
+    Gap,
+    Losses,
+    Operation,
+    OutboxFull,
+    Outcome,
+    Purged,
+    TooLarge,
+)
+from flotilla_client.protocol import CLIENT, SUBSCRIPTIONS, TOPIC, Reply, Request
 from flotilla_client.reading import Delivery
 from flotilla_client.retry import DEADLINE_MS
 from flotilla_client.state import OUTBOX_BYTES_MAX
 
+LEAVE_S: Final = 1.0  # between two requests to end what somebody reads by hand
 PROGRESS_S_MAX: Final = 120.0  # from the last fault to the end: deadlines, shunned nodes, copies
 EVIDENCE_MAX: Final = 3  # of each check: one defect shows a thousand times
 
@@ -89,6 +101,9 @@ class Attached:
         )
         self._coverage = Coverage(world)
         self._intruder = Intruder(world.stream(INTRUDER))
+        self._replayer = Replayer(world.stream(REPLAYER), self._invariants.rovers)
+        world.reply_taps.append(self._replayed)
+        world.at(world.plan.duration_s, self._leave)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
         self.crowd = Crowd(
             Sockets(world),
@@ -108,6 +123,7 @@ class Attached:
             "client_power_loss": self._client_power_loss,
             "client_fsync_error": self._client_fsync_error,
             "intrude": self._intrude,
+            "replay": self._replay,
             "inspect": self._inspect,
         }
         self._operator = Operator(world)
@@ -124,6 +140,9 @@ class Attached:
             "unauthorized": knob("keys"),
             "forgotten": knob("client_idle_ms") or knob("acts"),
             Purged.CODE: knob("acts"),
+            Gap.CODE: knob("topics"),
+            TooLarge.CODE: knob("topics"),
+            BacklogFull.CODE: knob("topics"),
             OutboxFull.CODE: "outbox_bytes_max" in self._world.plan.knobs["load"],
         }
         return frozenset(code for code, is_due in explained.items() if is_due)
@@ -272,6 +291,26 @@ class Attached:
         if target:
             self._intruder.intrude(victims, lambda frames: world.request(INTRUDER, target, frames))
 
+    def _replay(self, node: str, topic: str) -> None:
+        """Have somebody by hand read a topic, from wherever he likes."""
+        target = self._world.leader() if node == "leader" else node
+        if target:
+            end = self._reference.last_id_at(topic, self._reference.applied_index)
+            self._replayer.ask(topic, end, self._carrier(target))
+
+    def _replayed(self, node: str, route: str, frames: Sequence[bytes]) -> None:
+        if route == REPLAYER:
+            self._replayer.answered(frames)
+
+    def _leave(self) -> None:
+        """Let whoever reads by hand leave: nobody waits for him to read on."""
+        target = self._world.leader()
+        if not target or self._replayer.leave(self._carrier(target)):
+            self._world.after(LEAVE_S, self._leave)
+
+    def _carrier(self, target: str) -> Callable[[list[bytes]], None]:
+        return lambda frames: self._world.request(REPLAYER, target, frames)
+
     def _inspect(self, node: str, what: str, place: int = 0) -> None:
         """Have the operator ask a node about clients, subscriptions, users, or itself.
 
@@ -281,7 +320,9 @@ class Attached:
         if what == CLIENT and not clients:
             return
         client_id = clients[place % len(clients)] if what == CLIENT else ""
-        topic = topics[place % len(topics)] if what == SUBSCRIPTIONS else ""
+        topic = topics[place % len(topics)] if what in (SUBSCRIPTIONS, TOPIC) else ""
+        if what == TOPIC and not topic:
+            return
         self._operator.inspect(node, what, client_id, topic)
 
     # --- what clients do, for everybody who watches -----------------------------------------------

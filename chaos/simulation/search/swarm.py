@@ -47,6 +47,9 @@ KEYS_SHARE: Final = 0.3  # of the seeds have clients with keys, and permissions 
 KEYS_PERIOD_S: Final = (0.5, 4.0)  # mean time between two changes of these, and between intrusions
 ACTS_SHARE: Final = 0.7  # of the seeds whose cluster is at the level for it have administrators
 ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
+TOPICS_SHARE: Final = 0.6  # of these seeds have topics with policies, and somebody who replays
+KEPT_TOPIC: Final = "kept"  # to which no client of the crowd subscribes
+MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs are larger
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 CALLERS_SHARE: Final = 0.4  # of the clients publish for several callers at once
@@ -605,19 +608,32 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     knobs |= _quotas(draw("quotas"), load["roles"], schedule, bool(knobs.get("keys")))
     own = _inspections(draw("inspections"), empty.duration_s)
     schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
-    if at_level_of_users(schedule) and draw("idle").rng.random() < IDLE_SHARE:
-        knobs |= _idle(draw("idle times"))
-        own = _silences(draw("silences"), int(knobs["client_idle_ms"]), empty.duration_s)
-        schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
-    if at_level_of_users(schedule) and draw("acts").rng.random() < ACTS_SHARE:
-        knobs["acts"] = 1
-        own = _acts(draw("acts of a kind"), load["roles"], empty.duration_s)
+    if at_level_of_users(schedule):
+        own = _of_levels(draw, knobs, load["roles"], empty.duration_s)
         schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
         knobs.pop("backlog_bytes_max", None)
     knobs["load"] = {**load, "broken": _broken(draw("broken"), mode)}
     return Plan(seed, count, len(clients), empty.duration_s, mode, knobs, schedule)
+
+
+def _of_levels(
+    draw: Callable[[str], Draw],
+    knobs: dict[str, Any],
+    roles: Sequence[Mapping[str, Any]],
+    duration_s: float,
+) -> Iterator[Action]:
+    """Set the knobs of what a cluster does at this build's level, and yield what brings it."""
+    if draw("idle").rng.random() < IDLE_SHARE:
+        knobs |= _idle(draw("idle times"))
+        yield from _silences(draw("silences"), int(knobs["client_idle_ms"]), duration_s)
+    if draw("acts").rng.random() < ACTS_SHARE:
+        knobs["acts"] = 1
+        yield from _acts(draw("acts of a kind"), roles, duration_s)
+    if draw("topics").rng.random() < TOPICS_SHARE:
+        knobs["topics"] = 1
+        yield from _topics(draw("topics of a kind"), roles, duration_s)
 
 
 def at_level_of_users(schedule: Sequence[Action]) -> bool:
@@ -784,6 +800,40 @@ def _acts(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> 
             at_s = START_S + rng.random() * (min(period_s, duration_s) - START_S)
             while at_s < duration_s:
                 yield Action(round(at_s, 4), name, {"node": draw.node(), **made()})
+                at_s += rng.expovariate(1 / period_s)
+
+
+def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> Iterator[Action]:
+    """Give topics policies, change and end them; let somebody by hand read where he likes.
+
+    What keeps more than is unread drops when it is full: nobody could make room for more.
+    """
+    rng = draw.rng
+    topics = [*sorted({topic for role in roles for topic in role["topics"]}), KEPT_TOPIC]
+
+    def policy() -> dict[str, Any]:
+        keep = rng.choice(("unread", "forever", "count", "bytes", "ms"))
+        amounts = {"count": (1, 5, 50), "bytes": (100, 5_000), "ms": (200, 2_000)}
+        parts = {"keep": keep, "amount": rng.choice(amounts.get(keep, (0,)))}
+        if rng.random() < 0.5:
+            drops = keep != "unread" or rng.random() < 0.7
+            full = "drop-oldest" if drops else "refuse"
+            parts |= {"max_bytes": rng.choice(MAX_BYTES), "when_full": full}
+        return parts
+
+    kinds: dict[str, Callable[[], dict[str, Any]]] = {
+        "set_topic": lambda: {"policy": policy(), "is_new": rng.random() < 0.6},
+        "delete_topic": lambda: {"ends": False},
+        "read_topic": lambda: {"share": rng.choice((-0.2, 0.0, 0.5, 1.0, 1.3))},
+        "replay": dict,
+    }
+    for name, made in kinds.items():
+        if rng.random() < 0.8:
+            period_s = draw.between(*ACTS_PERIOD_S) / (4 if name == "replay" else 1)
+            at_s = START_S + rng.random() * (min(period_s, duration_s) - START_S)
+            while at_s < duration_s:
+                about = {"node": draw.node(), "topic": rng.choice(topics), **made()}
+                yield Action(round(at_s, 4), name, about)
                 at_s += rng.expovariate(1 / period_s)
 
 

@@ -20,18 +20,26 @@ from chaos.simulation.clients.intruder import INTRUDER
 from chaos.simulation.world.node import OPERATOR
 from chaos.simulation.world.world import World
 from chaos.workloads.history import ProcessRecorder
+from flotilla_client.policies import DROP_OLDEST, REFUSE
 from flotilla_client.protocol import (
     ACK,
     ADMIN,
+    ALTER_TOPIC,
     CHECKPOINT,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
     DROP_CLIENT,
     PURGE,
+    READ,
     TRANSFER_LEADER,
     Request,
     encode_request,
 )
 
 AGAIN_S: Final = (0.0, 0.05, 1.0, 5.0)  # until the same act is asked for once more
+OPEN_S: Final = 1.0  # between two looks whether a topic may be full
+TOPICS_MAX: Final = 1_000  # more than any run has
+ANY_ID: Final = 2**53 - 1
 FORBIDDEN_SHARE: Final = 0.2  # of the acts are asked for by somebody who may not, if there are keys
 
 
@@ -57,8 +65,12 @@ class Administrator:
         # By the act's name: what the history is told once it is done.
         self._done: dict[str, Callable[[], None]] = {}
         world.reply_taps.append(self._answered)
+        world.at(world.plan.duration_s, self._open)
         world.actions |= {
             "purge": self._purge,
+            "set_topic": self._set_topic,
+            "delete_topic": self._delete_topic,
+            "read_topic": self._read_topic,
             "drop_client": self._drop_client,
             "transfer_leader": self._transfer_leader,
             "checkpoint": self._checkpoint,
@@ -82,6 +94,48 @@ class Administrator:
         if act_id:
             self._record("purge", topic, last_id)
             self._done[act_id] = lambda: self._record("purged", topic, last_id)
+
+    def _set_topic(self, node: str, topic: str, policy: dict[str, Any], is_new: bool) -> None:
+        """Give a topic a policy, or change it.
+
+        One that drops is on record a purge of any id: whoever has not read it may be told so.
+        """
+        act_id = self._act(
+            node, CREATE_TOPIC if is_new else ALTER_TOPIC, topic=topic, policy=policy
+        )
+        if act_id and policy.get("when_full") == DROP_OLDEST:
+            self._record("purge", topic, ANY_ID)
+
+    def _open(self) -> None:
+        """Let no topic be full for ever, whatever gets lost on the way: so the run can end."""
+        leader = self._world.leader()
+        part = self._world.nodes[leader].as_member if leader else None
+        for topic in [] if part is None else part.store.topics_page("", TOPICS_MAX):
+            if topic.retention is not None and topic.retention.policy.max_bytes:
+                self._asked += 1
+                policy = {"max_bytes": 0, "when_full": REFUSE}
+                body = {"act": ALTER_TOPIC, "act_id": f"open {self._asked}", "policy": policy}
+                name = f"{OPERATOR} open {self._asked}.0"
+                request = Request(ADMIN, name, topic.name, body=body)
+                self._world.request(OPERATOR, leader, encode_request(request))
+        self._world.after(OPEN_S, self._open)
+
+    def _delete_topic(self, node: str, topic: str, ends: bool) -> None:
+        """Delete a topic."""
+        self._act(node, DELETE_TOPIC, topic=topic, ends=ends)
+
+    def _read_topic(self, node: str, topic: str, share: float) -> None:
+        """Read a topic by hand, from somewhere between its first id and behind its end."""
+        found = self._kept(topic)
+        target = self._world.leader() if node == "leader" else node
+        if found is None or not target:
+            return
+        first_id, end = found
+        from_id = max(1, round(first_id + share * (end + 1 - first_id)))
+        self._asked += 1
+        bounds = {"from_id": from_id, "max_count": self._rng.choice((1, 3, 100))}
+        request = Request(READ, f"{OPERATOR} read {self._asked}.0", topic, body=bounds)
+        self._world.request(OPERATOR, target, encode_request(request))
 
     def _record(self, f: str, topic: str, last_id: int) -> None:
         if self._recorder is None:

@@ -76,6 +76,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "wire": 0,  # 1: nodes talk in bytes, by the product's own connections
     "keys": 0,  # 1: clients have keys, and so principals; not where nodes talk in bytes
     "acts": 0,  # 1: administrators purge topics, drop clients, and steer
+    "topics": 0,  # 1: topics have policies, and somebody reads them where he likes
     "disk_free_min_bytes": 1 << 20,
 }
 

@@ -1,0 +1,119 @@
+"""A client by hand that reads as it likes: it starts anywhere, seeks to either side, and mixes up
+what it has read where.
+
+What lives here: its requests, and what it remembers of the answers. What must not: what they come
+to (checks/replies.py).
+
+It has no state directory, and often asks with what it had at another place: what was read before a
+subscription was moved must not acknowledge anything behind it. In the end it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+import orjson
+
+from flotilla_client.protocol import (
+    ACK,
+    EARLIEST,
+    GET,
+    NEW,
+    READ,
+    REQUEST_ID,
+    SEEK,
+    SUB,
+    UNSUB,
+    Request,
+    encode_request,
+)
+
+REPLAYER: Final = "replayer"
+STALE_SHARE: Final = 0.2  # of its GETs say what it had at another place
+UNKNOWN: Final = frozenset({"forgotten", "unknown_client"})
+
+
+class Replayer:
+    """Asks for one thing after the other; replies may come late, or never. `ids`: that it had."""
+
+    def __init__(self, rng: Random, ids: set[str]) -> None:
+        self._rng, self._ids = rng, ids
+        self._asked = 0
+        self._client_id = ""
+        self._place: dict[str, tuple[int, int]] = {}  # by topic: cursor, and what placed it
+        self._before: dict[str, tuple[int, int]] = {}  # the same, at another time
+        self._topics: set[str] = set()  # to which it may be subscribed
+        self._about: dict[str, tuple[str, str]] = {}  # by the request's number: kind, topic
+
+    def ask(self, topic: str, end: int, send: Callable[[list[bytes]], None]) -> None:
+        """Ask for something about a topic, which ends there more or less."""
+        rng = self._rng
+        if not self._client_id:
+            self._send(REQUEST_ID, "", {}, send)
+            return
+        kind = rng.choice((SUB, SEEK, GET, GET, GET, READ, UNSUB))
+        near = rng.randint(1, end + 2)
+        body: dict[str, Any] = {}
+        if kind in (SUB, SEEK):
+            self._topics.add(topic)
+            body = {"start": rng.choice((NEW, EARLIEST, near, near))}
+        elif kind == GET:
+            body = self._claims(topic)
+        elif kind == READ:
+            body = {"from_id": near, "max_count": rng.choice((1, 5, 100))}
+        self._send(kind, topic, body, send)
+
+    def _claims(self, topic: str) -> dict[str, Any]:
+        rng = self._rng
+        known = self._before if rng.random() < STALE_SHARE else self._place
+        bounds = {"max_count": rng.choice((1, 3, 50)), "wait_ms": rng.choice((0, 0, 300))}
+        if topic not in known:
+            return bounds
+        cursor, placed = known[topic]
+        return {"last_id": cursor, "placed": placed, **bounds}
+
+    def leave(self, send: Callable[[list[bytes]], None]) -> bool:
+        """Ask for the end of its subscriptions; return whether there may be some left."""
+        for topic in sorted(self._topics):
+            self._send(UNSUB, topic, {}, send)
+        return bool(self._topics)
+
+    def _send(
+        self, kind: str, topic: str, body: dict[str, Any], send: Callable[[list[bytes]], None]
+    ) -> None:
+        self._asked += 1
+        name = f"{REPLAYER} {self._asked}"
+        self._about[name] = kind, topic
+        client_id = "" if kind == READ else self._client_id
+        send(encode_request(Request(kind, name, topic, client_id, body=body)))
+
+    def answered(self, frames: Sequence[bytes]) -> None:
+        """Remember where an answer says that it stands."""
+        header: Mapping[str, Any] = orjson.loads(frames[0])
+        kind, topic = self._about.pop(str(header["request_id"]), ("", ""))
+        body = header["body"]
+        if header["type"] != ACK:
+            if body["error"] in UNKNOWN:
+                self._client_id, self._place, self._topics = "", {}, set()
+            elif body["error"] == "moved" and kind == GET:
+                self._stand(topic, body["cursor"], body["placed"])
+            elif body["error"] in ("gap", "purged") and kind == GET and topic in self._place:
+                self._stand(topic, body["last_id"], self._place[topic][1])
+        elif kind == REQUEST_ID:
+            self._client_id = body["client_id"]
+            self._ids.add(self._client_id)
+        elif kind in (SUB, SEEK):
+            self._stand(topic, body["last_id"], body.get("placed", 0))
+        elif kind == GET and body["count"] and topic in self._place:
+            cursor, placed = self._place[topic]
+            if body["id"] == cursor + 1:
+                self._place[topic] = cursor + body["count"], placed
+        elif kind == UNSUB:
+            self._topics.discard(topic)
+
+    def _stand(self, topic: str, cursor: int, placed: int) -> None:
+        if topic in self._place:
+            self._before[topic] = self._place[topic]
+        self._place[topic] = cursor, placed

@@ -1,0 +1,150 @@
+"""`flotilla topic`: what topics keep, and what they do when they are full.
+
+What lives here: its arguments and columns. What must not: what is asked (admin.py), what a policy
+is (policies.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from flotilla_client.admin import Admin
+from flotilla_client.admin_cli import Show, is_sure
+from flotilla_client.client import Client
+from flotilla_client.operations import check_topic
+from flotilla_client.policies import WHEN_FULL, Policy, parse_keep, parse_size, size_text
+
+CREATE: Final = "create"
+ALTER: Final = "alter"
+SHOW: Final = "show"
+DELETE: Final = "delete"
+DOES: Final = (CREATE, ALTER, SHOW, DELETE)
+_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    CREATE: ("topic", "keep", "max_bytes", "when_full", "created"),
+    ALTER: ("topic", "keep", "max_bytes", "when_full"),
+    SHOW: (
+        *("topic", "keep", "max_bytes", "when_full", "first_id", "last_id", "held_bytes"),
+        *("subscribers", "dropped_id", "purged_id"),
+    ),
+    DELETE: ("topic", "last_id", "deleted", "ended"),
+}
+_TEXT: Final = (
+    "Topics that have a policy: they exist without subscribers. `create NAME` and `alter NAME` with"
+    " --keep, --max-bytes and --when-full; `show NAME`; `delete NAME`, with all that it holds."
+)
+
+
+def add_topic(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
+    """Add the command; `show(rows, columns, as_json)` prints."""
+
+    def run(client: Client, options: Any) -> int:
+        return _topic(Admin.over(client), options, show)
+
+    parser = verb("topic", run, _TEXT)
+    parser.add_argument("what", choices=DOES, metavar="WHAT", help=", ".join(DOES))
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    parser.add_argument(
+        "--keep",
+        type=_keep,
+        metavar="WHAT",
+        help="what stays although everybody has read it: unread (nothing; the default), forever, a "
+        "size (10GB), an age (7d) or a count (1000). What is unread always stays",
+    )
+    parser.add_argument(
+        "--max-bytes",
+        type=_size,
+        metavar="SIZE",
+        help="how much it may hold, read or not: 10GB, 512MiB; none: no bound of its own",
+    )
+    parser.add_argument(
+        "--when-full",
+        choices=WHEN_FULL,
+        help="refuse publications (the default), or drop the oldest, read or not, and tell "
+        "whoever missed them",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="delete without asking, and end its subscriptions"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _keep(text: str) -> str:
+    try:
+        parse_keep(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _size(text: str) -> int:
+    try:
+        return 0 if text == "none" else parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _topic(admin: Admin, options: Any, show: Show) -> int:
+    what, name = options.what, options.name
+    check_topic(name)
+    if problem := _problem(options):
+        sys.stderr.write(f"flotilla topic: {problem}\n")
+        return 2
+    parts = {
+        "keep": options.keep,
+        "max_bytes": options.max_bytes,
+        "when_full": options.when_full,
+    }
+    if what == DELETE:
+        row = admin.show_topic(name)
+        count = row["last_id"] + 1 - row["first_id"]
+        question = f"delete {name!r}, {count} publications, {row['subscribers']} subscriptions?"
+        if not options.yes and not is_sure("topic", question):
+            return 2
+        answer = admin.delete_topic(name, ends_subscriptions=True)
+    elif what == SHOW:
+        answer = admin.show_topic(name)
+    else:
+        change = admin.create_topic if what == CREATE else admin.alter_topic
+        answer = change(name, **parts)
+    row = {"topic": name, **answer}
+    show([row if options.json else _readable(row)], _COLUMNS[what], options.json)
+    return 0
+
+
+def _problem(options: Any) -> str:
+    """Return what is wrong with the arguments, "" if nothing is."""
+    what = options.what
+    said = [
+        name
+        for name, value in (
+            ("--keep", options.keep),
+            ("--max-bytes", options.max_bytes),
+            ("--when-full", options.when_full),
+        )
+        if value is not None
+    ]
+    if what in (SHOW, DELETE) and said:
+        return f"{what} takes no {said[0]}: that is for create and alter"
+    if what == ALTER and not said:
+        return "alter: say what: --keep, --max-bytes or --when-full"
+    if options.yes and what != DELETE:
+        return f"{what} ends nothing: --yes has no meaning there"
+    return ""
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a topic for a table: its policy as the options take it."""
+    if "policy" not in row:
+        return row
+    parts = row["policy"]
+    policy = None if parts is None else Policy(**parts)
+    if policy is None:
+        return row | {"keep": "-", "max_bytes": "-", "when_full": "-"}
+    return row | {
+        "keep": policy.keep_text,
+        "max_bytes": size_text(policy.max_bytes) if policy.max_bytes else "-",
+        "when_full": policy.when_full if policy.max_bytes else "-",
+    }
