@@ -871,6 +871,9 @@ def _troubles(row: dict[str, Any]) -> Iterator[str]:
         yield f"{node} waits for {line}"
     for reason in row.get("refused_by", {}).values():
         yield f"{node} is refused: {reason}"
+    for found in row.get("damage", ()):
+        what = " ".join(str(value) for key, value in found.items() if key != "reason")
+        yield f"{node}'s disk is damaged: {what}: {found['reason']}"
     for peer, settings in row.get("settings_differ", {}).items():
         for key, (mine, theirs) in settings.items():
             yield f"{node} has {key} = {mine}, {peer} has {theirs}"

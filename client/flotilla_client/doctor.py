@@ -395,6 +395,8 @@ def _troubles(rows: Mapping[str, Row]) -> Iterator[Finding]:
                 "they are forgotten soon, with their subscriptions (limits.client_idle_days)",
                 f"the log of {node} names some (clients_silent): start those that are to stay",
             )
+        if row.get("damage"):
+            yield _damage(node, row)
         if row.get("disk_low"):
             yield Finding(
                 f"disk of {node}",
@@ -402,6 +404,17 @@ def _troubles(rows: Mapping[str, Row]) -> Iterator[Finding]:
                 "PUT is refused (disk_full)",
                 "make room, or end the subscription that holds the backlog: flotilla admin topics",
             )
+
+
+def _damage(node: str, row: Row) -> Finding:
+    count, first = row["scrub"]["damaged"], row["damage"][0]
+    where = " ".join(str(value) for key, value in first.items() if key != "reason")
+    return Finding(
+        f"damage on the disk of {node}",
+        f"in {count} place{'s' if count > 1 else ''}, first {where}: {first['reason']}",
+        "it ends when it has to read that; until then it takes part, and answers nothing wrong",
+        "wipe it while all others are well: docs/operations.md, FlotillaDamage",
+    )
 
 
 def shown(findings: Sequence[Finding]) -> tuple[str, int]:

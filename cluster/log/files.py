@@ -32,6 +32,11 @@ class Files:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
 
     @staticmethod
+    def open_read(path: Path) -> int:
+        """Open `path`, which must exist, for reads anywhere."""
+        return os.open(path, os.O_RDONLY)
+
+    @staticmethod
     def read(path: Path) -> bytes:
         """Return the whole content of `path`; its name is in the error of a read that fails."""
         try:

@@ -18,6 +18,7 @@ from typing import NoReturn
 from cluster.log import segments
 from cluster.log.entries import NO_OP, Entry
 from cluster.log.files import DISK, FailStop, Files, exit_process
+from cluster.log.sealed import Sealed
 from cluster.log.segments import ContradictedJournal as Contradicted
 from cluster.log.segments import CorruptJournal, JournalError, MissingJournal, Segment
 
@@ -79,6 +80,7 @@ class Journal:
         self._buffer = bytearray()
         self._term, self._commit = 0, 0
         self._vote: str | None = None
+        self._damaged_sequence = -1  # of the newest segment that is known to be damaged
         self._forget(1)
 
     @classmethod
@@ -147,6 +149,28 @@ class Journal:
         """The size of all segments, what is buffered included."""
         return self._end() - self._segments[0].start
 
+    def sealed(self) -> list[Sealed]:
+        """Return the segments that nothing is written to any more, the oldest first."""
+        return [Sealed(each.path, each.sequence, each.end) for each in self._segments[:-1]]
+
+    def holds(self, sealed: Sealed) -> bool:
+        """Return whether a segment has not been dropped meanwhile."""
+        return any(each.sequence == sealed.sequence for each in self._segments)
+
+    def note_damage(self, sealed: Sealed) -> None:
+        """Have a damaged segment dropped, with those before it, as soon as the store allows it."""
+        self._damaged_sequence = max(self._damaged_sequence, sealed.sequence)
+
+    @property
+    def damaged_index(self) -> int:
+        """Up to where a checkpoint has to come for a damaged segment to be dropped; 0: for none.
+
+        Also 0 while the log does not go on behind it.
+        """
+        damaged = [each for each in self._segments[:-1] if each.sequence <= self._damaged_sequence]
+        index = damaged[-1].last_index + 1 if damaged else 0
+        return index if index < self.last_index else 0
+
     def term_at(self, index: int) -> int | None:
         """Return the term of the entry at `index`, None when the journal does not hold it."""
         at = index - self._first
@@ -193,15 +217,18 @@ class Journal:
     def compact(self, durable_index: int, enough: Callable[[], bool] = _never) -> int:
         """Drop the oldest segments below `durable_index`, durable in the store; return how many.
 
-        The entry at `durable_index` stays, and at least `keep_bytes` of log. One is dropped, then
-        more until `enough()`: each waits for the disk, and there can be hundreds.
+        The entry at `durable_index` stays, and at least `keep_bytes` of log, but for damaged
+        segments and those before them: nobody can be given what is in them, nor could this journal
+        be opened again. One is dropped, then more until `enough()`: each waits for the disk, and
+        there can be hundreds.
         """
         self.sync()
         below = min(durable_index, self.last_index - 1)  # a leader that offers a copy needs two
         count = 0
         for segment in self._segments[:-1]:
             later_bytes = self._end() - segment.start - segment.end
-            if segment.last_index >= below or later_bytes < self._keep_bytes:
+            is_kept = later_bytes < self._keep_bytes and segment.sequence > self._damaged_sequence
+            if segment.last_index >= below or is_kept:
                 break
             count += 1
         with self._fail_stop:

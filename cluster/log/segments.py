@@ -37,6 +37,8 @@ _U32 = 0xFFFFFFFF
 HEADER_BYTES = _HEADER.size + _CRC.size
 ENTRY_OVERHEAD_BYTES = _OVERHEAD_BYTES + _ENTRY.size
 """What an entry's record takes besides its command, which ends it."""
+RECORD_BYTES_MAX = ENTRY_OVERHEAD_BYTES + COMMAND_BYTES_MAX
+"""The largest record."""
 
 
 class JournalError(Exception):
@@ -134,6 +136,18 @@ class Segment:
             yield kind, self.end
             self.end = end
             self.records += 1
+
+    def pass_over(self, data: bytes, offset: int) -> tuple[int, int]:
+        """Pass over good records; `data`: the file's bytes from the record at `offset` on.
+
+        Returns the offset behind the last good one, and the size that a record there says it has.
+        """
+        at, size = 0, _OVERHEAD_BYTES
+        while end := self._record_end(data, at, offset + at):
+            at = end
+        if at + _OVERHEAD_BYTES <= len(data):
+            size += _HEAD.unpack_from(data, at + _CRC.size)[0]
+        return offset + at, size
 
     def check_torn(self, data: bytes) -> None:
         """Raise CorruptJournal unless the bytes from `end` on may never have been durable.

@@ -19,6 +19,7 @@ from cluster.members.handshake import Reports
 from cluster.members.neighbours import Neighbours
 from cluster.members.peers import TAKEOVER_MS, Peers
 from cluster.members.standing import Seniority
+from cluster.node.scrub import ScrubPace
 from cluster.raft.ready import Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.frontend import Frontend
@@ -33,13 +34,14 @@ LogEvent = Callable[..., None]
 class ReplicaSettings:
     """What a replica needs to know of its configuration. `members` includes `name`.
 
-    `build`: the program that runs. `takeover_s`: how long a member has to be silent before another
-    incarnation is admitted. `admins`: principals who may administrate, whatever the log says of
-    them. `quotas`: what one principal may have. `announced`: the settings that should be the same
-    on all nodes, which are told to the peers, and `http`, where its page is, "" for none.
-    `in_force`: all settings with where each comes from, for whoever asks. `wall_ms`: the time of
-    day, for people. `files` and `on_journal_failure`: the disk under journal and identity, and how
-    its failure ends the node; a simulator has others.
+    `build`: the program that runs. `scrub`: how fast what is on the disk is read back.
+    `takeover_s`: how long a member has to be silent before another incarnation is admitted.
+    `admins`: principals who may administrate, whatever the log says of them. `quotas`: what one
+    principal may have. `announced`: the settings that should be the same on all nodes, which are
+    told to the peers, and `http`, where its page is, "" for none. `in_force`: all settings with
+    where each comes from, for whoever asks. `wall_ms`: the time of day, for people. `files` and
+    `on_journal_failure`: the disk under journal and identity, and how its failure ends the node; a
+    simulator has others.
     """
 
     cluster_id: str
@@ -53,6 +55,7 @@ class ReplicaSettings:
     segment_bytes: int
     keep_bytes: int
     build: Build = BUILD
+    scrub: ScrubPace = field(default_factory=ScrubPace)
     takeover_s: float = TAKEOVER_MS / 1000
     admins: frozenset[str] = frozenset()
     quotas: Quotas = field(default_factory=Quotas)

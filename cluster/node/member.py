@@ -36,6 +36,7 @@ from cluster.node.budget import Budget
 from cluster.node.context import NodeContext
 from cluster.node.linked import Linked
 from cluster.node.reaper import HEARD_PER_ENTRY_MAX, Reaper
+from cluster.node.scrub import Scrub
 from cluster.raft.raft import Raft, reason_of_change
 from cluster.raft.ready import NOTHING, Ready, SoftState
 from cluster.serve.broker import Broker, Waiting
@@ -145,6 +146,15 @@ class Member:
         self.journal.advance(self.store.applied_index)
         for index, command in self.journal.small_entries(self.store.applied_index, ADMIT_BYTES_MAX):
             self._pending.note(index, command)
+        self.scrub = Scrub(
+            settings.scrub,
+            settings.database,
+            self.journal,
+            settings.files,
+            context.worker,
+            settings.wall_ms,
+            context.log,
+        )
         self._server = SnapshotServer(
             settings.database, settings.database.parent, context.worker, context.peers.send
         )
@@ -226,6 +236,7 @@ class Member:
             "full_topics": self._full_topics,
             "checkpointed_index": self.checkpointed_index,
             "clients_silent": self.reaper.warned if self.raft.is_leader else 0,
+            **self.scrub.describe(),
         }
         if missing := waited_for(self.store.members, self._context.hellos()):
             own["waiting_for"] = [
@@ -508,6 +519,11 @@ class Member:
         self._server.members_changed(copy.index)
         context.log("snapshot_installed", index=copy.index, term=copy.term)
         return True
+
+    @property
+    def awaits_worker(self) -> bool:
+        """Whether a copy of the store is to be installed, for which no job may be under way."""
+        return self._context.fetch.ready is not None
 
     def _apply_committed(self, entries: Sequence[Entry]) -> None:
         """Apply one entry at least, then more until the turn's time for it is over."""

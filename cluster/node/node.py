@@ -37,6 +37,7 @@ from cluster.members.membership import ReplacedError, hello_of
 from cluster.members.peers import PeerPort
 from cluster.node.context import ReplicaSettings
 from cluster.node.replica import Replica
+from cluster.node.scrub import ScrubPace
 from cluster.node.upkeep import Upkeep
 from cluster.observe.observer import NodeObserver, TimedFiles
 from cluster.observe.server import HttpThread, listen, tls_of
@@ -453,6 +454,7 @@ def _replica_settings(
         relays_max=limits.relays_max,
         segment_bytes=settings.journal.segment_bytes,
         keep_bytes=settings.journal.keep_bytes,
+        scrub=ScrubPace(settings.scrub.bytes_per_s_max, settings.scrub.period_s),
         takeover_s=raft.takeover_ms / 1000,
         admins=frozenset(settings.admins),
         wall_ms=lambda: time.time_ns() // 1_000_000,

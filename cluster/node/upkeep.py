@@ -66,6 +66,8 @@ class Upkeep:
         if self._compact_below is not None:
             self._compact(member.journal, self._compact_below)
         self._shrink(member.store, now)
+        if not member.awaits_worker:
+            member.scrub.tick(now)
 
     def _watch_disk(self, store_bytes: int) -> None:
         replica, min_bytes = self._replica, self._disk_free_min_bytes
@@ -103,7 +105,8 @@ class Upkeep:
         wal_bytes = wal.stat().st_size if wal.exists() else 0
         long = settings.database.stat().st_size > member.store.size_bytes()  # it has shrunk
         asked = member.store.checkpoint_index > member.checkpointed_index
-        if member.journal.size_bytes > kept or wal_bytes > WAL_BYTES_DUE or long or asked:
+        large = member.journal.size_bytes > kept or wal_bytes > WAL_BYTES_DUE
+        if large or long or asked or member.journal.damaged_index:
             self._checkpointing = True
             path = settings.database
             self._worker.submit(lambda: tables.checkpoint(path), self._checkpointed, self._failed)

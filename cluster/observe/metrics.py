@@ -135,6 +135,20 @@ _plain("disk_low", GAUGE, "1 while PUT is refused because this node or a majorit
        lambda view: view.sample.status.get("disk_low"))  # fmt: skip
 _plain("journal_bytes", GAUGE, "Size of the Raft log on disk.", _status("journal_bytes"))
 
+
+def _scrub(key: str) -> Callable[[View], float | None]:
+    return lambda view: view.sample.status.get("scrub", {}).get(key)
+
+
+_plain("damage_found", GAUGE, "Places on this node's disk that were found damaged.",
+       _scrub("damaged"))  # fmt: skip
+_plain("scrub_passes", COUNTER, "Passes over all that is on the disk, since the start.",
+       _scrub("passes"))  # fmt: skip
+_plain("scrub_bytes", COUNTER, "Bytes that were read back from the disk, since the start.",
+       _scrub("bytes"))  # fmt: skip
+_plain("scrub_last_pass_timestamp_seconds", GAUGE, "When the last pass ended; 0: none did yet.",
+       lambda view: (_scrub("last_pass_ended_ms")(view) or 0) / 1000)  # fmt: skip
+
 # --- Raft ---------------------------------------------------------------------------------------
 
 

@@ -214,6 +214,8 @@ function drawMap(gone) {
     if (member.lag !== undefined && !away) lines.push(member.lag ? `${count(member.lag)} entries behind` : "up to date");
     if (member.version || member.mine) lines.push(`version ${member.version || status.versions.flotilla}`);
     for (const line of lines) box.append(make("p", line));
+    const damaged = member.mine && status.scrub ? status.scrub.damaged : 0;
+    if (damaged) box.append(make("p", `⚠ disk damaged in ${count(damaged)} ${damaged === 1 ? "place" : "places"}`));
     const page = pages[name];
     if (page && page !== own) {
       const link = make("p");

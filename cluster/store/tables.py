@@ -141,7 +141,7 @@ REMADE: Final = ".remade"  # the suffix of a store that is made anew, until it i
 _INCREMENTAL: Final = 2  # PRAGMA auto_vacuum: free pages are given back when asked for
 # Our SQL is the same in every process and keeps every constraint. So where SQLite can't make sense
 # of it the database's description of its tables is damaged, where it breaks a constraint an index.
-_CORRUPT: Final = (
+CORRUPT: Final = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_FORMAT,
@@ -349,7 +349,7 @@ def _forget_cached(path: Path) -> None:
 
 
 def _raise_corrupt(path: Path, error: sqlite3.DatabaseError) -> None:
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPT:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in CORRUPT:
         raise CorruptStore(path, str(error)) from error
 
 
@@ -552,9 +552,9 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
     read_position(path, connection)
     try:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        times = _TIMED_TABLES if has_times(connection) else frozenset[str]()
-        for table, columns, blobs in _CHECKED:
-            if table not in tables and table in _LATER_TABLES:
+        times = TIMED_TABLES if has_times(connection) else frozenset[str]()
+        for table, columns, blobs in CHECKED:
+            if table not in tables and table in LATER_TABLES:
                 continue  # a copy of an older version's database
             time = "timestamp_ms" if table in times else "0"
             for crc, at, *row in connection.execute(f"SELECT crc, {time}, {columns} FROM {table}"):
@@ -568,13 +568,13 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
         raise
 
 
-_TIMED_TABLES: Final = frozenset({"publications", "running"})
-_LATER_TABLES: Final = frozenset(
+TIMED_TABLES: Final = frozenset({"publications", "running"})
+LATER_TABLES: Final = frozenset(
     {"users", "owners", "running", "heard", "purged", "acts", "groups", "leases", "workers"}
-    | {"policies", "placed"}
+    | {"policies", "placed", "recoveries", "settled"}
 )
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
-_CHECKED: Final = (
+CHECKED: Final = (
     ("members", "name, incarnation", 0),
     ("users", "name, rights", 0),
     ("owners", "client, owner", 0),
@@ -593,6 +593,8 @@ _CHECKED: Final = (
     ("producers", "number, client, topic, counter, puts, recent", 1),
     ("earlier_puts", "slot, puts", 1),
     ("publications", "key, entry, before_bytes, count, lengths, data", 2),
+    ("recoveries", "number, name", 0),
+    ("settled", "recovery, topic, last_id", 0),
 )
 
 

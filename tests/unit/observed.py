@@ -24,6 +24,9 @@ STATUS: dict[str, Any] = {
     "journal_bytes": 4096,
     "disk_low": False,
     "full_topics": 0,
+    "damage": [],
+    "scrub": {"damaged": 0, "passes": 2, "bytes": 900, "pass_bytes": 0, "last_pass_bytes": 450}
+    | {"last_pass_ended_ms": 1_699_999_000_000},
     "clients_silent": 0,
     "level": 1,
     "members": {

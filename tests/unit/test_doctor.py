@@ -119,6 +119,13 @@ def test_a_cluster_that_is_well_is_well() -> None:
         ({"refused_by": {"n1": "another n2 lives"}}, "n2 is refused by n1"),
         ({"settings_differ": {"n1": {"raft.heartbeat_ms": [80, 70]}}}, "settings of n2 and n1"),
         ({"disk_low": True}, "disk of n2"),
+        (
+            {
+                "damage": [{"file": "journal/1.log", "offset": 5, "reason": "bad record"}],
+                "scrub": {"damaged": 2},
+            },
+            "damage on the disk of n2",
+        ),
         ({"full_topics": 2}, "full topics"),
         ({"clients_silent": 3}, "silent clients"),
     ],

@@ -78,6 +78,7 @@ CORE: Final = (
     "cluster/node/linked.py",
     "cluster/node/member.py",
     "cluster/node/replica.py",
+    "cluster/node/scrub.py",
     "cluster/store/store.py",
     "cluster/serve/zmtp.py",
 )

@@ -83,12 +83,21 @@ class UpkeepBench:
             files=files,
             timing=Timing(heartbeat_s=0.08),
         )
-        journal = SimpleNamespace(size_bytes=KEPT_BYTES + 1, compact=lambda index, enough: 0)
+        journal = SimpleNamespace(
+            size_bytes=KEPT_BYTES + 1, damaged_index=0, compact=lambda index, enough: 0
+        )
         self.store = StoreBench.started(settings.database)
         self.steps = 0
+        self.scrubbed: list[float] = []
         self.replica: Any = SimpleNamespace(
             settings=settings,
-            member=SimpleNamespace(journal=journal, store=self.store.store, checkpointed_index=0),
+            member=SimpleNamespace(
+                journal=journal,
+                store=self.store.store,
+                checkpointed_index=0,
+                awaits_worker=False,
+                scrub=SimpleNamespace(tick=self.scrubbed.append),
+            ),
             clock=self.clock,
         )
         self.worker: Any = worker()
