@@ -30,6 +30,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "groups": "topic, name",
     "leases": "topic, name, chunk",
     "workers": "topic, name, client_id",
+    "placed": "topic, client",
 }
 # How the store finds rows of a table through an index, and the columns that are sought: an index
 # that has lost an entry finds nothing, which no row's checksum says.

@@ -27,6 +27,8 @@ STATES: Final[Mapping[str, str]] = {
     "majority_down": "nodes run, and no majority",
     "disk_failed": "a node ends because its disk fails",
     "damage_refused": "a node refuses to start on damaged files",
+    "damage_found": "a node that goes on says what has gone bad on its disk",
+    "scrubbed": "a node has read back all that is on its disk",
     "double_refused": "a second process of a name is refused, because the first is heard",
     "evicted": "a process ends because another one was admitted under its name",
     "unknown_outcome": "a publication's outcome is unknown to its client",
@@ -176,5 +178,7 @@ _EVENTS: Final[Mapping[str, Callable[[Coverage, Mapping[str, Any]], None]]] = {
     "node_failed": Coverage._failed,
     "snapshot_installed": _counts("snapshot_installed"),
     "readmitted": _counts("readmitted"),
+    "damage_found": _counts("damage_found"),
+    "scrubbed": _counts("scrubbed"),
     "peer_doubled": _counts("double_refused"),
 }

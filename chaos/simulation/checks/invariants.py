@@ -64,6 +64,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "torn": "what comes by a connection was sent on it, in that order, once",
     "books": "what nodes have on their books adds up, and is nothing when all is quiet",
     "rebuilt": "every store is what its log makes of an empty one",
+    "scrub": "what has gone bad on a disk is told within one pass over it, and nothing else",
     "waits": "who waits for a publication is given it at once",
     "calm": "while nothing is broken nobody is elected, and no connection ends",
     "deadline": "an operation ends in the time that its caller gives it",
@@ -84,6 +85,7 @@ OF_THE_DISK: Final = frozenset(
         "OperationalError",
     }
 )
+OF_THE_STORE: Final = frozenset({"flip_store", "flip_row"})
 NEVER_S: Final = float("-inf")
 HEARD_S_MAX: Final = 2.2  # a leader may take who fell silent so lately for one who holds the log
 TAKEOVER_SHARE_MIN: Final = 0.45  # of the stated time, on a clock that may run at half the rate
@@ -229,7 +231,7 @@ class Invariants:
 
         What is damaged is the product's to notice, where it reads it.
         """
-        if "flip_store" in self._world.machine(name).disk_faults:
+        if not OF_THE_STORE.isdisjoint(self._world.machine(name).disk_faults):
             return
         index, digest = member.store.applied_index, member.store.digest()
         known, names = self._digests.setdefault(index, (digest, []))

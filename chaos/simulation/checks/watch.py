@@ -28,6 +28,7 @@ from chaos.simulation.checks.reads import ReadChecks
 from chaos.simulation.checks.rebuilt import Rebuilt
 from chaos.simulation.checks.reference import Reference
 from chaos.simulation.checks.replies import Replies
+from chaos.simulation.checks.scrubbing import Scrubbing
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.intruder import INTRUDER, Intruder
@@ -90,6 +91,7 @@ class Attached:
         )
         self._books = Books(world, self._invariants)
         self._rebuilt = Rebuilt(world, self._invariants, self._reference)
+        self._scrubbing = Scrubbing(world, self._invariants)
         self._promises = Promises(
             self._invariants,
             self._reads,

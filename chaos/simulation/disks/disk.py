@@ -167,6 +167,7 @@ class SimDisk(Files):
     ) -> None:
         self.low = False  # little fits any more
         self.on_sync, self.on_full = on_sync, on_full
+        self.on_read: Callable[[], None] = lambda: None  # before a file is opened to be read
         self._full = self._has_ended = False
         self._fails_kind, self._fails_in = "", 0
         self._rng = rng or random.Random(0)
@@ -316,6 +317,15 @@ class SimDisk(Files):
         if path not in self._names:
             self._names[path] = Inode(bytearray())
             self._changes.append(("create", path, None))
+        self._fd += 1
+        self._open[self._fd] = (path, self._names[path])
+        return self._fd
+
+    def open_read(self, path: Path) -> int:  # type: ignore[override]
+        self.on_read()
+        self.operate("open")
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         self._fd += 1
         self._open[self._fd] = (path, self._names[path])
         return self._fd

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from cluster.log import journal
 from cluster.members import catchup
-from cluster.node import member, reaper
+from cluster.node import member, reaper, scrub
 from cluster.raft import sending
 from cluster.serve import broker, intake
 from cluster.store import audit, clients, commands, idle, publications, topics
@@ -73,6 +73,11 @@ OF_IDLE: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[float, ...]
     "heard_per_entry_max": ((reaper, member), "HEARD_PER_ENTRY_MAX", (12, 1_000)),
     "heard_max": ((broker,), "HEARD_MAX", (12, 10_000)),
 }
+# The same of runs in which what is on the disk is read back: so that a pass has many steps.
+OF_SCRUB: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]]]] = {
+    "scrub_step_rows": ((scrub,), "STEP_ROWS", (7, 64, 256)),
+    "scrub_step_bytes": ((scrub,), "STEP_BYTES", (1_000, 20_000, 262_144)),
+}
 CLIENT_IDLE_MS: Final = (1_200, 2_500, 5_000)
 # So many PUTs are in a chunk of a producer's window, of CHUNKS chunks: so that it is soon full.
 CHUNK_PUTS: Final = (1, 2, 4)
@@ -116,7 +121,7 @@ def of_limits(knobs: Mapping[str, Any]) -> frozenset[str]:
 def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
     """Let the product have a plan's limits while the context lasts."""
     with ExitStack() as stack:
-        constants = {**CONSTANTS, **OF_LEVELS, **OF_IDLE}
+        constants = {**CONSTANTS, **OF_LEVELS, **OF_IDLE, **OF_SCRUB}
         for knob in constants.keys() & knobs.keys():
             modules, name, _ = constants[knob]
             for module in modules:

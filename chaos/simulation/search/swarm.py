@@ -22,6 +22,7 @@ from chaos.simulation.plan.limits import (
     OF_IDLE,
     OF_LEVELS,
     OF_PUTS,
+    OF_SCRUB,
     OF_THE_STORE,
 )
 from chaos.simulation.plan.plan import Action, Mode, Plan
@@ -99,6 +100,15 @@ LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and
 LOW_S: Final = (0.2, 6.0)  # of room: what members say of theirs is heard after a second or two
 CLOG_S: Final = (0.05, 12.0)  # what comes out of one may be older than a client's patience
 CRASH_POINTS: Final = ("now", "invoke", "complete", "handed", "stored")
+# Of disks that go bad under a running node, which reads them back.
+SCRUB_SHARE: Final = 0.3
+DAMAGES_LATENT: Final = ("cut", "flip", "flip", "unreadable", "flip_store", *["flip_row"] * 5)
+LATENT_PERIOD_S: Final = (0.5, 5.0)
+ALONE_SHARE: Final = 0.5
+LOSSES: Final = frozenset(
+    {"wipe", "damage", "double", "kill", "kill_all", "kill_source", "power_loss", "power_loss_all"}
+    | {"stop", "install", "fsync_error", "disk_full"}
+)
 
 Schedule = Iterator[tuple[float, str, dict[str, Any]]]
 
@@ -611,6 +621,8 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     if at_level_of_users(schedule):
         own = _of_levels(draw, knobs, load["roles"], empty.duration_s)
         schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
+    knobs |= _scrub(draw("scrub").rng)
+    schedule = _with_latent_damages(draw("latent damages"), knobs, schedule, empty.duration_s)
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
         knobs.pop("backlog_bytes_max", None)
@@ -779,6 +791,37 @@ def _silences(draw: Draw, idle_ms: int, duration_s: float) -> Iterator[Action]:
         else:
             for node in draw.members:
                 yield Action(at_s, "cut", {"node": node, "others": [client], "seconds": seconds})
+
+
+def _scrub(rng: random.Random) -> dict[str, float]:
+    """Return, in some seeds, settings with which disks are read back every few seconds."""
+    if rng.random() >= SCRUB_SHARE:
+        return {}
+    knobs: dict[str, float] = {
+        "scrub_bytes_per_s": rng.choice((1_000_000, 20_000_000)),
+        "scrub_period_s": rng.choice((0.5, 2.0, 5.0)),
+    }
+    return knobs | {name: rng.choice(values) for name, (_, _, values) in OF_SCRUB.items()}
+
+
+def _with_latent_damages(
+    draw: Draw, knobs: Mapping[str, float], schedule: tuple[Action, ...], duration_s: float
+) -> tuple[Action, ...]:
+    """Have a disk go bad, bit by bit, under a running node that reads it back.
+
+    In half of these seeds no process ends by a fault and no other disk is lost: a damaged one would
+    not start again, and two at a time are more than most clusters stand.
+    """
+    rng, at_s, node = draw.rng, START_S, draw.member()
+    if "scrub_bytes_per_s" not in knobs:
+        return schedule
+    if rng.random() < ALONE_SHARE:
+        schedule = tuple(each for each in schedule if each.name not in LOSSES)
+    period_s, own = draw.between(*LATENT_PERIOD_S), []
+    while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
+        how = rng.choice(DAMAGES_LATENT)
+        own.append(Action(at_s, "damage", {"node": node, "how": how}))
+    return tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
 
 
 def _acts(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> Iterator[Action]:

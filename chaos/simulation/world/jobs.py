@@ -35,6 +35,7 @@ PAUSES: Final = {
     "store_write": 0.05,
     "store_pause": 0.1,
     "store_wait": 1.0,
+    "journal_read": 0.5,
 }
 
 

@@ -28,6 +28,7 @@ from cluster.members.peers import BULK_BYTES_SERVED
 from cluster.node.context import ReplicaSettings
 from cluster.node.member import Member
 from cluster.node.replica import Replica
+from cluster.node.scrub import ScrubPace
 from cluster.node.upkeep import Upkeep
 from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import BrokerLimits
@@ -121,6 +122,7 @@ class SimNode:
             directory / "store", self._store_operates, lambda: self._worker.is_stepping
         )
         self.disk = SimDisk(self._on_sync, self.image.fill, world.stream(f"disk {name}"))
+        self.disk.on_read = self._on_read
         world.files[str(self.image.directory)] = self.image
         self.clock_rate = 1.0
         self._clock_base = (0.0, CLOCK_START_S * (1 + world.stream(f"clock {name}").random()))
@@ -177,6 +179,10 @@ class SimNode:
 
     def _on_sync(self) -> None:
         self._elapsed_s += (self.world.knob("fsync_ms") + self.slow_sync_ms) / 1000
+
+    def _on_read(self) -> None:
+        if self._worker.is_stepping:
+            self._worker.pause("journal_read")
 
     def _store_operates(self, kind: str) -> None:
         """See `StoredFiles`: by the loop, which it takes time, or by a job, which turns overtake.
@@ -307,6 +313,7 @@ class SimNode:
             relays_max=int(knob("relays_max")),
             segment_bytes=int(knob("segment_bytes")),
             keep_bytes=int(knob("keep_bytes")),
+            scrub=ScrubPace(int(knob("scrub_bytes_per_s")), knob("scrub_period_s")),
             takeover_s=knob("takeover_s"),
             admins=frozenset({OPERATOR}),
             quotas=Quotas(
@@ -403,6 +410,7 @@ class SimNode:
         assert not other.up, f"{other.name} is running"
         self.directory, self.disk, self.image = other.directory, other.disk, other.image
         self.disk.on_sync, self.image.operate = self._on_sync, self._store_operates
+        self.disk.on_read = self._on_read
         self.image.is_job = lambda: self._worker.is_stepping
         self.durable_index = other.durable_index
         self.disk_faults.clear()

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
+from chaos.simulation.disks import rows
 from chaos.simulation.disks.disk import Inode
 from chaos.simulation.disks.durable import journal_files, proved_bytes
 from chaos.simulation.world.builds import BUILDS, NEXT
@@ -35,7 +37,7 @@ from flotilla_client.protocol import (
     encode_request,
 )
 
-DAMAGES: Final = frozenset({"flip", "cut", "unreadable", "flip_store"})
+DAMAGES: Final = frozenset({"flip", "cut", "unreadable", "flip_store", "flip_row"})
 OPEN_S: Final = 0.5  # between two looks whether everybody may do everything again
 INSTALL_S: Final = 1.0  # until somebody has installed what a node said that it takes
 EVICTED_S_MAX: Final = 10.0  # to apply the entry, to be refused, and to learn of it
@@ -80,7 +82,8 @@ class Operator:
     def damage(self, node: str, how: str) -> None:
         """Flip a bit, or cut a file's end, in what the journal has proved to be durable there.
 
-        `unreadable`: reads of the file report EIO from now on. `flip_store`: in the database.
+        `unreadable`: reads of the file report EIO from now on. `flip_store`: anywhere in the
+        database; `flip_row`: in a row of it, whose place is known.
 
         Whoever reads it again has to notice. (Damage to the end of the last file looks as if it
         had never been written; against that only the other nodes' disks help.)
@@ -96,6 +99,9 @@ class Operator:
             what = found.image.damage("store.db", rng)
             self._world.emit("damaged", node=node, what=what)
             return
+        if how == "flip_row":
+            found.during(found.life, lambda: self._flip_row(found, rng))
+            return
         path, inode, high, is_last = rng.choice(files)
         at = rng.randrange(high)
         inode.spare()
@@ -108,6 +114,15 @@ class Operator:
             inode.durable_bytes = at
         self._note_damage(found, how)
         self._world.emit("damaged", node=node, file=path.name, at=at)
+
+    def _flip_row(self, node: SimNode, rng: Random) -> None:
+        """Flip a bit of a row; its process has to run, as it is done by SQLite."""
+        member = node.as_member
+        place = None if member is None else rows.flip(member.store._database, rng)
+        if place is not None:
+            self._note_damage(node, "flip_row")
+            table, row = place
+            self._world.emit("damaged", node=node.name, table=table, row=row)
 
     def _note_damage(self, node: SimNode, how: str) -> None:
         node.disk_faults.append(how)

@@ -77,6 +77,8 @@ KNOBS: Final[Mapping[str, float]] = {
     "keys": 0,  # 1: clients have keys, and so principals; not where nodes talk in bytes
     "acts": 0,  # 1: administrators purge topics, drop clients, and steer
     "topics": 0,  # 1: topics have policies, and somebody reads them where he likes
+    "scrub_bytes_per_s": 0,  # nothing is read back
+    "scrub_period_s": 1.0,
     "disk_free_min_bytes": 1 << 20,
 }
 
