@@ -31,6 +31,12 @@ class CheckSpec:
     needs_whole: Part | None = None
 
 
+# Checks that take it that a subscriber reads a topic once, in order, from where it subscribed. Of a
+# client that has begun elsewhere, or sought, they prove nothing: what it reads again it asked for.
+OF_ONE_READING: Final = frozenset(
+    {"lost", "gap", "duplicate_delivered", "stale_read", "cursor_regression", "subscription"}
+)
+
 CLAIMS: Final[Mapping[str, CheckSpec]] = {
     "lost": CheckSpec(
         "a stored publication never reached a subscriber that was owed it, though it got later ones"

@@ -17,7 +17,8 @@ LINE: Final = (
     " items ARRAY<ARRAY<STRING>>, corrupt ARRAY<ARRAY<STRING>>, error STRING, attempt BIGINT,"
     " duplicate BOOLEAN, phase STRING, epoch BIGINT, resumed BOOLEAN, cursor BIGINT,"
     " digests STRING, invoke_ns BIGINT, asked BIGINT,"
-    " handed_apart BOOLEAN, redelivered BIGINT, max_count BIGINT, max_bytes BIGINT, bytes BIGINT"
+    " handed_apart BOOLEAN, redelivered BIGINT, max_count BIGINT, max_bytes BIGINT, bytes BIGINT,"
+    " start STRING"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"

@@ -303,6 +303,7 @@ _NUMBERS: Final = (
 _NUMBERS_FROM_1: Final = ("op_id", "counter", "max_count", "max_bytes")
 _TEXTS: Final = (
     *("run_id", "process", "client_id", "type", "f", "topic", "host", "node", "error", "phase"),
+    "start",
 )
 _FIELDS: Final[Mapping[str, Test]] = {
     **dict.fromkeys(_NUMBERS, _is_number),

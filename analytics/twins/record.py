@@ -91,6 +91,7 @@ class RecordedOperation:
     asked: int | None = None
     cursor: int | None = None
     resumed: bool | None = None
+    start: str | None = None
     attempt: int | None = None
     max_count: int | None = None
     is_handed_apart: bool = False
@@ -268,6 +269,11 @@ class Record:
     def answers(self) -> list[RecordedOperation]:
         """The GETs that were answered."""
         return [get for get in self.of("get") if get.is_ok]
+
+    @cached_property
+    def placed(self) -> set[tuple[str | None, str | None]]:
+        """(client, topic) of who has begun elsewhere than at the end, or sought."""
+        return {(one.client, one.topic) for one in self.of("sub") if one.start is not None}
 
     def was_told_of_purge(self, client: str, topic: str) -> bool:
         """Return whether a client was told that something of a topic is purged."""
@@ -487,7 +493,7 @@ def _known_or_none(*values: Any) -> Any:
 
 def _fill_control(control: RecordedOperation, begun: Event, ended: Event) -> None:
     control.last_id, control.cursor = ended.get("last_id"), ended.get("cursor")
-    control.resumed = ended.get("resumed")
+    control.resumed, control.start = ended.get("resumed"), begun.get("start")
 
 
 _FILLED: Final = {

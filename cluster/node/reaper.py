@@ -1,4 +1,5 @@
-"""What a leader does about clients that are silent for long: it has them heard, or forgotten.
+"""What a leader does about clients that are silent for long: it has them heard, or forgotten; and
+about time that passes while nobody asks for anything: publications get too old by the log's time.
 
 What lives here: which operations it proposes for that, and when. What must not: the log's time, and
 what the operations do (store/idle.py, store.py), clocks.
@@ -17,6 +18,7 @@ from cluster.store.store import Store
 
 PERIOD_S: Final = 1.0  # between two steps, each of them a page and some entries
 TICK_S: Final = 300.0  # an entry at least so often, far below idle.STEP_MS_MAX
+AGE_TICK_S: Final = 10.0  # as well, while a topic keeps something that will be too old
 PAGE_CLIENTS: Final = 256  # about half a millisecond; a million clients take an hour
 HEARD_PER_ENTRY_MAX: Final = 1_000
 FORGOTTEN_PER_ENTRY_MAX: Final = 64
@@ -51,15 +53,17 @@ class Reaper:
 
         `heard()` takes the clients that have only read since they were noted last.
         """
-        if not self._silent_ms or not store.idle.is_on or now < self._due_s:
+        has_ages = store.has_ages
+        if not (self._silent_ms or has_ages) or not store.idle.is_on or now < self._due_s:
             return []
         self._due_s = now + PERIOD_S
         found: list[Operation] = []
-        ids = heard()
-        if ids or now >= self._tick_s + TICK_S:
+        ids = heard() if self._silent_ms else []
+        if ids or now >= self._tick_s + (AGE_TICK_S if has_ages else TICK_S):
             self._tick_s = now
             found.append(Hear(ids))
-        found += self._look(store, now)
+        if self._silent_ms:
+            found += self._look(store, now)
         return found
 
     def _look(self, store: Store, now: float) -> list[Operation]:

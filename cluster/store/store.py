@@ -1184,6 +1184,11 @@ class Store:
         found = {name: topics[name].subscribers[client_id].placed for name in sorted(topics)}
         return {name: placed for name, placed in found.items() if placed}
 
+    @property
+    def has_ages(self) -> bool:
+        """Whether some topic keeps something that will be too old."""
+        return self._topics.has_ages
+
     def topic_row(self, name: str) -> dict[str, Any] | None:
         """Return what is known of a topic, None if there is none."""
         topic = self._topics.active.get(name)

@@ -387,6 +387,11 @@ class Topics:
                 found.append(topic)
         return found
 
+    @property
+    def has_ages(self) -> bool:
+        """Whether a topic is to be looked at for what gets too old."""
+        return bool(self._due)
+
     def _keep(self, topic: Topic, log_ms: int) -> None:
         kept = topic.retention
         assert kept is not None, topic

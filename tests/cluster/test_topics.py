@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from analytics.twins.judging import judge
 from cluster.local.local import LocalCluster
 from flotilla_client import (
     Admin,
@@ -250,6 +252,42 @@ def test_seek_of_one_thread_reaches_the_loop_of_another(
         reader.seek("looped", "earliest")
         thread.join(30)
         assert seen == [1, 2, 3, 1, 2, 3]
+
+
+def test_replay_that_is_recorded_is_judged_valid_and_what_was_dropped_is_believed(
+    cluster: LocalCluster, boss: Admin, shop: Client, tmp_path: Path
+) -> None:
+    """What is read again was asked for; that a topic drops stands in no record of applications."""
+    record = tmp_path / "record"
+    boss.create_topic("seen", keep="forever", max_bytes=1_000, when_full="drop-oldest")
+    options = {**options_of(cluster), "record": record}
+    with Client(**options, state_dir=tmp_path / "reader") as reader:
+        shop.put_many("seen", ["1", "2", "3"])
+        reader.subscribe("seen", start=2)
+        assert texts_of(reader, "seen") == [b"2", b"3"]
+        reader.seek("seen", "earliest")
+        assert texts_of(reader, "seen") == [b"1", b"2", b"3"]
+        for _ in range(20):
+            shop.put("seen", b"x" * 90)
+        with pytest.raises(Gap):
+            reader.get("seen")
+        assert len(texts_of(reader, "seen")) < 20
+        assert reader.unsubscribe("seen")
+    judgement = judge(record)
+    found = {name: rows for name, rows in judgement.evidence.items() if rows}
+    assert not found, found
+
+
+def test_publications_get_too_old_though_nothing_else_happens(boss: Admin, shop: Client) -> None:
+    boss.create_topic("aging", keep="2s")
+    shop.put_many("aging", ["1", "2"])
+    assert boss.show_topic("aging")["held_bytes"] == 10
+    until_s = time.monotonic() + 60
+    while boss.show_topic("aging")["first_id"] != 3:
+        assert time.monotonic() < until_s, "they are kept"
+        time.sleep(0.5)
+    with pytest.raises(Gap):
+        shop.read("aging", 1)
 
 
 async def _both(cluster: LocalCluster, state: Path) -> tuple[int, int, tuple[bytes, ...]]:
