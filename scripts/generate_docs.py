@@ -94,7 +94,7 @@ WIRE_LIMITS: Final = (
 NOTHING_NEW: Final = "only what was given before is given"
 # Of the replicated state: (what, field of cluster/store/store.py's Limits).
 STATE_LIMITS: Final = (
-    ("topics that have a subscriber", "topics_max"),
+    ("topics that have a subscriber or a policy", "topics_max"),
     ("names of topics, ever", "topic_names_max"),
     ("subscriptions", "subscriptions_max"),
     ("subscriptions of one client", "subscriptions_per_client_max"),

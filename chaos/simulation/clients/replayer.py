@@ -21,6 +21,7 @@ from flotilla_client.protocol import (
     EARLIEST,
     GET,
     NEW,
+    PUT,
     READ,
     REQUEST_ID,
     SEEK,
@@ -31,7 +32,9 @@ from flotilla_client.protocol import (
 )
 
 REPLAYER: Final = "replayer"
-STALE_SHARE: Final = 0.2  # of its GETs say what it had at another place
+KEPT_TOPIC: Final = "kept"  # to which it alone publishes: no client of the crowd knows it
+PUT_SHARE: Final = 0.4  # of what it asks about that topic
+STALE_SHARE: Final = 0.4  # of its GETs say what it had at another place
 UNKNOWN: Final = frozenset({"forgotten", "unknown_client"})
 
 
@@ -40,7 +43,7 @@ class Replayer:
 
     def __init__(self, rng: Random, ids: set[str]) -> None:
         self._rng, self._ids = rng, ids
-        self._asked = 0
+        self._asked, self._counter = 0, 1
         self._client_id = ""
         self._place: dict[str, tuple[int, int]] = {}  # by topic: cursor, and what placed it
         self._before: dict[str, tuple[int, int]] = {}  # the same, at another time
@@ -53,7 +56,11 @@ class Replayer:
         if not self._client_id:
             self._send(REQUEST_ID, "", {}, send)
             return
-        kind = rng.choice((SUB, SEEK, GET, GET, GET, READ, UNSUB))
+        if topic == KEPT_TOPIC and rng.random() < PUT_SHARE:
+            text = f"{REPLAYER} {self._counter}"
+            self._send(PUT, topic, {"counter": self._counter, "publication": text}, send)
+            return
+        kind = rng.choice((SUB, SUB, SEEK, SEEK, GET, GET, GET, GET, READ, UNSUB))
         near = rng.randint(1, end + 2)
         body: dict[str, Any] = {}
         if kind in (SUB, SEEK):
@@ -97,6 +104,9 @@ class Replayer:
         if header["type"] != ACK:
             if body["error"] in UNKNOWN:
                 self._client_id, self._place, self._topics = "", {}, set()
+                self._counter = 1
+            elif body["error"] == "counter_gap":
+                self._counter = body["expected"]
             elif body["error"] == "moved" and kind == GET:
                 self._stand(topic, body["cursor"], body["placed"])
             elif body["error"] in ("gap", "purged") and kind == GET and topic in self._place:
@@ -110,6 +120,8 @@ class Replayer:
             cursor, placed = self._place[topic]
             if body["id"] == cursor + 1:
                 self._place[topic] = cursor + body["count"], placed
+        elif kind == PUT:
+            self._counter += 1
         elif kind == UNSUB:
             self._topics.discard(topic)
 

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from chaos.simulation.clients.replayer import KEPT_TOPIC
 from chaos.simulation.disks.disk import KEEPS, SYNCS
 from chaos.simulation.plan.limits import (
     CHUNK_PUTS,
@@ -49,7 +50,6 @@ KEYS_PERIOD_S: Final = (0.5, 4.0)  # mean time between two changes of these, and
 ACTS_SHARE: Final = 0.7  # of the seeds whose cluster is at the level for it have administrators
 ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
 TOPICS_SHARE: Final = 0.6  # of these seeds have topics with policies, and somebody who replays
-KEPT_TOPIC: Final = "kept"  # to which no client of the crowd subscribes
 MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs are larger
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
@@ -846,6 +846,12 @@ def _acts(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> 
                 at_s += rng.expovariate(1 / period_s)
 
 
+def _kept_topic(draw: Draw) -> dict[str, Any]:
+    """Return how the topic is made that somebody by hand publishes to."""
+    policy = {"keep": "count", "amount": draw.rng.choice((5, 50))}
+    return {"node": "leader", "topic": KEPT_TOPIC, "policy": policy, "is_new": True}
+
+
 def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> Iterator[Action]:
     """Give topics policies, change and end them; let somebody by hand read where he likes.
 
@@ -868,11 +874,13 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
         "set_topic": lambda: {"policy": policy(), "is_new": rng.random() < 0.6},
         "delete_topic": lambda: {"ends": False},
         "read_topic": lambda: {"share": rng.choice((-0.2, 0.0, 0.5, 1.0, 1.3))},
-        "replay": dict,
+        "replay": lambda: {"topic": rng.choice((topics[0], KEPT_TOPIC))},
     }
+    for at_s in (1.0, 3.0, 7.0):  # the cluster gets to its level by and by
+        yield Action(at_s, "set_topic", _kept_topic(draw))
     for name, made in kinds.items():
         if rng.random() < 0.8:
-            period_s = draw.between(*ACTS_PERIOD_S) / (4 if name == "replay" else 1)
+            period_s = draw.between(*ACTS_PERIOD_S) / (10 if name == "replay" else 1)
             at_s = START_S + rng.random() * (min(period_s, duration_s) - START_S)
             while at_s < duration_s:
                 about = {"node": draw.node(), "topic": rng.choice(topics), **made()}
