@@ -46,7 +46,10 @@ def bound_of(standing: DataFrame, puts: DataFrame) -> DataFrame:
         return standing.select(*PRODUCER, F.col("first").alias("counter"))
     where = [*PRODUCER, "bucket"]
     batches = counters_of_puts(_batches(puts).withColumn("end", F.col("last_counter")))
-    near = only(batches, counters_of_places(standing), where)
+    # A pair that a border parts stands below it, whichever of the two has a place.
+    below = intervals.bucket_of(F.greatest(F.col("first") - 1, F.lit(0)))
+    spots = F.explode(F.array(below, F.col("bucket"))).alias("bucket")
+    near = only(batches, counters_of_places(standing).select(*PRODUCER, spots), where)
     lower = F.explode(F.sequence("first", F.least("last", F.col("end") - 1))).alias("counter")
     inside = near.where(F.col("first") <= F.least("last", F.col("end") - 1))
     pairs = inside.select(*PRODUCER, lower).distinct()

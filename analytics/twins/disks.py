@@ -93,14 +93,16 @@ def ack_not_durable(run: Run) -> Iterable[Evidence]:
 
 
 def _acknowledged(run: Run) -> Iterator[tuple[Publication, int | None, RecordedOperation]]:
-    """Yield each acknowledged publication with its id, if that was said, and who was told."""
-    told: dict[Publication, tuple[int | None, RecordedOperation]] = {}
+    """Yield each acknowledged publication with each id that was said of it, and who was told; of
+    one of which no id was ever said, None.
+    """
+    told: dict[Publication, dict[int | None, RecordedOperation]] = defaultdict(dict)
     for put in run.of("put"):
         if put.is_ok:
             for place, counter in enumerate(put.counters):
-                publication = (put.client, put.topic, counter)
                 id_ = put.first_id + place if put.first_id else None
-                if publication not in told or (told[publication][0] is None and id_ is not None):
-                    told[publication] = (id_, put)
-    for publication, (id_, put) in told.items():
-        yield publication, id_, put
+                told[put.client, put.topic, counter].setdefault(id_, put)
+    for publication, ids in told.items():
+        for id_, put in ids.items():
+            if id_ is not None or len(ids) == 1:
+                yield publication, id_, put

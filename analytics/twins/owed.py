@@ -124,8 +124,8 @@ def _unplaced(run: Run) -> Iterator[Evidence]:
         for life in run.standing.lives_of_topic.get(topic, ()):
             if run.was_told_of_purge(life.client, topic):
                 continue  # it may be one of those
-            stood = life.host == first.host and life.begin < first.time and taken.end < life.end
-            if not stood:
+            stood = life.begin < first.time < life.end and taken.end < life.end
+            if life.host != first.host or not stood:
                 continue
             has_passed = later is not None and life.passed >= later
             has_drained = life.cut is not None and taken.end < life.cut

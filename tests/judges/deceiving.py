@@ -455,6 +455,16 @@ def held(
 
 
 @small
+def disk_has_what_was_acknowledged_under_two_ids_under_one_of_them(run: RunRecorder) -> set[str]:
+    run.disk("a")
+    run.found_on("a", "topic", topic="t", last_id=2, floor_id=0)
+    stored(run, "p", 1, 2)
+    stored(run, "p", 1, 1, duplicate=True, session=1)
+    held(run, "a", "p", 1, 2)
+    return {"ack_not_durable 1", "duplicate_stored 1"}
+
+
+@small
 def who_holds_an_old_publication_above_its_last_id_holds_nothing(run: RunRecorder) -> set[str]:
     run.disk("a")
     stored(run, "p", 1, 0, duplicate=True)
@@ -613,6 +623,25 @@ def what_had_failed_is_given_before_it_is_repeated(run: RunRecorder) -> set[str]
     got(run, "s", 0, ALL[0])
     stored(run, "p", 1, 1, session=1)
     return {"future_read 1", "realtime_order 1"}
+
+
+@small
+def what_is_first_tried_when_who_was_given_a_later_one_has_left_is_not_owed(
+    run: RunRecorder,
+) -> set[str]:
+    run.sub("s", "t", 0)
+    got(run, "s", 0, (1, "p", 5))
+    run.unsub("s", "t")
+    stored(run, "p", 2, 0)
+    return {"phantom 1"}
+
+
+@small
+def batch_is_torn_where_its_producers_counters_pass_a_border(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    unclear(run, "p", 65_535, 2)
+    got(run, "s", 0, (2, "p", 65_536))
+    return {"torn_batch 1", "lost unplaced 65535", "gap 2"}
 
 
 @small
