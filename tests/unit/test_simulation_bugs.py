@@ -44,6 +44,7 @@ import flotilla_client.aio
 import flotilla_client.joining
 import flotilla_client.operations
 import flotilla_client.protocol
+import flotilla_client.reading
 import flotilla_client.retry
 import flotilla_client.state
 from analytics import twins
@@ -90,6 +91,7 @@ MODULES: tuple[ModuleType, ...] = (
     flotilla_client.operations,
     flotilla_client.protocol,
     flotilla_client.joining,
+    flotilla_client.reading,
     flotilla_client.retry,
     flotilla_client.state,
 )

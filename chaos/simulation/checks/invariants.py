@@ -35,6 +35,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "ended": "a process ends by itself only after a fault of its disk, or at too high a level",
     "level": "nothing newer is written than all members read, nor sent to who can't read it",
     "content": "what is acknowledged is what is delivered",
+    "properties": "what is handed over has the key, the headers and the time that it was given",
     "handed_over_twice": "an application is given again what it has not acknowledged, and told so",
     "forgotten": "a client is forgotten that was silent, is told so, and of what may be lost",
     "skipped": "an application is given what comes next, and nothing is passed over",

@@ -224,7 +224,7 @@ def memory_of(store: Store) -> dict[str, Any]:
         "topics": topics,
         "topics' names": store._topics.names_count,
         "clients": store.clients_page("", COUNT_MAX),
-        "time": store.idle.row(),
+        "time": (*store.idle.row(), store.timestamp_ms),
         "audit": store.audit.row(),
         "users": _found_users(store),
         "owners' clients": dict(+store.holdings.clients),

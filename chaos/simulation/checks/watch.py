@@ -31,6 +31,7 @@ from chaos.simulation.checks.replies import Replies
 from chaos.simulation.checks.scrubbing import Scrubbing
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.crowd import Crowd
+from chaos.simulation.clients.dressing import properties_of
 from chaos.simulation.clients.intruder import INTRUDER, Intruder
 from chaos.simulation.clients.replayer import REPLAYER, Replayer
 from chaos.simulation.clients.scripts import Known, Role
@@ -42,6 +43,7 @@ from chaos.simulation.world.operator import Operator
 from chaos.simulation.world.sockets import Sockets
 from chaos.simulation.world.world import World
 from chaos.workloads import history
+from cluster.wire.levels import LEVEL_OF_PROPERTIES
 from flotilla_client import (
     BacklogFull,
     FlotillaError,
@@ -53,6 +55,7 @@ from flotilla_client import (
     Purged,
     TooLarge,
 )
+from flotilla_client.properties import Properties
 from flotilla_client.protocol import CLIENT, SUBSCRIPTIONS, TOPIC, Reply, Request
 from flotilla_client.reading import Delivery
 from flotilla_client.retry import DEADLINE_MS
@@ -78,6 +81,7 @@ class Attached:
         leavers = frozenset(name for name, role in by_name.items() if role.churns)
         manual = frozenset(name for name, role in by_name.items() if role.is_manual)
         once = frozenset(name for name, role in by_name.items() if role.is_at_most_once)
+        self._old = frozenset(name for name, role in by_name.items() if role.is_old)
         self.directory = directory
         self._world = world
         self._invariants = Invariants(world)
@@ -363,6 +367,11 @@ class Attached:
         self._promises.life(client, what)
         self._coverage.life(client, what)
 
+    @property
+    def takes_properties(self) -> bool:
+        """See `scripts.Course`."""
+        return self._reference.level.now >= LEVEL_OF_PROPERTIES
+
     def refused(self, client: str, error: FlotillaError) -> None:
         """See `scripts.Course`."""
         self._promises.refused(client, error)
@@ -397,6 +406,23 @@ class Attached:
     def handed_over(self, client: str, delivery: Delivery) -> None:
         """See `scripts.Course`."""
         self._promises.handed_over(client, delivery)
+        self._judge_properties(client, delivery)
+
+    def _judge_properties(self, client: str, delivery: Delivery) -> None:
+        """Judge what a publication has beside its text: by that, and by what its log says."""
+        is_old = client in self._old
+        for message in delivery:
+            topic, id_ = message.topic, message.id
+            text = message.publication.decode(errors="replace")
+            due = Properties() if is_old else properties_of(text)
+            found = Properties(message.key, message.headers)
+            if found != due:
+                text = f"{client}: {topic} {id_} has {found}, it was published with {due}"
+                self._invariants.fail("properties", text)
+            at_ms = None if is_old else self._reference.timestamp_of(topic, id_)
+            if message.timestamp_ms != at_ms:
+                text = f"{client}: {topic} {id_} is of {message.timestamp_ms}, the log says {at_ms}"
+                self._invariants.fail("properties", text)
 
     def acknowledged(self, client: str, topic: str, last_id: int) -> None:
         """See `scripts.Course`."""

@@ -42,6 +42,7 @@ from flotilla_client import (
     aio,
 )
 from flotilla_client import client as client_module
+from flotilla_client.batches import Publishable
 from flotilla_client.connection import RECONNECT_MS, parsed
 from flotilla_client.losses import Losses
 from flotilla_client.operations import PutResult
@@ -407,7 +408,7 @@ class AwaitingProcess(Process):
 
     # --- what a script does -----------------------------------------------------------------------
 
-    def put(self, topic: str, texts: Sequence[str]) -> Generator[Any, Any, list[PutResult]]:
+    def put(self, topic: str, texts: Sequence[Publishable]) -> Generator[Any, Any, list[PutResult]]:
         """Publish."""
         putting = self._client.put_many(topic, texts)
         results: list[PutResult] = yield self._at_times_cancelled(putting)
@@ -430,12 +431,14 @@ class AwaitingProcess(Process):
         await asyncio.wait(tasks)
         return [_Ended(task) for task in tasks]
 
-    async def _called(self, topic: str, texts: Callable[[], Sequence[str]]) -> list[PutResult]:
+    async def _called(
+        self, topic: str, texts: Callable[[], Sequence[Publishable]]
+    ) -> list[PutResult]:
         called = texts()
         try:
             return await self._client.put_many(topic, called)
         except asyncio.CancelledError:
-            self.on_cancelled(called)
+            self.on_cancelled([text for text in called if isinstance(text, str)])
             raise
 
     def flush(self) -> Generator[Any, Any, None]:

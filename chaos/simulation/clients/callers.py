@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from chaos.simulation.clients.clients import Process
+from chaos.simulation.clients.dressing import dressed
 from chaos.workloads import payload
+from flotilla_client.batches import as_bytes
 from flotilla_client.protocol import pack, unpack
 from flotilla_client.state import Entry
 
@@ -93,7 +95,7 @@ class Callers:
                 text = publication.decode()
                 if text.startswith(PLACE):
                     made = self._made(topic, counter, _number_of(text))
-                    publications[place] = made.encode()
+                    publications[place] = as_bytes(dressed(made))
             stamped.append(pack(publications))
         return stamped
 

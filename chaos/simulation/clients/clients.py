@@ -25,6 +25,7 @@ from chaos.simulation.disks.client_disk import ClientDisk
 from chaos.simulation.disks.disk import PowerLoss
 from chaos.workloads.history import ProcessRecorder, WorkloadObserver
 from flotilla_client import FlotillaError, Handling, Operation, Outcome
+from flotilla_client.batches import Publishable
 from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed
 from flotilla_client.joining import Call, Joined
@@ -37,7 +38,7 @@ from flotilla_client.state import OUTBOX_BYTES_MAX
 
 # What one of several callers publishes: how long after the first, its topic, and the texts, which
 # are made when it calls.
-Calling = tuple[float, str, Callable[[], Sequence[str]]]
+Calling = tuple[float, str, Callable[[], Sequence[Publishable]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,7 @@ class Process:
         self.pipes: list[PipeHandle] = []
         self.asked_s: float | None = None  # when the operation under way began
         # Hears what a caller was about to publish who was cancelled.
+        self.is_old = False  # it knows of no properties, and so does not ask for them
         self.on_cancelled: Callable[[Sequence[str]], None] = lambda called: None
         self._wire, self.nodes = wire, tuple(nodes)
         self._on_end = on_end
@@ -301,7 +303,7 @@ class Process:
         """
         raise NotImplementedError(self)
 
-    def put(self, topic: str, texts: Sequence[str]) -> Generator[Any, Any, list[PutResult]]:
+    def put(self, topic: str, texts: Sequence[Publishable]) -> Generator[Any, Any, list[PutResult]]:
         """Publish."""
         [call] = yield from self.put_together([(0.0, topic, lambda: texts)])
         return call.results()
@@ -442,12 +444,12 @@ class Process:
                 self._call(topic, texts())
         self._go_on()
 
-    def _make(self, topic: str, texts: Callable[[], Sequence[str]]) -> None:
+    def _make(self, topic: str, texts: Callable[[], Sequence[Publishable]]) -> None:
         if self.is_alive:
             self._call(topic, texts())
             self._go_on()
 
-    def _call(self, topic: str, texts: Sequence[str]) -> None:
+    def _call(self, topic: str, texts: Sequence[Publishable]) -> None:
         end_ms = self._now_ms() + self.session.deadline_ms
         try:
             call = self.session.put(topic, texts, end_ms, lambda: None)
@@ -552,6 +554,8 @@ class Process:
         if endpoint in self._lost:
             self.close(endpoint)
         self._ask.request.request_id = action.request_id
+        if self.is_old:
+            self._ask.request.body.pop("properties", None)
         frames = encode_request(self._ask.request)
         self.check()
         outcome = self._wire.client_send(self, self.nodes[endpoint], frames)

@@ -64,6 +64,10 @@ class ClientWitness(Watcher, Protocol):
     def acknowledged(self, client: str, topic: str, last_id: int) -> None:
         """See `scripts.Course`."""
 
+    @property
+    def takes_properties(self) -> bool:
+        """See `scripts.Course`."""
+
     def known(self) -> Known:
         """See `scripts.Course`."""
 
@@ -172,6 +176,11 @@ class Crowd:
     def acknowledged(self, client: str, topic: str, last_id: int) -> None:
         """See `scripts.Course`."""
         self._witness.acknowledged(client, topic, last_id)
+
+    @property
+    def takes_properties(self) -> bool:
+        """See `scripts.Course`."""
+        return self._witness.takes_properties
 
     def known(self) -> Known:
         """See `scripts.Course`."""

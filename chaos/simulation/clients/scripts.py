@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 
 from chaos.simulation.clients.callers import Callers
 from chaos.simulation.clients.clients import Calling, ClientWire, Process, Script, Wish
+from chaos.simulation.clients.dressing import MARK, dressed
 from chaos.simulation.clients.pipes import QUEUED_MAX, Pipe
 from chaos.workloads import payload
 from chaos.workloads.history import DRAINED
@@ -33,7 +34,9 @@ from flotilla_client import (
     TooMany,
     UnknownTopic,
 )
+from flotilla_client.batches import as_bytes
 from flotilla_client.operations import PutResult
+from flotilla_client.properties import Properties
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
 from flotilla_client.reading import Ack, Delivery, Message
 
@@ -43,6 +46,7 @@ LOOPS_SHARE: Final = 0.5  # of the processes that can read in loops
 LOOP_MESSAGES_MAX: Final = 6
 IDLE_S: Final = 0.2  # between looks at the course
 POURED_MAX: Final = 6  # publications at once for a background producer, most of them a batch each
+DRESSED_SHARE: Final = 0.5  # of what clients with properties publish has some
 CALLERS_APART_S: Final = 0.02  # at most: about a round trip, so that they meet
 OVERSIZED_BYTES: Final = PUBLICATION_BYTES_MAX + 1
 FILLER: Final = "abcdefghijklmnopqrstuvwxyz" * (PUBLICATION_BYTES_MAX // 26 + 1)
@@ -78,7 +82,8 @@ class Role:
     background producer that are under way at once, 0 for one PUT after the other; `is_hasty`: it
     publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
     `AsyncClient`, and cancels some of what it asks. `callers`: so many publish at once at most,
-    each for itself, 0 for one after the other.
+    each for itself, 0 for one after the other. `has_properties`: half of what it publishes does;
+    `is_old`: it knows of none.
     """
 
     topics: tuple[str, ...]
@@ -99,6 +104,8 @@ class Role:
     is_hasty: bool = False
     is_awaiting: bool = False
     is_at_most_once: bool = False
+    has_properties: bool = False
+    is_old: bool = False
 
     @property
     def ack(self) -> Ack:
@@ -111,6 +118,19 @@ class Role:
     def of(cls, knobs: Mapping[str, Any]) -> Role:
         """Return the role that a plan's JSON describes."""
         return cls(**{**knobs, "topics": tuple(knobs["topics"])})
+
+
+def _delivered(message: Message) -> Delivery:
+    """Return a message as the delivery of it alone."""
+    own = Properties(message.key, message.headers)
+    return Delivery(
+        message.topic,
+        message.id,
+        (message.publication,),
+        int(message.redelivered),
+        {} if own == Properties() else {message.id: own},
+        ((message.id, message.timestamp_ms),),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +150,10 @@ class Course(Protocol):
 
     is_publishing: bool
     tombstones: Mapping[str, int] | None
+
+    @property
+    def takes_properties(self) -> bool:
+        """Whether the cluster has come to the level of publications with properties."""
 
     def refused(self, client: str, error: FlotillaError) -> None:
         """Hear of an operation's error."""
@@ -186,6 +210,7 @@ class ClientScript:
         self._name, self._role, self._course, self._rng = name, role, course, rng
         self._process, self._wire = process, wire
         self._pipes: dict[str, Pipe] = {}
+        process.is_old = role.is_old
         self._operations = process.session.operations
         self._state = process.session.state
         self._readers = self._operations.readers
@@ -289,7 +314,7 @@ class ClientScript:
         delay_s = 0.0
 
         def texts(place: int, topic: str) -> list[str]:
-            filler = FILLER[: rng.randint(0, role.size_bytes)]
+            filler = self._filler(rng.randint(0, role.size_bytes))
             numbers[place], text = callers.text(topic, filler)
             return [text]
 
@@ -324,7 +349,7 @@ class ClientScript:
         texts = [self._payload(topic, first + place) for place in range(count)]
         self._course.made(self._process, topic, first, texts)
         try:
-            yield from self._process.put(topic, texts)
+            yield from self._process.put(topic, list(map(dressed, texts)))
         except FlotillaError as error:
             if error.definite:
                 for text in texts:
@@ -349,7 +374,8 @@ class ClientScript:
             number = counter + pipe.queued
             text = self._payload(topic, number)
             self._course.made(self._process, topic, number, [text])
-            pipe.publish(text.encode()).add_done_callback(partial(self._answered, topic, text))
+            future = pipe.publish(as_bytes(dressed(text)))
+            future.add_done_callback(partial(self._answered, topic, text))
 
     def _answered(self, topic: str, text: str, future: Future[PutResult]) -> None:
         error = future.exception()
@@ -371,7 +397,13 @@ class ClientScript:
 
     def _payload(self, topic: str, counter: int) -> str:
         size = self._rng.randint(0, self._role.size_bytes)
-        return payload.make(self._state.client_id, topic, counter, FILLER[:size])
+        return payload.make(self._state.client_id, topic, counter, self._filler(size))
+
+    def _filler(self, size: int) -> str:
+        """Return so much text; it is marked where the publication is to have properties."""
+        may_be = self._role.has_properties and self._course.takes_properties
+        is_marked = may_be and self._rng.random() < DRESSED_SHARE
+        return (MARK if is_marked else "") + FILLER[:size]
 
     def _publish_oversized(self) -> Script:
         """Hand over a publication that no node takes: the library must refuse it and go on."""
@@ -434,10 +466,7 @@ class ClientScript:
         def take(message: Message) -> str:
             nonlocal taken
             taken += 1
-            redelivered = int(message.redelivered)
-            self._course.handed_over(
-                name, Delivery(message.topic, message.id, (message.publication,), redelivered)
-            )
+            self._course.handed_over(name, _delivered(message))
             if role.is_manual and rng.random() < ACKNOWLEDGED_SHARE:
                 self._acknowledge(message.topic, message.id)
             return "" if taken < count else rng.choice(("break", "error"))

@@ -53,6 +53,7 @@ TOPICS_SHARE: Final = 0.6  # of these seeds have topics with policies, and someb
 MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs are larger
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
+PROPERTIES_SHARE: Final = 0.9  # of the seeds that may publish with properties do
 CALLERS_SHARE: Final = 0.4  # of the clients publish for several callers at once
 CALLERS_BYTES_MAX: Final = 10_000  # a publication's: nine together stay far below a request's most
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
@@ -633,7 +634,7 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
 def _of_levels(
     draw: Callable[[str], Draw],
     knobs: dict[str, Any],
-    roles: Sequence[Mapping[str, Any]],
+    roles: Sequence[dict[str, Any]],
     duration_s: float,
 ) -> Iterator[Action]:
     """Set the knobs of what a cluster does at this build's level, and yield what brings it."""
@@ -646,6 +647,22 @@ def _of_levels(
     if draw("topics").rng.random() < TOPICS_SHARE:
         knobs["topics"] = 1
         yield from _topics(draw("topics of a kind"), roles, duration_s)
+    if OF_PUTS.keys().isdisjoint(knobs):
+        _dress(draw("properties").rng, roles)
+
+
+def _dress(rng: random.Random, roles: Sequence[dict[str, Any]]) -> None:
+    """Let some clients publish with keys and headers, and some know of none, in most seeds.
+
+    Those of `AsyncClient` are all of today.
+    """
+    if rng.random() >= PROPERTIES_SHARE:
+        return
+    for role in roles:
+        if rng.random() < 0.25 and not role["is_awaiting"]:
+            role["is_old"] = True
+        elif rng.random() < 0.8:
+            role["has_properties"] = True
 
 
 def at_level_of_users(schedule: Sequence[Action]) -> bool:

@@ -1,0 +1,37 @@
+"""The properties that simulated clients publish with: of each text by the text alone.
+
+What lives here: which texts have properties, and which those are, so that whoever reads one knows
+whether it is as it was published. What must not: clients, checks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from zlib import crc32
+
+from chaos.workloads.payload import FIELDS_BEFORE_FILLER
+from flotilla_client import Publication
+from flotilla_client.properties import Properties
+
+MARK: Final = "@"  # a filler begins with it, or with a caller's number before: it has properties
+_MARKED: Final = re.compile(rf"(\d+-)?{MARK}")
+
+
+def dressed(text: str) -> str | Publication:
+    """Return what is published of a text: it alone, or with its properties."""
+    own = properties_of(text)
+    return text if own == Properties() else Publication(text, own.key, own.headers)
+
+
+def properties_of(text: str) -> Properties:
+    """Return what properties a text is published with."""
+    fields = text.split(" ", FIELDS_BEFORE_FILLER)
+    if len(fields) <= FIELDS_BEFORE_FILLER or not _MARKED.match(fields[-1]):
+        return Properties()
+    chance = crc32(text.encode())
+    key: str | bytes | None = (None, f"key-{chance % 5}", chance.to_bytes(4, "little"))[chance % 3]
+    headers: dict[str, str | bytes] = {"of": fields[2]}
+    if chance % 7 < 3:
+        headers["größe"] = bytes(chance % 11)
+    return Properties(key, headers)
