@@ -24,6 +24,7 @@ from analytics.anomalies.inconsistent_id import inconsistent_id
 from analytics.anomalies.leaders_per_term import leaders_per_term
 from analytics.anomalies.lost import lost
 from analytics.anomalies.phantom import phantom
+from analytics.anomalies.properties import properties
 from analytics.anomalies.purge import purge
 from analytics.anomalies.realtime_order import realtime_order
 from analytics.anomalies.reordered import reordered
@@ -56,6 +57,7 @@ CHECKS: Final = tuple(
         duplicate_stored,
         duplicate_delivered,
         inconsistent_id,
+        properties,
         gap,
         reordered,
         phantom,

@@ -51,6 +51,10 @@ CLAIMS: Final[Mapping[str, CheckSpec]] = {
         needs_whole=Part.HISTORY,  # the GET without an answer after which it may come again
     ),
     "inconsistent_id": CheckSpec("one id was seen with different publications"),
+    "properties": CheckSpec(
+        "a publication's time is smaller than that of one before it (back), or one was said to have"
+        " two times (time) or two keys or headers (content)"
+    ),
     "gap": CheckSpec(
         "a subscriber's ids jump",
         needs_whole=Part.HISTORY,  # the answer in between, or the SUB that began above

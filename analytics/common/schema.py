@@ -18,7 +18,7 @@ LINE: Final = (
     " duplicate BOOLEAN, phase STRING, epoch BIGINT, resumed BOOLEAN, cursor BIGINT,"
     " digests STRING, invoke_ns BIGINT, asked BIGINT,"
     " handed_apart BOOLEAN, redelivered BIGINT, max_count BIGINT, max_bytes BIGINT, bytes BIGINT,"
-    " start STRING"
+    " start STRING, times ARRAY<ARRAY<BIGINT>>, marked ARRAY<BIGINT>, properties STRING"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"

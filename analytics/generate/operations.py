@@ -37,6 +37,7 @@ OPERATION: Final = (
     ("phase", "STRING"),  # of a single event; null: an operation
     *((name, "BIGINT") for name in ("epoch", "cursor")),
     ("resumed", "BOOLEAN"),
+    ("times", "ARRAY<ARRAY<BIGINT>>"),  # of a GET's answer; null: it says none
 )
 
 
@@ -235,7 +236,7 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.when(is_end, F.col("asked")).alias("asked"),
         F.when(f == "get", 1).cast("bigint").alias("max_count"),
         "epoch",
-        *(F.when(ok, F.col(name)).alias(name) for name in ("cursor", "resumed")),
+        *(F.when(ok, F.col(name)).alias(name) for name in ("cursor", "resumed", "times")),
     )
 
 

@@ -216,6 +216,15 @@ def inconsistent_id(scene: Scene, victim: Victim) -> int:
 
 
 @plant
+def properties(scene: Scene, victim: Victim) -> int:
+    """A publication's time is smaller than that of the one before it."""
+    get, before = (scene.gets[n, victim.subscriber] for n in (victim.n, victim.before))
+    for one, at_ms in ((before, 10 * victim.n + 9), (get, 10 * victim.n)):
+        one["times"] = [[one["first_id"], one["first_id"], at_ms]]
+    return int(get["first_id"])
+
+
+@plant
 def reordered(scene: Scene, victim: Victim) -> int:
     """Two publications of a producer, of unknown outcome, stand the wrong way round."""
     first, second = scene.puts[victim.n], scene.puts[victim.later]

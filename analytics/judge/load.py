@@ -270,6 +270,8 @@ def _lacks() -> Column:
         F.col("f").isin(*schema.PURGES) & (F.col("topic").isNull() | F.col("last_id").isNull()),
         is_told_of_purge() & _lacks_of_purge(),
         F.col("digests").isNotNull() & ~F.coalesce(_has_all_digests(), F.lit(False)),
+        ~F.coalesce(_has_all_properties(), F.lit(False)),
+        F.coalesce(F.exists("times", _is_no_time_run), F.lit(False)),
     ]
     return reduce(lambda left, right: left | right, rules)
 
@@ -328,6 +330,25 @@ def _has_all_digests() -> Column:
     of_ids = (F.col("first_id") > 0) & (ids == F.col("count"))
     is_hex = F.col("digests").rlike("^[0-9a-f]*$")
     return digits & is_hex & ((F.col("f") == "put") | of_ids)
+
+
+def _has_all_properties() -> Column:
+    """Return whether there is a digest for each id that is marked."""
+    ids, said = F.coalesce(F.size("marked"), F.lit(0)), F.coalesce("properties", F.lit(""))
+    is_id = F.forall(
+        F.coalesce("marked", F.array().cast("array<bigint>")),
+        lambda id_: F.coalesce(id_.between(1, schema.NUMBER_MAX), F.lit(False)),
+    )
+    return (F.length(said) == ids * schema.DIGEST_DIGITS) & said.rlike("^[0-9a-f]*$") & is_id
+
+
+def _is_no_time_run(run: Column) -> Column:
+    """Return whether it is anything but a run of ids and the time that they have."""
+    first, last, at_ms = (F.get(run, F.lit(place)) for place in range(3))
+    count = F.try_add(F.try_subtract(last, first), F.lit(1))
+    is_one = (F.size(run) == 3) & first.between(1, schema.NUMBER_MAX)
+    is_one = is_one & last.between(1, schema.NUMBER_MAX) & count.between(1, schema.COUNT_MAX)
+    return ~F.coalesce(is_one & at_ms.between(1, schema.NUMBER_MAX), F.lit(False))
 
 
 def _has_wrong_runs() -> Column:

@@ -4,6 +4,7 @@ puts           one row a PUT: producer, first and last counter, outcome, first i
 gets           one row a GET: subscriber, cursor it asked with, first and last id that came
 deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = id + `shift`
 asides         the events that are of no PUT or GET, nor of what was handed over: few
+told           the ends that say when publications were stored, or which have keys and headers
 ends           one row a run: `end_ns`, when its last event was
 ticks          one row a millisecond in which PUTs were acknowledged: when first, when last
 handlings      one row a step between a client and its application: what is handed over (`hand`),
@@ -88,6 +89,7 @@ class Tables:
     puts: DataFrame
     gets: DataFrame
     asides: DataFrame
+    told: DataFrame
     ends: DataFrame
     ticks: DataFrame
     deliveries: DataFrame
@@ -168,6 +170,7 @@ def build(
         puts=puts,
         gets=answers.drop("pieces"),
         asides=asides,
+        told=keep("told", told_of(events)),
         ends=keep("ends", ends_of(tallies)),
         ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
         deliveries=deliveries,
@@ -210,6 +213,14 @@ def names() -> tuple[str, ...]:
     """Return the names of the tables that are kept: no views, and none of `doubts`."""
     derived = ("asides", "ends", "ticks", "deliveries", "places", "tried", "doubts")
     return tuple(field.name for field in fields(Tables) if field.name not in derived)
+
+
+def told_of(events: DataFrame) -> DataFrame:
+    """Return the ends that say times or properties of ids."""
+    said = F.col("times").isNotNull() | F.col("marked").isNotNull()
+    is_end = (F.col("type") == "ok") & F.col("f").isin("put", "get")
+    columns = (*KEY, "f", "topic", "times", "marked", "properties")
+    return events.where(is_end & said).select(*columns)
 
 
 def puts_of(pairs: DataFrame) -> DataFrame:

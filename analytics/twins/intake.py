@@ -296,6 +296,14 @@ def _is_digests(value: object) -> bool:
     return isinstance(value, str) and CONTENT_DIGESTS.fullmatch(value) is not None
 
 
+def _is_time_run(value: object) -> bool:
+    """Whether it is a run of ids, and the time that they have."""
+    if not isinstance(value, list) or len(value) != 3 or not all(map(_is_id, value)):
+        return False
+    first_id, last_id, _ = value
+    return bool(1 <= last_id - first_id + 1 <= COUNT_MAX)
+
+
 _NUMBERS: Final = (
     *("session", "asked", "epoch", "cursor", "first_id", "last_id"),
     *("attempt", "term", "bytes", "redelivered"),
@@ -315,6 +323,9 @@ _FIELDS: Final[Mapping[str, Test]] = {
     "items": _is_list(_is_item),
     "corrupt": _is_list(_is_corrupt),
     "digests": _is_digests,
+    "times": _is_list(_is_time_run),
+    "marked": _is_list(_is_id),
+    "properties": _is_digests,
 }
 _DUE: Final = ("run_id", "process", "op_id", "type", "f", "t_ns")
 _DUE_OF_CLIENTS: Final = (*_DUE, "client_id", "session", "topic")
@@ -345,6 +356,8 @@ def checked(row: dict[str, Any]) -> Event:
     _check_function(row)
     if "digests" in row:
         _check_digests(row)
+    if 16 * len(row.get("marked", ())) != len(row.get("properties", "")):
+        raise Malformed("properties are not as many as are marked")
     return row
 
 

@@ -62,6 +62,7 @@ class RecordedOperation:
     `topic`: of its question, "" for any. GET: `answered`: the topic that the answer said; `named`:
     the one that it is about, which is the question's if it brought nothing; `asked`: the cursor of
     that one that it asked with; `given`: what it brought, in order, `corrupt` apart.
+    `times`: runs of first id, last id and their time; `properties`: digests by id, of an ACK.
     `tells_of_purge`: it brought nothing, and said that the ids in `given` are purged: who was told
     so is owed them no more than what it has, and does not know whose they were.
     """
@@ -96,6 +97,8 @@ class RecordedOperation:
     max_count: int | None = None
     is_handed_apart: bool = False
     tells_of_purge: bool = False
+    times: list[tuple[int, int, int]] = field(default_factory=list)
+    properties: dict[int, str] = field(default_factory=dict)
     given: list[Given] = field(default_factory=list)
     corrupt: list[tuple[int, str]] = field(default_factory=list)
 
@@ -444,6 +447,13 @@ def _operation(group: list[Event]) -> RecordedOperation:
         attempt=ended.get("attempt"),
         digests=either("digests"),
     )
+    if operation.is_ok:
+        operation.times = [(first, last, at_ms) for first, last, at_ms in ended.get("times") or ()]
+        said = ended.get("properties") or ""
+        operation.properties = {
+            id_: said[DIGEST_DIGITS * place : DIGEST_DIGITS * (place + 1)]
+            for place, id_ in enumerate(ended.get("marked") or ())
+        }
     _FILLED[operation.f](operation, begun, ended)
     return operation
 

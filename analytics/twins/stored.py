@@ -6,8 +6,9 @@ subscriber is owed (owed.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from analytics.twins.record import Evidence, Publication, RecordedOperation
 from analytics.twins.run import Run
@@ -45,6 +46,64 @@ def inconsistent_id(run: Run) -> Iterable[Evidence]:
         if len(digests) > 1 and (topic, id_) not in found:
             (digest, own), (another, its_own), *_ = digests.items()
             yield run.row(own, its_own, topic=topic, id=id_, detail=f"{digest} {another}")
+
+
+def properties(run: Run) -> Iterable[Evidence]:
+    """Find times that go back along a topic's ids, and ids of two times, or of two properties."""
+    ends: dict[str, dict[int, dict[int, RecordedOperation]]] = defaultdict(dict)
+    said: dict[tuple[str, int], dict[str, RecordedOperation]] = defaultdict(dict)
+    told = [each for each in (*run.of("put"), *run.answers) if each.is_ok]
+    for operation in told:
+        topic = operation.named or operation.topic
+        for first, last, at_ms in operation.times:
+            for id_ in (first, last):
+                ends[topic].setdefault(id_, {}).setdefault(at_ms, operation)
+        for id_, digest in operation.properties.items():
+            said[topic, id_].setdefault(digest, operation)
+    for topic, by_id in ends.items():
+        yield from _times(run, topic, by_id)
+    _note_none(told, said)
+    for (topic, id_), digests in said.items():
+        if len(digests) > 1:
+            (digest, one), (another, two), *_ = digests.items()
+            detail = f"content {digest} {another}"
+            yield run.row(one, two, topic=topic, id=id_, detail=detail)
+
+
+def _note_none(
+    told: Iterable[RecordedOperation],
+    said: Mapping[tuple[str, int], dict[str, RecordedOperation]],
+) -> None:
+    """Note who says the time of an id that has properties, and was given none."""
+    marked: dict[str, list[int]] = defaultdict(list)
+    for topic, id_ in sorted(said):
+        marked[topic].append(id_)
+    for operation in told:
+        topic = operation.named or operation.topic
+        ids = marked.get(topic, [])
+        for first, last, _ in operation.times if ids else ():
+            for id_ in ids[bisect_left(ids, first) : bisect_right(ids, last)]:
+                if id_ not in operation.properties:
+                    said[topic, id_].setdefault("", operation)
+
+
+def _times(
+    run: Run, topic: str, by_id: Mapping[int, Mapping[int, RecordedOperation]]
+) -> Iterable[Evidence]:
+    """Find what is wrong with the times at the ids at which runs begin or end."""
+    latest_ms, latest_id = 0, 0
+    for id_, times in sorted(by_id.items()):
+        least_ms, most_ms = min(times), max(times)
+        if least_ms != most_ms:
+            detail = f"time {least_ms} {most_ms}"
+            yield run.row(times[least_ms], times[most_ms], topic=topic, id=id_, detail=detail)
+        if least_ms < latest_ms:
+            fields = {"topic": topic, "id": id_, "other_id": latest_id}
+            before = by_id[latest_id][latest_ms]
+            detail = f"back {latest_ms} {least_ms}"
+            yield run.row(before, times[least_ms], **fields, detail=detail)
+        if most_ms > latest_ms:
+            latest_ms, latest_id = most_ms, id_
 
 
 def overtaken(run: Run) -> Iterable[Evidence]:

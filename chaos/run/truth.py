@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import time
@@ -39,6 +38,7 @@ from cluster.store import commands, tables
 from cluster.store.commands import Put
 from cluster.store.tables import ID_MAX, TOPIC_SHIFT, Database
 from flotilla_client import Client, FlotillaError
+from flotilla_client.protocol import text_of, unpack
 
 DIRECTORY: Final = "truth"  # below the run's
 STATUS_MS_MAX: Final = 500  # a node that lives answers at the end of its turn
@@ -251,10 +251,7 @@ def _state(connection: Any, behind: Iterable[Put]) -> Iterator[Row]:
 
 
 def _held(topic: str, first_id: int, lengths: bytes, data: bytes) -> Iterator[Row]:
-    publications, begin = [], 0
-    for (size,) in struct.iter_unpack("<I", lengths):
-        publications.append(data[begin : begin + size])
-        begin += size
+    publications = list(map(text_of, unpack(lengths, data)))
     for id_, producer, counter, count in payload.runs(topic, first_id, publications)[0]:
         yield _run(topic, id_, producer, counter, count)
 

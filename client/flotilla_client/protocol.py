@@ -261,6 +261,20 @@ def text_of(publication: bytes) -> bytes:
     return publication
 
 
+def envelopes(lengths: bytes, data: bytes) -> dict[int, bytes]:
+    """Return those of a batch's publications that have properties, by place: these as they stand.
+
+    Raises ProtocolError bad_request if they don't add up.
+    """
+    if sum(batch_sizes(lengths, len(data))) == len(data):
+        return {}  # as a rule
+    return {
+        place: publication[: envelope_bytes(publication)]
+        for place, publication in enumerate(unpack(lengths, data))
+        if type(publication) is Enveloped
+    }
+
+
 def batch_sizes(lengths: bytes, data_bytes: int) -> tuple[int, ...]:
     """Return the sizes in `lengths`; raise bad_request unless they add up to `data_bytes`.
 

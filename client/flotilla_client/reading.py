@@ -106,6 +106,7 @@ class Delivery:
             first_id=first_id,
             publications=publications,
             redelivered_count=redelivered_count,
+            properties={id_: own for id_, own in self.properties.items() if id_ >= first_id},
         )
 
 

@@ -19,7 +19,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -30,7 +30,8 @@ import orjson
 
 from flotilla_client.errors import Gap, Purged, RecordError
 from flotilla_client.observer import Handling, Operation, Outcome
-from flotilla_client.protocol import text_of, unpack
+from flotilla_client.properties import encode
+from flotilla_client.protocol import envelopes, text_of, unpack
 
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})  # single events
@@ -381,11 +382,20 @@ def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:
     assert operation.count, operation
     assert outcome.first_id is not None, outcome
     last_id = outcome.first_id + operation.count - 1 if outcome.first_id else 0
+    stood = envelopes(operation.lengths, operation.data) if outcome.first_id else {}
     return {
         "first_id": outcome.first_id,
         "last_id": last_id,
         "duplicate": outcome.duplicate,
+        **_marked({outcome.first_id + place: each for place, each in stood.items()}),
     }
+
+
+def _marked(envelopes: Mapping[int, bytes]) -> dict[str, Any]:
+    """Return which ids have properties, and the digests of these; nothing if none has."""
+    if not envelopes:
+        return {}
+    return {"marked": list(envelopes), "properties": digests(list(envelopes.values()))}
 
 
 def _brought(outcome: Outcome) -> dict[str, Any]:
@@ -402,7 +412,21 @@ def _brought(outcome: Outcome) -> dict[str, Any]:
         "bytes": sum(map(len, outcome.publications)),
         "cursor": outcome.cursor,
         "handed_apart": True,
+        "times": _times(outcome) or None,
+        **_marked({id_: encode(own) for id_, own in outcome.properties.items()}),
     }
+
+
+def _times(outcome: Outcome) -> list[list[int]]:
+    """Return runs of first id, last id and time; what has none is left out."""
+    runs, first_id = [], outcome.first_id or 0
+    for last_id, timestamp_ms in outcome.timestamps:
+        if last_id < first_id:
+            continue  # of what the client had already
+        if timestamp_ms is not None:
+            runs.append([first_id, last_id, timestamp_ms])
+        first_id = last_id + 1
+    return runs
 
 
 def _tail(path: Path) -> tuple[int, int, bytes]:

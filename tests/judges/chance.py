@@ -105,6 +105,15 @@ class RandomRun:
         """Return an id or a counter."""
         return self.base + self.rng.randint(1, 6)
 
+    def ids(self) -> list[int]:
+        """Return some ids."""
+        return [self.id() for _ in range(self.rng.randint(1, 3))]
+
+    def marks(self) -> Row:
+        """Return which ids have properties, and what digests these have."""
+        ids = sorted(set(self.ids()))
+        return {"marked": ids, "properties": self.digests(len(ids))}
+
     def maybe(self, *values: object) -> Any:
         """Return one of them, or None."""
         return self.rng.choice((None, *values))
@@ -132,6 +141,8 @@ class RandomRun:
         if outcome == "ok":
             first_id = rng.choice((0, *range(self.base + 1, self.base + 7)))
             end = {"first_id": first_id, "duplicate": rng.choice((True, False, None))}
+            if rng.random() < 0.2:
+                end |= self.marks()
             if rng.random() < 0.7:
                 end["last_id"] = first_id + own["count"] - 1 if first_id else 0
         if self.form.is_application:
@@ -170,6 +181,10 @@ class RandomRun:
         count = sum(sizes) + len(corrupt)
         end |= {"items": items or self.maybe([]), "corrupt": corrupt or self.maybe([])}
         end["count"] = count or self.maybe(0)
+        if rng.random() < 0.2:
+            end["times"] = [[one, one + rng.randint(0, 2), rng.randint(5, 7)] for one in self.ids()]
+        if rng.random() < 0.2:
+            end |= self.marks()
         if not count and rng.random() < 0.3:
             end["first_id"] = self.id()
         return end

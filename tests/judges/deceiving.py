@@ -809,3 +809,60 @@ def half_of_what_is_purged_is_told_and_the_rest_is_skipped(run: RunRecorder) -> 
     gone(run, "s", 0, 1, 1)
     got(run, "s", 2, ALL[2])
     return {"lost middle 2", "gap 3"}
+
+
+# --- times, keys and headers ----------------------------------------------------------------------
+
+ONE, OTHER = "01" * 8, "02" * 8
+
+
+@small
+def time_goes_back_from_one_answer_to_the_next(run: RunRecorder) -> set[str]:
+    three(run)
+    got(run, "s", 0, *ALL[:2], times=[[1, 2, 50]])
+    got(run, "s", 2, ALL[2], times=[[3, 3, 49]])
+    return {"properties back 3"}
+
+
+@small
+def time_goes_back_over_the_border_of_a_bucket(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 65_534)
+    stored(run, "p", 1, 65_535, 2)
+    run.get(
+        "s", "t", 65_534, [[65_535, "p", 1, 2]], times=[[65_535, 65_535, 9], [65_536, 65_536, 8]]
+    )
+    return {"properties back 65536"}
+
+
+@small
+def runs_of_two_times_overlap(run: RunRecorder) -> set[str]:
+    three(run)
+    run.sub("r", "t", 0)
+    got(run, "s", 0, *ALL, times=[[1, 3, 50]])
+    got(run, "r", 0, *ALL, times=[[1, 1, 50], [2, 3, 51]])
+    return {"properties time 3", "properties back 3"}
+
+
+@small
+def one_id_has_the_properties_of_another_for_one_reader(run: RunRecorder) -> set[str]:
+    three(run)
+    run.sub("r", "t", 0)
+    got(run, "s", 0, *ALL, times=[[1, 3, 50]], marked=[2], properties=ONE)
+    got(run, "r", 0, *ALL, times=[[1, 3, 50]], marked=[2, 3], properties=ONE + OTHER)
+    return {"properties content 3"}
+
+
+@small
+def what_was_put_with_properties_comes_without(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, marked=[1], properties=ONE)
+    got(run, "s", 0, (1, "p", 1), times=[[1, 1, 50]])
+    return {"properties content 1"}
+
+
+@small
+def what_was_put_with_properties_comes_with_others(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, marked=[1], properties=ONE)
+    got(run, "s", 0, (1, "p", 1), marked=[1], properties=OTHER)
+    return {"properties content 1"}

@@ -15,6 +15,16 @@ GONE: Final = object()
 VALUES: Final = (
     *(GONE, None, -1, 0, 1, 2, 5, 2**24, 2**24 + 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**70),
     *("1", "", "x", 1.0, 1.5, True, False, [], {}, [1], [None], [[1, "p", 1, 1]], [[1, "x"]]),
+    *(
+        [[1, 2, 3]],
+        [[1, 2]],
+        [[1, 2, None]],
+        [[2, 1, 3]],
+        [[1, 1, 1.0]],
+        [[1, 1, "1"]],
+        [0],
+        [1, 2],
+    ),
     *("00" * 8, "00" * 16, "00" * 7, "zz" * 8),
 )
 COMMON: Final[Row] = {
@@ -41,6 +51,8 @@ EVENTS: Final[tuple[Row, ...]] = (
     {**ANSWERED, "f": "get", "topic": "t", "count": 1, "corrupt": [[1, "format"]], "cursor": 0},
     {**ANSWERED, "f": "get", "topic": "t", "count": 1, "first_id": 1, "last_id": 1,
      "digests": "00" * 8},
+    {**ANSWERED, "f": "get", "topic": "t", "asked": 0, "count": 1, "first_id": 1, "last_id": 1,
+     "items": [[1, "p", 1, 1]], "times": [[1, 1, 5]], "marked": [1], "properties": "00" * 8},
     {"type": "fail", "f": "get", "topic": "t", "error": "not_subscribed"},
     {"type": "invoke", "f": "sub", "topic": "t", "epoch": 1},
     {**ANSWERED, "f": "sub", "topic": "t", "last_id": 0, "cursor": 0, "resumed": False},
@@ -62,7 +74,7 @@ def changed_lines() -> Iterator[tuple[str, bytes]]:
     for number, event in enumerate(EVENTS):
         row = {**COMMON, **event}
         yield f"{number} {row['f']} {row['type']}", as_line(row)
-        for name in (*row, "digests", "items", "corrupt", "cursor", "more"):
+        for name in (*row, "digests", "items", "corrupt", "times", "marked", "cursor", "more"):
             for value in VALUES:
                 other = {**row, name: value}
                 if value is GONE:

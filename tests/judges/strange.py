@@ -806,3 +806,35 @@ def purged_publications_were_read_by_another_before(run: RunRecorder) -> set[str
     stored(run, "p", 4, 4)
     got(run, "s", 3, (4, "p", 4))
     return NOTHING
+
+
+# --- times, keys and headers ----------------------------------------------------------------------
+
+
+@small
+def readers_cut_one_time_into_other_runs(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    run.sub("r", "t", 0)
+    stored(run, "p", 1, 1, 4)
+    run.get("s", "t", 0, [[1, "p", 1, 4]], times=[[1, 2, 50], [3, 4, 50]])
+    run.get("r", "t", 0, [[1, "p", 1, 4]], times=[[1, 3, 50], [4, 4, 50]])
+    return set()
+
+
+@small
+def reader_who_knows_of_no_properties_says_no_times(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    run.sub("r", "t", 0)
+    stored(run, "p", 1, 1, marked=[1], properties="01" * 8)
+    got(run, "s", 0, (1, "p", 1), times=[[1, 1, 50]], marked=[1], properties="01" * 8)
+    got(run, "r", 0, (1, "p", 1))
+    return set()
+
+
+@small
+def other_topics_have_times_of_their_own(run: RunRecorder) -> set[str]:
+    for topic, at_ms in (("t", 50), ("u", 40)):
+        run.sub("s", topic, 0)
+        run.put("p", topic, 1, "ok", first_id=1, last_id=1)
+        run.get("s", topic, 0, [[1, "p", 1, 1]], times=[[1, 1, at_ms]])
+    return set()

@@ -19,12 +19,14 @@ from typing import Any
 
 from tests.judges.broker import DUPLICATES_REMEMBERED, PUBLICATION_BYTES, ReplicatedBroker, runs_of
 from tests.judges.history import CAN, RAW, MadeHistory, Row
+from tests.judges.properties import dress
 
 CLOCK_NS_MAX = 2**52
 UNCLEAR = ("timeout", "uncertain", "unavailable")
 REFUSED = ("electing", "backlog_full", "overloaded", "disk_full", "shutting_down")
 PIPELINED_MAX = 3
 COUNT_MAX = 5
+DRESSED_SHARE = 0.4  # of the histories are of feature level 4
 
 
 @dataclass
@@ -831,4 +833,8 @@ def digest(producer: str, topic: str, counter: int) -> str:
 
 def legal(seed: int) -> MadeHistory:
     """Return the legal history of a seed."""
-    return MadeRun(seed).run()
+    history = MadeRun(seed).run()
+    rng = random.Random(f"times {seed}")
+    if rng.random() < DRESSED_SHARE:
+        dress(history, rng)
+    return history
