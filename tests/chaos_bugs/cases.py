@@ -86,6 +86,8 @@ WIPED_COUNT: Final = BugCase(
     bug="wiped-nodes-count-at-once",
     experiment="lost-disks",
     caught_by=frozenset({"replica_divergence", "ack_not_durable", "lost", "leaders_per_term"}),
+    # The evicted are refused at the handshake: some let it in, others turn it away.
+    complaint="in vain for: nodes at one applied index",
 )
 
 CURSOR_TOO_FAR: Final = BugCase(
