@@ -88,6 +88,7 @@ class LocalTarget:
                 self._shims = {node: Shim(library, self._data(node)) for node in self.nodes}
             self.start(list(self.nodes))
             self._cluster.wait_for_leader()  # fails early, and shows the logs
+            self._cluster.begin_at_newest_level()  # as a user's
 
     def _create(self) -> None:
         self._cluster.create(nodes=len(self.nodes), settings=self._settings, keys=True)

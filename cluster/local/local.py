@@ -38,7 +38,7 @@ import flotilla_client
 from cluster.keys.authority import NODES, Authority
 from cluster.recovery.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
 from cluster.settings.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, http_page, load
-from flotilla_client import Client, FlotillaError
+from flotilla_client import Client, FlotillaError, NotUpgraded
 from flotilla_client.connection import EndpointSockets
 from flotilla_client.keys import KeyFile
 from flotilla_client.protocol import STATUS, Request, encode_request
@@ -327,6 +327,24 @@ class LocalCluster:
                 return client.upgrade(level)
             except FlotillaError as error:
                 raise LocalError(error.message) from error
+
+    def begin_at_newest_level(self, timeout_s: float = LEADER_TIMEOUT_S) -> dict[str, Any]:
+        """Raise a new cluster's level to the highest that its nodes understand.
+
+        Nobody will want to go back from it. It waits for all nodes, which may still be starting.
+        Returns as `upgrade` does. Raises LocalError if one is missing after `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        with Client(list(self.endpoints().values()), key=self.admin_key) as client:
+            while True:
+                try:
+                    return client.upgrade()
+                except NotUpgraded as error:
+                    if time.monotonic() >= deadline:
+                        raise LocalError(error.message) from error
+                except FlotillaError as error:
+                    raise LocalError(error.message) from error
+                time.sleep(STATUS_INTERVAL_S)
 
     def wait_for_leader(self, timeout_s: float = LEADER_TIMEOUT_S) -> str:
         """Return the leader as soon as there is one.
