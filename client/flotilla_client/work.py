@@ -143,6 +143,7 @@ class LeaseBook:
     _number: int = 0
     _pending: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # to be said
     _asked: dict[str, Any] | None = None  # of which no answer is known
+    _asked_ms: float = 0.0  # when that was said first
     _told: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # said by it
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -219,6 +220,7 @@ class LeaseBook:
         with self._lock:
             if self._asked is None:
                 self._number += 1
+                self._asked_ms = self.now_ms()
                 self._asked = {
                     "group": self.group,
                     "number": self._number,
@@ -261,7 +263,7 @@ class LeaseBook:
                     item.settled = "lost"
                     self.given.pop(id_, None)
                 elif kind == "extend":
-                    item._end_ms, item._lease_ms = now_ms + ms, ms
+                    item._end_ms, item._lease_ms = self._asked_ms + ms, ms
             self.hand = deque(item for item in self.hand if item.settled != "lost")
             self._asked, self._told = None, {}
             self._bring(reply, now_ms)
@@ -277,15 +279,15 @@ class LeaseBook:
     def _bring(self, reply: Reply, now_ms: float) -> None:
         publications = protocol.unpack(reply.lengths, reply.data)
         times = [at_ms for count, at_ms in reply.body.get("timestamps", ()) for _ in range(count)]
-        left_ms, token, place = reply.body["left_ms"], reply.body["token"], 0
+        end_ms, lease_ms = now_ms + reply.body["left_ms"], reply.body["lease_ms"]
+        token, place = reply.body["token"], 0
         for first, count, attempt in reply.body["leases"]:
             for id_ in range(first, first + count):
                 own = reply.properties.get(place) or Properties()
                 text = protocol.text_of(publications[place])
                 again = attempt > 1
                 message = Message(self.topic, id_, text, again, times[place], own.key, own.headers)
-                end_ms = now_ms + left_ms
-                item = WorkItem(message, self.group, attempt, self, token, end_ms, left_ms)
+                item = WorkItem(message, self.group, attempt, self, token, end_ms, lease_ms)
                 self.hand.append(item)
                 place += 1
 

@@ -856,7 +856,7 @@ class Broker:
             self._hand_out(waiting, leased)
 
     def _hand_out(self, waiting: Waiting, leased: Leased) -> None:
-        body = leases.answer_of(waiting.request, waiting.body, leased)
+        body = leases.answer_of(self.store, waiting.request, waiting.body, leased)
         if body["count"]:
             body["timestamps"] = _times(leased.times)
         self._note_delivered(waiting.route, body["count"], len(leased.data))

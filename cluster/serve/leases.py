@@ -17,7 +17,7 @@ from cluster.store.commands import Take
 from cluster.store.groups import SharedGroup
 from cluster.store.outcomes import Leased, Refused
 from cluster.store.store import Store
-from flotilla_client.protocol import INTEGER_MAX, Request
+from flotilla_client.protocol import INTEGER_MAX, LEASE_MS, Request
 
 LOOK_MS: Final = 20.0  # between two looks at leases that may have run out: far below LEASE_MS_MIN
 OFFERED_MAX: Final = 64  # parked takes of a group that are looked at for one that gets something
@@ -90,8 +90,13 @@ def read(store: Store, request: Request, taken: dict[str, Any]) -> Leased | Refu
     )
 
 
-def answer_of(request: Request, taken: dict[str, Any], leased: Leased) -> dict[str, Any]:
+def answer_of(
+    store: Store, request: Request, taken: dict[str, Any], leased: Leased
+) -> dict[str, Any]:
     """Return the body of a TAKE's ACK."""
+    group, lease_ms = store.groups.get(*key_of(request)), request.body["lease_ms"]
+    if lease_ms is None:
+        lease_ms = LEASE_MS if group is None else group.lease_ms
     return {
         "topic": request.topic,
         "group": request.body["group"],
@@ -99,5 +104,6 @@ def answer_of(request: Request, taken: dict[str, Any], leased: Leased) -> dict[s
         "token": leased.token if leased.runs else 0,
         "leases": [[first, last + 1 - first, attempt] for first, last, attempt in leased.runs],
         "left_ms": leased.left_ms,
+        "lease_ms": lease_ms,
         "lost": [[first, last + 1 - first] for first, last in taken.get("lost", [])],
     }

@@ -537,7 +537,6 @@ class Groups:
                 topic, name, lease_ms, max_attempts, dead_letter, head, cursor, token
             )
             self._groups[topic.name, name] = by_key[group.key] = group
-            topic.place_group(name, cursor)
         for number, name, chunk, text, crc in query("SELECT * FROM leases ORDER BY chunk"):
             verify(crc, (number, name, chunk, text))
             if (number, name) not in by_key:

@@ -216,6 +216,10 @@ class Topics:
                 raise CorruptStore(self._database.path, f"subscription {number, client, cursor}")
             self._add(client_id, topic, Subscription(client, cursor))
         self._load_placed(by_number)
+        for number, name, cursor in query(_GROUPS):  # whole rows are looked at by groups.py
+            topic = by_number.get(number)
+            if topic is not None and cursor <= topic.last_id:
+                topic.place_group(name, cursor)
         self._load_policies(by_number)
         self._names = sorted(self.active)
 
@@ -235,7 +239,7 @@ class Topics:
             subscription.placed = at
 
     def _load_policies(self, by_number: Mapping[int, Topic]) -> None:
-        """Behind the cursors: a policy's floor never goes back, also not to come here."""
+        """Behind all cursors, of groups as well: a policy's floor never goes back to one."""
         for number, floor_id, text, crc in self._database.query(_POLICIES):
             self._database.verify(crc, (number, floor_id, text))
             topic = by_number.get(number)
@@ -483,6 +487,7 @@ _SUBSCRIPTIONS: Final = (
     "SELECT topic, client, cursor, subscriptions.crc, client_id FROM subscriptions"
     " LEFT JOIN clients ON clients.number = client ORDER BY topic, client"
 )
+_GROUPS: Final = "SELECT topic, name, cursor FROM groups"
 _POLICIES: Final = "SELECT topic, floor_id, text, crc FROM policies ORDER BY topic"
 _PURGED: Final = "SELECT last_id, crc FROM purged WHERE topic = ?"
 _DELETE_SUBSCRIPTION: Final = "DELETE FROM subscriptions WHERE topic = ? AND client = ?"

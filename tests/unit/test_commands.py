@@ -15,14 +15,18 @@ from cluster.store.commands import (
     Advance,
     ChangeUser,
     DamagedEntry,
+    DropGroup,
+    EndGroup,
     Forget,
     Hear,
+    MakeGroup,
     Operation,
     Put,
     Raise,
     Register,
     Stamp,
     Subscribe,
+    Take,
     Unsubscribe,
     decode,
     encode,
@@ -37,6 +41,7 @@ from flotilla_client.protocol import (
     BATCH_COUNT_MAX,
     INTEGER_MAX,
     NAME_BYTES_MAX,
+    SETTLE_ROWS_MAX,
     TOPIC_BYTES_MAX,
     USER_CHANGES,
     pack,
@@ -80,6 +85,18 @@ operation_strategy = st.one_of(
         principal,
     ),
     st.builds(Hear, st.lists(text, max_size=5)),
+    st.builds(
+        MakeGroup,
+        *(text, optional, text, optional, text, optional, optional, st.none() | text, principal),
+    ),
+    st.builds(EndGroup, text, optional, text, optional, text, principal),
+    st.builds(
+        Take,
+        *(text, optional, text, text, optional, number, number, optional),
+        *(st.lists(st.lists(number, min_size=n, max_size=n), max_size=4) for n in (3, 4, 4)),
+        principal,
+    ),
+    st.builds(DropGroup, text, text, st.booleans(), principal, text, number),
     st.builds(Forget, st.lists(text, max_size=5), number),
     st.builds(Admit, text, text),
     st.just(Raise(BUILD.level_max)),
@@ -105,11 +122,14 @@ def test_the_largest_operation_of_each_kind_fits_alone() -> None:
     client, topic = "\x01" * NAME_BYTES_MAX, "\x01" * TOPIC_BYTES_MAX
     lengths, data = pack([b"x" * (BATCH_BYTES_MAX // BATCH_COUNT_MAX)] * BATCH_COUNT_MAX)
     cursors = {f"{i:x>{TOPIC_BYTES_MAX}}": INTEGER_MAX for i in range(ANY_TOPIC_COUNT_MAX)}
+    rows = [[INTEGER_MAX] * 4] * SETTLE_ROWS_MAX
     largest: list[Operation] = [
         Put(client, INTEGER_MAX, topic, INTEGER_MAX, lengths, data),
         Advance(client, INTEGER_MAX, cursors),
         Subscribe(client, INTEGER_MAX, topic, INTEGER_MAX),
         Register(client, False, INTEGER_MAX, client),
+        Take(client, *(INTEGER_MAX, topic, client), *[INTEGER_MAX] * 4, [], rows, []),
+        MakeGroup(client, INTEGER_MAX, topic, *(INTEGER_MAX, client), *[INTEGER_MAX] * 2, topic),
     ]
     for operation in largest:
         assert fits(0, operation), type(operation)
@@ -146,6 +166,9 @@ def test_an_entry_over_its_limit_is_a_programmers_error() -> None:
         b'[1,[["A","c",1,[]]]]',
         b'[1,[["A","c",1,{"t":"1"}]]]',
         b'[1,[["M","n",null]]]',
+        b'[1,[["W","c",1,"t","g",1,1,1,1,[[1,2]],[],[]]]]',
+        b'[1,[["W","c",1,"t","g",1,1,1,1,[],[[1,2,true,4]],[]]]]',
+        b'[1,[["G","c",1,"t",1,"g",1,1,7]]]',
         b'[1,[["P","c",1,"t",0,1]]]',
         b'[1,[["P","c",1,"t",0,0,0]]]',
         b'[1,[["P","c",1,"t",-1,1,0]]]',

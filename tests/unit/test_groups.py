@@ -22,6 +22,7 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    SetTopic,
     Stamp,
     Subscribe,
     Take,
@@ -331,6 +332,17 @@ def test_a_group_keeps_its_topic_and_what_it_has_not_settled(bench: GroupsBench)
     assert bench.ok(EndGroup("a", None, "t", None, "g")) == {"was_subscribed": False}
     assert bench.apply(taking()) == [("unknown_topic", {})]
     assert bench.ok(making())["last_id"] == 5
+
+
+def test_behind_a_restart_a_topic_s_policy_leaves_what_its_groups_have_not_settled(
+    bench: GroupsBench,
+) -> None:
+    bench.ok(SetTopic("t", {"keep": "unread", "amount": 0}, True, True))
+    bench.reopen()
+    bench.put(b"6")  # the floor is looked for again
+    bench.store.collect_garbage(100)
+    assert bench.floor() == 0
+    assert bench.read("a", bench.take("a")) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 def test_a_group_that_is_not_there_gives_nothing(bench: GroupsBench) -> None:

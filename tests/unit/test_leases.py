@@ -97,6 +97,7 @@ def test_a_take_brings_publications_with_their_token_and_attempts(bench: LeasesB
         "token": 1,
         "leases": [[1, 2, 1]],
         "left_ms": LEASE_MS,
+        "lease_ms": LEASE_MS,
         "lost": [],
         "timestamps": [[2, None]],
     }

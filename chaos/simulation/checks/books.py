@@ -68,7 +68,8 @@ class Books:
         """Yield what is counted in two ways and differs."""
         led, rows, store = member.broker, member.store._publications, member.store
         waiting = [each for _, authors in led._entries.values() for each in authors]
-        parked = [*led._parked.values(), *led._parked_any.values()]
+        tables = led._parked, led._parked_any, led._parked_takes
+        parked = [kept for table in tables for kept in table.values()]
         relayed = [each for queue in replica.intake._nodes.values() for each in queue]
         active = store._topics.active
         asked = Counter(

@@ -39,6 +39,8 @@ CHECKS: Final[Mapping[str, str]] = {
     "handed_over_twice": "an application is given again what it has not acknowledged, and told so",
     "forgotten": "a client is forgotten that was silent, is told so, and of what may be lost",
     "skipped": "an application is given what comes next, and nothing is passed over",
+    "given_again": "work that is acknowledged is nobody's any more",
+    "given_twice": "each attempt of a group's publication is one worker's",
     "own_answer": "of several callers of a client each is told of its own publication",
     "call_order": "what several callers of a client publish is stored once, as they called",
     "kept": "what a client has stored before it asked is there in its next process",

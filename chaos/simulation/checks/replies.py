@@ -41,7 +41,9 @@ from cluster.store.commands import (
     DeleteTopic,
     DropClient,
     DropSubscription,
+    EndGroup,
     Forget,
+    MakeGroup,
     Operation,
     Purge,
     Put,
@@ -50,6 +52,7 @@ from cluster.store.commands import (
     SetTopic,
     Stamp,
     Subscribe,
+    Take,
     TransferLeader,
     Unsubscribe,
 )
@@ -71,6 +74,7 @@ from flotilla_client.protocol import (
     STATUS,
     SUB,
     SUBSCRIPTIONS,
+    TAKE,
     TOPIC,
     TOPICS,
     UNSUB,
@@ -89,7 +93,7 @@ ASKED_AT_MOST: Final = 2_000  # indexes that an answer is looked for at
 # Refused before anything is looked up: what they say of the node is judged apart.
 OF_THE_NODE: Final = frozenset({"not_leader", "electing", "uncertain", "shutting_down"})
 OF_A_LIMIT: Final = frozenset({"overloaded", "quota", "backlog_full", "disk_full"})
-READS: Final = frozenset({GET, READ, TOPICS, INSPECT})
+READS: Final = frozenset({GET, READ, TAKE, TOPICS, INSPECT})
 CONTROLS: Final = {SUB: Subscribe, UNSUB: Unsubscribe, SEEK: Seek}
 
 
@@ -327,7 +331,9 @@ class Replies:
             for key in _keys_in(operation):
                 self._results[key].append((index, result))
                 self._was_asked(index, key, operation)
-                if not result[0]:
+                # A take that gave nothing may stand in the log again, for one request.
+                is_again = key[0] == TAKE and bool(self._carried_out[key])
+                if not result[0] and not is_again:
                     self._carried_out[key] += 1
                     if key not in self._firsts:
                         self._firsts[key] = self._came[key], self._numbers
@@ -496,6 +502,44 @@ class Replies:
             return f"{topic} of entry {entry}, and {older} waits longer"
         self._in_time(node, asked, entry)
         return ""
+
+    def _took(
+        self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
+    ) -> str:
+        """Hold what a TAKE brings against what its entries have given; some may be lost by then."""
+        found = [said for code, said in self._results_of(asked, high) if not code]
+        given = {
+            (said["token"], id_, attempt)
+            for said in found
+            for first, last, attempt in said["given"]
+            for id_ in range(first, last + 1)
+        }
+        brought = [
+            (body["token"], first + place, attempt)
+            for first, count, attempt in body["leases"]
+            for place in range(count)
+        ]
+        if not given >= set(brought) or len(brought) != body["count"]:
+            return f"it brings {brought}, of {given}"
+        lost = [[first, first + count - 1] for first, count in body["lost"]]
+        if lost not in [said["lost"] for said in found] and (lost or found):
+            return f"it says that {lost} is lost, the log {found}"
+        if not brought:
+            return ""
+        ids = [id_ for _, id_, _ in brought]
+        said = unpack(f"<{len(lengths) // 4}I", lengths)
+        times = [at_ms for count, at_ms in body["timestamps"] for _ in range(count)]
+        if times != [self._reference.timestamp_of(asked.topic, id_) for id_ in ids]:
+            return f"{ids} at {times}"
+        of_topic, at = self._reference.topics[asked.topic], 0
+        for id_, length in zip(ids, said, strict=True):
+            size = length % HAS_PROPERTIES
+            _, content = of_topic.publications[id_]
+            is_whole = (id_ in of_topic.enveloped) == (length >= HAS_PROPERTIES)
+            if content != data[at : at + size] or not is_whole:
+                return f"id {id_} is another publication"
+            at += size
+        return "" if at == len(data) else f"{len(data)} bytes, {at} are due"
 
     def _other_contents(
         self,
@@ -882,7 +926,8 @@ class Replies:
         if asked.kind in (UPGRADE, ADMIN):
             return not user.admin
         if topic:
-            return asked.kind in (SUB, SEEK, GET, READ) and not user.has("subscribe", topic)
+            of_topic = asked.kind in (SUB, SEEK, GET, READ, TAKE) or "group" in asked.body
+            return of_topic and not user.has("subscribe", topic)
         client = reference.clients.get(asked.client_id)
         own = {} if client is None else client.topics_at(index)
         named = asked.body.get("last_ids") or {}
@@ -902,6 +947,8 @@ class Replies:
             return code == self._reference.unknown_at(index)
         if epoch is not None and epoch != client.epoch.at(index):
             return code == self._reference.refusal_of(epoch, client.epoch.at(index))[0]
+        if asked.kind == TAKE:
+            return code == self._no_group(asked, index)
         if asked.kind != GET:
             return False
         claims = asked.body.get("last_ids") or {}
@@ -911,6 +958,15 @@ class Replies:
             self._claim_refused(asked, client, topic, last_id, code, index)
             for topic, last_id in claims.items()
         )
+
+    def _no_group(self, asked: Asked, index: int) -> str:
+        """Return how a TAKE is refused whose group is not there behind the entry at `index`."""
+        past = self._reference.group_rows.get((asked.topic, asked.body["group"]))
+        if past is not None and past.at(index) is not None:
+            return ""
+        topic = self._reference.topics.get(asked.topic)
+        is_there = topic is not None and topic.exists_at(index)
+        return "not_subscribed" if is_there else "unknown_topic"
 
     def _claim_refused(
         self, asked: Asked, client: Any, topic: str, last_id: int | None, code: str, index: int
@@ -975,6 +1031,8 @@ def _keys_of(header: Mapping[str, Any], count: int) -> Iterable[Key]:
         yield PUT, client_id, epoch, topic, body.get("counter"), count
     elif kind in CONTROLS:
         yield kind, client_id, epoch, topic, body.get("sequence")
+    elif kind == TAKE:
+        yield kind, client_id, epoch, topic, body["group"], body.get("number")
     elif kind == REQUEST_ID:
         yield kind, client_id, body.get("sequence"), body.get("nonce") or ""
     elif kind == ADMIN and "user" in body:
@@ -1006,6 +1064,12 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
             yield UNSUB, client_id, epoch, topic, sequence
         case Seek(client_id, epoch, topic, sequence):
             yield SEEK, client_id, epoch, topic, sequence
+        case MakeGroup(client_id, epoch, topic, sequence):
+            yield SUB, client_id, epoch, topic, sequence
+        case EndGroup(client_id, epoch, topic, sequence):
+            yield UNSUB, client_id, epoch, topic, sequence
+        case Take(client_id, epoch, topic, group, number):
+            yield TAKE, client_id, epoch, topic, group, number
         case Register(client_id, fresh, sequence, nonce):
             yield REQUEST_ID, "" if fresh else client_id, sequence, nonce
         case ChangeUser(change, user, publish, subscribe, observe, admin):
@@ -1075,6 +1139,7 @@ _JUDGES: Final[Mapping[str, Judge]] = {
     GET: Replies._got,
     READ: Replies._got,
     SEEK: Replies._of_the_log,
+    TAKE: Replies._took,
     TOPICS: Replies._listed,
     UPGRADE: Replies._upgraded,
     ADMIN: Replies._of_the_log,

@@ -29,6 +29,7 @@ from chaos.simulation.checks.rebuilt import Rebuilt
 from chaos.simulation.checks.reference import Reference
 from chaos.simulation.checks.replies import Replies
 from chaos.simulation.checks.scrubbing import Scrubbing
+from chaos.simulation.checks.work import WorkPromises
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.dressing import properties_of
@@ -54,6 +55,7 @@ from flotilla_client import (
     Outcome,
     Purged,
     TooLarge,
+    WorkItem,
 )
 from flotilla_client.properties import Properties
 from flotilla_client.protocol import CLIENT, SUBSCRIPTIONS, TOPIC, Reply, Request
@@ -96,6 +98,7 @@ class Attached:
         self._books = Books(world, self._invariants)
         self._rebuilt = Rebuilt(world, self._invariants, self._reference)
         self._scrubbing = Scrubbing(world, self._invariants)
+        self._work = WorkPromises(self._invariants.fail)
         self._promises = Promises(
             self._invariants,
             self._reads,
@@ -427,6 +430,14 @@ class Attached:
     def acknowledged(self, client: str, topic: str, last_id: int) -> None:
         """See `scripts.Course`."""
         self._promises.acknowledged(client, topic, last_id)
+
+    def given(self, client: str, item: WorkItem) -> None:
+        """See `scripts.Course`."""
+        self._work.given(client, item)
+
+    def worked(self, client: str, item: WorkItem) -> None:
+        """See `scripts.Course`."""
+        self._work.worked(client, item)
 
     def known(self) -> Known:
         """See `scripts.Course`."""

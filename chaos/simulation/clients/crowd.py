@@ -28,7 +28,7 @@ from chaos.simulation.clients.clients import (
 from chaos.simulation.clients.scripts import ClientScript, Known, Role, begin_anew
 from chaos.workloads import payload
 from chaos.workloads.history import ProcessRecorder
-from flotilla_client import FlotillaError, Forgotten, Losses
+from flotilla_client import FlotillaError, Forgotten, Losses, WorkItem
 from flotilla_client.reading import Delivery
 from flotilla_client.state import OUTBOX_BYTES_MAX
 
@@ -62,6 +62,12 @@ class ClientWitness(Watcher, Protocol):
         """Hear what a client's application was given."""
 
     def acknowledged(self, client: str, topic: str, last_id: int) -> None:
+        """See `scripts.Course`."""
+
+    def given(self, client: str, item: WorkItem) -> None:
+        """See `scripts.Course`."""
+
+    def worked(self, client: str, item: WorkItem) -> None:
         """See `scripts.Course`."""
 
     @property
@@ -176,6 +182,14 @@ class Crowd:
     def acknowledged(self, client: str, topic: str, last_id: int) -> None:
         """See `scripts.Course`."""
         self._witness.acknowledged(client, topic, last_id)
+
+    def given(self, client: str, item: WorkItem) -> None:
+        """See `scripts.Course`."""
+        self._witness.given(client, item)
+
+    def worked(self, client: str, item: WorkItem) -> None:
+        """See `scripts.Course`."""
+        self._witness.worked(client, item)
 
     @property
     def takes_properties(self) -> bool:

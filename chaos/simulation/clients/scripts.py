@@ -21,6 +21,7 @@ from chaos.simulation.clients.callers import Callers
 from chaos.simulation.clients.clients import Calling, ClientWire, Process, Script, Wish
 from chaos.simulation.clients.dressing import MARK, dressed
 from chaos.simulation.clients.pipes import QUEUED_MAX, Pipe
+from chaos.simulation.clients.working import Working
 from chaos.workloads import payload
 from chaos.workloads.history import DRAINED
 from flotilla_client import (
@@ -33,6 +34,7 @@ from flotilla_client import (
     TooLarge,
     TooMany,
     UnknownTopic,
+    WorkItem,
 )
 from flotilla_client.batches import as_bytes
 from flotilla_client.operations import PutResult
@@ -83,7 +85,8 @@ class Role:
     publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
     `AsyncClient`, and cancels some of what it asks. `callers`: so many publish at once at most,
     each for itself, 0 for one after the other. `has_properties`: half of what it publishes does;
-    `is_old`: it knows of none.
+    `is_old`: it knows of none. `works`: in the groups of its topics, with a lease of `lease_ms` and
+    dead letters behind `max_attempts` (0: none).
     """
 
     topics: tuple[str, ...]
@@ -92,6 +95,9 @@ class Role:
     churns: float = 0.0
     lists: float = 0.0
     oversized: float = 0.0
+    works: float = 0.0
+    lease_ms: int = 500
+    max_attempts: int = 0
     pause_s: float = 0.1
     batch_count: int = 1
     size_bytes: int = 100
@@ -182,6 +188,12 @@ class Course(Protocol):
     def acknowledged(self, client: str, topic: str, last_id: int) -> None:
         """Hear up to where an application has said, and heard, that it is done."""
 
+    def given(self, client: str, item: WorkItem) -> None:
+        """Hear what a worker was given."""
+
+    def worked(self, client: str, item: WorkItem) -> None:
+        """Hear that an item is done, and that the cluster has agreed."""
+
     def known(self) -> Known:
         """Return what is known of all topics."""
 
@@ -218,12 +230,15 @@ class ClientScript:
         # One or the other: what is in hand by one is not given to the other.
         self._is_looping = process.has_loops and rng.random() < LOOPS_SHARE
         self._callers = Callers(name, process, course) if role.callers else None
+        work = role.topics, role.lease_ms, role.max_attempts
+        self._working = Working(name, *work, process, course, rng, wire)
         self._actions: dict[Callable[[], Script], float] = {
             self._publishes(): role.puts,
             self._read: role.gets,
             self._churn: role.churns,
             self._list: role.lists,
             self._publish_oversized: role.oversized,
+            self._working.work: role.works,
         }
 
     def run(self) -> Script:
@@ -255,6 +270,7 @@ class ClientScript:
             if self._role.gets:
                 yield from self._tried(self._catch_up)
         yield from self._drain(self._course.tombstones)
+        yield from self._until_done(self._working.drain)
 
     def _begin_anew(self) -> Script:
         """Take it that the cluster has forgotten this client, and become another one."""

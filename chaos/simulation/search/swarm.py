@@ -51,6 +51,7 @@ ACTS_SHARE: Final = 0.7  # of the seeds whose cluster is at the level for it hav
 ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
 TOPICS_SHARE: Final = 0.6  # of these seeds have topics with policies, and somebody who replays
 MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs are larger
+GROUPS_SHARE: Final = 0.7  # of the same seeds have clients that work in groups
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 PROPERTIES_SHARE: Final = 0.9  # of the seeds that may publish with properties do
@@ -624,6 +625,7 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
     knobs |= _scrub(draw("scrub").rng)
     schedule = _with_latent_damages(draw("latent damages"), knobs, schedule, empty.duration_s)
+    _let_work(draw("groups"), load["roles"], schedule, knobs)
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
         knobs.pop("backlog_bytes_max", None)
@@ -1031,6 +1033,29 @@ def _load(draw: Draw) -> dict[str, Any]:
             role |= {"topics": [*role["topics"], LEFT_TOPIC], "puts": role["puts"] or 0.2}
             role["reads_any"] = False  # it may hear of a SUB by its publications, not its answer
     return {"roles": roles, "deadline_ms": rng.choice((1_500, 1_500, 3_000, 15_000))}
+
+
+def _let_work(
+    draw: Draw,
+    roles: Sequence[dict[str, Any]],
+    schedule: Sequence[Action],
+    knobs: dict[str, Any],
+) -> None:
+    """Let some clients of most seeds of their level share their topics' publications, besides.
+
+    What a group has not settled fills its topic, and its workers may be gone for good.
+    """
+    rng = draw.rng
+    if not at_level_of_users(schedule) or rng.random() >= GROUPS_SHARE:
+        return
+    knobs.pop("backlog_bytes_max", None)
+    knobs.pop("quota_unread_bytes", None)
+    for role in rng.sample(roles, rng.randint(min(2, len(roles)), len(roles))):
+        role |= {
+            "works": rng.choice((0.5, 1.0, 3.0)),
+            "lease_ms": rng.choice((150, 500, 2_000)),
+            "max_attempts": rng.choice((0, 0, 1, 2)),
+        }
 
 
 def _slow_down(draw: Draw, roles: Sequence[dict[str, Any]], is_bounded: bool) -> None:

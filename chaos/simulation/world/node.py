@@ -55,7 +55,7 @@ OPERATOR: Final = "operator"  # who asks for levels and changes users
 
 def principal_of(route: bytes) -> str:
     """Return whose key a client's socket has shown: each client, however often it dies, has one."""
-    return route.decode().partition("/")[0]
+    return route.decode(errors="backslashreplace").partition("/")[0]  # a number on the wire
 
 
 class WitnessedMember(Member):

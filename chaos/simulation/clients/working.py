@@ -1,0 +1,162 @@
+"""What a simulated client does in groups: it takes, and settles, or does not.
+
+What lives here: one process's part in the groups of its topics. What must not: exchanges, which are
+the library's own (flotilla_client/work.py), and what must hold of it (checks/work.py).
+
+Bodies end, raise, take longer or never end, and a process dies with what it has in hand: so leases
+run out, and their publications are given to others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from typing import Any, Final, NoReturn, Protocol
+
+from chaos.simulation.clients.clients import ClientWire, Process, Script
+from flotilla_client import (
+    FlotillaError,
+    NotSubscribed,
+    Unauthorized,
+    UnknownTopic,
+    Unsupported,
+    WorkItem,
+)
+from flotilla_client.operations import Ask, Operations, Steps
+from flotilla_client.protocol import GROUPS, INSPECT, Request
+from flotilla_client.work import GroupSettings, LeaseBook, end_group, make_group, take
+
+GROUP: Final = "g"
+DEAD: Final = "dead"  # the topic of dead letters; a group alone reads it
+END_SHARE: Final = 0.02  # of the times the group is ended, and perhaps made again
+# What becomes of an item each time that its worker comes by, with its share.
+FATES: Final = {"ack": 0.55, "nak": 0.15, "extend": 0.1, "wait": 0.2}
+DRAIN_WAIT_MS: Final = 200
+DRAIN_LEASE_MS: Final = 3_000  # above what the slowest network takes to say that it is done
+DRAIN_COUNT: Final = 100
+
+
+class WorkHearer(Protocol):
+    """Who hears of work; see `scripts.Course`."""
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        """Hear of an operation's error."""
+
+    def given(self, client: str, item: WorkItem) -> None:
+        """Hear what a worker was given."""
+
+    def worked(self, client: str, item: WorkItem) -> None:
+        """Hear that an item is done, and that the cluster has agreed."""
+
+
+def _extender(item: WorkItem, lease_ms: int) -> NoReturn:
+    raise AssertionError("nobody extends by itself here")
+
+
+class Working:
+    """One process's work. `lease_ms` None: as the group has it."""
+
+    def __init__(
+        self,
+        name: str,
+        topics: tuple[str, ...],
+        lease_ms: int | None,
+        max_attempts: int,
+        process: Process,
+        course: WorkHearer,
+        rng: random.Random,
+        wire: ClientWire,
+    ) -> None:
+        self._name, self._topics, self._course, self._rng = name, topics, course, rng
+        self._operations: Operations = process.session.operations
+        self._settings = GroupSettings(lease_ms)
+        if max_attempts:
+            self._settings = GroupSettings(lease_ms, max_attempts, DEAD)
+            self._topics += (DEAD,)
+        self._wire = wire
+        self._books: dict[str, LeaseBook] = {}
+        self._items: dict[str, list[WorkItem]] = {}
+
+    def work(self) -> Script:
+        """Settle some of what is here, and take more."""
+        rng, topic = self._rng, self._rng.choice(self._topics)
+        if topic not in self._books:
+            try:
+                yield from self._begin(topic)
+            except Unsupported:  # the level has not been raised yet
+                return
+        elif rng.random() < END_SHARE:
+            yield end_group(self._operations, topic, GROUP)
+            self._forget(topic)
+            return
+        for item in list(self._items[topic]):
+            [fate] = rng.choices(list(FATES), list(FATES.values()))
+            self._decide(item, fate)
+        lease_ms = rng.choice((None, None, 150, 600))
+        count, wait_ms = rng.choice((0, 1, 3, 20)), rng.choice((0, 0, 100, 1_000))
+        yield from self._take(topic, count, lease_ms, wait_ms)
+
+    def drain(self) -> Script:
+        """Work until nothing is left in any of the groups, whoever has it now."""
+        for topic in list(self._books):
+            while topic in self._books:
+                try:
+                    backlog = yield _backlog(self._operations, topic)
+                except Unauthorized as error:  # its key may not observe
+                    self._course.refused(self._name, error)
+                    break
+                if not backlog:
+                    break
+                for item in self._items[topic]:
+                    self._decide(item, "ack")
+                yield from self._take(topic, DRAIN_COUNT, DRAIN_LEASE_MS, DRAIN_WAIT_MS)
+
+    def _begin(self, topic: str) -> Script:
+        settings = GroupSettings() if topic == DEAD else self._settings
+        if settings.dead_letter and DEAD not in self._books:
+            yield from self._begin(DEAD)  # or there would be nobody for them
+        yield make_group(self._operations, topic, GROUP, settings)
+        self._books[topic] = LeaseBook(topic, GROUP, lambda: self._wire.now * 1000, _extender)
+        self._items[topic] = []
+
+    def _forget(self, topic: str) -> None:
+        self._books.pop(topic, None)
+        self._items.pop(topic, None)
+
+    def _decide(self, item: WorkItem, fate: str) -> None:
+        if fate == "ack":
+            item.ack()
+        elif fate == "nak":
+            item.nak(self._rng.choice((0, 0, 0.1, 1.0)))
+        elif fate == "extend":
+            item._book.extend(item, self._rng.choice((150, 1_000)))
+
+    def _take(
+        self, topic: str, count: int, lease_ms: int | None, wait_ms: int
+    ) -> Generator[Any, Any, None]:
+        book = self._books[topic]
+        wait_ms = 0 if book.hand else wait_ms  # or what is extended would have run out by then
+        try:
+            yield take(self._operations, book, count, lease_ms, wait_ms)
+        except (NotSubscribed, UnknownTopic):  # somebody has ended the group
+            self._forget(topic)
+            return
+        kept = []
+        for item in self._items[topic]:
+            if item.settled == "ack" and not book.is_to_be_said(item):
+                self._course.worked(self._name, item)
+            elif not item.settled or book.is_to_be_said(item):
+                kept.append(item)
+        while (news := book.next_item()) is not None:
+            self._course.given(self._name, news)
+            kept.append(news)
+        self._items[topic] = kept
+
+
+def _backlog(operations: Operations, topic: str) -> Steps[int]:
+    """INSPECT: how many publications of a topic's group are not settled; 0 without one."""
+    yield from operations.opened()
+    request = Request(INSPECT, "", topic, body={"what": GROUPS, "after": ""})
+    done = yield from operations.asked(Ask(request))
+    rows = [row for row in done.reply.body["rows"] if row["topic"] == topic]
+    return rows[0]["backlog"] if rows else 0

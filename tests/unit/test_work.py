@@ -1,0 +1,174 @@
+"""Claims about flotilla_client/work.py: what a worker says, in which order, and says again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flotilla_client import AlreadyReading, Unavailable
+from flotilla_client.protocol import ACK, SETTLE_ROWS_MAX, Reply, pack
+from flotilla_client.reading import this_thread
+from flotilla_client.work import GroupSettings, LeaseBook, WorkItem, WorkLoop
+
+LEASE_MS = 1_000
+
+
+class WorkBench:
+    """A book, the time, and a cluster that answers as it is told."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.book = LeaseBook("t", "g", lambda: self.now_ms, lambda item, lease_ms: None)
+
+    def answer(
+        self,
+        first: int = 1,
+        count: int = 0,
+        token: int = 1,
+        lost: Any = (),
+        left_ms: int = LEASE_MS,
+    ) -> set[int]:
+        body = {
+            "token": token,
+            "leases": [[first, count, 1]] if count else [],
+            "left_ms": left_ms,
+            "lease_ms": LEASE_MS,
+            "lost": [list(run) for run in lost],
+            "timestamps": [[count, None]] if count else [],
+        }
+        lengths, data = pack([b"%d" % id_ for id_ in range(first, first + count)])
+        return self.book.answered(Reply(ACK, "r", "n", "n", 1, body, lengths, data))
+
+    def take(self, count: int = 10) -> dict[str, Any]:
+        return self.book.body(count, None, 0)
+
+    def items(self) -> list[WorkItem]:
+        found = []
+        while (item := self.book.next_item()) is not None:
+            found.append(item)
+        return found
+
+
+@pytest.fixture
+def bench() -> WorkBench:
+    """A worker that was given 1 to 5."""
+    bench = WorkBench()
+    bench.take()
+    bench.answer(1, 5)
+    return bench
+
+
+def test_what_is_settled_goes_in_runs_with_the_next_take(bench: WorkBench) -> None:
+    one, two, three, four, five = bench.items()
+    for item in (two, one, four):
+        item.ack()
+    three.nak(delay=2)
+    body = bench.take()
+    assert body["acks"] == [[1, 1, 2], [1, 4, 4]]
+    assert body["naks"] == [[1, 3, 3, 2_000]]
+    assert (body["number"], "extends" in body) == (2, False)
+    assert (one.settled, three.settled, five.settled) == ("ack", "nak", "")
+
+
+def test_a_take_without_an_answer_is_said_again_before_anything_else(bench: WorkBench) -> None:
+    one, two, *_ = bench.items()
+    one.ack()
+    said = bench.take()
+    bench.book.failed(Unavailable("nobody answers", definite=False))
+    two.ack()
+    assert bench.take() == said
+    bench.answer()
+    assert bench.take() == {**said, "number": 3, "acks": [[1, 2, 2]]}
+
+
+def test_what_was_certainly_not_carried_out_is_said_anew(bench: WorkBench) -> None:
+    one, two, *_ = bench.items()
+    one.ack()
+    bench.take()
+    two.ack()
+    bench.book.failed(Unavailable("nothing was sent"))
+    assert bench.take()["acks"] == [[1, 1, 2]]
+
+
+def test_the_first_word_counts_and_what_is_lost_says_so(bench: WorkBench) -> None:
+    one, *_ = bench.items()
+    one.ack()
+    one.nak()
+    assert bench.take()["acks"] == [[1, 1, 1]]
+    assert bench.answer(lost=[(1, 1)]) == {1}
+    assert one.settled == "lost"
+
+
+def test_what_waits_is_extended_before_it_is_handed_over_unless_it_is_lost(
+    bench: WorkBench,
+) -> None:
+    first = bench.book.next_item()
+    assert first is not None
+    bench.now_ms = LEASE_MS / 2 + 1
+    assert bench.book.next_item() is None
+    assert bench.take(0)["extends"] == [[1, 2, 5, LEASE_MS]]
+    bench.answer(lost=[(3, 1)])
+    found = bench.items()
+    assert [item.id for item in found] == [2, 4, 5]
+    assert found[0].left_s == LEASE_MS / 1000
+    assert first.left_s < LEASE_MS / 2000
+
+
+def test_an_answer_that_comes_late_has_all_of_it_extended_for_a_whole_lease() -> None:
+    bench = WorkBench()
+    bench.take()
+    bench.answer(1, 2, left_ms=LEASE_MS // 4)
+    assert bench.items() == []
+    assert bench.take(0)["extends"] == [[1, 1, 2, LEASE_MS]]
+    bench.now_ms = 300.0  # while its answer is on the way
+    bench.answer()
+    assert [item.left_s for item in bench.items()] == [0.7, 0.7]
+
+
+def test_more_runs_than_one_request_takes_are_split() -> None:
+    bench = WorkBench()
+    bench.take()
+    bench.answer(1, 2 * SETTLE_ROWS_MAX + 2)
+    for item in bench.items()[::2]:
+        item.ack()
+    assert bench.book.is_crowded
+    assert len(bench.take()["acks"]) == SETTLE_ROWS_MAX
+    bench.answer()
+    assert len(bench.take()["acks"]) == 1
+
+
+def test_what_a_loop_has_left_is_given_back_by_the_next(bench: WorkBench) -> None:
+    settings = GroupSettings.of(None, None, None)
+
+    def loop() -> WorkLoop:
+        return WorkLoop(bench.book, settings, "auto", 10, 100, None)
+
+    first = loop()
+    first.begin(this_thread())
+    bench.take()
+    bench.answer(1, 5, token=2)
+    assert first.item() is not None
+    second = loop()
+    with pytest.raises(AlreadyReading, match="another loop"):
+        second.begin(this_thread())
+    assert first.leave(is_done=False)
+    assert not first.leave(is_done=True), "it was left before"
+    second.begin(this_thread())
+    assert bench.take()["naks"] == [[2, 1, 5, 0]]
+
+
+def test_behind_a_slow_body_its_acknowledgment_is_sent_at_once(bench: WorkBench) -> None:
+    loop = WorkLoop(bench.book, GroupSettings(), "auto", 10, 100, None)
+    loop.begin(this_thread())
+    bench.take()
+    bench.answer(1, 5, token=2)
+    assert loop.item() is not None
+    bench.now_ms = 10.0
+    loop.come_back()
+    assert loop.item() is not None, "a quick body's waits for the next take"
+    bench.now_ms = 300.0
+    loop.come_back()
+    assert loop.item() is None
+    assert loop.wish() == (0, None, 0)
+    assert bench.take(0)["acks"] == [[2, 1, 2]]
