@@ -326,12 +326,12 @@ class Broker:
             raise ProtocolError("bad_request", no_pattern(topic))
         if "group" in request.body:
             return self._make_group(request)
-        holdings, principal = self.store.holdings, waiting.principal
-        if principal is not None and not holdings.holds(principal, topic):
-            self._ask_for(waiting, "topics_max", holdings.topics(principal))
         sequence, start = request.body["sequence"], request.body["start"]
         if start != NEW:
             self._need_level(LEVEL_OF_TOPICS, "subscriptions that start elsewhere")
+        holdings, principal = self.store.holdings, waiting.principal
+        if principal is not None and not holdings.holds(principal, topic):  # last: it is counted
+            self._ask_for(waiting, "topics_max", holdings.topics(principal))
         return Subscribe(request.client_id, request.epoch, topic, sequence, start=start)
 
     def _seek(self, waiting: Waiting) -> AskedOperation:
