@@ -20,6 +20,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -581,11 +582,11 @@ class AsyncClient:
             session.close(owner, is_done)
         session.operations.warn()
 
-    async def subscribe(self, topic: str, start: str | int = "new") -> SubscribeResult:
+    async def subscribe(self, topic: str, start: str | int | datetime = "new") -> SubscribeResult:
         """Subscribe durably; see `Client.subscribe`."""
         return await self._run(self._session.subscribe(topic, start))
 
-    async def seek(self, topic: str, start: str | int) -> int:
+    async def seek(self, topic: str, start: str | int | datetime) -> int:
         """Move the own subscription to `start`, to either side; see `Client.seek`."""
         return await self._run(self._session.seek(topic, start))
 

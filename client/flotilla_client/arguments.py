@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from datetime import datetime
 from typing import Any, Final
 
 from flotilla_client.client import DEADLINE_MS_MAX, endpoints_of
@@ -104,12 +105,17 @@ def count(text: str) -> int:
     return value
 
 
-def start(text: str) -> str | int:
-    """Return where a subscription is to start: new, earliest or an id."""
+def start(text: str) -> str | int | datetime:
+    """Return where a subscription is to start: new, earliest, an id or a time (local, if it says
+    no zone).
+    """
     if text in (NEW, EARLIEST):
         return text
     try:
-        return count(text)
-    except argparse.ArgumentTypeError:
-        message = f"{text!r} is none of {NEW}, {EARLIEST} and an id, the first to be read"
+        return count(text) if text.isdigit() else datetime.fromisoformat(text).astimezone()
+    except (ValueError, argparse.ArgumentTypeError):
+        message = (
+            f"{text!r} is none of {NEW}, {EARLIEST}, an id, the first to be read, and a time, such"
+            " as 2026-05-04T17:00"
+        )
         raise argparse.ArgumentTypeError(message) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Set
+from datetime import datetime
 from pathlib import Path
 
 from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW
@@ -60,9 +61,15 @@ def several(name: str, value: object) -> Iterable[object]:
 
 
 def start(value: object) -> str | int:
-    """Return where a subscription is to start: "new", "earliest" or the first id to be read."""
+    """Return where a subscription is to start: "new", "earliest", the first id to be read, or what
+    was published from a time of day on.
+    """
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"start is {value}, which says no time zone")
+        return f"@{max(0, round(value.timestamp() * 1000))}"
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise TypeError(f"start is 'new', 'earliest' or an id, not {_kind(value)}")
+        raise TypeError(f"start is 'new', 'earliest', an id or a datetime, not {_kind(value)}")
     if isinstance(value, str) and value not in (NEW, EARLIEST):
         raise ValueError(f"start is {value!r}: 'new', 'earliest' or an id is due")
     return value if isinstance(value, str) else integer("start", value, 1, INTEGER_MAX)

@@ -215,12 +215,12 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
         type=start,
         default=NEW,
         metavar="START",
-        help="where to begin: new (the default), earliest, or the first id to be read; "
+        help="where to begin: new (the default), earliest, the first id to be read, or a time; "
         "a subscription that stands goes on where it is",
     )
     seek = verb("seek", _seek, "Move my subscription, to either side.")
     seek.add_argument("topic")
-    seek.add_argument("start", type=start, help="new, earliest, or the first id to be read")
+    seek.add_argument("start", type=start, help="new, earliest, the first id to be read, or a time")
     read = verb("read", _read_topic, "Read a topic without a subscription; nothing moves.")
     read.add_argument("topic")
     read.add_argument(

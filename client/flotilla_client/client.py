@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -235,20 +236,20 @@ class Session:
         if self._is_closed:
             raise self.closing_errors()[0]
 
-    def subscribe(self, topic: str, start: str | int) -> Steps[SubscribeResult]:
+    def subscribe(self, topic: str, start: str | int | datetime) -> Steps[SubscribeResult]:
         """Return the steps of a SUB, which stands until UNSUB: by whom, without a directory?"""
         self.check_open()
         check_topic(topic)
-        start = checks.start(start)
+        begin = checks.start(start)
         if self.state.directory is None:
             raise StateRequired(
                 "a subscription outlives this process, and without a state directory nobody could"
                 " read on or end it, while the nodes keep everything for it: give the client one,"
                 " Client(endpoints, state_dir=DIR)"
             )
-        return self.operations.subscribe(topic, start)
+        return self.operations.subscribe(topic, begin)
 
-    def seek(self, topic: str, start: str | int) -> Steps[int]:
+    def seek(self, topic: str, start: str | int | datetime) -> Steps[int]:
         """Return the steps of a SEEK."""
         self.check_open()
         check_topic(topic)
@@ -613,17 +614,18 @@ class Client:
         self._in_turn(parts, end_ms, close)
         session.operations.warn()
 
-    def subscribe(self, topic: str, start: str | int = "new") -> SubscribeResult:
+    def subscribe(self, topic: str, start: str | int | datetime = "new") -> SubscribeResult:
         """Subscribe durably; ids above the result's `last_id` will be delivered.
 
         `start`: "new": behind all that is there; "earliest": the first publication that the topic
-        keeps; an id: the first to be read. A subscription that stands goes on where it is, whatever
+        keeps; an id: the first to be read; a datetime: the first that was published then or later,
+        by its timestamp. A subscription that stands goes on where it is, whatever
         `start` says: `seek` moves it. Raises StateRequired without a state directory, Gap where
         that id is not kept any more, and Unsupported below feature level 4 but for "new".
         """
         return self._run(self._session.subscribe(topic, start))
 
-    def seek(self, topic: str, start: str | int) -> int:
+    def seek(self, topic: str, start: str | int | datetime) -> int:
         """Move the own subscription to `start`, to either side; return the id behind which it is.
 
         What is in hand, or was fetched, is nobody's any more; what was acknowledged may so be read

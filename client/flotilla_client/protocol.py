@@ -137,6 +137,7 @@ SETTLED_MAX: Final = 8_192  # ids in these runs: some ms to apply
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # all parts; who sends more is closed, not answered
 INTEGER_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
 _REQUEST_ID_SAID: Final = re.compile(rb'"request_id"\s*:\s*"([ !#-\[\]-~]{1,%d})"' % NAME_BYTES_MAX)
+_TIME: Final = re.compile(r"@[0-9]{1,15}")  # where a subscription starts: the time of day in ms
 _NUMBER: Final = re.compile(r"[0-9]{0,15}")
 _USER: Final = re.compile(r"[a-z0-9-]{1,32}")
 EPOCHS_A_RECOVERY: Final = 2**32  # a recovery raises every client's epoch by this: 2 million fit
@@ -601,9 +602,12 @@ def check_start(start: Any) -> str | int:
         return NEW
     if type(start) is int and 1 <= start <= INTEGER_MAX:
         return start
-    if start in (NEW, EARLIEST):
-        return str(start)
-    message = f"`start` is {_shown(start)}: `{NEW}`, `{EARLIEST}` or an id, the first to be read"
+    if isinstance(start, str) and (start in (NEW, EARLIEST) or _TIME.fullmatch(start)):
+        return start
+    message = (
+        f"`start` is {_shown(start)}: `{NEW}`, `{EARLIEST}`, an id, the first to be read, or `@`"
+        " and a time of day in ms since 1970"
+    )
     raise ProtocolError("bad_request", message)
 
 

@@ -39,11 +39,11 @@ from cluster.wire.levels import (
 )
 from flotilla_client.policies import check_parts
 from flotilla_client.protocol import (
-    EARLIEST,
     INTEGER_MAX,
     NEW,
     USER_CHANGES,
     ProtocolError,
+    check_start,
     total_bytes,
 )
 
@@ -673,7 +673,10 @@ def _rows_of(columns: int) -> Callable[[Any], bool]:
 
 
 def _is_start(value: Any) -> bool:
-    return value in (NEW, EARLIEST) or (type(value) is int and 1 <= value <= INTEGER_MAX)
+    try:
+        return value is not None and check_start(value) == value and type(value) in (int, str)
+    except ProtocolError:
+        return False
 
 
 def _is_parts(value: Any) -> bool:

@@ -168,6 +168,36 @@ class Publications:
         self._added.clear()
         return topics
 
+    def before_time(self, topic: Topic, at_ms: int, entry_ms: int) -> int:
+        """Return the id, from the floor on, up to which publications are older than that.
+
+        `entry_ms`: what those are stamped that the entry which is being applied has added.
+        """
+        low, high = topic.floor_id, topic.last_id
+        added = self._added.get(topic)
+        if added is not None:
+            if entry_ms < at_ms:
+                return topic.last_id
+            high = added[0] - 1
+        while low < high:  # timestamps never go back
+            middle = (low + high + 1) // 2
+            if self._time_of(topic, middle) < at_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _time_of(self, topic: Topic, publication_id: int) -> int:
+        """Return when a publication came, 0 where that is not known."""
+        key = self._key_of(topic, publication_id)
+        if key in self._buffered:
+            return int(self._buffered[key][7])
+        if not self._database.has_times:
+            return 0
+        sql = "SELECT timestamp_ms FROM publications WHERE key = ?"
+        timestamp_ms: int = self._database.query(sql, (key,))[0][0]
+        return timestamp_ms
+
     def bytes_before(self, topic: Topic, publication_id: int) -> int:
         """Return how many of the bytes ever added stand in rows before that of a publication."""
         if publication_id > topic.last_id:

@@ -94,7 +94,7 @@ from cluster.wire.levels import (
     UnsupportedLevel,
 )
 from flotilla_client.policies import Policy
-from flotilla_client.protocol import INTEGER_MAX, NEW, ProtocolError
+from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW, ProtocolError
 
 __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
 
@@ -152,6 +152,7 @@ class Store:
         self._publications.load(self._topics.active.values())
         self._dirty_members = False
         self._successor, self.checkpoint_index = "", 0
+        self._entry_ms = 0  # what the entry that is being applied stamps its publications
         self._acts_handlers: Final[dict[type, Callable[[Any], Outcome]]] = {
             ChangeUser: self.users.change,
             DropSubscription: self._drop_subscription,
@@ -244,6 +245,7 @@ class Store:
                 self.idle.pass_to(term, stamp.ms)
                 for topic in self._topics.pass_to(self.idle.log_ms):
                     self._publications.floor_moved(topic)
+            self._entry_ms = max(self.timestamp_ms, stamp.wall_ms)
             handlers: Any = self._handlers
             outcomes = [handlers[type(operation)](operation) for operation in operations]
             if self.level >= LEVEL_OF_PROPERTIES:
@@ -652,8 +654,10 @@ class Store:
         """Return behind which id a subscription reads that is to start there."""
         if start == NEW:
             return topic.last_id
-        if isinstance(start, str):
+        if start == EARLIEST:
             return topic.floor_id
+        if isinstance(start, str):
+            return self._publications.before_time(topic, int(start[1:]), self._entry_ms)
         if start > topic.last_id + 1:
             return beyond_the_end(start - 1, topic.last_id)
         if start <= topic.floor_id:

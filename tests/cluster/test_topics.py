@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,11 @@ def test_new_service_reads_a_kept_topic_from_the_start_after_everybody_has_read_
         assert (delivery.first_id, delivery.redelivered_count) == (29, 0)
         assert new.seek("orders", "earliest") == 0
         assert len(texts_of(new, "orders")) == 30, "what it had acknowledged"
+        # By time: the timestamp of the tenth, which the others of its entry share.
+        at_ms = new.read("orders", 10, 1).timestamps[0][1]  # type: ignore[union-attr]
+        assert at_ms is not None
+        assert new.seek("orders", datetime.fromtimestamp(at_ms / 1000, UTC)) < 10
+        assert new.seek("orders", datetime.fromtimestamp(at_ms / 1000 + 3600, UTC)) == 30
     # As well by hand.
     state = tmp_path / "by hand"
     run = lambda *argv: flotilla(cluster, state, capfdbinary, *argv)  # noqa: E731

@@ -288,6 +288,27 @@ def test_subscription_starts_where_it_is_told_to(bench: PolicyBench) -> None:
     assert bench.sub(1, topic="none")["last_id"] == 0
 
 
+def test_subscription_starts_at_a_time_by_the_publications_timestamps(bench: PolicyBench) -> None:
+    """Also where the entry that begins it brings publications, and behind a restart."""
+    bench.create()
+    index = bench.store.applied_index
+    times = (1_000, 2_000, 2_000, 1_500, 9_000)  # a clock that goes back: timestamps do not
+    for counter, wall_ms in enumerate(times, 1):
+        put = [Put("p", None, "t", 2 * counter - 1, *pack([b"x", b"y"]))]
+        bench.store.apply(index + counter, 1, encode(0, put, wall_ms))
+    bench.store.commit()
+    for at_ms, cursor in ((0, 0), (1_000, 0), (1_001, 2), (2_000, 2), (2_001, 8), (9_001, 10)):
+        assert bench.sub(f"@{at_ms}")["last_id"] == cursor, at_ms
+        bench.ok(Unsubscribe("s", None, "t", None))
+        bench.reopen()
+    both = [
+        Put("p", None, "t", 11, *pack([b"z"])),
+        Subscribe("s", None, "t", None, start="@9500"),
+    ]
+    outcomes = bench.store.apply(bench.store.applied_index + 1, 1, encode(0, both, 9_600))
+    assert answer_of(outcomes[1])[1]["last_id"] == 10
+
+
 def test_seek_moves_the_own_cursor_to_either_side(bench: PolicyBench) -> None:
     bench.create()
     bench.sub()

@@ -298,6 +298,7 @@ class Reference:
         self.forgotten: ByIndex[int] = ByIndex(0)  # how many clients, ever
         self.gone: dict[str, tuple[int, tuple[str, ...]]] = {}  # at which index, with which topics
         self.results: dict[int, list[Result | None]] = {}  # of each entry's operations
+        self._entry_ms = 0  # what the entry that is being applied stamps its publications
         self.times: list[tuple[int, int]] = []  # of entries: what their publications are stamped
         self._stamped = (0, 0)  # term and stamp of the last entry that has a time
         self.acts: list[tuple[int, str]] = []  # entry and name of each act that was carried out
@@ -350,6 +351,8 @@ class Reference:
                 if policy is not None and policy.keep == "ms":
                     topic.sizes.find_kept(policy, topic.last_id.now, self.log_ms)
                     self._find_unread(name)
+        if stamp is not None:
+            self._entry_ms = max(self.times[-1][1] if self.times else 0, stamp.wall_ms)
         handlers = self._handlers
         results = [handlers.get(type(each), _nobodys)(index, each) for each in operations]
         if stamp is not None and self.level.now >= LEVEL_OF_PROPERTIES:
@@ -640,6 +643,13 @@ class Reference:
         """Return behind which id one reads who starts there."""
         topic = self.topics.get(name, ReferenceTopic(ByIndex(0)))
         end, floor = topic.last_id.now, topic.unread_from - 1
+        if isinstance(start, str) and start.startswith("@"):
+            older = (
+                each
+                for each in range(floor + 1, end + 1)
+                if self._time_of(name, each) < int(start[1:])
+            )
+            return max(older, default=floor)
         if isinstance(start, str):
             return end if start == "new" else floor
         if start - 1 > end:
@@ -648,6 +658,11 @@ class Reference:
             told = {"topic": name, "first_id": start, "last_id": floor}
             return "gap", told | {"missed": floor - start + 1}
         return start - 1
+
+    def _time_of(self, name: str, id_: int) -> int:
+        """Return what a publication is stamped, 0 if it is not, also one of this entry."""
+        is_new = self.topics[name].publications[id_][0] == self.applied_index
+        return self._entry_ms if is_new else self.timestamp_of(name, id_) or 0
 
     def _seek(self, index: int, asked: Seek) -> Result:
         client = self._controlling(index, asked)

@@ -44,6 +44,7 @@ class Replayer:
     def __init__(self, rng: Random, ids: set[str]) -> None:
         self._rng, self._ids = rng, ids
         self._asked, self._counter = 0, 1
+        self._at_ms = 0  # the time of some publication that it was given
         self._client_id = ""
         self._place: dict[str, tuple[int, int]] = {}  # by topic: cursor, and what placed it
         self._before: dict[str, tuple[int, int]] = {}  # the same, at another time
@@ -65,7 +66,8 @@ class Replayer:
         body: dict[str, Any] = {}
         if kind in (SUB, SEEK):
             self._topics.add(topic)
-            body = {"start": rng.choice((NEW, EARLIEST, near, near))}
+            at = f"@{max(0, self._at_ms + rng.choice((-1, 0, 1)))}"
+            body = {"start": rng.choice((NEW, EARLIEST, near, near, at))}
         elif kind == GET:
             body = self._claims(topic)
         elif kind == READ:
@@ -76,6 +78,7 @@ class Replayer:
         rng = self._rng
         known = self._before if rng.random() < STALE_SHARE else self._place
         bounds = {"max_count": rng.choice((1, 3, 50)), "wait_ms": rng.choice((0, 0, 300))}
+        bounds["properties"] = rng.random() < 0.5
         if topic not in known:
             return bounds
         cursor, placed = known[topic]
@@ -117,6 +120,7 @@ class Replayer:
         elif kind in (SUB, SEEK):
             self._stand(topic, body["last_id"], body.get("placed", 0))
         elif kind == GET and body["count"] and topic in self._place:
+            self._at_ms = (body.get("timestamps") or [[0, None]])[0][1] or self._at_ms
             cursor, placed = self._place[topic]
             if body["id"] == cursor + 1:
                 self._place[topic] = cursor + body["count"], placed
