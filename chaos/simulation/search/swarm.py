@@ -49,7 +49,7 @@ KEYS_SHARE: Final = 0.3  # of the seeds have clients with keys, and permissions 
 KEYS_PERIOD_S: Final = (0.5, 4.0)  # mean time between two changes of these, and between intrusions
 ACTS_SHARE: Final = 0.7  # of the seeds whose cluster is at the level for it have administrators
 ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
-TOPICS_SHARE: Final = 0.6  # of these seeds have topics with policies, and somebody who replays
+TOPICS_SHARE: Final = 0.9  # of these seeds have topics with policies, and somebody who replays
 MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs are larger
 GROUPS_SHARE: Final = 0.7  # of the same seeds have clients that work in groups
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
@@ -898,7 +898,7 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
     for at_s in (1.0, 3.0, 7.0):  # the cluster gets to its level by and by
         yield Action(at_s, "set_topic", _kept_topic(draw))
     for name, made in kinds.items():
-        if rng.random() < 0.8:
+        if name == "replay" or rng.random() < 0.8:
             period_s = draw.between(*ACTS_PERIOD_S) / (10 if name == "replay" else 1)
             at_s = START_S + rng.random() * (min(period_s, duration_s) - START_S)
             while at_s < duration_s:
