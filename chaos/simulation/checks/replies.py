@@ -589,18 +589,18 @@ class Replies:
             is_so = first_id == from_id and is_kept
             return "" if is_so else f"{topic} from {first_id} on, {from_id} was asked for"
         starts = self._starts(asked, topic, high)
-        if not self._is_of_this_place(asked, topic, high):
+        if not self._is_of_this_place(asked, topic, asked.low, high):
             return f"{topic} from {first_id} on, for who is at another place of it"
         if first_id - 1 not in starts:
             return f"{topic} from {first_id} on, behind {sorted(starts)} was asked for"
         gone = self._reference.gone_at(topic, asked.low)
         return f"{topic} from {first_id} on, gone up to {gone}" if first_id <= gone else ""
 
-    def _is_of_this_place(self, asked: Asked, topic: str, high: int) -> bool:
-        """Return whether a GET may claim what it claims, by where the subscription stands."""
+    def _is_of_this_place(self, asked: Asked, topic: str, low: int, high: int) -> bool:
+        """Return whether a GET may claim what it claims, by where the subscription stood."""
         client = self._reference.clients.get(asked.client_id)
         past = None if client is None else client.placed.get(topic)
-        places = {0} if past is None else {*past.during(asked.low, high)}
+        places = {0} if past is None else {*past.during(low, high)}
         claims: Mapping[str, Any] = asked.body.get("last_ids") or {}
         placed: Mapping[str, int] = asked.body.get("placed") or {}
         if asked.topic:
@@ -942,6 +942,9 @@ class Replies:
 
     def _read_refusal(self, asked: Asked, code: str, index: int) -> bool:
         """Return whether a read is refused so behind the entry at `index`."""
+        if asked.kind == INSPECT and asked.body.get("what") == TOPIC:
+            found = self._reference.topics.get(asked.topic)
+            return code == "unknown_topic" and not (found and found.exists_at(index))
         client, epoch = self._reference.clients.get(asked.client_id), asked.header.get("epoch")
         if client is None or not client.epoch.at(index):
             return code == self._reference.unknown_at(index)
@@ -979,7 +982,7 @@ class Replies:
             return code == "not_subscribed"
         if last_id is None:
             return False
-        if not self._is_of_this_place(asked, topic, index):
+        if not self._is_of_this_place(asked, topic, index, index):
             return code == "moved"
         if last_id > found.last_id.at(index):
             return code == "bad_request"
