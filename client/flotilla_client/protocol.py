@@ -470,14 +470,15 @@ def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes, dict[int, Prop
     if len(data) > BATCH_BYTES_MAX:
         raise ProtocolError("too_large", f"batch of {len(data)} bytes", limit=BATCH_BYTES_MAX)
     sizes = batch_sizes(lengths, len(data))
+    if not sizes or max(sizes) < HAS_PROPERTIES:  # as a rule
+        return bytes(lengths), bytes(data), {}
     properties: dict[int, Properties] = {}
-    if sizes and max(sizes) >= HAS_PROPERTIES:
-        start = 0
-        for place, size in enumerate(sizes):
-            end = start + (size & _SIZE)
-            if size & HAS_PROPERTIES:
-                properties[place], _ = decode_properties(bytes(data[start:end]))
-            start = end
+    start = 0
+    for place, size in enumerate(sizes):
+        end = start + (size & _SIZE)
+        if size & HAS_PROPERTIES:
+            properties[place], _ = decode_properties(bytes(data[start:end]))
+        start = end
     return bytes(lengths), bytes(data), properties
 
 

@@ -561,7 +561,9 @@ def _document(text: bytes, level: int) -> tuple[Stamp, list[Any], list[Any]]:
     parts_max = 4 if level >= LEVEL_OF_PROPERTIES else 3 if level >= LEVEL_OF_USERS else 2
     if type(document) is not list or not 2 <= len(document) <= parts_max:
         raise DamagedEntry("metas are not [stamp_ms, [...]]")
-    stamp_ms, metas, principals, wall_ms = [*document, *_UNSAID[len(document) :]]
+    stamp_ms, metas = document[0], document[1]
+    principals = document[2] if len(document) > 2 else None
+    wall_ms = document[3] if len(document) > 3 else 0
     if not _is_count(stamp_ms) or type(metas) is not list:
         raise DamagedEntry("metas are not [stamp_ms, [...]]")
     if not _is_count(wall_ms):
@@ -693,12 +695,6 @@ def _is_level_of_users(value: Any) -> bool:
 _SUBSCRIPTION: Final = (_is_text, _is_count_or_none, _is_text, _is_count_or_none)
 _ACT: Final = (_is_bool, _is_text, _is_count)
 _RIGHTS: Final = (_is_texts, _is_texts, _is_bool, _is_bool)
-_UNSAID: Final[Sequence[Any]] = (
-    0,
-    (),
-    None,
-    0,
-)  # what the parts of an entry's metas are that it does not have
 _TAKE: Final = (
     *(_is_text, _is_count_or_none, _is_text, _is_text, _is_count_or_none),
     *(_is_count, _is_count, _is_count_or_none),

@@ -152,7 +152,10 @@ class Publications:
             key = topic.number << TOPIC_SHIFT | first_id
             size_bytes = len(lengths) + len(data)
             before, count = topic.added_bytes - size_bytes, len(lengths) >> 2
-            crc = row_crc(timed((key, entry, before, count, timestamp_ms)), lengths + data)
+            values: tuple[int, ...] = (key, entry, before, count)
+            if timestamp_ms:
+                values = (*values, timestamp_ms)
+            crc = row_crc(values, lengths + data)
             self._buffered[key] = key, entry, before, count, crc, lengths, data, timestamp_ms
             self._buffered_keys.setdefault(topic.number, []).append(key)
             self.sealed_crcs.append(crc)
@@ -217,9 +220,9 @@ class Publications:
         if self._buffered:
             rows = list(self._buffered.values())
             if self._database.has_times:
-                self._database.write(_INSERT.format(", timestamp_ms", ", ?"), rows)
+                self._database.write(_INSERT_TIMED, rows)
             else:
-                self._database.write(_INSERT.format("", ""), [row[:-1] for row in rows])
+                self._database.write(_INSERT, [row[:-1] for row in rows])
             self._buffered.clear()
             self._buffered_keys.clear()
             self.buffered_bytes = 0
@@ -393,7 +396,11 @@ def _row(key: int, entry: int, count: int, lengths: bytes, data: bytes, timestam
 
 
 _INSERT: Final = (
-    "INSERT INTO publications(key, entry, before_bytes, count, crc, lengths, data{})"
-    " VALUES(?, ?, ?, ?, ?, ?, ?{})"
+    "INSERT INTO publications(key, entry, before_bytes, count, crc, lengths, data)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_TIMED: Final = (
+    "INSERT INTO publications(key, entry, before_bytes, count, crc, lengths, data, timestamp_ms)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _OLDEST: Final = "SELECT key, count, before_bytes FROM publications"
