@@ -63,6 +63,9 @@ bench: setup  ## measure throughput, latency and fail-over on this machine
 	@$(PYTHON) -m chaos.bench
 	@$(PYTHON) -m tests.unit.simulation_bench
 
+attacks: setup  ## attack a cluster with keys, a million malformed frames and more (SHARE=0.1: a tenth)
+	@$(PYTHON) -m tests.attacks $(SHARE)
+
 scale: setup  ## measure checks of made-up histories of 1 and 10 million operations
 	@$(PYTHON) -m analytics.generate.measure
 
