@@ -179,9 +179,9 @@ class Attached:
         if self._world.now >= self._deadline_s:
             self._no_progress()
         self.crowd.close()
-        self._administrator.close()
         if not self.failures:
             self._be_quiet()
+        self._administrator.close()  # an act may be answered when all is quiet
         self._invariants.finish()
         if not self.failures:
             self._rebuilt.compare(self._operator.healthy)
