@@ -196,6 +196,15 @@ def test_a_principal_takes_no_more_topics_than_it_may_have(tmp_path: Path) -> No
     assert lead.told == [("shop", "topics_max")]
 
 
+def test_a_subscription_that_is_refused_for_the_level_counts_for_no_quota(tmp_path: Path) -> None:
+    """Simulation, seed 12: a principal's place among its topics was taken for ever."""
+    lead = Leading(tmp_path, topics_max=2)
+    lead.answered(REQUEST_ID)
+    refused = lead.answered(SUB, "t", "id-1", start="earliest")
+    assert code_of(refused) != "ACK"
+    assert not lead.broker._asked
+
+
 def test_a_principal_s_unread_bytes_are_bounded_and_what_is_stored_is_answered(
     tmp_path: Path,
 ) -> None:
