@@ -303,10 +303,10 @@ Attack = Callable[[Target, random.Random, int], Tried]
 
 # How often in the quick test, and by `make attacks`. The frames come to a million.
 ATTACKS: Final[Mapping[Attack, tuple[int, int]]] = {
-    frames_before_the_handshake: (2_000, 400_000),
-    frames_after_the_handshake: (1_000, 300_000),
+    frames_before_the_handshake: (2_000, 640_000),
+    frames_after_the_handshake: (1_000, 150_000),
     frames_on_the_peer_port: (800, 200_000),
-    frames_behind_tls: (80, 100_000),
+    frames_behind_tls: (80, 10_000),
     http_garbage: (50, 10_000),
     giant_messages: (4, 40),
     another_principal_s_id: (200, 20_000),

@@ -27,7 +27,7 @@ from tests.attacks.attacks import ATTACKS, Attack, Target
 from tests.cluster.test_keys import recorded_session
 
 SEED: Final = 20_261_123
-CALM_S: Final = 5.0  # before and behind each attack
+CALM_S: Final = 3.0  # before and behind each attack
 PAUSE_S: Final = 0.02  # between two PUTs of the bystander
 PATIENT: Final = {"raft.election_min_ms": 2_000, "raft.election_max_ms": 4_000}
 STATUS_MS: Final = 20_000
