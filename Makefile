@@ -20,7 +20,7 @@ PARALLEL := -n 6 --dist loadgroup --no-loadscope-reorder
 READ := .venv/.tests-read
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-system test-deep check fmt docs bench scale simulate simulate-long mutants chaos chaos-short chaos-long chaos-bugs test-deploy clean
+.PHONY: help setup demo test test-system test-deep check fmt docs bench attacks scale simulate simulate-long mutants chaos chaos-short chaos-long chaos-bugs test-deploy clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
