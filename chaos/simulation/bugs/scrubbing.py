@@ -32,12 +32,6 @@ def the_first_row_of_a_slice_is_not_checked(patches: Patches) -> None:
     patches.attribute(rows._Reader, "_check", check)
 
 
-@bug("every sealed segment is read back", {"scrub"})
-def the_oldest_segment_is_not_read(patches: Patches) -> None:
-    """Leave out the segment with which the journal begins."""
-    patches.attribute(Journal, "sealed", lambda journal: _sealed(journal)[1:])
-
-
 @bug("what is still written is not read back", {"scrub"})
 def the_last_segment_is_taken_for_sealed(patches: Patches) -> None:
     """Read the segment that is being written: its last records are in a buffer."""
