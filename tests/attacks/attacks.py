@@ -263,7 +263,7 @@ def half_open_connections(target: Target, rng: random.Random, count: int) -> Tri
     time.sleep(SLOW_STEP_S * SLOW_STEPS)
     for raw in raws:
         raw.close()
-    return Tried(count)
+    return Tried(len(raws))
 
 
 def slow_loris(target: Target, rng: random.Random, count: int) -> Tried:
@@ -286,7 +286,7 @@ def slow_loris(target: Target, rng: random.Random, count: int) -> Tried:
         time.sleep(SLOW_STEP_S)
     for raw, _ in raws:
         raw.close()
-    return Tried(count)
+    return Tried(len(raws))
 
 
 def http_garbage(target: Target, rng: random.Random, count: int) -> Tried:
