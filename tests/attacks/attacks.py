@@ -40,7 +40,7 @@ PART_BYTES: Final = 5 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Target:
+class AttackedCluster:
     """A cluster with keys.
 
     `attacker`: a client's key that is let in; `victim`: another's id. `recorded`: what a client
@@ -94,7 +94,7 @@ def _handshakes(rng: random.Random) -> bytes:
     return b"".join(said[rng.randrange(3) :])
 
 
-def frames_before_the_handshake(target: Target, rng: random.Random, count: int) -> Tried:
+def frames_before_the_handshake(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Malformed frames on the client port, before the handshake."""
     ports = target.client_ports
     for number in range(count // FRAMES_PER_CONNECTION):
@@ -111,7 +111,7 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], key: Key, endpoint: str) ->
     return dealer
 
 
-def _asked(target: Target, messages: Iterator[list[bytes]]) -> Tried:
+def _asked(target: AttackedCluster, messages: Iterator[list[bytes]]) -> Tried:
     """Send messages with a key that is let in; count those that were carried out."""
     key, count, answered, in_flight = read_key(target.attacker), 0, 0, 0
     endpoint = target.cluster.endpoints()[target.cluster.wait_for_leader()]
@@ -130,13 +130,13 @@ def _asked(target: Target, messages: Iterator[list[bytes]]) -> Tried:
     return Tried(count, answered)
 
 
-def frames_after_the_handshake(target: Target, rng: random.Random, count: int) -> Tried:
+def frames_after_the_handshake(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Malformed messages on the client port, in boxes, with a key that is let in."""
     # STATUS and TOPICS are for everybody who is let in: what changes nothing is no harm.
     return Tried(_asked(target, mutated_messages(rng, count)).count)
 
 
-def another_principal_s_id(target: Target, rng: random.Random, count: int) -> Tried:
+def another_principal_s_id(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """PUT, SUB, UNSUB and GET in the name of another principal's client."""
 
     def messages() -> Iterator[list[bytes]]:
@@ -149,7 +149,7 @@ def another_principal_s_id(target: Target, rng: random.Random, count: int) -> Tr
     return _asked(target, messages())
 
 
-def giant_messages(target: Target, rng: random.Random, count: int) -> Tried:
+def giant_messages(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Messages of 5,000 parts, and of parts of 5 MiB: the connection is closed."""
     key, answered = read_key(target.attacker), 0
     for number in range(count):
@@ -162,7 +162,7 @@ def giant_messages(target: Target, rng: random.Random, count: int) -> Tried:
     return Tried(count, answered)
 
 
-def frames_on_the_peer_port(target: Target, rng: random.Random, count: int) -> Tried:
+def frames_on_the_peer_port(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Random and well-framed nonsense on the nodes' port, in the clear."""
     ports = target.peer_ports
     for number in range(count // 4):
@@ -170,7 +170,9 @@ def frames_on_the_peer_port(target: Target, rng: random.Random, count: int) -> T
     return Tried(count)
 
 
-def _by_tls(target: Target, directory: Path, said: Callable[[], bytes], count: int) -> Tried:
+def _by_tls(
+    target: AttackedCluster, directory: Path, said: Callable[[], bytes], count: int
+) -> Tried:
     """Connect as a node with the certificate in a directory; count who is told a name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -187,7 +189,9 @@ def _by_tls(target: Target, directory: Path, said: Callable[[], bytes], count: i
     return Tried(count, heard)
 
 
-def a_certificate_of_another_cluster(target: Target, rng: random.Random, count: int) -> Tried:
+def a_certificate_of_another_cluster(
+    target: AttackedCluster, rng: random.Random, count: int
+) -> Tried:
     """A node's certificate of another cluster of the same name, with the right Hello."""
     hello = encode(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
     with tempfile.TemporaryDirectory() as home:
@@ -195,14 +199,14 @@ def a_certificate_of_another_cluster(target: Target, rng: random.Random, count: 
         return _by_tls(target, other, lambda: hello, count)
 
 
-def frames_behind_tls(target: Target, rng: random.Random, count: int) -> Tried:
+def frames_behind_tls(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Nonsense behind the TLS of a node's own, stolen certificate."""
     stolen = target.cluster.keys_dir / "nodes" / "n3"
     _by_tls(target, stolen, lambda: bad_frames(rng), count // 4)
     return Tried(count)  # nodes say their Hello to whoever has a member's certificate
 
 
-def replayed_handshakes(target: Target, rng: random.Random, count: int) -> Tried:
+def replayed_handshakes(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """A whole recorded session of a client, sent again to all nodes."""
     ports, answered = target.client_ports, 0
     for number in range(count):
@@ -217,7 +221,7 @@ def replayed_handshakes(target: Target, rng: random.Random, count: int) -> Tried
     return Tried(count, answered)
 
 
-def in_the_clear(target: Target, rng: random.Random, count: int) -> Tried:
+def in_the_clear(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """A downgrade: ZeroMQ without a mechanism, and a node's Hello without TLS."""
     hello = encode(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
     endpoints, peers, answered = [*target.cluster.endpoints().values()], target.peer_ports, 0
@@ -239,7 +243,7 @@ def in_the_clear(target: Target, rng: random.Random, count: int) -> Tried:
     return Tried(count, answered)
 
 
-def half_open_connections(target: Target, rng: random.Random, count: int) -> Tried:
+def half_open_connections(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Connections that stop somewhere in the handshake, and stay."""
     assert target.cluster.key is not None
     stranger = CurveClient(pair(), from_z85(read_key(target.cluster.key).server))
@@ -266,7 +270,7 @@ def half_open_connections(target: Target, rng: random.Random, count: int) -> Tri
     return Tried(len(raws))
 
 
-def slow_loris(target: Target, rng: random.Random, count: int) -> Tried:
+def slow_loris(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Connections to each port that say a byte of something proper ten times a second."""
     words: Mapping[str, tuple[list[tuple[str, int]], bytes]] = {
         "client": (target.client_ports, GREETING),
@@ -289,7 +293,7 @@ def slow_loris(target: Target, rng: random.Random, count: int) -> Tried:
     return Tried(len(raws))
 
 
-def http_garbage(target: Target, rng: random.Random, count: int) -> Tried:
+def http_garbage(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Malformed requests on the page's port."""
     pages = target.pages
     for number in range(count):
@@ -299,7 +303,7 @@ def http_garbage(target: Target, rng: random.Random, count: int) -> Tried:
     return Tried(count)
 
 
-Attack = Callable[[Target, random.Random, int], Tried]
+Attack = Callable[[AttackedCluster, random.Random, int], Tried]
 
 # How often in the quick test, and by `make attacks`. The frames come to a million.
 ATTACKS: Final[Mapping[Attack, tuple[int, int]]] = {

@@ -23,7 +23,7 @@ from typing import Any, Final
 from cluster.keys.authority import Authority
 from cluster.local.local import LocalCluster
 from flotilla_client import Admin, Client
-from tests.attacks.attacks import ATTACKS, Attack, Target
+from tests.attacks.attacks import ATTACKS, Attack, AttackedCluster
 from tests.cluster.test_keys import recorded_session
 
 SEED: Final = 20_261_123
@@ -36,7 +36,7 @@ _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
-class Row:
+class Figures:
     """One attack's figures. `calm_ms`, `under_ms`: the bystander's p99; `same`: the state's."""
 
     what: str
@@ -71,7 +71,7 @@ def bystander(endpoints: list[str], key: str, directory: str, told: Connection) 
 
 
 @contextmanager
-def attacked(home: Path) -> Iterator[tuple[Target, Connection]]:
+def attacked(home: Path) -> Iterator[tuple[AttackedCluster, Connection]]:
     """Run a cluster with keys and pages, and a bystander."""
     cluster = LocalCluster(home / "cluster")
     cluster.create(3, keys=True, pages=True, settings=PATIENT)
@@ -88,13 +88,13 @@ def attacked(home: Path) -> Iterator[tuple[Target, Connection]]:
         process.start()
         victim = ours.recv()
         recorded, _ = recorded_session(cluster)
-        yield Target(cluster, attacker, victim, recorded), ours
+        yield AttackedCluster(cluster, attacker, victim, recorded), ours
         process.join(STATUS_MS / 1000)
     finally:
         cluster.down(patience_s=0.0)
 
 
-def state_of(target: Target) -> Mapping[str, Any]:
+def state_of(target: AttackedCluster) -> Mapping[str, Any]:
     """Return what no attack may change: processes, terms, and what clients can see."""
     cluster = target.cluster
     statuses = cluster.statuses(STATUS_MS)
@@ -114,7 +114,9 @@ def state_of(target: Target) -> Mapping[str, Any]:
     }
 
 
-def tried(target: Target, attack: Attack, count: int, calm_s: float) -> tuple[Row, list[float]]:
+def tried(
+    target: AttackedCluster, attack: Attack, count: int, calm_s: float
+) -> tuple[Figures, list[float]]:
     """Attack; return the figures but the bystander's, and when each phase began and ended."""
     before, times = state_of(target), [time.monotonic()]
     time.sleep(calm_s)
@@ -126,7 +128,7 @@ def tried(target: Target, attack: Attack, count: int, calm_s: float) -> tuple[Ro
     after = state_of(target)
     what = " ".join((attack.__doc__ or "").split()).rstrip(".")
     took_s = times[2] - times[1]
-    return Row(what, found.count, took_s, found.answered, 0, 0, after == before), times
+    return Figures(what, found.count, took_s, found.answered, 0, 0, after == before), times
 
 
 def p99(samples: list[tuple[float, float]], *spans: tuple[float, float]) -> float:
@@ -140,7 +142,7 @@ def p99(samples: list[tuple[float, float]], *spans: tuple[float, float]) -> floa
     return statistics.quantiles(within, n=100)[98] if len(within) >= SAMPLES_MIN else max(within)
 
 
-def measure(share: float, calm_s: float = CALM_S, is_quick: bool = False) -> list[Row]:
+def measure(share: float, calm_s: float = CALM_S, is_quick: bool = False) -> list[Figures]:
     """Try all attacks and return their rows."""
     found = []
     with tempfile.TemporaryDirectory() as home, attacked(Path(home)) as (target, told):
@@ -155,7 +157,7 @@ def measure(share: float, calm_s: float = CALM_S, is_quick: bool = False) -> lis
         calm_ms = p99(samples, (began, since), (until, ended))
         under_ms = p99(samples, (since, until))
         rows.append(
-            Row(row.what, row.count, row.seconds, row.answered, calm_ms, under_ms, row.same)
+            Figures(row.what, row.count, row.seconds, row.answered, calm_ms, under_ms, row.same)
         )
     return rows
 
