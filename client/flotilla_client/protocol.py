@@ -671,11 +671,11 @@ def _check_take(request: Request) -> None:
     _needs_topic(request)
     _no_batch(request)
     body = request.body
-    max_count = _integer(body, "max_count", 0)
+    max_count, most = _integer(body, "max_count", 0), min(TAKE_COUNT_MAX, BATCH_COUNT_MAX)
     checked: dict[str, Any] = {
         "group": _group(body),
         "number": _integer(body, "number", 1),
-        "max_count": min(1 if max_count is None else max_count, TAKE_COUNT_MAX),
+        "max_count": min(1 if max_count is None else max_count, most),
         "max_bytes": min(_integer(body, "max_bytes", 1) or BATCH_BYTES_MAX, BATCH_BYTES_MAX),
         "lease_ms": _integer(body, "lease_ms", LEASE_MS_MIN, LEASE_MS_MAX),
         "wait_ms": min(_integer(body, "wait_ms", 0) or 0, GET_WAIT_MS_MAX),
