@@ -15,19 +15,14 @@ from cluster.store.commands import Operation, Stamp
 from cluster.store.outcomes import Outcome
 from cluster.store.store import Store
 from cluster.store.tables import Database
-from flotilla_client import joining
-from flotilla_client.joining import Call, Piece
 from flotilla_client.operations import Operations
 from flotilla_client.protocol import HAS_PROPERTIES, Request, stripped
-from flotilla_client.reading import Delivery
 from flotilla_client.state import Entry, State
 
 _apply: Final = Store.apply
 _running: Final = Database.running
 _outbox: Final = State.outbox
-_packed: Final = joining._packed
 _put_request: Final = Operations.put_request
-_since: Final = Delivery.since
 
 
 def _unmarked(lengths: bytes) -> bytes:
@@ -101,17 +96,6 @@ def the_outbox_keeps_the_texts_alone(patches: Patches) -> None:
 
 
 @bug("a batch says which of its publications have properties", {"content", "properties"})
-def joined_callers_lose_their_marks(patches: Patches) -> None:
-    """Put several callers' publications together and forget which of them have properties."""
-
-    def packed(part: Sequence[tuple[Call, Piece]]) -> tuple[bytes, bytes]:
-        lengths, data = _packed(part)
-        return (_unmarked(lengths) if len(part) > 1 else lengths), data
-
-    patches.attribute(joining, "_packed", packed)
-
-
-@bug("a batch says which of its publications have properties", {"content", "properties"})
 def retries_lose_their_marks(patches: Patches) -> None:
     """Ask as it was asked, but for the marks."""
     asked: set[tuple[str, str, int]] = set()
@@ -125,17 +109,3 @@ def retries_lose_their_marks(patches: Patches) -> None:
         return request
 
     patches.attribute(Operations, "put_request", put_request)
-
-
-@bug("each publication has its own properties", {"properties"})
-def the_rest_of_a_delivery_has_the_first_ones_properties(patches: Patches) -> None:
-    """Leave out what a reader has, and give what comes behind it the properties from the front."""
-
-    def since(delivery: Delivery, first_id: int, redelivered_count: int) -> Delivery:
-        rest = _since(delivery, first_id, redelivered_count)
-        by = first_id - delivery.first_id
-        moved = {id_ + by: own for id_, own in delivery.properties.items()}
-        object.__setattr__(rest, "properties", moved)
-        return rest
-
-    patches.attribute(Delivery, "since", since)
