@@ -903,7 +903,7 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
             at_s = START_S + rng.random() * (min(period_s, duration_s) - START_S)
             while at_s < duration_s:
                 about = {"node": draw.node(), "topic": rng.choice(topics), **made()}
-                yield Action(round(at_s, 4), name, about)
+                yield Action(int(at_s * 1e4) / 1e4, name, about)  # not rounded up to the end
                 at_s += rng.expovariate(1 / period_s)
 
 
