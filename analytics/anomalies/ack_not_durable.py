@@ -1,15 +1,15 @@
 """An acknowledged publication that a majority of the nodes does not have."""
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
+from analytics.tables.garbage import HOLDER, excused, floors_of, taken_of
 from analytics.tables.tables import Tables
 
 PRODUCER = ("run_id", "topic", "producer")
-HOLDER = (*PRODUCER, "node")
 
 
 def ack_not_durable(tables: Tables) -> DataFrame:
@@ -50,53 +50,27 @@ def _by_majorities(rows: DataFrame, tables: Tables, keys: list[str]) -> DataFram
 
 def _wanted(tables: Tables) -> DataFrame:
     """Return the acknowledged counters that each node has to hold, split."""
-    puts = tables.puts.where(F.col("outcome") == "ok").select(
+    puts = tables.uncollected.select(
         *PRODUCER, "first_counter", "last_counter", "first_id",
         (F.col("first_counter") - F.col("first_id")).alias("shift"),
         operation().alias("put"),
     )  # fmt: skip
-    excuses = settled(_excuses(puts, tables))
-    least = excuses.groupBy(*PRODUCER).agg(
-        F.min("floor").alias("floor"), F.min("taken").alias("taken")
-    )
-    # What every node has passed needs no look at each: in a drained run that is nearly all.
-    doubtful = settled(
-        puts.join(least, list(PRODUCER))
-        .where(F.col("last_counter") > _excused())
-        .drop("floor", "taken")
-    )
-    wanted = doubtful.join(excuses, list(PRODUCER)).select(
+    wanted = puts.join(settled(_excuses(puts, tables)), list(PRODUCER)).select(
         *HOLDER, "first_id", "shift", "put",
-        F.greatest("first_counter", _excused() + 1).alias("first"),
+        F.greatest("first_counter", excused() + 1).alias("first"),
         F.col("last_counter").alias("last"),
     )  # fmt: skip
     return intervals.split(wanted)
 
 
-def _excused() -> Column:
-    """Return the highest counter that a node need not hold: taken, and collected as garbage."""
-    collected = F.when(F.col("first_id") > 0, F.col("floor") + F.col("shift"))
-    return F.least("taken", F.coalesce(collected, "taken"))
-
-
 def _excuses(puts: DataFrame, tables: Tables) -> DataFrame:
     """Return (producer, node, floor, taken): ids collected, and counters taken, up to these."""
-    truth, nodes = tables.truth, tables.nodes.where("is_collected").drop("is_collected")
-    floors = (
-        truth.where(F.col("kind") == "topic")
-        .groupBy("run_id", "node", "topic")
-        .agg(F.max("floor_id").alias("floor"))
-    )
-    counters = (
-        truth.where(F.col("kind") == "counter")
-        .groupBy(*HOLDER)
-        .agg(F.max("counter").alias("taken"))
-    )
+    nodes = tables.nodes.where("is_collected").drop("is_collected")
     return (
         puts.select(*PRODUCER).distinct()
         .join(nodes, "run_id")
-        .join(floors, ["run_id", "node", "topic"], "left")
-        .join(counters, list(HOLDER), "left")
+        .join(floors_of(tables.truth), ["run_id", "node", "topic"], "left")
+        .join(taken_of(tables.truth), list(HOLDER), "left")
         .select(
             *HOLDER,
             F.coalesce("floor", F.lit(0)).alias("floor"),

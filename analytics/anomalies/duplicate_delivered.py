@@ -8,7 +8,7 @@ from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import settled
 from analytics.tables.suspects import SHARE, only
-from analytics.tables.tables import Tables, deliveries_of, with_application
+from analytics.tables.tables import Tables, deliveries_of, several_of, with_application
 
 OWNER = ("run_id", "client_id", "topic")
 
@@ -51,10 +51,11 @@ def _again(tables: Tables) -> DataFrame:
     here = F.coalesce("host", F.lit(""))
     own = ("process", "session", "op_id", "asked", "handed_apart", "at", "end_ns")
     columns = (*OWNER, *own, "invoke_ns", "first", "last")
+    unclear = tables.unclear_gets
     # In a chain of GETs each begins above all that its session had: only the others can repeat.
     repeats = settled(
         intervals.split(
-            with_application(deliveries_of(tables.unclear_gets), tables)
+            with_application(deliveries_of(unclear, several_of(unclear)), tables)
             .withColumn("at", here)
             .where(F.col("first") <= reach)
             .withColumn("last", F.least("last", reach))

@@ -27,8 +27,10 @@ EVENT: Final = LINE.replace("items ARRAY<ARRAY<STRING>>", f"items ARRAY<{ITEM}>"
     "corrupt ARRAY<ARRAY<STRING>>", f"corrupt ARRAY<{BAD_ITEM}>"
 )
 
-# For `options` of a Parquet writer: numbers that hardly repeat. To try a dictionary for them took
-# a tenth of all the time that a long history takes, and none came of it.
+# For `options` of a Parquet writer, which took a third of all the time that a long history takes.
+# Numbers that hardly repeat: to try a dictionary for them took a tenth of it, and none came of it.
+# Nobody reads how long values are, nor from which name to which a file has them: nothing is
+# looked for by these.
 PLAIN: Final = {
     f"parquet.enable.dictionary#{name}": "false"
     for name in (
@@ -37,6 +39,12 @@ PLAIN: Final = {
         *(f"items.list.element.{name}" for name in ("first_id", "counter")),
         *(f"pieces.list.element.{name}" for name in ("first", "last", "shift")),
     )
+} | {
+    "parquet.size.statistics.enabled": "false",
+    **{
+        f"parquet.column.statistics.enabled#{name}": "false"
+        for name in ("run_id", "process", "client_id", "producer", "topic", "host")
+    },
 }
 
 BROKEN: Final = "process STRING, op_id BIGINT"  # operations that are left out

@@ -87,6 +87,9 @@ LINES_SHORT_MAX: Final = 60_000
 BYTES_SHORT_MAX: Final = 32 * 1024 * 1024
 LONG: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "true",
+    # Rows of a window that are kept as they are. Beyond, Spark has a sorter keep them, and takes
+    # twice as long: most have two buckets of ids (intervals.py).
+    "spark.sql.windowExec.buffer.in.memory.threshold": "65536",
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
     "spark.sql.unionOutputPartitioning": "false",

@@ -12,7 +12,7 @@ an empty one.
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -48,19 +48,25 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """Keeps all as Parquet in `cache`. `is_fresh`: no table is there yet; else all are."""
+    """Keeps all as Parquet in `cache`. `is_fresh`: no table is there yet; else all are.
+
+    `constants`: columns with one value in every row of every table. They are written nowhere, and
+    are literals to Spark: keys that have them are not made longer by them.
+    """
 
     spark: SparkSession
     cache: Place
     is_fresh: bool
+    constants: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, name: str, table: DataFrame) -> DataFrame:
         """Return `table` as it is kept."""
         place = self.cache / name
+        varying = table.drop(*self.constants)
         if self.is_fresh:
-            table.write.options(**PLAIN).parquet(for_spark(place))
-        kept = self.spark.read.schema(table.schema).parquet(to_read(place))
-        return _seen_whole(kept)
+            varying.write.options(**PLAIN).parquet(for_spark(place))
+        kept = self.spark.read.schema(varying.schema).parquet(to_read(place))
+        return _seen_whole(with_constants(kept, self.constants, table.columns))
 
     def evidence(self, name: str, rows: DataFrame) -> DataFrame:
         """Return `rows` as they are kept; without any, there are files all the same."""
@@ -94,6 +100,16 @@ class InDriver:
         if not kept.isEmpty():
             kept.write.mode("overwrite").parquet(for_spark(place))
         return kept
+
+
+def with_constants(
+    table: DataFrame, constants: Mapping[str, str], columns: Sequence[str]
+) -> DataFrame:
+    """Return `columns` of a table; those of them that are constants, as such."""
+    values = ((name, constants.get(name)) for name in columns)
+    return table.select(
+        *(F.col(name) if value is None else F.lit(value).alias(name) for name, value in values)
+    )
 
 
 def settled(table: DataFrame) -> DataFrame:

@@ -17,7 +17,7 @@ from analytics.common import schema
 from analytics.common.progress import OnProgress, step, telling, unheard
 from analytics.common.session import LINES_SHORT_MAX, fit
 from analytics.common.storage import Place, for_spark, to_read
-from analytics.common.table_store import InDriver, Keeper, OnDisk, remove_tree
+from analytics.common.table_store import InDriver, Keeper, OnDisk, remove_tree, with_constants
 from analytics.intake.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, write_manifest
 from analytics.intake.completeness import TORN_MARK
 from analytics.intake.files import LINES, PARQUET, FileSurvey, entries_of, survey_of
@@ -50,7 +50,8 @@ class LoadedFiles:
     something's absence is then no proof. `unvouched`: why nothing says that all of it is there.
     `remarks` are no reasons. `example` is the smallest malformed line, with its file.
     `foreign_lines` carry another run's id than run.json, or another process than their file.
-    `parts`: the files that were read. `has_broken`: some operations are left out.
+    `parts`: the files that were read. `has_broken`: some operations are left out. `host`: the one
+    where all of it was recorded; "" for several, or where some line does not say.
     """
 
     run_id: str
@@ -65,11 +66,17 @@ class LoadedFiles:
     remarks: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     has_broken: bool = False
+    host: str = ""
 
     @property
     def is_of_lines(self) -> bool:
         """Whether the history is kept as lines, not as Parquet."""
         return not any(part.startswith(f"{PARQUET}/") for part in self.parts)
+
+    def constants(self) -> Mapping[str, str]:
+        """Return the columns of all tables that have one value in every row. `at` is a `host`."""
+        values = {"run_id": self.run_id, "host": self.host, "at": self.host}
+        return {name: value for name, value in values.items() if value}
 
     def damage(self) -> tuple[str, ...]:
         """Return what is missing of the history; empty if it is whole."""
@@ -118,11 +125,14 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     events = _events(spark, directory, intake)
     if intake.has_broken:
         events = leave_out(events, _read(spark, cache / BROKEN, schema.BROKEN))
-    keeper = InDriver(spark, cache) if is_short else OnDisk(spark, cache, is_fresh)
+    constants = intake.constants()
+    keeper = InDriver(spark, cache) if is_short else OnDisk(spark, cache, is_fresh, constants)
     tallies = _read(spark, cache / TALLIES, COLUMNS)
     if is_short:
         events = keeper.table("events_in_driver", events)
         tallies = keeper.table("tallies_in_driver", tallies)
+    else:
+        events = with_constants(events, constants, events.columns)
     truth = truth_of(spark, directory)
     keep = telling(keeper.table, tell) if is_fresh else keeper.table
     tables = build(events, tallies, truth, keep)
@@ -152,15 +162,23 @@ def taken_in(spark: SparkSession, directory: Place, tell: OnProgress = unheard) 
     fit(spark, intake.lines, size_bytes)
     with step("sequences", tell):
         events = _events(spark, directory, intake, is_ordered=True)
+        events = with_constants(events, intake.constants(), events.columns)
         _write_tallies(tallies_of(events), cache)
         tallies = _read(spark, cache / TALLIES, COLUMNS)
+        host = _only_host(tallies)
         wrong = examined(tallies, events, intake.is_of_lines)
         if wrong.broken is not None:
             wrong.broken.write.parquet(for_spark(cache / BROKEN))
             broken = _read(spark, cache / BROKEN, schema.BROKEN)
             _write_tallies(tallies_of(leave_out(events, broken)), cache)
     holes = (*intake.holes, *wrong.holes)
-    return replace(intake, holes=holes, has_broken=wrong.broken is not None)
+    return replace(intake, holes=holes, has_broken=wrong.broken is not None, host=host)
+
+
+def _only_host(tallies: DataFrame) -> str:
+    """Return where all events were recorded; "" for several hosts, or where some do not say."""
+    hosts = [row.host for row in tallies.select("host").distinct().limit(2).collect()]
+    return hosts[0] or "" if len(hosts) == 1 else ""
 
 
 def _write_tallies(tallies: DataFrame, cache: Place) -> None:
@@ -245,9 +263,8 @@ def _has_bad_arrays() -> Column:
 
 def _is_malformed() -> Column:
     """Return whether an event lacks something, or has what no recorder writes."""
-    return F.coalesce(
-        _lacks() | F.coalesce(_has_number_beyond(), F.lit(False)) | _has_wrong_runs(), F.lit(True)
-    )
+    wrong = F.coalesce(_has_number_beyond(), F.lit(False)) | _ends_before_invoke()
+    return F.coalesce(_lacks() | wrong | _has_wrong_runs(), F.lit(True))
 
 
 def _lacks() -> Column:
@@ -309,7 +326,8 @@ def _count_of(first_id: Column) -> Column:
 def _has_number_beyond() -> Column:
     """Return whether a number is one that no operation has; null where none is.
 
-    Plain comparisons: Parquet's statistics answer them without a look at the rows.
+    Plain comparisons of a column and a number: Parquet's statistics answer them without a look at
+    the rows. One that they do not know, such as of two columns, would have all rows read.
     """
     numbers = (
         *("first_id", "last_id", "cursor", "asked", "epoch", "redelivered", "bytes"),
@@ -320,8 +338,11 @@ def _has_number_beyond() -> Column:
     beyond += [(F.col(one) < 1) | (F.col(one) > schema.NUMBER_MAX) for one in from_one]
     beyond += [(F.col("count") < 0) | (F.col("count") > schema.COUNT_MAX)]
     beyond += [F.col(one) < 0 for one in ("t_ns", "wall_ns", "invoke_ns")]
-    beyond += [F.col("invoke_ns") > F.col("t_ns")]
     return reduce(lambda left, right: left | right, beyond)
+
+
+def _ends_before_invoke() -> Column:
+    return F.coalesce(F.col("invoke_ns") > F.col("t_ns"), F.lit(False))
 
 
 def _has_all_digests() -> Column:
@@ -351,30 +372,54 @@ def _is_no_time_run(run: Column) -> Column:
     return ~F.coalesce(is_one & at_ms.between(1, schema.NUMBER_MAX), F.lit(False))
 
 
-def _has_wrong_runs() -> Column:
-    """Return whether an operation's runs of ids or counters are not what its count says."""
+def _any_has_wrong_runs(rows: DataFrame) -> bool:
+    """Return whether any row has, or ends before its invoke.
+
+    Spark does not compile loops, nor what stands beside one: most rows are asked without.
+    """
+    is_simple = ~_has_several_runs()
+    wrong = (is_simple & _has_wrong_runs(is_single=True)) | _ends_before_invoke()
+    found = rows.agg(F.count_if(wrong).alias("wrong"), F.count_if(~is_simple).alias("several"))
+    counts = found.first()
+    assert counts is not None, "an aggregate without groups has one row"
+    if counts.wrong or not counts.several:
+        return bool(counts.wrong)
+    return not rows.where(_has_several_runs() & _has_wrong_runs()).limit(1).isEmpty()
+
+
+def _has_several_runs() -> Column:
+    several = F.coalesce(F.size("items") > 1, F.lit(False))
+    return several | F.coalesce(F.size("corrupt") > 0, F.lit(False))
+
+
+def _has_wrong_runs(is_single: bool = False) -> Column:
+    """Return whether an operation's runs of ids or counters are not what its count says.
+
+    `is_single`: it is known to have one item at most, and nothing corrupt.
+    """
     put, ok = F.col("f") == "put", F.col("type") == "ok"
     ids = _count_of(F.col("first_id"))
     wrong = put & ((F.col("count") < 1) | (ok & (F.col("first_id") > 0) & (ids != F.col("count"))))
     brings = (F.col("f") == "get") & ok & F.col("digests").isNull()
-    brought = _brought()
+    brought = _brought(is_single)
     is_other = F.when(brings, ~F.coalesce(F.col("count"), F.lit(0)).eqNullSafe(brought))
-    holds = _has_holes() | F.coalesce(is_other, F.lit(False))
+    holds = _has_holes(is_single) | F.coalesce(is_other, F.lit(False))
     return F.coalesce(wrong, F.lit(False)) | holds
 
 
-def _brought() -> Column:
+def _brought(is_single: bool) -> Column:
     """Return how many publications an answer's runs have together, null if one says nothing."""
     zero = F.lit(0).cast("bigint")
-    items = F.coalesce("items", F.array())
     # Most have one run, and a look at it is cheaper than a loop.
-    single = F.get("items", F.lit(0))["count"]
+    single = F.when(F.size("items") == 1, F.get("items", F.lit(0))["count"])
+    if is_single:
+        return single.otherwise(zero)
+    items = F.coalesce("items", F.array())
     many = F.aggregate(items, zero, lambda total, item: F.try_add(total, item["count"]))
-    of_items = F.when(F.size(items) == 1, single).otherwise(many)
-    return F.try_add(of_items, F.coalesce(F.size("corrupt"), F.lit(0)))
+    return F.try_add(single.otherwise(many), F.coalesce(F.size("corrupt"), F.lit(0)))
 
 
-def _has_holes() -> Column:
+def _has_holes(is_single: bool) -> Column:
     """Return whether something is missing in a row's arrays, or is one that no recorder writes."""
 
     def lacks(array: str, bounds: Mapping[str, tuple[int, int]], text: str) -> Column:
@@ -383,8 +428,8 @@ def _has_holes() -> Column:
             whole = reduce(lambda left, right: left & right, numbers)
             return ~F.coalesce(whole & one[text].isNotNull(), F.lit(False))
 
-        single = any_of(F.get(array, F.lit(0)))
-        return F.when(F.size(array) == 1, single).otherwise(F.exists(array, any_of))
+        single = F.when(F.size(array) == 1, any_of(F.get(array, F.lit(0))))
+        return single if is_single else single.otherwise(F.exists(array, any_of))
 
     item = {
         "first_id": (1, schema.NUMBER_MAX),
@@ -427,9 +472,8 @@ def _count(spark: SparkSession, survey: FileSurvey, _target: Place) -> LoadedFil
     """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
     rows = _read(spark, survey.readable, schema.EVENT)
     # One expression of all rules is dear for every row. Nearly every history is whole in its
-    # numbers and arrays, which two short questions prove: that is 19 processor seconds for 10
-    # million operations, not 25.
-    is_whole = not any(rows.where(one).count() for one in (_has_number_beyond(), _has_wrong_runs()))
+    # numbers and arrays, which short questions prove.
+    is_whole = not rows.where(_has_number_beyond()).count() and not _any_has_wrong_runs(rows)
     malformed = F.coalesce(_lacks(), F.lit(True)) if is_whole else _is_malformed()
     rows = rows.withColumn("malformed", malformed)
     where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))

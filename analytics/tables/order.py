@@ -51,28 +51,35 @@ def with_first_try(rows: DataFrame, puts: DataFrame) -> DataFrame:
     )
 
 
-def sent_late_of(
-    puts: DataFrame, answers: DataFrame, loose: DataFrame, doubts: Doubts
-) -> DataFrame:
-    """Return (run_id, topic, producer, id, counter, at, tried_ns, above_ns): the late publications.
-
-    `above_ns`: when the topic was first known to have reached `id` or more.
+def maybe_late_of(puts: DataFrame, loose: DataFrame, doubts: Doubts) -> DataFrame:
+    """Return (run_id, topic, producer, id, counter, bucket, at, tried_ns): which publications may
+    have been late. Few: what no acknowledgment names, and what stands in a doubtful time line.
     """
     where = [*TIMELINE, "bucket"]
     acks = intervals.split(acknowledged_runs(puts).withColumn("at", one_host()))
     in_doubt = only(acks, doubts.timelines, where).select(*PLACE, "first", "last")
     ids = intervals.exploded(in_doubt.unionByName(loose.select(*in_doubt.columns)), "id")
-    rows = with_first_try(
-        ids.select(*PRODUCER, "id", (F.col("id") + F.col("shift")).alias("counter")).distinct(),
-        puts,
-    ).withColumn("bucket", intervals.bucket_of(F.col("id")))
+    named = ids.select(*PRODUCER, "id", (F.col("id") + F.col("shift")).alias("counter")).distinct()
+    return with_first_try(named, puts).select(
+        *(*PRODUCER, "id", "counter", "at", "tried_ns"),
+        intervals.bucket_of(F.col("id")).alias("bucket"),
+    )
+
+
+def sent_late_of(rows: DataFrame, puts: DataFrame, answers: DataFrame, doubts: Doubts) -> DataFrame:
+    """Return (run_id, topic, producer, id, counter, at, tried_ns, above_ns): the late publications
+    among `rows`.
+
+    `above_ns`: when the topic was first known to have reached `id` or more.
+    """
+    where = [*TIMELINE, "bucket"]
     if is_never_any(rows):
         nothing = F.lit(None).cast("bigint").alias("above_ns")
         return rows.select(*PRODUCER, "id", "counter", "at", "tried_ns", nothing)
     marks = _marks(puts, answers, doubts.claims)
     near = only(marks, rows, where).select(*where, F.col("value").alias("id"), "end_ns")
     above = W.partitionBy(*where).orderBy(F.col("id").desc())
-    # A row a bucket: 1/65,536 of the ids.
+    # A row a bucket: 1/8,192 of the ids.
     beyond = W.partitionBy(*TIMELINE).orderBy(F.col("bucket").desc())
     # What only a node holds may stand in a bucket of which nobody knew anything.
     reached = (

@@ -119,21 +119,26 @@ def tried_after_of(
     ).drop("life_at", "tried_ns")
 
 
-def nowhere_of(
-    puts: DataFrame, applications: DataFrame, places: DataFrame, lives: DataFrame
-) -> DataFrame:
-    """Return the publications that were first tried while a life stood, and stand nowhere: the
-    columns of a life, producer, counter, tried_ns.
+def unsaid_of(puts: DataFrame, applications: DataFrame, lives: DataFrame) -> DataFrame:
+    """Return (run_id, topic, producer, first_counter, last_counter) of the PUTs of which no answer
+    says where they stand, and that were sent while a life stood.
     """
     unsaid = (F.col("outcome") == "info") | ((F.col("outcome") == "ok") & (F.col("first_id") <= 0))
     stood = F.col("invoke_ns").between(F.col("begun_ns") + 1, F.col("until_ns"))
-    tries = settled(
+    return (
         puts.where(unsaid & F.col("first_counter").isNotNull())
         .withColumn("at", one_host())
         .join(F.broadcast(lives.select(*TIMELINE, "begun_ns", "until_ns")), list(TIMELINE))
         .where(stood)
         .join(applications, "run_id", "leftanti")
+        .select(*PRODUCER, "first_counter", "last_counter")
     )
+
+
+def nowhere_of(tries: DataFrame, puts: DataFrame, places: DataFrame, lives: DataFrame) -> DataFrame:
+    """Return the publications of `tries` (`unsaid_of`) that were first tried while a life stood,
+    and stand nowhere: the columns of a life, producer, counter, tried_ns.
+    """
     counters = F.explode(F.sequence("first_counter", "last_counter")).alias("counter")
     rows = tries.where(F.col("first_counter") <= F.col("last_counter")).select(*PRODUCER, counters)
     rows = rows.distinct().withColumn("bucket", intervals.bucket_of(F.col("counter")))

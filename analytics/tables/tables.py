@@ -2,6 +2,7 @@
 
 puts           one row a PUT: producer, first and last counter, outcome, first id
 gets           one row a GET: subscriber, cursor it asked with, first and last id that came
+several        one row a run of the answers that are not just one run of sound publications
 deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = id + `shift`
 asides         the events that are of no PUT or GET, nor of what was handed over: few
 told           the ends that say when publications were stored, or which have keys and headers
@@ -19,6 +20,7 @@ drains         one row a subscriber that reached a topic's tombstone
 leaders        one row a (term, node) that answered as the leader of the term, first operation
 late_terms     answers of a term that were sent after an answer of a higher one
 truth, nodes   what the nodes have left on their disks and in their logs, and which there were
+uncollected    the acknowledged PUTs that some node has to hold: it has not collected them
 held           the places on the nodes' disks, split at buckets and merged
 journaled      what nodes hold in their journals alone, under no id yet, as runs of counters, split
 places         which publication stands under which id, as anyone saw it, split at buckets:
@@ -48,14 +50,16 @@ from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, OPERATION, op
 from analytics.common.table_store import is_never_any, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
+from analytics.tables.garbage import uncollected_of
 from analytics.tables.lives import absences_of, acts_of, lives_of
-from analytics.tables.order import late_terms_of, sent_late_of, with_above
+from analytics.tables.order import late_terms_of, maybe_late_of, sent_late_of, with_above
 from analytics.tables.owed import (
     below_of,
     missing_of,
     nowhere_of,
     tails_of,
     tried_after_of,
+    unsaid_of,
     with_taken,
 )
 from analytics.tables.pairs import is_told_of_purge, joined, operations, unpaired_of
@@ -79,6 +83,8 @@ from analytics.tables.suspects import (
 )
 
 TICK_NS: Final = 1_000_000
+# Of an answer: it is one run and nothing else, and whose that is; else the array of its runs.
+OF_RUNS: Final = ("is_single", "producer", "shift", "pieces")
 DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may have lost its name
 
 
@@ -106,6 +112,7 @@ class Tables:
     late_terms: DataFrame
     truth: DataFrame
     nodes: DataFrame
+    uncollected: DataFrame
     held: DataFrame
     journaled: DataFrame
     unclear_gets: DataFrame
@@ -140,9 +147,10 @@ def build(
     asides = keep("asides", events.where(~F.col("f").isin("put", "get", *HANDLINGS)))
     controls = keep("controls", controls_of(asides))
     answers = keep("answers", answers_of(operations(events, "get", unpaired)))
-    deliveries = settled(deliveries_of(answers))
+    deliveries = settled(deliveries_of(answers, keep("several", several_of(answers))))
     subscriptions = keep("subscriptions", subscriptions_of(controls))
     truth_rows = keep("truth", sound(truth.rows))
+    nodes = keep("nodes", truth.nodes)
     applications = keep("applications", applications_of(puts, answers))
     held = keep("held", held_of(truth_rows))
     journaled = keep("journaled", journaled_of(truth_rows))
@@ -161,14 +169,16 @@ def build(
     producers = keep("unclear_producers", producers_of(clear, unclear))
     missing = keep("missing", missing_of(doubts.watches, places, deliveries))
     below = keep("tried_after", tried_after_of(puts, loose, lives, doubts))
-    unplaced = keep("nowhere", nowhere_of(puts, applications, places, lives))
-    late = keep("sent_late", sent_late_of(puts, answers, loose, doubts))
+    unsaid = keep("unsaid", unsaid_of(puts, applications, lives))
+    unplaced = keep("nowhere", nowhere_of(unsaid, puts, places, lives))
+    maybe_late = keep("maybe_late", maybe_late_of(puts, loose, doubts))
+    late = keep("sent_late", sent_late_of(maybe_late, puts, answers, doubts))
     standing = keep("standing", standing_of(puts, places, doubts))
     bound = keep("bound", bound_of(standing, puts))
     seen_in = (puts, answers, deliveries)
     return Tables(
         puts=puts,
-        gets=answers.drop("pieces"),
+        gets=answers.drop(*OF_RUNS),
         asides=asides,
         told=keep("told", told_of(events)),
         ends=keep("ends", ends_of(tallies)),
@@ -186,7 +196,8 @@ def build(
         leaders=keep("leaders", leaders_of(tallies)),
         late_terms=keep("late_terms", late_terms_of(tallies, events)),
         truth=truth_rows,
-        nodes=keep("nodes", truth.nodes),
+        nodes=nodes,
+        uncollected=keep("uncollected", uncollected_of(puts, truth_rows, nodes)),
         held=held,
         journaled=journaled,
         unclear_gets=keep(
@@ -243,21 +254,22 @@ def puts_of(pairs: DataFrame) -> DataFrame:
 
 
 def answers_of(pairs: DataFrame) -> DataFrame:
-    """Return `gets` of the GETs with both their ends; the runs of an answer are still an array.
+    """Return `gets` of the GETs with both their ends, and with what came (`OF_RUNS`).
 
-    They are `pieces`. `first`, `last` are null when nothing came; `sent_id` then says from where
-    on the broker sent what the client had by then, null if it sent nothing. `is_plain`: all is
-    sound, and each run goes on where the one before it ends. `digests`: it was recorded by an
-    application, whose publications do not say who put them: its runs have no producer.
-    `tells_of_purge`: it says that its one run, which has none either, is purged: who was told so is
-    owed it no more than what it has.
+    Most answers are one run of sound publications, which needs no array: to write one, and to read
+    it, costs more than all the rest of a row. `first`, `last` are null when nothing came; `sent_id`
+    then says from where on the broker sent what the client had by then, null if it sent nothing.
+    `is_plain`: all is sound, and each run goes on where the one before it ends. `digests`: it was
+    recorded by an application, whose publications do not say who put them: its runs have no
+    producer. `tells_of_purge`: it says that its one run, which has none either, is purged: who was
+    told so is owed it no more than what it has.
     """
     told = pairs.withColumn("tells_of_purge", is_told_of_purge("outcome"))
     answered = F.when(F.col("tells_of_purge"), F.lit("ok")).otherwise(F.col("outcome"))
     ends = told.withColumn("outcome", answered)
-    answers = ends.withColumn("is_single", _is_single()).withColumn(
-        "pieces", F.when(F.col("is_single"), F.array(_only_piece())).otherwise(_all_pieces())
-    )
+    runs = F.when(~F.col("is_single"), _all_pieces())
+    answers = ends.withColumn("is_single", _is_single()).withColumn("pieces", runs)
+    only_item = _only_item()
     return answers.select(
         *KEY,
         "client_id",
@@ -276,9 +288,12 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         F.coalesce(_is_denied(), F.lit(False)).alias("is_denied"),
         _is_excessive().alias("is_excessive"),
         "tells_of_purge",
+        "is_single",
+        F.when(F.col("is_single"), only_item["producer"]).alias("producer"),
+        F.when(F.col("is_single"), only_item["shift"]).alias("shift"),
         "pieces",
-        _of_pieces(lambda one: one["first"], F.array_min).alias("first"),
-        _of_pieces(lambda one: one["last"], F.array_max).alias("last"),
+        _of_pieces("first", F.array_min).alias("first"),
+        _of_pieces("last", F.array_max).alias("last"),
         _is_plain().alias("is_plain"),
     )
 
@@ -293,25 +308,21 @@ def _is_excessive() -> Column:
 
 def _brought() -> Column:
     """Return how many publications came."""
-    single = F.get("pieces", F.lit(0))
     total = F.aggregate(
         "pieces",
         F.lit(0).cast("bigint"),
         lambda sum_, piece: sum_ + piece["last"] - piece["first"] + 1,
     )
-    return F.when(F.col("is_single"), single["last"] - single["first"] + 1).otherwise(total)
+    return F.when(F.col("is_single"), F.get("items", F.lit(0))["count"]).otherwise(total)
 
 
-def _of_pieces(
-    place: Callable[[Column], Column], least_or_most: Callable[[Column], Column]
-) -> Column:
-    single = place(F.get("pieces", F.lit(0)))
-    return F.when(F.col("is_single"), single).otherwise(least_or_most(F.transform("pieces", place)))
+def _of_pieces(name: str, least_or_most: Callable[[Column], Column]) -> Column:
+    many = least_or_most(F.transform("pieces", lambda piece: piece[name]))
+    return F.when(F.col("is_single"), _only_item()[name]).otherwise(many)
 
 
 def _is_plain() -> Column:
     pieces, size = F.col("pieces"), F.size("pieces")
-    single = F.get(pieces, F.lit(0))
     sound = F.forall(pieces, lambda piece: piece["reason"].isNull())
     goes_on = F.zip_with(
         F.slice(pieces, 1, F.greatest(size - 1, F.lit(0))),
@@ -320,7 +331,7 @@ def _is_plain() -> Column:
     )
     forward = F.forall(pieces, lambda piece: piece["first"] <= piece["last"])
     whole = sound & forward & ((size < 2) | F.forall(goes_on, lambda one: one))
-    return F.when(F.col("is_single"), single["first"] <= single["last"]).otherwise(whole)
+    return F.when(F.col("is_single"), F.get("items", F.lit(0))["count"] > 0).otherwise(whole)
 
 
 def with_had_ids(answers: DataFrame, acts: DataFrame) -> DataFrame:
@@ -361,22 +372,37 @@ def _with_highest_before(answers: DataFrame, keys: Sequence[str], name: str) -> 
     return rows.join(renamed, same, "left").withColumn(name, had_id).select(*answers.columns, name)
 
 
-def deliveries_of(answers: DataFrame) -> DataFrame:
+def deliveries_of(answers: DataFrame, several: DataFrame) -> DataFrame:
     """Return `deliveries`. `place` counts within the answer; a corrupt payload has a `reason`.
 
     Columns of `answers` stay, such as `is_plain`: that of the whole answer. `is_nameless`: recorded
     by an application, or purged.
     """
-    of_answer = [
-        name
-        for name in answers.columns
-        if name not in ("first", "last", "outcome", "pieces", "digests")
-    ]
-    return answers.select(
+    single = answers.where(F.col("is_single")).select(
+        *_of_answer(answers),
+        F.lit(False).alias("is_nameless"),
+        *("first", "last", "producer", "shift"),
+        F.lit(0).alias("place"),
+        F.lit(None).cast("string").alias("reason"),
+    )
+    return single if is_never_any(several) else single.unionByName(several)
+
+
+def several_of(answers: DataFrame) -> DataFrame:
+    """Return `several`, with the columns of `deliveries`."""
+    of_answer = _of_answer(answers)
+    rows = answers.where(~F.col("is_single")).select(
         *of_answer,
         (F.col("digests").isNotNull() | F.col("tells_of_purge")).alias("is_nameless"),
         F.explode("pieces").alias("piece"),
-    ).select(*of_answer, "is_nameless", "piece.*")
+    )
+    return rows.select(*of_answer, "is_nameless", "piece.*")
+
+
+def _of_answer(answers: DataFrame) -> list[str]:
+    """Return the columns that each of an answer's runs has as well."""
+    of_whole = ("first", "last", "outcome", "digests", *OF_RUNS)
+    return [name for name in answers.columns if name not in of_whole]
 
 
 def handlings_of(events: DataFrame) -> DataFrame:
@@ -594,7 +620,7 @@ def _is_single() -> Column:
     return (size == 1) & ~others & F.col("digests").isNull()
 
 
-def _only_piece() -> Column:
+def _only_item() -> Column:
     return _good_piece(F.get("items", F.lit(0)), F.lit(0))
 
 

@@ -1,0 +1,82 @@
+"""What nodes have collected as garbage, and which acknowledged PUTs they still have to hold.
+
+docs/checks.md (`ack_not_durable`) says when a node need not hold a publication: it has taken its
+counter, and has collected its id; or has taken its counter, if it has no id.
+
+What every node has passed needs no look at each: in a drained run that is nearly all, so that one
+reading of the PUTs, beside two small tables, leaves few. No rule about majorities here.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.tables.suspects import PRODUCER, TOPIC
+
+HOLDER: Final = (*PRODUCER, "node")
+
+
+def uncollected_of(puts: DataFrame, truth: DataFrame, nodes: DataFrame) -> DataFrame:
+    """Return the PUTs that were acknowledged, and that some node whose disk was read has to hold.
+
+    `puts` as in tables.py, `truth` and `nodes` too.
+    """
+    read = nodes.where("is_collected").select("run_id", "node")
+    acknowledged = puts.where(F.col("outcome") == "ok").select(
+        *(*PRODUCER, "process", "op_id", "first_counter", "last_counter", "first_id"),
+        (F.col("first_counter") - F.col("first_id")).alias("shift"),
+    )
+    floors = _least(floors_of(truth), read, TOPIC, "floor")
+    taken = _least(taken_of(truth), read, PRODUCER, "taken")
+    at_all = read.select("run_id").distinct()
+    return (
+        acknowledged.join(F.broadcast(at_all), "run_id", "leftsemi")
+        .join(F.broadcast(floors), list(TOPIC), "left")
+        .join(F.broadcast(taken), list(PRODUCER), "left")
+        .withColumns(
+            {
+                "floor": F.coalesce("floor", F.lit(0)),
+                "taken": F.coalesce("taken", F.lit(-1)),
+            }
+        )
+        .where(F.col("last_counter") > excused())
+        .drop("floor", "taken", "shift")
+    )
+
+
+def _least(said: DataFrame, nodes: DataFrame, keys: tuple[str, ...], name: str) -> DataFrame:
+    """Return the least `name` of all nodes, of the keys of which every node says one."""
+    size = nodes.groupBy("run_id").agg(F.count(F.lit(1)).alias("nodes"))
+    return (
+        said.join(F.broadcast(nodes), ["run_id", "node"], "leftsemi")
+        .groupBy(*keys)
+        .agg(F.min(name).alias(name), F.count(F.lit(1)).alias("sayings"))
+        .join(F.broadcast(size), "run_id")
+        .where(F.col("sayings") == F.col("nodes"))
+        .select(*keys, name)
+    )
+
+
+def floors_of(truth: DataFrame) -> DataFrame:
+    """Return (run_id, node, topic, floor): up to which id a node has collected a topic."""
+    return (
+        truth.where(F.col("kind") == "topic")
+        .groupBy("run_id", "node", "topic")
+        .agg(F.max("floor_id").alias("floor"))
+    )
+
+
+def taken_of(truth: DataFrame) -> DataFrame:
+    """Return (HOLDER, taken): up to which counter a node has taken a producer's publications."""
+    return (
+        truth.where(F.col("kind") == "counter")
+        .groupBy(*HOLDER)
+        .agg(F.max("counter").alias("taken"))
+    )
+
+
+def excused() -> Column:
+    """Return the highest counter that a node need not hold, of a PUT beside `floor` and `taken`."""
+    collected = F.when(F.col("first_id") > 0, F.col("floor") + F.col("shift"))
+    return F.least("taken", F.coalesce(collected, "taken"))
