@@ -816,7 +816,12 @@ class Store:
         return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
 
     def too_full(self, name: str, size_bytes: int) -> Refused | None:
-        """Return why a topic's policy takes no so many bytes more, None if it does."""
+        """Return why a topic's policy takes no so many bytes more, None if it does.
+
+        Never `too_large`, which a client takes for a property of the request: it forgets what it
+        may have sent before. A policy may change between two attempts, and the earlier one be
+        stored behind the later one's refusal.
+        """
         topic = self._topics.active.get(name)
         kept = None if topic is None else topic.retention
         if topic is None or kept is None or not kept.policy.max_bytes:
@@ -824,7 +829,7 @@ class Store:
         limit = kept.policy.max_bytes
         if size_bytes > limit:
             message = f"{size_bytes} bytes at once are more than {name!r} may hold"
-            return Refused("too_large", message, {"limit": limit})
+            return Refused("backlog_full", message, {"limit": limit})
         held = kept.held_bytes(topic.added_bytes) + size_bytes
         if held <= limit or kept.policy.drops:
             return None

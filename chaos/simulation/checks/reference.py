@@ -1157,7 +1157,7 @@ def _too_full(topic: ReferenceTopic, size_bytes: int) -> Result | None:
     if policy is None or not policy.max_bytes:
         return None
     if size_bytes > policy.max_bytes:
-        return "too_large", {"limit": policy.max_bytes}
+        return "backlog_full", {"limit": policy.max_bytes}
     held = topic.sizes.put_bytes - topic.sizes.base
     if policy.when_full == "refuse" and held + size_bytes > policy.max_bytes:
         return "backlog_full", {"limit": policy.max_bytes}
