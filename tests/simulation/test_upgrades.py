@@ -147,7 +147,7 @@ def test_entry_above_the_clusters_level_does_not_get_into_the_log(make_stage: Ma
     leader = stage.member("a")
 
     def newer(operations: Sequence[commands.Operation]) -> bytes:
-        return b"\5" + commands.encode(1, operations)[1:]
+        return b"\5" + commands.encode(leader._stamp.ms, operations, leader._stamp.wall_ms)[1:]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leader, "_encode", newer)

@@ -23,6 +23,7 @@ from cluster.store.commands import (
     Purge,
     Raise,
     Register,
+    Stamp,
     Subscribe,
     TransferLeader,
     Unsubscribe,
@@ -86,13 +87,13 @@ ACTS: list[Operation] = [
 def test_an_act_stands_in_its_entry_with_who_asked_its_name_and_the_time(act: Operation) -> None:
     payload = encode(5, [act])
     assert level_of(payload) == LEVEL_OF_USERS
-    assert decode(payload) == (5, [act])
+    assert decode(payload) == (Stamp(5), [act])
 
 
 def test_a_raise_to_level_2_is_written_as_version_0_2_reads_it() -> None:
     payload = encode(5, [Raise(2)])
     assert payload[5:] == b'[5,[["L",2]]]'
-    assert decode(payload) == (5, [Raise(2)])
+    assert decode(payload) == (Stamp(5), [Raise(2)])
     forged = b'[5,[["L",2]],["boss"]]'
     with pytest.raises(DamagedEntry, match="Raise of principal"):
         decode(bytes([3]) + len(forged).to_bytes(4, "little") + forged)

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.members.handshake import can_read, unfit
 from cluster.store import commands, snapshots, tables
-from cluster.store.commands import Admit, DamagedEntry, Raise, decode, encode, level_of
+from cluster.store.commands import Admit, DamagedEntry, Raise, Stamp, decode, encode, level_of
 from cluster.store.store import Done, Store
 from cluster.wire.levels import BUILD, BUILD_0_1, Build, Sighting, UnsupportedLevel, objections
 from cluster.wire.levels import level_to_reach as reach
@@ -93,7 +93,7 @@ def test_entry_of_a_level_that_is_not_understood_is_refused() -> None:
     payload = encode(1, [Raise(5)])
     with pytest.raises(DamagedEntry, match="level 5; this node reads up to 4"):
         decode(payload)
-    assert decode(payload, 5) == (1, [Raise(5)])
+    assert decode(payload, 5) == (Stamp(1), [Raise(5)])
     with pytest.raises(DamagedEntry, match="level 0"):
         decode(b"\0" + payload[1:])
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -325,13 +326,14 @@ def test_who_has_not_read_what_is_purged_is_told_once_and_goes_on_behind_it(
 def test_who_dies_before_it_goes_on_behind_a_purge_is_told_again(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with client_of(node, tmp_path) as client:
+    with client_of(node, tmp_path / "own") as client:
         client.subscribe("t")
         client.put_many("t", ["a", "b", "c"])
         purge(node, 2)
         with pytest.raises(Purged):
             client.get("t")
-    with client_of(node, tmp_path) as client:
+        shutil.copytree(tmp_path / "own", tmp_path / "died")
+    with client_of(node, tmp_path / "died") as client:
         assert client._session.state.cursor("t") == 0
         purge(node, 2)
         with pytest.raises(Purged):

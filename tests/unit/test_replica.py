@@ -253,7 +253,7 @@ def test_what_a_node_has_made_counts_for_the_entry_s_own_term_alone(make_stage: 
     stage = make_stage("a")
     leader, operations = stage.member("a"), [commands.Advance("p", None, {})]
     [(_, index, term)] = leader._propose([operations], tick=False).entries
-    assert leader._made_of(index, term) == (leader._stamp_ms, operations)
+    assert leader._made_of(index, term) == (leader._stamp, operations)
     assert leader._made_of(index, term + 1) is None  # another leader's took its place
 
 

@@ -35,6 +35,7 @@ import cluster.serve.frontend
 import cluster.serve.relays
 import cluster.serve.zmtp
 import cluster.store.publications
+import cluster.store.rows
 import cluster.store.snapshots
 import cluster.store.store
 import cluster.store.tables
@@ -72,6 +73,7 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.members.neighbours,
     cluster.members.peers,
     cluster.store.publications,
+    cluster.store.rows,
     cluster.raft.log,
     cluster.raft.raft,
     cluster.raft.sending,

@@ -11,7 +11,14 @@ import pytest
 from chaos.simulation.checks.watch import Attached
 from chaos.simulation.clients.clients import CRASH_POINTS
 from chaos.simulation.clients.scripts import Role
-from chaos.simulation.plan.limits import CONSTANTS, DEFAULTS, OF_IDLE, OF_LEVELS, OF_THE_STORE
+from chaos.simulation.plan.limits import (
+    CONSTANTS,
+    DEFAULTS,
+    OF_IDLE,
+    OF_LEVELS,
+    OF_SCRUB,
+    OF_THE_STORE,
+)
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.search import swarm
 from chaos.simulation.search.swarm import KINDS, Draw, plan_for
@@ -129,7 +136,8 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         assert any(role.puts for role in roles)
         assert any(role.gets for role in roles)
         assert plan.knobs.keys() - {"load"} <= {
-                *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *DEFAULTS, *OF_THE_STORE, "chunk_puts",
+                *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *OF_SCRUB, *DEFAULTS,
+                *OF_THE_STORE, "chunk_puts",
             }  # fmt: skip
 
 
