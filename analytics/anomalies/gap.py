@@ -28,10 +28,12 @@ def _between_answers(tables: Tables) -> DataFrame:
     lower, higher = F.least("asked", "due_id"), F.greatest("asked", "due_id")
     base = F.when(F.col("is_application"), higher).otherwise(lower)
     asked = with_application(tables.unclear_gets.where(F.col("asked").isNotNull()), tables)
+    ahead = asked.withColumn("base", base).where(F.col("first") > F.col("base") + 1)
+    place = (*KEY, "client_id", "topic", one_host(), "first", "invoke_ns", "end_ns")
     jumps = settled(
-        asked.withColumn("base", base)
+        _behind_acknowledged(ahead.select(*place, "base", "is_application"), tables)
         .where(F.col("first") > F.col("base") + 1)
-        .select(*KEY, "client_id", "topic", one_host(), "first", "base", "invoke_ns", "end_ns")
+        .select(*ahead.select(*place).columns, "base")
     )
     starts = _starts(tables.acts).withColumnsRenamed({name: f"sub_{name}" for name in HOME})
     same = [F.col(name) == F.col(f"sub_{name}") for name in OWNER]
@@ -49,6 +51,23 @@ def _between_answers(tables: Tables) -> DataFrame:
         .withColumn("after", F.greatest("base", "start"))
         .where(F.col("first") > F.col("after") + 1)
         .select(*_evidence())
+    )
+
+
+def _behind_acknowledged(ahead: DataFrame, tables: Tables) -> DataFrame:
+    """Raise `base` to what an application had acknowledged before the answer's end, on its host."""
+    acks = (
+        only(tables.handlings.where(F.col("f") == "ack"), ahead, OWNER)
+        .select(*HOME, "t_ns", F.col("last").alias("acknowledged"))
+        .withColumnsRenamed({name: f"ack_{name}" for name in HOME})
+    )
+    same = [F.col(name).eqNullSafe(F.col(f"ack_{name}")) for name in HOME]
+    before = F.col("is_application") & (F.col("t_ns") <= F.col("end_ns"))
+    return (
+        ahead.join(acks, [*same, before], "left")
+        .groupBy(*ahead.columns)
+        .agg(F.max("acknowledged").alias("acknowledged"))
+        .withColumn("base", F.greatest("base", "acknowledged"))
     )
 
 

@@ -60,10 +60,20 @@ def _due(run: Run, subscription: RecordedSubscription, get: RecordedOperation) -
     if get.asked is None:
         return None
     got = subscription.got_before(get)
-    if got is None:
-        return get.asked
-    # An application moves its cursor as it likes; of the library a skip ahead is a loss.
-    return max(get.asked, got) if run.is_application else min(get.asked, got)
+    if run.is_application:  # it moves its cursor as it likes; of the library a skip is a loss
+        return max(get.asked, get.asked if got is None else got, _acknowledged(run, get))
+    return get.asked if got is None else min(get.asked, got)
+
+
+def _acknowledged(run: Run, get: RecordedOperation) -> int:
+    """Return up to which id its application had acknowledged before a GET's end, 0: to none."""
+    rows = run.handlings_of.get((get.client, get.named), [])
+    before = (
+        row.last_id
+        for row in rows
+        if row.f == "ack" and row.host == get.host and row.time <= get.end
+    )
+    return max(before, default=0)
 
 
 def _begins_anew(

@@ -63,6 +63,39 @@ def what_was_acknowledged_and_is_handed_over_after_a_crash_is_a_duplicate(
     return {"duplicate_delivered": [row(run, client_id="s", id=1, operations=pair)]}
 
 
+def leaving(run: RunRecorder, acknowledged: int) -> None:
+    """Let an application that leaves read on, and acknowledge meanwhile what it has in hand.
+
+    Its library leaves out what it finds acknowledged when the answer comes.
+    """
+    answer = {"digests": ALL, "first_id": 1, "last_id": 3, "count": 3}
+    run.sub("s", "t")
+    run.complete(run.invoke("s", "get", "t", last_id=0), "ok", handed_apart=True, **answer)
+    run.handle("s", "hand", "t", 1, 3, cursor=0)
+    unsub = run.invoke("s", "unsub", "t", process="other")
+    get = run.invoke("s", "get", "t", last_id=0)
+    run.handle("s", "ack", "t", None, acknowledged)
+    rest = {"digests": ALL[:16], "first_id": 3, "last_id": 3, "count": 1}
+    run.complete(get, "ok", handed_apart=True, **rest)
+    run.complete(unsub, "ok")
+
+
+@case
+def an_answer_begins_behind_what_was_acknowledged_while_it_came(run: RunRecorder) -> Expected:
+    leaving(run, 2)
+    return {}
+
+
+@case
+def an_answer_that_begins_above_what_was_acknowledged_while_it_came_is_a_gap(
+    run: RunRecorder,
+) -> Expected:
+    leaving(run, 1)
+    gets = [one for one in run.rows if one["f"] == "get" and one["type"] == "ok"]
+    operation = ("s", gets[-1]["op_id"])
+    return {"gap": [row(run, client_id="s", id=3, other_id=1, operations=(operation,))]}
+
+
 @case
 def applications_of_other_processes_are_compared_too(run: RunRecorder) -> Expected:
     begin = {"digests": ALL, "first_id": 1, "last_id": 3, "count": 3}
