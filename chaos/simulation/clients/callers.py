@@ -15,7 +15,7 @@ from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.dressing import dressed
 from chaos.workloads import payload
 from flotilla_client.batches import as_bytes
-from flotilla_client.protocol import pack, unpack
+from flotilla_client.protocol import pack, text_of, unpack
 from flotilla_client.state import Entry
 
 PLACE: Final = "\0call "  # begins what stands for a publication until it has its counter
@@ -92,7 +92,7 @@ class Callers:
             publications = unpack(lengths, data)
             for place, publication in enumerate(publications):
                 counter += 1
-                text = publication.decode()
+                text = text_of(publication).decode()
                 if text.startswith(PLACE):
                     made = self._made(topic, counter, _number_of(text))
                     publications[place] = as_bytes(dressed(made))
