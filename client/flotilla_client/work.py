@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, get_args
@@ -256,7 +256,7 @@ class LeaseBook:
         """Take in what a TAKE has brought; return the ids whose lease was another's by then."""
         body = reply.body
         with self._lock:
-            lost = {id_ for first, count in body["lost"] for id_ in range(first, first + count)}
+            lost = _ids(body["lost"])
             now_ms = self.now_ms()
             for id_, (kind, item, ms) in self._told.items():
                 if id_ in lost:
@@ -264,8 +264,9 @@ class LeaseBook:
                     self.given.pop(id_, None)
                 elif kind == "extend":
                     item._end_ms, item._lease_ms = self._asked_ms + ms, ms
-            self.hand = deque(item for item in self.hand if item.settled != "lost")
             self._asked, self._told = None, {}
+            lost |= self._let_go(_ids(body["leases"]))
+            self.hand = deque(item for item in self.hand if item.settled != "lost")
             self._bring(reply, now_ms)
         if lost:
             LOG.warning(
@@ -275,6 +276,19 @@ class LeaseBook:
                 self.topic,
             )
         return lost
+
+    def _let_go(self, news: set[int]) -> set[int]:
+        """Note that older leases of what is given anew are over; return the ids that have one.
+
+        Or the older one's settlement, which comes too late, would stand in the way of the newer's.
+        """
+        older = [*self.given.values(), *self.hand, *(item for _, item, _ in self._pending.values())]
+        over = [item for item in older if item.id in news]
+        for item in over:
+            item.settled = "lost"
+            self.given.pop(item.id, None)
+            self._pending.pop(item.id, None)
+        return {item.id for item in over}
 
     def _bring(self, reply: Reply, now_ms: float) -> None:
         publications = protocol.unpack(reply.lengths, reply.data)
@@ -323,6 +337,11 @@ class GroupSettings:
         if (max_attempts is None) != (dead_letter is None):
             raise ValueError("max_attempts and dead_letter go together: where else would it go?")
         return cls(lease_ms, max_attempts, dead_letter)
+
+
+def _ids(runs: Iterable[Sequence[int]]) -> set[int]:
+    """Return the ids of runs [first id, how many, ...]."""
+    return {id_ for first, count, *_ in runs for id_ in range(first, first + count)}
 
 
 def lease_of(lease: Duration) -> int:

@@ -100,6 +100,22 @@ def test_the_first_word_counts_and_what_is_lost_says_so(bench: WorkBench) -> Non
     assert one.settled == "lost"
 
 
+def test_what_is_given_anew_to_the_same_client_is_lost_under_its_older_lease(
+    bench: WorkBench,
+) -> None:
+    one, two, three, *_ = bench.items()
+    bench.take()
+    two.ack()  # behind the body of the take that gives it anew
+    assert bench.answer(1, 2, token=2) == {1, 2}
+    one.ack()
+    assert (one.settled, two.settled, three.settled) == ("lost", "lost", "")
+    new_one, new_two = bench.items()
+    new_one.nak()
+    new_two.ack()
+    body = bench.take()
+    assert (body["acks"], body["naks"]) == ([[2, 2, 2]], [[2, 1, 1, 0]])
+
+
 def test_what_waits_is_extended_before_it_is_handed_over_unless_it_is_lost(
     bench: WorkBench,
 ) -> None:

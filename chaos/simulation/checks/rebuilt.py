@@ -180,8 +180,9 @@ class Rebuilt:
         """Read all that a subscriber has not acknowledged."""
         known, end = self._reference.topics[topic].publications, store.topic_ends()[topic]
         cursor = max(cursor, self._reference.gone_at(topic, store.applied_index))
+        placed = store.placed(client_id).get(topic, 0)
         while cursor < end:
-            found = store.read(client_id, topic, cursor, COUNT_MAX, BYTES_MAX)
+            found = store.read(client_id, topic, cursor, COUNT_MAX, BYTES_MAX, placed)
             if not isinstance(found, Delivery) or not found.count:
                 yield f"{topic} from {cursor + 1} on is not there: {found}"
                 return
