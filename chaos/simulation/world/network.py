@@ -410,6 +410,8 @@ class SimNet(Net):
         self._connections[pair] = connection = SimConnection(pair, {one, other}, known)
         connection.heard_s = dict.fromkeys(pair, self._world.now)
         for end, name in ((one, other), (other, one)):
+            said = known[end]  # its Hello is a sign of life, as any message is
+            self.arrivals[end, said.node, said.incarnation] = self._world.now
             self.ports[end].events.append(Connected(member_of(name)))
             self.ports[end].wake()
 
