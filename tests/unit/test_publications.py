@@ -9,7 +9,7 @@ import pytest
 
 from cluster.store import publications
 from cluster.store.commands import Advance, Put, Register, Subscribe, Unsubscribe, encode
-from cluster.store.store import Delivery, Limits, Store
+from cluster.store.store import CorruptStore, Delivery, Limits, Store
 from cluster.store.topics import STALE_CURSORS_MIN
 from flotilla_client.protocol import pack, unpack
 from tests.unit.store_bench import Bench
@@ -83,6 +83,18 @@ def test_rows_go_when_every_subscriber_has_passed_them(bench: Bench) -> None:
     bench.ok(Unsubscribe("p", None, "t", None))
     assert bench.store.collect_garbage(10) == 1
     assert bench.store.backlog_bytes("t") == bench.store.total_backlog_bytes() == 0
+
+
+def test_a_row_whose_count_was_flipped_is_damage_when_it_is_to_be_collected(bench: Bench) -> None:
+    bench.put(0, b"a")
+    bench.put(1, b"b")
+    bench.store.commit()
+    bench.store._database.write(
+        "UPDATE publications SET count = ? WHERE count = 1", [(1 | 1 << 17,)]
+    )
+    bench.ok(Advance("s", None, {"t": 1}))
+    with pytest.raises(CorruptStore, match="does not end at 1"):
+        bench.store.collect_garbage(10)
 
 
 def test_what_was_put_and_abandoned_within_one_entry_is_collected(bench: Bench) -> None:
