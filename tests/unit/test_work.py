@@ -107,6 +107,7 @@ def test_what_is_given_anew_to_the_same_client_is_lost_under_its_older_lease(
     bench.take()
     two.ack()  # behind the body of the take that gives it anew
     assert bench.answer(1, 2, token=2) == {1, 2}
+    assert not bench.book.is_unsaid
     one.ack()
     assert (one.settled, two.settled, three.settled) == ("lost", "lost", "")
     new_one, new_two = bench.items()
