@@ -97,6 +97,15 @@ def an_answer_that_begins_above_what_was_acknowledged_while_it_came_is_a_gap(
 
 
 @case
+def what_is_acknowledged_behind_an_answer_is_no_excuse_for_where_it_begins(
+    run: RunRecorder,
+) -> Expected:
+    expected = an_answer_that_begins_above_what_was_acknowledged_while_it_came_is_a_gap(run)
+    run.handle("s", "ack", "t", None, 2)
+    return expected
+
+
+@case
 def applications_of_other_processes_are_compared_too(run: RunRecorder) -> Expected:
     begin = {"digests": ALL, "first_id": 1, "last_id": 3, "count": 3}
     run.sub("s", "t")
