@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml client/pyproject.toml cluster/requirements.txt scripts/
 	@touch $@
 
 $(READ): $(STAMP)
-	@-printf '%s\n' tests/*/test_*.py | xargs -n 90 -P 2 $(PYTHON) -m pytest --collect-only -q >/dev/null
+	@-find tests -name 'test_*.py' | xargs -n 90 -P 2 $(PYTHON) -m pytest --collect-only -q >/dev/null
 	@touch $@
 
 demo: setup  ## start a cluster, kill its leader under load, check that nothing was lost

@@ -179,7 +179,7 @@ def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
         grouped = item.get_closest_marker("xdist_group") is not None
         if item.get_closest_marker("spark") or (grouped and directory == "tests/cluster"):
             first.append(item)
-        elif directory == "tests/unit":
+        elif directory.startswith("tests/unit"):
             units.append(item)
         else:
             others.setdefault(directory, []).append(item)

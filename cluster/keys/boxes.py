@@ -4,7 +4,8 @@ What lives here: PyNaCl's private names, and nothing else that knows them. What 
 
 PyNaCl's public functions take a new buffer from the heap for each call and put an error's text
 together before they know whether there is one: 2 to 4 µs of a short frame's 3 to 5. What is sealed
-or opened is the same, and so are the checks that matter: `tests/unit/test_curve.py` compares both.
+or opened is the same, and so are the checks that matter: `tests/unit/cluster/keys/test_curve.py`
+compares both.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import pytest
 from cluster.local.local import LocalCluster
 from flotilla_client import Client
 from flotilla_client.errors import FlotillaError
-from tests.unit.test_observe_queries import RULES, dashboard_queries, rule_queries
+from tests.unit.cluster.observe.test_queries import RULES, dashboard_queries, rule_queries
 
 WAIT_S: Final = 60.0
 # What a dashboard shows of a cluster where nothing goes wrong is empty for these alone.

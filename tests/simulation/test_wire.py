@@ -18,7 +18,7 @@ from chaos.simulation.world.wire import Wire, WirePeers, wired
 from chaos.simulation.world.world import World
 from cluster.members.peers import Connected, Disconnected, PeerPort
 from cluster.wire.messages import PROTOCOL_VERSION, Barrier, Hello, Relay
-from tests.unit.test_simulation_network import Clock as Timeline
+from tests.unit.chaos.simulation.test_network import Clock as Timeline
 
 CALM = Weather(delay_ms=1.0, jitter_ms=1.0)
 BAD = Weather(delay_ms=5.0, jitter_ms=20.0, loss=0.05)

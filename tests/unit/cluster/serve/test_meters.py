@@ -10,7 +10,7 @@ import pytest
 from cluster.observe.observer import TimedFiles
 from cluster.serve.meters import FSYNC_S, PUT_S, TURN_S, Histogram, Meters
 from flotilla_client.protocol import GET, INSPECT, STATUS, Request, encode_request
-from tests.unit import test_broker, test_frontend
+from tests.unit.cluster.serve import test_broker, test_frontend
 
 
 def test_a_value_on_a_bound_is_within_it_and_one_above_all_has_a_place() -> None:

@@ -25,8 +25,8 @@ from cluster.store.store import Store
 from cluster.wire.levels import LEVEL_OF_USERS
 from flotilla_client.protocol import GET, PUT, REQUEST_ID, SUB, UNSUB, Request, decode_request, pack
 from flotilla_client.protocol import encode_request as encoded
+from tests.unit.cluster.serve.test_broker import BrokerBench, code_of
 from tests.unit.store_bench import Bench
-from tests.unit.test_broker import BrokerBench, code_of
 
 DAY_MS = 24 * 3_600_000
 

@@ -125,7 +125,7 @@ def test_a_plan_has_one_outcome_and_another_seed_another() -> None:
 @pytest.mark.slow
 def test_the_order_of_python_s_sets_decides_nothing() -> None:
     program = (
-        "from tests.unit.test_simulation_world import *\n"
+        "from tests.unit.chaos.simulation.test_world import *\n"
         "print(digest_of(Plan(5, nodes=5, knobs=SMALL, schedule=STORM)))"
     )
     digests = {

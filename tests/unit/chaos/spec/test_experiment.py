@@ -371,7 +371,7 @@ def test_an_experiment_of_ones_own_is_a_path(tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_documentation_is_accepted() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "chaos.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "chaos.md").read_text(encoding="utf-8")
     [example] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     parsed = parse(example)
     assert [group.count for group in parsed.workload.groups] == [2, 1, 1]

@@ -40,7 +40,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 # --- crashes and damage ---------------------------------------------------------------------------
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 _CHILD = """
 import sys

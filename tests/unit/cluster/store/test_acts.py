@@ -42,10 +42,11 @@ from flotilla_client.protocol import (
     decode_request,
     encode_request,
 )
-from tests.unit import store_bench, test_broker
+from tests.unit import store_bench
+from tests.unit.cluster.serve import test_broker
+from tests.unit.cluster.serve.test_broker import code_of
+from tests.unit.cluster.store.test_users import UsersBench
 from tests.unit.model_store import MEMBERS
-from tests.unit.test_broker import code_of
-from tests.unit.test_users import UsersBench
 
 ROOT = True
 

@@ -196,7 +196,7 @@ def test_listeners_are_bounded_and_do_not_give_way(monkeypatch: pytest.MonkeyPat
 def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "WRITE_S_MAX", 0.2)
     monkeypatch.setattr(
-        "tests.unit.test_observe_http.answer",
+        "tests.unit.cluster.observe.test_http.answer",
         lambda _: Response(200, "text/plain", b"x" * 50_000_000),
     )
     drain, is_cut_off = http.Http._drain, asyncio.Event()
@@ -235,7 +235,7 @@ def test_who_asks_without_a_pause_gets_a_share_of_the_processor_and_no_more(
             pass
         return text(200, request.path)
 
-    monkeypatch.setattr("tests.unit.test_observe_http.answer", busy)
+    monkeypatch.setattr("tests.unit.cluster.observe.test_http.answer", busy)
 
     async def talk(connect: Connect) -> None:
         peers = [await connect() for _ in range(4)]

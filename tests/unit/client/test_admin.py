@@ -24,7 +24,8 @@ from flotilla_client.protocol import (
     pack,
 )
 from tests.conftest import ClusterFactory
-from tests.unit import store_bench, test_broker
+from tests.unit import store_bench
+from tests.unit.cluster.serve import test_broker
 
 # --- the store's pages ---
 

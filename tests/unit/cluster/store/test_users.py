@@ -47,9 +47,10 @@ from flotilla_client.protocol import (
     encode_request,
     pack,
 )
-from tests.unit import store_bench, test_broker
+from tests.unit import store_bench
+from tests.unit.cluster.serve import test_broker
+from tests.unit.cluster.serve.test_broker import code_of
 from tests.unit.model_store import MEMBERS, answer_of
-from tests.unit.test_broker import code_of
 
 # --- patterns ---
 

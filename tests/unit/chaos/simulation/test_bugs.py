@@ -56,7 +56,7 @@ from chaos.simulation.search.run import PLANTABLE
 
 BUGS_MIN = 28
 SEEN_MIN = 25
-HUNT = Path(__file__).parents[1] / "simulation/planted.jsonl"
+HUNT = Path(__file__).parents[3] / "simulation/planted.jsonl"
 MODULES: tuple[ModuleType, ...] = (
     chaos.simulation.disks.disk,  # where the kernel's cache is what a bug is about
     chaos.simulation.disks.stored,

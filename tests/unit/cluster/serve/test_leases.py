@@ -26,7 +26,7 @@ from flotilla_client.protocol import (
     encode_request,
     unpack,
 )
-from tests.unit.test_broker import ME, BrokerBench, code_of
+from tests.unit.cluster.serve.test_broker import ME, BrokerBench, code_of
 
 LEASE_MS = 1_000
 

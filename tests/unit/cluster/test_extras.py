@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 LIBRARIES: Final = (
     "click", "rich", "structlog", "pysyncobj", "nacl", "cryptography", "pyspark", "jinja2",
     "plotly",

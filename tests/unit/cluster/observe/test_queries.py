@@ -18,7 +18,7 @@ from cluster.observe.past import Past
 from cluster.observe.survey import SubscriptionRow, Survey, TopicRow
 from tests.unit.observed import SAMPLE
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[4]
 DASHBOARD: Final = ROOT / "deploy/grafana/flotilla.json"
 RULES: Final = ROOT / "deploy/prometheus/flotilla.rules.yml"
 OPERATIONS: Final = ROOT / "docs/operations.md"

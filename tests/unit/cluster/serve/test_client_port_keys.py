@@ -18,8 +18,8 @@ from cluster.serve.client_port import (
 )
 from cluster.serve.zmtp import MESSAGE_BYTES_MAX
 from flotilla_client.keys import z85
+from tests.unit.cluster.serve.test_client_port import PortWorld
 from tests.unit.curve_client import GREETING, CurveClient, command, pair
-from tests.unit.test_client_port import PortWorld
 
 SERVER, OLD_SERVER, ORDERS = pair(), pair(), pair()
 KEYRING = Keyring((SERVER, OLD_SERVER), {ORDERS.public: "orders"})

@@ -189,7 +189,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[4],
     )
     with process:
         assert process.stdout is not None

@@ -112,7 +112,7 @@ def test_an_exception_of_the_simulator_is_neither_a_pass_nor_a_finding(
     monkeypatch.setattr(run_module, "let_pass", crash)
     result = run(PLAN)
     assert (result.verdict, result.checks) == ("broken", {BROKEN})
-    assert "KeyError: 'a defect of ours' at test_simulation_run.py" in result.failures[0].text
+    assert "KeyError: 'a defect of ours' at test_run.py" in result.failures[0].text
 
 
 def test_a_planted_bug_is_in_the_code_for_one_run_alone() -> None:
@@ -143,6 +143,6 @@ def test_no_run_outlives_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_documentation_says_what_each_check_claims() -> None:
-    text = (Path(__file__).parents[2] / "docs/simulation.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "docs/simulation.md").read_text(encoding="utf-8")
     missing = [name for name, claim in CHECKS.items() if f"| `{name}` | {claim} |" not in text]
     assert not missing
