@@ -29,15 +29,16 @@ from typing import Any, Final, NoReturn, Self, TypeVar, assert_never
 import zmq
 
 from flotilla_client.batches import Publishable, publication_of
+from flotilla_client.checks import Duration
 from flotilla_client.client import (
     DEADLINE_MS_MAX,
     GIVE_BACK_MS_MAX,
     MESSAGES_COUNT,
-    MESSAGES_WAIT_MS,
     NOT_GIVEN_BACK,
     STATUS_DEADLINE_MS,
     Session,
     now_ms,
+    unheard_of,
 )
 from flotilla_client.connection import (
     CONNECT_MS_MAX,
@@ -54,7 +55,7 @@ from flotilla_client.connection import (
 )
 from flotilla_client.errors import FlotillaError
 from flotilla_client.forks import PerProcess
-from flotilla_client.joining import NEVER_MS, Call
+from flotilla_client.joining import NEVER_MS, Call, Unheard
 from flotilla_client.log import LOG
 from flotilla_client.losses import Losses
 from flotilla_client.names import Address
@@ -99,11 +100,11 @@ from flotilla_client.retry import (
     Pause,
     Send,
 )
+from flotilla_client.soon import Unanswered, no_room
 from flotilla_client.state import OUTBOX_BYTES_MAX
 from flotilla_client.turns import busy
 from flotilla_client.work import (
     PREFETCH,
-    Duration,
     GroupSettings,
     LeaseBook,
     WorkAck,
@@ -153,6 +154,7 @@ class _AsyncParts:
         self.lock = asyncio.Lock()
         self.boxes: dict[str, _Box] = {}  # by the names of exchanges
         self.joined = session.joined(self, self._explain, now_ms)
+        self.soon = _Soon()
         self.cause = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news: list[asyncio.Future[None]] = []  # of those who wait for a connection
@@ -176,6 +178,7 @@ class _AsyncParts:
             self.close(endpoint)
         self.lock = asyncio.Lock()
         self.joined.stop(*self.session.closing_errors())
+        self.soon = _Soon()
         self._news, self._tasks, self._timer = [], {}, None
         self._is_pumping, self._due_ms = False, NEVER_MS
 
@@ -469,6 +472,63 @@ class _AsyncParts:
         return self.session.replied(exchange, news)
 
 
+class _Soon:
+    """What was published soon and has no answer, in one event loop."""
+
+    def __init__(self) -> None:
+        self._unanswered = Unanswered()
+        self._turn = asyncio.Lock()  # who waits for room is served first
+        self._change: asyncio.Future[None] | None = None  # somebody waits for an answer
+
+    async def room(self, end_ms: float) -> None:
+        """Wait until one more may come. Raises Overloaded at `end_ms`."""
+        if self._unanswered.has_room() and not self._turn.locked():
+            return
+        try:
+            async with asyncio.timeout(max(0.0, end_ms - now_ms()) / 1000), self._turn:
+                while not self._unanswered.has_room():
+                    await self._changed()
+        except TimeoutError:
+            raise no_room() from None
+
+    async def drained(self, end_ms: float) -> None:
+        """Wait until all have their answer, until `end_ms` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, end_ms - now_ms()) / 1000):
+                while self._unanswered.count:
+                    await self._changed()
+
+    async def _changed(self) -> None:
+        if self._change is None or self._change.done():
+            self._change = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._change])
+
+    def begin(self, call: Call, future: asyncio.Future[PutResult]) -> None:
+        """Count a call until its future is done; who cancels that takes it back, if in time."""
+        self._unanswered.begin(call)
+
+        def done(future: asyncio.Future[PutResult]) -> None:
+            if future.cancelled():
+                call.leave()
+            self._unanswered.end(call)
+            if self._change is not None:
+                _settle(self._change)
+
+        future.add_done_callback(done)
+
+    @staticmethod
+    def told(call: Call, future: asyncio.Future[PutResult]) -> None:
+        """Answer a call's future, unless it was cancelled, or nobody can ask it any more."""
+        if future.done() or future.get_loop().is_closed():
+            return
+        try:
+            [result] = call.results()
+        except Exception as error:  # noqa: BLE001, whatever it is, it is the caller's
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
 def _settle(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
@@ -567,6 +627,7 @@ class AsyncClient:
             return
         session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
         parts.here()
+        await parts.soon.drained(end_ms)
         await self._give_back_work()
         session.begin_closing()
         parts.end_all()
@@ -601,6 +662,66 @@ class AsyncClient:
         """
         return await self._run(self._session.unsubscribe(topic, client_id))
 
+    async def publish(
+        self,
+        topic: str,
+        publication: Publishable,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        timeout: Duration | None = None,
+        allow_unheard: bool = False,
+    ) -> PutResult:
+        """Publish, joined with what other tasks publish meanwhile; see `Client.publish`."""
+        publication = publication_of(publication, key, headers)
+        return await self._publish_one(topic, publication, timeout, unheard_of(allow_unheard))
+
+    async def publish_many(
+        self,
+        topic: str,
+        publications: Sequence[Publishable],
+        *,
+        timeout: Duration | None = None,
+        allow_unheard: bool = False,
+    ) -> list[PutResult]:
+        """Publish in order, packed; see `Client.publish_many`."""
+        session, unheard = self._session, unheard_of(allow_unheard)
+        end_ms = session.end_ms(timeout)
+        [call] = await self._publish(
+            lambda told: [session.put(topic, publications, end_ms, told, unheard)]
+        )
+        return call.results()
+
+    async def publish_soon(
+        self,
+        topic: str,
+        publication: Publishable,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        timeout: Duration | None = None,
+        allow_unheard: bool = False,
+    ) -> asyncio.Future[PutResult]:
+        """Publish without waiting for the answer, which the future has; see `Client.publish_soon`.
+
+        It waits only for room. The event loop sends what is there.
+        """
+        parts = self._parts.here()
+        future: asyncio.Future[PutResult] = parts.here().create_future()
+        session, unheard = parts.session, unheard_of(allow_unheard)
+        end_ms = session.end_ms(timeout)
+        publication = publication_of(publication, key, headers)
+
+        def told() -> None:
+            parts.soon.told(call, future)
+
+        call = session.put_one(topic, publication, end_ms, told, unheard)
+        await parts.soon.room(end_ms)
+        session.check_open()
+        parts.soon.begin(call, future)
+        parts.add(call)
+        return future
+
     async def put(
         self,
         topic: str,
@@ -611,10 +732,15 @@ class AsyncClient:
     ) -> PutResult:
         """Publish; see `Client.put`."""
         publication = publication_of(publication, key, headers)
+        return await self._publish_one(topic, publication, None, "warn")
+
+    async def _publish_one(
+        self, topic: str, publication: Publishable, timeout: Duration | None, unheard: Unheard
+    ) -> PutResult:
         parts = self._parts.here()
         session, told = parts.session, parts.here().create_future()
-        end_ms = now_ms() + session.deadline_ms
-        call = session.put_one(topic, publication, end_ms, partial(_settle, told))
+        end_ms = session.end_ms(timeout)
+        call = session.put_one(topic, publication, end_ms, partial(_settle, told), unheard)
         parts.add(call)
         try:
             await told
@@ -660,35 +786,42 @@ class AsyncClient:
         wait_ms: float = 0,
         max_count: int = 1,
         ack: Ack = "auto",
+        *,
+        timeout: Duration | None = None,
     ) -> Coroutine[Any, Any, Delivery | None]:
-        """Return the next publications, or None within `wait_ms`; see `Client.get`.
+        """Return the next publications, or None if none came; see `Client.get`.
 
         The task that calls it reads.
         """
         check_ack(ack)
-        gets = self._session.get(topic, wait_ms, max_count)
+        gets = self._session.get(topic, wait_ms, max_count, timeout)
         return self._get(Reader(this_task(), topic, ack), gets)
 
-    async def _get(self, reader: Reader, gets: Iterator[Steps[Delivery | None]]) -> Delivery | None:
+    async def _get(
+        self, reader: Reader, gets: Iterator[tuple[Steps[Delivery | None], float]]
+    ) -> Delivery | None:
         readers = self._readers
         self._session.check_open()
         with readers.reading(reader):
-            for steps in gets:
-                delivery = readers.hand_over(reader, await self._read(steps))
+            for steps, deadline_ms_max in gets:
+                delivery = readers.hand_over(reader, await self._read(steps, deadline_ms_max))
                 if delivery is not None:
                     return delivery
         return None
 
     def messages(
-        self, topic: str | None = None, ack: Ack = "auto", idle_ms: float | None = None
+        self,
+        topic: str | None = None,
+        ack: Ack = "auto",
+        idle_ms: float | None = None,
+        *,
+        idle: Duration | None = None,
     ) -> AsyncMessages:
         """Return an asynchronous iterator over publications; see `Client.messages`."""
-        wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
-        self._session.get(topic, wait_ms, MESSAGES_COUNT)  # wrong arguments are refused here
-        return AsyncMessages(self, Loop(topic, ack, wait_ms, is_endless=idle_ms is None))
+        return AsyncMessages(self, self._session.loop(topic, ack, idle_ms, idle))
 
     async def _fetch(self, loop: Loop) -> Delivery | None:
-        for steps in self._session.get(loop.scope, loop.wait_ms, MESSAGES_COUNT):
+        for steps, _ in self._session.get(loop.scope, loop.wait_ms, MESSAGES_COUNT):
             delivery = await self._read(steps)
             if delivery is not None:
                 return delivery
@@ -746,7 +879,7 @@ class AsyncClient:
         max_count: int,
         lease_ms: int | None,
         wait_ms: int,
-        deadline_ms_max: int = DEADLINE_MS_MAX,
+        deadline_ms_max: float = DEADLINE_MS_MAX,
     ) -> None:
         """TAKE; one at a time of a group, each is answered before the next."""
         async with self._takes.setdefault((book.topic, book.group), asyncio.Lock()):
@@ -754,7 +887,7 @@ class AsyncClient:
             await self._read(steps, deadline_ms_max)
 
     async def _say_what_is_settled(
-        self, book: LeaseBook, deadline_ms_max: int = DEADLINE_MS_MAX
+        self, book: LeaseBook, deadline_ms_max: float = DEADLINE_MS_MAX
     ) -> None:
         """Tell the cluster all that is to be told of work that nobody here does any more."""
         while book.is_left:
@@ -814,11 +947,11 @@ class AsyncClient:
         """Run what changes the client itself: one at a time."""
         return await self._drive(steps, DEADLINE_MS_MAX, is_alone=True)
 
-    async def _read(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
+    async def _read(self, steps: Steps[T], deadline_ms_max: float = DEADLINE_MS_MAX) -> T:
         """Run what only asks, beside all else."""
         return await self._drive(steps, deadline_ms_max, is_alone=False)
 
-    async def _drive(self, steps: Steps[T], deadline_ms_max: int, is_alone: bool) -> T:
+    async def _drive(self, steps: Steps[T], deadline_ms_max: float, is_alone: bool) -> T:
         parts = self._parts.here()
         parts.here()
         session = parts.session

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Set
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW
+
+Duration = float | timedelta  # seconds, or a timedelta
 
 
 def number(name: str, value: object, low: float, high: float) -> float:
@@ -22,6 +24,13 @@ def number(name: str, value: object, low: float, high: float) -> float:
     if not low <= value <= high:
         raise ValueError(f"{name} is {value}; from {low:,} to {high:,} is allowed")
     return value
+
+
+def milliseconds(name: str, value: Duration, low_ms: float, high_ms: float) -> int:
+    """Return a duration (seconds or a timedelta) in ms."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    return round(number(name, value, low_ms / 1000, high_ms / 1000) * 1000)
 
 
 def integer(name: str, value: object, low: int, high: int) -> int:

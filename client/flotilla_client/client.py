@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, nullcontext
 from datetime import datetime
 from functools import partial
@@ -22,6 +23,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar, assert_never
 
 from flotilla_client import checks, retry
 from flotilla_client.batches import Publishable, batch_of, batches_of, publication_of
+from flotilla_client.checks import Duration
 from flotilla_client.connection import (
     CONNECTION_LOST,
     REQUESTS_QUEUED_MAX,
@@ -38,7 +40,7 @@ from flotilla_client.errors import (
     Unavailable,
 )
 from flotilla_client.forks import PerProcess
-from flotilla_client.joining import Call, Explain, Joined, JoinedWire
+from flotilla_client.joining import Call, Explain, Joined, JoinedWire, Unheard
 from flotilla_client.keys import key_file
 from flotilla_client.log import LOG
 from flotilla_client.losses import Losses
@@ -90,11 +92,11 @@ from flotilla_client.retry import (
     Routes,
     Send,
 )
+from flotilla_client.soon import Publisher
 from flotilla_client.state import OUTBOX_BYTES_MAX, State
 from flotilla_client.turns import LOOK_MS, Ticket, Turns
 from flotilla_client.work import (
     PREFETCH,
-    Duration,
     GroupSettings,
     LeaseBook,
     WorkAck,
@@ -104,7 +106,6 @@ from flotilla_client.work import (
     end_group,
     lease_lost,
     make_group,
-    milliseconds,
     take,
 )
 
@@ -114,6 +115,8 @@ PORT_MAX: Final = 65_535  # TCP's
 MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
 MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks again
 GIVE_BACK_MS_MAX: Final = 2_000  # when a client is closed; what was leased would run out as well
+ANSWER_MS_MAX: Final = 1_000  # of a GET with a `timeout`: that much is left for its answer
+ANSWER_SHARE: Final = 0.25  # …or so much of it, if that is less
 DEADLINE_MS_MAX: Final = 24 * 3600 * 1000  # nobody waits longer for an answer
 JOIN_MS: Final = 200  # behind the deadline: who publishes is told by whoever does it for all
 NOT_GIVEN_BACK: Final = "what this client has of group %r of %r is left to its leases: %s"
@@ -148,6 +151,11 @@ def _check_endpoint(endpoint: str) -> None:
         raise ValueError(f"{endpoint!r} is no endpoint: HOST:PORT is due")
     if not 1 <= int(match[1]) <= PORT_MAX:
         raise ValueError(f"{endpoint!r} is no endpoint: a port is from 1 to {PORT_MAX}")
+
+
+def unheard_of(allow_unheard: bool) -> Unheard:
+    """Return what comes of a publication that nobody subscribes to."""
+    return "allow" if allow_unheard else "raise"
 
 
 def now_ms() -> float:
@@ -276,24 +284,36 @@ class Session:
         publications: Sequence[Publishable],
         end_ms: float,
         told: Callable[[], object],
+        unheard: Unheard = "warn",
     ) -> Call:
         """Return a call to be joined with others. Wrong arguments are refused here."""
         self.check_open()
         check_topic(topic)
-        return Call(topic, batches_of(publications), end_ms, told)
+        return Call(topic, batches_of(publications), end_ms, told, unheard)
 
     def put_one(
-        self, topic: str, publication: Publishable, end_ms: float, told: Callable[[], object]
+        self,
+        topic: str,
+        publication: Publishable,
+        end_ms: float,
+        told: Callable[[], object],
+        unheard: Unheard = "warn",
     ) -> Call:
         """Return the call of one publication, as `put`."""
         self.check_open()
         check_topic(topic)
-        return Call(topic, (batch_of(publication),), end_ms, told)
+        return Call(topic, (batch_of(publication),), end_ms, told, unheard)
+
+    def end_ms(self, timeout: Duration | None) -> float:
+        """Return until when a call tries. Raises TypeError, ValueError."""
+        if timeout is None:
+            return now_ms() + self.deadline_ms
+        return now_ms() + checks.milliseconds("timeout", timeout, 1, DEADLINE_MS_MAX)
 
     def flush(self, end_ms: float, told: Callable[[], object]) -> list[Call]:
         """Return calls that are over when the outbox has been sent, but for producers' topics."""
-        topics = [topic for topic in self.state.topics_waiting() if topic not in self.producers]
-        return [Call(topic, (), end_ms, told) for topic in topics]
+        topics = dict.fromkeys((*self.state.topics_waiting(), *self._joined.topics))
+        return [Call(topic, (), end_ms, told) for topic in topics if topic not in self.producers]
 
     def not_flushed(self, error: FlotillaError) -> FlotillaError:
         """Return the error of a flush: what could not be sent stays in the outbox."""
@@ -321,24 +341,60 @@ class Session:
         return steps()
 
     def get(
-        self, topic: str | None, wait_ms: float, max_count: int
-    ) -> Iterator[Steps[Delivery | None]]:
-        """Yield the steps of one GET after the other until the wait is over."""
+        self,
+        topic: str | None,
+        wait_ms: float,
+        max_count: int,
+        timeout: Duration | None = None,
+    ) -> Iterator[tuple[Steps[Delivery | None], float]]:
+        """Yield the steps of one GET after the other until the wait is over, with their deadlines.
+
+        A deadline is in ms from then on; what the node waits comes on top.
+        """
         if topic is not None:
             check_topic(topic)
         checks.number("wait_ms", wait_ms, 0, DEADLINE_MS_MAX)
         checks.integer("max_count", max_count, 1, INTEGER_MAX)
-        return self._gets(topic, wait_ms, max_count)
+        if timeout is None:
+            return self._gets(topic, wait_ms, max_count)
+        if wait_ms:
+            raise TypeError("wait_ms is a part of timeout: give one of them")
+        timeout_ms = checks.milliseconds("timeout", timeout, 1, DEADLINE_MS_MAX)
+        return self._gets_within(topic, timeout_ms, max_count)
 
     def _gets(
         self, topic: str | None, wait_ms: float, max_count: int
-    ) -> Iterator[Steps[Delivery | None]]:
+    ) -> Iterator[tuple[Steps[Delivery | None], float]]:
         until_ms = now_ms() + wait_ms
         for slice_ms in slices(wait_ms, self.deadline_ms):
             left_ms = max(0, int(until_ms - now_ms()))  # less than the slices, if one took longer
-            yield self.operations.get(topic, min(slice_ms, left_ms), max_count)
+            yield self.operations.get(topic, min(slice_ms, left_ms), max_count), DEADLINE_MS_MAX
             if now_ms() >= until_ms:
                 return
+
+    def _gets_within(
+        self, topic: str | None, timeout_ms: float, max_count: int
+    ) -> Iterator[tuple[Steps[Delivery | None], float]]:
+        """Yield GETs that all end in time: what a node does not wait is left for its answer."""
+        end_ms = now_ms() + timeout_ms
+        margin_ms = min(ANSWER_MS_MAX, timeout_ms * ANSWER_SHARE)
+        while (left_ms := end_ms - now_ms()) > 0:
+            wait_ms = max(0, int(min(MESSAGES_WAIT_MS, left_ms - margin_ms)))
+            yield self.operations.get(topic, wait_ms, max_count), left_ms - wait_ms
+            if end_ms - now_ms() <= margin_ms:
+                return
+
+    def loop(
+        self, topic: str | None, ack: Ack, idle_ms: float | None, idle: Duration | None
+    ) -> Loop:
+        """Return a loop over messages. Wrong arguments are refused here."""
+        if idle is not None:
+            if idle_ms is not None:
+                raise TypeError("idle and idle_ms say the same: give one of them")
+            idle_ms = checks.milliseconds("idle", idle, 0, DEADLINE_MS_MAX)
+        wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
+        self.get(topic, wait_ms, MESSAGES_COUNT)
+        return Loop(topic, ack, wait_ms, is_endless=idle_ms is None)
 
     def acknowledge(self, topic: str, last_id: int) -> None:
         """Store that the application is done with all up to `last_id`."""
@@ -427,7 +483,7 @@ class Session:
         """Return a loop over a group's work. Raises TypeError, ValueError, BadRequest."""
         self.check_open()
         check_group(topic, group)
-        idle_ms = None if idle is None else milliseconds("idle", idle, 0, DEADLINE_MS_MAX)
+        idle_ms = None if idle is None else checks.milliseconds("idle", idle, 0, DEADLINE_MS_MAX)
         book = self.books.get((topic, group))
         if book is None:
             book = self.books[topic, group] = LeaseBook(topic, group, now_ms, extender)
@@ -475,11 +531,18 @@ class _Parts:
     on a socket in part.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, lead: Callable[[_Parts, Ticket], None]) -> None:
         self.session, self.turns = session, Turns()
         self.connection = EndpointSockets(session.endpoints, session.key)
         self.joined = session.joined(self.connection, self._explain, now_ms)
         self.is_midway = False
+        self.publisher = Publisher(
+            self.turns,
+            partial(lead, self),
+            session.operations.warn,
+            session.state.directory,
+            session.deadline_ms,
+        )
 
     def settle(self) -> None:
         """Make good what a broken off turn has left."""
@@ -539,7 +602,7 @@ class Client:
                 key=key,
                 open_state=self._open_state,
             )
-            return _Parts(session)
+            return _Parts(session, self._lead)
 
         self._parts = PerProcess(make, state_dir)
 
@@ -603,6 +666,7 @@ class Client:
         if parts is None:
             return
         session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
+        parts.publisher.finish(end_ms)
         self._give_back_work()
         session.begin_closing()
         finish_all(tuple(session.producers.values()), end_ms)
@@ -650,6 +714,85 @@ class Client:
         """
         return self._run(self._session.unsubscribe(topic, client_id))
 
+    def publish(
+        self,
+        topic: str,
+        publication: Publishable,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        timeout: Duration | None = None,
+        allow_unheard: bool = False,
+    ) -> PutResult:
+        """Publish; returns when it is on disk on a majority of the nodes.
+
+        What other threads publish meanwhile goes out with it, in the order of the calls. `key`,
+        `headers`: stored and handed over with it, as in a `Publication` (Unsupported below feature
+        level 4). `timeout` (seconds or a timedelta): of the whole call, every wait included; None:
+        the client's.
+
+        Raises NoSubscribers if nobody subscribes to the topic and no policy keeps it: then it is
+        not stored, and will not be. `allow_unheard`: the result's `stored` says it instead.
+
+        An error that is not definite (`Unavailable` never is) leaves the publication in the outbox:
+        it will be sent, once and in order, before the topic's next one, by `flush`, or by the next
+        process that opens this state directory. Raises TopicInUse while a producer is open.
+        """
+        ticket, session = Ticket(), self._session
+        end_ms, unheard = session.end_ms(timeout), unheard_of(allow_unheard)
+        publication = publication_of(publication, key, headers)
+        call = session.put_one(topic, publication, end_ms, ticket.waker(), unheard)
+        self._publish(ticket, [call], end_ms)
+        [result] = call.results()
+        return result
+
+    def publish_many(
+        self,
+        topic: str,
+        publications: Sequence[Publishable],
+        *,
+        timeout: Duration | None = None,
+        allow_unheard: bool = False,
+    ) -> list[PutResult]:
+        """Publish in order, packed into as few batches as possible; one result a batch.
+
+        All of them stand in the outbox before the first is sent: all will be stored, or with a
+        definite error none but the first `details["stored"]`. If the error is not definite, the
+        other `details["kept"]` stay in the outbox. All else as `publish`.
+        """
+        ticket, session = Ticket(), self._session
+        end_ms, unheard = session.end_ms(timeout), unheard_of(allow_unheard)
+        call = session.put(topic, publications, end_ms, ticket.waker(), unheard)
+        self._publish(ticket, [call], end_ms)
+        return call.results()
+
+    def publish_soon(
+        self,
+        topic: str,
+        publication: Publishable,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        timeout: Duration | None = None,
+        allow_unheard: bool = False,
+    ) -> Future[PutResult]:
+        """Publish without waiting for the answer; the future has it, or the error of `publish`.
+
+        The order of calls is the order of ids, that of `publish` included. A thread of the client's
+        sends what is there, as much as goes into a request; callbacks of futures run in it, and
+        must call nothing of this client. It waits only while 16 MiB or 100,000 publications have no
+        answer; raises Overloaded at the deadline. `close` and `flush` wait for the answers.
+        A future that is cancelled in time takes its publication back: it was never there.
+        """
+        parts = self._parts.here()
+        end_ms, unheard = parts.session.end_ms(timeout), unheard_of(allow_unheard)
+        publication = publication_of(publication, key, headers)
+
+        def make(told: Callable[[], None]) -> Call:
+            return parts.session.put_one(topic, publication, end_ms, told, unheard)
+
+        return parts.publisher.publish(make)
+
     def put(
         self,
         topic: str,
@@ -658,7 +801,7 @@ class Client:
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
     ) -> PutResult:
-        """Publish; returns when it is on disk on a majority of the nodes, or nobody subscribes.
+        """Publish as `publish` does, but where nobody subscribes warn and return `stored` False.
 
         `key`, `headers`: stored and handed over with it, as in a `Publication`. Raises Unsupported
         if the cluster's feature level is below 4.
@@ -722,8 +865,14 @@ class Client:
         wait_ms: float = 0,
         max_count: int = 1,
         ack: Ack = "auto",
+        *,
+        timeout: Duration | None = None,
     ) -> Delivery | None:
-        """Return the next publications of a topic (None: of any of mine), or None within `wait_ms`.
+        """Return the next publications of a topic (None: of any of mine), or None if none came.
+
+        `timeout` (seconds or a timedelta): of the whole call, every wait included; None is returned
+        only where a node has said that there is none, else Unavailable is raised. `wait_ms`
+        instead: how long a node may wait for one; the client's deadline comes on top.
 
         What is not acknowledged comes again after a crash, with `redelivered` set. `ack`: when it
         is acknowledged.
@@ -735,34 +884,38 @@ class Client:
         Raises AlreadyReading while another thread reads the topic, or has not acknowledged what it
         was handed.
         """
-        gets, readers = self._session.get(topic, wait_ms, max_count), self._readers
+        gets, readers = self._session.get(topic, wait_ms, max_count, timeout), self._readers
         self._session.check_open()
         reader = Reader(this_thread(), topic, ack)
         with readers.reading(reader):
-            for steps in gets:
-                delivery = readers.hand_over(reader, self._run(steps))
+            for steps, deadline_ms_max in gets:
+                delivery = readers.hand_over(reader, self._run(steps, deadline_ms_max))
                 if delivery is not None:
                     return delivery
         return None
 
     def messages(
-        self, topic: str | None = None, ack: Ack = "auto", idle_ms: float | None = None
+        self,
+        topic: str | None = None,
+        ack: Ack = "auto",
+        idle_ms: float | None = None,
+        *,
+        idle: Duration | None = None,
     ) -> Messages:
         """Return an iterator over publications, one by one, that waits for more.
 
-        It ends only if none came for `idle_ms`. `ack` as in `get`: with "auto" each is acknowledged
+        It ends only if none came for `idle` (seconds or a timedelta; `idle_ms` is the same in ms).
+        `ack` as in `get`: with "auto" each is acknowledged
         when the loop comes back for the next one. One that the loop was left with, by an exception
         or `break`, comes again, with `redelivered` set; inside `with client.messages() as messages`
         it is acknowledged unless an exception has left the `with`.
 
         Raises AlreadyReading as `get`; one loop reads a topic at a time, in one thread.
         """
-        wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
-        self._session.get(topic, wait_ms, MESSAGES_COUNT)  # wrong arguments are refused here
-        return Messages(self, Loop(topic, ack, wait_ms, is_endless=idle_ms is None))
+        return Messages(self, self._session.loop(topic, ack, idle_ms, idle))
 
     def _fetch(self, loop: Loop) -> Delivery | None:
-        for steps in self._session.get(loop.scope, loop.wait_ms, MESSAGES_COUNT):
+        for steps, _ in self._session.get(loop.scope, loop.wait_ms, MESSAGES_COUNT):
             delivery = self._run(steps)
             if delivery is not None:
                 return delivery
@@ -833,7 +986,9 @@ class Client:
         if item.settled == "lost":
             raise lease_lost(item)
 
-    def _say_what_is_settled(self, book: LeaseBook, deadline_ms_max: int = DEADLINE_MS_MAX) -> None:
+    def _say_what_is_settled(
+        self, book: LeaseBook, deadline_ms_max: float = DEADLINE_MS_MAX
+    ) -> None:
         """Tell the cluster all that is to be told of work that nobody here does any more."""
         while book.is_left:
             book.give_back()
@@ -897,7 +1052,7 @@ class Client:
 
     # --- driving --------------------------------------------------------------------------------
 
-    def _run(self, steps: Steps[T], deadline_ms_max: int = DEADLINE_MS_MAX) -> T:
+    def _run(self, steps: Steps[T], deadline_ms_max: float = DEADLINE_MS_MAX) -> T:
         parts = self._parts.here()
         parts.session.check_open()
         end_ms = now_ms() + min(parts.session.deadline_ms, deadline_ms_max)

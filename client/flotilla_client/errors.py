@@ -28,6 +28,7 @@
     │   ├── Unauthorized              the key's principal may not do this
     │   ├── Unsupported               the cluster's feature level is too low for it
     │   └── InternalError             a defect of the broker
+    ├── NoSubscribers                 nobody subscribes, so it was not stored
     ├── Closed                        the client or the producer has been closed
     ├── ClusterRecovered              the cluster has lost what it told this client
     ├── KeyUnusable                   the key file can't be read, or is none
@@ -303,6 +304,16 @@ class Forked(FlotillaError):
     """
 
     CODE = "forked"
+
+
+class NoSubscribers(FlotillaError):
+    """Nobody subscribes to `details["topic"]`, and no policy keeps it: it was not stored.
+
+    The cluster has acknowledged it: it will not be stored later. Of several batches in one call
+    `details["stored"]` publications were stored all the same, as somebody came or went meanwhile.
+    """
+
+    CODE = "no_subscribers"
 
 
 class UnheardWarning(UserWarning):

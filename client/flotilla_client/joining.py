@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, assert_never
+from typing import Final, Literal, Protocol, assert_never
 
 from flotilla_client import protocol
 from flotilla_client.connection import CONNECT_MS_MAX, CONNECTION_LOST
@@ -30,6 +30,7 @@ from flotilla_client.errors import (
     CounterGap,
     Fenced,
     FlotillaError,
+    NoSubscribers,
     OutboxFull,
     Recovered,
     TooLarge,
@@ -56,6 +57,8 @@ from flotilla_client.state import Entry
 OF_ONE: Final = frozenset({BacklogFull.CODE, BadRequest.CODE, TooLarge.CODE, Unsupported.CODE})
 NEVER_MS: Final = float("inf")
 
+# What a caller wants of what nobody subscribes to: a warning, an error, or nothing.
+Unheard = Literal["warn", "raise", "allow"]
 Explain = Callable[[FlotillaError, Callable[[FlotillaError], None]], None]
 
 
@@ -92,7 +95,8 @@ class Call:
     """What one caller publishes. `told()` is called once, when it `is_over`: see `results`.
 
     Without `batches` it waits until the topic's outbox is sent. `has_left`: it was not taken, and
-    nobody waits for it. `is_deserted`: nobody waits, whether it was taken or not.
+    nobody waits for it. `is_deserted`: nobody waits, whether it was taken or not. `unheard`: what
+    comes of it where nobody subscribes.
     """
 
     __slots__ = (
@@ -106,6 +110,7 @@ class Call:
         "is_over",
         "pieces",
         "topic",
+        "unheard",
     )
 
     def __init__(
@@ -114,8 +119,9 @@ class Call:
         batches: Sequence[tuple[bytes, bytes]],
         end_ms: float,
         told: Callable[[], object],
+        unheard: Unheard = "warn",
     ) -> None:
-        self.topic, self.end_ms, self._told = topic, end_ms, told
+        self.topic, self.end_ms, self._told, self.unheard = topic, end_ms, told, unheard
         self.pieces = [Piece(lengths, data, len(lengths) // 4) for lengths, data in batches]
         self.error: Exception | None = None
         self.is_added = self.is_over = self.has_left = self.is_deserted = False
@@ -146,11 +152,26 @@ class Call:
         return any([piece.counter for piece in self.pieces])
 
     def results(self) -> list[PutResult]:
-        """Return a result for each of its batches. Raises its error."""
+        """Return a result for each of its batches. Raises its error, NoSubscribers."""
         assert self.is_over, self.topic
         if self.error is not None:
             raise self.error
-        return [piece.result for piece in self.pieces if piece.result is not None]
+        results = [piece.result for piece in self.pieces if piece.result is not None]
+        if self.unheard == "raise" and any(result.stored is False for result in results):
+            message = f"nobody subscribes to {self.topic!r}, so what was published is not stored"
+            stored = sum(result.count for result in results if result.stored is not False)
+            raise NoSubscribers(message, details={"topic": self.topic, "stored": stored})
+        return results
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes it publishes."""
+        return sum([len(piece.data) for piece in self.pieces])
+
+    @property
+    def warns(self) -> bool:
+        """Whether a warning has to say that it was not stored: nobody else will."""
+        return self.unheard == "warn" or self.is_over or self.is_deserted
 
     def end(self, error: Exception | None = None) -> None:
         """Tell the caller."""
@@ -251,6 +272,11 @@ class Joined:
     def is_work(self) -> bool:
         """Whether anybody waits, or a request is under way."""
         return bool(self._lines)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """To which topics somebody publishes."""
+        return tuple(self._lines)
 
     @property
     def needs_opening(self) -> bool:
@@ -602,8 +628,9 @@ class Joined:
                 id_ = result.id + piece.counter - first if result.id else 0
                 piece.result = PutResult(id_, piece.count, duplicate, stored)
 
+        warns = not batch.owned or any([call.warns for call, _ in batch.owned])
         try:
-            self._operations.stored(batch.operation, batch.entry, done, note)
+            self._operations.stored(batch.operation, batch.entry, done, note, warns)
         except Exception as error:  # noqa: BLE001, an observer's: its callers get it
             self._break_off(line, batch, error)
             return

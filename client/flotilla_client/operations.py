@@ -417,11 +417,15 @@ class Operations:
         entry: Entry,
         done: Done,
         note: Callable[[PutResult], None] = lambda result: None,
+        warns: bool = True,
     ) -> PutResult:
-        """Record the ACK of a PUT, let `note` hear of the result, and forget the entry."""
+        """Record the ACK of a PUT, let `note` hear of the result, and forget the entry.
+
+        `warns`: a warning has to say it if it was not stored.
+        """
         body = done.reply.body
         result = PutResult(body["id"], entry.count, bool(body.get("duplicate")), _was_stored(body))
-        if result.stored is False and entry.topic not in self._unheard:
+        if warns and result.stored is False and entry.topic not in self._unheard:
             self._unheard.add(entry.topic)
             self._warn_of.append(entry.topic)
         self.complete(

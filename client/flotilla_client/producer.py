@@ -16,8 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from flotilla_client.batches import Publishable, as_bytes, publication_of
 from flotilla_client.connection import EndpointSockets
@@ -40,7 +41,41 @@ QUEUE_COUNT_MAX: Final = 100_000  # the same for small publications: a future ta
 EXIT_PRIORITY: Final = 100  # of multiprocessing: before the finalizers of queues and managers
 STOP_MS: Final = 200  # behind the deadline: what meets it then has its error, or goes to the outbox
 
-_open: Final[set[Producer]] = set()  # producers that have not been closed, of a parent process too
+
+class Background(Protocol):
+    """What publishes in the background, and is finished when the process ends."""
+
+    deadline_ms: float
+    warn: Callable[[], None]
+
+    def is_here(self) -> bool:
+        """Tell if this is the process that made it."""
+
+    def not_stored(self) -> tuple[int, int]:
+        """Return how many publications were answered with an error: not definite, definite."""
+
+    def begin_closing(self) -> None:
+        """Take no more publications."""
+
+    def finish(self, end_ms: float) -> None:
+        """Close it, without a warning; flush until `end_ms` (monotonic)."""
+
+    def report(self, before: tuple[int, int]) -> None:
+        """Say on stderr what was not stored since `before`."""
+
+
+_open: Final[set[Background]] = set()  # what has not been closed, of a parent process too
+
+
+def finish_at_exit(background: Background) -> None:
+    """Have it finished when the process ends."""
+    _open.add(background)
+    _finish_at_end_of_child(os.getpid())
+
+
+def forget_at_exit(background: Background) -> None:
+    """Take note that it has been closed."""
+    _open.discard(background)
 
 
 def queue_full() -> Overloaded:
@@ -49,7 +84,7 @@ def queue_full() -> Overloaded:
     return Overloaded("the producer's queue was full until the deadline", details=limit)
 
 
-def finish_all(producers: Sequence[Producer], end_ms: float) -> None:
+def finish_all(producers: Sequence[Background], end_ms: float) -> None:
     """Close producers side by side, without warnings; they flush until `end_ms` (monotonic)."""
     for producer in producers:
         producer.begin_closing()
@@ -80,6 +115,18 @@ def _finish_at_end_of_child(pid: int) -> None:
     process, util = map(sys.modules.get, ("multiprocessing.process", "multiprocessing.util"))
     if process is not None and util is not None and process.parent_process() is not None:
         util.Finalize(None, _finish_at_exit, exitpriority=EXIT_PRIORITY)
+
+
+def say_at_exit(how: str, directory: Path | None, kept: int, lost: int) -> None:
+    """Say on stderr what was not stored as the process ended; without a directory all is lost."""
+    if directory is None:
+        kept, lost = 0, lost + kept
+    ended = f"flotilla: the process ended {how}: "
+    if kept:
+        where = f"the outbox in {directory}, for the next process with this directory"
+        _say(f"{ended}{kept} publications were not stored; they stand in {where}")
+    if lost:
+        _say(f"{ended}{lost} publications were not stored and are lost")
 
 
 def _say(text: str) -> None:
@@ -154,8 +201,7 @@ class Producer:
             else:  # ctrl-C
                 self.stop()
             raise
-        _open.add(self)
-        _finish_at_end_of_child(self._pid)
+        finish_at_exit(self)
 
     def __enter__(self) -> Self:
         return self
@@ -306,14 +352,7 @@ class Producer:
         with queue.lock:
             kept = queue.kept - before[0] + queue.sent - queue.answered
             lost = queue.lost - before[1]
-        if self._directory is None:
-            kept, lost = 0, lost + kept
-        ended = f"flotilla: the process ended with an open producer of {self.topic}: "
-        if kept:
-            where = f"the outbox in {self._directory}, for the next process with this directory"
-            _say(f"{ended}{kept} publications were not stored; they stand in {where}")
-        if lost:
-            _say(f"{ended}{lost} publications were not stored and are lost")
+        say_at_exit(f"with an open producer of {self.topic}", self._directory, kept, lost)
 
     def _check_here(self) -> None:
         if not self.is_here():

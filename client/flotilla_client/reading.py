@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from flotilla_client.errors import AlreadyReading, NotDelivered, NotSubscribed
 from flotilla_client.observer import Handling, HandlingObserver, Observer
@@ -34,6 +34,15 @@ from flotilla_client.state import State
 
 Ack = Literal["auto", "manual", "at-most-once"]
 ACKS: Final = get_args(Ack)
+Acknowledge = Callable[[str, int], None]  # by topic and last id
+
+
+def acknowledge_by(acknowledge: Acknowledge | None, topic: str, last_id: int) -> None:
+    """Acknowledge by way of the client that has handed it over. Raises NotDelivered."""
+    if acknowledge is None:
+        message = f"{topic}: id {last_id} was not handed over by a client of this process"
+        raise NotDelivered(message, details={"last_id": 0})
+    acknowledge(topic, last_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,18 @@ class Message:
     timestamp_ms: int | None = field(default=None, compare=False)
     key: str | bytes | None = None
     headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
+    _acknowledge: Acknowledge | None = field(default=None, compare=False, repr=False)
+
+    def ack(self) -> None:
+        """Acknowledge it and all before it of its topic; see `Client.acknowledge`.
+
+        Raises NotDelivered for one that `read` has returned, or that was in another process.
+        """
+        acknowledge_by(self._acknowledge, self.topic, self.id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = self.timestamp_ms, self.key, self.headers
+        return Message, (self.topic, self.id, self.publication, self.redelivered, *own)
 
     @property
     def timestamp(self) -> datetime | None:
@@ -77,6 +98,15 @@ class Delivery:
     properties: Mapping[int, Properties] = field(default_factory=dict, hash=False)
     timestamps: tuple[tuple[int, int | None], ...] = field(default=(), compare=False)
     placed: int = field(default=0, compare=False, repr=False)
+    _acknowledge: Acknowledge | None = field(default=None, compare=False, repr=False)
+
+    def ack(self) -> None:
+        """Acknowledge all of it, and all before it; see `Message.ack`."""
+        acknowledge_by(self._acknowledge, self.topic, self.last_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = self.redelivered_count, self.properties, self.timestamps, self.placed
+        return Delivery, (self.topic, self.first_id, self.publications, *own)
 
     @property
     def last_id(self) -> int:
@@ -93,10 +123,9 @@ class Delivery:
         at_ms = None
         if self.timestamps:  # the first run that ends with the id, or behind it
             at_ms = self.timestamps[bisect_left(self.timestamps, (id_,))][1]
-        own = self.properties.get(id_) if self.properties else None
-        if own is None:  # as a rule
-            return Message(self.topic, id_, publication, redelivered, at_ms)
-        return Message(self.topic, id_, publication, redelivered, at_ms, own.key, own.headers)
+        own = self.properties.get(id_) or Properties()
+        given = redelivered, at_ms, own.key, own.headers
+        return Message(self.topic, id_, publication, *given, self._acknowledge)
 
     def since(self, first_id: int, redelivered_count: int) -> Delivery:
         """Return what of it is not before an id."""
@@ -244,12 +273,13 @@ class Readers:
                 return None  # it was moved meanwhile
             first_id = max(delivery.first_id, cursor + 1)
             redelivered_count = self._hand_over(reader, topic, first_id, last_id)
-        return delivery.since(first_id, redelivered_count)
+        return replace(delivery.since(first_id, redelivered_count), _acknowledge=self.acknowledge)
 
     def fetched(self, reader: Reader, delivery: Delivery) -> None:
         """Take what a GET has brought for a loop."""
         assert not reader.batch, (reader.topic, reader.batch[0])
-        reader.topic, reader.delivery = delivery.topic, delivery
+        reader.topic = delivery.topic
+        reader.delivery = replace(delivery, _acknowledge=self.acknowledge)
         reader.batch.extend(range(delivery.first_id, delivery.last_id + 1))
 
     def next_message(self, reader: Reader) -> Message | None:

@@ -76,12 +76,26 @@ class Turns(dict["weakref.ref[Ticket]", None]):
         """
         if any([other.thread == ticket.thread for other in self.tickets()]):
             raise busy("it was called from inside another one")
-        self[ticket.place] = None
+        self.add(ticket)
         while self.tickets()[0] is not ticket and not ticket.is_over():
             left_ms = end_ms - time.monotonic() * 1000
             if left_ms <= 0:
                 raise busy("others took all of its time")
             ticket.woken.acquire(timeout=min(left_ms, LOOK_MS) / 1000)
+
+    def add(self, ticket: Ticket) -> None:
+        """Queue up, behind all who are here; at one stroke."""
+        self.setdefault(ticket.place)
+
+    def await_place(self, ticket: Ticket) -> None:
+        """Wait until a ticket that has been added is the first, or over."""
+        self.add(ticket)
+        while self.tickets()[0] is not ticket and not ticket.is_over():
+            ticket.woken.acquire(timeout=LOOK_MS / 1000)
+
+    def is_last(self, ticket: Ticket) -> bool:
+        """Return whether nobody has queued up behind it."""
+        return list(self)[-1:] == [ticket.place]
 
     def tickets(self) -> list[Ticket]:
         """Return the tickets, the one whose turn it is first."""

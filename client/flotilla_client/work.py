@@ -20,10 +20,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Literal, get_args
 
 from flotilla_client import checks, protocol
+from flotilla_client.checks import Duration, milliseconds
 from flotilla_client.errors import AlreadyReading, BadRequest, FlotillaError, LeaseLost
 from flotilla_client.log import LOG
 from flotilla_client.operations import Ask, Operations, Steps, check_no_pattern, check_topic
@@ -38,14 +39,6 @@ HALF: Final = 0.5  # of a lease: what is handed over has at least so much of it
 
 WorkAck = Literal["auto", "manual"]
 WORK_ACKS: Final = get_args(WorkAck)
-Duration = float | timedelta  # seconds, or a timedelta
-
-
-def milliseconds(name: str, value: Duration, low_ms: float, high_ms: float) -> int:
-    """Return a duration in ms. Raises TypeError, ValueError."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    return round(checks.number(name, value, low_ms / 1000, high_ms / 1000) * 1000)
 
 
 @dataclass(slots=True, eq=False)
