@@ -35,6 +35,7 @@ from flotilla_client.client import (
     GIVE_BACK_MS_MAX,
     MESSAGES_COUNT,
     NOT_GIVEN_BACK,
+    NOT_TOLD,
     STATUS_DEADLINE_MS,
     Session,
     now_ms,
@@ -54,7 +55,7 @@ from flotilla_client.connection import (
     with_endpoints,
 )
 from flotilla_client.errors import FlotillaError
-from flotilla_client.forks import PerProcess
+from flotilla_client.forks import PerProcess, owned
 from flotilla_client.joining import NEVER_MS, Call, Unheard
 from flotilla_client.log import LOG
 from flotilla_client.losses import Losses
@@ -554,6 +555,8 @@ class AsyncClient:
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         record: str | Path | None = None,
         key: str | Path | None = None,
+        name: str | None = None,
+        timeout: Duration | None = None,
     ) -> None:
         def make() -> _AsyncParts:
             session = Session(
@@ -565,10 +568,12 @@ class AsyncClient:
                 outbox_bytes_max=outbox_bytes_max,
                 record=record,
                 key=key,
+                name=name,
+                timeout=timeout,
             )
             return _AsyncParts(session)
 
-        self._parts = PerProcess(make, state_dir)
+        self._parts = PerProcess(make, owned(state_dir, name))
         self._takes: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and group
 
     async def __aenter__(self) -> Self:
@@ -629,6 +634,11 @@ class AsyncClient:
         parts.here()
         await parts.soon.drained(end_ms)
         await self._give_back_work()
+        for steps in session.last_words(owner, is_done):
+            try:
+                await self._read(steps, GIVE_BACK_MS_MAX)
+            except FlotillaError as error:
+                LOG.warning(NOT_TOLD, session.name, error)
         session.begin_closing()
         parts.end_all()
         producers = tuple(session.producers.values())

@@ -36,10 +36,11 @@ from flotilla_client.errors import (
     FlotillaError,
     RecordError,
     StateRequired,
+    TooLarge,
     TopicInUse,
     Unavailable,
 )
-from flotilla_client.forks import PerProcess
+from flotilla_client.forks import PerProcess, owned
 from flotilla_client.joining import Call, Explain, Joined, JoinedWire, Unheard
 from flotilla_client.keys import key_file
 from flotilla_client.log import LOG
@@ -68,7 +69,14 @@ from flotilla_client.producer import (
     Producer,
     finish_all,
 )
-from flotilla_client.protocol import BATCH_BYTES_MAX, INTEGER_MAX, LEVEL_MAX, Reply, encode_request
+from flotilla_client.protocol import (
+    BATCH_BYTES_MAX,
+    INTEGER_MAX,
+    LEVEL_MAX,
+    NAME_BYTES_MAX,
+    Reply,
+    encode_request,
+)
 from flotilla_client.reading import (
     Ack,
     Delivery,
@@ -120,6 +128,7 @@ ANSWER_SHARE: Final = 0.25  # …or so much of it, if that is less
 DEADLINE_MS_MAX: Final = 24 * 3600 * 1000  # nobody waits longer for an answer
 JOIN_MS: Final = 200  # behind the deadline: who publishes is told by whoever does it for all
 NOT_GIVEN_BACK: Final = "what this client has of group %r of %r is left to its leases: %s"
+NOT_TOLD: Final = "what client %r has acknowledged last, the cluster does not know: %s"
 STATUS_DEADLINE_MS: Final = 1_500  # STATUS asks one node only: it answers at once or is down
 
 
@@ -153,6 +162,21 @@ def _check_endpoint(endpoint: str) -> None:
         raise ValueError(f"{endpoint!r} is no endpoint: a port is from 1 to {PORT_MAX}")
 
 
+def _checked_name(name: object, state_dir: object) -> str:
+    """Return a client's name, "" for none. Raises TypeError, ValueError, BadRequest, TooLarge."""
+    if name is None:
+        return ""
+    if not isinstance(name, str):
+        raise TypeError(f"a client's name is a text, not {type(name).__name__}")
+    if state_dir is not None:
+        raise ValueError("a state directory has its client's id: give `state_dir` or `name`")
+    check_client_id(name)
+    if len(name.encode()) > NAME_BYTES_MAX:
+        limit = {"limit": NAME_BYTES_MAX}
+        raise TooLarge(f"a client's name has {NAME_BYTES_MAX} bytes at most", details=limit)
+    return name
+
+
 def unheard_of(allow_unheard: bool) -> Unheard:
     """Return what comes of a publication that nobody subscribes to."""
     return "allow" if allow_unheard else "raise"
@@ -178,10 +202,15 @@ class Session:
         new_nonce: Callable[[], str] = new_nonce,
         record: str | Path | None = None,
         key: str | Path | None = None,
+        name: str | None = None,
+        timeout: Duration | None = None,
         open_state: Callable[[Path | None, int], State] = State,
     ) -> None:
         self.endpoints = endpoints_of(endpoints)
+        if timeout is not None:
+            deadline_ms = checks.milliseconds("timeout", timeout, 1, DEADLINE_MS_MAX)
         self.deadline_ms = checks.number("deadline_ms", deadline_ms, 1, DEADLINE_MS_MAX)
+        self.name = _checked_name(name, state_dir)
         checks.integer("outbox_bytes_max", outbox_bytes_max, 1, INTEGER_MAX)
         directory = checks.directory("state_dir", state_dir)
         record = checks.directory("record", record)
@@ -194,7 +223,7 @@ class Session:
         self._is_closed = False
         self._recording = self._recorded_in(record)
         heard_by = self._recording or observer or Silent()
-        self.operations = Operations(self.state, heard_by, new_nonce)
+        self.operations = Operations(self.state, heard_by, new_nonce, self.name)
         self.producers: dict[str, Producer] = {}
         self.books: dict[tuple[str, str], LeaseBook] = {}  # by topic and group
         self.heard_ms: float | None = None
@@ -249,11 +278,11 @@ class Session:
         self.check_open()
         check_topic(topic)
         begin = checks.start(start)
-        if self.state.directory is None:
+        if self.state.directory is None and not self.name:
             raise StateRequired(
-                "a subscription outlives this process, and without a state directory nobody could"
-                " read on or end it, while the nodes keep everything for it: give the client one,"
-                " Client(endpoints, state_dir=DIR)"
+                "a subscription outlives this process, and without a state directory or a name"
+                " nobody could read on or end it, while the nodes keep everything for it: give the"
+                " client one, Client(endpoints, state_dir=DIR) or Client(endpoints, name=NAME)"
             )
         return self.operations.subscribe(topic, begin)
 
@@ -512,6 +541,14 @@ class Session:
             if self._recording is not None:
                 self._recording.close()
 
+    def last_words(self, owner: Owner, is_done: bool) -> Iterator[Steps[None]]:
+        """Yield what a client has to say before it is closed: one by name has no other memory."""
+        if self.name and self.state.is_open and not self._is_closed:
+            if is_done:
+                self.operations.readers.come_back(owner, None)
+                self.operations.go_on_behind_what_is_gone()
+            yield self.operations.tell()
+
     def _recorded_in(self, record: Path | None) -> Recording | None:
         try:
             return Recording(record) if record else None
@@ -561,9 +598,12 @@ class Client:
     """A client of a Flotilla cluster.
 
     `endpoints`: HOST:PORT of any of the nodes, a list or one text with commas. `state_dir`: where
-    this client keeps its id, cursors and outbox; without it nothing survives the process, and it
+    this client keeps its id, cursors and outbox. `name`: instead, the id by which the cluster knows
+    it, wherever its processes run; cursors and counters are the cluster's, and what has no answer
+    when a process dies, nobody sends again. Without either nothing survives the process, and it
     can't subscribe.
-    `deadline_ms`: how long a call tries, the wait for its turn included. `observer`: hears of every
+    `timeout` (seconds or a timedelta, 15 s; `deadline_ms` is the same in ms): how long a call
+    tries, every wait included. `observer`: hears of every
     operation. `record`: instead, a directory in which `flotilla-check` finds them all
     (docs/recording.md). `rng`: for jitter. `key`: the file of this client's key, for a cluster that
     asks for one (docs/security.md); None: the file that FLOTILLA_KEY names, if it is set. Safe to
@@ -589,6 +629,8 @@ class Client:
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         record: str | Path | None = None,
         key: str | Path | None = None,
+        name: str | None = None,
+        timeout: Duration | None = None,
     ) -> None:
         def make() -> _Parts:
             session = Session(
@@ -600,11 +642,13 @@ class Client:
                 outbox_bytes_max=outbox_bytes_max,
                 record=record,
                 key=key,
+                name=name,
+                timeout=timeout,
                 open_state=self._open_state,
             )
             return _Parts(session, self._lead)
 
-        self._parts = PerProcess(make, state_dir)
+        self._parts = PerProcess(make, owned(state_dir, name))
 
     def __enter__(self) -> Self:
         return self
@@ -668,6 +712,11 @@ class Client:
         session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
         parts.publisher.finish(end_ms)
         self._give_back_work()
+        for steps in session.last_words(owner, is_done):
+            try:
+                self._run(steps, GIVE_BACK_MS_MAX)
+            except FlotillaError as error:
+                LOG.warning(NOT_TOLD, session.name, error)
         session.begin_closing()
         finish_all(tuple(session.producers.values()), end_ms)
 

@@ -18,12 +18,11 @@ T = TypeVar("T")
 class PerProcess(Generic[T]):
     """The parts of a client, made anew in a child process where that is possible.
 
-    `make()` makes them. `directory`: the client's state directory, None without one; one that has
-    one belongs to the process that made it.
+    `make()` makes them. `owned`: what of it belongs to the process that made it, "" for nothing.
     """
 
-    def __init__(self, make: Callable[[], T], directory: object) -> None:
-        self._make, self._directory = make, directory
+    def __init__(self, make: Callable[[], T], owned: str) -> None:
+        self._make, self._owned = make, owned
         self._home = os.getpid()
         # What a parent made stays in here as well: nothing of it may be used or closed.
         self._parts: dict[int, T] = {self._home: make()}
@@ -34,10 +33,8 @@ class PerProcess(Generic[T]):
         parts = self._parts.get(pid)
         if parts is not None:
             return parts
-        if self._directory is not None:
-            raise forked(
-                f"its state directory {self._directory} belongs to that process", self._home
-            )
+        if self._owned:
+            raise forked(f"its {self._owned} belongs to that process", self._home)
         return self._parts.setdefault(pid, self._make())  # of two threads one wins
 
     def existing(self) -> T | None:
@@ -45,11 +42,18 @@ class PerProcess(Generic[T]):
         return self._parts.get(os.getpid())
 
 
+def owned(state_dir: object, name: object) -> str:
+    """Return what of a client belongs to one process, in words; "" for nothing."""
+    if state_dir is not None:
+        return f"state directory {state_dir}"
+    return "" if name is None else f"name {name!r}"
+
+
 def forked(why: str, home: int) -> Forked:
     """Return the error of a client that was made in process `home` and is used in another."""
     message = (
         f"this client was made in process {home} and is used in process {os.getpid()}, which was"
         f" forked from it: {why}; make a client in each process, after the fork, with a state"
-        " directory of its own"
+        " directory or a name of its own"
     )
     return Forked(message, details={"made_in": home, "used_in": os.getpid()})

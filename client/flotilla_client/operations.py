@@ -128,9 +128,14 @@ class Operations:
     """The operations of one client on its state. `new_nonce()`: a name no other process has."""
 
     def __init__(
-        self, state: State, observer: Observer, new_nonce: Callable[[], str] = new_nonce
+        self,
+        state: State,
+        observer: Observer,
+        new_nonce: Callable[[], str] = new_nonce,
+        name: str = "",
     ) -> None:
         self.state = state
+        self._name = name  # by which the cluster knows this client; "": by the id that it gives
         self.readers = Readers(state, observer)
         self._observer = observer
         self._new_nonce = new_nonce
@@ -171,7 +176,7 @@ class Operations:
             lost = yield from self._take_up(adopts=True)
         except UnknownClient as error:
             # First its new id: if nobody gives it one, it has let go of nothing yet.
-            first: Done = yield Ask(self._first_request())
+            first = yield from self._first()
             lost = self._become_another(isinstance(error, Forgotten))
             self._taken_up(first.reply.body)
         self._is_open = True
@@ -217,8 +222,12 @@ class Operations:
         return lost
 
     def _taken_up(self, body: Mapping[str, Any]) -> None:
-        """Store who the broker says this client is."""
+        """Store who the broker says this client is.
+
+        What a process before, of the same name, was handed, nobody knows: it may be all there was.
+        """
         state = self.state
+        is_first = bool(self._name) and not state.client_id
         recovery = body.get("recovery")  # a node of version 0.1 does not say
         if recovery is not None and isinstance(self._observer, RecoveryObserver):
             self._observer.on_taken_up(recovery)
@@ -230,6 +239,10 @@ class Operations:
             body.get("subscriptions", {}),
             body.get("placed", {}),
         )
+        if is_first:
+            for topic in body.get("subscriptions", {}):
+                last_id = body.get("ends", {}).get(topic, protocol.INTEGER_MAX)
+                state.hand_over(topic, last_id, durable=False)
         if recovery not in (None, state.recovery):
             state.met(recovery)
             self.readers.fetch_anew()
@@ -250,8 +263,7 @@ class Operations:
         copy of the state directory must not be taken for a retry of the original.
         """
         if not self.state.client_id:
-            first: Done = yield Ask(self._first_request())
-            return first
+            return (yield from self._first())
         for attempt in range(1, RESUMES_MAX + 1):
             body = {
                 "sequence": self.state.next_sequence(),
@@ -268,10 +280,29 @@ class Operations:
                 self.state.raise_sequence(error.details["expected"] - 1)
         raise AssertionError(RESUMES_MAX)
 
-    @staticmethod
-    def _first_request() -> Request:
-        """Return the request of who has no id yet."""
-        return Request(protocol.REQUEST_ID, "", "", "", None, {})
+    def _first(self) -> Steps[Done]:
+        """Get a first id; or take up, or make, the client of the own name.
+
+        Another process may have made it meanwhile (BadRequest), or asked for more than this one
+        knows of (StaleRequest): then it is asked again, each time in another's way.
+        """
+        if not self._name:
+            first: Done = yield Ask(Request(protocol.REQUEST_ID, "", "", "", None, {}))
+            return first
+        for attempt in range(1, RESUMES_MAX + 1):
+            body = {"sequence": self.state.next_sequence(), "nonce": self._new_nonce()}
+            body |= {"create": True}
+            try:
+                done: Done = yield Ask(Request(protocol.REQUEST_ID, "", "", self._name, None, body))
+                return done
+            except StaleRequest as error:
+                if attempt == RESUMES_MAX:
+                    raise
+                self.state.raise_sequence(error.details["expected"] - 1)
+            except BadRequest:
+                if attempt == RESUMES_MAX:
+                    raise
+        raise AssertionError(RESUMES_MAX)
 
     def _recovery_met(self) -> str:
         """Return the last recovery that this client has met, "" if none.
@@ -517,6 +548,13 @@ class Operations:
             timestamps=delivery.timestamps,
         )
         return delivery
+
+    def tell(self) -> Steps[None]:
+        """Tell the cluster what is acknowledged, by GETs whose answers nobody is handed."""
+        for _ in range(0, len(self.state.cursors()), protocol.ANY_TOPIC_COUNT_MAX):
+            cursors = self.state.cursors()
+            if any(self._told.get(topic) != cursor for topic, cursor in cursors.items()):
+                yield from self.get(None, 0, 1)
 
     def _is_old(self, error: Purged | Gap) -> bool:
         """Return whether this subscriber has all that is gone; what it has not is left in it.

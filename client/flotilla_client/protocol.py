@@ -544,6 +544,11 @@ def _check_request_id(request: Request) -> None:
     checked = {"sequence": sequence, "nonce": _text(request.body, "nonce", NAME_BYTES_MAX)}
     if request.body.get("recovery") is not None:  # "" is an answer: there was none
         checked["recovery"] = _text(request.body, "recovery", NAME_BYTES_MAX)
+    if request.body.get("create", False) is not False:
+        if request.body["create"] is not True or not request.client_id:
+            message = "`create` is true or false, of a client that names itself in `client_id`"
+            raise ProtocolError("bad_request", message)
+        checked["create"] = True
     request.body = checked
 
 

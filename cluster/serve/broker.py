@@ -46,6 +46,7 @@ from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
 from cluster.wire.levels import (
     LEVEL_FIRST,
     LEVEL_OF_GROUPS,
+    LEVEL_OF_NAMES,
     LEVEL_OF_PROPERTIES,
     LEVEL_OF_TOPICS,
     LEVEL_OF_USERS,
@@ -313,9 +314,13 @@ class Broker:
     def _register(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
         fresh = not request.client_id
+        if "create" in request.body:
+            self._need_level(LEVEL_OF_NAMES, "clients that name themselves")
+            # If it comes to be meanwhile, the entry is refused: who asks again takes it up.
+            fresh = not self.store.has_client(request.client_id)
         if fresh and waiting.principal is not None:
             self._ask_for(waiting, "clients_max", self.store.holdings.clients[waiting.principal])
-        client_id = self.new_client_id() if fresh else request.client_id
+        client_id = request.client_id or self.new_client_id()
         return Register(client_id, fresh, request.body["sequence"], request.body["nonce"])
 
     def _subscribe(self, waiting: Waiting) -> AskedOperation:

@@ -914,6 +914,10 @@ class Store:
         message = f"{principal} may neither `{PUBLISH}` nor `{SUBSCRIBE}` to anything"
         return Refused("unauthorized", message, {"needs": PUBLISH})
 
+    def has_client(self, client_id: str) -> bool:
+        """Return whether a client is known by that id."""
+        return self._clients.get(client_id) is not None
+
     def not_owned(self, client_id: str, principal: str | None) -> Refused | None:
         """Return the refusal of who uses another principal's client, None if it is not one."""
         client = self._clients.get(client_id)

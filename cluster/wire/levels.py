@@ -26,6 +26,7 @@ LEVEL_OF_ACTS: Final = 3  # what administrators do stands in entries, and in a h
 LEVEL_OF_TOPICS: Final = 4  # topics have policies; subscriptions begin where they are told to
 LEVEL_OF_PROPERTIES: Final = 4  # publications have times, keys and headers
 LEVEL_OF_GROUPS: Final = 4  # several clients share a subscription
+LEVEL_OF_NAMES: Final = 4  # clients may name themselves
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,10 @@ class FakeCluster:
 
     def _request_id(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         client_id = request.client_id
+        is_new = "create" in request.body and client_id not in self.clients
+        if is_new:
+            named = KnownClient(0, 0)
+            self.clients[client_id] = named
         if not client_id:
             client_id = str(uuid.uuid4())
             self.clients[client_id] = KnownClient()

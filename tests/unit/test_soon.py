@@ -166,7 +166,7 @@ def test_several_threads_publish_soon_and_each_keeps_its_order(
         for thread in threads:
             thread.join(PATIENCE_S)
     assert all(of_one == sorted(of_one) for of_one in ids.values())
-    assert sorted(sum(ids.values(), [])) == list(range(1, 4 * COUNT + 1))
+    assert sorted(id_ for of_one in ids.values() for id_ in of_one) == list(range(1, 4 * COUNT + 1))
 
 
 def test_close_waits_for_the_answers(node: FakeNode, tmp_path: Path) -> None:

@@ -1074,7 +1074,8 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
         case Take(client_id, epoch, topic, group, number):
             yield TAKE, client_id, epoch, topic, group, number
         case Register(client_id, fresh, sequence, nonce):
-            yield REQUEST_ID, "" if fresh else client_id, sequence, nonce
+            names = (client_id, "") if fresh else (client_id,)  # it named itself, or it did not
+            yield from ((REQUEST_ID, name, sequence, nonce) for name in names)
         case ChangeUser(change, user, publish, subscribe, observe, admin):
             rights = {"publish": publish, "subscribe": subscribe}
             yield ADMIN, change, user, _said({**rights, "observe": observe, "admin": admin})
