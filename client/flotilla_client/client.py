@@ -100,7 +100,7 @@ from flotilla_client.retry import (
     Routes,
     Send,
 )
-from flotilla_client.soon import Publisher
+from flotilla_client.soon import SoonPublisher
 from flotilla_client.state import OUTBOX_BYTES_MAX, State
 from flotilla_client.turns import LOOK_MS, Ticket, Turns
 from flotilla_client.work import (
@@ -573,7 +573,7 @@ class _Parts:
         self.connection = EndpointSockets(session.endpoints, session.key)
         self.joined = session.joined(self.connection, self._explain, now_ms)
         self.is_midway = False
-        self.publisher = Publisher(
+        self.publisher = SoonPublisher(
             self.turns,
             partial(lead, self),
             session.operations.warn,

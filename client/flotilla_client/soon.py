@@ -60,7 +60,7 @@ def no_room() -> Overloaded:
     return Overloaded(message, details=limit)
 
 
-class Publisher:
+class SoonPublisher:
     """A client's thread for what was published soon; it begins with the first such call.
 
     `lead(ticket)` does the work of all who publish until the ticket's calls are over. `warn()`

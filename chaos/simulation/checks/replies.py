@@ -12,6 +12,7 @@ by way of another node.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -1074,8 +1075,7 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
         case Take(client_id, epoch, topic, group, number):
             yield TAKE, client_id, epoch, topic, group, number
         case Register(client_id, fresh, sequence, nonce):
-            names = (client_id, "") if fresh else (client_id,)  # it named itself, or it did not
-            yield from ((REQUEST_ID, name, sequence, nonce) for name in names)
+            yield REQUEST_ID, "" if fresh and _is_given(client_id) else client_id, sequence, nonce
         case ChangeUser(change, user, publish, subscribe, observe, admin):
             rights = {"publish": publish, "subscribe": subscribe}
             yield ADMIN, change, user, _said({**rights, "observe": observe, "admin": admin})
@@ -1084,6 +1084,11 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
                 yield GET, client_id, epoch, name, last_id
         case _:
             yield from _keys_of_act(operation)
+
+
+def _is_given(client_id: str) -> bool:
+    """Return whether an id is one that the cluster gives: a client that names itself has a word."""
+    return len(client_id) == len(str(uuid.UUID(int=0)))
 
 
 def _keys_of_act(operation: Operation) -> Iterable[Key]:

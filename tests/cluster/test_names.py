@@ -1,0 +1,66 @@
+"""Clients by a name, on a real cluster: killed, started elsewhere, going on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.local.local import LocalCluster
+from flotilla_client import Client, Fenced
+
+PATIENCE_S = 20
+READER = """
+    import os, signal, sys
+    from flotilla_client import Client
+    client = Client(sys.argv[1], name="billing", timeout=20)
+    for message in client.messages("orders"):
+        print(message.id, int(message.redelivered), flush=True)
+        if message.id == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Run three nodes, at the level of version 0.3 at first."""
+    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "names")
+    made.create(3, settings={"raft.election_min_ms": 1500, "raft.election_max_ms": 3000})
+    made.start_all()
+    made.wait_for_leader()
+    yield made
+    made.down(patience_s=0.0)
+    print(made.tails())
+
+
+def test_a_reader_that_is_killed_goes_on_without_a_disk(cluster: LocalCluster) -> None:
+    endpoints = ",".join(cluster.endpoints().values())
+    cluster.upgrade()
+    with Client(endpoints, name="billing", timeout=PATIENCE_S) as client:
+        client.subscribe("orders")
+        with Client(endpoints, timeout=PATIENCE_S) as shop:
+            futures = [shop.publish_soon("orders", str(number)) for number in range(6)]
+            assert [future.result(PATIENCE_S).id for future in futures] == [1, 2, 3, 4, 5, 6]
+    command = [sys.executable, "-c", textwrap.dedent(READER), endpoints]
+    read = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert read.stdout.split("\n")[:3] == ["1 1", "2 1", "3 1"], read
+    with Client(endpoints, name="billing", timeout=PATIENCE_S) as client:
+        ids = [message.id for message in client.messages("orders", idle=0.2)]
+    # What was acknowledged in the dead process's memory alone comes again; nothing is skipped.
+    assert ids == list(range(ids[0], 7))
+    assert ids[0] <= 3
+    with Client(endpoints, name="billing", timeout=PATIENCE_S) as client:
+        assert client.get("orders", timeout=2) is None  # it was closed in order
+
+
+def test_the_newest_process_has_the_name(cluster: LocalCluster) -> None:
+    endpoints = [*cluster.endpoints().values()]
+    with Client(endpoints, name="only", timeout=PATIENCE_S) as older:
+        older.subscribe("mine")
+        with Client(endpoints, name="only", timeout=PATIENCE_S) as newer:
+            assert newer.publish("mine", "a").id == 1
+            with pytest.raises(Fenced):
+                older.publish("mine", "b")
