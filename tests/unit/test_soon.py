@@ -266,7 +266,7 @@ def test_a_message_acknowledges_itself_and_all_before_it(node: FakeNode, tmp_pat
         assert again is not None
         assert again.publications == (b"c",)
         again.ack()
-        assert client.get("t", timeout=0.2) is None
+        assert client.get("t") is None
     copy = pickle.loads(pickle.dumps(second))
     assert copy == second
     with pytest.raises(NotDelivered):
@@ -278,7 +278,7 @@ def test_a_get_with_a_timeout_ends_in_time_and_says_if_nobody_answered(
 ) -> None:
     with client_of(node, tmp_path, deadline_ms=60_000) as client:
         client.subscribe("t")
-        assert client.get("t", timeout=0.3) is None
+        assert client.get("t", timeout=2) is None
         node.always(GET, "silent")
         with pytest.raises(Unavailable):
             client.get("t", timeout=0.3)
