@@ -179,8 +179,8 @@ class _AsyncParts:
             self.close(endpoint)
         self.lock = asyncio.Lock()
         self.joined.stop(*self.session.closing_errors())
-        self.soon = _Soon()
         self._news, self._tasks, self._timer = [], {}, None
+        self.soon = _Soon()
         self._is_pumping, self._due_ms = False, NEVER_MS
 
     # --- what is joined ---------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class Turns(dict["weakref.ref[Ticket]", None]):
     def await_place(self, ticket: Ticket) -> None:
         """Wait until a ticket that has been added is the first, or over."""
         self.add(ticket)
-        while self.tickets()[0] is not ticket and not ticket.is_over():
+        while not (ticket.is_over() or self.tickets()[0] is ticket):
             ticket.woken.acquire(timeout=LOOK_MS / 1000)
 
     def is_last(self, ticket: Ticket) -> bool:
