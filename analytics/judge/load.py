@@ -40,6 +40,15 @@ APPLICATION: Final = "application"  # `recorded_by` in run.json
 FORM: Final = "items ARRAY<STRING>, corrupt ARRAY<STRING>"
 ITEM_FORM: Final = r'(?s)^\[\d{1,16},".*",\d{1,16},\d{1,16}\]$'
 BAD_ITEM_FORM: Final = r'(?s)^\[\d{1,16},".*"\]$'
+# What rules ask of a row beside its type and function, and something that such a column may say.
+SPECIMEN: Final[Mapping[str, tuple[str, Any]]] = {
+    **{name: ("STRING", "") for name in ("run_id", "process", "client_id", "topic")},
+    **{name: ("BIGINT", 1) for name in ("op_id", "session", "t_ns", "counter", "count")},
+    **{name: ("BIGINT", 1) for name in ("first_id", "last_id")},
+    **{name: ("STRING", "") for name in ("digests", "properties")},
+    "marked": ("ARRAY<BIGINT>", []),
+    "times": ("ARRAY<ARRAY<BIGINT>>", []),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,8 @@ class LoadedFiles:
     `remarks` are no reasons. `example` is the smallest malformed line, with its file.
     `foreign_lines` carry another run's id than run.json, or another process than their file.
     `parts`: the files that were read. `has_broken`: some operations are left out. `host`: the one
-    where all of it was recorded; "" for several, or where some line does not say.
+    where all of it was recorded; "" for several, or where some line does not say. `is_timed`: some
+    line says when ids were stored, or which of them have keys and headers.
     """
 
     run_id: str
@@ -67,6 +77,7 @@ class LoadedFiles:
     parts: tuple[str, ...] = ()
     has_broken: bool = False
     host: str = ""
+    is_timed: bool = True
 
     @property
     def is_of_lines(self) -> bool:
@@ -135,7 +146,7 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
         events = with_constants(events, constants, events.columns)
     truth = truth_of(spark, directory)
     keep = telling(keeper.table, tell) if is_fresh else keeper.table
-    tables = build(events, tallies, truth, keep)
+    tables = build(events, tallies, truth, keep, intake.is_timed)
     if is_fresh:
         write_manifest(cache, inputs, intake)
     is_application = _is_application(directory / "run.json")
@@ -333,7 +344,7 @@ def _has_number_beyond() -> Column:
         *("first_id", "last_id", "cursor", "asked", "epoch", "redelivered", "bytes"),
         *("session", "term", "attempt"),
     )
-    from_one = ("counter", "max_count", "max_bytes")
+    from_one = ("op_id", "counter", "max_count", "max_bytes")
     beyond = [(F.col(one) < 0) | (F.col(one) > schema.NUMBER_MAX) for one in numbers]
     beyond += [(F.col(one) < 1) | (F.col(one) > schema.NUMBER_MAX) for one in from_one]
     beyond += [(F.col("count") < 0) | (F.col("count") > schema.COUNT_MAX)]
@@ -370,21 +381,6 @@ def _is_no_time_run(run: Column) -> Column:
     is_one = (F.size(run) == 3) & first.between(1, schema.NUMBER_MAX)
     is_one = is_one & last.between(1, schema.NUMBER_MAX) & count.between(1, schema.COUNT_MAX)
     return ~F.coalesce(is_one & at_ms.between(1, schema.NUMBER_MAX), F.lit(False))
-
-
-def _any_has_wrong_runs(rows: DataFrame) -> bool:
-    """Return whether any row has, or ends before its invoke.
-
-    Spark does not compile loops, nor what stands beside one: most rows are asked without.
-    """
-    is_simple = ~_has_several_runs()
-    wrong = (is_simple & _has_wrong_runs(is_single=True)) | _ends_before_invoke()
-    found = rows.agg(F.count_if(wrong).alias("wrong"), F.count_if(~is_simple).alias("several"))
-    counts = found.first()
-    assert counts is not None, "an aggregate without groups has one row"
-    if counts.wrong or not counts.several:
-        return bool(counts.wrong)
-    return not rows.where(_has_several_runs() & _has_wrong_runs()).limit(1).isEmpty()
 
 
 def _has_several_runs() -> Column:
@@ -471,26 +467,90 @@ def _is_application(path: Place) -> bool:
 def _count(spark: SparkSession, survey: FileSurvey, _target: Place) -> LoadedFiles:
     """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
     rows = _read(spark, survey.readable, schema.EVENT)
-    # One expression of all rules is dear for every row. Nearly every history is whole in its
-    # numbers and arrays, which short questions prove.
-    is_whole = not rows.where(_has_number_beyond()).count() and not _any_has_wrong_runs(rows)
-    malformed = F.coalesce(_lacks(), F.lit(True)) if is_whole else _is_malformed()
-    rows = rows.withColumn("malformed", malformed)
-    where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))
-    foreign = ~F.col("malformed") & (F.col("run_id") != survey.run_id)
-    counts = rows.agg(
-        F.count(F.lit(1)).alias("lines"),
-        F.count_if("malformed").alias("malformed"),
-        F.count_if(foreign).alias("foreign"),
-        F.min(F.when(F.col("malformed"), where)).alias("example"),
-        F.min(F.when(foreign, where)).alias("foreign_example"),
-    ).first()
-    assert counts is not None, "an aggregate without groups has one row"
-    intake = _intake(survey, counts.asDict() | {"marked": 0, "cut": 0})
+    counts = _counts_of_sound(rows, survey.run_id) or _counts(rows, survey.run_id)
+    intake = _intake(survey, counts | {"marked": 0, "cut": 0})
     if survey.lines in (None, intake.lines):
         return intake
     said = f"{PARQUET} has {intake.lines} rows, and run.json says {survey.lines}"
     return replace(intake, holes=(*intake.holes, said))
+
+
+def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
+    """Return the `_counts` of rows that all are sound, and of this run; None if any may not be.
+
+    All rules for every row are dear: too long a code for Java to compile. Here a row comes to what
+    it is (type, function) and which columns it has. Of these there are a dozen, each with a
+    specimen that the rules are asked about; only rows of which more is to be known are looked at.
+    """
+    if rows.where(_has_number_beyond()).count():
+        return None
+    bits = [
+        F.when(F.col(name).isNotNull(), F.lit(1 << at)).otherwise(0)
+        for at, name in enumerate(SPECIMEN)
+    ]
+    several, foreign = _has_several_runs(), ~F.col("run_id").eqNullSafe(F.lit(run_id))
+    wrong = (~several & _has_wrong_runs(is_single=True)) | _ends_before_invoke()
+    kinds = rows.groupBy(
+        "type", "f", reduce(lambda left, right: left.bitwiseOR(right), bits).alias("has")
+    ).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(wrong | foreign).alias("wrong"),
+        F.count_if(several).alias("several"),
+    )
+    specimens = kinds.withColumns(
+        {
+            name: F.when(F.col("has").bitwiseAND(F.lit(1 << at)) != 0, F.lit(value).cast(kind))
+            for at, (name, (kind, value)) in enumerate(SPECIMEN.items())
+        }
+        | {"error": F.lit(None).cast("string")}  # asked about of what `_says_more` alone
+    )
+    says_more = _says_more()
+    lacks = ~says_more & F.coalesce(_lacks(), F.lit(True))
+    found = specimens.agg(
+        F.sum("rows").alias("lines"),
+        F.sum("wrong").alias("wrong"),
+        F.count_if(lacks).alias("lacking"),
+        F.count_if(says_more | (F.col("several") > 0)).alias("more"),
+        F.count_if(_says_what_was_put()).alias("timed"),
+    ).first()
+    assert found is not None, "an aggregate without groups has one row"
+    if found.wrong or found.lacking:
+        return None
+    more = rows.where((_says_more() | _has_several_runs()) & _is_malformed())
+    if found.more and not more.limit(1).isEmpty():
+        return None
+    nothing = {"malformed": 0, "foreign": 0, "example": None, "foreign_example": None}
+    return nothing | {"lines": found.lines or 0, "timed": found.timed}
+
+
+def _says_more() -> Column:
+    """Return whether the rules for a row rest on more than which columns it has."""
+    texts = [F.col(name).isNotNull() for name in ("digests", "marked", "properties", "times")]
+    purged = (F.col("type") == "fail") & F.col("first_id").isNotNull()
+    more = reduce(lambda left, right: left | right, texts, _is_handling() | purged)
+    return F.coalesce(more, F.lit(True))  # null: what is no type or function
+
+
+def _says_what_was_put() -> Column:
+    """Return whether a row says times or properties of ids."""
+    return F.col("times").isNotNull() | F.col("marked").isNotNull()
+
+
+def _counts(rows: DataFrame, run_id: str) -> dict[str, Any]:
+    """Return how many rows there are, how many are malformed or foreign, with an example."""
+    judged = rows.withColumn("malformed", _is_malformed())
+    where = F.concat_ws(" ", F.lit(PARQUET), "process", F.col("op_id").cast("string"))
+    foreign = ~F.col("malformed") & (F.col("run_id") != run_id)
+    counts = judged.agg(
+        F.count(F.lit(1)).alias("lines"),
+        F.count_if("malformed").alias("malformed"),
+        F.count_if(foreign).alias("foreign"),
+        F.count_if(_says_what_was_put()).alias("timed"),
+        F.min(F.when(F.col("malformed"), where)).alias("example"),
+        F.min(F.when(foreign, where)).alias("foreign_example"),
+    ).first()
+    assert counts is not None, "an aggregate without groups has one row"
+    return counts.asDict()
 
 
 def _convert(spark: SparkSession, survey: FileSurvey, target: Place) -> LoadedFiles:
@@ -511,6 +571,7 @@ def _convert(spark: SparkSession, survey: FileSurvey, target: Place) -> LoadedFi
         F.count_if(marked).alias("marked"),
         F.count_if(cut).alias("cut"),
         F.count_if("foreign").alias("foreign"),
+        F.count_if(_says_what_was_put()).alias("timed"),
         F.min(F.when(F.col("malformed") & ~marked & ~cut, shown)).alias("example"),
         F.min(F.when(F.col("foreign"), shown)).alias("foreign_example"),
     )
@@ -545,4 +606,5 @@ def _intake(survey: FileSurvey, counts: Mapping[str, Any]) -> LoadedFiles:
         unvouched=survey.unvouched,
         remarks=survey.remarks,
         parts=tuple(f"{prefix}{place.name}" for place in survey.readable),
+        is_timed=counts["timed"] > 0,
     )

@@ -37,18 +37,18 @@ def with_first_try(rows: DataFrame, puts: DataFrame) -> DataFrame:
     )
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("counter")))
     own = [*PRODUCER, "bucket"]
-    return (
-        keyed.join(only(tries, keyed, own), own)
-        .where(F.col("counter").between(F.col("first"), F.col("last")))
-        .groupBy(*rows.columns)
+    counter = [*PRODUCER, "counter"]
+    first_tries = (
+        intervals.exploded(only(tries, keyed, own), "counter")
+        .groupBy(*counter)
         .agg(
             F.min("tried_ns").alias("tried_ns"),
             F.min("at").alias("at"),
             F.max("at").alias("other_at"),
         )
         .where(F.col("at") == F.col("other_at"))
-        .drop("other_at")
     )
+    return rows.join(first_tries, counter).select(*rows.columns, "tried_ns", "at")
 
 
 def maybe_late_of(puts: DataFrame, loose: DataFrame, doubts: Doubts) -> DataFrame:

@@ -142,12 +142,12 @@ def nowhere_of(tries: DataFrame, puts: DataFrame, places: DataFrame, lives: Data
     counters = F.explode(F.sequence("first_counter", "last_counter")).alias("counter")
     rows = tries.where(F.col("first_counter") <= F.col("last_counter")).select(*PRODUCER, counters)
     rows = rows.distinct().withColumn("bucket", intervals.bucket_of(F.col("counter")))
-    placed = counters_of_places(only(places, rows, PRODUCER)).withColumnsRenamed(
-        {name: f"placed_{name}" for name in (*PRODUCER, "bucket")}
+    where = (*PRODUCER, "bucket")
+    near = only(counters_of_places(places), rows, where).select(*where, "first", "last")
+    placed = intervals.exploded(near, "counter")
+    tried = with_first_try(
+        rows.join(placed, [*PRODUCER, "counter"], "leftanti").drop("bucket"), puts
     )
-    same = [F.col(name) == F.col(f"placed_{name}") for name in (*PRODUCER, "bucket")]
-    inside = F.col("counter").between(F.col("first"), F.col("last"))
-    tried = with_first_try(rows.join(placed, [*same, inside], "leftanti").drop("bucket"), puts)
     return tried.join(F.broadcast(lives.select(*LIFE)), list(TIMELINE)).where(
         F.col("tried_ns").between(F.col("begun_ns") + 1, F.col("until_ns") - 1)
     )
@@ -164,12 +164,13 @@ def with_known(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataF
     ]
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("id")))
     marks = only(seen[0].unionByName(seen[1]), keyed, TOPIC_BUCKET)
-    inside = F.col("id").between(F.col("first"), F.col("last"))
-    return (
-        keyed.join(marks, [*TIMELINE, "bucket"], "left")
-        .groupBy(*rows.columns)
-        .agg(F.min(F.when(inside, F.col("end_ns"))).alias("known_ns"))
+    # Id by id: each row held against all marks of its bucket is the square of what was lost.
+    known = (
+        intervals.exploded(marks, "id")
+        .groupBy(*TIMELINE, "id")
+        .agg(F.min("end_ns").alias("known_ns"))
     )
+    return rows.join(known, [*TIMELINE, "id"], "left").select(*rows.columns, "known_ns")
 
 
 def without_given(rows: DataFrame, deliveries: DataFrame) -> DataFrame:
@@ -177,13 +178,8 @@ def without_given(rows: DataFrame, deliveries: DataFrame) -> DataFrame:
     if is_never_any(rows):
         return rows
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("id")))
-    names = {name: f"given_{name}" for name in SHARE}
-    given = only(
-        intervals.split(deliveries.select(*OWNER, "first", "last")), keyed, SHARE
-    ).withColumnsRenamed(names)
-    same = [F.col(name) == F.col(given_name) for name, given_name in names.items()]
-    inside = F.col("id").between(F.col("first"), F.col("last"))
-    return keyed.join(given, [*same, inside], "leftanti").drop("bucket")
+    given = only(intervals.split(deliveries.select(*OWNER, "first", "last")), keyed, SHARE)
+    return rows.join(intervals.exploded(given, "id"), [*OWNER, "id"], "leftanti")
 
 
 def with_taken(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataFrame:

@@ -47,7 +47,7 @@ from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, OPERATION, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
 from analytics.tables.garbage import uncollected_of
@@ -137,10 +137,12 @@ def build(
     tallies: DataFrame,
     truth: Truth,
     keep: Callable[[str, DataFrame], DataFrame],
+    is_timed: bool = True,
 ) -> Tables:
     """Return the tables of a run. `keep(name, table)` stores one and returns what was stored.
 
-    `tallies`: of `events` (tallies.py).
+    `tallies`: of `events` (tallies.py). `is_timed`: some of these say times or properties of ids;
+    else they are not read once more to look for that.
     """
     unpaired = keep("unpaired", unpaired_of(tallies))
     puts = keep("puts", puts_of(operations(events, "put", unpaired)))
@@ -180,7 +182,7 @@ def build(
         puts=puts,
         gets=answers.drop(*OF_RUNS),
         asides=asides,
-        told=keep("told", told_of(events)),
+        told=keep("told", told_of(events) if is_timed else none_of(told_of(events))),
         ends=keep("ends", ends_of(tallies)),
         ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
         deliveries=deliveries,
@@ -583,8 +585,8 @@ def seen_by(rows: DataFrame, tables: Tables, id_: str, counter: str, name: str) 
     `rows` has run_id, topic, producer and the columns called `id_` and `counter`. For evidence:
     few rows, joined back to the operations only now.
     """
-    if is_never_any(rows):
-        return rows.withColumn(name, F.lit(None).cast(OPERATION))
+    if is_never_any(rows) or rows.isEmpty():  # mostly: then no PUT or GET is read for it
+        return none_of(rows).withColumn(name, F.lit(None).cast(OPERATION))
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col(id_))).withColumn(
         "shift", F.col(counter) - F.col(id_)
     )
