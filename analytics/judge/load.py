@@ -511,7 +511,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.sum("wrong").alias("wrong"),
         F.count_if(lacks).alias("lacking"),
         F.count_if(says_more | (F.col("several") > 0)).alias("more"),
-        F.count_if(_says_what_was_put()).alias("timed"),
+        F.bool_or(_says_what_was_put()).alias("timed"),
     ).first()
     assert found is not None, "an aggregate without groups has one row"
     if found.wrong or found.lacking:
@@ -545,7 +545,7 @@ def _counts(rows: DataFrame, run_id: str) -> dict[str, Any]:
         F.count(F.lit(1)).alias("lines"),
         F.count_if("malformed").alias("malformed"),
         F.count_if(foreign).alias("foreign"),
-        F.count_if(_says_what_was_put()).alias("timed"),
+        F.bool_or(_says_what_was_put()).alias("timed"),
         F.min(F.when(F.col("malformed"), where)).alias("example"),
         F.min(F.when(foreign, where)).alias("foreign_example"),
     ).first()
@@ -571,7 +571,7 @@ def _convert(spark: SparkSession, survey: FileSurvey, target: Place) -> LoadedFi
         F.count_if(marked).alias("marked"),
         F.count_if(cut).alias("cut"),
         F.count_if("foreign").alias("foreign"),
-        F.count_if(_says_what_was_put()).alias("timed"),
+        F.bool_or(_says_what_was_put()).alias("timed"),
         F.min(F.when(F.col("malformed") & ~marked & ~cut, shown)).alias("example"),
         F.min(F.when(F.col("foreign"), shown)).alias("foreign_example"),
     )
@@ -606,5 +606,5 @@ def _intake(survey: FileSurvey, counts: Mapping[str, Any]) -> LoadedFiles:
         unvouched=survey.unvouched,
         remarks=survey.remarks,
         parts=tuple(f"{prefix}{place.name}" for place in survey.readable),
-        is_timed=counts["timed"] > 0,
+        is_timed=bool(counts["timed"]),
     )

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from analytics.intake.cache import HistoryError
 from analytics.intake.completeness import TORN_MARK
 from analytics.intake.seal import seal
-from analytics.judge.load import load, parse, taken_in
+from analytics.judge.load import _counts, _counts_of_sound, load, parse, taken_in
 from tests.spark.histories import Row, RunRecorder, write
 
 pytestmark = pytest.mark.slow
@@ -138,6 +138,47 @@ def test_what_no_recorder_writes_makes_a_line_malformed_and_what_one_does_does_n
     assert [
         fields for (is_bad, (_, fields)), due in zip(judged, expected, strict=True) if is_bad != due
     ] == []
+
+
+BAD_IN_PARQUET: list[tuple[Row, Row]] = [
+    (GET, {"op_id": 0}),
+    (GET, {"t_ns": None}),
+    (GET, {"client_id": None}),
+    (GET, {"count": 2}),
+    (GET, {"items": [[1, "p", 1, 1], [3, "p", 3, 0]]}),
+    (GET, {"invoke_ns": 2**62}),
+    (GET, {"type": "fail", "error": "purged", "first_id": 0, "last_id": 1}),
+    (GET, {"times": [[1, 2]]}),
+    (GET, {"marked": [1], "properties": "0"}),
+    (PUT, {"first_id": None}),
+    (PUT, {"digests": "00"}),
+    (DRAINED, {"type": "ok"}),
+    (DRAINED, {"f": "dance"}),
+    (DRAINED, {"f": "hand", "first_id": 0, "session": 0}),
+]
+
+
+def test_rows_of_parquet_are_proven_sound_only_if_each_of_them_is(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    right = [(row, fields) for row, fields in RIGHT if "more" not in fields]
+    right += [(GET, {"times": [[1, 1, 5]], "marked": [1], "properties": "00" * 8})]
+    rows = rows_of(spark, tmp_path / "right", *right)
+    run_id = GET["run_id"]
+    assert _counts_of_sound(rows, run_id) == _counts(rows, run_id)
+    assert _counts(rows, run_id)["timed"]
+    assert _counts_of_sound(rows, "another") is None
+    for number, bad in enumerate(BAD_IN_PARQUET):
+        rows = rows_of(spark, tmp_path / f"{number}", *right, bad)
+        assert _counts_of_sound(rows, run_id) is None, bad
+        assert _counts(rows, run_id)["malformed"] == 1, bad
+
+
+def rows_of(spark: SparkSession, path: Path, *rows: tuple[Row, Row]) -> DataFrame:
+    """Return rows as they stand in Parquet."""
+    path.write_bytes(b"\n".join(line_of({**row, **fields}) for row, fields in rows))
+    read = parse(spark.read.text(str(path), lineSep="\n"))
+    return read.drop("malformed", "value")
 
 
 def test_what_only_a_lenient_parser_takes_is_malformed(tmp_path: Path, spark: SparkSession) -> None:
