@@ -63,7 +63,7 @@ def what_was_acknowledged_and_is_handed_over_after_a_crash_is_a_duplicate(
     return {"duplicate_delivered": [row(run, client_id="s", id=1, operations=pair)]}
 
 
-def leaving(run: RunRecorder, acknowledged: int) -> None:
+def leaving(run: RunRecorder, acknowledged: int, process: str = "s") -> None:
     """Let an application that leaves read on, and acknowledge meanwhile what it has in hand.
 
     Its library leaves out what it finds acknowledged when the answer comes.
@@ -74,7 +74,7 @@ def leaving(run: RunRecorder, acknowledged: int) -> None:
     run.handle("s", "hand", "t", 1, 3, cursor=0)
     unsub = run.invoke("s", "unsub", "t", process="other")
     get = run.invoke("s", "get", "t", last_id=0)
-    run.handle("s", "ack", "t", None, acknowledged)
+    run.handle("s", "ack", "t", None, acknowledged, process=process)
     rest = {"digests": ALL[:16], "first_id": 3, "last_id": 3, "count": 1}
     run.complete(get, "ok", handed_apart=True, **rest)
     run.complete(unsub, "ok")
@@ -103,6 +103,17 @@ def what_is_acknowledged_behind_an_answer_is_no_excuse_for_where_it_begins(
     expected = an_answer_that_begins_above_what_was_acknowledged_while_it_came_is_a_gap(run)
     run.handle("s", "ack", "t", None, 2)
     return expected
+
+
+@case
+def what_is_acknowledged_on_another_host_is_no_excuse_for_where_an_answer_begins(
+    run: RunRecorder,
+) -> Expected:
+    run.hosts = {"heir": "elsewhere"}
+    leaving(run, 2, process="heir")
+    gets = [one for one in run.rows if one["f"] == "get" and one["type"] == "ok"]
+    operation = ("s", gets[-1]["op_id"])
+    return {"gap": [row(run, client_id="s", id=3, other_id=0, operations=(operation,))]}
 
 
 @case
