@@ -293,7 +293,7 @@ class ComposeTarget(Networked):
 def _status(endpoint: str) -> dict[str, Any] | None:
     with Client([endpoint], deadline_ms=STATUS_MS_MAX) as client:
         try:
-            return client.status()
+            return dict(client.status())
         except FlotillaError:
             return None  # a dead node has no status
 

@@ -59,6 +59,7 @@ from flotilla_client.operations import PutResult, SubscribeResult
 from flotilla_client.producer import Producer
 from flotilla_client.properties import Publication
 from flotilla_client.reading import Delivery, Message
+from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicInfo
 from flotilla_client.work import WorkItem
 
 __all__ = [
@@ -86,10 +87,12 @@ __all__ = [
     "InternalError",
     "KeyUnusable",
     "LeaseLost",
+    "LevelRaised",
     "Losses",
     "Message",
     "Moved",
     "NoSubscribers",
+    "NodeStatus",
     "NotDelivered",
     "NotReady",
     "NotSubscribed",
@@ -114,9 +117,11 @@ __all__ = [
     "StateRequired",
     "StateUnusable",
     "SubscribeResult",
+    "SubscriberInfo",
     "TooLarge",
     "TooMany",
     "TopicInUse",
+    "TopicInfo",
     "Unauthorized",
     "Unavailable",
     "UnheardWarning",

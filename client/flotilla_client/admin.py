@@ -72,11 +72,11 @@ class Admin:
 
     def topics(self) -> list[Row]:
         """Return every topic: `topic`, `last_id`, `subscribers`, `backlog_bytes`."""
-        return self._client.topics(everything=True)
+        return [dict(row) for row in self._client.topics(everything=True)]
 
     def topic(self, name: str) -> list[Row]:
         """Return a topic's subscribers: `client_id`, `cursor`, `backlog`."""
-        return self._client.subscribers(name)
+        return [dict(row) for row in self._client.subscribers(name)]
 
     def clients(self) -> list[Row]:
         """Return every client: `client_id`, `epoch`, `subscriptions`, `producers`."""

@@ -101,6 +101,7 @@ from flotilla_client.retry import (
     Pause,
     Send,
 )
+from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicInfo
 from flotilla_client.soon import Unanswered, no_room
 from flotilla_client.state import OUTBOX_BYTES_MAX
 from flotilla_client.turns import busy
@@ -915,7 +916,7 @@ class AsyncClient:
         """Store that all up to `last_id` is done with; see `Client.acknowledge`."""
         self._session.acknowledge(topic, last_id)
 
-    async def subscribers(self, topic: str) -> list[dict[str, Any]]:
+    async def subscribers(self, topic: str) -> list[SubscriberInfo]:
         """Return a topic's subscribers: `client_id`, `cursor`, `backlog` of each."""
         return await self._read(self._operations.subscribers(topic))
 
@@ -923,15 +924,15 @@ class AsyncClient:
         """Take it as it is what the cluster has lost of what it told this client; see `Client`."""
         return await self._run(self._session.adopt())
 
-    async def topics(self, everything: bool = False) -> list[dict[str, Any]]:
+    async def topics(self, everything: bool = False) -> list[TopicInfo]:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""
         return await self._read(self._operations.topics(everything))
 
-    async def status(self, endpoint: int | None = None) -> dict[str, Any]:
+    async def status(self, endpoint: int | None = None) -> NodeStatus:
         """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""
         return await self._read(self._session.status(endpoint), STATUS_DEADLINE_MS)
 
-    async def upgrade(self, level: int | None = None) -> dict[str, Any]:
+    async def upgrade(self, level: int | None = None) -> LevelRaised:
         """Raise the cluster's feature level to `level`; None: to the highest that any member has.
 
         Returns the level now and `before`. Raises NotUpgraded unless every member is connected and

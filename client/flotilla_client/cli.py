@@ -441,7 +441,7 @@ def _shell(client: Client, settings: Any) -> int:
         return code in (OK, NOTHING_NEW)
 
     def topics() -> list[str]:
-        return [row["topic"] for row in client.topics()]
+        return [row.topic for row in client.topics()]
 
     succeeded = Shell(execute, topics, Path(settings.state) / directory.HISTORY_NAME).run()
     return OK if succeeded or sys.stdin.isatty() else FAILED
@@ -832,13 +832,13 @@ def _named(name: str, value: str | bytes) -> dict[str, str]:
 
 def _topics(client: Client, options: Any) -> int:
     if options.subscribers is not None:
-        rows = client.subscribers(options.subscribers)
+        rows = [dict(row) for row in client.subscribers(options.subscribers)]
         _print_rows(rows, ("client_id", "cursor", "backlog"), options.json)
         return OK
     columns = ("topic", "last_id", "cursor", "backlog")
     if options.all:
         columns = ("topic", "last_id", "subscribers", "backlog_bytes")
-    _print_rows(client.topics(options.all), columns, options.json)
+    _print_rows([dict(row) for row in client.topics(options.all)], columns, options.json)
     return OK
 
 
@@ -915,7 +915,7 @@ def _doctor(client: Client, options: Any) -> int:
 
     def status(number: int) -> dict[str, Any]:
         try:
-            return client.status(number)
+            return dict(client.status(number))
         except FlotillaError as error:
             causes = error.details.get("causes", {})
             raise OSError(causes.get(client.endpoints[number], error.message)) from error
@@ -932,7 +932,7 @@ def _doctor(client: Client, options: Any) -> int:
 def _upgrade(client: Client, options: Any) -> int:
     done = client.upgrade(options.level)
     if options.json:
-        write(orjson.dumps(done) + b"\n")
+        write(orjson.dumps(dict(done)) + b"\n")
     elif done["level"] > done["before"]:
         write(b"level %d; it was %d\n" % (done["level"], done["before"]))
     else:

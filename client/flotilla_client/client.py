@@ -100,6 +100,7 @@ from flotilla_client.retry import (
     Routes,
     Send,
 )
+from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicInfo
 from flotilla_client.soon import SoonPublisher
 from flotilla_client.state import OUTBOX_BYTES_MAX, State
 from flotilla_client.turns import LOOK_MS, Ticket, Turns
@@ -446,13 +447,13 @@ class Session:
         self._joined.stop(late, late.before_start())
         return (yield from self.operations.adopt())
 
-    def status(self, endpoint: int | None) -> Steps[dict[str, Any]]:
+    def status(self, endpoint: int | None) -> Steps[NodeStatus]:
         """Return the steps of a STATUS; `endpoint` is an index into `endpoints`."""
         if endpoint is not None:
             checks.integer("endpoint", endpoint, 0, len(self.endpoints) - 1)
         return self.operations.status(endpoint)
 
-    def upgrade(self, level: int | None) -> Steps[dict[str, Any]]:
+    def upgrade(self, level: int | None) -> Steps[LevelRaised]:
         """Return the steps of an UPGRADE."""
         if level is not None:
             checks.integer("level", level, 1, LEVEL_MAX)
@@ -1057,7 +1058,7 @@ class Client:
         """
         self._session.acknowledge(topic, last_id)
 
-    def subscribers(self, topic: str) -> list[dict[str, Any]]:
+    def subscribers(self, topic: str) -> list[SubscriberInfo]:
         """Return a topic's subscribers: `client_id`, `cursor`, `backlog` of each."""
         return self._run(self._operations.subscribers(topic))
 
@@ -1072,15 +1073,15 @@ class Client:
         """
         return self._run(self._session.adopt())
 
-    def topics(self, everything: bool = False) -> list[dict[str, Any]]:
+    def topics(self, everything: bool = False) -> list[TopicInfo]:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""
         return self._run(self._operations.topics(everything))
 
-    def status(self, endpoint: int | None = None) -> dict[str, Any]:
+    def status(self, endpoint: int | None = None) -> NodeStatus:
         """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""
         return self._run(self._session.status(endpoint), STATUS_DEADLINE_MS)
 
-    def upgrade(self, level: int | None = None) -> dict[str, Any]:
+    def upgrade(self, level: int | None = None) -> LevelRaised:
         """Raise the cluster's feature level to `level`; None: to the highest that any member has.
 
         Returns the level now and `before`. Raises NotUpgraded unless every member is connected and

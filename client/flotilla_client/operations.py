@@ -53,6 +53,7 @@ from flotilla_client.observer import Observer, Operation, Outcome, RecoveryObser
 from flotilla_client.protocol import ProtocolError, Reply, Request
 from flotilla_client.reading import Delivery, Readers
 from flotilla_client.retry import Done
+from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicInfo
 from flotilla_client.state import Entry, State
 
 RESUMES_MAX: Final = 3  # each needs another process that resumes the same id at the same moment
@@ -631,7 +632,7 @@ class Operations:
             return None
         return _delivered(reply, 0)
 
-    def subscribers(self, topic: str) -> Steps[list[dict[str, Any]]]:
+    def subscribers(self, topic: str) -> Steps[list[SubscriberInfo]]:
         """TOPICS of one topic's subscribers, by nobody in particular."""
         check_topic(topic)
         rows: list[dict[str, Any]] = []
@@ -643,7 +644,7 @@ class Operations:
             news = done.reply.body.get("subscribers", [])  # a node of 0.1 answers with topics
             rows += news
             more = bool(news) and bool(done.reply.body.get("more"))
-        return rows
+        return [SubscriberInfo.of(row) for row in rows]
 
     def end_subscription(self, topic: str, client_id: str) -> Steps[bool]:
         """UNSUB in another client's name, as by hand: its own process need not exist any more."""
@@ -652,19 +653,21 @@ class Operations:
         done = yield Ask(Request(protocol.UNSUB, "", topic, client_id))
         return bool(done.reply.body.get("was_subscribed"))
 
-    def topics(self, everything: bool) -> Steps[list[dict[str, Any]]]:
+    def topics(self, everything: bool) -> Steps[list[TopicInfo]]:
         """TOPICS; the client's own with its own cursors, which the broker may not know yet.
 
         Everybody's are asked for by nobody: that needs no session, and the stored epoch is that of
         the process before until one is open.
         """
         if everything:
-            return (yield from self._topic_pages(Request(protocol.TOPICS, ""), {"all": True}))
+            pages = self._topic_pages(Request(protocol.TOPICS, ""), {"all": True})
+            return [TopicInfo.of(row) for row in (yield from pages)]
         yield from self.opened()
         cursors, rows = self.state.cursors(), []
         for row in (yield from self._topic_pages(self.request(protocol.TOPICS, "", {}), {})):
             cursor = max(row["cursor"], cursors.get(row["topic"], 0))
-            rows.append(row | {"cursor": cursor, "backlog": max(0, row["last_id"] - cursor)})
+            backlog = max(0, row["last_id"] - cursor)
+            rows.append(TopicInfo.of(row | {"cursor": cursor, "backlog": backlog}))
         return rows
 
     def _topic_pages(self, request: Request, body: dict[str, Any]) -> Steps[list[dict[str, Any]]]:
@@ -677,16 +680,17 @@ class Operations:
             more = bool(done.reply.body.get("more"))
         return rows
 
-    def status(self, endpoint: int | None) -> Steps[dict[str, Any]]:
+    def status(self, endpoint: int | None) -> Steps[NodeStatus]:
         """STATUS of the node at an endpoint, or of the one that is asked first."""
         done = yield Ask(Request(protocol.STATUS, ""), endpoint=endpoint)
-        return {"node": done.reply.node, "leader": done.reply.leader, **done.reply.body}
+        said = {"node": done.reply.node, "leader": done.reply.leader, **done.reply.body}
+        return NodeStatus.of(said)
 
-    def upgrade(self, level: int | None) -> Steps[dict[str, Any]]:
+    def upgrade(self, level: int | None) -> Steps[LevelRaised]:
         """UPGRADE; it is answered by the leader, whichever node is asked."""
         body = {} if level is None else {"level": level}
         done: Done = yield Ask(Request(protocol.UPGRADE, "", body=body))
-        return done.reply.body
+        return LevelRaised.of(done.reply.body)
 
     # --- the common part ------------------------------------------------------------------------
 

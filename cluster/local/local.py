@@ -324,7 +324,7 @@ class LocalCluster:
         """
         with Client(list(self.endpoints().values()), key=self.admin_key) as client:
             try:
-                return client.upgrade(level)
+                return dict(client.upgrade(level))
             except FlotillaError as error:
                 raise LocalError(error.message) from error
 
@@ -338,7 +338,7 @@ class LocalCluster:
         with Client(list(self.endpoints().values()), key=self.admin_key) as client:
             while True:
                 try:
-                    return client.upgrade()
+                    return dict(client.upgrade())
                 except NotUpgraded as error:
                     if time.monotonic() >= deadline:
                         raise LocalError(error.message) from error
