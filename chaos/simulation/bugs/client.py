@@ -12,7 +12,7 @@ from typing import Any, Final
 from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from flotilla_client import AsyncClient, aio, joining
 from flotilla_client import state as state_module
-from flotilla_client.errors import FlotillaError
+from flotilla_client.errors import FlotillaError, NoSubscribers
 from flotilla_client.joining import Call, Joined, Piece, _Batch, _Line
 from flotilla_client.operations import Operations, PutResult, Steps
 from flotilla_client.reading import Delivery, Reader, Readers
@@ -25,6 +25,7 @@ _fail: Final = Joined._fail
 _begin: Final = Joined._begin
 _answered: Final = Joined._answered
 _end: Final = Call.end
+_results: Final = Call.results
 _joined: Final = joining._joined
 _publish: Final = AsyncClient._publish
 _raise_cursor: Final = State.raise_cursor
@@ -231,3 +232,16 @@ def cancelled_callers_are_stored_again(patches: Patches) -> None:
             raise
 
     patches.attribute(AsyncClient, "_publish", publish)
+
+
+@bug("NoSubscribers is said of what is not stored, and of nothing else", {"definite"})
+def what_was_sent_again_is_called_unheard(patches: Patches) -> None:
+    """Say of a duplicate that nobody subscribes, where the caller wants an error of that."""
+
+    def results(call: Call) -> list[PutResult]:
+        found = _results(call)
+        if call.unheard == "raise" and any(result.duplicate for result in found):
+            raise NoSubscribers("nobody subscribes", details={"topic": call.topic, "stored": 0})
+        return found
+
+    patches.attribute(Call, "results", results)

@@ -21,7 +21,9 @@ from flotilla_client.reading import Delivery
 
 # Errors that faults explain. `fenced` and `stale_request` only for who has, or is, a copy;
 # `not_subscribed`, `unknown_topic` only for who unsubscribes: an answer to that may get lost.
-EXPLAINED: Final = frozenset({"unavailable", "overloaded", "quota", "backlog_full", "disk_full"})
+EXPLAINED: Final = frozenset(
+    {"unavailable", "overloaded", "quota", "backlog_full", "disk_full", "no_subscribers"}
+)
 OF_COPIES: Final = frozenset({"fenced", "stale_request"})
 OF_LEAVERS: Final = MISSING
 OF_FAILING_DISKS: Final = frozenset({"state_unusable"})

@@ -436,10 +436,22 @@ class AwaitingProcess(Process):
     ) -> list[PutResult]:
         called = texts()
         try:
-            return await self._client.put_many(topic, called)
+            return await self._published(topic, called)
         except asyncio.CancelledError:
             self.on_cancelled([text for text in called if isinstance(text, str)])
             raise
+
+    async def _published(self, topic: str, called: Sequence[Publishable]) -> list[PutResult]:
+        """Publish in one of the ways there are, each in its turn."""
+        unheard = self.next_unheard()
+        if unheard == "warn":
+            return await self._client.put_many(topic, called)
+        allow = unheard == "allow"
+        if len(called) != 1 or not self.is_soon:
+            return await self._client.publish_many(topic, called, allow_unheard=allow)
+        [publication] = called
+        soon = await self._client.publish_soon(topic, publication, allow_unheard=allow)
+        return [await soon]
 
     def flush(self) -> Generator[Any, Any, None]:
         """Send what is in the outbox."""

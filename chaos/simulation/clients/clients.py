@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never, get_args
 
 from chaos.simulation.disks.client_disk import ClientDisk
 from chaos.simulation.disks.disk import PowerLoss
@@ -28,7 +28,7 @@ from flotilla_client import FlotillaError, Handling, Operation, Outcome
 from flotilla_client.batches import Publishable
 from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed
-from flotilla_client.joining import Call, Joined
+from flotilla_client.joining import Call, Joined, Unheard
 from flotilla_client.losses import Losses
 from flotilla_client.operations import Ask, PutResult, Steps, Turn, next_ask
 from flotilla_client.protocol import Reply, Request, decode_request, encode_request
@@ -190,6 +190,8 @@ class CrashingObserver:
             raise ProcessDeath
 
 
+UNHEARD: Final[tuple[Unheard, ...]] = get_args(Unheard)
+
 # Where a process is, and who hears of it: the arguments of `Process` behind its session.
 Place = tuple[
     ClientWire,
@@ -242,6 +244,7 @@ class Process:
         self._joined: Joined
         self._calls: list[Call] = []  # under way
         self._due = 0  # calls that will be made
+        self._calls_made = 0  # calls that were made
         self._is_opening = False
         self.cause = "no connection"
         self._requests: dict[str, Request] = {}  # under way, by their ids
@@ -438,27 +441,41 @@ class Process:
         self.asked_s = self._wire.now
         self._due = len(publishing.calls)
         for delay_s, topic, texts in publishing.calls:
+            # Who publishes alone tries until it is stored: an error in its turn would have no end.
+            unheard = self.next_unheard() if len(publishing.calls) > 1 else "warn"
             if delay_s:
-                self._wire.after(delay_s, partial(self._make, topic, texts))
+                self._wire.after(delay_s, partial(self._make, topic, texts, unheard))
             else:
-                self._call(topic, texts())
+                self._call(topic, texts(), unheard)
         self._go_on()
 
-    def _make(self, topic: str, texts: Callable[[], Sequence[Publishable]]) -> None:
+    def _make(
+        self, topic: str, texts: Callable[[], Sequence[Publishable]], unheard: Unheard
+    ) -> None:
         if self.is_alive:
-            self._call(topic, texts())
+            self._call(topic, texts(), unheard)
             self._go_on()
 
-    def _call(self, topic: str, texts: Sequence[Publishable]) -> None:
+    def _call(self, topic: str, texts: Sequence[Publishable], unheard: Unheard) -> None:
         end_ms = self._now_ms() + self.session.deadline_ms
         try:
-            call = self.session.put(topic, texts, end_ms, lambda: None)
+            call = self.session.put(topic, texts, end_ms, lambda: None, unheard)
         except FlotillaError as error:  # before anything was stored
             call = Call(topic, (), end_ms, lambda: None)
             call.end(error)
         else:
             self._joined.add(call)
         self._calls.append(call)
+
+    def next_unheard(self) -> Unheard:
+        """Return what the next call wants of what nobody subscribes to: each in its turn."""
+        self._calls_made += 1
+        return UNHEARD[self._calls_made % len(UNHEARD)]
+
+    @property
+    def is_soon(self) -> bool:
+        """Whether the last call is published for a future, where there is a choice."""
+        return bool(self._calls_made // len(UNHEARD) % 2)
 
     def _go_on(self) -> None:
         if self.is_alive and not self._is_opening:
