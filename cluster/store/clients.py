@@ -147,11 +147,13 @@ class Clients:
     def page(self, after: str, count_max: int) -> list[tuple[str, int, int]]:
         """Return (client id, epoch, producers) of the clients behind `after`, by their ids."""
         self.flush()
-        sql = (
-            "SELECT client_id, epoch, producers FROM clients WHERE client_id > ?"
-            " ORDER BY client_id LIMIT ?"
-        )
-        return self._database.query(sql, (after, count_max))
+        sql = "SELECT * FROM clients WHERE client_id > ? ORDER BY client_id LIMIT ?"
+        found = []
+        for *row, crc in self._database.query(sql, (after, count_max)):
+            self._database.verify(crc, tuple(row))
+            client = Client(*row)
+            found.append((client.client_id, client.epoch, client.producers))
+        return found
 
     def add(self, client_id: str, sequence: int, nonce: str, owner: str | None = None) -> Client:
         """Create a client with epoch 1."""
@@ -197,15 +199,19 @@ class Clients:
         self._dirty_clients.add(client)
 
     def counters(self, client: Client, after: str, count_max: int) -> dict[str, int]:
-        """Return {topic: last counter} of what the client put to: topics behind `after`."""
+        """Return {topic: last counter} of what the client put to: topics behind `after`.
+
+        A client goes on behind them, so a damaged one would leave a gap before all that it puts.
+        """
         if not client.producers:
             return {}
         self.flush()
-        sql = (
-            "SELECT topic, counter FROM producers WHERE client = ? AND topic > ?"
-            " ORDER BY topic LIMIT ?"
-        )
-        return dict(self._database.query(sql, (client.number, after, count_max)))
+        sql = "SELECT * FROM producers WHERE client = ? AND topic > ? ORDER BY topic LIMIT ?"
+        found = {}
+        for *row, recent, crc in self._database.query(sql, (client.number, after, count_max)):
+            self._database.verify(crc, tuple(row), recent)
+            found[row[2]] = row[3]
+        return found
 
     # --- producers ---
 

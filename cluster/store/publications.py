@@ -188,7 +188,21 @@ class Publications:
                 low = middle
             else:
                 high = middle - 1
+        self._check_times(
+            topic, low, at_ms, high_id=topic.last_id if added is None else added[0] - 1
+        )
         return low
+
+    def _check_times(self, topic: Topic, last_id: int, at_ms: int, high_id: int) -> None:
+        """Check the rows on both sides of a place that was found by times alone.
+
+        Where it stands decides what a subscription is given, and a search reads no whole rows.
+        """
+        before = last_id == topic.floor_id or self._row_of(topic, last_id).timestamp_ms < at_ms
+        behind = last_id == high_id or self._row_of(topic, last_id + 1).timestamp_ms >= at_ms
+        if not (before and behind):
+            what = f"times of topic {topic.number} about publication {last_id} are out of order"
+            raise CorruptStore(self._database.path, what)
 
     def _time_of(self, topic: Topic, publication_id: int) -> int:
         """Return when a publication came, 0 where that is not known."""
@@ -211,8 +225,7 @@ class Publications:
         key = self._key_of(topic, publication_id)
         if key in self._buffered:
             return int(self._buffered[key][2])
-        sql = "SELECT before_bytes FROM publications WHERE key = ?"
-        before_bytes: int = self._database.query(sql, (key,))[0][0]
+        before_bytes: int = self._verified(key)[1]
         return before_bytes
 
     def flush(self) -> None:
@@ -332,6 +345,11 @@ class Publications:
         if key in self._buffered:
             _, entry, _, count, _, lengths, data, timestamp_ms = self._buffered[key]
             return _row(key, entry, count, lengths, data, timestamp_ms)
+        entry, _, count, lengths, data, timestamp_ms = self._verified(key)
+        return _row(key, entry, count, lengths, data, timestamp_ms)
+
+    def _verified(self, key: int) -> tuple[int, int, int, bytes, bytes, int]:
+        """Return a row on disk whose checksum is right: its columns behind the key, without it."""
         time = "timestamp_ms" if self._database.has_times else "0"
         sql = f"SELECT entry, before_bytes, count, crc, lengths, data, {time} FROM publications"
         rows = self._database.query(f"{sql} WHERE key = ?", (key,))
@@ -341,7 +359,7 @@ class Publications:
         entry, before, count, crc, lengths, data, timestamp_ms = rows[0]
         values = timed((key, entry, before, count, timestamp_ms))
         self._database.verify(crc, values, lengths + data)
-        return _row(key, entry, count, lengths, data, timestamp_ms)
+        return entry, before, count, lengths, data, timestamp_ms
 
     # --- garbage ---
 

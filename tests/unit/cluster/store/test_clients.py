@@ -16,7 +16,7 @@ from cluster.store.commands import (
     Unsubscribe,
     encode,
 )
-from cluster.store.store import Store
+from cluster.store.store import CorruptStore, Store
 from flotilla_client.protocol import pack
 from tests.unit.model_store import (
     SMALL,
@@ -66,6 +66,26 @@ def test_resuming_tells_counters_and_cursors_and_raises_the_epoch(bench: Bench) 
     assert bench.store.counters("s", "", 9) == {"t": 8, "nobody's": 3}
     assert bench.store.counters("s", "nobody's", 9) == {"t": 8}
     assert bench.store.subscriptions("s") == {"t": 1}
+
+
+@pytest.mark.parametrize(
+    ("sql", "read"),
+    [
+        ("UPDATE clients SET epoch = epoch + 32", "clients_page"),
+        ("UPDATE clients SET producers = producers + 32", "clients_page"),
+        ("UPDATE producers SET counter = counter + 32", "counters"),
+    ],
+)
+def test_nothing_is_told_of_a_row_that_is_damaged(bench: Bench, sql: str, read: str) -> None:
+    """A client that is told a higher counter goes on behind it, and is refused for ever."""
+    bench.put(0, b"a")
+    bench.store.commit()
+    assert bench.store.clients_page("", 9)
+    assert bench.store.counters("p", "", 9) == {"t": 0}
+    bench.store._database.write(sql, [()])
+    arguments = ("p", "", 9) if read == "counters" else ("", 9)
+    with pytest.raises(CorruptStore, match="checksum"):
+        getattr(bench.store, read)(*arguments)
 
 
 def test_a_retry_of_a_resume_is_the_same_and_an_older_one_is_stale(bench: Bench) -> None:

@@ -26,7 +26,7 @@ from cluster.store.commands import (
     encode,
     level_of,
 )
-from cluster.store.store import Delivery, Limits, Refused, Store
+from cluster.store.store import CorruptStore, Delivery, Limits, Refused, Store
 from cluster.wire.levels import LEVEL_OF_TOPICS
 from flotilla_client.policies import Policy, check_parts, parse_keep, parse_size
 from flotilla_client.protocol import ProtocolError, pack, unpack
@@ -308,6 +308,20 @@ def test_subscription_starts_at_a_time_by_the_publications_timestamps(bench: Pol
     ]
     outcomes = bench.store.apply(bench.store.applied_index + 1, 1, encode(0, both, 9_600))
     assert answer_of(outcomes[1])[1]["last_id"] == 10
+
+
+def test_a_place_that_damaged_times_would_give_is_given_to_nobody(bench: PolicyBench) -> None:
+    """Where a subscription starts is part of the state: one node's flipped bit must not decide."""
+    bench.create()
+    index = bench.store.applied_index
+    for counter in range(1, 9):
+        put = [Put("p", None, "t", counter, *pack([b"x"]))]
+        bench.store.apply(index + counter, 1, encode(0, put, 1_000 * counter))
+    bench.store.commit()
+    change = "UPDATE publications SET timestamp_ms = timestamp_ms + 65536 WHERE timestamp_ms = 4000"
+    bench.store._database.write(change, [()])
+    with pytest.raises(CorruptStore, match=r"checksum|out of order"):
+        bench.sub("@5000")
 
 
 def test_seek_moves_the_own_cursor_to_either_side(bench: PolicyBench) -> None:
