@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from chaos.simulation.clients.clients import INBOX_MAX, ClientWire, Process
-from flotilla_client import FlotillaError
+from flotilla_client import FlotillaError, protocol
 from flotilla_client.connection import parsed
 from flotilla_client.operations import PutResult
 from flotilla_client.pipeline import Pipeline
@@ -41,7 +41,7 @@ class Pipe:
         self.error: FlotillaError | None = None
         self.cause = "no connection"
         self._wire, self._process, self._nodes = wire, process, process.nodes
-        self._queue = Queue(BATCH_BYTES)
+        self._queue = Queue(min(BATCH_BYTES, protocol.BATCH_BYTES_MAX))  # as `Producer` checks
         self._inbox: dict[int, deque[Reply]] = {}
         self._lost: set[int] = set()
         self._waits = 0

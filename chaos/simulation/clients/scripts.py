@@ -367,8 +367,8 @@ class ClientScript:
         try:
             yield from self._process.put(topic, list(map(dressed, texts)))
         except FlotillaError as error:
-            if error.definite:
-                for text in texts:
+            if error.definite:  # of what takes several batches the first may be stored
+                for text in texts[error.details.get("stored", 0) :]:
                     self._course.not_stored(self._name, topic, text)
             raise
 
@@ -459,7 +459,7 @@ class ClientScript:
                 pass
 
     def _get(self, topic: str | None) -> Step:
-        """GET once; return whether the application was given something to keep."""
+        """GET once; return whether the application was given something, acknowledged or not."""
         role = self._role
         if self._is_looping:
             return (yield from self._loop(topic))
@@ -468,9 +468,7 @@ class ClientScript:
             yield role.pause_s
             return False
         self._course.handed_over(self._name, delivery)
-        if role.is_manual:
-            if self._rng.random() >= ACKNOWLEDGED_SHARE:
-                return False
+        if role.is_manual and self._rng.random() < ACKNOWLEDGED_SHARE:
             self._acknowledge(delivery.topic, delivery.last_id)
         return True
 
