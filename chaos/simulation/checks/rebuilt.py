@@ -141,6 +141,10 @@ class Rebuilt:
         ends = {row["topic"]: row["last_id"] for row in reference.listing_at("", index)}
         if store.topic_ends() != ends:
             yield f"topics end at {store.topic_ends()}, not {ends}"
+        for topic in store.topics_page("", COUNT_MAX):
+            first_id = reference.first_id_at(topic.name, index)
+            if topic.floor_id + 1 != first_id:
+                yield f"{topic.name} begins with {topic.floor_id + 1}, not with {first_id}"
         users = described(reference.users.at(index))
         if (found := _found_users(store)) != users:
             yield f"users are {found}, not {users}"

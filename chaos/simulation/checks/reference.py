@@ -1060,6 +1060,11 @@ class Reference:
         found = self.topics.get(topic)
         return 0 if found is None else found.last_id.at(index)
 
+    def first_id_at(self, topic: str, index: int) -> int:
+        """Return a topic's first id that was kept behind the entry at `index`."""
+        found = self.topics.get(topic)
+        return 1 if found is None else found.floor.at(index) + 1
+
     def timestamp_of(self, topic: str, publication_id: int) -> int | None:
         """Return what the publication is stamped, None if it is not."""
         entry, _ = self.topics[topic].publications[publication_id]
