@@ -2,12 +2,14 @@
 
 It reads its configuration, answers STATUS on its client port, and leads while it holds a file
 lock that all stubs of the cluster compete for, so that the next one leads when it dies. SIGTERM
-ends it, except when the file `deaf` stands in the cluster's directory.
+ends it, except when the file `deaf` stands in the cluster's directory. What is asked of an UPGRADE
+is noted in the file `upgrades` there, a line each.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import sys
@@ -17,7 +19,7 @@ import zmq
 
 from cluster.keys.directory import SERVER_KEY
 from cluster.settings.config import load
-from flotilla_client.protocol import ACK, Reply, decode_request, encode_reply
+from flotilla_client.protocol import ACK, UPGRADE, Reply, decode_request, encode_reply
 
 
 def main() -> None:
@@ -36,6 +38,9 @@ def main() -> None:
         while True:
             client, _, *frames = socket.recv_multipart()
             request = decode_request(frames)
+            if request.type == UPGRADE:
+                with (directory / "upgrades").open("a") as upgrades:
+                    upgrades.write(f"{json.dumps(request.body)}\n")
             body = {"node": config.node, "role": _role(lock.fileno()), "term": 1}
             reply = Reply(ACK, request.request_id, config.node, "", 1, body)
             socket.send_multipart([client, b"", *encode_reply(reply)])

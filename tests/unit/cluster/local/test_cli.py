@@ -61,6 +61,17 @@ def _process(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+def test_up_begins_a_new_cluster_at_the_newest_level_and_leaves_an_older_one_at_its_own(
+    directory: Path,
+) -> None:
+    _up(directory)
+    asked = (directory / "upgrades").read_text().splitlines()
+    assert [json.loads(line) for line in asked] == [{"level": None}]  # all that they know
+    _run("down", "--dir", directory)
+    _up(directory)
+    assert (directory / "upgrades").read_text().splitlines() == asked
+
+
 def test_up_detached_leaves_a_cluster_that_the_other_commands_work_on(directory: Path) -> None:
     cluster = _up(directory)
     assert set(cluster.pids()) == {"n1", "n2", "n3"}
