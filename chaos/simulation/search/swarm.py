@@ -10,7 +10,7 @@ states that no run with all kinds at once does; so each seed leaves out about ha
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 from chaos.simulation.clients.replayer import KEPT_TOPIC
@@ -27,6 +27,7 @@ from chaos.simulation.plan.limits import (
     OF_THE_STORE,
 )
 from chaos.simulation.plan.plan import Action, Mode, Plan
+from chaos.simulation.search.room import Room
 from chaos.simulation.world.network import double_of
 from chaos.simulation.world.operator import BROKEN_HOWS
 from cluster.wire.levels import LEVEL_OF_USERS
@@ -46,6 +47,9 @@ FITTING_SHARE: Final = 0.5  # of the seeds have settings that fit their faults
 SLEEPER_SHARE: Final = 0.6  # of those with a bounded backlog have one that seldom reads
 SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
 KEYS_SHARE: Final = 0.3  # of the seeds have clients with keys, and permissions that change
+LATE_SHARE: Final = 0.3  # of these changes find somebody who asks again for what is stored
+LATE_S: Final = (1.0, 4.0)
+DENIED_S: Final = (0.02, 3.0)  # how long a permission is gone
 KEYS_PERIOD_S: Final = (0.5, 4.0)  # mean time between two changes of these, and between intrusions
 ACTS_SHARE: Final = 0.7  # of the seeds whose cluster is at the level for it have administrators
 ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
@@ -132,6 +136,15 @@ class Draw:
     def member(self) -> str:
         """Return a node's own name."""
         return self.rng.choice(self.members)
+
+    def dialing(self) -> str:
+        """Return one that dials most others, as the smaller name does, more often than any other.
+
+        Its double is heard as soon as its silence is over; one that is dialed only when they give
+        up the connection that they have.
+        """
+        early = self.members[: (len(self.members) + 1) // 2]
+        return self.rng.choice(early) if self.rng.random() < 0.7 else self.member()
 
     def pair(self) -> list[str]:
         """Return two nodes; a lone one twice."""
@@ -313,7 +326,8 @@ def _lost_checkpoints(draw: Draw) -> Schedule:
     for _ in range(draw.rng.randint(1, 3)):
         node = draw.member()
         if draw.rng.random() < 0.5:
-            failing = {"count": draw.rng.choice((1, 1, 2, 3)), "kind": "store_sync"}
+            # SQLite syncs the log and the database; the third is the checkpoint's own word.
+            failing = {"count": draw.rng.choice((1, 2, 3, 3)), "kind": "store_sync"}
             yield 0.0, "fsync_error", {"node": node, **failing}
         yield 0.0, "compact", {"node": node}
         later_s = draw.between(0.1, 2.0)
@@ -366,17 +380,26 @@ def _upgrades(draw: Draw) -> Schedule:
 
 
 def _way_back_meanwhile(draw: Draw) -> Schedule:
-    """Raise the level while the leader is cut off; a member comes back to it with version 0.1.
+    """Raise the level while the leader is cut off; a member comes back to it with an older program.
 
     So the entry stands in the leader's log alone when somebody connects who can't read it. All the
-    others are cut off for longer: they would have the entry committed, or elect another leader.
+    others are cut off for longer: they would have the entry committed, or elect another leader. A
+    cluster whose level was raised before has to get a newer program first.
     """
-    back = draw.member()
+    back, build, at_s = draw.member(), "this", 0.0
+    if draw.rng.random() < 0.5:
+        build = "next"
+        for node in draw.rng.sample(draw.members, len(draw.members)):
+            yield at_s, "install", {"node": node, "build": build}
+            at_s += 0.4  # one after the other, so that a majority is always there
+        at_s += 1.5
     others = [name for name in draw.members if name != back]
-    yield 0.0, "cut", {"node": "leader", "others": others, "seconds": draw.between(0.5, 4.0)}
-    yield 0.0, "cut", {"node": "leader", "others": [back], "seconds": draw.between(0.02, 0.3)}
-    yield 0.01, "raise_level", {"node": "leader", "build": draw.rng.choice(("this", "next"))}
-    yield 0.015, "install", {"node": back, "build": "0.1"}
+    seconds = draw.between(0.5, 4.0), draw.between(0.02, 0.3)
+    yield at_s, "cut", {"node": "leader", "others": others, "seconds": seconds[0]}
+    yield at_s, "cut", {"node": "leader", "others": [back], "seconds": seconds[1]}
+    yield at_s + 0.01, "raise_level", {"node": "leader", "build": build}
+    old = "0.1" if build == "this" else draw.rng.choice(("0.1", "this"))
+    yield at_s + 0.015, "install", {"node": back, "build": old}
 
 
 def _lonely_leaders(draw: Draw) -> Schedule:
@@ -468,11 +491,11 @@ def _client_failing_disks(draw: Draw) -> Schedule:
 
 def _empty_doubles(draw: Draw) -> Schedule:
     """Start a member with an empty disk a second time; the first one lives, or falls silent."""
-    node = draw.member()
-    yield 0.0, "double", {"node": node, "how": "empty", "seconds": draw.between(2.0, 20.0)}
+    node = draw.dialing()
+    yield 0.0, "double", {"node": node, "how": "empty", "seconds": draw.between(4.0, 20.0)}
     if draw.rng.random() < 0.7:
         # Longer than it takes to be replaced, or not, and then back, often while the double runs.
-        later_s, seconds = draw.between(0.1, 1.0), draw.between(2.0, 7.0)
+        later_s, seconds = draw.between(0.1, 1.0), draw.between(2.0, 9.0)
         others = [name for name in draw.members if name != node]
         yield later_s, "cut", {"node": node, "others": others, "seconds": seconds}
 
@@ -482,7 +505,7 @@ def _replaced_unheard(draw: Draw) -> Schedule:
 
     That one believes that it is connected with the first, until its log says otherwise.
     """
-    node = draw.member()
+    node = draw.dialing()
     others = [name for name in draw.members if name != node]
     yield 0.0, "double", {"node": node, "how": "empty", "seconds": draw.between(12.0, 20.0)}
     # Silence, a second until the double asks again, half a one until the leader looks: or longer.
@@ -562,6 +585,16 @@ RARE: Final = frozenset(
 # Half of all seeds: most rules are about a leader that is none any more, or what comes late.
 FREQUENT: Final = frozenset({"deposed_leaders", "clogs", "lost_checkpoints"})
 RARE_PERIOD_S: Final = (6.0, 30.0)  # each of these takes the cluster, or a client, out for long
+# Of several steps, which come off only where nothing else is broken (room.py).
+STAGED: Final = (
+    "empty_doubles",
+    "replaced_unheard",
+    "lonely_leaders",
+    "way_back_meanwhile",
+)
+ROOM_S_MAX: Final = 8.0  # a run has a dozen other kinds of faults
+ROOM_SHARE: Final = 0.5  # of the seeds have room for one of these
+SETTLED_S: Final = (4.0, 7.0)  # before it: an emptied member is one again, and a leader leads
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -589,6 +622,8 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         if callers.rng.random() < CALLERS_SHARE and role.get("size_bytes", 0) <= CALLERS_BYTES_MAX:
             role["callers"] = callers.rng.choice((2, 4, 9))
     schedule = tuple(_schedule(draw, empty.duration_s))
+    room = _room(draw("room"), empty.duration_s)
+    schedule = tuple(sorted((*schedule, *room.steps), key=lambda action: action.at_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
     if draw("full topics").rng.random() < FULL_SHARE and _are_joined(load["roles"]):
         knobs.setdefault("backlog_bytes_max", BACKLOG_PUTS_MIN * _largest(load["roles"]))
@@ -625,6 +660,7 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
     knobs |= _scrub(draw("scrub").rng)
     schedule = _with_latent_damages(draw("latent damages"), knobs, schedule, empty.duration_s)
+    schedule = room.made_in(schedule, empty.members)
     _let_work(draw("groups"), load["roles"], schedule, knobs)
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
@@ -719,6 +755,25 @@ def _schedule(draw: Callable[[str], Draw], duration_s: float) -> list[Action]:
     return sorted((one for one in actions if one.at_s < duration_s), key=lambda one: one.at_s)
 
 
+def _room(draw: Draw, duration_s: float) -> Room:
+    """Return room for a fault of several steps, in some seeds; in the others it has none."""
+    if draw.rng.random() >= ROOM_SHARE:
+        return Room(0.0, 0.0, ())
+    steps = list(KINDS[draw.rng.choice(STAGED)](draw))
+    # The last of it may meet others again.
+    lasts_s = min(ROOM_S_MAX, max(later_s + args.get("seconds", 0.0) for later_s, _, args in steps))
+    settled_s = draw.between(*SETTLED_S)
+    latest_s = duration_s - lasts_s
+    at_s = max(START_S + settled_s, START_S + draw.rng.random() * (latest_s - START_S))
+    own = tuple(
+        Action(round(at_s + later_s, 4), name, args)
+        for later_s, name, args in steps
+        if at_s + later_s < duration_s - 0.001
+    )
+    end_s = min(at_s + lasts_s, duration_s - 0.001)
+    return Room(round(at_s - settled_s, 4), int(end_s * 1e4) / 1e4, own)
+
+
 def _users(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> Iterator[Action]:
     """Have the cluster get users; take permissions away and give them back; have ids stolen."""
     rng = draw.rng
@@ -730,23 +785,41 @@ def _users(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) ->
             change = {"node": "leader", "act": "add", "user": f"client-{number}", **rights}
             yield Action(2.0, "change_user", change)
         yield Action(2.5, "change_user", {"node": "leader", "act": "remove", "user": "*"})
+    yield from _denials(draw, roles, duration_s)
     period_s, at_s = draw.between(*KEYS_PERIOD_S), 2.0
     while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
-        client = rng.choice(("*", *draw.clients))
+        yield Action(at_s, "intrude", {"node": draw.node()})
+
+
+def _denials(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> Iterator[Action]:
+    """Take permissions away and give them back, some from who has to ask again for what is stored.
+
+    That one dies with its answer, and without a record of it.
+    """
+    rng = draw.rng
+    named = zip(draw.clients, roles, strict=True)
+    publishers = [(name, role["topics"]) for name, role in named if role["puts"]]
+    period_s, at_s = draw.between(*KEYS_PERIOD_S), 2.0
+    while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s - 0.05:
+        client, topics = rng.choice(("*", *draw.clients)), [*roles[0]["topics"], "*", LEFT_TOPIC]
         [right] = rng.choices(("publish", "subscribe", "observe"), (3, 4, 1))
-        topic = rng.choice((*roles[0]["topics"], "*", ">", LEFT_TOPIC))
-        what = {right: True if right == "observe" else [topic]}
+        is_late = rng.random() < LATE_SHARE
+        back_s = at_s + draw.between(*(LATE_S if is_late else DENIED_S))
+        if is_late:
+            (client, topics), right = rng.choice(publishers), "publish"
+            crash = {"client": client, "at": "stored"}
+            yield Action(at_s - draw.between(0.3, 1.0), "client_crash", crash)
+        what = {right: True if right == "observe" else [rng.choice([*topics, ">"])]}
         change = {"node": draw.node(), "user": client}
         if client != "*":
             everything = {"publish": [">"], "subscribe": [">"], "observe": True}
             yield Action(at_s, "change_user", {**change, "act": "add", **everything})
         yield Action(at_s + 0.05, "change_user", {**change, "act": "deny", **what})
-        back_s = at_s + draw.between(0.02, 3.0)
-        if back_s < duration_s:
-            yield Action(back_s, "change_user", {**change, "act": "allow", **what})
-    period_s, at_s = draw.between(*KEYS_PERIOD_S), 2.0
-    while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s:
-        yield Action(at_s, "intrude", {"node": draw.node()})
+        later = [Action(back_s, "change_user", {**change, "act": "allow", **what})]
+        if is_late:
+            restart = {"client": client}
+            later += [Action(each_s, "client_restart", restart) for each_s in (at_s + 0.3, back_s)]
+        yield from (each for each in later if each.at_s < duration_s)
 
 
 def _quotas(
@@ -866,8 +939,18 @@ def _acts(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> 
 
 
 def _kept_topic(draw: Draw) -> dict[str, Any]:
-    """Return how the topic is made that somebody by hand publishes to."""
-    policy = {"keep": "count", "amount": draw.rng.choice((5, 50))}
+    """Return how the topic is made that somebody by hand publishes to.
+
+    Nobody has to read it, so an age alone moves its floor.
+    """
+    policy = draw.rng.choice(
+        (
+            {"keep": "count", "amount": 5},
+            {"keep": "count", "amount": 50},
+            {"keep": "ms", "amount": 500},
+            {"keep": "ms", "amount": 2_000},
+        )
+    )
     return {"node": "leader", "topic": KEPT_TOPIC, "policy": policy, "is_new": True}
 
 
@@ -889,20 +972,32 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
             parts |= {"max_bytes": rng.choice(MAX_BYTES), "when_full": full}
         return parts
 
+    # One that has a policy already is refused another as a new one, and one that has none is
+    # refused a change: most are asked for what can be done.
+    known = {KEPT_TOPIC}
+
+    def about_policy(topic: str) -> dict[str, Any]:
+        is_new = rng.random() < (0.2 if topic in known else 0.9)
+        known.add(topic)
+        return {"policy": policy(), "is_new": is_new}
+
     kinds: dict[str, Callable[[], dict[str, Any]]] = {
-        "set_topic": lambda: {"policy": policy(), "is_new": rng.random() < 0.6},
+        "set_topic": dict,
         "delete_topic": lambda: {"ends": False},
         "read_topic": lambda: {"share": rng.choice((-0.2, 0.0, 0.5, 1.0, 1.3))},
         "replay": lambda: {"topic": rng.choice((topics[0], KEPT_TOPIC))},
     }
+    kept = _kept_topic(draw)
     for at_s in (1.0, 3.0, 7.0):  # the cluster gets to its level by and by
-        yield Action(at_s, "set_topic", _kept_topic(draw))
+        yield Action(at_s, "set_topic", kept)
     for name, made in kinds.items():
         if name == "replay" or rng.random() < 0.8:
             period_s = draw.between(*ACTS_PERIOD_S) / (10 if name == "replay" else 1)
             at_s = START_S + rng.random() * (min(period_s, duration_s) - START_S)
             while at_s < duration_s:
                 about = {"node": draw.node(), "topic": rng.choice(topics), **made()}
+                if name == "set_topic":
+                    about |= about_policy(about["topic"])
                 yield Action(int(at_s * 1e4) / 1e4, name, about)  # not rounded up to the end
                 at_s += rng.expovariate(1 / period_s)
 
@@ -991,18 +1086,21 @@ def _bounds(draw: Draw, largest: int) -> dict[str, int]:
     return bounds
 
 
-def _fitting(draw: Draw, actions: Collection[str], knobs: Mapping[str, Any]) -> dict[str, int]:
+def _fitting(draw: Draw, actions: Set[str], knobs: Mapping[str, Any]) -> dict[str, float]:
     """Return settings that let faults meet what they are for, in half of the seeds.
 
-    A checkpoint that vouches for too much shows where the journal keeps nothing behind it; a lost
+    A checkpoint that vouches for too much shows where the journal keeps nothing behind it, and more
+    is committed while it lasts; a leader that is left alone where it leads on for long; a lost
     piece where a copy has several; an acknowledgment of what was not shown where little is at once;
     a listing without its end where it has pages.
     """
     if draw.rng.random() >= FITTING_SHARE:
         return {}
-    fitting = {"topics_count_max": int(knobs.get("topics_count_max", 2))}
+    fitting: dict[str, float] = {"topics_count_max": int(knobs.get("topics_count_max", 2))}
     if "fsync_error" in actions:
-        fitting |= {"segment_bytes": 1024, "keep_bytes": 0}
+        fitting |= {"segment_bytes": 1024, "keep_bytes": 0, "job_ms": 300.0}
+    if {"install", "pause"} & actions and "cut" in actions:
+        fitting["fallback_s"] = 6.0
     if not {"lose_piece", "kill_source"}.isdisjoint(actions):
         fitting["copy_chunk_bytes"] = int(knobs.get("copy_chunk_bytes", 8_192))
     if "transfer" in actions:

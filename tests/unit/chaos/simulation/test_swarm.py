@@ -21,6 +21,7 @@ from chaos.simulation.plan.limits import (
 )
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.search import swarm
+from chaos.simulation.search.room import DISTURBING
 from chaos.simulation.search.swarm import KINDS, Draw, plan_for
 from chaos.simulation.world.administrator import Administrator
 from chaos.simulation.world.operator import BROKEN_HOWS, Operator
@@ -78,6 +79,23 @@ def test_one_kind_of_fault_more_leaves_the_rest_of_every_plan_as_it_was(
         rest = [action for action in before.schedule if action.name != "stop"]
         assert list(plan.schedule) == rest
         assert plan.knobs == before.knobs
+
+
+def test_a_fault_of_several_steps_has_room_in_about_half_of_the_plans(plans: list[Plan]) -> None:
+    with_room = 0
+    for plan in plans:
+        draw = Draw(swarm._stream(plan.seed, "safety", "room"), plan.members, _clients(plan))
+        room = swarm._room(draw, plan.duration_s)
+        span = [each for each in plan.schedule if room.begin_s <= each.at_s < room.end_s]
+        others = [each for each in span if each.name in DISTURBING and each not in room.steps]
+        assert {each.at_s for each in others} <= {room.begin_s}, "what is mended, and no more"
+        assert room.end_s < plan.duration_s
+        with_room += bool(room.steps)
+    assert 0.4 < with_room / len(plans) < 0.8
+
+
+def _clients(plan: Plan) -> list[str]:
+    return [f"client-{number}" for number in range(1, plan.clients + 1)]
 
 
 def test_who_only_lists_and_who_comes_and_goes_are_in_about_half_of_the_plans_each(
