@@ -157,8 +157,9 @@ class TlsSocket:
         """Take what came, 0 at the end of it. Raises BlockingIOError, OSError as a socket's."""
         assert len(view) >= VIEW_BYTES_MIN, len(view)
         taken = 0
+        if self.peer is None or self._holds_unopened():
+            taken = self._opened(view)
         while True:
-            taken += self._opened(view[taken:])
             # No more than fits: what is opened has no other place to wait, and no event to come.
             room = len(view) - taken - self._in.pending
             if room <= 0:
@@ -172,6 +173,12 @@ class TlsSocket:
             if not data:
                 return taken
             self._in.write(data)
+            taken += self._opened(view[taken:])
+            if taken and len(data) < room:  # what comes from now on has an event of its own
+                return taken
+
+    def _holds_unopened(self) -> bool:
+        return bool(self._in.pending or self._tls.pending())
 
     def _opened(self, view: memoryview) -> int:
         if self.peer is None and not self._shake_hands():
@@ -179,10 +186,11 @@ class TlsSocket:
         taken = 0
         try:
             while taken < len(view):
-                size: Any = self._tls.read(len(view) - taken, view[taken:])  # into it
-                if not size:
-                    break
+                rest = view[taken:] if taken else view
+                size: Any = self._tls.read(len(rest), rest)  # into it
                 taken += size
+                if not size or not self._holds_unopened():  # to ask for more costs an exception
+                    break
         except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
             self.flush()
         except ssl.SSLError as error:
@@ -219,14 +227,14 @@ class TlsSocket:
         """Let sealed bytes leave; return whether all have."""
         while True:
             if not self._unsent:
-                self._unsent = memoryview(self._out.read())
-            if not self._unsent:
-                return True
+                if not self._out.pending:
+                    return True
+                self._unsent = self._out.read()
             try:
                 size = self._raw.send(self._unsent)
             except BlockingIOError:
                 return False
-            self._unsent = self._unsent[size:]
+            self._unsent = memoryview(self._unsent)[size:]
 
     def _shake_hands(self) -> bool:
         """Go on with the handshake; return whether it is done. Raises TlsError."""

@@ -205,7 +205,11 @@ class Connection:
                 self.ending = (Reason.LOST, str(error))
                 break
             self.blocked = size < sum(map(len, frames))
-            self._sent(size)
+            if size == self.outbox_bytes and not self.has_begun_bulk:  # as a rule
+                self.outbox.clear()
+                self.outbox_bytes = 0
+            else:
+                self._sent(size)
         self.blocked = self.blocked or self._holds_sealed()
         return self.waiting_bytes < before
 

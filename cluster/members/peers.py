@@ -245,6 +245,8 @@ class PeerPort:
         self._dials = [Dial(peer, members[peer], now) for peer in sorted(members) if peer > name]
         self._connections: dict[int, Connection] = {}
         self._live: dict[str, Connection] = {}
+        self._heard: dict[Connection, None] = {}  # live ones that may have a message for `receive`
+        self._queued: dict[Connection, None] = {}  # live ones with something for `flush`
         self._events: list[Event] = []
         self._reports = Reports()
         self._scratch = memoryview(bytearray(READ_BYTES_MAX // 4))
@@ -289,12 +291,14 @@ class PeerPort:
                 self.dropped[name] += 1  # who waits for it asks again
             else:
                 connection.queue_bulk(messages.encode(message))
+                self._queued[connection] = None
         elif connection.outbox_bytes > SEND_BUFFER_BYTES_MAX and type(message) in DROPPABLE:
             self.dropped[name] += 1
         elif connection.outbox_bytes > 2 * SEND_BUFFER_BYTES_MAX:
             self._close(connection, Reason.BEHIND, f"{connection.outbox_bytes} bytes wait for it")
         else:
             connection.queue(messages.encode(message))
+            self._queued[connection] = None
 
     def room_bytes(self, name: str) -> int:
         """Return what may still be queued of relayed messages; see `Peers`."""
@@ -303,21 +307,27 @@ class PeerPort:
 
     def flush(self, name: str | None) -> None:
         """Write what the socket takes; the rest waits for writability."""
-        for peer in list(self._live) if name is None else [name]:
-            connection = self._live.get(peer)
-            if connection and connection.waiting_bytes and not connection.blocked:
+        if not self._queued:
+            return
+        queued, self._queued = self._queued, {}
+        for connection in queued:
+            if name not in (None, connection.name):
+                self._queued[connection] = None
+            elif connection.waiting_bytes and not connection.blocked:
                 self._write(connection)
 
     def receive(self, limit: int) -> list[tuple[str, Message]]:
         """Return up to `limit` (sender, message), a message a peer in turn; see `Peers`."""
         received: list[tuple[str, Message]] = []
-        waiting = deque(self._live.values())
-        while waiting and len(received) < limit:
-            connection = waiting.popleft()
+        heard = self._heard
+        while heard and len(received) < limit:
+            connection = next(iter(heard))
+            del heard[connection]
             message = self._next_message(connection)
             if message is not None:
                 received.append((connection.name, message))
-                waiting.append(connection)
+                if connection.state is not LinkState.CLOSED:
+                    heard[connection] = None  # the others first
         return received
 
     def events(self) -> list[Event]:
@@ -337,6 +347,8 @@ class PeerPort:
         for connection in self._connections.values():
             if connection.state in (LinkState.GREETING, LinkState.LIVE):
                 connection.queue(messages.encode(hello))
+            if connection.state is LinkState.LIVE:
+                self._queued[connection] = None
         for connection in list(self._live.values()):
             self._check_fit(connection)
 
@@ -677,6 +689,8 @@ class PeerPort:
         if connection.dial is not None:
             connection.dial.attempts = 0
         self._live[hello.node] = connection
+        self._heard[connection] = None  # what came behind the Hello
+        self._queued[connection] = None
         self._events.append(Connected(hello.node))
         self._wake(connection.heard_at + self._silence_s / KEEPALIVES_PER_SILENCE)
 
@@ -714,6 +728,8 @@ class PeerPort:
         live = connection.state is LinkState.LIVE
         if connection.read(self._scratch, until_empty=not live):
             connection.heard_at = self._clock()
+            if live:
+                self._heard[connection] = None
         if not live:
             # What TLS proved since may let our Hello leave now.
             if connection.waiting_bytes and connection.ending is None:
@@ -744,7 +760,8 @@ class PeerPort:
             if message is None:
                 if connection.ending is not None:
                     self._close(connection, *connection.ending)
-                self._rewatch(connection)  # there may be room to read again
+                elif not connection.watched[0]:
+                    self._rewatch(connection)  # there may be room to read again
                 return None
             if isinstance(message, PeerRefused):
                 self._refused_by(connection, message)
@@ -806,6 +823,7 @@ class PeerPort:
             self._close(connection, *connection.ending)
             return
         connection.state = LinkState.ENDED
+        self._heard[connection] = None
         self._wake(self._clock())
         self._rewatch(connection)
 
@@ -823,6 +841,8 @@ class PeerPort:
     def _release(self, connection: Connection) -> None:
         connection.state = LinkState.CLOSED
         self._rewatch(connection)
+        self._heard.pop(connection, None)
+        self._queued.pop(connection, None)
         connection.socket.close()
         connection.outbox.clear()
         connection.bulk.clear()

@@ -303,7 +303,11 @@ class Member:
         )
 
     def drive(self, may_answer: bool) -> None:
-        """Propose, commit, apply, answer; then send what may, make all durable, send the rest."""
+        """Propose; send what may leave, make all durable, send the rest; then apply and answer.
+
+        What others wait for comes first: a follower's acknowledgment does not wait until it has
+        applied what was committed before, nor a leader's entries for what it has to answer.
+        """
         raft, peers = self.raft, self._context.peers
         entries: list[tuple[list[Operation], list[Waiting]]] = []
         if raft.serving and not self._hand_over():
@@ -314,18 +318,20 @@ class Member:
         ready = self._propose([operations for operations, _ in entries], tick=True)
         for (_, authors), (_, index, term) in zip(entries, ready.entries, strict=False):
             self.broker.submitted(index, term, authors)
-        if ready.committed:
-            self._apply_committed(ready.committed)
-        self.watch_leadership()
-        if may_answer and raft.serving:
-            self._more_answers = self._answer()
         if self._before_sync:
             # Rule 7's one sound relaxation: an acknowledgment of these can't be taken before the
             # sync below has returned, because it comes in a later turn.
             self._send_all(self._before_sync)
             peers.flush(None)
         self.journal.sync()
-        self._send_all(self._after_sync)
+        if self._after_sync:
+            self._send_all(self._after_sync)
+            peers.flush(None)
+        if ready.committed:
+            self._apply_committed(ready.committed)
+        self.watch_leadership()
+        if may_answer and raft.serving:
+            self._more_answers = self._answer()
 
     def finish_turn(self) -> None:
         """Do what nobody waits for: collect garbage, commit what is applied, when it is due."""
@@ -432,8 +438,9 @@ class Member:
 
     def _propose(self, entries: Sequence[Sequence[Operation]], *, tick: bool) -> Ready:
         """Append an entry of each of these operations, as the leader: the only way into the log."""
-        wall_ms = self.settings.wall_ms() if self.store.level >= LEVEL_OF_PROPERTIES else 0
-        self._stamp = Stamp(int(self._now * 1000), wall_ms)
+        if entries:
+            wall_ms = self.settings.wall_ms() if self.store.level >= LEVEL_OF_PROPERTIES else 0
+            self._stamp = Stamp(int(self._now * 1000), wall_ms)
         payloads = [self._encode(operations) for operations in entries]
         for payload, operations in zip(payloads, entries, strict=True):
             level = commands.level_of(payload)

@@ -76,6 +76,7 @@ class Raft:
         self._reads = Reads(self.others, self._majority, timing.heartbeat_s)
         self._after_sync = self._guard.said
         self._standing: object = None  # as the last Ready said
+        self._was_answered = False  # since the last tick
 
     def _check_position(self, applied: int) -> None:
         """Rule 13: a store that does not reach the log has lost what it had applied."""
@@ -206,6 +207,7 @@ class Raft:
             self._guard.receive(name, message, self._now)
             if message.term == core.term:
                 self._sender.answered(name, message)
+                self._was_answered = True
             return
         term_before, deadline_before = core.term, core.election_deadline_s
         self._guard.receive(name, message, self._now)
@@ -218,18 +220,22 @@ class Raft:
     def tick_is_due(self) -> bool:
         """True if a tick has something to do: an election, a commit, an entry, a heartbeat.
 
-        With its heartbeats a leader also looks whether a majority still answers. Who has asked for
-        pre-votes ticks until it has heard of a leader: what was granted must not count later.
+        What others have not acknowledged since the last tick was not committed then and is not now;
+        a lone node has nobody to ask. With its heartbeats a leader also looks whether a majority
+        still answers. Who has asked for pre-votes ticks until it has heard of a leader: what was granted must not count later.
         """
         core, now = self._core, self._now
         commit_index = core.commit_index
         if core.applied_index < commit_index or self._pre_vote_started_s != -NEVER_S:
             return True
         if core.is_leader:
-            return self._log.last_index > commit_index or core.heartbeat_deadline_s() < now
+            has_news = self._was_answered or not self.others
+            is_waiting = has_news and self._log.last_index > commit_index
+            return is_waiting or core.heartbeat_deadline_s() < now
         return core.election_deadline_s < now
 
     def _tick(self) -> None:
+        self._was_answered = False
         self._pre_vote()
         self._core.tick()
         if self._core.sent:

@@ -207,6 +207,8 @@ class ClientPort:
         (`shares.py`). Reads about `READ_BYTES_PER_TURN_MAX` at most.
         """
         taken: list[tuple[bytes, list[bytes]]] = []
+        if not self._readable:
+            return taken
         left = [limit, READ_BYTES_PER_TURN_MAX]  # events, bytes
         rings = self._rings(limit)
         rooms = dict.fromkeys(rings, self._payer_shares.share(self._clock(), limit))
