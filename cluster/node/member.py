@@ -121,6 +121,7 @@ class Member:
         self.checkpointed_index = 0  # up to there a checkpoint has made the store durable
         self._more_answers = False
         self._commit_due_s = now
+        self._is_behind = False  # the last turn had no time to apply all that was due
         self._next_held_s = now
         self._full_topics = 0  # of which PUTs were refused in the last HELD_PERIOD_S
         self._comparison = StateComparison()
@@ -343,6 +344,17 @@ class Member:
         store.settle(is_due)
         self._tell_of_full_topics()
 
+    @property
+    def _may_rest(self) -> bool:
+        """Whether what is committed may wait, where nobody waits for its outcome: on a follower.
+
+        It applies what has come between two commits of its store at a stroke, which takes a
+        fraction of what it takes to apply each entry by itself, between other things.
+        """
+        resting = self.raft.commit_index - self.raft.applied_index
+        is_early = self._now < self._commit_due_s and resting < COMMIT_ENTRIES_MAX
+        return is_early and not self._is_behind
+
     def _collect_garbage(self) -> bool:
         """Collect until there is none, or no time for it; return whether there is none."""
         self._chores.begin()
@@ -368,8 +380,9 @@ class Member:
             return True  # what was decided while others were answered
         if self._more_answers and raft.serving:
             return True
-        alone = not self.settings.others and raft.is_leader
-        return raft.applied_index < raft.commit_index or (alone and raft.uncommitted_entries > 0)
+        if raft.applied_index < raft.commit_index and (raft.is_leader or not self._may_rest):
+            return True
+        return not self.settings.others and raft.is_leader and raft.uncommitted_entries > 0
 
     def may_stop(self) -> bool:
         """Return True when nobody waits and, if possible, another node leads.
@@ -447,7 +460,7 @@ class Member:
             assert level <= self.store.level or self._raises_to(level, operations), (
                 f"an entry of level {level} in a cluster of level {self.store.level}"
             )
-        ready = self.raft.step(self._now, (), payloads, tick=tick)
+        ready = self.raft.step(self._now, (), payloads, tick=tick, may_rest=self._may_rest)
         for operations, (_, index, term) in zip(entries, ready.entries, strict=False):
             self._own[index] = term, (self._stamp, operations)
         self._take_ready(ready)
@@ -540,7 +553,8 @@ class Member:
             self._apply(index, term, payload_of(entry))
             self.raft.advance(index)
             if self._applying.spent():
-                return
+                break
+        self._is_behind = self.raft.applied_index < self.raft.commit_index
 
     def _apply(self, index: int, term: int, payload: bytes) -> None:
         members_before, level_before = self.store.members, self.store.level

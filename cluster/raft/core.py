@@ -163,6 +163,7 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         self.sent: Final = self._collector.sent
         self.committed: Sequence[Entry] = ()
         self.append_due = False
+        self.may_rest = False  # what is committed may wait here, unless this node leads
         self.begin(now)
         nodes = list(self._nodes.values())
         super().__init__(_Member(name), nodes, _conf(log, timing), transport=self._collector)
@@ -174,10 +175,10 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
         """Hand out what is committed and not applied, as much as the log returns at once."""
+        if not self.has_to_apply:
+            return False
         applied = self._SyncObj__raftLastApplied
         count = self._SyncObj__raftCommitIndex - applied
-        if count <= 0:
-            return False
         self.committed = self.log.entries(applied + 1, count)
         return True
 
@@ -259,6 +260,13 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         """The highest index that was applied."""
         index: int = self._SyncObj__raftLastApplied
         return index
+
+    @property
+    def has_to_apply(self) -> bool:
+        """True if something is committed and not applied, and may not rest."""
+        if self._SyncObj__raftLastApplied >= self._SyncObj__raftCommitIndex:
+            return False
+        return not self.may_rest or bool(self._SyncObj__raftState == _LEADER)
 
     @property
     def settled_index(self) -> int:

@@ -158,16 +158,19 @@ class Raft:
         proposals: Sequence[bytes] = (),
         *,
         tick: bool = False,
+        may_rest: bool = False,
     ) -> Ready:
         """Take messages of admitted members, then proposals; return what is to be done.
 
         `now`: monotonic seconds. `proposals`: payloads, only while `serving`; `entries` begins with
         them, in order, if there were no messages. `tick`: hold or allow an election, commit what a
         majority has, send what is due. Once a turn: a second tick before what the first one
-        appended is durable would commit it (rule 8).
+        appended is durable would commit it (rule 8). `may_rest`: unless this node leads, let what
+        is committed wait for a later tick.
         """
         self._now = now
         self._core.begin(now)
+        self._core.may_rest = may_rest
         for name, message in messages:
             self._receive(name, message)
         if proposals:
@@ -226,7 +229,7 @@ class Raft:
         """
         core, now = self._core, self._now
         commit_index = core.commit_index
-        if core.applied_index < commit_index or self._pre_vote_started_s != -NEVER_S:
+        if core.has_to_apply or self._pre_vote_started_s != -NEVER_S:
             return True
         if core.is_leader:
             has_news = self._was_answered or not self.others

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from cluster.log.entries import REGULAR
 from cluster.node import member as member_module
-from cluster.node.member import HOLDER_SILENCE_S
+from cluster.node.member import HOLDER_SILENCE_S, Member
 from cluster.serve import frontend, intake
 from cluster.store import commands, store
 from cluster.store.commands import DamagedEntry
@@ -221,6 +221,56 @@ def test_what_a_turn_has_no_time_to_apply_the_next_ones_apply(make_stage: MakeSt
         stage.turn("c")
 
 
+def rest(stage: Stage, seconds: float) -> None:
+    """Let no node's store be due for so long."""
+    for name in "abc":
+        member = stage.member(name)
+        member._commit_due_s = stage.machine(name).clock() + seconds
+
+
+def test_a_follower_applies_at_a_stroke_what_its_leader_has_applied_one_by_one(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage()
+    stage.run(0.2)
+    strokes: dict[str, list[int]] = {"a": [], "b": []}
+
+    def note(member: Member, entries: Sequence[Any]) -> None:
+        if member.identity.node in strokes:
+            strokes[member.identity.node].append(len(entries))
+        apply(member, entries)
+
+    apply = Member._apply_committed
+    monkeypatch.setattr(Member, "_apply_committed", note)
+    rest(stage, 0.3)
+    stage.publish("a", *"12345")
+    assert strokes == {"a": [1, 1, 1, 1, 1], "b": []}
+    stage.run(0.5)
+    assert strokes["b"] == [5]
+    assert not stage.replica("b").busy
+    assert stage.member("b").store.uncommitted == 0
+
+
+def test_many_entries_do_not_rest(make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "COMMIT_ENTRIES_MAX", 3)
+    stage = make_stage()
+    rest(stage, 60.0)
+    before = stage.raft("b").applied_index
+    stage.publish("a", *"12345")
+    assert stage.raft("b").applied_index >= before + 3
+
+
+def test_who_begins_to_lead_applies_what_has_rested_before_it_serves(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    stage.run(0.2)
+    rest(stage, 60.0)
+    stage.publish("a", *"12345")
+    assert stage.raft("b").applied_index < stage.raft("b").commit_index
+    stage.elect("b")
+    assert stage.raft("b").applied_index == stage.raft("b").commit_index
+    assert stage.read("b") == list("12345")
+
+
 def test_a_header_is_decoded_once_a_node_and_an_entry_by_nobody_who_encoded_it(
     make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +292,7 @@ def test_a_header_is_decoded_once_a_node_and_an_entry_by_nobody_who_encoded_it(
     stage.until(lambda: stage.is_member("c"))  # the leader has written an admission
     stage.publish("a", "third")
     assert stage.read("a") == ["first", "second", "third"]
+    stage.until(lambda: stage.raft("b").applied_index == stage.raft("a").applied_index)
     counts = Counter(decoded)
     assert counts["a", "header"] == 4
     assert counts["b", "header"] == 2
