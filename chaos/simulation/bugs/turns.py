@@ -155,12 +155,29 @@ def entries_without_time_are_skipped(patches: Patches) -> None:
     patches.attribute(Member, "_apply_committed", apply)
 
 
+@bug(
+    "what rests on a follower is applied when it leads",
+    {"answered", "applied", "books", "digest", "ended", "prefix", "rebuilt"},
+)
+def what_rests_is_skipped_by_who_leads(patches: Patches) -> None:
+    """Count as applied what rested, for as long as it may, when a node begins to lead."""
+
+    def apply(member: Member, entries: Sequence[Entry]) -> None:
+        if member.raft.is_leader and member._led_term is None:
+            member.raft.advance(member.raft.commit_index)
+        else:
+            _apply_committed(member, entries)
+
+    patches.attribute(Member, "_apply_committed", apply)
+    patches.attribute(Member, "_may_rest", property(lambda member: True))
+
+
 @bug("a tick comes when it is due", {"progress"}, mode="live")
 def elections_are_never_due(patches: Patches) -> None:
     """Leave the election deadline out of what a tick may be due for."""
 
     def is_due(raft: Raft) -> bool:
-        return raft.applied_index < raft.commit_index or raft.is_leader
+        return raft._core.has_to_apply or raft.is_leader
 
     patches.attribute(Raft, "tick_is_due", property(is_due))
 
