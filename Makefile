@@ -59,9 +59,9 @@ fmt: setup  ## format the code and mend what ruff can mend
 docs: setup  ## write the generated parts of docs/ anew
 	@$(PYTHON) scripts/generate_docs.py
 
-bench: setup  ## measure throughput, latency and fail-over on this machine
-	@$(PYTHON) -m chaos.bench
-	@$(PYTHON) -m tests.unit.simulation_bench
+bench: setup  ## measure throughput, latency and fail-over on this machine (ARGS="--peers nats,etcd": others' brokers too)
+	@$(PYTHON) -m chaos.bench $(ARGS)
+	@$(if $(ARGS),,$(PYTHON) -m tests.unit.simulation_bench)
 
 attacks: setup  ## attack a cluster with keys, a million malformed frames and more (SHARE=0.1: a tenth)
 	@$(PYTHON) -m tests.attacks $(SHARE)

@@ -18,9 +18,10 @@ import click
 import orjson
 from rich.console import Console
 
+from chaos.bench.brokers import BROKERS, found
 from chaos.bench.figures import BenchError, Figure
 from chaos.bench.machine import Processors, facts
-from chaos.bench.measures import MEASURES, BenchPlan
+from chaos.bench.measures import MEASURES, PEERS, BenchPlan
 from chaos.bench.report import BenchReport, document, table
 from chaos.bench.stage import BenchStage
 from chaos.terminal.console import stdout_console
@@ -32,6 +33,22 @@ from flotilla_client import FlotillaError
 START_S_EXPECTED: Final = 2.0
 SEED_BITS: Final = 32
 EXIT_TERMINATED: Final = 143  # as a shell has it for SIGTERM
+
+
+def _named_brokers(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[str, ...]:
+    """Return the brokers that are named, each of whose programs is there."""
+    names = tuple(dict.fromkeys(filter(None, (text or "").split(","))))
+    unknown = [name for name in names if name not in BROKERS]
+    if unknown:
+        raise click.BadParameter(f"no broker {unknown[0]!r}; there are {', '.join(BROKERS)}")
+    for name in names:
+        try:
+            found(BROKERS[name])
+        except BenchError as error:
+            raise click.BadParameter(str(error)) from None
+    return names
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -71,6 +88,12 @@ EXIT_TERMINATED: Final = 143  # as a shell has it for SIGTERM
     show_default=True,
     help="On whose disk: a directory is made below it, and removed at the end.",
 )
+@click.option(
+    "--peers",
+    callback=_named_brokers,
+    metavar="NAME,…",
+    help=f"Measure others' brokers beside ours: {', '.join(BROKERS)}. They are Debian's packages.",
+)
 @click.option("--insecure", is_flag=True, help="Without keys: what they cost is the difference.")
 def bench(
     seconds: float,
@@ -79,14 +102,15 @@ def bench(
     seed: int | None,
     json_file: Path | None,
     parent: Path,
+    peers: tuple[str, ...],
     insecure: bool,
 ) -> None:
     """Measure a cluster of three nodes on this machine, in ratios to bare ZeroMQ and the disk."""
     drawn = secrets.randbits(SEED_BITS) if seed is None else seed
-    plan, names = (
-        BenchPlan(seconds, kills, drawn),
-        [name for name in MEASURES if name in (only or name)],
-    )
+    if PEERS in only and not peers:
+        raise click.UsageError("--only peers: which? Name them with --peers")
+    plan = BenchPlan(seconds, kills, drawn, peers)
+    names = [name for name in MEASURES if name in (only or name) and (peers or name != PEERS)]
     machine, before, began = facts(), Processors.now(), time.monotonic()
     expected_s = START_S_EXPECTED + sum(MEASURES[name].expected_s(plan) for name in names)
     try:

@@ -49,10 +49,12 @@ KILL_DELAY_S: Final = (0.1, 0.3)  # some PUTs first; a span of some heartbeats, 
 
 @dataclass
 class Latencies:
-    """How long each one took, in seconds."""
+    """How long each one took, in seconds; what the two kinds of PUT cost this process."""
 
     put: list[float] = field(default_factory=list)
+    put_cpu_s: float = 0.0
     client_put: list[float] = field(default_factory=list)
+    client_put_cpu_s: float = 0.0
     echo: list[float] = field(default_factory=list)
     fdatasync: list[float] = field(default_factory=list)
 
@@ -121,9 +123,13 @@ def measure_latencies(
     with Client([leader]) as client:
         client.put(topic, PUBLICATION)
         for _ in range(ROUNDS):
+            before_s = time.process_time()
             result.put += call_in_turn(caller, putter.frames, share_s)
+            result.put_cpu_s += time.process_time() - before_s
             result.echo += call_in_turn(echoing, lambda: sample, share_s)
+            before_s = time.process_time()
             result.client_put += _client_puts(client, topic, share_s)
+            result.client_put_cpu_s += time.process_time() - before_s
             result.fdatasync += _fdatasyncs(file, b"".join(sample), share_s)
     check_stored(caller, topic, 2 + len(result.put) + len(result.client_put))
     report(result)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.bench import loads, wire
+from chaos.bench import broker_loads, brokers, loads, wire
 from chaos.bench.figures import BenchError, Figure, SampleSpread, timed
 from chaos.bench.stage import BenchStage, cpu_s, resident_mib
 from flotilla_client import Client
@@ -25,28 +26,71 @@ RESTARTS: Final = 5
 ALL_RESTARTS: Final = 3
 PRODUCER: Final = "AsyncProducer"
 ONE_KILL_S_EXPECTED: Final = 2.5
+PEER_START_S_EXPECTED: Final = 3.0
+PEERS: Final = "peers"  # the one measure that has to be asked for
 
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """How much to measure. `seconds`: of each load; `kills`: of leaders; `seed`: of their times."""
+    """How much to measure. `seconds`: of each load; `kills`: of leaders; `seed`: of their times.
+
+    `peers`: others' brokers, to be measured beside ours.
+    """
 
     seconds: float
     kills: int
     seed: int
+    peers: tuple[str, ...] = ()
 
 
 def latency(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure one PUT under way."""
     file = stage.directory / "fdatasync"
+    leader, endpoint = stage.leader()
+    before_s = {name: cpu_s(pid) for name, pid in stage.cluster.pids().items()}
     found: loads.Latencies = stage.call(
-        loads.measure_latencies, stage.leader()[1], stage.echo, file, "latency", plan.seconds
+        loads.measure_latencies, endpoint, stage.echo, file, "latency", plan.seconds
     )
+    count = len(found.put) + len(found.client_put)
+    used_us = {
+        name: 1e6 * (cpu_s(pid) - before_s[name]) / count
+        for name, pid in stage.cluster.pids().items()
+    }
+    if stage.leader()[0] != leader:
+        raise BenchError(f"{leader} lost its leadership under load")
+    follower_us = max(us for name, us in used_us.items() if name != leader)
+    raw_us = 1e6 * found.put_cpu_s / len(found.put)
+    client_us = 1e6 * found.client_put_cpu_s / len(found.client_put)
     bare = {ECHO: found.echo, FDATASYNC: found.fdatasync}
-    library = {"PUT raw": found.put}
+    library, alone = {"PUT raw": found.put}, {"client, PUT raw": raw_us}
     return [
         timed("put_latency", "PUT, one under way", found.put, bare),
         timed("client_put_latency", "- through Client.put", found.client_put, library),
+        Figure("put_cpu_leader", "- CPU a PUT, leader", used_us[leader], "µs", alone),
+        Figure("put_cpu_follower", "- CPU a PUT, follower", follower_us, "µs", alone),
+        Figure("put_cpu_client", "- CPU a PUT, Client.put", client_us, "µs", alone),
+    ]
+
+
+def peers(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
+    """Measure others' brokers beside ours, each by its usual Python client."""
+    with ExitStack() as stack:
+        endpoints = {broker_loads.OURS: stage.endpoints()}
+        for name in plan.peers:
+            directory = stage.directory / "peers" / name
+            endpoints[name] = stack.enter_context(brokers.running(name, directory))
+        found: broker_loads.BesideOthers = stage.call(
+            broker_loads.measure_beside, endpoints, plan.seconds * len(endpoints)
+        )
+    said = {name: f"{name} ({brokers.BROKERS[name].durability})" for name in plan.peers}
+    own = found.alone[broker_loads.OURS]
+    alone = {said[name]: found.alone[name] for name in plan.peers}
+    rates = {name: found.at_once[name] / found.at_once_s[name] for name in endpoints}
+    at_once = {said[name]: rates[name] for name in plan.peers}
+    title = f"{loads.CLIENTS_AT_ONCE} awaited at once, one client"
+    return [
+        timed("beside_latency", "one awaited, AsyncClient.put", own, alone),
+        Figure("beside_rate", title, rates[broker_loads.OURS], "/s", at_once),
     ]
 
 
@@ -245,6 +289,10 @@ class Measure:
     run: Callable[[BenchStage, BenchPlan], list[Figure]]
 
 
+def _peers_s(plan: BenchPlan) -> float:
+    return (plan.seconds + PEER_START_S_EXPECTED) * (1 + len(plan.peers))
+
+
 # In this order: what waits for one PUT comes before the loads that leave a backlog, memory after
 # them, and killing last.
 MEASURES: Final[Mapping[str, Measure]] = {
@@ -252,6 +300,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "delivery": Measure("a waiting subscriber", lambda plan: plan.seconds / 2, delivery),
     "throughput": Measure("64 PUTs under way", lambda plan: plan.seconds, throughput),
     "joined": Measure("many callers of one client", lambda plan: plan.seconds, joined),
+    PEERS: Measure("others' brokers", _peers_s, peers),
     "batches": Measure("producer to subscriber", lambda plan: plan.seconds, batches),
     "memory": Measure("memory", lambda plan: 0.1, memory),
     "failover": Measure("killing leaders", lambda plan: plan.kills * ONE_KILL_S_EXPECTED, failover),

@@ -145,7 +145,7 @@ class LocalCluster:
             ports = (
                 _ports_from(port, nodes, kinds)
                 if port
-                else _free_ports(kinds * nodes, self.directory)
+                else free_ports(kinds * nodes, self.directory)
             )
             addresses = [f"{HOST}:{number}" for number in ports]
         names = [f"n{number}" for number in range(1, nodes + 1)]
@@ -600,7 +600,11 @@ def _ports_from(port: int, nodes: int, kinds: int) -> list[int]:
     return ports
 
 
-def _free_ports(count: int, directory: Path) -> list[int]:
+def free_ports(count: int, directory: Path) -> list[int]:
+    """Return ports that nobody listens on now, for what is kept in `directory`.
+
+    Raises LocalError.
+    """
     # Below the ephemeral range, where an outgoing connection could take the port of a node
     # between its death and its restart. The directory says where to begin: not everybody at one.
     ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()

@@ -225,7 +225,8 @@ class Raft:
 
         What others have not acknowledged since the last tick was not committed then and is not now;
         a lone node has nobody to ask. With its heartbeats a leader also looks whether a majority
-        still answers. Who has asked for pre-votes ticks until it has heard of a leader: what was granted must not count later.
+        still answers. Who has asked for pre-votes ticks until it has heard of a leader: what was
+        granted must not count later.
         """
         core, now = self._core, self._now
         commit_index = core.commit_index

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cluster.local.local import LocalCluster, _ask_status, _free_ports
+from cluster.local.local import LocalCluster, _ask_status, free_ports
 from cluster.members.handshake import REPORT_MS
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
@@ -45,7 +45,7 @@ class Double:
         directory.mkdir()
         self.data_dir, self.log = directory / "data", directory / "node.log"
         self.config = directory / "node.toml"
-        client, peer = _free_ports(2, directory)
+        client, peer = free_ports(2, directory)
         self.endpoint = f"tcp://127.0.0.1:{client}"
         own = (cluster.directory / name / "node.toml").read_text().splitlines()
         changed = {"client_listen": f"127.0.0.1:{client}", "peer_listen": f"127.0.0.1:{peer}"}
