@@ -43,6 +43,7 @@ PACKAGES: Final = {
     "chromium": ("chromium",),
     "ip": ("iproute2",),
     "iptables": ("iptables",),
+    "nats-server": ("nats-server",),
     "nsenter": ("util-linux",),
     "prometheus": ("prometheus",),
     "promtool": ("prometheus",),

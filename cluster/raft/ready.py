@@ -41,9 +41,9 @@ class Ready(NamedTuple):
 
     `reset`: begin the log anew at this (index, term), which the store holds durably.
     `hard_state`: write down this (term, vote). `entries`: append them; the first may replace others
-    from its index on. `committed`: apply them in order, as far as time allows but at least one, and
-    tell `advance`; those that are left come again. `before_sync`: messages that may leave at once.
-    Then everything is made durable, and `after_sync` may leave.
+    from its index on. `before_sync`: messages that may leave at once. Then everything is made
+    durable, and `after_sync` may leave. `committed`: apply them in order, as far as time allows but
+    at least one, and tell `advance`; those that are left come again.
 
     `soft_state`: role, term and leader, if one of them has changed. `offer`: the leader that offers
     a copy of its store; once a newer one is installed, tell `restore`. `refused`: the first entry
@@ -53,9 +53,9 @@ class Ready(NamedTuple):
     reset: tuple[int, int] | None = None
     hard_state: tuple[int, str | None] | None = None
     entries: Sequence[Entry] = ()
-    committed: Sequence[Entry] = ()
     before_sync: Sequence[tuple[str, Message]] = ()
     after_sync: Sequence[tuple[str, Message]] = ()
+    committed: Sequence[Entry] = ()
     soft_state: SoftState | None = None
     offer: str = ""
     refused: Entry | None = None

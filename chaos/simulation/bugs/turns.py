@@ -155,20 +155,9 @@ def entries_without_time_are_skipped(patches: Patches) -> None:
     patches.attribute(Member, "_apply_committed", apply)
 
 
-@bug(
-    "what rests on a follower is applied when it leads",
-    {"answered", "applied", "books", "digest", "ended", "prefix", "rebuilt"},
-)
-def what_rests_is_skipped_by_who_leads(patches: Patches) -> None:
-    """Count as applied what rested, for as long as it may, when a node begins to lead."""
-
-    def apply(member: Member, entries: Sequence[Entry]) -> None:
-        if member.raft.is_leader and member._led_term is None:
-            member.raft.advance(member.raft.commit_index)
-        else:
-            _apply_committed(member, entries)
-
-    patches.attribute(Member, "_apply_committed", apply)
+@bug("what rests on a follower is applied in the end", {"progress"}, mode="live")
+def what_rests_is_never_due(patches: Patches) -> None:
+    """Let what is committed rest on a follower for as long as it follows."""
     patches.attribute(Member, "_may_rest", property(lambda member: True))
 
 

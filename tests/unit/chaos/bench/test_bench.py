@@ -8,11 +8,12 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
+from chaos.bench import brokers
 from chaos.bench.cli import bench
 from chaos.bench.figures import BenchError, Figure, SampleSpread, quantile, timed
 from chaos.bench.loads import END, PUBLICATION
 from chaos.bench.machine import Processors
-from chaos.bench.measures import MEASURES
+from chaos.bench.measures import MEASURES, PEERS
 
 
 def run(*arguments: str) -> Result:
@@ -80,10 +81,59 @@ def test_help_names_every_measure() -> None:
     assert all(name in result.output for name in MEASURES)
 
 
+def test_a_broker_whose_program_is_missing_is_told_with_what_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(brokers, "SYSTEM_PATHS", str(tmp_path))
+    result = run("--only=memory", f"--dir={tmp_path / 'runs'}", "--peers=etcd")
+    assert result.exit_code == 2
+    assert "apt-get install etcd-server" in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_broker_of_no_known_name_and_peers_that_nobody_named_are_refused(tmp_path: Path) -> None:
+    result = run("--only=memory", f"--dir={tmp_path}", "--peers=kafka")
+    assert result.exit_code == 2
+    assert "there are nats, etcd" in result.output
+    result = run("--only=peers", f"--dir={tmp_path}")
+    assert result.exit_code == 2
+    assert "--peers" in result.output
+
+
+def test_a_broker_that_does_not_start_is_told_with_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nats-server"
+    program.write_text("#!/bin/sh\necho no such option\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with (
+        pytest.raises(BenchError, match=r"nats does not start.*no such option"),
+        brokers.running("nats", tmp_path / "nats"),
+    ):
+        raise AssertionError("it runs")
+
+
+@pytest.mark.needs("nats-server")
+def test_nats_is_measured_beside_ours_and_ended(tmp_path: Path) -> None:
+    report, parent = tmp_path / "figures.json", tmp_path / "runs"
+    result = run("--only=peers", "--peers=nats", "--seconds=1", f"--json={report}",
+                 f"--dir={parent}")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    figures = {each["name"]: each for each in orjson.loads(report.read_bytes())["figures"]}
+    for name in ("beside_latency", "beside_rate"):
+        [(title, beside)] = figures[name]["against"].items()
+        assert title.startswith("nats (")
+        assert "fsync" in title
+        assert beside["value"] > 0
+    assert list(parent.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_a_short_run_measures_a_real_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
     report, parent = tmp_path / "figures.json", tmp_path / "runs"
-    only = [f"--only={name}" for name in MEASURES if name != "restart"]
+    only = [f"--only={name}" for name in MEASURES if name not in ("restart", PEERS)]
     result = run("--seconds=1", "--kills=1", "--seed=1", f"--json={report}", f"--dir={parent}",
                  *only)  # fmt: skip
     assert result.exit_code == 0, result.output
