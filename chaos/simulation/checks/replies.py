@@ -926,6 +926,8 @@ class Replies:
             return "subscribers" in asked.body and not (user.observe or user.admin)
         if asked.kind in (UPGRADE, ADMIN):
             return not user.admin
+        if asked.kind == INSPECT:
+            return not user.admin and (not user.observe or asked.body.get("what") in (USERS, AUDIT))
         if topic:
             of_topic = asked.kind in (SUB, SEEK, GET, READ, TAKE) or "group" in asked.body
             return of_topic and not user.has("subscribe", topic)
