@@ -20,7 +20,7 @@ PARALLEL := -n 6 --dist loadgroup --no-loadscope-reorder
 READ := .venv/.tests-read
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-system test-deep check fmt docs bench attacks scale simulate simulate-long mutants chaos chaos-short chaos-long chaos-bugs test-deploy clean
+.PHONY: help setup demo test test-system test-deep check fmt docs bench attacks fuzz scale simulate simulate-long mutants chaos chaos-short chaos-long chaos-bugs test-deploy clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,10 @@ bench: setup  ## measure throughput, latency and fail-over on this machine (ARGS
 
 attacks: setup  ## attack a cluster with keys, a million malformed frames and more (SHARE=0.1: a tenth)
 	@$(PYTHON) -m tests.attacks $(SHARE)
+
+fuzz: setup  ## look for bytes that break what reads them, a minute a reader (ARGS=--help)
+	@.venv/bin/pip --disable-pip-version-check install -q -e '.[fuzz]'
+	@$(PYTHON) -m tests.fuzz $(ARGS)
 
 scale: setup  ## measure checks of made-up histories of 1 and 10 million operations
 	@$(PYTHON) -m analytics.generate.measure

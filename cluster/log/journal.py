@@ -488,9 +488,9 @@ class Journal:
     def _replay(self, segment: Segment, data: bytes, kind: int, offset: int) -> None:
         """Take over one record."""
         if kind == segments.COMMIT_HINT:
-            self._commit = segments.commit_hint(data, offset)
+            self._commit = segment.commit_hint(data, offset)
         elif kind == segments.HARD_STATE:
-            term, vote = segments.hard_state(data, offset)
+            term, vote = segment.hard_state(data, offset)
             if term < self._term:
                 raise CorruptJournal(segment.path, offset, f"term {term} after {self._term}")
             self._term, self._vote = term, vote

@@ -176,11 +176,33 @@ class Segment:
 
     def entry(self, data: bytes, offset: int) -> tuple[int, int, int]:
         """Return index, term and command's size of the good ENTRY or BASE record at `offset`."""
-        idx, term = _ENTRY.unpack_from(data, offset + _OVERHEAD_BYTES)
-        size = _HEAD.unpack_from(data, offset + _CRC.size)[0] - _ENTRY.size
-        if size < 1 or data[offset + ENTRY_OVERHEAD_BYTES] > _COMMAND_TYPE_MAX:
+        payload = self._payload(data, offset, _ENTRY.size)
+        idx, term = _ENTRY.unpack_from(payload)
+        if len(payload) == _ENTRY.size or payload[_ENTRY.size] > _COMMAND_TYPE_MAX:
             raise CorruptJournal(self.path, offset, f"entry {idx} is not a regular command")
-        return idx, term, size
+        return idx, term, len(payload) - _ENTRY.size
+
+    def hard_state(self, data: bytes, offset: int) -> tuple[int, str | None]:
+        """Return term and vote of the good HARD_STATE record at `offset`."""
+        payload = self._payload(data, offset, _HARD_STATE.size)
+        term, voted = _HARD_STATE.unpack_from(payload)
+        try:
+            return term, str(payload[_HARD_STATE.size :], "utf-8") if voted else None
+        except UnicodeDecodeError as error:
+            raise CorruptJournal(self.path, offset, f"the vote is no text: {error}") from None
+
+    def commit_hint(self, data: bytes, offset: int) -> int:
+        """Return the index in the good COMMIT_HINT record at `offset`."""
+        index: int = _COMMIT_HINT.unpack_from(self._payload(data, offset, _COMMIT_HINT.size))[0]
+        return index
+
+    def _payload(self, data: bytes, offset: int, least: int) -> memoryview:
+        """Return the payload of the good record at `offset`; its kind has `least` bytes or more."""
+        size, _, kind = _HEAD.unpack_from(data, offset + _CRC.size)
+        if size < least:
+            raise CorruptJournal(self.path, offset, f"a record of kind {kind} has {size} bytes")
+        start = offset + _OVERHEAD_BYTES
+        return memoryview(data)[start : start + size]
 
     def _record_end(self, data: bytes, at: int, offset: int) -> int:
         """Return where the record data[at:] ends, 0 if it isn't a good one for `offset`."""
@@ -220,20 +242,6 @@ def hard_state_payload(term: int, vote: str | None) -> bytes:
     return _HARD_STATE.pack(term, vote is not None) + (vote or "").encode()
 
 
-def hard_state(data: bytes, offset: int) -> tuple[int, str | None]:
-    """Return term and vote of the good HARD_STATE record at `offset`."""
-    payload = offset + _OVERHEAD_BYTES
-    term, voted = _HARD_STATE.unpack_from(data, payload)
-    end = payload + _HEAD.unpack_from(data, offset + _CRC.size)[0]
-    return term, data[payload + _HARD_STATE.size : end].decode() if voted else None
-
-
 def commit_hint_payload(index: int) -> bytes:
     """Return a COMMIT_HINT's payload."""
     return _COMMIT_HINT.pack(index)
-
-
-def commit_hint(data: bytes, offset: int) -> int:
-    """Return the index in the good COMMIT_HINT record at `offset`."""
-    index: int = _COMMIT_HINT.unpack_from(data, offset + _OVERHEAD_BYTES)[0]
-    return index

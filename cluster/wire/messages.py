@@ -426,6 +426,8 @@ def _decode_relay_as(kind: type[Relay] | type[RelayReply]) -> Callable[[memoryvi
             return _decode_extension(body)
         reader = _BodyReader(body)
         relay_id, count = reader.numbers(_RELAY)
+        if kind is Relay and relay_id in (ABOUT_RELAY_ID, INTEGER_MAX):
+            raise MessageError(f"Relay {relay_id}: an answer to it would be no RelayReply")
         if count > RELAY_FRAME_COUNT_MAX:
             raise MessageError(f"{kind.__name__} of {count} frames")
         sizes = reader.numbers(struct.Struct(f"<{count}I"))

@@ -11,7 +11,7 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,17 @@ import zmq
 
 from cluster.keys.authority import Authority
 from cluster.local.local import LocalCluster
-from cluster.wire.messages import PROTOCOL_VERSION, Hello, encode
+from cluster.wire.frames import FrameReader
+from cluster.wire.messages import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Extension,
+    Hello,
+    PeerRefused,
+    encode,
+)
 from flotilla_client.keys import Key, from_z85, read_key
-from flotilla_client.protocol import decode_reply
+from flotilla_client.protocol import STATUS, TOPICS, ProtocolError, decode_reply, decode_request
 from tests.cluster.raw_client import Raw, address_of, request
 from tests.cluster.test_hostile import bad_frames, mutated_messages
 from tests.cluster.test_keys import peer_address
@@ -37,6 +45,9 @@ SLOW_STEP_S: Final = 0.1  # between two bytes of who is slow
 SLOW_STEPS: Final = 50
 PARTS: Final = 5_000  # of a giant message
 PART_BYTES: Final = 5 * 1024 * 1024
+LISTENED: Final = 50  # of so many short connections one is listened to until it is closed
+LISTEN_S: Final = 3.0
+TLS_ALERT: Final = 0x15
 
 
 @dataclass(frozen=True)
@@ -76,10 +87,38 @@ class Tried:
     answered: int = 0
 
 
-def _shout(address: tuple[str, int], data: bytes) -> None:
-    """Say something and go."""
-    with suppress(OSError), socket.create_connection(address, timeout=WAIT_S) as raw:
-        raw.sendall(data)
+def _is_let_in(said: bytes) -> bool:
+    """Return whether a node said more to a stranger than how to begin, or that he is refused.
+
+    READY ends a CURVE handshake, and its name is in the clear. TLS says the kind of a record first.
+    """
+    if said.startswith(GREETING[:10]):
+        return b"\x05READY" in said or b"\x07MESSAGE" in said
+    if said.startswith(b"HTTP/"):
+        return not said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5"))
+    return said != b"" and said[0] != TLS_ALERT
+
+
+def _shout(number: int, ports: Sequence[tuple[str, int]], data: bytes) -> bool:
+    """Say something and go; of one in LISTENED stay to hear whether somebody lets us in."""
+    said = b""
+    with suppress(OSError):
+        address = ports[number % len(ports)]
+        with socket.create_connection(address, timeout=LISTEN_S) as raw:
+            raw.sendall(data)
+            while number % LISTENED == 0 and (piece := raw.recv(4096)):
+                said += piece
+    return _is_let_in(said)
+
+
+def _heard(raws: Iterable[socket.socket]) -> int:
+    """Return how many of these connections were let in, and close them."""
+    count = 0
+    for raw in raws:
+        with suppress(OSError), raw:
+            raw.setblocking(False)
+            count += _is_let_in(raw.recv(4096))
+    return count
 
 
 def _handshakes(rng: random.Random) -> bytes:
@@ -96,10 +135,8 @@ def _handshakes(rng: random.Random) -> bytes:
 
 def frames_before_the_handshake(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Malformed frames on the client port, before the handshake."""
-    ports = target.client_ports
-    for number in range(count // FRAMES_PER_CONNECTION):
-        _shout(ports[number % len(ports)], _handshakes(rng))
-    return Tried(count)
+    ports, connections = target.client_ports, range(count // FRAMES_PER_CONNECTION)
+    return Tried(count, sum(_shout(number, ports, _handshakes(rng)) for number in connections))
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], key: Key, endpoint: str) -> zmq.Socket[bytes]:
@@ -111,17 +148,32 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], key: Key, endpoint: str) ->
     return dealer
 
 
+def _harmless(message: list[bytes]) -> set[str]:
+    """Return the id of a request that anybody may have answered."""
+    try:
+        request = decode_request(message)
+    except ProtocolError:
+        return set()
+    return {request.request_id} if request.type in (STATUS, TOPICS) else set()
+
+
 def _asked(target: AttackedCluster, messages: Iterator[list[bytes]]) -> Tried:
-    """Send messages with a key that is let in; count those that were carried out."""
+    """Send messages with a key that is let in; count those that were carried out.
+
+    STATUS and TOPICS are for everybody who is let in, and change nothing: they do not count.
+    """
     key, count, answered, in_flight = read_key(target.attacker), 0, 0, 0
+    harmless: set[str] = set()
     endpoint = target.cluster.endpoints()[target.cluster.wait_for_leader()]
     with zmq.Context() as context, _socket(context, key, endpoint) as dealer:
 
         def took() -> bool:
             assert dealer.poll(REPLY_MS_MAX), f"no reply to one of {count}"
-            return decode_reply(dealer.recv_multipart()[1:]).ok
+            reply = decode_reply(dealer.recv_multipart()[1:])
+            return reply.ok and reply.request_id not in harmless
 
         for message in messages:
+            harmless.update(_harmless(message))
             dealer.send_multipart([b"", *message])
             count, in_flight = count + 1, in_flight + 1
             if in_flight >= WINDOW:
@@ -132,8 +184,7 @@ def _asked(target: AttackedCluster, messages: Iterator[list[bytes]]) -> Tried:
 
 def frames_after_the_handshake(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Malformed messages on the client port, in boxes, with a key that is let in."""
-    # STATUS and TOPICS are for everybody who is let in: what changes nothing is no harm.
-    return Tried(_asked(target, mutated_messages(rng, count)).count)
+    return _asked(target, mutated_messages(rng, count))
 
 
 def another_principal_s_id(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
@@ -165,15 +216,17 @@ def giant_messages(target: AttackedCluster, rng: random.Random, count: int) -> T
 def frames_on_the_peer_port(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Random and well-framed nonsense on the nodes' port, in the clear."""
     ports = target.peer_ports
-    for number in range(count // 4):
-        _shout(ports[number % len(ports)], bad_frames(rng))
-    return Tried(count)
+    return Tried(count, sum(_shout(each, ports, bad_frames(rng)) for each in range(count // 4)))
 
 
 def _by_tls(
-    target: AttackedCluster, directory: Path, said: Callable[[], bytes], count: int
+    target: AttackedCluster,
+    directory: Path,
+    said: Callable[[], bytes],
+    count: int,
+    is_let_in: Callable[[bytes], bool],
 ) -> Tried:
-    """Connect as a node with the certificate in a directory; count who is told a name."""
+    """Connect as a node with the certificate in a directory; count who is let in."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(target.cluster.keys_dir / "nodes" / "n2" / "ca.pem")
@@ -184,8 +237,10 @@ def _by_tls(
             raw = socket.create_connection(ports[number % len(ports)], timeout=WAIT_S)
             with context.wrap_socket(raw) as wire:
                 wire.sendall(said())
+                told = b""
                 while piece := wire.recv(4096):
-                    heard += b"local" in piece
+                    told += piece
+            heard += is_let_in(told)
     return Tried(count, heard)
 
 
@@ -196,14 +251,24 @@ def a_certificate_of_another_cluster(
     hello = encode(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
     with tempfile.TemporaryDirectory() as home:
         other = Authority.create(Path(home) / "fake", "local").node("n1")
-        return _by_tls(target, other, lambda: hello, count)
+        return _by_tls(target, other, lambda: hello, count, lambda told: b"local" in told)
 
 
 def frames_behind_tls(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Nonsense behind the TLS of a node's own, stolen certificate."""
     stolen = target.cluster.keys_dir / "nodes" / "n3"
-    _by_tls(target, stolen, lambda: bad_frames(rng), count // 4)
-    return Tried(count)  # nodes say their Hello to whoever has a member's certificate
+    found = _by_tls(target, stolen, lambda: bad_frames(rng), count // 4, _is_more_than_a_hello)
+    return Tried(count, found.answered)
+
+
+def _is_more_than_a_hello(told: bytes) -> bool:
+    """Return whether a node said more than its Hello, which a member's certificate may have."""
+    frames = FrameReader(FRAME_BYTES_MAX)
+    frames.feed(told)
+    while (message := frames.next()) is not None:
+        if not isinstance(message, Hello | Extension | PeerRefused):
+            return True
+    return False
 
 
 def replayed_handshakes(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
@@ -265,9 +330,7 @@ def half_open_connections(target: AttackedCluster, rng: random.Random, count: in
             raw.setblocking(False)
             raw.send(stops[number // len(ports) % len(stops)])
     time.sleep(SLOW_STEP_S * SLOW_STEPS)
-    for raw in raws:
-        raw.close()
-    return Tried(len(raws))
+    return Tried(len(raws), _heard(raws))
 
 
 def slow_loris(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
@@ -288,19 +351,17 @@ def slow_loris(target: AttackedCluster, rng: random.Random, count: int) -> Tried
             with suppress(OSError):
                 raw.send(word[step : step + 1])
         time.sleep(SLOW_STEP_S)
-    for raw, _ in raws:
-        raw.close()
-    return Tried(len(raws))
+    return Tried(len(raws), _heard(raw for raw, _ in raws))
 
 
 def http_garbage(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """Malformed requests on the page's port."""
-    pages = target.pages
+    pages, answered = target.pages, 0
     for number in range(count):
         lines = [rng.randbytes(rng.randrange(1, 300)) for _ in range(rng.randrange(1, 6))]
         head = rng.choice((b"GET / HTTP/1.1\r\n", b"POST /%00 HTTP/9\r\n", b""))
-        _shout(pages[number % len(pages)], head + b"\r\n".join(lines) + b"\r\n\r\n")
-    return Tried(count)
+        answered += _shout(number, pages, head + b"\r\n".join(lines) + b"\r\n\r\n")
+    return Tried(count, answered)
 
 
 Attack = Callable[[AttackedCluster, random.Random, int], Tried]

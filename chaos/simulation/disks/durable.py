@@ -67,7 +67,7 @@ class DurableLog:
         try:
             for kind, offset in segment.scan(data):
                 if kind == segments.HARD_STATE:
-                    self.term, _ = segments.hard_state(data, offset)
+                    self.term, _ = segment.hard_state(data, offset)
                 elif kind in (segments.ENTRY, segments.BASE):
                     index, term, size = segment.entry(data, offset)
                     self._add(kind, index, term)

@@ -193,6 +193,10 @@ FIRST = (HARD_STATE, hard_state_payload(5, "a"))
         ([FIRST, *((ENTRY, entry_fixed(i, 1, NO_OP) + NO_OP) for i in (1, 3))], "entry 3 after 1"),
         ([FIRST, (ENTRY, entry_fixed(1, 1, NO_OP) + b"\x02")], "not a regular command"),
         ([FIRST, (ENTRY, entry_fixed(1, 1, NO_OP))], "not a regular command"),
+        ([FIRST, (ENTRY, b"short")], "a record of kind 1 has 5 bytes"),
+        ([(HARD_STATE, b"")], "a record of kind 2 has 0 bytes"),
+        ([(HARD_STATE, hard_state_payload(5, "a") + b"\xff")], "the vote is no text"),
+        ([FIRST, (COMMIT_HINT, b"\x01"), FIRST], "a record of kind 3 has 1 bytes"),
     ],
 )
 def test_well_formed_nonsense_is_refused(records: list[tuple[int, bytes]], reason: str) -> None:

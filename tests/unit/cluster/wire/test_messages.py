@@ -333,3 +333,20 @@ def test_too_many_relayed_frames_or_too_long_a_digest_are_refused() -> None:
 def test_frame_over_the_limit_is_never_encoded() -> None:
     with pytest.raises(AssertionError):
         encode(Relay(1, [bytes(messages.FRAME_BYTES_MAX)]))
+
+
+@pytest.mark.parametrize("relay_id", [messages.ABOUT_RELAY_ID, messages.INTEGER_MAX])
+@pytest.mark.parametrize("principal", [None, "somebody"])
+def test_a_relay_whose_answer_would_say_something_else_is_refused(
+    relay_id: int, principal: str | None
+) -> None:
+    """The fuzzer's: whoever answered the last one ended by an assertion of its own."""
+    payload = body_of(Relay(1, [b"frame"], principal))
+    place = payload.index(_id(1))
+    payload[place : place + 8] = _id(relay_id)
+    with pytest.raises(MessageError, match=f"Relay {relay_id}"):
+        decode(memoryview(payload))
+
+
+def _id(relay_id: int) -> bytes:
+    return relay_id.to_bytes(8, "little")
