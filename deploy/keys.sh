@@ -3,7 +3,10 @@
 # of compose.yaml, whose nodes are on one machine and share a volume; others: docs/security.md.
 set -eu
 dir=/var/lib/flotilla-keys
-[ -e "$dir/cluster.json" ] || flotilla-keys init --dir "$dir" --cluster-id "$FLOTILLA_CLUSTER_ID"
+if [ ! -e "$dir/cluster.json" ]; then
+    flotilla-keys init --dir "$dir" --cluster-id "$FLOTILLA_CLUSTER_ID"
+    : > "$dir/new-cluster"  # for level.sh
+fi
 for node in n1 n2 n3; do
     [ -d "$dir/nodes/$node" ] || flotilla-keys node --dir "$dir" "$node"
 done

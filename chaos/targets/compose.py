@@ -101,6 +101,7 @@ class ComposeTarget(Networked):
         self._run([*self._compose, "down", "--volumes"])
         self._run([*self._compose, "up", "--detach", "--build"])
         self._take_key()
+        self._run(["docker", "wait", self._container("level")])  # it may take a while to raise it
         self._containers = {node: self._container(node) for node in self.nodes}
         self._running.update(self.nodes)
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pytest
 
+from cluster.wire.levels import BUILD
 from flotilla_client import Client, FlotillaError
 from tests.deploy import engine
 
@@ -210,6 +211,12 @@ def test_clients_reach_three_nodes_on_the_loopback_ports_from_7001_and_peers_non
 def test_every_node_turns_healthy(project: ComposeProject) -> None:
     for node in NODES:
         engine.await_event(project.container(node), "health_status: healthy", project.made_s)
+
+
+def test_new_cluster_begins_at_the_newest_level(project: ComposeProject) -> None:
+    """A service of the file raises it, and `flotilla` needs no `upgrade` first."""
+    assert engine.run("docker", "wait", project.container("level")) == "0"
+    assert {project.status(node)["level"] for node in NODES} == {BUILD.level_max}
 
 
 def test_publication_put_through_one_node_is_got_through_another(

@@ -69,8 +69,36 @@ def test_the_first_start_of_the_compose_file_makes_keys_and_the_next_ones_none(
         made.append({file: file.read_bytes() for file in keys.rglob("*") if file.is_file()})
         assert f"exec -T n1 cat {keys}/clients/app.key > app.key" in said
     assert made[0] == made[1]
+    assert (keys / "new-cluster").exists()
     for node in ("n1", "n2", "n3"):
         assert load_keys(keys / "nodes" / node, "compose", node).keyring.clients
+
+
+def test_only_a_new_cluster_s_level_is_raised_and_tries_go_on_until_all_nodes_have_met(
+    tmp_path: Path,
+) -> None:
+    script = engine.ROOT / "deploy" / "level.sh"
+    assert os.access(script, os.X_OK)
+    keys, calls, mark = tmp_path / "keys", tmp_path / "calls", tmp_path / "keys" / "new-cluster"
+    keys.mkdir()
+    mine = tmp_path / "level.sh"
+    mine.write_text(script.read_text().replace("dir=/var/lib/flotilla-keys", f"dir={keys}"))
+    for name, text in (
+        ("flotilla", f'echo "$@" >> {calls}; [ $(wc -l < {calls}) = 3 ]'),  # the third time it does
+        ("sleep", "exit 0"),
+    ):
+        command = tmp_path / name
+        command.write_text(f"#!/bin/sh\n{text}\n")
+        command.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+    subprocess.run(["/bin/sh", str(mine)], env=environ, check=True)
+    assert not calls.exists(), "a cluster that is not new was asked"
+
+    mark.touch()
+    subprocess.run(["/bin/sh", str(mine)], env=environ, check=True)
+    assert calls.read_text().splitlines() == [f"--key {keys}/clients/admin.key upgrade"] * 3
+    assert not mark.exists()
 
 
 def probed(file: Path) -> int:
