@@ -102,12 +102,11 @@ def _planted(bug: str | None) -> Iterator[None]:
 def _without_pauses() -> Iterator[None]:
     """Collect garbage between runs, not in them: a tenth of the time otherwise.
 
-    What is there before a run is left out for good: modules, which every collection would visit.
-    Not the run before it, which is garbage only now: its own end came too early for that.
+    The run before is garbage only now: its own end came too early for that. Nothing is frozen: what
+    happens to live at a run's end would be kept for good, 250 MB in a minute of a campaign.
     """
     gc.collect()
     gc.disable()
-    gc.freeze()
     try:
         yield
     finally:

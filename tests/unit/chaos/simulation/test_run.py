@@ -123,8 +123,10 @@ def test_a_planted_bug_is_in_the_code_for_one_run_alone() -> None:
 
 
 def test_garbage_is_collected_again_after_a_run() -> None:
+    kept = gc.get_freeze_count()
     run(PLAN)
     assert gc.isenabled()
+    assert gc.get_freeze_count() == kept, "what a run leaves is kept from the collector"
 
 
 @pytest.mark.slow
