@@ -105,6 +105,25 @@ CLAIMS: Final[Mapping[str, CheckSpec]] = {
         " was given what one had removed before (kept)",
         needs_whole=Part.HISTORY,  # the row of the purge
     ),
+    "group_order": CheckSpec(
+        "what a group's worker has acknowledged is leased again (again), an ack of a lost lease was"
+        " accepted (late), or two of one (twice); or attempts or tokens do not go up (attempt,"
+        " token)"
+    ),
+    "group_lease": CheckSpec(
+        "a publication was leased to another while a lease of it held (shared), or more attempts"
+        " are missing than can have been given unseen (jump)",
+        needs_whole=Part.HISTORY,  # the nak that gave it back, the TAKE that was given it
+    ),
+    "group_lost": CheckSpec(
+        "a group says that a publication is settled, and nobody acknowledged it, nor is it a dead"
+        " letter",
+        needs_whole=Part.HISTORY,  # the ack
+    ),
+    "dead_letter": CheckSpec(
+        "a dead letter stands twice (twice), or its publication was acknowledged or is leased again"
+        " (acknowledged, leased)"
+    ),
     "fencing": CheckSpec("an operation succeeded after a newer process had taken over"),
     "term_order": CheckSpec(
         "a term's leader answered what was sent after an answer of a later term"

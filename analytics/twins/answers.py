@@ -237,7 +237,7 @@ def subscription(run: Run) -> Iterable[Evidence]:
         if get.topic and get.answered != get.topic:
             detail = f"topic {get.answered}"
             yield _contradicted(run, get, get.topic, detail)
-        count = len(get.given) + len(get.corrupt)
+        count = get.brought_count
         if get.max_count is not None and count > get.max_count:
             yield _contradicted(run, get, get.named, f"limit {get.max_count}, {count} came")
 

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final
 
 from analytics.common.check_specs import OF_ONE_READING
-from analytics.twins import answers, clocks, disks, owed, stored
+from analytics.twins import answers, clocks, disks, groups, owed, stored
 from analytics.twins.record import Event, Evidence
 from analytics.twins.run import Run, read
 
@@ -38,6 +38,10 @@ TWINS: Final[Mapping[str, Callable[[Run], Iterable[Evidence]]]] = {
     "cursor_regression": clocks.cursor_regression,
     "subscription": answers.subscription,
     "purge": answers.purge,
+    "group_order": groups.group_order,
+    "group_lease": groups.group_lease,
+    "group_lost": groups.group_lost,
+    "dead_letter": groups.dead_letter,
     "fencing": clocks.fencing,
     "term_order": clocks.term_order,
     "leaders_per_term": clocks.leaders_per_term,
@@ -75,6 +79,10 @@ IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     "cursor_regression": ("topic", "client_id", "id", "operation"),
     "subscription": ("topic", "client_id", "word", "operation"),
     "purge": ("topic", "client_id", "id", "word"),
+    "group_order": ("topic", "client_id", "id", "word"),
+    "group_lease": ("topic", "client_id", "id", "word"),
+    "group_lost": ("topic", "client_id", "id"),
+    "dead_letter": ("topic", "client_id", "id", "word"),
     "fencing": ("topic", "client_id", "operation"),
     "term_order": ("id",),
     "leaders_per_term": ("id",),

@@ -17,7 +17,14 @@ from typing import Any, Final
 
 import orjson
 
-from analytics.twins.record import FUNCTIONS, HANDLINGS, PURGES, Event, is_told_of_purge
+from analytics.twins.record import (
+    FUNCTIONS,
+    HANDLINGS,
+    OF_GROUPS,
+    PURGES,
+    Event,
+    is_told_of_purge,
+)
 
 NUMBER_MAX: Final = 2**53
 COUNT_MAX: Final = 2**24  # publications at once
@@ -288,6 +295,37 @@ def _is_corrupt(value: object) -> bool:
     )
 
 
+def _is_letter(value: object) -> bool:
+    if not isinstance(value, list) or len(value) != 4:
+        return False
+    id_, topic, group, from_id = value
+    return _is_id(id_) and _is_text(topic) and _is_text(group) and _is_id(from_id)
+
+
+def _is_run(value: object, first_place: int, size: int) -> bool:
+    """Whether it is so many numbers, of which two from `first_place` on are a run of ids."""
+    if not isinstance(value, list) or len(value) != size or not all(map(_is_number, value)):
+        return False
+    first_id, last_id = value[first_place : first_place + 2]
+    return first_id >= 1 and bool(1 <= last_id - first_id + 1 <= COUNT_MAX)
+
+
+def _is_lease(value: object) -> bool:
+    return _is_run(value, 0, 3) and isinstance(value, list) and value[2] >= 1
+
+
+def _is_lost(value: object) -> bool:
+    return _is_run(value, 0, 2)
+
+
+def _is_ack(value: object) -> bool:
+    return _is_run(value, 1, 3) and isinstance(value, list) and value[0] >= 1
+
+
+def _is_delayed(value: object) -> bool:  # a nak, or an extend
+    return _is_run(value, 1, 4) and isinstance(value, list) and value[0] >= 1
+
+
 def _is_list(of: Test) -> Test:
     return lambda value: isinstance(value, list) and all(of(one) for one in value)
 
@@ -306,12 +344,15 @@ def _is_time_run(value: object) -> bool:
 
 _NUMBERS: Final = (
     *("session", "asked", "epoch", "cursor", "first_id", "last_id"),
-    *("attempt", "term", "bytes", "redelivered"),
+    *("attempt", "term", "bytes", "redelivered", "lease_ms", "left_ms"),
 )
-_NUMBERS_FROM_1: Final = ("op_id", "counter", "max_count", "max_bytes")
+_NUMBERS_FROM_1: Final = (
+    *("op_id", "counter", "max_count", "max_bytes"),
+    *("token", "number", "max_attempts"),
+)
 _TEXTS: Final = (
     *("run_id", "process", "client_id", "type", "f", "topic", "host", "node", "error", "phase"),
-    "start",
+    *("start", "group", "dead_letter"),
 )
 _FIELDS: Final[Mapping[str, Test]] = {
     **dict.fromkeys(_NUMBERS, _is_number),
@@ -326,6 +367,12 @@ _FIELDS: Final[Mapping[str, Test]] = {
     "times": _is_list(_is_time_run),
     "marked": _is_list(_is_id),
     "properties": _is_digests,
+    "letters": _is_list(_is_letter),
+    "leases": _is_list(_is_lease),
+    "lost": _is_list(_is_lost),
+    "acks": _is_list(_is_ack),
+    "naks": _is_list(_is_delayed),
+    "extends": _is_list(_is_delayed),
 }
 _DUE: Final = ("run_id", "process", "op_id", "type", "f", "t_ns")
 _DUE_OF_CLIENTS: Final = (*_DUE, "client_id", "session", "topic")
@@ -372,8 +419,12 @@ def _check_function(row: Event) -> None:
         _check_gone(row)
     elif f in PURGES and not {"topic", "last_id"} <= row.keys():
         raise Malformed("a purge without topic and last_id")
-    elif f == "sub" and kind == "ok" and "last_id" not in row:
+    elif f in ("sub", "group") and kind == "ok" and "last_id" not in row:
         raise Malformed("no last_id")
+    elif f in OF_GROUPS and kind == "invoke" and "group" not in row:
+        raise Malformed("no group")
+    elif f == "take" and kind == "ok":
+        _check_take(row)
     elif f in HANDLINGS:
         _check_handling(row)
 
@@ -398,9 +449,21 @@ def _check_answer(get: Event) -> None:
     """Raise Malformed if an answer says another count than it brings."""
     count = get.get("count", 0)
     named = sum(item[3] for item in get.get("items", ()))
-    brought = named + len(get.get("corrupt", ()))
+    brought = named + len(get.get("corrupt", ())) + len(get.get("letters", ()))
     if "digests" not in get and count != brought:
         raise Malformed(f"count is {count}, it brings {brought}")
+
+
+def _check_take(take: Event) -> None:
+    """Raise Malformed if a TAKE's answer says another count than it leases, or brings."""
+    count = take.get("count", 0)
+    leased = sum(last + 1 - first for first, last, _ in take.get("leases", ()))
+    if count != leased:
+        raise Malformed(f"count is {count}, it leases {leased}")
+    if lacking := [name for name in ("token", "left_ms") if leased and name not in take]:
+        raise Malformed(f"no {', '.join(lacking)}")
+    if "items" in take or "corrupt" in take:
+        _check_answer(take)
 
 
 def _check_gone(get: Event) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from analytics.common.verdict import Verdict
 from analytics.twins.checks import TWINS, evidence_of
+from analytics.twins.groups import unsettled
 from analytics.twins.intake import PUBLICATIONS_MAX, TakenIn, Unjudgeable, size_of, take_in
 from analytics.twins.record import Evidence
 from analytics.twins.run import Run, read
@@ -26,6 +27,7 @@ NEEDS_HISTORY: Final = frozenset(
     {
         *("lost", "gap", "duplicate_delivered", "phantom", "aborted_read", "future_read"),
         *("torn_batch", "realtime_order", "stale_read", "cursor_regression", "subscription"),
+        *("group_lease", "group_lost"),
     }
 )
 NEEDS_TRUTH: Final = frozenset({"ack_not_durable"})  # all of it
@@ -98,6 +100,7 @@ def _judged(intake: TakenIn, run: Run) -> Judgement:
             if evidence.get(name) and name in NEEDS_TRUTH and intake.truth_holes:
                 no_proof[name] = NO_PROOF_OF_TRUTH
     undrained = () if intake.is_application else tuple(_undrained(run))
+    waiting = [] if intake.is_application else unsettled(run)
     unplaced = sum(get.brought and get.asked is None for get in run.answers)
     weak = [f"{name}: {len(evidence[name])} rows prove nothing" for name in no_proof]
     reasons = (
@@ -108,6 +111,7 @@ def _judged(intake: TakenIn, run: Run) -> Judgement:
         *_first(intake.truth_holes),
         *_too_little(run),
         *_not_drained(undrained),
+        *_not_settled(waiting),
         *([f"{unplaced} answers lack the cursor or topic asked for"] if unplaced else ()),
         *(f"{name} crashed: {why}" for name, why in crashed.items()),
         *weak,
@@ -163,7 +167,7 @@ def acknowledged_count(run: Run) -> int:
 
 def delivered_count(run: Run) -> int:
     """Return how many publications were delivered, repeats included."""
-    return sum(len(get.given) + len(get.corrupt) for get in run.answers)
+    return sum(get.brought_count for get in run.answers)
 
 
 def _undrained(run: Run) -> list[tuple[str, str]]:
@@ -182,3 +186,10 @@ def _not_drained(undrained: tuple[tuple[str, str], ...]) -> list[str]:
         return []
     names = ", ".join(" ".join(one) for one in undrained[:UNDRAINED_SHOWN_MAX])
     return [f"drain incomplete: {len(undrained)} subscriptions, such as {names}"]
+
+
+def _not_settled(waiting: list[tuple[str, str]]) -> list[str]:
+    if not waiting:
+        return []
+    names = ", ".join(" ".join(one) for one in waiting[:UNDRAINED_SHOWN_MAX])
+    return [f"work left: {len(waiting)} groups that nobody saw settled, such as {names}"]

@@ -23,7 +23,8 @@ Time = float  # nanoseconds: an int, or an infinity
 BEFORE_ALL: Final = -math.inf
 NEVER: Final = math.inf
 
-FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
+OF_GROUPS: Final = frozenset({"group", "ungroup", "take"})
+FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"}) | OF_GROUPS
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})
 PURGES: Final = frozenset({"purge", "purged"})
 GONE: Final = ("purged", "gap")  # errors that say what is gone
@@ -55,6 +56,42 @@ class Given(NamedTuple):
     counter: int | None
 
 
+class Letter(NamedTuple):
+    """A dead letter that an answer brought under `id`: where it says that it is from."""
+
+    id: int
+    topic: str
+    group: str
+    from_id: int
+
+
+class Lease(NamedTuple):
+    """A run of ids that a TAKE was given."""
+
+    first: int
+    last: int
+    attempt: int
+
+
+@dataclass(slots=True, eq=False)
+class OfGroup:
+    """What an operation says of a group beside its name, and what it was answered.
+
+    `acks`: (token, first id, last id), `naks` and `extends` with ms besides; `lost`: (first, last).
+    """
+
+    name: str = ""
+    number: int | None = None
+    max_attempts: int | None = None
+    acks: list[tuple[int, int, int]] = field(default_factory=list)
+    naks: list[tuple[int, ...]] = field(default_factory=list)
+    extends: list[tuple[int, ...]] = field(default_factory=list)
+    token: int = 0
+    leases: list[Lease] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    left_ms: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class RecordedOperation:
     """An operation: its invoke and its end, or what of the two there is.
@@ -65,6 +102,7 @@ class RecordedOperation:
     `times`: runs of first id, last id and their time; `properties`: digests by id, of an ACK.
     `tells_of_purge`: it brought nothing, and said that the ids in `given` are purged: who was told
     so is owed them no more than what it has, and does not know whose they were.
+    `letters`: dead letters; `nobodys`: their ids, where they stand in no other list of what came.
     """
 
     process: str
@@ -101,6 +139,9 @@ class RecordedOperation:
     properties: dict[int, str] = field(default_factory=dict)
     given: list[Given] = field(default_factory=list)
     corrupt: list[tuple[int, str]] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
+    nobodys: list[int] = field(default_factory=list)
+    of_group: OfGroup = field(default_factory=OfGroup)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -120,7 +161,12 @@ class RecordedOperation:
     @property
     def brought(self) -> bool:
         """Whether an answer brought anything."""
-        return bool(self.given or self.corrupt)
+        return bool(self.given or self.corrupt or self.nobodys)
+
+    @property
+    def brought_count(self) -> int:
+        """How many publications an answer brought."""
+        return len(self.given) + len(self.corrupt) + len(self.nobodys)
 
     @property
     def counters(self) -> range:
@@ -133,11 +179,12 @@ class RecordedOperation:
         return self.is_ok and self.counter is not None and bool(self.first_id)
 
     def ids(self) -> Iterator[int]:
-        """Yield the ids that a GET gave, corrupt ones included."""
+        """Yield the ids that a GET gave, corrupt ones and dead letters included."""
         for each in self.given:
             yield each.id
         for id_, _ in self.corrupt:
             yield id_
+        yield from self.nobodys
 
     def contents(self) -> Iterator[tuple[int, str]]:
         """Yield (id, digest) of what an application's PUT or GET says of contents."""
@@ -189,6 +236,14 @@ class PurgeRow(NamedTuple):
     is_done: bool
 
 
+class Settled(NamedTuple):
+    """A row that a worker was told that all of a topic is settled in its group."""
+
+    topic: str
+    group: str
+    last_id: int
+
+
 class Phase(NamedTuple):
     """A row that a phase of the run begins."""
 
@@ -208,6 +263,7 @@ class Record:
     operations: list[RecordedOperation] = field(default_factory=list)
     handlings: list[RecordedHandling] = field(default_factory=list)
     drained: list[Drained] = field(default_factory=list)
+    settled: list[Settled] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     purges: list[PurgeRow] = field(default_factory=list)
     faults: list[Event] = field(default_factory=list)
@@ -410,6 +466,9 @@ def _take_single(run: Record, row: Event) -> None:
     elif f == "phase" and row.get("phase") == "drained":
         who = (row.get("client_id") or "", row.get("topic") or "", row.get("host"))
         run.drained.append(Drained(*who, row["t_ns"], row.get("last_id") or 0))
+    elif f == "phase" and row.get("phase") == "settled":
+        settled = row.get("topic") or "", row.get("group") or "", row.get("last_id") or 0
+        run.settled.append(Settled(*settled))
     elif f in PURGES:
         topic, last_id = row["topic"], row["last_id"]
         run.purges.append(PurgeRow(topic, last_id, row.get("host"), row["t_ns"], f == "purged"))
@@ -479,6 +538,9 @@ def _fill_get(get: RecordedOperation, begun: Event, ended: Event) -> None:
     if ended.get("digests") is not None:
         get.given += [Given(id_, None, None) for id_, _ in get.contents()]
     get.corrupt = [(id_, reason) for id_, reason in ended.get("corrupt") or ()]
+    get.letters = _letters(ended)
+    if ended.get("digests") is None:
+        get.nobodys = [letter.id for letter in get.letters]
     if not begun:  # its topic is the answer's
         get.topic = ended.get("topic") or ""
     if is_told_of_purge(ended):
@@ -506,9 +568,39 @@ def _fill_control(control: RecordedOperation, begun: Event, ended: Event) -> Non
     control.resumed, control.start = ended.get("resumed"), begun.get("start")
 
 
+def _letters(ended: Event) -> list[Letter]:
+    return [Letter(*letter) for letter in ended.get("letters") or ()]
+
+
+def _fill_group(control: RecordedOperation, begun: Event, ended: Event) -> None:
+    _fill_control(control, begun, ended)
+    name, max_attempts = begun.get("group") or "", begun.get("max_attempts")
+    control.of_group = OfGroup(name, max_attempts=max_attempts)
+
+
+def _fill_take(take: RecordedOperation, begun: Event, ended: Event) -> None:
+    take.max_count = begun.get("max_count")
+    take.of_group = OfGroup(
+        begun.get("group") or "",
+        begun.get("number"),
+        acks=[(token, first, last) for token, first, last in begun.get("acks") or ()],
+        naks=[(token, *run) for token, *run in begun.get("naks") or ()],
+        extends=[(token, *run) for token, *run in begun.get("extends") or ()],
+    )
+    if take.is_ok:
+        take.of_group.token = ended.get("token") or 0
+        take.of_group.leases = [Lease(*lease) for lease in ended.get("leases") or ()]
+        take.of_group.lost = [(first, last) for first, last in ended.get("lost") or ()]
+        take.of_group.left_ms = ended.get("left_ms") or 0
+        take.letters = _letters(ended)
+
+
 _FILLED: Final = {
     "put": _fill_put,
     "get": _fill_get,
     "sub": _fill_control,
     "unsub": _fill_control,
+    "group": _fill_group,
+    "ungroup": _fill_group,
+    "take": _fill_take,
 }

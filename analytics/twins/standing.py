@@ -302,5 +302,6 @@ class Standing:
         return {
             whose: {each.id for get in one.answers for each in get.given if each.producer is None}
             | {id_ for get in one.answers for id_, _ in get.corrupt}
+            | {id_ for get in one.answers for id_ in get.nobodys}
             for whose, one in self.subscriptions.items()
         }

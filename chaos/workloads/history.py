@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
@@ -62,8 +63,30 @@ class WorkloadObserver(recording.ClientObserver):
     def delivered(self, outcome: Outcome) -> dict[str, Any]:
         """Return whose publications a GET brought, as runs, and what is corrupt of them."""
         assert outcome.first_id is not None, outcome
-        items, corrupt = payload.runs(outcome.topic, outcome.first_id, outcome.publications)
-        return {"items": items, "corrupt": corrupt or None}
+        first_id, count = outcome.first_id, len(outcome.publications)
+        return _whose(outcome, range(first_id, first_id + count))
+
+    def given(self, outcome: Outcome) -> dict[str, Any]:
+        """Return the same of a TAKE."""
+        assert outcome.leased is not None, outcome
+        return _whose(outcome, outcome.leased.ids)
+
+
+def _whose(outcome: Outcome, ids: Sequence[int]) -> dict[str, Any]:
+    """Return runs of who put what came, and what is corrupt. A dead letter is of another topic."""
+    letters = recording.letters(outcome)
+    dead = {id_: topic for id_, topic, _, _ in letters}
+    brought = list(zip(ids, outcome.publications, strict=True))
+    own = ((id_, outcome.topic, data) for id_, data in brought if id_ not in dead)
+    theirs = ((id_, dead[id_], data) for id_, data in brought if id_ in dead)
+    items, corrupt = payload.runs_of(own)
+    bad = payload.runs_of(theirs)[1]
+    is_bad = {id_ for id_, _ in bad}
+    return {
+        "items": items,
+        "corrupt": sorted(corrupt + bad) or None,
+        "letters": [letter for letter in letters if letter[0] not in is_bad] or None,
+    }
 
 
 def longest_gap_ns(times_ns: list[int], begin_ns: int, end_ns: int) -> int | None:

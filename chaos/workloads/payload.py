@@ -70,9 +70,14 @@ def runs(
     Neighbours with the same producer and following counters share a run, so that a million
     publications of a busy producer are a few thousand runs.
     """
+    return runs_of((id_, topic, data) for id_, data in enumerate(publications, first_id))
+
+
+def runs_of(delivered: Iterable[tuple[int, str, bytes]]) -> tuple[list[Run], list[Corrupt]]:
+    """Return the same of publications with their ids, each put to a topic."""
     items: list[Run] = []
     corrupt: list[Corrupt] = []
-    for id_, data in enumerate(publications, first_id):
+    for id_, topic, data in delivered:
         try:
             producer, counter = check(data, topic)
         except BadPayload as bad:

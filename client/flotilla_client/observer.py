@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from flotilla_client.properties import Properties
 
@@ -17,7 +17,9 @@ from flotilla_client.properties import Properties
 class Operation:
     """An operation as its observer hears of it before it is asked.
 
-    `number`: counts this client's operations. `f`: "put", "get", "sub", "unsub". `topic` "": any.
+    `number`: counts this client's operations. `f`: "put", "get", "sub", "unsub"; of a group "group"
+    (SUB), "ungroup" (UNSUB), "take", which have a `group` and in `said` what the request says of
+    it. `topic` "": any.
     PUT: first `counter` and `count`. GET: `last_id`, what the subscriber has (None: unknown), and
     `max_count`, how many publications it asks for at most.
     `epoch`: the process's, that its requests carry (0: none, the broker lets everybody pass).
@@ -37,6 +39,8 @@ class Operation:
     data: bytes = field(default=b"", repr=False)
     max_count: int | None = None
     start: str | None = None
+    group: str = ""
+    said: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class Outcome:
     `resumed`, `cursor` (the broker's, which may be behind the client's). GET ok of any topic:
     `cursor`, what the subscriber had of this one when it asked. GET with the error `purged`:
     `topic`, `first_id`, `last_id`: what is gone for this subscriber. GET ok: `properties` {id: …},
-    `timestamps`: runs of (last id, timestamp_ms), None where it was not kept.
+    `timestamps`: runs of (last id, timestamp_ms), None where it was not kept. TAKE ok: `leased`,
+    `publications`, `properties`. GROUP ok: `last_id`, `resumed`.
     """
 
     attempts: int
@@ -69,6 +74,27 @@ class Outcome:
     publications: tuple[bytes, ...] = field(default=(), repr=False)
     properties: Mapping[int, Properties] = field(default_factory=dict, repr=False)
     timestamps: tuple[tuple[int, int | None], ...] = field(default=(), repr=False)
+    leased: Leased | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """What a TAKE was answered. `runs`: (first id, last id, attempt), leased under `token`.
+
+    `lost`: runs of what it settled in vain. `left_ms`: until the first lease ends, `lease_ms`: how
+    long one is.
+    """
+
+    token: int
+    runs: tuple[tuple[int, int, int], ...]
+    lost: tuple[tuple[int, int], ...]
+    left_ms: int
+    lease_ms: int
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids that were leased, in the order of what came."""
+        return [id_ for first, last, _ in self.runs for id_ in range(first, last + 1)]
 
 
 @dataclass(frozen=True, slots=True)

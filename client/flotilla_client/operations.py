@@ -707,8 +707,13 @@ class Operations:
         entry: Entry | None = None,
         max_count: int | None = None,
         start: str | int = protocol.NEW,
+        group: str = "",
+        said: Mapping[str, Any] | None = None,
     ) -> Operation:
-        """Record that an operation begins; `entry`: what a PUT is about to send."""
+        """Record that an operation begins; `entry`: what a PUT is about to send.
+
+        `said`: what it says of its `group`.
+        """
         sent: dict[str, Any] = {}
         if entry is not None:
             sent = {
@@ -727,6 +732,8 @@ class Operations:
             max_count=max_count,
             epoch=state.epoch,
             start=None if start == protocol.NEW else str(start),
+            group=group,
+            said=said or {},
             **sent,
         )
         self._observer.on_invoke(operation)

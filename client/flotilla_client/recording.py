@@ -33,7 +33,9 @@ from flotilla_client.observer import Handling, Operation, Outcome
 from flotilla_client.properties import encode
 from flotilla_client.protocol import envelopes, text_of, unpack
 
-FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"})
+FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub", "group", "ungroup", "take"})
+# Headers of a dead letter: where it is from, and by which group.
+OF_DEAD_LETTERS: Final = ("dead-letter-topic", "dead-letter-group", "dead-letter-id")
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})  # single events
 OUTCOMES: Final = frozenset({"ok", "fail", "info"})
 OPEN_OPERATIONS_MAX: Final = 65_536  # far above what is in flight: older ones were cancelled
@@ -41,6 +43,7 @@ DIGEST_BYTES: Final = 8  # two contents share one by chance once in 2^64 compari
 RUN_FILE_BYTES_MAX: Final = 16 * 1024 * 1024  # about 100,000 clients: each start writes it anew
 LOCK_S_MAX: Final = 10.0  # for others' turns to write it: milliseconds each
 LOCK_POLL_S: Final = 0.005
+ID_DIGITS: Final = re.compile(r"[1-9][0-9]{0,14}")
 FILE_DIGEST_BYTES: Final = 16
 PIECE_BYTES: Final = 1024 * 1024
 APPLICATION: Final = "application"  # who recorded, in run.json: no phases, payloads of its own
@@ -196,6 +199,10 @@ class ClientObserver:
         """Return what a GET's end says of its publications beside their ids."""
         return {}
 
+    def given(self, outcome: Outcome) -> dict[str, Any]:
+        """Return what a TAKE's end says of its publications beside their leases."""
+        return {}
+
     def on_invoke(self, operation: Operation) -> None:
         """Record an operation that is about to be sent."""
         self._recorder.client_id = operation.client_id
@@ -208,6 +215,8 @@ class ClientObserver:
             max_count=operation.max_count,
             start=operation.start,
             epoch=operation.epoch or None,
+            group=operation.group or None,
+            **{name: value for name, value in operation.said.items() if value != []},
             **(self.published(operation) if operation.f == "put" else {}),
         )
         if len(self._op_ids) > OPEN_OPERATIONS_MAX:
@@ -235,6 +244,8 @@ class ClientObserver:
             return _stored(operation, outcome)
         if operation.f == "get":
             return _brought(outcome) | (self.delivered(outcome) if outcome.publications else {})
+        if operation.f == "take":
+            return _leased(outcome) | (self.given(outcome) if outcome.publications else {})
         return {
             "last_id": outcome.last_id,
             "resumed": outcome.resumed,
@@ -414,7 +425,35 @@ def _brought(outcome: Outcome) -> dict[str, Any]:
         "handed_apart": True,
         "times": _times(outcome) or None,
         **_marked({id_: encode(own) for id_, own in outcome.properties.items()}),
+        "letters": letters(outcome) or None,
     }
+
+
+def _leased(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.leased is not None, outcome
+    leased = outcome.leased
+    if not leased.runs:
+        return {"count": 0, "lost": leased.lost or None}
+    return {
+        "count": len(outcome.publications),
+        "token": leased.token,
+        "leases": leased.runs,
+        "lost": leased.lost or None,
+        "left_ms": max(0, leased.left_ms),
+        "lease_ms": leased.lease_ms,
+        "letters": letters(outcome) or None,
+    }
+
+
+def letters(outcome: Outcome) -> list[tuple[int, str, str, int]]:
+    """Return (id, topic, group, id there) of the dead letters that an answer brought, by id."""
+    found = []
+    for id_, own in sorted(outcome.properties.items()):
+        values = [own.headers.get(name) for name in OF_DEAD_LETTERS]
+        match values:
+            case [str(topic), str(group), str(from_id)] if ID_DIGITS.fullmatch(from_id):
+                found.append((id_, topic, group, int(from_id)))
+    return found
 
 
 def _times(outcome: Outcome) -> list[list[int]]:

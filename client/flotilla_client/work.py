@@ -27,6 +27,7 @@ from flotilla_client import checks, protocol
 from flotilla_client.checks import Duration, milliseconds
 from flotilla_client.errors import AlreadyReading, BadRequest, FlotillaError, LeaseLost
 from flotilla_client.log import LOG
+from flotilla_client.observer import Leased
 from flotilla_client.operations import Ask, Operations, Steps, check_no_pattern, check_topic
 from flotilla_client.properties import Properties
 from flotilla_client.protocol import Reply
@@ -359,23 +360,27 @@ def make_group(
     body: dict[str, Any] = {"group": group, "sequence": None}
     body |= {"lease_ms": settings.lease_ms, "max_attempts": settings.max_attempts}
     body |= {"dead_letter": settings.dead_letter}
-    reply = yield from _controlled(operations, protocol.SUB, topic, body)
+    reply = yield from _controlled(operations, "group", protocol.SUB, topic, body)
     return int(reply.body["last_id"])
 
 
 def end_group(operations: Operations, topic: str, group: str) -> Steps[bool]:
     """UNSUB of a group; return whether there was one."""
-    reply = yield from _controlled(operations, protocol.UNSUB, topic, {"group": group})
+    reply = yield from _controlled(operations, "ungroup", protocol.UNSUB, topic, {"group": group})
     return bool(reply.body["was_subscribed"])
 
 
 def _controlled(
-    operations: Operations, kind: str, topic: str, body: dict[str, Any]
+    operations: Operations, f: str, kind: str, topic: str, body: dict[str, Any]
 ) -> Steps[Reply]:
     yield from operations.opened()
     body = body | {"sequence": operations.state.next_sequence()}
-    done = yield from operations.asked(Ask(operations.request(kind, topic, body)))
+    said = {name: body.get(name) for name in ("lease_ms", "max_attempts", "dead_letter")}
+    operation = operations.invoke(f, topic, group=body["group"], said=said)
+    done = yield from operations.observed(operation, Ask(operations.request(kind, topic, body)))
     reply: Reply = done.reply
+    told = {"last_id": reply.body.get("last_id"), "resumed": reply.body.get("resumed")}
+    operations.complete(operation, done, **told)
     return reply
 
 
@@ -385,13 +390,34 @@ def take(
     """TAKE: say what is settled, and bring up to `max_count`; return whose lease was lost."""
     yield from operations.opened()
     body = book.body(max_count, lease_ms, wait_ms)
+    said = {name: body.get(name) for name in ("number", "lease_ms", "acks", "naks", "extends")}
+    operation = operations.invoke(
+        "take", book.topic, max_count=body["max_count"] or None, group=book.group, said=said
+    )
     ask = Ask(operations.request(protocol.TAKE, book.topic, body), body["wait_ms"])
     try:
-        done = yield from operations.asked(ask)
+        done = yield from operations.observed(operation, ask)
     except FlotillaError as error:
         book.failed(error)
         raise
+    operations.complete(operation, done, **_brought(done.reply))
     return book.answered(done.reply)
+
+
+def _brought(reply: Reply) -> dict[str, Any]:
+    """Return what an observer hears of a TAKE's answer."""
+    body = reply.body
+    leased = Leased(
+        body["token"],
+        tuple((first, first + count - 1, attempt) for first, count, attempt in body["leases"]),
+        tuple((first, first + count - 1) for first, count in body["lost"]),
+        body["left_ms"],
+        body["lease_ms"],
+    )
+    ids = leased.ids
+    texts = tuple(map(protocol.text_of, protocol.unpack(reply.lengths, reply.data)))
+    properties = {ids[place]: own for place, own in reply.properties.items()}
+    return {"leased": leased, "publications": texts, "properties": properties}
 
 
 def lease_lost(item: WorkItem) -> LeaseLost:

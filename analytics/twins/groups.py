@@ -1,0 +1,322 @@
+"""Checks of groups: who was leased what, what was acknowledged, and what became of the rest.
+
+What lives here: `group_order`, `group_lease`, `group_lost`, `dead_letter`, id by id. What must not:
+what stands in a topic (stored.py), what subscribers are owed (owed.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
+
+from analytics.twins.record import (
+    BEFORE_ALL,
+    Evidence,
+    Letter,
+    Record,
+    RecordedOperation,
+    Time,
+)
+from analytics.twins.run import Run
+
+NS_OF_MS = 1_000_000
+NO_GROUP = ("not_subscribed", "unknown_topic")
+Step = tuple[object, ...]
+
+
+class Given(NamedTuple):
+    """A lease of one id, and the TAKE that was given it."""
+
+    token: int
+    attempt: int
+    take: RecordedOperation
+
+
+class Settlement(NamedTuple):
+    """What a TAKE says of one id: of the lease under `token`."""
+
+    token: int
+    take: RecordedOperation
+
+
+@dataclass(eq=False)
+class Group:
+    """What is on record of one group."""
+
+    topic: str
+    name: str
+    controls: list[RecordedOperation] = field(default_factory=list)
+    takes: list[RecordedOperation] = field(default_factory=list)
+    leases: dict[int, list[Given]] = field(default_factory=lambda: defaultdict(list))
+    accepted: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
+    given_back: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
+    done: set[int] = field(default_factory=set)
+
+    def add(self, take: RecordedOperation) -> None:
+        """Note what a TAKE says, and what it was given."""
+        said = take.of_group
+        self.takes.append(take)
+        lost = {id_ for first, last in said.lost for id_ in range(first, last + 1)}
+        for token, first, last in said.acks if take.may_have_happened else ():
+            for id_ in range(first, last + 1):
+                self.done.add(id_)
+                if take.is_ok and id_ not in lost:
+                    self.accepted[id_].append(Settlement(token, take))
+        for token, first, last, _ in said.naks + said.extends if take.may_have_happened else ():
+            for id_ in range(first, last + 1):
+                self.given_back[id_].append(Settlement(token, take))
+        for lease in said.leases:
+            for id_ in range(lease.first, lease.last + 1):
+                self.leases[id_].append(Given(said.token, lease.attempt, take))
+
+    @property
+    def hidden(self) -> int:
+        """How many TAKEs may have been given what no answer shows."""
+        return sum(map(_may_hide, self.takes))
+
+    @cached_property
+    def stood(self) -> bool:
+        """Whether it was never ended, so that its tokens are one row."""
+        was_ended = any(one.f == "ungroup" and one.may_have_happened for one in self.controls)
+        made = [one for one in self._made if one.resumed is False]
+        was_missed = any(one.outcome == "fail" and one.error in NO_GROUP for one in self.takes)
+        return not was_ended and len(made) <= 1 and not was_missed
+
+    @cached_property
+    def _made(self) -> list[RecordedOperation]:
+        return [one for one in self.controls if one.f == "group" and one.is_ok]
+
+    @property
+    def settled(self) -> range:
+        """The ids of which the broker said that they are settled."""
+        said = [one.last_id for one in self._made if one.last_id is not None]
+        return range(min(said) + 1, max(said) + 1) if said else range(0)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether somebody was told that it is there."""
+        return bool(self._made)
+
+    @property
+    def attempts_max(self) -> int | None:
+        """After how many attempts at the least a publication may become a dead letter."""
+        said = [
+            one.of_group.max_attempts
+            for one in self.controls
+            if one.f == "group" and one.may_have_happened
+        ]
+        return min((each for each in said if each is not None), default=None)
+
+    def witness(self) -> RecordedOperation:
+        """Return the `group` that said up to where all is settled."""
+        return max(self._made, key=lambda one: (one.last_id or 0, one.key))
+
+
+def _may_hide(take: RecordedOperation) -> bool:
+    if take.max_count is None or not take.may_have_happened:
+        return False
+    return not take.is_ok or take.attempt != 1
+
+
+def groups_of(record: Record) -> list[Group]:
+    """Return the groups of a record, by topic and name."""
+    found: dict[tuple[str, str], Group] = {}
+    for f in ("group", "ungroup", "take"):
+        for one in record.of(f):
+            if not one.of_group.name:
+                continue  # its invoke is gone
+            key = one.topic, one.of_group.name
+            group = found.setdefault(key, Group(*key))
+            if f == "take":
+                group.add(one)
+            else:
+                group.controls.append(one)
+    return [group for _, group in sorted(found.items())]
+
+
+def unsettled(record: Record) -> list[tuple[str, str]]:
+    """Return the groups (topic, name) that stood, and of which nobody was told that all is done."""
+    told = {(row.topic, row.group) for row in record.settled}
+    return [
+        (group.topic, group.name)
+        for group in groups_of(record)
+        if group.is_made and group.stood and (group.topic, group.name) not in told
+    ]
+
+
+def _row(
+    run: Run, group: Group, id_: int, detail: str, *seen: RecordedOperation, to: int | None = None
+) -> Evidence:
+    fields = {"topic": group.topic, "client_id": group.name, "id": id_, "other_id": to}
+    return run.row(*seen, **fields, detail=detail)
+
+
+# --- group_order ----------------------------------------------------------------------------------
+
+
+def group_order(run: Run) -> Iterable[Evidence]:
+    """Find what contradicts the order that tokens are, whatever clocks say."""
+    for group in groups_of(run):
+        for id_, acks in group.accepted.items():
+            yield from _given_behind(run, group, id_, acks)
+            for one, other in combinations(acks, 2):
+                if _step(one.take) != _step(other.take):
+                    yield _row(run, group, id_, "twice", one.take, other.take)
+        for id_, leases in group.leases.items():
+            for older, newer in combinations(sorted(leases, key=lambda each: each.token), 2):
+                if older.token < newer.token and older.attempt >= newer.attempt:
+                    yield _row(run, group, id_, "attempt", older.take, newer.take)
+        if group.stood:
+            yield from _tokens(run, group)
+
+
+def _given_behind(run: Run, group: Group, id_: int, acks: list[Settlement]) -> Iterator[Evidence]:
+    for ack in acks:
+        for lease in group.leases.get(id_, ()):
+            if lease.token > ack.token:
+                word = "late" if _is_before(lease.take, ack.take) else "again"
+                yield _row(run, group, id_, word, ack.take, lease.take)
+
+
+def _is_before(one: RecordedOperation, other: RecordedOperation) -> bool:
+    return one.host == other.host and one.end < other.invoke
+
+
+def _step(take: RecordedOperation) -> Step:
+    number = take.of_group.number
+    return take.key if number is None else (take.client, take.epoch, number)
+
+
+def _tokens(run: Run, group: Group) -> Iterator[Evidence]:
+    first: dict[Step, Time] = {}
+    by_token: dict[int, RecordedOperation] = {}
+    for take in group.takes:
+        first[_step(take)] = min(take.invoke, first.get(_step(take), take.invoke))
+    given = sorted(
+        (take for take in group.takes if take.of_group.leases), key=lambda take: take.end
+    )
+    for take in given:
+        token = take.of_group.token
+        before = by_token.setdefault(token, take)
+        if _step(before) != _step(take):
+            yield _row(run, group, token, "token", before, take)
+        for other in given:
+            if other.end >= first[_step(take)]:
+                break
+            if other.host == take.host and other.of_group.token > token:
+                yield _row(run, group, token, "token", other, take)
+                break
+
+
+# --- group_lease ----------------------------------------------------------------------------------
+
+
+def group_lease(run: Run) -> Iterable[Evidence]:
+    """Find leases that were given while an older one held, and attempts that jump."""
+    for group in groups_of(run):
+        hidden = group.hidden
+        for id_, leases in group.leases.items():
+            for one in leases:
+                for other in leases:
+                    if other.token > one.token and _held(group, id_, one, other.take):
+                        yield _row(run, group, id_, "shared", one.take, other.take)
+            attempts = {lease.attempt for lease in leases}
+            if max(attempts) - len(attempts) > hidden and not run.is_application:
+                most = max(leases, key=lambda lease: (lease.attempt, lease.take.key))
+                yield _row(run, group, id_, "jump", most.take)
+
+
+def _held(group: Group, id_: int, lease: Given, other: RecordedOperation) -> bool:
+    """Whether a lease surely still held when another TAKE, with a later one, had ended."""
+    take = lease.take
+    until = take.invoke + take.of_group.left_ms * NS_OF_MS
+    if take.host != other.host or take.invoke == BEFORE_ALL or not other.end < until:
+        return False
+    said = group.given_back.get(id_, ())
+    if any(word.token == lease.token and word.take.client == take.client for word in said):
+        return False
+    return take.epoch is not None and any(
+        each.is_ok
+        and (each.client, each.epoch, each.host) == (take.client, take.epoch, take.host)
+        and each.invoke > other.end
+        for each in group.takes
+    )
+
+
+# --- group_lost -----------------------------------------------------------------------------------
+
+
+def group_lost(run: Run) -> Iterable[Evidence]:
+    """Find what the broker says to be settled, and nobody can have settled."""
+    if run.is_application:
+        return  # others may have worked who do not record
+    buried = {(letter.topic, letter.group, letter.from_id) for letter, _ in _letters(run)}
+    for group in groups_of(run):
+        if not group.stood:
+            continue
+        purged = max((one.last_id for one in run.purges if one.topic == group.topic), default=0)
+        missing = [
+            id_
+            for id_ in group.settled
+            if id_ > purged
+            and id_ not in group.done
+            and (group.topic, group.name, id_) not in buried
+            and not _may_be_buried(group, id_)
+        ]
+        for first, last in _runs(missing):
+            yield _row(run, group, first, "settled", group.witness(), to=last)
+
+
+def _may_be_buried(group: Group, id_: int) -> bool:
+    """Whether a publication may have become a dead letter that nobody has read."""
+    limit = group.attempts_max
+    given = max((lease.attempt for lease in group.leases.get(id_, ())), default=0)
+    return limit is not None and given + group.hidden >= limit
+
+
+def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
+    first = last = None
+    for id_ in ids:
+        if last is None or id_ != last + 1:
+            if first is not None and last is not None:
+                yield first, last
+            first = id_
+        last = id_
+    if first is not None and last is not None:
+        yield first, last
+
+
+# --- dead_letter ----------------------------------------------------------------------------------
+
+
+def _letters(run: Run) -> Iterator[tuple[Letter, RecordedOperation]]:
+    """Yield each letter with the answer that brought it."""
+    for answer in (*run.answers, *run.of("take")):
+        for letter in answer.letters:
+            yield letter, answer
+
+
+def dead_letter(run: Run) -> Iterable[Evidence]:
+    """Find dead letters that stand twice, or whose publication is alive."""
+    groups = {(group.topic, group.name): group for group in groups_of(run)}
+    stood: dict[tuple[str, str, int], dict[tuple[str, int], list[RecordedOperation]]] = {}
+    for letter, answer in _letters(run):
+        places = stood.setdefault((letter.topic, letter.group, letter.from_id), {})
+        place = answer.named or answer.topic, letter.id
+        places.setdefault(place, []).append(answer)
+    for (topic, name, id_), places in stood.items():
+        group = groups.get((topic, name)) or Group(topic, name)
+        answers = [answer for each in places.values() for answer in each]
+        if len(places) > 1:
+            one, other, *_ = (each[0] for _, each in sorted(places.items()))
+            yield _row(run, group, id_, "twice", one, other)
+        for ack in group.accepted.get(id_, ()):
+            yield _row(run, group, id_, "acknowledged", ack.take, answers[0])
+        for lease in group.leases.get(id_, ()):
+            for answer in answers:
+                if _is_before(answer, lease.take):
+                    yield _row(run, group, id_, "leased", answer, lease.take)
