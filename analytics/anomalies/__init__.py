@@ -15,11 +15,15 @@ from analytics.anomalies.aborted_read import aborted_read
 from analytics.anomalies.ack_not_durable import ack_not_durable
 from analytics.anomalies.corrupt import corrupt
 from analytics.anomalies.cursor_regression import cursor_regression
+from analytics.anomalies.dead_letter import dead_letter
 from analytics.anomalies.duplicate_delivered import duplicate_delivered
 from analytics.anomalies.duplicate_stored import duplicate_stored
 from analytics.anomalies.fencing import fencing
 from analytics.anomalies.future_read import future_read
 from analytics.anomalies.gap import gap
+from analytics.anomalies.group_lease import group_lease
+from analytics.anomalies.group_lost import group_lost
+from analytics.anomalies.group_order import group_order
 from analytics.anomalies.inconsistent_id import inconsistent_id
 from analytics.anomalies.leaders_per_term import leaders_per_term
 from analytics.anomalies.lost import lost
@@ -70,6 +74,10 @@ CHECKS: Final = tuple(
         cursor_regression,
         subscription,
         purge,
+        group_order,
+        group_lease,
+        group_lost,
+        dead_letter,
         fencing,
         term_order,
         leaders_per_term,

@@ -1,5 +1,7 @@
 """A process that went on after another one had taken over its client."""
 
+from functools import reduce
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
@@ -58,6 +60,6 @@ def _successes(tables: Tables) -> DataFrame:
     columns = (*KEY, "client_id", "topic", "f", "epoch", "invoke_ns", "end_ns", one_host())
     parts = [
         table.where((F.col("outcome") == "ok") & F.col("epoch").isNotNull()).select(*columns)
-        for table in (puts, gets, tables.controls)
+        for table in (puts, gets, tables.controls, tables.worked)
     ]
-    return parts[0].unionByName(parts[1]).unionByName(parts[2])
+    return reduce(DataFrame.unionByName, parts)

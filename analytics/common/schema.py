@@ -18,13 +18,20 @@ LINE: Final = (
     " duplicate BOOLEAN, phase STRING, epoch BIGINT, resumed BOOLEAN, cursor BIGINT,"
     " digests STRING, invoke_ns BIGINT, asked BIGINT,"
     " handed_apart BOOLEAN, redelivered BIGINT, max_count BIGINT, max_bytes BIGINT, bytes BIGINT,"
-    " start STRING, times ARRAY<ARRAY<BIGINT>>, marked ARRAY<BIGINT>, properties STRING"
+    " start STRING, times ARRAY<ARRAY<BIGINT>>, marked ARRAY<BIGINT>, properties STRING,"
+    " group STRING, number BIGINT, lease_ms BIGINT, max_attempts BIGINT, dead_letter STRING,"
+    " acks ARRAY<ARRAY<BIGINT>>, naks ARRAY<ARRAY<BIGINT>>, extends ARRAY<ARRAY<BIGINT>>,"
+    " token BIGINT, leases ARRAY<ARRAY<BIGINT>>, lost ARRAY<ARRAY<BIGINT>>, left_ms BIGINT,"
+    " letters ARRAY<ARRAY<STRING>>"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"
+LETTER: Final = "STRUCT<id: BIGINT, topic: STRING, group: STRING, from_id: BIGINT>"
 # A line once read, and a row of a history that is kept as Parquet.
-EVENT: Final = LINE.replace("items ARRAY<ARRAY<STRING>>", f"items ARRAY<{ITEM}>").replace(
-    "corrupt ARRAY<ARRAY<STRING>>", f"corrupt ARRAY<{BAD_ITEM}>"
+EVENT: Final = (
+    LINE.replace("items ARRAY<ARRAY<STRING>>", f"items ARRAY<{ITEM}>")
+    .replace("corrupt ARRAY<ARRAY<STRING>>", f"corrupt ARRAY<{BAD_ITEM}>")
+    .replace("letters ARRAY<ARRAY<STRING>>", f"letters ARRAY<{LETTER}>")
 )
 
 # For `options` of a Parquet writer, which took a third of all the time that a long history takes.
@@ -67,7 +74,10 @@ DIGEST_DIGITS: Final = 16  # of one publication, in `digests`
 TYPES: Final = ("invoke", "ok", "fail", "info")
 HANDLINGS: Final = ("hand", "ack", "release")
 PURGES: Final = ("purge", "purged")  # asked for, carried out
-FUNCTIONS: Final = ("put", "get", "sub", "unsub", "fault", "phase", *HANDLINGS, *PURGES)
+OF_GROUPS: Final = ("group", "ungroup", "take")
+OF_LEASES: Final = ("acks", "naks", "extends", "leases", "lost")
+OPERATIONS: Final = ("put", "get", "sub", "unsub", *OF_GROUPS)
+FUNCTIONS: Final = (*OPERATIONS, "fault", "phase", *HANDLINGS, *PURGES)
 
 # An operation's key: its invoke and its completion share it.
 KEY: Final = ("run_id", "process", "op_id")

@@ -146,6 +146,7 @@ class Observations:
     somebody wrote tombstones for the subscriptions to reach; an application does not.
     `latencies`: of each function's operations; `staleness`: from a publication's acknowledgment to
     its delivery; `progress_share`: of the time until the healing, outside of long silences.
+    `waiting`: groups of which nobody was told that all is settled, as `topic group`.
     """
 
     acknowledged: int
@@ -160,6 +161,8 @@ class Observations:
     latencies: tuple[Quantiles, ...] = ()
     staleness: Quantiles | None = None
     progress_share: float | None = None
+    waiting_count: int = 0
+    waiting: tuple[str, ...] = ()
 
     @property
     def liveness(self) -> Liveness:
@@ -192,6 +195,10 @@ class Observations:
         if self.undrained_count and self.is_drain_due:
             names = ", ".join(self.undrained)
             found.append(f"drain incomplete: {self.undrained_count} subscriptions, such as {names}")
+        if self.waiting_count and self.is_drain_due:
+            names = ", ".join(self.waiting)
+            left = f"work left: {self.waiting_count} groups that nobody saw settled"
+            found.append(f"{left}, such as {names}")
         if self.unplaced_answers:
             found.append(f"{self.unplaced_answers} answers lack the cursor or topic asked for")
         return tuple(found)

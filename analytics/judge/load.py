@@ -36,9 +36,10 @@ EXAMPLE_CHARACTERS_MAX: Final = 120
 LINE_BYTES: Final = 300  # of a history's line, about: a guess at their number before any is read
 ROW_BYTES: Final = 10  # of the same line in Parquet, about
 APPLICATION: Final = "application"  # `recorded_by` in run.json
-# `items` and `corrupt` as texts, to see which of what is in them are numbers.
-FORM: Final = "items ARRAY<STRING>, corrupt ARRAY<STRING>"
+# Arrays of several types as texts, to see which of what is in them are numbers.
+FORM: Final = "items ARRAY<STRING>, corrupt ARRAY<STRING>, letters ARRAY<STRING>"
 ITEM_FORM: Final = r'(?s)^\[\d{1,16},".*",\d{1,16},\d{1,16}\]$'
+LETTER_FORM: Final = r'(?s)^\[\d{1,16},".*",".*",\d{1,16}\]$'
 BAD_ITEM_FORM: Final = r'(?s)^\[\d{1,16},".*"\]$'
 # What rules ask of a row beside its type and function, and something that such a column may say.
 SPECIMEN: Final[Mapping[str, tuple[str, Any]]] = {
@@ -48,6 +49,13 @@ SPECIMEN: Final[Mapping[str, tuple[str, Any]]] = {
     **{name: ("STRING", "") for name in ("digests", "properties")},
     "marked": ("ARRAY<BIGINT>", []),
     "times": ("ARRAY<ARRAY<BIGINT>>", []),
+    **{name: ("ARRAY<ARRAY<BIGINT>>", []) for name in schema.OF_LEASES},
+    "letters": (f"ARRAY<{schema.LETTER}>", []),
+}
+# The same of rows that are looked at one by one.
+UNSPECIFIC: Final[Mapping[str, str]] = {
+    **{"error": "STRING", "group": "STRING"},
+    **{"token": "BIGINT", "left_ms": "BIGINT"},
 }
 
 
@@ -254,6 +262,7 @@ def parse(lines: DataFrame) -> DataFrame:
         events.withColumn("is_sound", F.coalesce(is_sound, F.lit(False)))
         .withColumn("items", F.transform("items", _item))
         .withColumn("corrupt", F.transform("corrupt", _bad_item))
+        .withColumn("letters", F.transform("letters", _letter))
     )
     return typed.withColumn("malformed", ~F.col("is_sound") | _is_malformed()).drop(
         "unparsed", "form", "is_sound"
@@ -261,7 +270,7 @@ def parse(lines: DataFrame) -> DataFrame:
 
 
 def _has_bad_arrays() -> Column:
-    """Return whether a line's `items` or `corrupt` are not as the history's format has them."""
+    """Return whether a line's arrays of several types are not as the history's format has them."""
 
     def any_of(array: str, form: str, size: int) -> Column:
         texts = F.col("form")[array]
@@ -269,7 +278,8 @@ def _has_bad_arrays() -> Column:
         sizes = F.exists(array, lambda one: ~F.coalesce(F.size(one) == size, F.lit(False)))
         return F.coalesce(wrong | sizes, F.lit(False))
 
-    return any_of("items", ITEM_FORM, 4) | any_of("corrupt", BAD_ITEM_FORM, 2)
+    bad = any_of("items", ITEM_FORM, 4) | any_of("corrupt", BAD_ITEM_FORM, 2)
+    return bad | any_of("letters", LETTER_FORM, 4)
 
 
 def _is_malformed() -> Column:
@@ -300,12 +310,52 @@ def _lacks() -> Column:
         F.col("digests").isNotNull() & ~F.coalesce(_has_all_digests(), F.lit(False)),
         ~F.coalesce(_has_all_properties(), F.lit(False)),
         F.coalesce(F.exists("times", _is_no_time_run), F.lit(False)),
+        *_lacks_of_group(),
     ]
     return reduce(lambda left, right: left | right, rules)
 
 
+def _lacks_of_group() -> list[Column]:
+    """Return what a row of a group lacks, or has that no recorder writes."""
+    f, invoke, ok = F.col("f"), F.col("type") == "invoke", F.col("type") == "ok"
+    brings = (f == "take") & ok & (F.coalesce(F.size("leases"), F.lit(0)) > 0)
+    runs = {"leases": (0, 3, 2), "lost": (0, 2, None), "acks": (1, 3, 0)}
+    runs |= {name: (1, 4, 0) for name in ("naks", "extends")}
+    return [
+        f.isin(*schema.OF_GROUPS) & invoke & F.col("group").isNull(),
+        (f == "group") & ok & F.col("last_id").isNull(),
+        brings & (F.col("token").isNull() | F.col("left_ms").isNull()),
+        *(_has_no_runs(name, *form) for name, form in runs.items()),
+        F.coalesce(F.exists("letters", _is_no_letter), F.lit(False)),
+    ]
+
+
+def _has_no_runs(name: str, place: int, size: int, from_one: int | None) -> Column:
+    """Return whether an array has anything but arrays of `size` numbers with ids from `place` on.
+
+    `from_one`: which other number is not 0.
+    """
+
+    def is_wrong(run: Column) -> Column:
+        first, last = F.get(run, F.lit(place)), F.get(run, F.lit(place + 1))
+        count = F.try_add(F.try_subtract(last, first), F.lit(1))
+        is_one = (F.size(run) == size) & (first >= 1) & count.between(1, schema.COUNT_MAX)
+        for each in range(size):
+            low = 1 if each == from_one else 0
+            is_one = is_one & F.get(run, F.lit(each)).between(low, schema.NUMBER_MAX)
+        return ~F.coalesce(is_one, F.lit(False))
+
+    return F.coalesce(F.exists(name, is_wrong), F.lit(False))
+
+
+def _is_no_letter(letter: Column) -> Column:
+    ids = (letter[name].between(1, schema.NUMBER_MAX) for name in ("id", "from_id"))
+    names = (letter[name].isNotNull() for name in ("topic", "group"))
+    return ~F.coalesce(reduce(lambda left, right: left & right, (*ids, *names)), F.lit(False))
+
+
 def _is_operation() -> Column:
-    return F.col("f").isin("put", "get", "sub", "unsub")
+    return F.col("f").isin(*schema.OPERATIONS)
 
 
 def _is_handling() -> Column:
@@ -342,9 +392,12 @@ def _has_number_beyond() -> Column:
     """
     numbers = (
         *("first_id", "last_id", "cursor", "asked", "epoch", "redelivered", "bytes"),
-        *("session", "term", "attempt"),
+        *("session", "term", "attempt", "lease_ms", "left_ms"),
     )
-    from_one = ("op_id", "counter", "max_count", "max_bytes")
+    from_one = (
+        *("op_id", "counter", "max_count", "max_bytes"),
+        *("token", "number", "max_attempts"),
+    )
     beyond = [(F.col(one) < 0) | (F.col(one) > schema.NUMBER_MAX) for one in numbers]
     beyond += [(F.col(one) < 1) | (F.col(one) > schema.NUMBER_MAX) for one in from_one]
     beyond += [(F.col("count") < 0) | (F.col("count") > schema.COUNT_MAX)]
@@ -384,8 +437,9 @@ def _is_no_time_run(run: Column) -> Column:
 
 
 def _has_several_runs() -> Column:
-    several = F.coalesce(F.size("items") > 1, F.lit(False))
-    return several | F.coalesce(F.size("corrupt") > 0, F.lit(False))
+    several = F.coalesce(F.size("items") > 1, F.lit(False)) | (F.col("f") == "take")
+    others = (F.coalesce(F.size(name) > 0, F.lit(False)) for name in ("corrupt", "letters"))
+    return reduce(lambda left, right: left | right, others, several)
 
 
 def _has_wrong_runs(is_single: bool = False) -> Column:
@@ -396,9 +450,15 @@ def _has_wrong_runs(is_single: bool = False) -> Column:
     put, ok = F.col("f") == "put", F.col("type") == "ok"
     ids = _count_of(F.col("first_id"))
     wrong = put & ((F.col("count") < 1) | (ok & (F.col("first_id") > 0) & (ids != F.col("count"))))
-    brings = (F.col("f") == "get") & ok & F.col("digests").isNull()
+    take = F.col("f") == "take"
+    says = F.col("items").isNotNull() | F.col("corrupt").isNotNull()
+    brings = ((F.col("f") == "get") & F.col("digests").isNull()) | (take & says)
+    brings = brings & ok
     brought = _brought(is_single)
     is_other = F.when(brings, ~F.coalesce(F.col("count"), F.lit(0)).eqNullSafe(brought))
+    if not is_single:
+        is_unleased = ~F.coalesce(F.col("count"), F.lit(0)).eqNullSafe(_leased())
+        wrong = wrong | (take & ok & is_unleased)
     holds = _has_holes(is_single) | F.coalesce(is_other, F.lit(False))
     return F.coalesce(wrong, F.lit(False)) | holds
 
@@ -412,7 +472,19 @@ def _brought(is_single: bool) -> Column:
         return single.otherwise(zero)
     items = F.coalesce("items", F.array())
     many = F.aggregate(items, zero, lambda total, item: F.try_add(total, item["count"]))
-    return F.try_add(single.otherwise(many), F.coalesce(F.size("corrupt"), F.lit(0)))
+    others = F.coalesce(F.size("corrupt"), F.lit(0)) + F.coalesce(F.size("letters"), F.lit(0))
+    return F.try_add(single.otherwise(many), others)
+
+
+def _leased() -> Column:
+    """Return how many publications a TAKE's leases have together."""
+    return F.aggregate(
+        F.coalesce("leases", F.array()),
+        F.lit(0).cast("bigint"),
+        lambda total, run: F.try_add(
+            total, F.try_add(F.try_subtract(F.get(run, F.lit(1)), F.get(run, F.lit(0))), F.lit(1))
+        ),
+    )
 
 
 def _has_holes(is_single: bool) -> Column:
@@ -446,6 +518,16 @@ def _item(item: Column) -> Column:
         producer.alias("producer"),
         counter.try_cast("bigint").alias("counter"),
         count.try_cast("bigint").alias("count"),
+    )
+
+
+def _letter(letter: Column) -> Column:
+    id_, topic, group, from_id = (F.get(letter, place) for place in range(4))
+    return F.struct(
+        id_.try_cast("bigint").alias("id"),
+        topic.alias("topic"),
+        group.alias("group"),
+        from_id.try_cast("bigint").alias("from_id"),
     )
 
 
@@ -502,7 +584,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
             name: F.when(F.col("has").bitwiseAND(F.lit(1 << at)) != 0, F.lit(value).cast(kind))
             for at, (name, (kind, value)) in enumerate(SPECIMEN.items())
         }
-        | {"error": F.lit(None).cast("string")}  # asked about of what `_says_more` alone
+        | {name: F.lit(None).cast(kind) for name, kind in UNSPECIFIC.items()}
     )
     says_more = _says_more()
     lacks = ~says_more & F.coalesce(_lacks(), F.lit(True))
@@ -525,15 +607,18 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
 
 def _says_more() -> Column:
     """Return whether the rules for a row rest on more than which columns it has."""
-    texts = [F.col(name).isNotNull() for name in ("digests", "marked", "properties", "times")]
+    names = ("digests", "marked", "properties", "times", "letters", *schema.OF_LEASES)
+    texts = [F.col(name).isNotNull() for name in names]
     purged = (F.col("type") == "fail") & F.col("first_id").isNotNull()
-    more = reduce(lambda left, right: left | right, texts, _is_handling() | purged)
+    rare = _is_handling() | F.col("f").isin(*schema.OF_GROUPS) | purged
+    more = reduce(lambda left, right: left | right, texts, rare)
     return F.coalesce(more, F.lit(True))  # null: what is no type or function
 
 
 def _says_what_was_put() -> Column:
-    """Return whether a row says times or properties of ids."""
-    return F.col("times").isNotNull() | F.col("marked").isNotNull()
+    """Return whether a row says times or properties of ids, or which are dead letters."""
+    said = F.col("times").isNotNull() | F.col("marked").isNotNull()
+    return said | F.col("letters").isNotNull()
 
 
 def _counts(rows: DataFrame, run_id: str) -> dict[str, Any]:

@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
-from analytics.common.table_store import kept_length, settled
+from analytics.common.table_store import is_never_any, kept_length, settled
 from analytics.common.verdict import InjectedFault, Observations
 from analytics.judge import timing
 from analytics.judge.liveness import Healing, named, with_healing, with_recovery
 from analytics.judge.load import History
+from analytics.tables.groups import GROUP, groups_of
 from analytics.tables.runs import PLACE, acknowledged_runs, counters_of_places, counters_of_puts
 from analytics.tables.suspects import TOPIC_BUCKET, only, without
 from analytics.tables.tables import Tables, names
@@ -30,6 +31,7 @@ def observe(history: History) -> Observations:
     undrained = settled(_undrained(tables))
     shown = undrained.orderBy("client_id", "topic").limit(UNDRAINED_SHOWN_MAX).collect()
     acknowledged = _acknowledged(tables)
+    waiting = sorted(f"{row.topic} {row.group}" for row in _waiting(tables))
     return Observations(
         acknowledged=acknowledged,
         delivered=_total(tables.doubts.delivered.agg(F.sum("marks.length"))),
@@ -43,6 +45,8 @@ def observe(history: History) -> Observations:
         latencies=timing.latencies(tables),
         staleness=timing.staleness(tables, acknowledged),
         progress_share=timing.progress_share(tables.ticks, tables.asides),
+        waiting_count=len(waiting),
+        waiting=tuple(waiting[:UNDRAINED_SHOWN_MAX]),
     )
 
 
@@ -105,6 +109,16 @@ def _undrained(tables: Tables) -> DataFrame:
     owner = ["run_id", "client_id", "topic"]
     standing = tables.subscriptions.where(~F.col("ended"))
     return standing.join(tables.drains, owner, "leftanti")
+
+
+def _waiting(tables: Tables) -> list[Any]:
+    """Return the groups that stood and that nobody has seen settled: rows of topic and group."""
+    if is_never_any(tables.worked):
+        return []
+    is_settled = (F.col("f") == "phase") & (F.col("phase") == "settled")
+    seen = tables.asides.where(is_settled).select(*GROUP).distinct()
+    stood = groups_of(tables.worked).where(F.col("stood") & F.col("start").isNotNull())
+    return stood.join(seen, list(GROUP), "leftanti").select("topic", "group").collect()
 
 
 def _unplaced(tables: Tables) -> DataFrame:

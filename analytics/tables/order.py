@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
-from analytics.common.schema import KEY, operation
+from analytics.common.schema import KEY, OPERATIONS, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.runs import PLACE, acknowledged_runs, counters_of_puts, one_host
 from analytics.tables.suspects import PRODUCER, TIMELINE, Doubts, only
@@ -155,7 +155,7 @@ def late_terms_of(tallies: DataFrame, events: DataFrame) -> DataFrame:
             F.col("higher.answered_ns").alias("other_ns"),
         )
     )
-    operations = F.col("f").isin("put", "get", "sub", "unsub")
+    operations = F.col("f").isin(*OPERATIONS)
     ends = events.where((F.col("type") == "ok") & operations).select(
         *KEY, one_host(), "term", "t_ns", "invoke_ns"
     )

@@ -32,6 +32,7 @@ ANSWER: Final = (
     "cursor",
     "handed_apart",
     "error",
+    "letters",
 )
 
 
@@ -110,9 +111,9 @@ def joined(events: DataFrame, function: str) -> DataFrame:
 
 def _has_come() -> Column:
     """Return whether a GET brought anything, or was told of what is purged."""
-    of_runs = [F.coalesce(F.size(name), F.lit(0)) > 0 for name in ("items", "corrupt")]
+    of_runs = [F.coalesce(F.size(name), F.lit(0)) > 0 for name in ("items", "corrupt", "letters")]
     of_digests = F.coalesce(F.length("end_digests"), F.lit(0)) > 0
-    return of_runs[0] | of_runs[1] | of_digests | is_told_of_purge("end_type")
+    return of_runs[0] | of_runs[1] | of_runs[2] | of_digests | is_told_of_purge("end_type")
 
 
 def is_told_of_purge(outcome: str = "type") -> Column:

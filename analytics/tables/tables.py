@@ -5,7 +5,9 @@ gets           one row a GET: subscriber, cursor it asked with, first and last i
 several        one row a run of the answers that are not just one run of sound publications
 deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = id + `shift`
 asides         the events that are of no PUT or GET, nor of what was handed over: few
-told           the ends that say when publications were stored, or which have keys and headers
+told           the ends that say when publications were stored, or which have keys and headers, or
+               are dead letters
+worked         one row a `group`, `ungroup` or `take`: what it says and was answered (groups.py)
 ends           one row a run: `end_ns`, when its last event was
 ticks          one row a millisecond in which PUTs were acknowledged: when first, when last
 handlings      one row a step between a client and its application: what is handed over (`hand`),
@@ -51,6 +53,7 @@ from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
 from analytics.tables.garbage import uncollected_of
+from analytics.tables.groups import worked_of
 from analytics.tables.lives import absences_of, acts_of, lives_of
 from analytics.tables.order import late_terms_of, maybe_late_of, sent_late_of, with_above
 from analytics.tables.owed import (
@@ -85,6 +88,7 @@ from analytics.tables.suspects import (
 TICK_NS: Final = 1_000_000
 # Of an answer: it is one run and nothing else, and whose that is; else the array of its runs.
 OF_RUNS: Final = ("is_single", "producer", "shift", "pieces")
+LETTER: Final = "\u0018dead letter"  # `reason` of what is whole, and nobody put
 DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may have lost its name
 
 
@@ -96,6 +100,7 @@ class Tables:
     gets: DataFrame
     asides: DataFrame
     told: DataFrame
+    worked: DataFrame
     ends: DataFrame
     ticks: DataFrame
     deliveries: DataFrame
@@ -148,6 +153,7 @@ def build(
     puts = keep("puts", puts_of(operations(events, "put", unpaired)))
     asides = keep("asides", events.where(~F.col("f").isin("put", "get", *HANDLINGS)))
     controls = keep("controls", controls_of(asides))
+    worked = keep("worked", worked_of(asides))
     answers = keep("answers", answers_of(operations(events, "get", unpaired)))
     deliveries = settled(deliveries_of(answers, keep("several", several_of(answers))))
     subscriptions = keep("subscriptions", subscriptions_of(controls))
@@ -183,6 +189,7 @@ def build(
         gets=answers.drop(*OF_RUNS),
         asides=asides,
         told=keep("told", told_of(events) if is_timed else none_of(told_of(events))),
+        worked=worked,
         ends=keep("ends", ends_of(tallies)),
         ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
         deliveries=deliveries,
@@ -229,11 +236,11 @@ def names() -> tuple[str, ...]:
 
 
 def told_of(events: DataFrame) -> DataFrame:
-    """Return the ends that say times or properties of ids."""
-    said = F.col("times").isNotNull() | F.col("marked").isNotNull()
+    """Return the ends that say times or properties of ids, or which are dead letters."""
+    said = F.col("times").isNotNull() | F.col("marked").isNotNull() | F.col("letters").isNotNull()
     is_end = (F.col("type") == "ok") & F.col("f").isin("put", "get")
-    columns = (*KEY, "f", "topic", "times", "marked", "properties")
-    return events.where(is_end & said).select(*columns)
+    columns = (*KEY, "f", "topic", "times", "marked", "properties", "letters", "host")
+    return events.where(is_end & said).select(*columns, F.col("t_ns").alias("end_ns"))
 
 
 def puts_of(pairs: DataFrame) -> DataFrame:
@@ -618,7 +625,7 @@ def _steps(operations: DataFrame, is_end: bool) -> DataFrame:
 def _is_single() -> Column:
     """Return whether an answer is one run and nothing else: most are, and need no loops."""
     size = F.coalesce(F.size("items"), F.lit(0))
-    others = F.coalesce(F.size("corrupt"), F.lit(0)) > 0
+    others = F.coalesce(F.size("corrupt"), F.lit(0)) + F.coalesce(F.size("letters"), F.lit(0)) > 0
     return (size == 1) & ~others & F.col("digests").isNull()
 
 
@@ -627,7 +634,7 @@ def _only_item() -> Column:
 
 
 def _all_pieces() -> Column:
-    return F.concat(_good_pieces(), _bad_pieces(), _nameless_pieces())
+    return F.concat(_good_pieces(), _bad_pieces(), _letter_pieces(), _nameless_pieces())
 
 
 def _good_piece(item: Column, place: Column) -> Column:
@@ -657,6 +664,22 @@ def _bad_pieces() -> Column:
         )
 
     return F.coalesce(F.transform("corrupt", piece), F.array())
+
+
+def _letter_pieces() -> Column:
+    def piece(letter: Column, place: Column) -> Column:
+        return F.struct(
+            letter["id"].alias("first"),
+            letter["id"].alias("last"),
+            F.lit(None).cast("string").alias("producer"),
+            F.lit(None).cast("bigint").alias("shift"),
+            place.alias("place"),
+            F.lit(LETTER).alias("reason"),
+        )
+
+    # Of an application's the digests say which ids came.
+    letters = F.when(F.col("digests").isNull(), F.transform("letters", piece))
+    return F.coalesce(letters, F.array())
 
 
 def _nameless_pieces() -> Column:

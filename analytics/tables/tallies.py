@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
+from analytics.common.schema import OPERATIONS
 from analytics.intake.strict import BLOCK
 from analytics.tables.suspects import halves
 
@@ -23,7 +24,6 @@ COLUMNS: Final = (
     " begun BIGINT, low BIGINT, high BIGINT, mixed BIGINT, is_disordered BOOLEAN, early BIGINT,"
     " said ARRAY<BIGINT>, told ARRAY<BIGINT>"
 )
-FUNCTIONS: Final = ("put", "get", "sub", "unsub")
 PROVEN: Final = ("put", "get")  # of which an end may be the whole operation; the others are few
 ROW: Final = "row"  # of events that were read from lines: their order in a `BLOCK` of the file
 # Of a number's offset in its bucket: two sets of one size and other numbers have the same sum once
@@ -102,7 +102,7 @@ def summed(name: str) -> Column:
 
 def is_of_operation() -> Column:
     """Return whether an event is an invoke or an end."""
-    return F.col("f").isin(*FUNCTIONS)
+    return F.col("f").isin(*OPERATIONS)
 
 
 def is_begin() -> Column:

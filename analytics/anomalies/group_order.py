@@ -1,0 +1,130 @@
+"""What contradicts the order of a group's leases that their tokens are, whatever clocks say."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
+
+from analytics.common.schema import evidence
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.groups import (
+    GROUP,
+    ID,
+    accepted_of,
+    groups_of,
+    leases_of,
+    named,
+    takes_of,
+)
+from analytics.tables.tables import Tables
+
+
+def group_order(tables: Tables) -> DataFrame:
+    """Find acks and leases that can't all be of one group."""
+    if is_never_any(tables.worked):
+        return tables.worked.select(*evidence())
+    takes = settled(takes_of(tables.worked))
+    leases, accepted = settled(leases_of(takes)), settled(accepted_of(takes))
+    stood = groups_of(tables.worked).where("stood").select(*GROUP)
+    of_standing = settled(takes.join(F.broadcast(stood), list(GROUP), "leftsemi"))
+    return (
+        _given_behind(accepted, leases)
+        .unionByName(_twice(accepted))
+        .unionByName(_attempts(leases))
+        .unionByName(_tokens(of_standing))
+    )
+
+
+def _given_behind(accepted: DataFrame, leases: DataFrame) -> DataFrame:
+    """Find ids that are leased under a higher token than that of an accepted ack."""
+    acks = accepted.select(
+        *ID,
+        F.col("token").alias("ack_token"),
+        F.col("at").alias("ack_at"),
+        F.col("invoke_ns").alias("ack_ns"),
+        F.col("seen").alias("ack"),
+    )
+    is_late = (F.col("at") == F.col("ack_at")) & (F.col("end_ns") < F.col("ack_ns"))
+    word = F.when(is_late, F.lit("late")).otherwise(F.lit("again"))
+    return (
+        leases.join(acks, list(ID))
+        .where(F.col("token") > F.col("ack_token"))
+        .groupBy(*ID, word.alias("word"))
+        .agg(F.min(F.struct("ack", "seen")).alias("proof"))
+        .select(*evidence(**named(F.col("word")), operations=F.array("proof.ack", "proof.seen")))
+    )
+
+
+def _twice(accepted: DataFrame) -> DataFrame:
+    steps = accepted.groupBy(*ID, "step").agg(F.min("seen").alias("seen"))
+    both = steps.groupBy(*ID).agg(F.min("seen").alias("one"), F.max("seen").alias("other"))
+    return both.where(F.col("one") != F.col("other")).select(
+        *evidence(**named("twice"), operations=F.array("one", "other"))
+    )
+
+
+def _attempts(leases: DataFrame) -> DataFrame:
+    """Find leases whose attempt is not above that of an older one."""
+    older = leases.select(
+        *ID,
+        F.col("token").alias("old_token"),
+        F.col("attempt").alias("old_attempt"),
+        F.col("seen").alias("old_seen"),
+    )
+    is_back = (F.col("old_token") < F.col("token")) & (F.col("old_attempt") >= F.col("attempt"))
+    return (
+        leases.join(older, list(ID))
+        .where(is_back)
+        .groupBy(*ID)
+        .agg(F.min(F.struct("old_seen", "seen")).alias("proof"))
+        .select(*evidence(**named("attempt"), operations=F.array("proof.old_seen", "proof.seen")))
+    )
+
+
+def _tokens(takes: DataFrame) -> DataFrame:
+    """Find tokens of two steps, and those below one that was known before their step began."""
+    step = W.partitionBy(*GROUP, "step")
+    given = takes.withColumn("begun_ns", F.min("invoke_ns").over(step)).where(
+        (F.col("outcome") == "ok") & (F.size("leases") > 0)
+    )
+    of_step = given.groupBy(*GROUP, "token", "step").agg(F.min("seen").alias("seen"))
+    doubled = (
+        of_step.groupBy(*GROUP, "token")
+        .agg(F.min("seen").alias("one"), F.max("seen").alias("other"))
+        .where(F.col("one") != F.col("other"))
+    )
+    nothing = F.lit(None)
+    ends = given.select(
+        *GROUP,
+        "at",
+        F.col("end_ns").alias("t_ns"),
+        F.lit(1).alias("rank"),
+        F.struct("token", "seen").alias("told"),
+        nothing.cast("bigint").alias("token"),
+        nothing.cast(given.schema["seen"].dataType).alias("seen"),
+    )
+    begins = given.where(F.col("begun_ns").isNotNull()).select(
+        *GROUP,
+        "at",
+        F.col("begun_ns").alias("t_ns"),
+        F.lit(0).alias("rank"),
+        nothing.cast(ends.schema["told"].dataType).alias("told"),
+        "token",
+        "seen",
+    )
+    # A group's TAKEs on one host, in one window: a task's, as many as they are.
+    before = (
+        W.partitionBy(*GROUP, "at").orderBy("t_ns", "rank").rowsBetween(W.unboundedPreceding, -1)
+    )
+    back = (
+        ends.unionByName(begins)
+        .withColumn("highest", F.max("told").over(before))
+        .where((F.col("rank") == 0) & (F.col("highest.token") > F.col("token")))
+        .select(*GROUP, "token", F.col("highest.seen").alias("one"), F.col("seen").alias("other"))
+    )
+    return (
+        doubled.select(*GROUP, "token", "one", "other")
+        .unionByName(back)
+        .groupBy(*GROUP, F.col("token").alias("id"))
+        .agg(F.min(F.struct("one", "other")).alias("proof"))
+        .select(*evidence(**named("token"), operations=F.array("proof.one", "proof.other")))
+    )

@@ -1,0 +1,166 @@
+"""What operations of groups say and were answered, and what follows of it. No rule about right and
+wrong here.
+
+worked    one row a `group`, `ungroup` or `take`: its invoke with its end
+leases    one row an id that a TAKE was given
+settled   one row an id that an ack, a nak or an extension names
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.common import intervals
+from analytics.common.schema import KEY, OF_GROUPS, operation
+from analytics.tables.runs import one_host
+
+GROUP: Final = ("run_id", "topic", "group")
+ID: Final = (*GROUP, "id")
+LEASE: Final = (*ID, "token")
+NO_GROUP: Final = ("not_subscribed", "unknown_topic")
+OF_INVOKE: Final = ("group", "number", "max_count", "max_attempts", "acks", "naks", "extends")
+OF_END: Final = (
+    *("error", "attempt", "token", "leases", "lost", "left_ms", "last_id", "resumed", "letters"),
+)
+BOTH: Final = ("client_id", "topic", "host", "epoch", "f")
+
+
+def worked_of(asides: DataFrame) -> DataFrame:
+    """Return `worked`. Without an end the outcome is `info`; without an invoke `group` is null."""
+    rows = asides.where(F.col("f").isin(*OF_GROUPS))
+    invokes = rows.where(F.col("type") == "invoke").select(
+        *KEY,
+        *(F.col(name).alias(f"begun_{name}") for name in BOTH),
+        *OF_INVOKE,
+        F.col("t_ns").alias("begun_ns"),
+    )
+    ends = rows.where(F.col("type") != "invoke").select(
+        *KEY, *BOTH, *OF_END, "type", F.col("t_ns").alias("end_ns"), "invoke_ns"
+    )
+    return invokes.join(ends, list(KEY), "full").select(
+        *KEY,
+        *(F.coalesce(f"begun_{name}", name).alias(name) for name in BOTH),
+        *OF_INVOKE,
+        *OF_END,
+        F.coalesce("type", F.lit("info")).alias("outcome"),
+        F.coalesce("begun_ns", "invoke_ns").alias("invoke_ns"),
+        "end_ns",
+    )
+
+
+def takes_of(worked: DataFrame) -> DataFrame:
+    """Return the TAKEs of known groups, with `at`, `step` and `seen`, the operation."""
+    is_alone = F.col("number").isNull()
+    step = F.struct(
+        F.when(is_alone, F.col("process")).alias("process"),
+        F.when(is_alone, F.col("op_id")).alias("op_id"),
+        F.when(~is_alone, F.col("client_id")).alias("client_id"),
+        F.when(~is_alone, F.coalesce("epoch", F.lit(-1))).alias("epoch"),
+        F.col("number"),
+    ).alias("step")
+    takes = worked.where((F.col("f") == "take") & F.col("group").isNotNull())
+    return takes.select("*", one_host(), step, operation().alias("seen"))
+
+
+def leases_of(takes: DataFrame) -> DataFrame:
+    """Return `leases`: `token` and `attempt` of an id, with the TAKE."""
+    runs = takes.where(F.col("outcome") == "ok").withColumn("run", F.explode("leases"))
+    runs = runs.withColumns({"first": F.col("run")[0], "last": F.col("run")[1]})
+    columns = ("client_id", "epoch", "at", "step", "seen", "invoke_ns", "end_ns", "left_ms")
+    rows = runs.select(*GROUP, *columns, "token", F.col("run")[2].alias("attempt"), "first", "last")
+    return intervals.exploded(rows, "id")
+
+
+def acks_of(takes: DataFrame) -> DataFrame:
+    """Return (group, token, first, last, …): what acks name that did not fail, as runs."""
+    return _said(takes, "acks")
+
+
+def accepted_of(takes: DataFrame) -> DataFrame:
+    """Return a row an id whose ack was accepted: it is in no run of its answer's `lost`."""
+    acks = intervals.exploded(_said(takes.where(F.col("outcome") == "ok"), "acks"), "id")
+    is_lost = F.exists("lost", lambda run: F.col("id").between(run[0], run[1]))
+    return acks.where(~F.coalesce(is_lost, F.lit(False)))
+
+
+def given_back_of(takes: DataFrame) -> DataFrame:
+    """Return a row an id that a nak or an extension names that did not fail."""
+    said = _said(takes, "naks").unionByName(_said(takes, "extends"))
+    return intervals.exploded(said, "id")
+
+
+def _said(takes: DataFrame, name: str) -> DataFrame:
+    rows = takes.where(F.col("outcome") != "fail").withColumn("run", F.explode(name))
+    columns = ("client_id", "at", "step", "seen", "invoke_ns", "end_ns", "lost")
+    token, first, last = (F.col("run")[place] for place in range(3))
+    return rows.select(
+        *GROUP, *columns, token.alias("token"), first.alias("first"), last.alias("last")
+    )
+
+
+def groups_of(worked: DataFrame) -> DataFrame:
+    """Return a row a group: whether it `stood`, from where to where it is settled, …
+
+    `start`, `until`: the least and the greatest id of which somebody was told that all up to it is
+    settled; `made_by`: who was told the greatest. `attempts_max`: after how many attempts at the
+    least a publication may become a dead letter. `hidden`: TAKEs that may have been given what no
+    answer shows.
+    """
+    f, ok, failed = F.col("f"), F.col("outcome") == "ok", F.col("outcome") == "fail"
+    made, took = (f == "group") & ok, f == "take"
+    was_ended = (f == "ungroup") & ~failed
+    was_missed = took & failed & F.coalesce(F.col("error").isin(*NO_GROUP), F.lit(False))
+    may_hide = took & F.col("max_count").isNotNull() & ~failed
+    may_hide = may_hide & (~ok | ~F.col("attempt").eqNullSafe(F.lit(1)))
+    is_new = made & F.coalesce(~F.col("resumed"), F.lit(False))
+    told = F.struct("last_id", "process", "op_id")
+    found = worked.where(F.col("group").isNotNull()).groupBy(*GROUP).agg(
+        F.count_if(was_ended | was_missed).alias("ends"),
+        F.count_if(is_new).alias("news"),
+        F.min(F.when(made, F.col("last_id"))).alias("start"),
+        F.max(F.when(made, told)).alias("told"),
+        F.min(F.when((f == "group") & ~failed, F.col("max_attempts"))).alias("attempts_max"),
+        F.count_if(may_hide).alias("hidden"),
+    )  # fmt: skip
+    return found.select(
+        *GROUP,
+        ((F.col("ends") == 0) & (F.col("news") <= 1)).alias("stood"),
+        "start",
+        F.col("told.last_id").alias("until"),
+        F.when(F.col("told").isNotNull(), operation("told.process", "told.op_id")).alias("made_by"),
+        "attempts_max",
+        "hidden",
+    )
+
+
+def letters_of(told: DataFrame, worked: DataFrame) -> DataFrame:
+    """Return a row a dead letter and answer: `topic`, `group`, `id` are those that it is from;
+    `stands_in`, `stands_at`: where it stands.
+    """
+    columns = (*KEY, "topic", "end_ns", "host", "letters")
+    gets = told.where(F.col("f") == "get").select(*columns)
+    takes = worked.where((F.col("f") == "take") & (F.col("outcome") == "ok")).select(*columns)
+    rows = gets.unionByName(takes).withColumn("letter", F.explode("letters"))
+    return rows.select(
+        "run_id",
+        F.col("letter.topic").alias("topic"),
+        F.col("letter.group").alias("group"),
+        F.col("letter.from_id").alias("id"),
+        F.col("topic").alias("stands_in"),
+        F.col("letter.id").alias("stands_at"),
+        one_host(),
+        "end_ns",
+        operation().alias("seen"),
+    )
+
+
+def named(word: str | Column) -> dict[str, Column]:
+    """Return the columns by which evidence of a group's id is known."""
+    return {
+        "run_id": F.col("run_id"),
+        "topic": F.col("topic"),
+        "client_id": F.col("group"),
+        "id": F.col("id"),
+        "detail": F.lit(word) if isinstance(word, str) else word,
+    }
