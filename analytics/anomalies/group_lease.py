@@ -9,6 +9,7 @@ from analytics.tables.groups import (
     GROUP,
     ID,
     LEASE,
+    NS_OF_MS,
     given_back_of,
     groups_of,
     leases_of,
@@ -17,7 +18,6 @@ from analytics.tables.groups import (
 )
 from analytics.tables.tables import Tables, with_application
 
-NS_OF_MS = 1_000_000
 WORKER = (*GROUP, "client_id", "epoch", "at")
 
 

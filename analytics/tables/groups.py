@@ -10,6 +10,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.schema import KEY, OF_GROUPS, operation
@@ -19,7 +20,11 @@ GROUP: Final = ("run_id", "topic", "group")
 ID: Final = (*GROUP, "id")
 LEASE: Final = (*ID, "token")
 NO_GROUP: Final = ("not_subscribed", "unknown_topic")
-OF_INVOKE: Final = ("group", "number", "max_count", "max_attempts", "acks", "naks", "extends")
+OF_INVOKE: Final = (
+    *("group", "number", "max_count", "max_attempts", "lease_ms", "acks", "naks", "extends"),
+)
+NS_OF_MS: Final = 1_000_000
+LEASE_MS: Final = 30_000  # of a group that says none
 OF_END: Final = (
     *("error", "attempt", "token", "leases", "lost", "left_ms", "last_id", "resumed", "letters"),
 )
@@ -112,10 +117,14 @@ def groups_of(worked: DataFrame) -> DataFrame:
     was_ended = (f == "ungroup") & ~failed
     was_missed = took & failed & F.coalesce(F.col("error").isin(*NO_GROUP), F.lit(False))
     may_hide = took & F.col("max_count").isNotNull() & ~failed
-    may_hide = may_hide & (~ok | ~F.col("attempt").eqNullSafe(F.lit(1)))
+    least_ns = F.coalesce("least_ms", F.lit(LEASE_MS)) * NS_OF_MS
+    is_slow = F.coalesce(F.col("end_ns") - F.col("invoke_ns") >= least_ns, F.lit(True))
+    may_hide = may_hide & (~ok | ~F.col("attempt").eqNullSafe(F.lit(1)) | is_slow)
     is_new = made & F.coalesce(~F.col("resumed"), F.lit(False))
     told = F.struct("last_id", "process", "op_id")
-    found = worked.where(F.col("group").isNotNull()).groupBy(*GROUP).agg(
+    named = worked.where(F.col("group").isNotNull())
+    least = F.min("lease_ms").over(W.partitionBy(*GROUP)).alias("least_ms")
+    found = named.select("*", least).groupBy(*GROUP).agg(
         F.count_if(was_ended | was_missed).alias("ends"),
         F.count_if(is_new).alias("news"),
         F.min(F.when(made, F.col("last_id"))).alias("start"),

@@ -24,6 +24,7 @@ from analytics.twins.record import (
 from analytics.twins.run import Run
 
 NS_OF_MS = 1_000_000
+LEASE_MS = 30_000  # of a group that says none
 NO_GROUP = ("not_subscribed", "unknown_topic")
 Step = tuple[object, ...]
 
@@ -76,7 +77,9 @@ class Group:
     @property
     def hidden(self) -> int:
         """How many TAKEs may have been given what no answer shows."""
-        return sum(map(_may_hide, self.takes))
+        said = (one.of_group.lease_ms for one in (*self.controls, *self.takes))
+        least_ms = min((each for each in said if each is not None), default=LEASE_MS)
+        return sum(_may_hide(take, least_ms * NS_OF_MS) for take in self.takes)
 
     @cached_property
     def stood(self) -> bool:
@@ -116,10 +119,10 @@ class Group:
         return max(self._made, key=lambda one: (one.last_id or 0, one.key))
 
 
-def _may_hide(take: RecordedOperation) -> bool:
+def _may_hide(take: RecordedOperation, least_ns: int) -> bool:
     if take.max_count is None or not take.may_have_happened:
         return False
-    return not take.is_ok or take.attempt != 1
+    return not take.is_ok or take.attempt != 1 or take.end - take.invoke >= least_ns
 
 
 def groups_of(record: Record) -> list[Group]:

@@ -83,6 +83,7 @@ class OfGroup:
     name: str = ""
     number: int | None = None
     max_attempts: int | None = None
+    lease_ms: int | None = None
     acks: list[tuple[int, int, int]] = field(default_factory=list)
     naks: list[tuple[int, ...]] = field(default_factory=list)
     extends: list[tuple[int, ...]] = field(default_factory=list)
@@ -575,7 +576,8 @@ def _letters(ended: Event) -> list[Letter]:
 def _fill_group(control: RecordedOperation, begun: Event, ended: Event) -> None:
     _fill_control(control, begun, ended)
     name, max_attempts = begun.get("group") or "", begun.get("max_attempts")
-    control.of_group = OfGroup(name, max_attempts=max_attempts)
+    lease_ms = begun.get("lease_ms")
+    control.of_group = OfGroup(name, max_attempts=max_attempts, lease_ms=lease_ms)
 
 
 def _fill_take(take: RecordedOperation, begun: Event, ended: Event) -> None:
@@ -583,6 +585,7 @@ def _fill_take(take: RecordedOperation, begun: Event, ended: Event) -> None:
     take.of_group = OfGroup(
         begun.get("group") or "",
         begun.get("number"),
+        lease_ms=begun.get("lease_ms"),
         acks=[(token, first, last) for token, first, last in begun.get("acks") or ()],
         naks=[(token, *run) for token, *run in begun.get("naks") or ()],
         extends=[(token, *run) for token, *run in begun.get("extends") or ()],

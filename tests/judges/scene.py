@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.judges.history import MadeHistory, Row
-from tests.judges.world import digest
+from tests.judges.history import MadeHistory, Row, digest
 
 Place = tuple[str, int]  # producer, counter
 
@@ -21,7 +20,7 @@ class SceneWriter:
 
     def __init__(self, history: MadeHistory, rng: random.Random, name: str = "x") -> None:
         self.history, self.rng = history, rng
-        self.topic = f"{name}-topic"
+        self.name, self.topic = name, f"{name}-topic"
         self.host: str | None = f"{name}-host"
         self.base = rng.choice((0, 0, rng.randint(1, 9), 65_533))
         self.t_ns = rng.randrange(2**50)
@@ -44,7 +43,7 @@ class SceneWriter:
 
     def invoke(self, client: str, f: str, topic: str | None = None, **fields: Any) -> Row:
         """Write an invoke; `process` and `session` as the fields say."""
-        process = fields.pop("process", f"x-{client}")
+        process = fields.pop("process", f"{self.name}-{client}")
         self.op_ids[process] = self.op_ids.get(process, 0) + 1
         row = {"op_id": self.op_ids[process], "f": f, "topic": self.topic, "type": "invoke"}
         if topic is not None:
@@ -75,7 +74,7 @@ class SceneWriter:
 
     def single(self, client: str, f: str, **fields: Any) -> Row:
         """Write an event without an end."""
-        process = fields.pop("process", f"x-{client}")
+        process = fields.pop("process", f"{self.name}-{client}")
         self.op_ids[process] = self.op_ids.get(process, 0) + 1
         row = {"op_id": self.op_ids[process], "f": f, "topic": self.topic, "type": "info"}
         return self.write(process, {**row, "client_id": client, **fields})

@@ -14,11 +14,11 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 from tests.judges.broker import DUPLICATES_REMEMBERED, PUBLICATION_BYTES, ReplicatedBroker, runs_of
-from tests.judges.history import CAN, RAW, MadeHistory, Row
+from tests.judges.groups import employ
+from tests.judges.history import CAN, RAW, MadeHistory, Row, digest
 from tests.judges.properties import dress
 
 CLOCK_NS_MAX = 2**52
@@ -27,6 +27,7 @@ REFUSED = ("electing", "backlog_full", "overloaded", "disk_full", "shutting_down
 PIPELINED_MAX = 3
 COUNT_MAX = 5
 DRESSED_SHARE = 0.4  # of the histories are of feature level 4
+EMPLOYED_SHARE = 0.5  # of these have a group
 
 
 @dataclass
@@ -825,16 +826,12 @@ class MadeRun:
             history.truth = self.broker.truth(history.run_id, rng)
 
 
-def digest(producer: str, topic: str, counter: int) -> str:
-    """Return what an application's record says of a publication. Some are equal."""
-    content = f"{producer} {topic} {counter}" if counter % 7 else "the same"
-    return blake2b(content.encode(), digest_size=8).hexdigest()
-
-
 def legal(seed: int) -> MadeHistory:
     """Return the legal history of a seed."""
     history = MadeRun(seed).run()
     rng = random.Random(f"times {seed}")
     if rng.random() < DRESSED_SHARE:
         dress(history, rng)
+        if rng.random() < EMPLOYED_SHARE:
+            employ(history, rng)
     return history

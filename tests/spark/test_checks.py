@@ -10,7 +10,14 @@ from tests.judges import deceiving, strange
 from tests.judges.agreement import Case, case_of, judgement
 from tests.judges.history import RAW
 from tests.judges.small import SMALL, told
-from tests.spark import cases_clocks, cases_disks, cases_handing, cases_owed, cases_stored
+from tests.spark import (
+    cases_clocks,
+    cases_disks,
+    cases_groups,
+    cases_handing,
+    cases_owed,
+    cases_stored,
+)
 from tests.spark.cases import CASES
 from tests.spark.conftest import Find, Found
 from tests.spark.histories import RunRecorder
@@ -18,6 +25,7 @@ from tests.spark.histories import RunRecorder
 # Their cases are registered by being imported.
 assert cases_clocks
 assert cases_disks
+assert cases_groups
 assert cases_handing
 assert cases_owed
 assert cases_stored

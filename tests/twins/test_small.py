@@ -9,13 +9,21 @@ from analytics.twins import find_all
 from tests.judges import deceiving, strange
 from tests.judges.agreement import judgement
 from tests.judges.small import SMALL, told
-from tests.spark import cases_clocks, cases_disks, cases_handing, cases_owed, cases_stored
+from tests.spark import (
+    cases_clocks,
+    cases_disks,
+    cases_groups,
+    cases_handing,
+    cases_owed,
+    cases_stored,
+)
 from tests.spark.cases import CASES
 from tests.spark.histories import RunRecorder
 
 # Their cases are registered by being imported.
 assert cases_clocks
 assert cases_disks
+assert cases_groups
 assert cases_handing
 assert cases_owed
 assert cases_stored

@@ -1,0 +1,488 @@
+"""Groups in made histories: workers of a correct cluster in a topic of their own, and sabotage.
+
+What lives here: a small model of a group (docs/decisions/0022-groups.md), its workers under a
+random schedule, who are slow, crash, come back and ask again, and what they record; and what breaks
+one sentence of it. What must not: any rule of a judge.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.judges.history import MadeHistory, Row
+from tests.judges.kinds import breaks, hides
+from tests.judges.scene import SceneWriter
+
+GROUP: Final = "g"
+NS_OF_MS: Final = 1_000_000
+LEASES_MS: Final = (300, 1_000, 5_000)  # of a group: some run out, some do not
+STEPS: Final = 60
+LONG_MS: Final = 3_600_000
+
+
+@dataclass
+class ModelLease:
+    """An open publication: whose it is until when ("": nobody's, and due then)."""
+
+    client: str
+    token: int
+    until_ns: int
+    attempt: int
+
+
+@dataclass
+class ModelTake:
+    """A TAKE on its way. `answer`: what it came to, once it was carried out."""
+
+    invoke: Row
+    answer: Row | None = None
+
+
+@dataclass
+class ModelWorker:
+    """A client's process: `has` are ids with their tokens; `asked` is what it says again."""
+
+    name: str
+    epoch: int = 1
+    session: int = 1
+    number: int = 0
+    has: dict[int, int] = field(default_factory=dict)
+    asked: Row | None = None
+    under_way: ModelTake | None = None
+
+
+class ModelGroup:
+    """A group, its workers, who publishes to it, and who reads its dead letters."""
+
+    def __init__(
+        self, history: MadeHistory, rng: random.Random, attempts_max: int | None, name: str
+    ) -> None:
+        self.scene = SceneWriter(history, rng, name)
+        self.rng, self.lease_ms = rng, rng.choice(LEASES_MS)
+        self.attempts_max, self.dead = attempts_max, f"{name}-dead"
+        self.open: dict[int, ModelLease] = {}
+        self.head, self.token, self.stored = 0, 0, 0
+        self.seen: dict[tuple[str, int, int], Row] = {}  # carried out, by client, epoch, number
+        self.letters: list[int] = []
+        self.read, self.settled_to = 0, 0
+        self.workers = [ModelWorker(name) for name in ("a", "b", "c")]
+
+    def work(self) -> ModelGroup:
+        """Let everybody do what chance has them do."""
+        self.scene.end(self.scene.invoke("r", "sub", self.dead), "ok", last_id=0, resumed=False)
+        self.make(self.workers[0])
+        for _ in range(STEPS):
+            step = self.rng.choice((self.put, self.step, self.step, self.step, self.look))
+            step()
+        for worker in self.workers:
+            if worker.under_way is not None:
+                self.finish(worker, is_lost=False)
+        return self
+
+    def drain(self) -> None:
+        """Settle all that is left, and have it said."""
+        worker = self.workers[0]
+        while self.open or self.head < self.stored:
+            self.scene.pause(max((self.lease_ms + 2_000) * NS_OF_MS, 1))
+            self.begin(worker, {id_: "acks" for id_ in worker.has})
+            self.carry_out(worker)
+            self.finish(worker, is_lost=False)
+        self.look()
+        self.make(worker)
+        told = {"phase": "settled", "group": GROUP, "last_id": self.scene.id(self.stored)}
+        self.scene.single(worker.name, "phase", process=self.process(worker), **told)
+        self.scene.single("r", "phase", topic=self.dead, phase="drained", last_id=self.read)
+
+    # --- what they do ----------------------------------------------------------------------------
+
+    def process(self, worker: ModelWorker) -> str:
+        """Return the process that a worker records in: one for all of its sessions."""
+        return f"{self.scene.name}-{worker.name}"
+
+    def make(self, worker: ModelWorker) -> None:
+        """Make the group, or see how far it is."""
+        said: Row = {"group": GROUP, "lease_ms": self.lease_ms}
+        if self.attempts_max:
+            said |= {"max_attempts": self.attempts_max, "dead_letter": self.dead}
+        cursor = min(self.open, default=self.head + 1) - 1
+        invoke = self.scene.invoke(worker.name, "group", **self.own(worker), **said)
+        is_new = not any(row.get("f") == "group" and row["type"] == "ok" for row in self.rows())
+        self.scene.end(invoke, "ok", last_id=self.scene.id(cursor), resumed=not is_new)
+
+    def rows(self) -> list[Row]:
+        """Return what was recorded of the group."""
+        own = (row for row in self.scene.history.rows if row.get("topic") == self.scene.topic)
+        return list(own)
+
+    def own(self, worker: ModelWorker) -> Row:
+        """Return what all of a worker's rows say."""
+        own = {"epoch": worker.epoch, "session": worker.session}
+        return own | {"process": self.process(worker)}
+
+    def put(self) -> None:
+        """Publish some."""
+        for _ in range(self.rng.choice((1, 1, 4))):
+            self.stored += 1
+            self.scene.put("p", self.stored, self.stored)
+
+    def look(self) -> None:
+        """Let the reader of dead letters have what is there."""
+        letters = self.letters[self.read :]
+        if not letters:
+            return
+        invoke = self.scene.invoke("r", "get", self.dead, last_id=self.read, max_count=500)
+        first, last = self.read + 1, len(self.letters)
+        named = [
+            [first + place, self.scene.topic, GROUP, self.scene.id(id_)]
+            for place, id_ in enumerate(letters)
+        ]
+        brought: Row = {"topic": self.dead, "count": len(letters), "letters": named, "bytes": 9}
+        if self.scene.history.is_application:
+            brought["digests"] = "".join(f"{id_:016x}" for id_ in letters)
+        self.scene.end(invoke, "ok", first_id=first, last_id=last, **brought)
+        self.read = last
+
+    def step(self) -> None:
+        """Let one worker go on: ask, be answered, wait in vain, or crash."""
+        worker, chance = self.rng.choice(self.workers), self.rng.random()
+        if chance < 0.08:
+            self.crash(worker)
+        elif worker.under_way is None:
+            self.begin(worker, {id_: self.rng.choice(FATES) for id_ in worker.has})
+            if self.rng.random() < 0.7:
+                self.carry_out(worker)
+        elif chance < 0.2:
+            self.finish(worker, is_lost=True)
+        else:
+            self.carry_out(worker)
+            self.finish(worker, is_lost=False)
+        if self.rng.random() < 0.2:
+            self.scene.pause(self.lease_ms * NS_OF_MS // 2)
+
+    def crash(self, worker: ModelWorker) -> None:
+        """Let a process die and another one begin: what it held is due at once."""
+        worker.under_way, worker.asked, worker.has = None, None, {}
+        worker.epoch, worker.session, worker.number = worker.epoch + 1, worker.session + 1, 0
+        for lease in self.open.values():
+            if lease.client == worker.name and lease.until_ns > self.scene.t_ns:
+                lease.client, lease.token, lease.until_ns = "", 0, self.scene.t_ns
+
+    def begin(self, worker: ModelWorker, fates: dict[int, str]) -> ModelTake:
+        """Begin a TAKE: the one without an answer again, or the next one."""
+        if worker.asked is None:
+            worker.number += 1
+            said: Row = {"number": worker.number, "group": GROUP}
+            for id_, fate in fates.items():
+                ms = {"acks": [], "naks": [0], "extends": [self.lease_ms]}.get(fate)
+                if ms is not None:
+                    run = [worker.has[id_], self.scene.id(id_), self.scene.id(id_)]
+                    said.setdefault(fate, []).append([*run, *ms])
+                if fate in ("acks", "naks"):
+                    del worker.has[id_]
+            count = self.rng.choice((None, 1, 3, 9)) if self.settled_to == 0 else 9
+            worker.asked = said | ({"max_count": count} if count else {})
+        invoke = self.scene.invoke(worker.name, "take", **self.own(worker), **worker.asked)
+        worker.under_way = ModelTake(invoke)
+        return worker.under_way
+
+    def finish(self, worker: ModelWorker, is_lost: bool) -> None:
+        """End a worker's TAKE: with its answer, or without one."""
+        take, worker.under_way = worker.under_way, None
+        assert take is not None, worker
+        if is_lost or take.answer is None:
+            if self.rng.random() < 0.7:
+                self.scene.end(take.invoke, "info", attempt=self.rng.choice((1, 2)))
+            return
+        told = {name: value for name, value in take.answer.items() if value != []}
+        for first, last, _ in told.get("leases", ()):
+            for id_ in range(first, last + 1):
+                worker.has[id_ - self.scene.base] = told["token"]
+        if told.get("leases") and not self.scene.history.is_application:
+            told["items"] = [
+                [id_, "p", id_ - self.scene.base, 1]
+                for first, last, _ in told["leases"]
+                for id_ in range(first, last + 1)
+            ]
+        for first, last in told.get("lost", ()):
+            for id_ in range(first, last + 1):
+                worker.has.pop(id_ - self.scene.base, None)
+        self.scene.end(take.invoke, "ok", **told)
+        worker.asked = None
+
+    # --- what the cluster does -------------------------------------------------------------------
+
+    def carry_out(self, worker: ModelWorker) -> None:
+        """Carry out a worker's TAKE, once for its number."""
+        take = worker.under_way
+        assert take is not None, worker
+        self.scene.pause()
+        said, key = take.invoke, (worker.name, worker.epoch, worker.number)
+        if key not in self.seen:
+            self.seen[key] = {"lost": self.settle(worker, said), "leases": [], "token": 0}
+        known = self.seen[key]
+        if not known["leases"] and said.get("max_count"):
+            known |= self.give(worker, said["max_count"])
+        standing = [
+            [self.scene.id(id_), self.scene.id(id_), self.open[id_].attempt]
+            for id_ in known["leases"]
+            if id_ in self.open
+            and (self.open[id_].client, self.open[id_].token) == (worker.name, known["token"])
+        ]
+        ends = [self.open[first - self.scene.base].until_ns for first, *_ in standing]
+        left_ms = max(0, (min(ends, default=0) - self.scene.t_ns) // NS_OF_MS)
+        answer: Row = {"lost": known["lost"], "count": len(standing), "leases": standing}
+        if standing:
+            answer |= {"token": known["token"], "left_ms": left_ms, "lease_ms": self.lease_ms}
+        take.answer = answer
+
+    def settle(self, worker: ModelWorker, said: Row) -> list[list[int]]:
+        lost = []
+        for fate in ("acks", "naks", "extends"):
+            for token, at, _, *ms in said.get(fate, ()):
+                id_ = at - self.scene.base
+                lease = self.open.get(id_)
+                if lease is None or (lease.client, lease.token) != (worker.name, token):
+                    lost.append([at, at])
+                elif fate == "acks":
+                    del self.open[id_]
+                elif fate == "naks":
+                    self.open[id_] = ModelLease("", 0, self.scene.t_ns, lease.attempt)
+                else:
+                    lease.until_ns = self.scene.t_ns + ms[0] * NS_OF_MS
+        return lost
+
+    def give(self, worker: ModelWorker, count: int) -> Row:
+        now_ns, given = self.scene.t_ns, []
+        due = sorted(id_ for id_, lease in self.open.items() if lease.until_ns <= now_ns)
+        until_ns = now_ns + self.lease_ms * NS_OF_MS
+        for id_ in due:
+            attempt = self.open[id_].attempt + 1
+            if self.attempts_max and attempt > self.attempts_max:
+                self.letters.append(id_)
+                del self.open[id_]
+            elif len(given) < count:
+                self.open[id_] = ModelLease(worker.name, self.token + 1, until_ns, attempt)
+                given.append(id_)
+        while len(given) < count and self.head < self.stored:
+            self.head += 1
+            self.open[self.head] = ModelLease(worker.name, self.token + 1, until_ns, 1)
+            given.append(self.head)
+        self.token += bool(given)
+        return {"leases": given, "token": self.token if given else 0}
+
+    # --- for sabotage ----------------------------------------------------------------------------
+
+    def took(self, client: str, *leases: list[int], **said: Any) -> Row:
+        """Write a TAKE of a client that nobody else is, and its answer: what it says is so."""
+        told = {name: said.pop(name) for name in ("lost", "token") if name in said}
+        own = {"epoch": 1, "group": GROUP, "max_count": 9, "number": next_of(self, client)}
+        invoke = self.scene.invoke(client, "take", **own, **said)
+        count = sum(last + 1 - first for first, last, _ in leases)
+        if leases:
+            self.token = told.setdefault("token", self.token + 1)
+            told |= {"leases": list(leases), "left_ms": LONG_MS, "lease_ms": LONG_MS}
+        return self.scene.end(invoke, "ok", count=count, **told)
+
+    def fresh(self) -> int:
+        """Publish one more, that nobody has been given; return its id in the topic."""
+        self.put()
+        self.head = self.stored
+        return self.scene.id(self.stored)
+
+
+FATES: Final = ("acks", "acks", "acks", "naks", "extends", "none", "none")
+
+
+def next_of(group: ModelGroup, client: str) -> int:
+    """Return the next number of a client that a sabotage needs."""
+    own = f"{group.scene.name}-{client}"
+    return 1 + sum(
+        row["process"] == own and row["type"] == "invoke" for row in group.scene.history.rows
+    )
+
+
+def work(
+    history: MadeHistory, rng: random.Random, attempts_max: int | None = None, name: str = "work"
+) -> ModelGroup:
+    """Write a legal group into a history."""
+    return ModelGroup(history, rng, attempts_max, name).work()
+
+
+def employ(history: MadeHistory, rng: random.Random) -> None:
+    """Write a legal group that is worked off into a history, and into nodes' disks."""
+    group = work(history, rng, rng.choice((None, 1, 2, 3)), "job")
+    if rng.random() < 0.8:
+        group.settled_to = 1
+        group.drain()
+    group.scene.on_disks()
+
+
+# --- sabotage -------------------------------------------------------------------------------------
+
+
+def broken(history: MadeHistory, rng: random.Random) -> ModelGroup:
+    """Return a group that worked legally so far, without dead letters."""
+    return work(history, rng)
+
+
+@breaks("leased-after-its-ack", "group_order", "an accepted ack is the last of an id", "again")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    group.took("v", [id_, id_, 1])
+    group.took("v", acks=[[group.token, id_, id_]])
+    group.took("w", [id_, id_, 2])
+    return True
+
+
+@breaks("late-ack-accepted", "group_order", "an ack of a lost lease is refused", "late")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    group.took("v", [id_, id_, 1])
+    token = group.token
+    group.took("w", [id_, id_, 2])
+    group.took("v", acks=[[token, id_, id_]])
+    return True
+
+
+@breaks("acknowledged-by-two-takes", "group_order", "an id is acknowledged once", "twice")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    group.took("v", [id_, id_, 1])
+    for _ in range(2):
+        group.took("v", acks=[[group.token, id_, id_]])
+    return True
+
+
+@breaks("attempt-goes-back", "group_order", "each lease of an id has a higher attempt", "attempt")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    attempt = rng.randint(1, 3)
+    group.took("v", [id_, id_, attempt])
+    group.took("w", [id_, id_, rng.randint(1, attempt)])
+    return True
+
+
+@breaks("token-goes-back", "group_order", "a later take has a higher token", "token")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    group.token += 5
+    for lower, client in ((0, "v"), (rng.randint(1, 4), "w")):
+        id_ = group.fresh()
+        group.took(client, [id_, id_, 1], token=group.token + 1 - lower)
+    return True
+
+
+@breaks("token-of-two-takes", "group_order", "each take has a token of its own", "token")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    for client in ("v", "w"):
+        id_ = group.fresh()
+        token = group.token + (client == "v")
+        group.took(client, [id_, id_, 1], token=token)
+    return True
+
+
+@breaks("leased-to-two", "group_lease", "a lease that holds is one client's", "shared")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    group.took("v", [id_, id_, 1])
+    group.took("w", [id_, id_, 2])
+    group.took("v")
+    return True
+
+
+@breaks("attempts-jump", "group_lease", "each attempt was somebody's", "jump")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    if history.is_application:
+        return False  # others may have worked who do not record
+    group = broken(history, rng)
+    id_ = group.fresh()
+    takes = sum(row.get("f") == "take" and row["type"] == "invoke" for row in history.rows)
+    group.took("v", [id_, id_, takes + 3])
+    return True
+
+
+@breaks("settled-by-nobody", "group_lost", "what is settled was acknowledged, or is dead")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    if history.is_application:
+        return False
+    group = broken(history, rng)
+    if rng.random() < 0.5:
+        id_ = group.fresh()
+        group.took("v", [id_, id_, 1])
+    group.put()
+    group.open, group.head = {}, group.stored
+    group.make(group.workers[0])
+    return True
+
+
+def _dead(history: MadeHistory, rng: random.Random) -> tuple[ModelGroup, int]:
+    """Return a group that gives up what was given once, and a publication that it has given up."""
+    group = work(history, rng, 1)
+    id_ = group.fresh()
+    group.took("v", [id_, id_, 1])
+    group.letters.append(group.stored)
+    return group, id_
+
+
+@breaks("letter-twice", "dead_letter", "a dead letter stands once", "twice")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group, _ = _dead(history, rng)
+    group.letters.append(group.stored)
+    group.look()
+    return True
+
+
+@breaks("letter-of-what-was-done", "dead_letter", "what was done is not given up", "acknowledged")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group, id_ = _dead(history, rng)
+    group.took("v", acks=[[group.token, id_, id_]])
+    group.look()
+    return True
+
+
+@breaks("leased-though-dead", "dead_letter", "what was given up is not given again", "leased")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group, id_ = _dead(history, rng)
+    group.look()
+    group.took("w", [id_, id_, 2])
+    return True
+
+
+@hides("take-of-another-count", "a TAKE's count is what it leases")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    group.took("v", [id_, id_, 1])["count"] = 2
+    return True
+
+
+@hides("lease-without-an-end", "a TAKE that leases something says for how long")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    del group.took("v", [id_, id_, 1])["left_ms"]
+    return True
+
+
+@hides("ack-that-goes-backwards", "a run of what is acknowledged has a first id and a last one")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    group.took("v", acks=[[1, id_, id_ - 1]])
+    return True
+
+
+@hides("work-left", "a group that nobody saw settled may have lost what it has")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    if history.is_application:
+        return False
+    broken(history, rng)
+    return True
