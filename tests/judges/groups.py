@@ -317,6 +317,7 @@ def employ(history: MadeHistory, rng: random.Random) -> None:
         group.settled_to = 1
         group.drain()
     group.scene.on_disks()
+    history.scenes.remove(group.scene)  # it is no sabotage
 
 
 # --- sabotage -------------------------------------------------------------------------------------
