@@ -109,6 +109,14 @@ def _role(group: Group, topics: tuple[str, ...]) -> Role:
                 get_wait_ms=reader.get_wait_ms,
                 reads_any=isinstance(reader, kinds.Gatherer),
             )
+        case kinds.Worker() as worker:
+            return Role(
+                topics=topics,
+                works=1.0,
+                pause_s=PAUSE_S_MIN,
+                lease_ms=round(worker.lease_s * 1000),
+                max_attempts=worker.attempts_max,
+            )
 
 
 class SimulatedRun:

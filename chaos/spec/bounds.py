@@ -14,10 +14,14 @@ from typing import Final
 
 from flotilla_client.connection import REQUESTS_QUEUED_MAX
 from flotilla_client.protocol import (
+    ATTEMPTS_MAX,
     BATCH_BYTES_MAX,
     BATCH_COUNT_MAX,
     GET_WAIT_MS_MAX,
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
     PUBLICATION_BYTES_MAX,
+    TAKE_COUNT_MAX,
 )
 
 TOPICS_MAX: Final = 1_000  # a client's subscriptions have this limit too
@@ -68,6 +72,12 @@ BOUNDS: Final[Mapping[str, Bounds]] = {
     "in_flight_max": Bounds(1, REQUESTS_QUEUED_MAX - 1),  # the producer's own
     "get_count_max": Bounds(1, BATCH_COUNT_MAX),
     "get_wait_ms": Bounds(0, GET_WAIT_MS_MAX),
+    "take_count_max": Bounds(1, TAKE_COUNT_MAX),
+    "lease_s": Bounds(LEASE_MS_MIN / 1000, LEASE_MS_MAX / 1000),
+    "stall_share": Bounds(0, 1),
+    "nak_share": Bounds(0, 1),
+    "extend_share": Bounds(0, 1),
+    "attempts_max": Bounds(1, ATTEMPTS_MAX),
     "pause_s": SECONDS,
     "stay_s": SECONDS,
     "away_s": SECONDS,

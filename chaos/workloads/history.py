@@ -21,6 +21,7 @@ from flotilla_client.recording import read as read
 
 PHASES: Final = ("warmup", "steady", "fault", "heal", "tombstone", "drain", "done")
 DRAINED: Final = "drained"
+SETTLED: Final = "settled"  # of a group: a worker was told so
 
 
 class HistoryFileError(Exception):
@@ -36,8 +37,11 @@ class ProcessRecorder(recording.Recorder):
     phase: str | None = None
 
     def mark_phase(self, phase: str, **fields: Any) -> int:
-        """Record that `phase` begins (`drained`: that this client has); return the row's t_ns."""
-        assert phase in PHASES or phase == DRAINED, phase
+        """Record that `phase` begins; return the row's t_ns.
+
+        `drained`: that this client has; `settled`: that a group's work is done.
+        """
+        assert phase in (*PHASES, DRAINED, SETTLED), phase
         return self.single("phase", phase=phase, **fields)
 
     def mark_fault(self, name: str, action: str, targets: list[str]) -> int:

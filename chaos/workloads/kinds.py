@@ -87,7 +87,27 @@ class Visitor(Subscriber):
     away_s: float = 0.5
 
 
-Parameters = Publisher | Pipeliner | Subscriber | Gatherer | Visitor
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """Shares the work of each of its topics with all other workers, in one group a topic.
+
+    `take_count_max`: publications taken at once. `lease_s`: how long it has them. Of the bodies
+    `stall_share` outlast their lease, `nak_share` give back, `extend_share` ask for more time. What
+    was given `attempts_max` times becomes a dead letter, which workers read as well.
+    """
+
+    publishes: ClassVar = False
+    reads: ClassVar = True
+
+    take_count_max: int = 20
+    lease_s: float = 1.0
+    stall_share: float = 0.01
+    nak_share: float = 0.05
+    extend_share: float = 0.02
+    attempts_max: int = 3
+
+
+Parameters = Publisher | Pipeliner | Subscriber | Gatherer | Visitor | Worker
 KINDS: Final[Mapping[str, type[Parameters]]] = {
     kind.__name__.lower(): kind for kind in get_args(Parameters)
 }
