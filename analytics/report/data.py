@@ -19,6 +19,7 @@ NS_PER_MS: Final = 1_000_000
 FIELDS: Final = (  # of an event, those that its bar on a timeline is made of
     *("process", "op_id", "type", "f", "topic", "client_id", "session", "t_ns", "node", "term"),
     *("counter", "count", "first_id", "last_id", "error", "attempt", "duplicate", "phase"),
+    *("group", "acks", "naks", "extends", "token", "leases", "lost", "left_ms"),
 )
 
 Values = Sequence[float | None]

@@ -17,6 +17,7 @@ from analytics.report.data import FIELDS, Band
 NS_PER_MS: Final = 1_000_000
 MARGIN_SHARE: Final = 0.06  # of a timeline's length, left free on either side
 BAR_PERCENT_MIN: Final = 0.8  # or a short operation could not be seen
+RUNS_SHOWN_MAX: Final = 8  # of what a TAKE says or was given
 Key = tuple[str, int]
 Event = Mapping[str, Any]
 Events = Mapping[Key, Sequence[Event]]
@@ -28,7 +29,8 @@ class OperationBar:
     recorded; `lasted_ms` is None of what has no beginning or no end.
 
     `left`, `width`: per cent. `words`: what it was and what it came to. `lines`: where its events
-    stand, as `history/p.jsonl:12`.
+    stand, as `history/p.jsonl:12`. `lease`: of a TAKE that was given something, how far its first
+    lease reaches from `left` on, in per cent; the border cuts it off.
     """
 
     process: str
@@ -41,6 +43,7 @@ class OperationBar:
     left: float
     width: float
     lines: tuple[str, ...]
+    lease: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,10 @@ def _bar(
     per_ns = 100 / (end_ns - begin_ns)
     width = max((until_ns - invoke["t_ns"]) * per_ns, BAR_PERCENT_MIN)
     left = min((invoke["t_ns"] - begin_ns) * per_ns, 100 - BAR_PERCENT_MIN)
+    lease = None
+    if end["f"] == "take" and end["leases"]:
+        held_until_ns = end["t_ns"] + end["left_ms"] * NS_PER_MS
+        lease = round(min((held_until_ns - begin_ns) * per_ns, 100) - left, 3)
     return OperationBar(
         process=operation.process,
         op_id=operation.op_id,
@@ -145,6 +152,7 @@ def _bar(
         left=round(left, 3),
         width=round(min(width, 100 - left), 3),
         lines=operation.lines,
+        lease=lease,
     )
 
 
@@ -164,6 +172,9 @@ def _words(invoke: Event, end: Event) -> str:
         parts.append(_numbers("counter", invoke["counter"], invoke["count"] or 1))
     elif invoke["f"] == "get" and invoke["last_id"] is not None and invoke["type"] == "invoke":
         parts.append(f"after id {invoke['last_id']}")
+    elif invoke["group"]:
+        parts.append(f"in group {invoke['group']}")
+        parts += _settlements(invoke)
     if end["type"] == "ok":
         parts.append(f"→ {_answer(invoke, end)}")
     if end["error"]:
@@ -175,7 +186,9 @@ def _words(invoke: Event, end: Event) -> str:
 
 def _answer(invoke: Event, end: Event) -> str:
     again = ", a duplicate" if end["duplicate"] else ""
-    if end["f"] in ("sub", "unsub"):
+    if end["f"] == "take":
+        return _leased(end)
+    if end["f"] in ("sub", "unsub", "group", "ungroup"):
         return "done" if end["last_id"] is None else f"from after id {end['last_id']}"
     if end["f"] == "get" and not end["count"]:
         return "nothing"
@@ -184,6 +197,32 @@ def _answer(invoke: Event, end: Event) -> str:
     if end["first_id"]:
         return _numbers("id", end["first_id"], end["count"] or invoke["count"] or 1) + again
     return "a duplicate" if again else "not stored: nobody subscribes"
+
+
+def _settlements(take: Event) -> Iterator[str]:
+    """Yield what a TAKE says of what its client has."""
+    for name in ("acks", "naks", "extends"):
+        if take[name]:
+            runs = ", ".join(
+                f"{_numbers('id', first, last + 1 - first)} of token {token}"
+                for token, first, last, *_ in take[name][:RUNS_SHOWN_MAX]
+            )
+            yield f"{name} {runs}" + (" …" if len(take[name]) > RUNS_SHOWN_MAX else "")
+
+
+def _leased(take: Event) -> str:
+    said = []
+    if take["leases"]:
+        runs = ", ".join(
+            f"{_numbers('id', first, last + 1 - first)} (attempt {attempt})"
+            for first, last, attempt in take["leases"][:RUNS_SHOWN_MAX]
+        )
+        more = " …" if len(take["leases"]) > RUNS_SHOWN_MAX else ""
+        said.append(f"{runs}{more} under token {take['token']} for {take['left_ms']:,} ms")
+    if take["lost"]:
+        lost = ", ".join(_numbers("id", first, last + 1 - first) for first, last in take["lost"])
+        said.append(f"not his any more: {lost}")
+    return "; ".join(said) or "nothing"
 
 
 def _numbers(name: str, first: int, count: int) -> str:

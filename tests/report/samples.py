@@ -19,7 +19,7 @@ from analytics.common.verdict import (
     Witness,
     WitnessOperation,
 )
-from analytics.report.data import Axis, Band, Lead, PhaseSpan, Series, Spread
+from analytics.report.data import FIELDS, Axis, Band, Lead, PhaseSpan, Series, Spread
 from analytics.report.facts import ReportFacts, facts_of
 from analytics.report.operations import Events
 
@@ -72,12 +72,9 @@ def operation(op_id: int, process: str = PROCESS) -> WitnessOperation:
 
 def event(operation: WitnessOperation, kind: str, at_s: float, **fields: Any) -> dict[str, Any]:
     """Return an event as `operations.fetch` has it, `at_s` after the run's begin."""
-    empty = dict.fromkeys(
-        ("client_id", "session", "node", "term", "counter", "count", "first_id", "last_id")
-    )
+    empty = dict.fromkeys(FIELDS)
     own = {"process": operation.process, "op_id": operation.op_id, "type": kind, "topic": TOPIC}
-    rest = {"error": None, "attempt": None, "duplicate": None, "f": "put"}
-    return {**empty, **own, **rest, "t_ns": ORIGIN_NS + round(at_s * SECOND_NS), **fields}
+    return {**empty, **own, "f": "put", "t_ns": ORIGIN_NS + round(at_s * SECOND_NS), **fields}
 
 
 PUT, GET = operation(1), operation(2, "s")

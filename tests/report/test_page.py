@@ -221,6 +221,30 @@ def test_bar_runs_from_invoke_to_completion_and_without_one_to_the_border() -> N
     assert timeline((samples.operation(99),), EVENTS, ORIGIN_NS) is None
 
 
+def test_a_take_shows_what_was_leased_and_how_long() -> None:
+    take, other = samples.operation(5, "w"), samples.operation(6, "v")
+    said = {"f": "take", "group": "g"}
+    events = {
+        ("w", 5): [
+            samples.event(take, "invoke", 1.0, **said, acks=[[1, 3, 4]]),
+            samples.event(take, "ok", 1.1, **said, token=2, leases=[[5, 5, 3]], left_ms=500),
+        ],
+        ("v", 6): [
+            samples.event(other, "invoke", 2.0, **said),
+            samples.event(other, "ok", 2.1, **said, lost=[[3, 4]]),
+        ],
+    }
+    drawn = timeline((take, other), events, ORIGIN_NS)
+    assert drawn is not None
+    leased, nothing = drawn.bars
+    assert "acks ids 3–4 of token 1" in leased.words
+    assert "id 5 (attempt 3) under token 2 for 500 ms" in leased.words
+    assert "not his any more: ids 3–4" in nothing.words
+    assert nothing.lease is None
+    assert leased.lease is not None
+    assert leased.width < leased.lease < nothing.left - leased.left
+
+
 # --- facts and index ------------------------------------------------------------------------------
 
 
