@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from analytics.common.schema import BAD_ITEM, ITEM
+from analytics.common.schema import BAD_ITEM, ITEM, LETTER
 from analytics.generate.shape import Number, Shape
 
 STEP_NS: Final = 100_000  # between two publications: 10,000 a second
@@ -38,7 +38,15 @@ OPERATION: Final = (
     *((name, "BIGINT") for name in ("epoch", "cursor")),
     ("resumed", "BOOLEAN"),
     ("times", "ARRAY<ARRAY<BIGINT>>"),  # of a GET's answer; null: it says none
+    ("group", "STRING"),  # of what is about one
+    *((name, "BIGINT") for name in ("number", "max_attempts")),  # of its invoke
+    ("acks", "ARRAY<ARRAY<BIGINT>>"),
+    *((name, "BIGINT") for name in ("token", "left_ms")),  # of a TAKE's answer
+    *((name, "ARRAY<ARRAY<BIGINT>>") for name in ("leases", "lost")),
+    ("letters", f"ARRAY<{LETTER}>"),
 )
+OF_INVOKE: Final = ("group", "number", "max_attempts", "acks")
+OF_ANSWER: Final = ("cursor", "resumed", "times", "token", "left_ms", "leases", "lost", "letters")
 
 
 def fault_numbers(shape: Shape) -> list[int]:
@@ -205,7 +213,8 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
     some = delivered & (came > 0)
     last_id = (
         F.when(~is_end & (f == "get"), F.col("asked"))
-        .when(ok & (f != "get") | some, F.coalesce("first_id", F.lit(0)))
+        .when(ok & ~f.isin("get", "take") | some, F.coalesce("first_id", F.lit(0)))
+        .when(f == "purged", F.col("first_id"))
         .cast("bigint")
     )
     return operations.withColumn("type", F.explode(types)).select(
@@ -220,6 +229,7 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.when(put, F.col("counter")).alias("counter"),
         F.when(put, F.coalesce("count", F.lit(1)))
         .when(delivered, came)
+        .when(ok & (f == "take"), _leased())
         .cast("bigint")
         .alias("count"),
         F.when(ok & put | some, F.col("first_id")).alias("first_id"),
@@ -234,9 +244,18 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.coalesce("phase", F.lit("steady")).alias("phase"),
         F.when(is_end, F.col("invoke_ns")).alias("invoke_ns"),
         F.when(is_end, F.col("asked")).alias("asked"),
-        F.when(f == "get", 1).cast("bigint").alias("max_count"),
+        F.when(f.isin("get", "take"), 1).cast("bigint").alias("max_count"),
         "epoch",
-        *(F.when(ok, F.col(name)).alias(name) for name in ("cursor", "resumed", "times")),
+        *(F.when(~is_end, F.col(name)).alias(name) for name in OF_INVOKE),
+        *(F.when(ok, F.col(name)).alias(name) for name in OF_ANSWER),
+    )
+
+
+def _leased() -> Column:
+    return F.aggregate(
+        F.coalesce("leases", F.array()),
+        F.lit(0).cast("bigint"),
+        lambda total, run: total + run[1] + 1 - run[0],
     )
 
 

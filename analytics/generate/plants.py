@@ -464,6 +464,18 @@ def stale_read_start(scene: Scene, victim: Victim) -> int:
 
 
 @plant
+def purge(scene: Scene, victim: Victim) -> int:
+    """Everyone is given what was purged before. (The groups' plants come later, and stand above.)"""
+    newcomer = Newcomer(scene, victim)
+    gets = scene.everyone_s(victim.before)
+    newcomer.now_ns = min(get["invoke_ns"] for get in gets) - 1
+    newcomer.does("purged", outcome="info", phase="steady", first_id=newcomer.reached)
+    for get in gets[1:]:
+        scene.also("purge", get, newcomer.reached)
+    return newcomer.reached
+
+
+@plant
 def subscription_forgotten(scene: Scene, victim: Victim) -> None:
     """Who subscribes again is told that nothing was subscribed."""
     newcomer = Newcomer(scene, victim)
@@ -548,6 +560,160 @@ def fencing(scene: Scene, victim: Victim) -> None:
     newcomer.subscribes(epoch=2, process=newer, **again)
     newcomer.subscribes(epoch=1, **again)
     newcomer.does("unsub", epoch=2, process=newer)
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+LEFT_MS: Final = 1_000  # of a lease: longer than what a newcomer does takes
+
+
+class GroupWorker(Newcomer):
+    """A newcomer that works in a group of its own, which it makes behind what is `reached`.
+
+    All that it says is so until a plant breaks it; at the end the group is settled.
+    """
+
+    def __init__(self, scene: Scene, victim: Victim, **said: Any) -> None:
+        super().__init__(scene, victim)
+        self.group, self._number = f"group-{victim.place}", 0
+        self.made(self.reached - 1, resumed=False, **said)
+
+    def made(self, settled_id: int, **said: Any) -> None:
+        """Make the group, or ask up to where it is settled."""
+        told = {"first_id": settled_id, "resumed": True, "epoch": 1, "group": self.group}
+        self.does("group", **{**told, **said})
+
+    def takes(self, token: int = 0, attempt: int = 0, **said: Any) -> Operation:
+        """Take the id that is `reached` under a token, or only settle."""
+        self._number += 1
+        told: dict[str, Any] = {"epoch": 1, "group": self.group, "number": self._number}
+        if token:
+            lease = [self.reached, self.reached, attempt]
+            told |= {"token": token, "leases": [lease], "left_ms": 0}
+        return self.does("take", **{**told, **said})
+
+    def acknowledges(self, token: int) -> None:
+        """Acknowledge it."""
+        self.takes(acks=[[token, self.reached, self.reached]])
+
+    def ends(self) -> int:
+        """Say that all is settled; return the id that it was about."""
+        self.does("phase", outcome="info", phase="settled", group=self.group)
+        return self.reached
+
+    def buries(self, at: int = 0) -> Operation:
+        """Be given the dead letter of it, as if it stood in the same topic."""
+        topic = self._like["topic"]
+        return self.takes(letters=[(at or self.reached, topic, self.group, self.reached)])
+
+
+@plant
+def group_order(scene: Scene, victim: Victim) -> int:
+    """What a worker has acknowledged is given again."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.acknowledges(1)
+    worker.takes(2, 2)
+    return worker.ends()
+
+
+@plant
+def group_order_late(scene: Scene, victim: Victim) -> int:
+    """An acknowledgment of a lost lease is accepted."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.takes(2, 2)
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_order_twice(scene: Scene, victim: Victim) -> int:
+    """Two acknowledgments of one publication are accepted."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.acknowledges(1)
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_order_attempt(scene: Scene, victim: Victim) -> int:
+    """A publication is given again, and that counts as its first attempt."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.takes(2, 1)
+    worker.acknowledges(2)
+    return worker.ends()
+
+
+@plant
+def group_order_token(scene: Scene, victim: Victim) -> int:
+    """A later take has a lower token: the one that was lost to it is known by that."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(7, 1)
+    worker.takes(5, 1, leases=[[worker.reached + 1, worker.reached + 1, 1]])
+    worker.acknowledges(7)
+    worker.ends()
+    return 5
+
+
+@plant
+def group_lease(scene: Scene, victim: Victim) -> int:
+    """A publication is given again while its lease holds."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1, left_ms=LEFT_MS)
+    worker.takes(2, 2)
+    worker.acknowledges(2)
+    return worker.ends()
+
+
+@plant
+def group_lease_jump(scene: Scene, victim: Victim) -> int:
+    """A publication is given for the third time, and nobody had it before."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 3)
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_lost(scene: Scene, victim: Victim) -> int:
+    """A group is settled, and what it gave was not acknowledged."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.made(worker.reached)
+    return worker.ends()
+
+
+@plant
+def dead_letter(scene: Scene, victim: Victim) -> int:
+    """A dead letter stands under two ids."""
+    worker = GroupWorker(scene, victim, max_attempts=1)
+    worker.takes(1, 1)
+    worker.buries()
+    worker.buries(worker.reached + 1)
+    return worker.ends()
+
+
+@plant
+def dead_letter_acknowledged(scene: Scene, victim: Victim) -> int:
+    """What was acknowledged becomes a dead letter."""
+    worker = GroupWorker(scene, victim, max_attempts=1)
+    worker.takes(1, 1)
+    worker.acknowledges(1)
+    worker.buries()
+    return worker.ends()
+
+
+@plant
+def dead_letter_leased(scene: Scene, victim: Victim) -> int:
+    """What became a dead letter is given again."""
+    worker = GroupWorker(scene, victim, max_attempts=1)
+    worker.takes(1, 1)
+    worker.buries()
+    worker.takes(2, 2)
+    return worker.ends()
 
 
 @plant

@@ -184,6 +184,7 @@ def _line(events: DataFrame) -> Column:
     arrays = {
         "items": F.transform("items", _mixed),
         "corrupt": F.transform("corrupt", _mixed_bad),
+        "letters": F.transform("letters", _mixed_letter),
     }
     plain = F.to_json(F.struct(*(name for name in events.columns if name not in arrays)))
     joined = [
@@ -202,6 +203,14 @@ def _mixed(item: Column) -> Column:
     return F.concat(
         F.lit("["), first_id, F.lit(',"'), item["producer"],
         F.lit('",'), counter, F.lit(","), count, F.lit("]"),
+    )  # fmt: skip
+
+
+def _mixed_letter(letter: Column) -> Column:
+    id_, from_id = (letter[name].cast("string") for name in ("id", "from_id"))
+    return F.concat(
+        F.lit("["), id_, F.lit(',"'), letter["topic"], F.lit('","'), letter["group"],
+        F.lit('",'), from_id, F.lit("]"),
     )  # fmt: skip
 
 
