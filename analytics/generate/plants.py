@@ -465,7 +465,7 @@ def stale_read_start(scene: Scene, victim: Victim) -> int:
 
 @plant
 def purge(scene: Scene, victim: Victim) -> int:
-    """Everyone is given what was purged before. (The groups' plants come later, and stand above.)"""
+    """Everyone is given what was purged before; the groups of later plants work above that."""
     newcomer = Newcomer(scene, victim)
     gets = scene.everyone_s(victim.before)
     newcomer.now_ns = min(get["invoke_ns"] for get in gets) - 1

@@ -29,7 +29,7 @@ NO_GROUP = ("not_subscribed", "unknown_topic")
 Step = tuple[object, ...]
 
 
-class Given(NamedTuple):
+class GivenLease(NamedTuple):
     """A lease of one id, and the TAKE that was given it."""
 
     token: int
@@ -45,14 +45,14 @@ class Settlement(NamedTuple):
 
 
 @dataclass(eq=False)
-class Group:
+class GroupHistory:
     """What is on record of one group."""
 
     topic: str
     name: str
     controls: list[RecordedOperation] = field(default_factory=list)
     takes: list[RecordedOperation] = field(default_factory=list)
-    leases: dict[int, list[Given]] = field(default_factory=lambda: defaultdict(list))
+    leases: dict[int, list[GivenLease]] = field(default_factory=lambda: defaultdict(list))
     accepted: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
     given_back: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
     done: set[int] = field(default_factory=set)
@@ -72,7 +72,7 @@ class Group:
                 self.given_back[id_].append(Settlement(token, take))
         for lease in said.leases:
             for id_ in range(lease.first, lease.last + 1):
-                self.leases[id_].append(Given(said.token, lease.attempt, take))
+                self.leases[id_].append(GivenLease(said.token, lease.attempt, take))
 
     @property
     def hidden(self) -> int:
@@ -125,15 +125,15 @@ def _may_hide(take: RecordedOperation, least_ns: int) -> bool:
     return not take.is_ok or take.attempt != 1 or take.end - take.invoke >= least_ns
 
 
-def groups_of(record: Record) -> list[Group]:
+def groups_of(record: Record) -> list[GroupHistory]:
     """Return the groups of a record, by topic and name."""
-    found: dict[tuple[str, str], Group] = {}
+    found: dict[tuple[str, str], GroupHistory] = {}
     for f in ("group", "ungroup", "take"):
         for one in record.of(f):
             if not one.of_group.name:
                 continue  # its invoke is gone
             key = one.topic, one.of_group.name
-            group = found.setdefault(key, Group(*key))
+            group = found.setdefault(key, GroupHistory(*key))
             if f == "take":
                 group.add(one)
             else:
@@ -152,7 +152,12 @@ def unsettled(record: Record) -> list[tuple[str, str]]:
 
 
 def _row(
-    run: Run, group: Group, id_: int, detail: str, *seen: RecordedOperation, to: int | None = None
+    run: Run,
+    group: GroupHistory,
+    id_: int,
+    detail: str,
+    *seen: RecordedOperation,
+    to: int | None = None,
 ) -> Evidence:
     fields = {"topic": group.topic, "client_id": group.name, "id": id_, "other_id": to}
     return run.row(*seen, **fields, detail=detail)
@@ -177,7 +182,9 @@ def group_order(run: Run) -> Iterable[Evidence]:
             yield from _tokens(run, group)
 
 
-def _given_behind(run: Run, group: Group, id_: int, acks: list[Settlement]) -> Iterator[Evidence]:
+def _given_behind(
+    run: Run, group: GroupHistory, id_: int, acks: list[Settlement]
+) -> Iterator[Evidence]:
     for ack in acks:
         for lease in group.leases.get(id_, ()):
             if lease.token > ack.token:
@@ -194,7 +201,7 @@ def _step(take: RecordedOperation) -> Step:
     return take.key if number is None else (take.client, take.epoch, number)
 
 
-def _tokens(run: Run, group: Group) -> Iterator[Evidence]:
+def _tokens(run: Run, group: GroupHistory) -> Iterator[Evidence]:
     first: dict[Step, Time] = {}
     by_token: dict[int, RecordedOperation] = {}
     for take in group.takes:
@@ -233,7 +240,7 @@ def group_lease(run: Run) -> Iterable[Evidence]:
                 yield _row(run, group, id_, "jump", most.take)
 
 
-def _held(group: Group, id_: int, lease: Given, other: RecordedOperation) -> bool:
+def _held(group: GroupHistory, id_: int, lease: GivenLease, other: RecordedOperation) -> bool:
     """Whether a lease surely still held when another TAKE, with a later one, had ended."""
     take = lease.take
     until = take.invoke + take.of_group.left_ms * NS_OF_MS
@@ -274,7 +281,7 @@ def group_lost(run: Run) -> Iterable[Evidence]:
             yield _row(run, group, first, "settled", group.witness(), to=last)
 
 
-def _may_be_buried(group: Group, id_: int) -> bool:
+def _may_be_buried(group: GroupHistory, id_: int) -> bool:
     """Whether a publication may have become a dead letter that nobody has read."""
     limit = group.attempts_max
     given = max((lease.attempt for lease in group.leases.get(id_, ())), default=0)
@@ -312,7 +319,7 @@ def dead_letter(run: Run) -> Iterable[Evidence]:
         place = answer.named or answer.topic, letter.id
         places.setdefault(place, []).append(answer)
     for (topic, name, id_), places in stood.items():
-        group = groups.get((topic, name)) or Group(topic, name)
+        group = groups.get((topic, name)) or GroupHistory(topic, name)
         answers = [answer for each in places.values() for answer in each]
         if len(places) > 1:
             one, other, *_ = (each[0] for _, each in sorted(places.items()))

@@ -65,7 +65,7 @@ class Letter(NamedTuple):
     from_id: int
 
 
-class Lease(NamedTuple):
+class LeasedRun(NamedTuple):
     """A run of ids that a TAKE was given."""
 
     first: int
@@ -88,7 +88,7 @@ class OfGroup:
     naks: list[tuple[int, ...]] = field(default_factory=list)
     extends: list[tuple[int, ...]] = field(default_factory=list)
     token: int = 0
-    leases: list[Lease] = field(default_factory=list)
+    leases: list[LeasedRun] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
     left_ms: int = 0
 
@@ -592,7 +592,7 @@ def _fill_take(take: RecordedOperation, begun: Event, ended: Event) -> None:
     )
     if take.is_ok:
         take.of_group.token = ended.get("token") or 0
-        take.of_group.leases = [Lease(*lease) for lease in ended.get("leases") or ()]
+        take.of_group.leases = [LeasedRun(*lease) for lease in ended.get("leases") or ()]
         take.of_group.lost = [(first, last) for first, last in ended.get("lost") or ()]
         take.of_group.left_ms = ended.get("left_ms") or 0
         take.letters = _letters(ended)

@@ -109,7 +109,7 @@ def _role(group: Group, topics: tuple[str, ...]) -> Role:
                 get_wait_ms=reader.get_wait_ms,
                 reads_any=isinstance(reader, kinds.Gatherer),
             )
-        case kinds.Worker() as worker:
+        case kinds.Taker() as worker:
             return Role(
                 topics=topics,
                 works=1.0,

@@ -88,12 +88,12 @@ class Visitor(Subscriber):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worker:
-    """Shares the work of each of its topics with all other workers, in one group a topic.
+class Taker:
+    """Shares the work of each of its topics with all other takers, in one group a topic.
 
     `take_count_max`: publications taken at once. `lease_s`: how long it has them. Of the bodies
     `stall_share` outlast their lease, `nak_share` give back, `extend_share` ask for more time. What
-    was given `attempts_max` times becomes a dead letter, which workers read as well.
+    was given `attempts_max` times becomes a dead letter, which takers read as well.
     """
 
     publishes: ClassVar = False
@@ -107,7 +107,7 @@ class Worker:
     attempts_max: int = 3
 
 
-Parameters = Publisher | Pipeliner | Subscriber | Gatherer | Visitor | Worker
+Parameters = Publisher | Pipeliner | Subscriber | Gatherer | Visitor | Taker
 KINDS: Final[Mapping[str, type[Parameters]]] = {
     kind.__name__.lower(): kind for kind in get_args(Parameters)
 }

@@ -74,11 +74,11 @@ class Outcome:
     publications: tuple[bytes, ...] = field(default=(), repr=False)
     properties: Mapping[int, Properties] = field(default_factory=dict, repr=False)
     timestamps: tuple[tuple[int, int | None], ...] = field(default=(), repr=False)
-    leased: Leased | None = None
+    leased: TakeAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class TakeAnswer:
     """What a TAKE was answered. `runs`: (first id, last id, attempt), leased under `token`.
 
     `lost`: runs of what it settled in vain. `left_ms`: until the first lease ends, `lease_ms`: how

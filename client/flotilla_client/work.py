@@ -27,7 +27,7 @@ from flotilla_client import checks, protocol
 from flotilla_client.checks import Duration, milliseconds
 from flotilla_client.errors import AlreadyReading, BadRequest, FlotillaError, LeaseLost
 from flotilla_client.log import LOG
-from flotilla_client.observer import Leased
+from flotilla_client.observer import TakeAnswer
 from flotilla_client.operations import Ask, Operations, Steps, check_no_pattern, check_topic
 from flotilla_client.properties import Properties
 from flotilla_client.protocol import Reply
@@ -407,7 +407,7 @@ def take(
 def _brought(reply: Reply) -> dict[str, Any]:
     """Return what an observer hears of a TAKE's answer."""
     body = reply.body
-    leased = Leased(
+    leased = TakeAnswer(
         body["token"],
         tuple((first, first + count - 1, attempt) for first, count, attempt in body["leases"]),
         tuple((first, first + count - 1) for first, count in body["lost"]),

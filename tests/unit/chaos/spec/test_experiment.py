@@ -270,6 +270,7 @@ def test_of_very_many_names_a_complaint_shows_some() -> None:
 PUBLISHER = LEAST + '[[clients]]\nkind = "publisher"\n{} = {}\n'
 PIPELINER = LEAST + '[[clients]]\nkind = "pipeliner"\n{} = {}\n'
 VISITOR = LEAST + '[[clients]]\nkind = "visitor"\n{} = {}\n'
+TAKER = VISITOR.replace('"visitor"', '"taker"')
 PHASES = LEAST + "[phases]\n{} = {}\n"
 EXPECT = LEAST + "[expect]\n{} = {}\n"
 NUMBERS = [
@@ -288,6 +289,12 @@ NUMBERS = [
     (VISITOR, "pause_s", 0, 86_400),
     (VISITOR, "stay_s", 0, 86_400),
     (VISITOR, "away_s", 0, 86_400),
+    (TAKER, "take_count_max", 1, 4_096),
+    (TAKER, "lease_s", 0.1, 43_200),
+    (TAKER, "stall_share", 0, 1),
+    (TAKER, "nak_share", 0, 1),
+    (TAKER, "extend_share", 0, 1),
+    (TAKER, "attempts_max", 1, 10_000),
     (LEAST + FAULT + "{} = {}\n", "hold_s", 0, 86_400),
     (LEAST + FAULT + "{} = {}\n", "quiet_s", 0, 86_400),
     (PHASES, "warmup_acknowledged", 0, 1_000_000_000),
@@ -303,7 +310,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("text", "key", "low", "most"), NUMBERS, ids=[row[1] for row in NUMBERS])
 def test_every_number_has_bounds_and_a_complaint_names_them(
-    text: str, key: str, low: int, most: int
+    text: str, key: str, low: float, most: float
 ) -> None:
     for value in (low, most):
         parse(text.format(key, value))

@@ -1,4 +1,4 @@
-"""A client process that shares work with others: `python -m chaos.workloads.worker CONFIG`.
+"""A client process that shares work with others: `python -m chaos.workloads.taker CONFIG`.
 
 What lives here: a worker of one group a topic: what it takes, and what becomes of each publication,
 by its dice; and the drain, which is over when the cluster says that all is settled. What must not:
@@ -30,7 +30,7 @@ EXTENDED_LEASES: Final = 2.0  # for how many a lease is extended
 DELAY_S_MAX: Final = 0.5  # of what is given back
 
 
-class WorkerProcess(ClientWorkload):
+class TakerProcess(ClientWorkload):
     """Works on its topics in turn; each body ends well, gives back, asks for more time or stalls.
 
     In the drain every body ends well.
@@ -38,7 +38,7 @@ class WorkerProcess(ClientWorkload):
 
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
-        self.parameters = parameters_of(kit.config, kinds.Worker)
+        self.parameters = parameters_of(kit.config, kinds.Taker)
         self._rng = random.Random(kit.config.seed)
         self._turns = itertools.cycle(self.topics)
         self._left: dict[str, int] | None = None  # of the drain: topics with their tombstones
@@ -138,4 +138,4 @@ class WorkerProcess(ClientWorkload):
 
 
 if __name__ == "__main__":
-    work(sys.argv[1:], WorkerProcess)
+    work(sys.argv[1:], TakerProcess)
