@@ -25,7 +25,13 @@ VALUES: Final = (
         [0],
         [1, 2],
     ),
+    *([[1, 1]], [[2, 1]], [[0, 1]], [[1, 2, 0]], [[0, 1, 1]], [[1, 1, 2, 5]], [[1, 3, 2, 5]]),
+    *([[1, "x", "g", 7]], [[1, "x", 5, 7]], [[1, "x", "g", 0]], [["1", "x", "g", 7]], [[1, "x"]]),
     *("00" * 8, "00" * 16, "00" * 7, "zz" * 8),
+)
+OTHERS: Final = (
+    *("digests", "items", "corrupt", "times", "marked", "cursor", "more"),
+    *("group", "leases", "lost", "acks", "naks", "letters", "token"),
 )
 COMMON: Final[Row] = {
     "run_id": "run",
@@ -66,6 +72,18 @@ EVENTS: Final[tuple[Row, ...]] = (
     {"type": "info", "f": "phase", "phase": "drained", "topic": "t", "last_id": 2},
     {"type": "info", "f": "phase", "phase": "heal"},
     {"type": "info", "f": "fault", "error": "{}"},
+    {"type": "invoke", "f": "group", "topic": "t", "group": "g", "lease_ms": 100,
+     "max_attempts": 2, "dead_letter": "d"},
+    {**ANSWERED, "f": "group", "topic": "t", "last_id": 3, "resumed": True},
+    {"type": "invoke", "f": "take", "topic": "t", "group": "g", "number": 2, "max_count": 5,
+     "acks": [[1, 1, 2]], "naks": [[1, 3, 3, 0]], "extends": [[1, 4, 4, 100]]},
+    {**ANSWERED, "f": "take", "topic": "t", "count": 2, "token": 3, "leases": [[5, 6, 1]],
+     "left_ms": 9, "lease_ms": 100, "lost": [[3, 3]], "items": [[5, "p", 1, 2]]},
+    {**ANSWERED, "f": "take", "topic": "t", "count": 1, "token": 3, "leases": [[5, 5, 1]],
+     "left_ms": 9, "letters": [[5, "t", "g", 1]]},
+    {**ANSWERED, "f": "take", "topic": "t", "count": 0},
+    {**ANSWERED, "f": "get", "topic": "t", "asked": 0, "count": 1, "first_id": 1, "last_id": 1,
+     "letters": [[1, "x", "g", 7]]},
 )  # fmt: skip
 
 
@@ -74,7 +92,7 @@ def changed_lines() -> Iterator[tuple[str, bytes]]:
     for number, event in enumerate(EVENTS):
         row = {**COMMON, **event}
         yield f"{number} {row['f']} {row['type']}", as_line(row)
-        for name in (*row, "digests", "items", "corrupt", "times", "marked", "cursor", "more"):
+        for name in (*row, *OTHERS):
             for value in VALUES:
                 other = {**row, name: value}
                 if value is GONE:

@@ -7,8 +7,8 @@ Why a judge must find in the whole what it finds in the parts, and no more. By d
 sentence is about one of these, and each is made a part's own:
 
 - *names*: a client (its sessions, epochs, subscriptions, what it was handed), a producer, a topic
-  (its ids, tries, places, what is known of it), a process (its op_ids, its file). The number of the
-  part is put before each. A topic of "" names none, and stays.
+  (its ids, tries, places, what is known of it, its groups), a process (its op_ids, its file). The
+  number of the part is put before each. A topic of "" names none, and stays.
 - *times*: only those of one host are compared, and hosts are named after their part as well. Rows
   without a host count as one host: of a part they get one of its own.
 - *terms* (`term_order`, `leaders_per_term`) and *indices* (`replica_divergence`) are the run's, and
@@ -39,7 +39,7 @@ from tests.judges.history import RAW, MadeHistory, Row
 RANGE: Final = 2**24  # of terms and indices of a part: there are far fewer in one
 RUN_ID: Final = "merged"
 NO_HOST: Final = "none"
-NAMED: Final = ("process", "client_id", "topic", "host")
+NAMED: Final = ("process", "client_id", "topic", "host", "dead_letter")
 Shape = tuple[object, ...]
 
 
@@ -140,6 +140,8 @@ class _Renaming:
                 row[name] = self._own(row[name])
         for item in row.get("items") or ():
             item[1] = self._own(item[1])
+        for letter in row.get("letters") or ():
+            letter[1] = self._own(letter[1])
         if row.get("node"):
             row["node"] = self._nodes.get(row["node"], row["node"])
         self._shift(row, "term")
