@@ -54,8 +54,10 @@ SPECIMEN: Final[Mapping[str, tuple[str, Any]]] = {
 }
 # The same of rows that are looked at one by one.
 UNSPECIFIC: Final[Mapping[str, str]] = {
-    **{"error": "STRING", "group": "STRING"},
-    **{"token": "BIGINT", "left_ms": "BIGINT"},
+    "error": "STRING",
+    "group": "STRING",
+    "token": "BIGINT",
+    "left_ms": "BIGINT",
 }
 
 
