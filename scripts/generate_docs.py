@@ -90,6 +90,7 @@ WIRE_LIMITS: Final = (
         "PATTERNS_MAX",
         "`too_many`",
     ),
+    ("words in a pattern that somebody subscribes to", "PATTERN_WORDS_MAX", "`too_large`"),
 )
 NOTHING_NEW: Final = "only what was given before is given"
 # Of the replicated state: (what, field of cluster/store/store.py's Limits).
@@ -98,6 +99,8 @@ STATE_LIMITS: Final = (
     ("names of topics, ever", "topic_names_max"),
     ("subscriptions", "subscriptions_max"),
     ("subscriptions of one client", "subscriptions_per_client_max"),
+    ("subscriptions to patterns", "patterns_max"),
+    ("of these, of one client", "patterns_per_client_max"),
     ("clients", "clients_max"),
     ("topics that one client publishes to", "producers_per_client_max"),
     ("the names of these topics, together", "names_bytes_max"),

@@ -58,6 +58,12 @@ def _kept(tables: Tables) -> DataFrame:
             F.coalesce("invoke_ns", F.lit(EVER)).alias("invoke_ns"),
         )
     )
+    followers = settled(
+        tables.acts.where((F.col("f") == "sub") & F.col("topic").rlike("[*>]"))
+        .select("run_id", "client_id")
+        .distinct()
+    )
+    subs = subs.join(followers, ["run_id", "client_id"], "leftanti")  # what a pattern has begun
     gone = tables.acts.where((F.col("f") == "unsub") & (F.col("outcome") == "ok")).select(
         *HOME, "from_ns", F.col("end_ns").alias("gone_ns")
     )

@@ -246,8 +246,9 @@ def _forgotten_or_kept(run: Run, one: RecordedSubscription) -> Iterator[Evidence
     for sub in one.subs:
         if sub.is_ok and sub.resumed is False and any(life.covers(sub) for life in one.lives):
             yield _contradicted(run, sub, sub.topic, "forgotten")
-        # One that was sent again resumes what its first attempt began.
-        if sub.is_ok and sub.resumed and sub.attempt == 1 and one.is_surely_away(sub):
+        # One that was sent again resumes what its first attempt began; a pattern's, the pattern's.
+        is_first = sub.attempt == 1 and one.client not in run.followers
+        if sub.is_ok and sub.resumed and is_first and one.is_surely_away(sub):
             yield _contradicted(run, sub, sub.topic, "kept")
 
 

@@ -335,6 +335,11 @@ class Record:
         """(client, topic) of who has begun elsewhere than at the end, or sought."""
         return {(one.client, one.topic) for one in self.of("sub") if one.start is not None}
 
+    @cached_property
+    def followers(self) -> set[str | None]:
+        """Clients that have subscribed to a pattern, or have tried to."""
+        return {one.client for one in self.of("sub") if one.topic and set("*>") & set(one.topic)}
+
     def was_told_of_purge(self, client: str, topic: str) -> bool:
         """Return whether a client was told that something of a topic is purged."""
         return (client, topic) in self._told_of_purges

@@ -1,4 +1,4 @@
-"""A client process that reads whatever waits longest: `python -m chaos.workloads.gatherer CONFIG`.
+"""A client process that reads any topic, by turns: `python -m chaos.workloads.gatherer CONFIG`.
 
 What lives here: GETs without a topic. What must not: the rest of a subscriber (subscriber.py).
 """

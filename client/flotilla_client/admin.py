@@ -125,6 +125,20 @@ class Admin:
 
         return self._client._run(_pages(behind))[0]
 
+    def patterns(self) -> list[Row]:
+        """Return every subscription to a pattern: `pattern`, `client_id`, `topics_max` (so many
+        topics may it bring its principal to; 0: any number), `missed` (a topic for which there was
+        no room; "": none).
+
+        Raises Unsupported below feature level 4.
+        """
+
+        def behind(row: Row | None) -> Request:
+            place = ("", "") if row is None else (row["client_id"], row["pattern"])
+            return _request(protocol.PATTERNS, place[0], topic=place[1])
+
+        return self._client._run(_pages(behind))[0]
+
     # --- who may what ---
 
     def users(self) -> list[Row]:

@@ -33,7 +33,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "client": ("topic", "last_id", "cursor", "backlog"),
     "subscriptions": (
         *("topic", "client_id", "group", "cursor", "backlog"),
-        *("leased", "waiting", "attempts"),
+        *("leased", "waiting", "attempts", "missed"),
     ),
     "config": ("node", "setting", "value", "from"),
     "audit": ("number", "at", "index", "principal", "act", "about", "result"),
@@ -295,12 +295,13 @@ def _change(admin: Admin, options: Any) -> list[dict[str, Any]]:
 
 
 def _subscriptions(admin: Admin) -> list[dict[str, Any]]:
-    """Return the clients' own and the shared ones, by topic."""
+    """Return the clients' own, the shared ones and those to patterns, by topic."""
     try:
         groups = admin.groups()
-    except (BadRequest, Unsupported):  # a leader or a cluster of before there were groups
-        groups = []
-    rows = admin.subscriptions() + groups
+        patterns = [{"topic": row["pattern"], **row} for row in admin.patterns()]
+    except (BadRequest, Unsupported):  # a leader or a cluster of before there were any
+        groups = patterns = []
+    rows = admin.subscriptions() + groups + patterns
     return sorted(rows, key=lambda row: (row["topic"], row.get("client_id", ""), row.get("group")))
 
 

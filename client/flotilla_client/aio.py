@@ -928,6 +928,10 @@ class AsyncClient:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""
         return await self._read(self._operations.topics(everything))
 
+    async def patterns(self) -> list[str]:
+        """Return the patterns of topics that this client subscribes to."""
+        return await self._read(self._operations.patterns())
+
     async def status(self, endpoint: int | None = None) -> NodeStatus:
         """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""
         return await self._read(self._session.status(endpoint), STATUS_DEADLINE_MS)

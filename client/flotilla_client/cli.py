@@ -53,7 +53,7 @@ from flotilla_client.lines import Lines
 from flotilla_client.operations import (
     PutResult,
     check_client_id,
-    check_no_pattern,
+    check_subscribed,
     check_topic,
 )
 from flotilla_client.producer import Producer
@@ -207,8 +207,12 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
         parser.set_defaults(run=run)
         return parser
 
-    sub = verb("sub", _sub, "Subscribe to a topic.")
-    sub.add_argument("topic")
+    sub = verb("sub", _sub, "Subscribe to a topic, or to all topics of a pattern.")
+    sub.add_argument(
+        "topic",
+        help="its name; or a pattern, which also has the topics that come later: 'orders.*' (* is "
+        "one word between dots), 'orders.>' (> is one or more, at the end)",
+    )
     sub.add_argument(
         "--from",
         dest="start",
@@ -274,7 +278,7 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
             "this one is given. Each is acknowledged once it is written. It needs no directory.",
         )
     )
-    topics = verb("topics", _topics, "List my subscriptions.")
+    topics = verb("topics", _topics, "List my subscriptions, patterns last.")
     which = topics.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="every topic of the cluster")
     which.add_argument("--subscribers", metavar="TOPIC", help="instead: who subscribes to TOPIC")
@@ -390,7 +394,7 @@ def _check_names(options: Any) -> None:
         check_client_id(options.client)
     is_new = not (Path(options.state) / directory.DATABASE_NAME).exists()
     if options.verb == "sub" and is_new:
-        check_no_pattern(options.topic)
+        check_subscribed(options.topic)
 
 
 def _client(options: Any) -> Client:
@@ -491,6 +495,10 @@ def _watch(client: Client, patience_s: float, is_follow: bool, is_over: threadin
 def _sub(client: Client, options: Any) -> int:
     result = client.subscribe(options.topic, options.start)
     how = "resumed" if result.resumed else "subscribed"
+    if options.topic in client.patterns():
+        count = f"{len(result.topics)} topics" if len(result.topics) != 1 else "1 topic"
+        write(f"{how}: {count} now, and each that comes later\n".encode())
+        return OK
     write(f"{how}: publications after id {result.last_id} will come\n".encode())
     return OK
 
@@ -838,7 +846,10 @@ def _topics(client: Client, options: Any) -> int:
     columns = ("topic", "last_id", "cursor", "backlog")
     if options.all:
         columns = ("topic", "last_id", "subscribers", "backlog_bytes")
-    _print_rows([dict(row) for row in client.topics(options.all)], columns, options.json)
+    own: list[dict[str, Any]] = [dict(row) for row in client.topics(options.all)]
+    if not options.all:
+        own += [{"topic": pattern} for pattern in client.patterns()]
+    _print_rows(own, columns, options.json)
     return OK
 
 

@@ -736,6 +736,12 @@ class Client:
         by its timestamp. A subscription that stands goes on where it is, whatever
         `start` says: `seek` moves it. Raises StateRequired without a state directory, Gap where
         that id is not kept any more, and Unsupported below feature level 4 but for "new".
+
+        A `topic` may be a pattern: `orders.*.eu` (`*`: one word between dots), `orders.>` (`>`: one
+        or more, at the end). Then it is of all topics that are called so, as far as this client may
+        read them: those that there are (`start` "new" or "earliest"), and each that comes later,
+        from its first publication on; a PUT to such a name makes the topic. `get` and `messages`
+        without a topic bring them. Takes feature level 4.
         """
         return self._run(self._session.subscribe(topic, start))
 
@@ -760,6 +766,8 @@ class Client:
     def unsubscribe(self, topic: str, *, client_id: str | None = None) -> bool:
         """End a subscription; return whether there was one. Idempotent.
 
+        With a pattern's end those of its topics that were not subscribed to by name, and are of no
+        other pattern. A topic that a pattern brings is left with that alone: BadRequest.
         `client_id`: another client's, whose state directory is lost: nobody else can end it.
         """
         return self._run(self._session.unsubscribe(topic, client_id))
@@ -1076,6 +1084,10 @@ class Client:
     def topics(self, everything: bool = False) -> list[TopicInfo]:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""
         return self._run(self._operations.topics(everything))
+
+    def patterns(self) -> list[str]:
+        """Return the patterns of topics that this client subscribes to."""
+        return self._run(self._operations.patterns())
 
     def status(self, endpoint: int | None = None) -> NodeStatus:
         """Return a node's own view of itself; `endpoint` is an index into `endpoints`."""

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from flotilla_client.properties import Publication
+from flotilla_client.protocol import matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,15 @@ class Losses:
 
 
 def found(
-    acknowledged: Mapping[str, int], cursors: Mapping[str, int], body: Mapping[str, Any]
+    acknowledged: Mapping[str, int],
+    cursors: Mapping[str, int],
+    body: Mapping[str, Any],
+    patterns: Mapping[str, int] = MappingProxyType({}),
 ) -> Losses:
     """Return what the answer to REQUEST_ID lacks.
 
     `acknowledged` {topic: last counter that was}, `cursors` {topic: last id that the application
-    was handed}.
+    was handed}, `patterns` that it subscribes to: what these bring it need not have heard of.
     `body["settled"]` is there if the cluster was recovered since the client last met it.
     """
     counters, subscriptions = body.get("counters", {}), body.get("subscriptions", {})
@@ -86,6 +91,13 @@ def found(
         if had > kept:
             # Without a recovery nothing says how much of it is the same: the broker's cursor does.
             deliveries[topic] = (known if settled is None else kept, had)
+    told = body.get("patterns", {})
+    ended = (cursors.keys() - subscriptions.keys()) | (patterns.keys() - told.keys())
+    returned = {
+        topic
+        for topic in subscriptions.keys() - cursors.keys()
+        if not any(matches(pattern, topic) for pattern in patterns.keys() & told.keys())
+    } | (told.keys() - patterns.keys())
     return Losses(
         {
             topic: last - counters.get(topic, 0)
@@ -94,6 +106,6 @@ def found(
         },
         deliveries,
         # Otherwise an UNSUB or a SUB was carried out and its answer lost.
-        () if settled is None else tuple(sorted(cursors.keys() - subscriptions.keys())),
-        () if settled is None else tuple(sorted(subscriptions.keys() - cursors.keys())),
+        () if settled is None else tuple(sorted(ended)),
+        () if settled is None else tuple(sorted(returned)),
     )

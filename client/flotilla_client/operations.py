@@ -18,7 +18,7 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -99,10 +99,14 @@ def next_ask(steps: Steps[T], step: Callable[[], Ask | Turn]) -> Ask:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeResult:
-    """`last_id`: only later ids will be delivered. `resumed`: was subscribed already."""
+    """`last_id`: only later ids will be delivered. `resumed`: was subscribed already.
+
+    Of a pattern `last_id` is 0, and `topics` {topic: the same of it} are those that there are now.
+    """
 
     last_id: int
     resumed: bool
+    topics: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,7 @@ class Operations:
             # First its new id: if nobody gives it one, it has let go of nothing yet.
             first = yield from self._first()
             lost = self._become_another(isinstance(error, Forgotten))
-            self._taken_up(first.reply.body)
+            self._taken_up(first)
         self._is_open = True
         self._told.clear()
         try:
@@ -212,23 +216,26 @@ class Operations:
         except UnknownClient as error:
             raise error if adopts else self._foreign(error) from error
         body = done.reply.body
-        lost = losses.found(state.acknowledged_counters(), state.had(), body)
+        lost = losses.found(state.acknowledged_counters(), state.had(), body, state.patterns())
         if lost and not adopts:
             raise self._put_back(lost)
         if lost:
             kept = {topic: last_id for topic, (last_id, _) in lost.deliveries.items()}
             state.lower(lost.publications, kept, lost.subscriptions)
             self._forget((*kept, *lost.subscriptions))
-        self._taken_up(body)
+        self._taken_up(done)
         return lost
 
-    def _taken_up(self, body: Mapping[str, Any]) -> None:
+    def _taken_up(self, done: Done) -> None:
         """Store who the broker says this client is.
 
         What a process before, of the same name, was handed, nobody knows: it may be all there was.
         """
-        state = self.state
+        state, body = self.state, done.reply.body
         is_first = bool(self._name) and not state.client_id
+        subscriptions, placed = body.get("subscriptions", {}), body.get("placed", {})
+        patterns = body.get("patterns", {})
+        heard = {*state.cursors()} if patterns else set[str]()
         recovery = body.get("recovery")  # a node of version 0.1 does not say
         if recovery is not None and isinstance(self._observer, RecoveryObserver):
             self._observer.on_taken_up(recovery)
@@ -237,13 +244,17 @@ class Operations:
             body["epoch"],
             body.get("sequence") or 0,
             body.get("counters", {}),
-            body.get("subscriptions", {}),
-            body.get("placed", {}),
+            subscriptions,
+            placed,
+            patterns,
         )
         if is_first:
-            for topic in body.get("subscriptions", {}):
+            for topic in subscriptions:
                 last_id = body.get("ends", {}).get(topic, protocol.INTEGER_MAX)
                 state.hand_over(topic, last_id, durable=False)
+        for topic in sorted(subscriptions.keys() - heard):
+            if any(protocol.matches(pattern, topic) for pattern in patterns):
+                self._record_brought(topic, subscriptions[topic], _by(done))
         if recovery not in (None, state.recovery):
             state.met(recovery)
             self.readers.fetch_anew()
@@ -360,16 +371,18 @@ class Operations:
     # --- subscriptions --------------------------------------------------------------------------
 
     def subscribe(self, topic: str, start: str | int = protocol.NEW) -> Steps[SubscribeResult]:
-        """SUB; the cursor stands before this returns. Raises BadRequest for a pattern."""
+        """SUB to a topic, or to a pattern; the cursor stands before this returns."""
         check_topic(topic)
         if self.state.cursor(topic) is None:
-            check_no_pattern(topic)
+            check_subscribed(topic)
         yield from self.opened()
         body: dict[str, Any] = {"sequence": self.state.next_sequence()}
         if start != protocol.NEW:
             body["start"] = start
         operation = self.invoke("sub", topic, start=start)
         done = yield from self.observed(operation, Ask(self.request(protocol.SUB, topic, body)))
+        if "pattern" in done.reply.body:
+            return self._followed(operation, done)
         cursor, resumed = done.reply.body["last_id"], bool(done.reply.body.get("resumed"))
         placed = done.reply.body.get("placed", 0)
         is_moved = placed != self.state.placed(topic)
@@ -410,17 +423,79 @@ class Operations:
             self._gone.pop(topic, None)
 
     def unsubscribe(self, topic: str) -> Steps[bool]:
-        """UNSUB; return whether there was a subscription."""
+        """UNSUB, of a pattern with all that it alone has brought; return whether there was one."""
         check_topic(topic)
         yield from self.opened()
-        operation = self.invoke("unsub", topic)
+        own = [name for name in self.state.cursors() if _is_of(topic, name)]
+        operations = [self.invoke("unsub", name) for name in (topic, *own)]
         body = {"sequence": self.state.next_sequence()}
-        done = yield from self.observed(operation, Ask(self.request(protocol.UNSUB, topic, body)))
-        self.complete(operation, done)
+        try:
+            done = yield from self.asked(Ask(self.request(protocol.UNSUB, topic, body)))
+        except FlotillaError as error:
+            for operation in operations:
+                self.failed(operation, error)
+            raise
+        kept = done.reply.body.get("topics", own)
+        for operation in operations:
+            if operation.topic in kept:
+                message = f"{operation.topic} is subscribed to by its name, or another pattern"
+                self.failed(operation, BadRequest(message))
+            else:
+                self.complete(operation, done)
+                self._drop(operation.topic)
+        if topic in self.state.patterns():
+            self.state.unfollow(topic)
+        return bool(done.reply.body.get("was_subscribed"))
+
+    def _drop(self, topic: str) -> None:
         self.state.drop_cursor(topic)
         self.readers.forget(topic)
         self._told.pop(topic, None)
-        return bool(done.reply.body.get("was_subscribed"))
+
+    # --- patterns -------------------------------------------------------------------------------
+
+    def _followed(self, operation: Operation, done: Done) -> SubscribeResult:
+        """Store a subscription to a pattern, and where it says that those to its topics stand."""
+        body, resumed = done.reply.body, bool(done.reply.body.get("resumed"))
+        self.complete(operation, done, last_id=0, resumed=resumed, cursor=0)
+        self.state.follow(operation.topic, body["pattern"])
+        for topic, cursor in body["topics"].items():
+            self._bring(topic, cursor, body["placed"].get(topic, 0), _by(done))
+        return SubscribeResult(0, resumed, body["topics"])
+
+    def patterns(self) -> Steps[list[str]]:
+        """Return the patterns that this client subscribes to."""
+        yield from self.opened()
+        return sorted(self.state.patterns())
+
+    def _bring(self, topic: str, cursor: int, placed: int, by: _By) -> None:
+        """Store a subscription that a pattern has brought, unless it is known already."""
+        if self.state.cursor(topic) is None or self.state.placed(topic) != placed:
+            self._record_brought(topic, cursor, by)
+        if placed:
+            self._place(topic, cursor, placed)
+        else:
+            self.state.raise_cursor(topic, cursor)
+
+    def _record_brought(self, topic: str, cursor: int, by: _By) -> None:
+        """Have it on record as a SUB, which would be answered so: it is owed what comes behind."""
+        operation = self.invoke("sub", topic)
+        outcome = Outcome(*by, topic=topic, last_id=cursor, resumed=True, cursor=cursor)
+        self._observer.on_complete(operation, outcome)
+
+    def _heard_of(
+        self, topic: str, cursor: int, placed: int, patterns: Mapping[str, int], by: _By
+    ) -> bool:
+        """Take note of a topic that an answer names first; return whether that is so.
+
+        `patterns`: those when it was asked for. If others stand by now it is of before.
+        """
+        if self.state.cursor(topic) is not None or patterns != self.state.patterns():
+            return False
+        if not any(protocol.matches(pattern, topic) for pattern in patterns):
+            return False
+        self._bring(topic, cursor, placed, by)
+        return True
 
     # --- publishing -----------------------------------------------------------------------------
 
@@ -507,7 +582,7 @@ class Operations:
         self.go_on_behind_what_is_gone()
         body, told = self._position(topic)
         body |= {"max_count": max_count, "wait_ms": wait_ms, "properties": True}
-        had = self.state.cursors() if topic is None else {}
+        had, patterns = ({}, {}) if topic else (self.state.cursors(), self.state.patterns())
         placed = {name: self.state.placed(name) for name in (had if topic is None else (topic,))}
         operation = self.invoke(
             "get", topic or "", last_id=body.get("last_id"), max_count=max_count
@@ -516,6 +591,9 @@ class Operations:
         try:
             done = yield from self.asked(ask)
         except (Purged, Gap) as error:
+            gone, start = error.details["topic"], error.details["first_id"] - 1
+            if self._heard_of(gone, start, 0, patterns, _by(error)):
+                had[gone] = start
             if self._is_old(error):
                 self.failed(operation, error)
                 return None
@@ -531,6 +609,10 @@ class Operations:
             self.failed(operation, error)
             raise
         self._told |= told
+        if "cursor" in (body := done.reply.body):
+            name, cursor, at = body["topic"], body["cursor"], body["placed"]
+            if self._heard_of(name, cursor, at, patterns, _by(done)):
+                had[name], placed[name] = cursor, at
         delivery = self._news(done.reply, placed)
         if delivery is None:
             named = done.reply.body.get("topic") or operation.topic
@@ -834,6 +916,29 @@ def kept(error: FlotillaError, stored: int, left: int) -> FlotillaError:
     return type(error)(message, error.code, False, details)
 
 
+_By = tuple[int, str, str, int]  # an answer's attempts, node, leader and term
+
+
+def _by(answer: Done | FlotillaError) -> _By:
+    """Return who has given an answer, as `Outcome` begins."""
+    if isinstance(answer, Done):
+        reply = answer.reply
+        return answer.attempts, reply.node, reply.leader, reply.term
+    said = answer.details
+    return (
+        said.get("attempts", 0),
+        said.get("node", ""),
+        said.get("leader", ""),
+        said.get("term", 0),
+    )
+
+
+def _is_of(pattern: str, topic: str) -> bool:
+    """Return whether a name is a pattern, and a topic of it."""
+    is_pattern = protocol.has_wildcard(pattern) and not protocol.has_wildcard(topic)
+    return is_pattern and protocol.matches(pattern, topic)
+
+
 def _was_stored(body: Mapping[str, Any]) -> bool | None:
     """Return what an ACK of a PUT says; a node of version 0.1 has no word for it."""
     stored = body.get("stored")
@@ -897,9 +1002,20 @@ def check_topic(topic: str) -> None:
 
 
 def check_no_pattern(topic: str) -> None:
-    """Refuse a new subscription to what would be a pattern elsewhere. Raises BadRequest."""
+    """Refuse a pattern, of here or of elsewhere, where one topic is due. Raises BadRequest."""
     if protocol.is_pattern(topic):
         raise BadRequest(protocol.no_pattern(topic))
+
+
+def check_subscribed(topic: str) -> None:
+    """Refuse a new subscription to what is a pattern elsewhere, or is none. Raises BadRequest."""
+    if not protocol.has_wildcard(topic):
+        check_no_pattern(topic)
+        return
+    try:
+        protocol.check_followed(topic)
+    except ProtocolError as error:
+        raise BY_CODE[error.code](error.message, details=error.details) from error
 
 
 def check_client_id(client_id: object) -> None:

@@ -69,12 +69,13 @@ CLIENTS: Final = "clients"
 CLIENT: Final = "client"
 SUBSCRIPTIONS: Final = "subscriptions"
 GROUPS: Final = "groups"
+PATTERNS: Final = "patterns"
 SETTINGS: Final = "settings"
 USERS: Final = "users"
 AUDIT: Final = "audit"
 TOPIC: Final = "topic"
 INSPECTED: Final = frozenset(
-    {CLIENTS, CLIENT, SUBSCRIPTIONS, GROUPS, SETTINGS, USERS, AUDIT, TOPIC}
+    {CLIENTS, CLIENT, SUBSCRIPTIONS, GROUPS, PATTERNS, SETTINGS, USERS, AUDIT, TOPIC}
 )
 
 # What ADMIN may do: change what a principal may, end what belongs to others, steer the nodes.
@@ -126,6 +127,7 @@ ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
 TOPICS_COUNT_MAX: Final = 1_000  # rows in one answer of TOPICS or INSPECT: below a header's size
 LEVEL_MAX: Final = 255  # of a cluster: one byte of an entry names it
 PATTERNS_MAX: Final = 64  # of one kind of a user: each is tried for a topic that is new
+PATTERN_WORDS_MAX: Final = 16  # of a SUB's pattern: what looking for a new topic's patterns costs
 LEASE_MS: Final = 30_000  # of a group whose SUB says none
 LEASE_MS_MIN: Final = 100  # below that a slow fsync would look like a dead client
 LEASE_MS_MAX: Final = 43_200_000  # 12 hours; what takes longer extends it
@@ -186,19 +188,28 @@ class Reply:
         return self.type == ACK
 
 
-def is_pattern(topic: str) -> bool:
-    """Tell if a topic's name would be a pattern elsewhere: `orders.*`, `orders.>`, `orders/#`.
+def has_wildcard(topic: str) -> bool:
+    """Tell if a SUB to that name means many topics: `orders.*`, `orders.>`."""
+    return "*" in topic or ">" in topic
 
-    A subscription names one topic. Whoever means many would wait for ever for the one that is
-    called so, and the name stays free for the day when patterns exist.
+
+def is_pattern(topic: str) -> bool:
+    """Tell if a topic's name is a pattern, here or elsewhere: `orders.*`, `orders.>`, `orders/#`.
+
+    Whoever means many topics by one of elsewhere would wait for ever for the one that is called so.
     """
     words = re.split(r"[./]", topic)
-    return "*" in topic or ">" in topic or "#" in words or "+" in words
+    return has_wildcard(topic) or "#" in words or "+" in words
 
 
 def no_pattern(topic: str) -> str:
-    """Return what is said of a new subscription to a pattern."""
-    return f"`{topic}` is a pattern, and there are none yet: a subscription names one topic"
+    """Return what is said where a pattern is of no use, or is none."""
+    if has_wildcard(topic):
+        return f"`{topic}` is a pattern of topics, and what is due here is one topic"
+    return (
+        f"`{topic}` is no pattern of topics: in `orders.*` a `*` stands for one word between dots,"
+        " in `orders.>` the `>` for one or more at the end"
+    )
 
 
 def check_pattern(pattern: str) -> None:
@@ -215,6 +226,27 @@ def check_pattern(pattern: str) -> None:
         raise ProtocolError("bad_request", message)
     if ">" in words[:-1]:
         raise ProtocolError("bad_request", f"`{pattern}`: `>` may only be the last word")
+
+
+def check_followed(pattern: str) -> None:
+    """Refuse what nobody may subscribe to as a pattern. Raises ProtocolError."""
+    check_pattern(pattern)
+    if pattern.count(".") >= PATTERN_WORDS_MAX:
+        message = f"`{pattern}` has more than {PATTERN_WORDS_MAX} words"
+        raise ProtocolError("too_large", message, limit=PATTERN_WORDS_MAX)
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Return whether a topic is of a pattern: `*` is any word, `>` the last one and all behind."""
+    words, names = pattern.split("."), topic.split(".")
+    if words[-1] == ">":
+        words = words[:-1]
+        if len(names) <= len(words):
+            return False
+        names = names[: len(words)]
+    if len(words) != len(names):
+        return False
+    return all(word in ("*", name) for word, name in zip(words, names, strict=True))
 
 
 def check_user(name: str) -> None:

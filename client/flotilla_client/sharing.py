@@ -139,10 +139,11 @@ class SharedState(State):
         counters: Mapping[str, int],
         subscriptions: Mapping[str, int],
         placed: Mapping[str, int] = MappingProxyType({}),
+        patterns: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Store who the broker says this client is, for the others of this session too."""
         with self._lock:
-            super().resumed(client_id, epoch, sequence, counters, subscriptions, placed)
+            super().resumed(client_id, epoch, sequence, counters, subscriptions, placed, patterns)
             self._commit(_NO_SESSION, ("INSERT INTO session VALUES (?)", (epoch,)))
 
     def reopen(self) -> None:

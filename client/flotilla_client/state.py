@@ -102,12 +102,19 @@ CREATE TABLE IF NOT EXISTS placed (
     topic TEXT PRIMARY KEY, entry INTEGER NOT NULL
 ) WITHOUT ROWID
 """
+# The patterns that it subscribes to, and which entry of the cluster's log made each so.
+_PATTERNS: Final = """
+CREATE TABLE IF NOT EXISTS patterns (
+    topic TEXT PRIMARY KEY, entry INTEGER NOT NULL
+) WITHOUT ROWID
+"""
 _NUMBERED: Final = (
     ("counters", "counter"),
     ("provisional", "counter"),
     ("cursors", "last_id"),
     ("handed", "last_id"),
     ("placed", "entry"),
+    ("patterns", "entry"),
 )
 # What SQLite's own check does not see: columns take values of any type, and rows may be gone.
 _STRANGE: Final = " UNION ALL ".join(
@@ -175,6 +182,7 @@ class _Known:
     cursors: dict[str, int]
     handed: dict[str, int]
     placed: dict[str, int]
+    patterns: dict[str, int]
 
 
 class State:
@@ -285,6 +293,7 @@ class State:
         counters: Mapping[str, int],
         subscriptions: Mapping[str, int],
         placed: Mapping[str, int] = MappingProxyType({}),
+        patterns: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Store who the broker says this client is, and catch up with what it knows better.
 
@@ -325,11 +334,20 @@ class State:
             statements += [("DELETE FROM handed WHERE topic = ?", (topic,)) for topic in moved]
             statements.append(("DELETE FROM placed", ()))
             statements += [(_PLACE, row) for row in placed.items()]
+            statements.append(("DELETE FROM patterns", ()))
+            statements += [(_FOLLOW, row) for row in patterns.items()]
             self._commit(*statements)
             kept = cursors.keys() - moved
             handed = {topic: id_ for topic, id_ in known.handed.items() if topic in kept}
             self._known = _Known(
-                client_id, epoch, sequence, known.outbox_bytes, cursors, handed, dict(placed)
+                client_id,
+                epoch,
+                sequence,
+                known.outbox_bytes,
+                cursors,
+                handed,
+                dict(placed),
+                dict(patterns),
             )
             self._is_open = True
 
@@ -379,7 +397,8 @@ class State:
             lowered = f"UPDATE {table} SET last_id = min(last_id, ?) WHERE topic = ?"
             statements += [(lowered, (last_id, topic)) for topic, last_id in kept.items()]
             statements += [(f"DELETE FROM {table} WHERE topic = ?", (topic,)) for topic in ended]
-        statements += [("DELETE FROM placed WHERE topic = ?", (topic,)) for topic in ended]
+        for table in ("placed", "patterns"):
+            statements += [(f"DELETE FROM {table} WHERE topic = ?", (topic,)) for topic in ended]
         return statements
 
     def renew(self) -> None:
@@ -391,7 +410,7 @@ class State:
         with self._lock:
             lost = self.acknowledged_counters()
             self._commit(
-                *self._lowered(lost, {}, list(self.cursors())),
+                *self._lowered(lost, {}, [*self.cursors(), *self.patterns()]),
                 *_NOBODY,
             )
 
@@ -421,6 +440,7 @@ class State:
                 ("DELETE FROM cursors", ()),
                 ("DELETE FROM handed", ()),
                 ("DELETE FROM placed", ()),
+                ("DELETE FROM patterns", ()),
                 *_NOBODY,
             )
             return {topic: tuple(each) for topic, each in waited.items()}
@@ -506,6 +526,29 @@ class State:
             known.handed.pop(topic, None)
             self._known = known
             return True
+
+    # --- patterns -------------------------------------------------------------------------------
+
+    def patterns(self) -> dict[str, int]:
+        """Return {pattern: the entry that made it} of every subscription to one."""
+        with self._lock:
+            return dict(self._settled().patterns)
+
+    def follow(self, pattern: str, entry: int) -> None:
+        """Store a subscription to a pattern; its topics are stored one by one."""
+        with self._lock:
+            known = self._settled()
+            self._commit((_FOLLOW, (pattern, entry)))
+            known.patterns[pattern] = entry
+            self._known = known
+
+    def unfollow(self, pattern: str) -> None:
+        """Forget a subscription to a pattern; its topics are forgotten one by one."""
+        with self._lock:
+            known = self._settled()
+            self._commit(("DELETE FROM patterns WHERE topic = ?", (pattern,)))
+            known.patterns.pop(pattern, None)
+            self._known = known
 
     # --- counters and the outbox ----------------------------------------------------------------
 
@@ -698,6 +741,7 @@ class State:
         database.execute(_RECOVERY)
         database.execute(_HANDED)
         database.execute(_PLACED)
+        database.execute(_PATTERNS)
         for (table,) in database.execute(f"{_STRANGE} LIMIT 1").fetchall():
             raise self._damaged(f"the table `{table}` holds what no client writes there")
         self._shrinks = _made_shrinkable(database)
@@ -722,7 +766,10 @@ class State:
             cursors = dict(self._read("SELECT topic, last_id FROM cursors"))
             handed = dict(self._read("SELECT topic, last_id FROM handed"))
             placed = dict(self._read("SELECT topic, entry FROM placed"))
-            self._known = _Known(client_id, epoch, sequence, size_bytes, cursors, handed, placed)
+            patterns = dict(self._read("SELECT topic, entry FROM patterns"))
+            self._known = _Known(
+                client_id, epoch, sequence, size_bytes, cursors, handed, placed, patterns
+            )
         return self._known
 
     def _commit(self, *statements: Statement, durable: bool = True) -> int:
@@ -999,6 +1046,7 @@ _RAISE_CURSOR: Final = (
     "INSERT INTO cursors VALUES (?, ?) "
     "ON CONFLICT DO UPDATE SET last_id = max(last_id, excluded.last_id)"
 )
+_FOLLOW: Final = "INSERT OR REPLACE INTO patterns VALUES (?, ?)"
 _PLACE: Final = "INSERT OR REPLACE INTO placed VALUES (?, ?)"
 _RAISE_HANDED: Final = (
     "INSERT INTO handed VALUES (?, ?) "

@@ -36,8 +36,10 @@ from cluster.store.commands import (
     Seek,
     SetTopic,
     Subscribe,
+    SubscribePattern,
     TransferLeader,
     Unsubscribe,
+    UnsubscribePattern,
 )
 from cluster.store.outcomes import Leased, no_topic
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
@@ -47,6 +49,7 @@ from cluster.wire.levels import (
     LEVEL_FIRST,
     LEVEL_OF_GROUPS,
     LEVEL_OF_NAMES,
+    LEVEL_OF_PATTERNS,
     LEVEL_OF_PROPERTIES,
     LEVEL_OF_TOPICS,
     LEVEL_OF_USERS,
@@ -62,12 +65,14 @@ from flotilla_client.protocol import (
     DROP_CLIENT,
     DROP_GROUP,
     DROP_SUBSCRIPTION,
+    EARLIEST,
     GET,
     GROUPS,
     INSPECT,
     NAK,
     NEW,
     OF_TOPICS,
+    PATTERNS,
     PURGE,
     PUT,
     READ,
@@ -85,6 +90,8 @@ from flotilla_client.protocol import (
     USERS,
     ProtocolError,
     Request,
+    check_followed,
+    has_wildcard,
     is_pattern,
     nak_body,
     no_pattern,
@@ -325,10 +332,13 @@ class Broker:
 
     def _subscribe(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
-        # What was subscribed to before this was refused goes on.
         topic = request.topic
-        if is_pattern(topic) and self.store.cursor(request.client_id, topic) is None:
+        # What was subscribed to before names were patterns goes on.
+        is_new = is_pattern(topic) and self.store.cursor(request.client_id, topic) is None
+        if is_new and ("group" in request.body or not has_wildcard(topic)):
             raise ProtocolError("bad_request", no_pattern(topic))
+        if is_new:
+            return self._subscribe_pattern(waiting)
         if "group" in request.body:
             return self._make_group(request)
         sequence, start = request.body["sequence"], request.body["start"]
@@ -338,6 +348,18 @@ class Broker:
         if principal is not None and not holdings.holds(principal, topic):  # last: it is counted
             self._ask_for(waiting, "topics_max", holdings.topics(principal))
         return Subscribe(request.client_id, request.epoch, topic, sequence, start=start)
+
+    def _subscribe_pattern(self, waiting: Waiting) -> AskedOperation:
+        request, start = waiting.request, waiting.request.body["start"]
+        check_followed(request.topic)
+        self._need_level(LEVEL_OF_PATTERNS, "subscriptions to patterns")
+        if start not in (NEW, EARLIEST):
+            message = f"a pattern starts at `{NEW}` or `{EARLIEST}`: SEEK each of its topics"
+            raise ProtocolError("bad_request", message)
+        # How many topics that makes only its entry says, and those that follow.
+        topics_max = 0 if waiting.principal is None else self.quotas.topics_max
+        who = request.client_id, request.epoch, request.topic, request.body["sequence"]
+        return SubscribePattern(*who, start, topics_max)
 
     def _seek(self, waiting: Waiting) -> AskedOperation:
         self._need_level(LEVEL_OF_TOPICS, "seeks")
@@ -397,7 +419,10 @@ class Broker:
             self._need_level(LEVEL_OF_GROUPS, "groups")
             who = request.client_id, request.epoch, request.topic, sequence
             return EndGroup(*who, request.body["group"])
-        return Unsubscribe(request.client_id, request.epoch, request.topic, sequence)
+        who = request.client_id, request.epoch, request.topic, sequence
+        if has_wildcard(request.topic) and self.store.level >= LEVEL_OF_PATTERNS:
+            return UnsubscribePattern(*who)
+        return Unsubscribe(*who)
 
     def _put(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
@@ -485,6 +510,8 @@ class Broker:
             self._need_level(LEVEL_OF_USERS, "users and acts")
         elif what == GROUPS:
             self._need_level(LEVEL_OF_GROUPS, "groups")
+        elif what == PATTERNS:
+            self._need_level(LEVEL_OF_PATTERNS, "subscriptions to patterns")
         return None
 
     def _upgrade(self, waiting: Waiting) -> AskedOperation | None:
@@ -753,6 +780,8 @@ class Broker:
             waiting.body["subscriptions"] = self.store.subscriptions(client_id)
             if placed := self.store.placed(client_id):
                 waiting.body["placed"] = placed
+            if patterns := self.store.patterns.of(client_id):
+                waiting.body["patterns"] = {text: patterns[text].at for text in sorted(patterns)}
             waiting.body |= self.store.since_recovery(client_id, known, waiting.principal)
             self._acknowledge(waiting, waiting.body)
 
@@ -813,6 +842,8 @@ class Broker:
             return
         elif what == GROUPS:
             rows = store.groups.page(request.topic, after, count_max)
+        elif what == PATTERNS:
+            rows = store.patterns.page(after, request.topic, count_max)
         elif what == SUBSCRIPTIONS:
             rows = store.subscriptions_page(request.topic, after, count_max)
         else:
@@ -908,6 +939,11 @@ class Broker:
             "id": delivery.first_id,
             "count": delivery.count,
         }
+        client_id = waiting.request.client_id
+        is_of_any = waiting.request.type == GET and not waiting.request.topic
+        if is_of_any and delivery.count and self.store.patterns.of(client_id):
+            # Perhaps the client does not know yet that it subscribes to it.
+            body |= self.store.place_of(client_id, delivery.topic)
         self._note_delivered(waiting.route, delivery.count, len(delivery.data))
         lengths, data = delivery.lengths, delivery.data
         is_text, takes_properties = waiting.request.body["text"], waiting.request.body["properties"]

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from cluster.store.commands import Operation, Put, Take
+from cluster.store.commands import OfPatterns, Operation, Put, Take
 from cluster.store.outcomes import Done, Outcome, Refused
 from cluster.store.tables import Database
 from cluster.store.topics import Topic, Topics
@@ -104,6 +104,8 @@ def _said(operation: Operation, outcome: Outcome) -> Any:
     if type(operation) is Put:
         return outcome.body["id"], outcome.body["count"], outcome.body["duplicate"]
     body = outcome.body
+    if isinstance(operation, OfPatterns):
+        return body["resumed"] if "resumed" in body else body["was_subscribed"], body.get("topics")
     if type(operation) is Take:
         return body["token"], body["given"], body["lost"], body["dead"]
     return body.get("last_id"), body.get("epoch"), body.get("forgotten"), body.get("purged")

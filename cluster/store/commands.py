@@ -33,12 +33,14 @@ from cluster.wire.levels import (
     LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
     LEVEL_OF_LEVELS,
+    LEVEL_OF_PATTERNS,
     LEVEL_OF_PROPERTIES,
     LEVEL_OF_TOPICS,
     LEVEL_OF_USERS,
 )
 from flotilla_client.policies import check_parts
 from flotilla_client.protocol import (
+    EARLIEST,
     INTEGER_MAX,
     NEW,
     USER_CHANGES,
@@ -101,6 +103,34 @@ class Seek:
 @dataclass(slots=True)
 class Unsubscribe:
     """End the client's subscription; fields as in `Subscribe`."""
+
+    client_id: str
+    epoch: int | None
+    topic: str
+    sequence: int | None
+    principal: str | None = None
+
+
+@dataclass(slots=True)
+class SubscribePattern:
+    """Subscribe the client to all topics of a pattern, `topic`, also to those that come later.
+
+    `start`: of those that there are, NEW or EARLIEST. `topics_max`: how many topics its principal
+    may subscribe to, by the settings of the leader; 0: any number. Other fields as in `Subscribe`.
+    """
+
+    client_id: str
+    epoch: int | None
+    topic: str
+    sequence: int | None
+    start: str
+    topics_max: int
+    principal: str | None = None
+
+
+@dataclass(slots=True)
+class UnsubscribePattern:
+    """End the client's subscription to a pattern, `topic`, and to all topics that it brought."""
 
     client_id: str
     epoch: int | None
@@ -354,7 +384,8 @@ class Forget:
 
 
 OfGroups = MakeGroup | EndGroup | Take
-ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance | Seek | OfGroups
+OfPatterns = SubscribePattern | UnsubscribePattern
+ClientOperation = Register | Subscribe | Unsubscribe | Put | Advance | Seek | OfGroups | OfPatterns
 Administration = (
     ChangeUser
     | DropSubscription
@@ -401,6 +432,8 @@ def level_needed(operations: Sequence[Operation]) -> int:
             level = max(level, LEVEL_OF_IDLE)
         elif isinstance(operation, OfGroups | DropGroup):
             level = max(level, LEVEL_OF_GROUPS)
+        elif isinstance(operation, OfPatterns):
+            level = max(level, LEVEL_OF_PATTERNS)
         elif _is_of_topics(operation):
             level = max(level, LEVEL_OF_TOPICS)
         elif isinstance(operation, Administration) or principal_of(operation) is not None:
@@ -681,6 +714,10 @@ def _is_start(value: Any) -> bool:
         return False
 
 
+def _is_start_of_pattern(value: Any) -> bool:
+    return value in (NEW, EARLIEST)
+
+
 def _is_parts(value: Any) -> bool:
     try:
         return type(value) is dict and check_parts(value) == value
@@ -707,6 +744,8 @@ _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "B": (Subscribe, (*_SUBSCRIPTION, _is_start)),
     "J": (Seek, (*_SUBSCRIPTION, _is_start)),
     "U": (Unsubscribe, _SUBSCRIPTION),
+    "s": (SubscribePattern, (*_SUBSCRIPTION, _is_start_of_pattern, _is_count)),
+    "u": (UnsubscribePattern, _SUBSCRIPTION),
     "G": (
         MakeGroup,
         (*_SUBSCRIPTION, _is_text, _is_count_or_none, _is_count_or_none, _is_text_or_none),

@@ -144,6 +144,16 @@ def too_many(what: str, limit: int) -> Refused:
     return Refused("too_many", f"{limit} {what} is the limit", {"limit": limit})
 
 
+def missed(pattern: str, topic: str) -> Refused:
+    """Return what a subscriber is told whose pattern should have brought a topic, and did not."""
+    message = (
+        f"there was no room for {topic!r}, and perhaps for others, which the pattern {pattern!r}"
+        " should have brought: what was published there does not come. Leave other topics, or have"
+        " limits raised, and SUB the pattern again"
+    )
+    return Refused("too_many", message, {"pattern": pattern, "topic": topic})
+
+
 def beyond_the_end(last_id: int, end: int) -> Refused:
     """Return the refusal of a `last_id` that the topic has not reached."""
     message = (

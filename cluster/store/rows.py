@@ -31,6 +31,8 @@ _KEYS: Final[Mapping[str, str]] = {
     "leases": "topic, name, chunk",
     "workers": "topic, name, client_id",
     "placed": "topic, client",
+    "patterns": "client, pattern",
+    "brought": "topic, client",
 }
 # How the store finds rows of a table through an index, and the columns that are sought: an index
 # that has lost an entry finds nothing, which no row's checksum says.

@@ -12,7 +12,7 @@ bounded cache, publications on disk only. Changes are buffered until `commit`, a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -40,6 +40,7 @@ from cluster.store.commands import (
     Hear,
     MakeGroup,
     OfGroups,
+    OfPatterns,
     Operation,
     Purge,
     Put,
@@ -49,9 +50,11 @@ from cluster.store.commands import (
     SetTopic,
     Stamp,
     Subscribe,
+    SubscribePattern,
     Take,
     TransferLeader,
     Unsubscribe,
+    UnsubscribePattern,
     decode,
 )
 from cluster.store.groups import GroupLimits, Groups, Run, SharedGroup
@@ -65,6 +68,7 @@ from cluster.store.outcomes import (
     Refused,
     beyond_the_end,
     forgotten,
+    missed,
     moved,
     no_group,
     no_topic,
@@ -75,6 +79,7 @@ from cluster.store.outcomes import (
     unknown_client,
     wrong_epoch,
 )
+from cluster.store.patterns import Pattern, Patterns
 from cluster.store.publications import Cut, Publications
 from cluster.store.tables import ID_MAX, TOPIC_NUMBER_MAX, CorruptStore, Database, row_crc
 from cluster.store.topics import Subscription, Topic, Topics
@@ -94,7 +99,7 @@ from cluster.wire.levels import (
     UnsupportedLevel,
 )
 from flotilla_client.policies import Policy
-from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW, ProtocolError
+from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW, ProtocolError, matches
 
 __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
 
@@ -114,6 +119,8 @@ class Limits:
     topic_names_max: int = TOPIC_NUMBER_MAX  # ever
     subscriptions_max: int = 100_000
     subscriptions_per_client_max: int = 1_000
+    patterns_max: int = 1_000  # so many clients at most subscribe where a topic is made: some ms
+    patterns_per_client_max: int = 16
     clients_max: int = 1_000_000
     producers_per_client_max: int = 10_000
     names_bytes_max: int = 1024 * 1024
@@ -146,11 +153,13 @@ class Store:
         self.holdings = Holdings(database)
         self._publications = Publications(database, self.holdings.dropped)
         self._topics = Topics(database, self._publications.garbage)
+        self.patterns = Patterns(database)
         self.groups = Groups(
             database, self._topics, self._publications, limits.groups, limits.id_max
         )
         self._publications.load(self._topics.active.values())
         self._dirty_members = False
+        self._servings = 0  # answers to GETs of any topic, of this object
         self._successor, self.checkpoint_index = "", 0
         self._entry_ms = 0  # what the entry that is being applied stamps its publications
         self._acts_handlers: Final[dict[type, Callable[[Any], Outcome]]] = {
@@ -168,6 +177,8 @@ class Store:
             Register: self._register,
             Subscribe: self._subscribe,
             Unsubscribe: self._unsubscribe,
+            SubscribePattern: self._subscribe_pattern,
+            UnsubscribePattern: self._unsubscribe_pattern,
             Put: self._put,
             Advance: self._advance,
             MakeGroup: self._make_group,
@@ -302,6 +313,7 @@ class Store:
         self.users.flush()
         self.idle.flush()
         self._topics.flush()
+        self.patterns.flush()
         self.groups.flush()
         self._publications.flush()
         if self._dirty_members:
@@ -330,7 +342,7 @@ class Store:
         return client
 
     def _identified(
-        self, operation: Subscribe | Unsubscribe | Seek | Put | Advance | OfGroups
+        self, operation: Subscribe | Unsubscribe | Seek | Put | Advance | OfGroups | OfPatterns
     ) -> Client | Refused:
         """Return the client, if this process of it may act.
 
@@ -406,7 +418,7 @@ class Store:
         )
 
     def _controlling(
-        self, operation: Subscribe | Unsubscribe | Seek | MakeGroup | EndGroup
+        self, operation: Subscribe | Unsubscribe | Seek | MakeGroup | EndGroup | OfPatterns
     ) -> Client | Refused:
         """Return the client after the checks of a control request, its sequence taken.
 
@@ -487,7 +499,7 @@ class Store:
         client = self._clients.get(operation.client_id)
         if client is None:
             return self._unknown(operation.client_id)
-        return self._leave(client, operation.topic)
+        return self._leave_pattern(client, operation.topic) or self._leave(client, operation.topic)
 
     def _drop_client(self, operation: DropClient) -> Outcome:
         client = self._clients.get(operation.client_id)
@@ -542,10 +554,13 @@ class Store:
             if isinstance(found, Refused):
                 return found
             topic = found
+        is_new = not topic.is_active
         base_bytes = self._publications.bytes_before(topic, topic.floor_id + 1)
         self._topics.set_policy(topic, policy, base_bytes, self.idle.log_ms)
         self.groups.gone(topic)
         self._publications.floor_moved(topic)
+        if is_new:
+            self._bring(topic)
         return Done({"policy": policy.parts(), "created": before is None, "last_id": topic.last_id})
 
     def _new_topic(self, name: str) -> Topic | Refused:
@@ -614,6 +629,8 @@ class Store:
 
     def _remove(self, client: Client) -> set[str]:
         """Forget a client with all that it has; return the topics that it has left."""
+        for pattern in list(self.patterns.of(client.client_id).values()):
+            self.patterns.end(pattern)
         topics = self._topics.of(client.client_id)
         left = set(topics)
         for topic in list(topics.values()):
@@ -636,18 +653,21 @@ class Store:
             return refused
         topic = self._topics.active.get(operation.topic)
         if topic and (subscription := topic.subscribers.get(client.client_id)):
+            self._topics.name(client, topic)
             return Done(_place(subscription) | {"resumed": True})
-        if refused := self._no_room(client):
+        if refused := self._no_room(client, None, [operation.topic]):
             return refused
         found = topic or self._new_topic(operation.topic)
         if isinstance(found, Refused):
             return found
-        topic, cursor = found, self._cursor_of(found, operation.start)
+        is_new, topic, cursor = topic is None, found, self._cursor_of(found, operation.start)
         if isinstance(cursor, Refused):
             return cursor
         placed = 0 if operation.start == NEW else self._applying
         self.holdings.joined(client.owner, topic.name)
         self._topics.join(client, topic, cursor, placed)
+        if is_new:
+            self._bring(topic)
         return Done(_place(topic.subscribers[client.client_id]) | {"resumed": False})
 
     def _cursor_of(self, topic: Topic, start: str | int) -> int | Refused:
@@ -682,18 +702,41 @@ class Store:
         self._publications.floor_moved(topic)
         return Done(_place(subscription))
 
-    def _no_room(self, client: Client) -> Refused | None:
+    def _no_room(
+        self, client: Client, pattern: Pattern | None, names: Sequence[str]
+    ) -> Refused | None:
+        """Return why a client can't subscribe to so many topics more; `pattern`: that brings them.
+
+        What a principal may have by a setting of the leader is judged here for patterns alone: of
+        others the leader does it, before there is an entry.
+        """
         limits = self._limits
-        own = len(self._topics.of(client.client_id))
-        if own >= limits.subscriptions_per_client_max:
+        own = len(self._topics.of(client.client_id)) + len(names)
+        if own > limits.subscriptions_per_client_max:
             return too_many("subscriptions of the client", limits.subscriptions_per_client_max)
-        if self._topics.subscriptions_count >= limits.subscriptions_max:
+        if self._topics.subscriptions_count + len(names) > limits.subscriptions_max:
             return too_many("subscriptions", limits.subscriptions_max)
-        return None
+        owner = client.owner
+        if pattern is None or owner is None or not pattern.topics_max:
+            return None
+        more = sum(not self.holdings.holds(owner, name) for name in names)
+        if self.holdings.topics(owner) + more <= pattern.topics_max:
+            return None
+        text = f"{owner} would have more topics than it may have: quotas.topics_max is"
+        limit = pattern.topics_max
+        return Refused("quota", f"{text} {limit}", {"quota": "topics_max", "limit": limit})
 
     def _unsubscribe(self, operation: Unsubscribe) -> Outcome:
+        """End a subscription, but for one that a pattern brings: that would bring it again."""
         client = self._controlling(operation)
-        return client if isinstance(client, Refused) else self._leave(client, operation.topic)
+        if isinstance(client, Refused):
+            return client
+        name = operation.topic
+        if name in self._topics.of(client.client_id):
+            for pattern in self.patterns.covering(client.client_id, name):
+                text = f"{name!r} comes by the client's pattern {pattern.text!r}: UNSUB that"
+                return Refused("bad_request", text, {"pattern": pattern.text})
+        return self._leave(client, name)
 
     def _leave(self, client: Client, name: str) -> Done:
         topic = self._topics.of(client.client_id).get(name)
@@ -703,6 +746,129 @@ class Store:
         self._topics.leave(client, topic)
         self._publications.floor_moved(topic)
         return Done({"was_subscribed": True})
+
+    # --- operations: patterns -------------------------------------------------------------------
+
+    def _subscribe_pattern(self, operation: SubscribePattern) -> Outcome:
+        """Subscribe to the topics of a pattern: to all of them that there are, or to none.
+
+        Where the pattern stands already, to those that it has missed.
+        """
+        client = self._controlling(operation)
+        if isinstance(client, Refused):
+            return client
+        text, principal = operation.topic, operation.principal
+        if refused := self.lacks(principal, SUBSCRIBE, text):
+            return refused
+        own = self._topics.of(client.client_id)
+        if text in own:  # a topic that is called so, from before there were patterns
+            return Done(_place(own[text].subscribers[client.client_id]) | {"resumed": True})
+        before = self.patterns.of(client.client_id).get(text)
+        if before is None and (refused := self._no_room_for_pattern(client)):
+            return refused
+        new = [
+            topic
+            for topic in self._topics.matching(text)
+            if topic.name not in own and not self.lacks(principal, SUBSCRIBE, topic.name)
+        ]
+        at = self._applying if before is None else before.at
+        pattern = Pattern(
+            client.client_id, client.number, text, at, principal, operation.topics_max
+        )
+        if refused := self._no_room(client, pattern, [topic.name for topic in new]):
+            return refused
+        self.patterns.set(pattern)
+        placed = 0 if operation.start == NEW else self._applying
+        for topic in new:
+            cursor = self._cursor_of(topic, operation.start)
+            assert not isinstance(cursor, Refused), (topic, operation)
+            self.holdings.joined(client.owner, topic.name)
+            self._topics.join(client, topic, cursor, placed, is_brought=True)
+        return Done({"last_id": 0, "resumed": before is not None, **self._brought(pattern)})
+
+    def _brought(self, pattern: Pattern) -> dict[str, Any]:
+        """Return what a client is told of where it stands in a pattern's topics."""
+        client_id, own = pattern.client_id, self._topics.of(pattern.client_id)
+        names = [name for name in sorted(own) if matches(pattern.text, name)]
+        subscriptions = {name: own[name].subscribers[client_id] for name in names}
+        return {
+            "pattern": pattern.at,
+            "topics": {name: each.cursor for name, each in subscriptions.items()},
+            "placed": {name: each.placed for name, each in subscriptions.items() if each.placed},
+        }
+
+    def _no_room_for_pattern(self, client: Client) -> Refused | None:
+        limits = self._limits
+        if len(self.patterns.of(client.client_id)) >= limits.patterns_per_client_max:
+            return too_many("patterns of the client", limits.patterns_per_client_max)
+        if self.patterns.count >= limits.patterns_max:
+            return too_many("patterns", limits.patterns_max)
+        return None
+
+    def _unsubscribe_pattern(self, operation: UnsubscribePattern) -> Outcome:
+        client = self._controlling(operation)
+        if isinstance(client, Refused):
+            return client
+        text = operation.topic
+        return self._leave_pattern(client, text) or Done(
+            self._leave(client, text).body | {"topics": self._own_of(client, text)}
+        )
+
+    def _leave_pattern(self, client: Client, text: str) -> Done | None:
+        """End a pattern and what it alone has brought; None: the client has not got it."""
+        pattern = self.patterns.of(client.client_id).get(text)
+        if pattern is None:
+            return None
+        self.patterns.end(pattern)
+        for topic in list(self._topics.of(client.client_id).values()):
+            is_brought = topic.subscribers[client.client_id].is_brought
+            if is_brought and not self.patterns.covering(client.client_id, topic.name):
+                self._leave(client, topic.name)
+        return Done({"was_subscribed": True, "topics": self._own_of(client, text)})
+
+    def _own_of(self, client: Client, text: str) -> list[str]:
+        """Return the client's topics that are of a pattern, by name."""
+        own = self._topics.of(client.client_id)
+        return sorted(name for name in own if name != text and matches(text, name))
+
+    def _make(self, name: str, count: int) -> Topic | None:
+        """Make a topic that only patterns ask for; None: none does, or there is no room for it.
+
+        `count`: so many publications are to be put there. Where there is no room its patterns have
+        missed it.
+        """
+        wanted = list(self._wanting(name))
+        if not wanted:
+            return None
+        topic = self._new_topic(name)
+        if isinstance(topic, Refused) or topic.last_id + count > self._limits.id_max:
+            for _, patterns in wanted:
+                for pattern in patterns:
+                    self.patterns.has_missed(pattern, name)
+            return None
+        self._bring(topic)
+        return topic if topic.is_active else None
+
+    def _wanting(self, name: str) -> Iterator[tuple[str, list[Pattern]]]:
+        """Yield the clients whose patterns a topic is of, with those that they may have it by."""
+        for client_id, patterns in self.patterns.of_topic(name):
+            able = [each for each in patterns if not self.lacks(each.principal, SUBSCRIBE, name)]
+            if able:
+                yield client_id, able
+
+    def _bring(self, topic: Topic) -> None:
+        """Subscribe all to a new topic whose patterns it is of, from what comes next on."""
+        for client_id, patterns in self._wanting(topic.name):
+            if client_id in topic.subscribers:
+                continue
+            client = self._clients.get(client_id)
+            assert client is not None, client_id
+            if all(self._no_room(client, each, [topic.name]) for each in patterns):
+                for pattern in patterns:
+                    self.patterns.has_missed(pattern, topic.name)
+                continue
+            self.holdings.joined(client.owner, topic.name)
+            self._topics.join(client, topic, topic.last_id, 0, is_brought=True)
 
     # --- operations: groups ---------------------------------------------------------------------
 
@@ -740,7 +906,12 @@ class Store:
         if refused := self.groups.refuse_another():
             return refused
         found = topic or self._new_topic(operation.topic)
-        return found if isinstance(found, Refused) else self.groups.make(found, operation)
+        if isinstance(found, Refused):
+            return found
+        group = self.groups.make(found, operation)
+        if topic is None:
+            self._bring(found)
+        return group
 
     def _end_group(self, operation: EndGroup) -> Outcome:
         client = self._controlling(operation)
@@ -791,12 +962,11 @@ class Store:
         if operation.counter + count - 1 > INTEGER_MAX:
             return Refused("bad_request", f"`counter` would pass {INTEGER_MAX}")
         topic = self._topics.active.get(operation.topic)
+        is_none = topic is None
         if topic is not None and not topic.takes:
             topic = None
-        if topic is not None and topic.last_id + count > self._limits.id_max:
-            return too_many("publications in the topic", self._limits.id_max)
         size_bytes = len(operation.lengths) + len(operation.data)
-        if topic is not None and (refused := self.too_full(topic.name, size_bytes)):
+        if topic is not None and (refused := self._no_room_in(topic, count, size_bytes)):
             return refused
         if producer is None:
             created = self._create_producer(client, operation.topic)
@@ -804,6 +974,8 @@ class Store:
                 return created
             producer = created
         first_id = 0
+        if is_none:
+            topic = self._make(operation.topic, count)
         if topic is not None:
             self._hold(operation, topic)
             if self._topics.make_room(topic, size_bytes):
@@ -814,6 +986,11 @@ class Store:
         self._clients.record(producer, operation.counter, count, first_id)
         stored = topic is not None
         return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
+
+    def _no_room_in(self, topic: Topic, count: int, size_bytes: int) -> Refused | None:
+        if topic.last_id + count > self._limits.id_max:
+            return too_many("publications in the topic", self._limits.id_max)
+        return self.too_full(topic.name, size_bytes)
 
     def too_full(self, name: str, size_bytes: int) -> Refused | None:
         """Return why a topic's policy takes no so many bytes more, None if it does.
@@ -961,8 +1138,10 @@ class Store:
         principal: str | None = None,
         placed: Mapping[str, int] = MappingProxyType({}),
     ) -> Delivery | Refused:
-        """Return publications of that topic of the client's whose next one waits longest.
+        """Return publications of that topic of the client's that was read longest ago.
 
+        Of those that are alike, as none was read since this node leads, the one whose next
+        publication waits longest. So no topic waits behind a hot one for more than a round.
         `last_ids` {topic: id the client has}, `placed`, by topic, as in `read`; its cursor counts
         for topics left out. A topic that
         the principal may not read any more is as if it were not there; if that is so of all, he is
@@ -980,6 +1159,8 @@ class Store:
             start = self._start(client_id, name, last_id, placed.get(name, 0))
             if isinstance(start, Refused):
                 return start
+        if (pattern := self.patterns.missed_by(client_id)) is not None:
+            return missed(pattern.text, pattern.missed)
         waiting: list[tuple[Topic, Subscription, int]] = []
         for name, topic in own.items():
             if name in hidden:
@@ -992,7 +1173,13 @@ class Store:
                 waiting.append((topic, subscription, last_id))
         if not waiting:
             return Delivery("", 0, 0, b"", b"")
-        topic, _, last_id = waiting[0] if len(waiting) == 1 else min(waiting, key=self._age)
+        longest_ago = min(subscription.served for _, subscription, _ in waiting)
+        waiting = [place for place in waiting if place[1].served == longest_ago]
+        topic, subscription, last_id = (
+            waiting[0] if len(waiting) == 1 else min(waiting, key=self._age)
+        )
+        self._servings += 1
+        subscription.served = self._servings
         return self._deliver(topic, last_id, max_count, max_bytes)
 
     def _age(self, place: tuple[Topic, Subscription, int]) -> tuple[int, str]:
@@ -1196,6 +1383,11 @@ class Store:
         topics = self._topics.of(client_id)
         found = {name: topics[name].subscribers[client_id].placed for name in sorted(topics)}
         return {name: placed for name, placed in found.items() if placed}
+
+    def place_of(self, client_id: str, topic: str) -> dict[str, Any]:
+        """Return where a client's subscription stands, as a GET of any topic says it."""
+        subscription = self._topics.active[topic].subscribers[client_id]
+        return {"cursor": subscription.cursor, "placed": subscription.placed}
 
     @property
     def has_ages(self) -> bool:

@@ -26,6 +26,7 @@ from cluster.wire.levels import (
     LEVEL_OF_ACTS,
     LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
+    LEVEL_OF_PATTERNS,
     LEVEL_OF_PROPERTIES,
     LEVEL_OF_TOPICS,
     LEVEL_OF_USERS,
@@ -127,9 +128,19 @@ CREATE TABLE IF NOT EXISTS policies(topic INTEGER PRIMARY KEY, floor_id INTEGER 
 CREATE TABLE IF NOT EXISTS placed(topic INTEGER NOT NULL, client INTEGER NOT NULL,
     at INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY(topic, client)) WITHOUT ROWID;
 """
+# As well (decision 0024). `patterns`: those that clients subscribe to, as JSON what is known of
+# each; `brought`: subscriptions that stand by patterns alone.
+_PATTERNS_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS patterns(client INTEGER NOT NULL, pattern TEXT NOT NULL,
+    record TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY(client, pattern)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS brought(topic INTEGER NOT NULL, client INTEGER NOT NULL,
+    crc INTEGER NOT NULL, PRIMARY KEY(topic, client)) WITHOUT ROWID;
+"""
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
-_LATER_SCHEMA: Final = _USERS_SCHEMA + _IDLE_SCHEMA + _ACTS_SCHEMA + _GROUPS_SCHEMA + _TOPICS_SCHEMA
+_LATER_SCHEMA: Final = "".join(
+    (_USERS_SCHEMA, _IDLE_SCHEMA, _ACTS_SCHEMA, _GROUPS_SCHEMA, _TOPICS_SCHEMA, _PATTERNS_SCHEMA)
+)
 
 _WRITER_PRAGMAS: Final = (
     f"cache_size=-{CACHE_KIB}",
@@ -359,6 +370,9 @@ def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
+    except UnicodeDecodeError as error:  # of an error that quotes a damaged description of a table
+        connection.close()
+        raise CorruptStore(path, str(error)) from error
     except sqlite3.DatabaseError as error:
         connection.close()
         _raise_corrupt(path, error)
@@ -571,7 +585,7 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
 TIMED_TABLES: Final = frozenset({"publications", "running"})
 LATER_TABLES: Final = frozenset(
     {"users", "owners", "running", "heard", "purged", "acts", "groups", "leases", "workers"}
-    | {"policies", "placed", "recoveries", "settled"}
+    | {"policies", "placed", "patterns", "brought", "recoveries", "settled"}
 )
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 CHECKED: Final = (
@@ -586,6 +600,8 @@ CHECKED: Final = (
     ("purged", "topic, last_id", 0),
     ("policies", "topic, floor_id, text", 0),
     ("placed", "topic, client, at", 0),
+    ("patterns", "client, pattern, record", 0),
+    ("brought", "topic, client", 0),
     ("subscriptions", "topic, client, cursor", 0),
     ("groups", "topic, name, settings, head, cursor, token", 0),
     ("leases", "topic, name, chunk, runs", 0),
@@ -683,7 +699,8 @@ def digest(database: Database) -> str:
     acts = _LOGICAL_ACTS if database.level() >= LEVEL_OF_ACTS else ()
     groups = _LOGICAL_GROUPS if database.level() >= LEVEL_OF_GROUPS else ()
     topics = _LOGICAL_TOPICS if database.level() >= LEVEL_OF_TOPICS else ()
-    for sql in (*_LOGICAL, *users, *idle, *acts, *times, *groups, *topics):
+    patterns = _LOGICAL_PATTERNS if database.level() >= LEVEL_OF_PATTERNS else ()
+    for sql in (*_LOGICAL, *users, *idle, *acts, *times, *groups, *topics, *patterns):
         for row in database.query(sql):
             hasher.update(repr(row).encode())
         hasher.update(b"\n")
@@ -726,6 +743,12 @@ _LOGICAL_TOPICS: Final = (
     " JOIN topics ON topic = topics.number ORDER BY client_id, name",
 )
 
+_LOGICAL_PATTERNS: Final = (
+    "SELECT client_id, pattern, record FROM patterns JOIN clients ON client = clients.number"
+    " ORDER BY client_id, pattern",
+    "SELECT client_id, name FROM brought JOIN clients ON client = clients.number"
+    " JOIN topics ON topic = topics.number ORDER BY client_id, name",
+)
 _LOGICAL_GROUPS: Final = (
     "SELECT topics.name, groups.name, settings, head, cursor, token FROM groups"
     " JOIN topics ON topics.number = topic ORDER BY topics.name, groups.name",

@@ -11,15 +11,18 @@ it is created again.
 from __future__ import annotations
 
 import heapq
+import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final
 
 from cluster.store.clients import Client
 from cluster.store.retention import Retention
 from cluster.store.tables import CorruptStore, Database, row_crc
 from flotilla_client.policies import Policy
+from flotilla_client.protocol import has_wildcard, matches
 
 STALE_CURSORS_MIN: Final = 16  # in a heap of cursors: fewer are not worth sweeping
 TOPIC_COLUMNS: Final = "number, name, last_id, active, added_bytes, crc"
@@ -29,16 +32,19 @@ TOPIC_COLUMNS: Final = "number, name, last_id, active, added_bytes, crc"
 class Subscription:
     """A client's place in a topic: it has everything up to `cursor`.
 
-    `age`: the entry that brought the publication behind `aged_id`, where it was looked up last
-    (`store.read_any`). `placed`: the entry that had it begin somewhere else than at the end, or
-    moved it; 0: none has.
+    `age`: the entry that brought the publication behind `aged_id`, where it was looked up last;
+    `served`: which answer of this node's to a GET of any topic was the last with this one; both are
+    no state (`store.read_any`). `placed`: the entry that had it begin somewhere else than at the
+    end, or moved it; 0: none has. `is_brought`: it stands by patterns of the client's alone.
     """
 
     client: int
     cursor: int
     placed: int = 0
+    is_brought: bool = False
     aged_id: int = -1
     age: int = 0
+    served: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -191,6 +197,7 @@ class Topics:
         self._purged: set[Topic] = set()  # whose `purged_id` is to be written
         self._dirty_cursors: dict[tuple[int, int], int | None] = {}  # (topic, client); None: gone
         self._dirty_placed: dict[tuple[int, int], int] = {}  # the same; 0: gone
+        self._dirty_brought: dict[tuple[int, int], bool] = {}  # the same; False: gone
         self._dirty_policies: set[Topic] = set()
         # Topics of which something gets too old: (the log's time, number, topic), and some that
         # were found to be due later, or not at all.
@@ -215,7 +222,7 @@ class Topics:
             if topic is None or client_id is None or cursor > topic.last_id:
                 raise CorruptStore(self._database.path, f"subscription {number, client, cursor}")
             self._add(client_id, topic, Subscription(client, cursor))
-        self._load_placed(by_number)
+        self._load_marks(by_number)
         for number, name, cursor in query(_GROUPS):  # whole rows are looked at by groups.py
             topic = by_number.get(number)
             if topic is not None and cursor <= topic.last_id:
@@ -223,20 +230,29 @@ class Topics:
         self._load_policies(by_number)
         self._names = sorted(self.active)
 
-    def _load_placed(self, by_number: Mapping[int, Topic]) -> None:
-        rows = self._database.query("SELECT topic, client, at, crc FROM placed")
-        placed = {number for number, *_ in rows}
+    def _load_marks(self, by_number: Mapping[int, Topic]) -> None:
+        """Read which subscriptions were placed, and which were brought."""
+        placed = self._database.query("SELECT topic, client, at, crc FROM placed")
+        brought = self._database.query("SELECT topic, client, crc FROM brought")
+        marked = {number for number, *_ in (*placed, *brought)}
         by_place = {
             (number, each.client): each
-            for number in placed & by_number.keys()
+            for number in marked & by_number.keys()
             for each in by_number[number].subscribers.values()
         }
-        for number, client, at, crc in rows:
-            self._database.verify(crc, (number, client, at))
+
+        def marked_one(number: int, client: int) -> Subscription:
             subscription = by_place.get((number, client))
             if subscription is None:
                 raise CorruptStore(self._database.path, f"place of no subscription {client}")
-            subscription.placed = at
+            return subscription
+
+        for number, client, at, crc in placed:
+            self._database.verify(crc, (number, client, at))
+            marked_one(number, client).placed = at
+        for number, client, crc in brought:
+            self._database.verify(crc, (number, client))
+            marked_one(number, client).is_brought = True
 
     def _load_policies(self, by_number: Mapping[int, Topic]) -> None:
         """Behind all cursors, of groups as well: a policy's floor never goes back to one."""
@@ -264,11 +280,15 @@ class Topics:
         start = bisect_right(self._names, after)
         return [self.active[name] for name in self._names[start : start + count_max]]
 
-    def join(self, client: Client, topic: Topic, cursor: int, placed: int) -> None:
-        """Subscribe the client behind `cursor`; `placed`: see `Subscription`."""
+    def join(
+        self, client: Client, topic: Topic, cursor: int, placed: int, is_brought: bool = False
+    ) -> None:
+        """Subscribe the client behind `cursor`; the rest as in `Subscription`."""
         self._activate(topic)
-        self._add(client.client_id, topic, Subscription(client.number, cursor, placed))
+        self._add(client.client_id, topic, Subscription(client.number, cursor, placed, is_brought))
         self._dirty_cursors[topic.number, client.number] = cursor
+        if is_brought:
+            self._dirty_brought[topic.number, client.number] = True
         if placed:
             self._dirty_placed[topic.number, client.number] = placed
         self._touch(topic)
@@ -282,10 +302,25 @@ class Topics:
         self.subscriptions_count -= 1
         if topic.subscribers[client.client_id].placed:
             self._dirty_placed[topic.number, client.number] = 0
+        self.name(client, topic)
         topic.leave(client.client_id)
         self._dirty_cursors[topic.number, client.number] = None
         self._touch(topic)
         self._deactivate(topic)
+
+    def name(self, client: Client, topic: Topic) -> None:
+        """Have a subscription stand by the topic's own name, whoever has brought it."""
+        if topic.subscribers[client.client_id].is_brought:
+            topic.subscribers[client.client_id].is_brought = False
+            self._dirty_brought[topic.number, client.number] = False
+
+    def matching(self, pattern: str) -> list[Topic]:
+        """Return the topics of a pattern, by name: those alone are looked at that begin as it."""
+        prefix = re.split(r"[*>]", pattern)[0]
+        names = self._names[bisect_left(self._names, prefix) :]
+        alike = takewhile(lambda name: name.startswith(prefix), names)
+        found = (name for name in alike if matches(pattern, name) and not has_wildcard(name))
+        return [self.active[name] for name in found]
 
     def place_group(self, topic: Topic, name: str, cursor: int | None) -> None:
         """See `Topic`; a topic lives as long as it has a subscriber or a group."""
@@ -453,6 +488,7 @@ class Topics:
             self._database.write(sql, [(*row, row_crc(row)) for row in purged])
             self._purged.clear()
         self._flush_placed()
+        self._flush_brought()
         self._flush_policies()
 
     def _flush_placed(self) -> None:
@@ -464,6 +500,15 @@ class Topics:
             sql = "INSERT OR REPLACE INTO placed VALUES(?, ?, ?, ?)"
             self._database.write(sql, [(*row, row_crc(row)) for row in here])
             self._dirty_placed.clear()
+
+    def _flush_brought(self) -> None:
+        if self._dirty_brought:
+            dirty = self._dirty_brought.items()
+            gone = [key for key, is_brought in dirty if not is_brought]
+            self._database.write("DELETE FROM brought WHERE topic = ? AND client = ?", gone)
+            here = [(*key, row_crc(key)) for key, is_brought in dirty if is_brought]
+            self._database.write("INSERT OR REPLACE INTO brought VALUES(?, ?, ?)", here)
+            self._dirty_brought.clear()
 
     def _flush_policies(self) -> None:
         if self._dirty_policies:

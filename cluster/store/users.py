@@ -23,6 +23,7 @@ from flotilla_client.protocol import (
     EVERYBODY_ELSE,
     PATTERNS_MAX,
     REMOVE_USER,
+    matches,
 )
 
 PUBLISH: Final = "publish"
@@ -51,19 +52,6 @@ NONE: Final = Rights()
 # Until the operator says otherwise everybody may do what he could do before there were permissions,
 # but for changing these.
 OPEN: Final = Rights(publish=(">",), subscribe=(">",), observe=True)
-
-
-def matches(pattern: str, topic: str) -> bool:
-    """Return whether a topic is of a pattern: `*` is any word, `>` the last one and all behind."""
-    words, names = pattern.split("."), topic.split(".")
-    if words[-1] == ">":
-        words = words[:-1]
-        if len(names) <= len(words):
-            return False
-        names = names[: len(words)]
-    if len(words) != len(names):
-        return False
-    return all(word in ("*", name) for word, name in zip(words, names, strict=True))
 
 
 def unauthorized(principal: str, needs: str, topic: str = "") -> Refused:

@@ -27,6 +27,7 @@ LEVEL_OF_TOPICS: Final = 4  # topics have policies; subscriptions begin where th
 LEVEL_OF_PROPERTIES: Final = 4  # publications have times, keys and headers
 LEVEL_OF_GROUPS: Final = 4  # several clients share a subscription
 LEVEL_OF_NAMES: Final = 4  # clients may name themselves
+LEVEL_OF_PATTERNS: Final = 4  # a subscription to all topics of a pattern
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ from cluster.store.commands import (
     Put,
     Register,
     Subscribe,
+    SubscribePattern,
     Unsubscribe,
+    UnsubscribePattern,
     encode,
 )
 from cluster.store.store import Delivery, Done, Limits, Outcome, Refused
@@ -30,10 +32,13 @@ SMALL = Limits(
     subscriptions_per_client_max=3,
     clients_max=4,
     producers_per_client_max=4,
+    patterns_max=4,
+    patterns_per_client_max=2,
     id_max=200,
 )
 CLIENTS = ("c0", "c1", "c2", "c3", "c4", "c5")
-TOPICS = ("t0", "t1", "t2", "t3", "t4")
+TOPICS = ("t0", "t1", "t2", "t.3", "t.4")
+PATTERNS = ("*", "t.*", "t.>", ">", "*.3")
 
 
 def answer_of(outcome: Outcome) -> Answer:
@@ -49,6 +54,9 @@ class ModelStore:
     def __init__(self, limits: Limits = SMALL) -> None:
         self.members = dict(MEMBERS)
         self.reference = Reference(limits)
+        self.reference.applied_index = 0  # its first entry is no leader's
+        self._given: dict[tuple[str, str], tuple[int, int]] = {}  # by client and topic: when, where
+        self._order: list[str] = []  # all that was given of any topic
 
     def begin_entry(self) -> None:
         self.reference.applied_index += 1
@@ -78,6 +86,11 @@ class ModelStore:
         client = self.reference.clients.get(client_id)
         return {} if client is None else client.topics_at(self.reference.applied_index)
 
+    def placed(self, client_id: str, topic: str) -> int:
+        """Return which entry has placed a subscription, 0: none."""
+        client = self.reference.clients.get(client_id)
+        return client.placed_at(self.reference.applied_index).get(topic, 0) if client else 0
+
     def topics(self) -> list[str]:
         return [row["topic"] for row in self.reference.listing_at("", self.reference.applied_index)]
 
@@ -100,14 +113,40 @@ class ModelStore:
         publications = self.reference.topics[topic].publications
         return last_id + 1, [publications[id_][1] for id_ in range(last_id + 1, end + 1)]
 
-    def oldest_waiting(self, client_id: str) -> str:
-        """Return the client's topic whose next publication is the oldest, "" without any."""
+    def next_of_any(self, client_id: str) -> str:
+        """Return the client's topic that was given longest ago since `reopened`, "" without any.
+
+        Of those that were not, the one whose next publication is the oldest.
+        """
         waiting = [
-            (self.reference.topics[topic].publications[cursor + 1][0], topic)
+            (
+                self._given_at(client_id, topic),
+                self.reference.topics[topic].publications[cursor + 1][0],
+                topic,
+            )
             for topic, cursor in self.subscriptions(client_id).items()
             if cursor < self.last_id(topic)
         ]
-        return min(waiting)[1] if waiting else ""
+        if not waiting:
+            return ""
+        topic = min(waiting)[2]
+        self._given[client_id, topic] = len(self._order), self.reference.applied_index
+        self._order.append(topic)
+        return topic
+
+    def _given_at(self, client_id: str, topic: str) -> int:
+        place, index = self._given.get((client_id, topic), (-1, 0))
+        has_left = self.reference.clients[client_id].has_left_since(topic, index)
+        return -1 if has_left else place
+
+    def reopened(self) -> None:
+        """Forget what was given: the store does."""
+        self._given.clear()
+
+    def has_missed(self, client_id: str) -> bool:
+        """Return whether a pattern of the client's has missed a topic."""
+        client = self.reference.clients.get(client_id)
+        return client is not None and bool(client.missed_at(self.reference.applied_index))
 
 
 def check_delivery(delivery: Delivery | Refused, expected: Any, count: int, size: int) -> None:
@@ -145,8 +184,14 @@ def random_operation(rng: random.Random, model: ModelStore) -> Operation:
         return Subscribe(client, epoch, topic, sequence)
     if kind < 0.35:
         return Unsubscribe(client, epoch, topic, sequence)
-    if kind < 0.37:
+    if kind < 0.36:
         return Admit(rng.choice("abcd"), f"i{rng.randrange(9)}")
+    if kind < 0.4:
+        pattern = rng.choice(PATTERNS)
+        if rng.random() < 0.4:
+            return UnsubscribePattern(client, epoch, pattern, sequence)
+        start = rng.choice(("new", "earliest"))
+        return SubscribePattern(client, epoch, pattern, sequence, start, 0)
     if kind < 0.6:
         topics = rng.sample(TOPICS, rng.choice((1, 1, 1, 2)))
         ends = {name: model.last_id(name) for name in topics}

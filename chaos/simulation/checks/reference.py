@@ -9,9 +9,10 @@ Written from docs/protocol.md, so that a rule which the store has wrong is wrong
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from struct import unpack
 from typing import Any, Final, Generic, TypeVar
@@ -35,6 +36,7 @@ from cluster.store.commands import (
     Forget,
     Hear,
     MakeGroup,
+    OfPatterns,
     Operation,
     Purge,
     Put,
@@ -44,9 +46,11 @@ from cluster.store.commands import (
     SetTopic,
     Stamp,
     Subscribe,
+    SubscribePattern,
     Take,
     TransferLeader,
     Unsubscribe,
+    UnsubscribePattern,
 )
 from cluster.store.store import Limits
 from flotilla_client.policies import Policy
@@ -121,11 +125,31 @@ class ReferenceProducer:
     puts: list[tuple[int, int, int]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class ReferencePattern:
+    """A subscription to a pattern, made by the entry `at`; `missed`: a topic without room."""
+
+    at: int
+    principal: str | None
+    topics_max: int
+    missed: str = ""
+
+
+def fits_pattern(pattern: str, topic: str) -> bool:
+    """Return whether a topic is of a pattern; one that looks like a pattern itself is of none."""
+    *words, last = pattern.split(".")
+    each = [r"[^.]*" if word == "*" else re.escape(word) for word in words]
+    each.append({"*": r"[^.]*", ">": r".*"}.get(last, re.escape(last)))
+    return not set("*>") & set(topic) and bool(re.fullmatch(r"\.".join(each), topic, re.DOTALL))
+
+
 @dataclass(slots=True)
 class ReferenceClient:
     """A client; `producers` by topic, `cursors` by topic (None: not subscribed).
 
     `epoch` 0: there is none yet, or it was forgotten. `heard`: in which unit of the log's time.
+    `patterns` by their text; `brought`: topics that it subscribes to by these alone. `ended`: by
+    topic, behind which entries a subscription of it has ended.
     """
 
     epoch: ByIndex[int]
@@ -137,6 +161,18 @@ class ReferenceClient:
     producers: dict[str, ReferenceProducer] = field(default_factory=dict)
     cursors: dict[str, ByIndex[int | None]] = field(default_factory=dict)
     placed: dict[str, ByIndex[int]] = field(default_factory=dict)  # by topic: by which entry
+    patterns: ByIndex[Mapping[str, ReferencePattern]] = field(default_factory=lambda: ByIndex({}))
+    brought: set[str] = field(default_factory=set)
+    ended: dict[str, list[int]] = field(default_factory=dict)
+
+    def has_left_since(self, topic: str, index: int) -> bool:
+        """Return whether its subscription has ended behind that entry, and perhaps come again."""
+        return any(at > index for at in self.ended.get(topic, ()))
+
+    def missed_at(self, index: int) -> dict[str, str]:
+        """Return {pattern: topic} of the patterns that have missed one."""
+        patterns = self.patterns.at(index).items()
+        return {text: each.missed for text, each in patterns if each.missed}
 
     def placed_at(self, index: int) -> dict[str, int]:
         """Return {topic: entry} of its subscriptions that an entry has placed."""
@@ -308,6 +344,8 @@ class Reference:
             Register: self._register,
             Subscribe: self._subscribe,
             Unsubscribe: self._unsubscribe,
+            SubscribePattern: self._subscribe_pattern,
+            UnsubscribePattern: self._unsubscribe_pattern,
             Put: self._put,
             Advance: self._advance,
             MakeGroup: self._make_group,
@@ -402,6 +440,7 @@ class Reference:
         topics = tuple(client.topics_at(index))
         for topic in topics:
             self._end(index, client, client_id, topic)
+        client.patterns.put(index, {})
         self._release(client_id, is_gone=True)
         client.epoch.put(index, 0)
         client.owner.put(index, None)
@@ -562,7 +601,15 @@ class Reference:
     def _identified(
         self,
         index: int,
-        asked: Subscribe | Unsubscribe | Seek | Put | Advance | MakeGroup | EndGroup | Take,
+        asked: Subscribe
+        | Unsubscribe
+        | OfPatterns
+        | Seek
+        | Put
+        | Advance
+        | MakeGroup
+        | EndGroup
+        | Take,
     ) -> ReferenceClient | Result:
         client, epoch = self.client(asked.client_id), asked.epoch
         if client is None:
@@ -587,7 +634,7 @@ class Reference:
         return "recovered" if epoch > newest else "fenced", {"epoch": newest}
 
     def _controlling(
-        self, index: int, asked: Subscribe | Unsubscribe | Seek | MakeGroup | EndGroup
+        self, index: int, asked: Subscribe | Unsubscribe | OfPatterns | Seek | MakeGroup | EndGroup
     ) -> ReferenceClient | Result:
         client = self._identified(index, asked)
         if isinstance(client, ReferenceClient) and asked.sequence is not None:
@@ -607,6 +654,7 @@ class Reference:
         cursors = client.cursors.setdefault(asked.topic, ByIndex(None))
         placed = client.placed.setdefault(asked.topic, ByIndex(0))
         if cursors.now is not None:
+            client.brought.discard(asked.topic)
             return "", {"last_id": cursors.now, "resumed": True, **_placed(placed)}
         limits, topic = self.limits, self.topics.get(asked.topic)
         own = sum(past.now is not None for past in client.cursors.values())
@@ -625,8 +673,11 @@ class Reference:
         topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
         cursors.put(index, cursor)
         placed.put(index, 0 if asked.start == "new" else index)
+        is_new = not topic.exists
         topic.subscribers.put(index, topic.subscribers.now | {asked.client_id})
         self._find_unread(asked.topic)
+        if is_new:
+            self._bring(index, asked.topic)
         return "", {"last_id": cursor, "resumed": False, **_placed(placed)}
 
     def _no_room_for(self, name: str) -> Result | None:
@@ -683,6 +734,148 @@ class Reference:
         self._find_unread(asked.topic)
         return "", {"last_id": cursor, "placed": index}
 
+    # --- patterns ---------------------------------------------------------------------------------
+
+    def _subscribe_pattern(self, index: int, asked: SubscribePattern) -> Result:
+        client = self._controlling(index, asked)
+        if not isinstance(client, ReferenceClient):
+            return client
+        if not self.may_at(asked.principal, "subscribe", asked.topic, index):
+            return "unauthorized", {"needs": "subscribe"}
+        limits, before = self.limits, client.patterns.now.get(asked.topic)
+        everybodys = sum(len(each.patterns.now) for each in self.clients.values())
+        if before is None and len(client.patterns.now) >= limits.patterns_per_client_max:
+            return "too_many", {"limit": limits.patterns_per_client_max}
+        if before is None and everybodys >= limits.patterns_max:
+            return "too_many", {"limit": limits.patterns_max}
+        own = client.topics_at(index)
+        new = [
+            name
+            for name in sorted(self.topics)
+            if self.topics[name].exists
+            and name not in own
+            and fits_pattern(asked.topic, name)
+            and self.may_at(asked.principal, "subscribe", name, index)
+        ]
+        if refused := self._no_place(client, asked.topics_max, new):
+            return refused
+        at = index if before is None else before.at
+        pattern = ReferencePattern(at, asked.principal, asked.topics_max)
+        client.patterns.put(index, {**client.patterns.now, asked.topic: pattern})
+        for name in new:
+            cursor = self._cursor_of(name, asked.start)
+            assert isinstance(cursor, int), (name, asked)
+            placed = 0 if asked.start == "new" else index
+            self._join_by_pattern(index, asked.client_id, name, cursor, placed)
+        own = client.topics_at(index)
+        names = [name for name in sorted(own) if fits_pattern(asked.topic, name)]
+        placed_by = client.placed_at(index)
+        return "", {
+            "last_id": 0,
+            "resumed": before is not None,
+            "pattern": at,
+            "topics": {name: own[name] for name in names},
+            "placed": {name: placed_by[name] for name in names if name in placed_by},
+        }
+
+    def _join_by_pattern(
+        self, index: int, client_id: str, name: str, cursor: int, placed: int
+    ) -> None:
+        client, topic = self.clients[client_id], self.topics[name]
+        client.cursors.setdefault(name, ByIndex(None)).put(index, cursor)
+        client.placed.setdefault(name, ByIndex(0)).put(index, placed)
+        client.brought.add(name)
+        topic.subscribers.put(index, topic.subscribers.now | {client_id})
+        self._find_unread(name)
+
+    def _no_place(
+        self, client: ReferenceClient, topics_max: int, names: Sequence[str]
+    ) -> Result | None:
+        """Return why a client can't subscribe to topics that a pattern brings it."""
+        limits, own = self.limits, client.topics_at(self.applied_index)
+        everybodys = sum(len(each.subscribers.now) for each in self.topics.values())
+        for count, limit in (
+            (len(own), limits.subscriptions_per_client_max),
+            (everybodys, limits.subscriptions_max),
+        ):
+            if count + len(names) > limit:
+                return "too_many", {"limit": limit}
+        if not topics_max or client.owner.now is None:
+            return None
+        owners = [each for each in self.clients.values() if each.owner.now == client.owner.now]
+        held = {name for each in owners for name in each.topics_at(self.applied_index)}
+        if len(held | {*names}) > topics_max and not held >= {*names}:
+            return "quota", {"quota": "topics_max", "limit": topics_max}
+        return None
+
+    def _wanting(self, index: int, name: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield clients, and their patterns by which they are to have a topic that is made."""
+        for client_id in sorted(self.clients):
+            patterns = self.clients[client_id].patterns.now
+            able = [
+                text
+                for text in sorted(patterns)
+                if fits_pattern(text, name)
+                and self.may_at(patterns[text].principal, "subscribe", name, index)
+            ]
+            if able:
+                yield client_id, able
+
+    def _bring(self, index: int, name: str) -> None:
+        """Have all whose patterns it is of subscribe to a topic that was just made."""
+        for client_id, texts in self._wanting(index, name):
+            client, topic = self.clients[client_id], self.topics[name]
+            if client_id in topic.subscribers.now:
+                continue
+            patterns = client.patterns.now
+            if all(self._no_place(client, patterns[text].topics_max, [name]) for text in texts):
+                self._missed(index, client, texts, name)
+            else:
+                self._join_by_pattern(index, client_id, name, topic.last_id.now, 0)
+
+    @staticmethod
+    def _missed(index: int, client: ReferenceClient, texts: Sequence[str], name: str) -> None:
+        patterns = client.patterns.now
+        missed = {
+            text: replace(patterns[text], missed=name)
+            for text in texts
+            if not patterns[text].missed
+        }
+        client.patterns.put(index, {**patterns, **missed})
+
+    def _make(self, index: int, name: str, count: int) -> ReferenceTopic | None:
+        """Make the topic of a PUT if patterns are to have it."""
+        wanted = list(self._wanting(index, name))
+        if not wanted:
+            return None
+        if self._no_room_for(name) or self.last_id_at(name, index) + count > self.limits.id_max:
+            for client_id, texts in wanted:
+                self._missed(index, self.clients[client_id], texts, name)
+            return None
+        topic = self.topics.setdefault(name, ReferenceTopic(ByIndex(0)))
+        self._bring(index, name)
+        return topic if topic.exists else None
+
+    def _unsubscribe_pattern(self, index: int, asked: UnsubscribePattern) -> Result:
+        client = self._controlling(index, asked)
+        if not isinstance(client, ReferenceClient):
+            return client
+        was_there = self._leave_pattern(index, client, asked.client_id, asked.topic)
+        kept = [name for name in client.topics_at(index) if fits_pattern(asked.topic, name)]
+        return "", {"was_subscribed": was_there, "topics": sorted(kept)}
+
+    def _leave_pattern(
+        self, index: int, client: ReferenceClient, client_id: str, text: str
+    ) -> bool:
+        patterns = dict(client.patterns.now)
+        if patterns.pop(text, None) is None:
+            return False
+        client.patterns.put(index, patterns)
+        for name in sorted(client.brought):
+            if not any(fits_pattern(each, name) for each in patterns):
+                self._end(index, client, client_id, name)
+        return True
+
     # --- topics that have a policy ----------------------------------------------------------------
 
     def _set_topic(self, index: int, asked: SetTopic) -> Result:
@@ -700,6 +893,7 @@ class Reference:
             return refused
         topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
         sizes, end = topic.sizes, topic.last_id.now
+        is_new = not topic.exists
         if before is None:
             topic.dropped.put(index, 0)
         if not _measures(policy):
@@ -717,6 +911,8 @@ class Reference:
             self._drop(index, topic, policy.max_bytes)
         sizes.find_kept(policy, end, self.log_ms)
         self._find_unread(asked.topic)
+        if is_new:
+            self._bring(index, asked.topic)
         return "", {"policy": said, "created": before is None, "last_id": end}
 
     def _bytes_before(self, topic: ReferenceTopic) -> int:
@@ -765,12 +961,19 @@ class Reference:
         client = self._controlling(index, asked)
         if not isinstance(client, ReferenceClient):
             return client
+        if asked.topic in client.topics_at(index):
+            for text in sorted(client.patterns.now):
+                if fits_pattern(text, asked.topic):
+                    return "bad_request", {"pattern": text}
         return self._leave(index, client, asked)
 
     def _drop_subscription(self, index: int, asked: DropSubscription) -> Result:
         client = self.client(asked.client_id)
         if client is None:
             return self.unknown_at(index), {}
+        if self._leave_pattern(index, client, asked.client_id, asked.topic):
+            kept = [name for name in client.topics_at(index) if fits_pattern(asked.topic, name)]
+            return "", {"was_subscribed": True, "topics": sorted(kept)}
         return self._leave(index, client, asked)
 
     def _leave(
@@ -805,6 +1008,8 @@ class Reference:
 
     def _end(self, index: int, client: ReferenceClient, client_id: str, name: str) -> None:
         client.cursors[name].put(index, None)
+        client.brought.discard(name)
+        client.ended.setdefault(name, []).append(index)
         topic = self.topics[name]
         topic.subscribers.put(index, topic.subscribers.now - {client_id})
         self._find_unread(name)
@@ -823,6 +1028,7 @@ class Reference:
         if asked.counter + count - 1 > INTEGER_MAX:
             return "bad_request", {}
         topic = self.topics.get(asked.topic)
+        is_none = topic is None or not topic.exists
         is_kept = topic is not None and topic.stores
         size_bytes = len(asked.lengths) + len(asked.data)
         if topic is not None and is_kept and topic.last_id.now + count > self.limits.id_max:
@@ -838,6 +1044,9 @@ class Reference:
             client.names_bytes += name_bytes
             producer = client.producers[asked.topic] = ReferenceProducer(ByIndex(-1))
         first_id = 0
+        if is_none:
+            topic = self._make(index, asked.topic, count)
+            is_kept = topic is not None
         if topic is not None and is_kept:
             first_id = self._store(index, asked, topic)
         producer.counter.put(index, asked.counter + count - 1)
@@ -928,8 +1137,11 @@ class Reference:
                 return refused
             topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
             group = self.groups[key] = ReferenceGroup(topic.last_id.now)
+            is_new_topic = not topic.exists
             topic.groups.put(index, topic.groups.now | {asked.group})
             self._find_unread(asked.topic)
+            if is_new_topic:
+                self._bring(index, asked.topic)
         group.set(asked)
         return "", {
             "last_id": group.cursor,
@@ -1127,6 +1339,15 @@ class Reference:
                     row = {"cursor": cursor, "backlog": end - max(cursor, gone)}
                     found.append({"topic": name, "client_id": client_id, **row})
         return found
+
+    def patterns_at(self, client_id: str, text: str, index: int) -> list[dict[str, Any]]:
+        """Return patterns by client id and text: those behind (`client_id`, `text`)."""
+        return [
+            {"pattern": own, "client_id": each, "topics_max": one.topics_max, "missed": one.missed}
+            for each in sorted(self.clients)
+            for own, one in sorted(self.clients[each].patterns.at(index).items())
+            if (each, own) > (client_id, text)
+        ]
 
     def listing_at(self, client_id: str, index: int) -> list[dict[str, Any]]:
         """Return the rows of TOPICS: of a client's topics, or of all of them ("")."""

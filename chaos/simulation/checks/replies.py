@@ -45,6 +45,7 @@ from cluster.store.commands import (
     EndGroup,
     Forget,
     MakeGroup,
+    OfPatterns,
     Operation,
     Purge,
     Put,
@@ -53,10 +54,13 @@ from cluster.store.commands import (
     SetTopic,
     Stamp,
     Subscribe,
+    SubscribePattern,
     Take,
     TransferLeader,
     Unsubscribe,
+    UnsubscribePattern,
 )
+from cluster.store.store import Store
 from cluster.wire.messages import Message, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
@@ -68,6 +72,7 @@ from flotilla_client.protocol import (
     GROUPS,
     HAS_PROPERTIES,
     INSPECT,
+    PATTERNS,
     PUT,
     READ,
     REQUEST_ID,
@@ -179,6 +184,10 @@ class Replies:
         self._idle_ms = int(world.knob("client_idle_ms"))
         self._reads: dict[str, list[tuple[int, int]]] = defaultdict(list)  # term, the log's time
         self.waited_s: list[float] = []
+        # Of GETs of any topic, by the process that gives and the client: of each topic which answer
+        # brought it last, and behind which entry.
+        self._rounds: dict[tuple[str, int, Store, str], dict[str, tuple[int, int]]] = {}
+        self._servings = 0
         world.request_taps.append(self._came_in)
         world.reply_taps.append(self._replied)
         world.net.taps.append(self._delivered)
@@ -462,9 +471,17 @@ class Replies:
         if wrong or client is None:
             return wrong or f"there is no {body['client_id']}"
         indexes = _indexes(asked.low, high)
-        said = body["subscriptions"], body.get("placed", {})
-        if not any((client.topics_at(at), client.placed_at(at)) == said for at in indexes):
-            return f"subscriptions {said}, {client.topics_at(high), client.placed_at(high)}"
+        said = body["subscriptions"], body.get("placed", {}), body.get("patterns", {})
+        known = [
+            (
+                client.topics_at(at),
+                client.placed_at(at),
+                {text: each.at for text, each in client.patterns.at(at).items()},
+            )
+            for at in indexes
+        ]
+        if said not in known:
+            return f"subscriptions {said}, {known[0]}"
         for topic, producer in client.producers.items():
             counters = list(producer.counter.during(asked.low, high))
             if body["counters"].get(topic, -1) not in counters:
@@ -499,10 +516,35 @@ class Replies:
             text = f"{asked.what} by {node.name}: {first_id} of {topic} for {asked.principal}"
             self._fail("permission", f"{text}, who may not read it")
         is_of_any = asked.kind == GET and not asked.topic
-        if is_of_any and (older := self._older(asked, topic, entry, high)):
+        if is_of_any and (wrong := self._misses_silently(asked, body, high)):
+            return wrong
+        if is_of_any and (older := self._older(node, asked, topic, entry, high)):
             return f"{topic} of entry {entry}, and {older} waits longer"
         self._in_time(node, asked, entry)
         return ""
+
+    def _misses_silently(self, asked: Asked, body: Any, high: int) -> str:
+        """Return what an answer of any topic does not say of patterns, "" if all is said."""
+        client = self._reference.clients[asked.client_id]
+        indexes = list(_indexes(asked.low, high))
+        if all(map(client.missed_at, indexes)):
+            return f"{body}, and not that {client.missed_at(high)} was missed"
+        has_patterns = any(map(client.patterns.at, indexes))
+        if "cursor" not in body or not body["count"]:
+            needs = body["count"] and all(map(client.patterns.at, indexes))
+            return f"not where it stands in {body['topic']}" if needs else ""
+        topic, place = body["topic"], (body["cursor"], body["placed"])
+        past, placed = client.cursors[topic], client.placed[topic]
+        if not has_patterns or place not in [(past.at(at), placed.at(at)) for at in indexes]:
+            return f"it stands in {topic} at {place}, {past.at(high), placed.at(high)}"
+        return ""
+
+    def _told_of_missed(self, asked: Asked, body: Mapping[str, Any], high: int) -> str:
+        client = self._reference.clients.get(asked.client_id)
+        said = body.get("pattern"), body.get("topic")
+        found = [] if client is None else map(client.missed_at, _indexes(asked.low, high))
+        is_so = any(said in each.items() for each in found)
+        return "" if is_so else f"it says that {said} was missed"
 
     def _took(
         self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
@@ -652,9 +694,24 @@ class Replies:
             return False
         return size_bytes + len(known[last_id + 1][1]) <= max_bytes
 
-    def _older(self, asked: Asked, topic: str, entry: int, high: int) -> str:
-        """Return another topic whose next publication has waited longer, "" if there is none."""
+    def _older(self, node: SimNode, asked: Asked, topic: str, entry: int, high: int) -> str:
+        """Return another topic that should have come first, "" if there is none.
+
+        That is one that this process has given longer ago; of those that it has not given, the one
+        whose next publication has waited longer.
+        """
+        if self._world.net.doubled:  # of one GET there may be two answers, of which one is seen
+            return ""
         client = self._reference.clients[asked.client_id]
+        assert node.as_member is not None, node.name
+        process = node.name, node.life, node.as_member.store, asked.client_id
+        rounds = self._rounds.setdefault(process, {})
+        for name, (_, index) in list(rounds.items()):
+            if client.has_left_since(name, index):
+                del rounds[name]
+        before, _ = rounds.get(topic, (0, 0))
+        self._servings += 1
+        rounds[topic] = self._servings, high
         for name in client.cursors:
             starts = self._starts(asked, name, high)
             gone = None in client.cursors[name].during(asked.low, high)
@@ -664,7 +721,8 @@ class Replies:
             [start] = starts
             if start < self._reference.last_id_at(name, asked.low):
                 other = self._reference.topics[name].publications[start + 1][0]
-                if (other, name) < (entry, topic):
+                its, _ = rounds.get(name, (0, 0))
+                if (its, other, name) < (before, entry, topic):
                     return f"{name} of entry {other}"
         return ""
 
@@ -679,6 +737,8 @@ class Replies:
         client = self._reference.clients.get(asked.client_id)
         if not asked.topic:
             names = client.cursors if client is not None else ()
+            if client is not None and (wrong := self._misses_silently(asked, {"count": 0}, high)):
+                return wrong
         for name in names:
             starts = self._starts(asked, name, high)
             gone = client is None or None in client.cursors[name].during(asked.low, high)
@@ -783,6 +843,8 @@ class Replies:
             return reference.groups_at(asked.topic, after, index), {}
         if what == TOPIC:
             return reference.topic_rows_at(asked.topic, index), {}
+        if what == PATTERNS:
+            return reference.patterns_at(after, asked.topic, index), {}
         if what == SUBSCRIPTIONS:
             return reference.subscriptions_at(asked.topic, after, index), {}
         client = reference.clients.get(asked.client_id)
@@ -837,6 +899,8 @@ class Replies:
                 return ""
         if code == "unauthorized":
             return self._unauthorized(node, asked, high)
+        if code == "too_many" and asked.kind == GET and not asked.topic:
+            return self._told_of_missed(asked, body, high)
         if code in ("purged", "gap") and asked.kind == GET:
             return self._told_of_purge(node, asked, body, high)
         if asked.kind == READ:
@@ -1064,16 +1128,12 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
     match operation:
         case Put(client_id, epoch, topic, counter, lengths):
             yield PUT, client_id, epoch, topic, counter, len(lengths) // 4
-        case Subscribe(client_id, epoch, topic, sequence):
-            yield SUB, client_id, epoch, topic, sequence
-        case Unsubscribe(client_id, epoch, topic, sequence):
-            yield UNSUB, client_id, epoch, topic, sequence
-        case Seek(client_id, epoch, topic, sequence):
-            yield SEEK, client_id, epoch, topic, sequence
-        case MakeGroup(client_id, epoch, topic, sequence):
-            yield SUB, client_id, epoch, topic, sequence
-        case EndGroup(client_id, epoch, topic, sequence):
-            yield UNSUB, client_id, epoch, topic, sequence
+        case Subscribe() | SubscribePattern() | MakeGroup():
+            yield SUB, *_of_control(operation)
+        case Unsubscribe() | UnsubscribePattern() | EndGroup():
+            yield UNSUB, *_of_control(operation)
+        case Seek():
+            yield SEEK, *_of_control(operation)
         case Take(client_id, epoch, topic, group, number):
             yield TAKE, client_id, epoch, topic, group, number
         case Register(client_id, fresh, sequence, nonce):
@@ -1091,6 +1151,10 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
 def _is_given(client_id: str) -> bool:
     """Return whether an id is one that the cluster gives: a client that names itself has a word."""
     return len(client_id) == len(str(uuid.UUID(int=0)))
+
+
+def _of_control(asked: Subscribe | Unsubscribe | Seek | OfPatterns | MakeGroup | EndGroup) -> Key:
+    return asked.client_id, asked.epoch, asked.topic, asked.sequence
 
 
 def _keys_of_act(operation: Operation) -> Iterable[Key]:

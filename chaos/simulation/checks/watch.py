@@ -33,6 +33,7 @@ from chaos.simulation.checks.work import WorkPromises
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.dressing import properties_of
+from chaos.simulation.clients.follower import FOLLOWER, Follower
 from chaos.simulation.clients.intruder import INTRUDER, Intruder
 from chaos.simulation.clients.replayer import REPLAYER, Replayer
 from chaos.simulation.clients.scripts import Known, Role
@@ -113,6 +114,7 @@ class Attached:
         self._coverage = Coverage(world)
         self._intruder = Intruder(world.stream(INTRUDER))
         self._replayer = Replayer(world.stream(REPLAYER), self._invariants.rovers)
+        self._follower = Follower(world.stream(FOLLOWER), self._invariants.rovers)
         world.reply_taps.append(self._replayed)
         world.at(world.plan.duration_s, self._leave)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
@@ -135,6 +137,7 @@ class Attached:
             "client_fsync_error": self._client_fsync_error,
             "intrude": self._intrude,
             "replay": self._replay,
+            "follow": self._follow,
             "inspect": self._inspect,
         }
         self._operator = Operator(world)
@@ -318,20 +321,32 @@ class Attached:
         target = self._world.leader() if node == "leader" else node
         if target:
             end = self._reference.last_id_at(topic, self._reference.applied_index)
-            self._replayer.ask(topic, end, self._carrier(target))
+            self._replayer.ask(topic, end, self._carrier(REPLAYER, target))
+
+    def _follow(self, node: str) -> None:
+        """Have somebody by hand do something with subscriptions to patterns."""
+        target = self._world.leader() if node == "leader" else node
+        if target:
+            self._follower.ask(self._carrier(FOLLOWER, target))
 
     def _replayed(self, node: str, route: str, frames: Sequence[bytes]) -> None:
         if route == REPLAYER:
             self._replayer.answered(frames)
+        elif route == FOLLOWER:
+            self._follower.answered(frames)
 
     def _leave(self) -> None:
-        """Let whoever reads by hand leave: nobody waits for him to read on."""
+        """Let those leave who read by hand: nobody waits for them to read on."""
         target = self._world.leader()
-        if not target or self._replayer.leave(self._carrier(target)):
+        are_here = [True]
+        if target:
+            leaving = (REPLAYER, self._replayer.leave), (FOLLOWER, self._follower.leave)
+            are_here = [leave(self._carrier(name, target)) for name, leave in leaving]
+        if any(are_here):
             self._world.after(LEAVE_S, self._leave)
 
-    def _carrier(self, target: str) -> Callable[[list[bytes]], None]:
-        return lambda frames: self._world.request(REPLAYER, target, frames)
+    def _carrier(self, name: str, target: str) -> Callable[[list[bytes]], None]:
+        return lambda frames: self._world.request(name, target, frames)
 
     def _inspect(self, node: str, what: str, place: int = 0) -> None:
         """Have the operator ask a node about clients, subscriptions, users, or itself.

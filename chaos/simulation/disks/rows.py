@@ -32,6 +32,7 @@ _FLIPPED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "workers": ("topic, name, client_id", ("record",)),
     "policies": ("topic", ("floor_id", "text")),
     "placed": ("topic, client", ("at",)),
+    "patterns": ("client, pattern", ("record",)),
 }
 _INTEGER_BITS: Final = 20
 

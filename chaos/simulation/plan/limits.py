@@ -86,10 +86,16 @@ DEFAULTS: Final[Mapping[str, tuple[Callable[..., Any], str, tuple[int, ...]]]] =
     "journal_cache_bytes": (journal.Journal.open.__func__, "cache_bytes", (0, 300, 3_000)),  # type: ignore[attr-defined]
 }
 # Fields of store.Limits: part of the state machine.
-OF_THE_STORE: Final[Mapping[str, tuple[int, ...]]] = {
+OF_THE_STORE: Final[dict[str, tuple[int, ...]]] = {
     "topics_max": (1, 2),
     "subscriptions_max": (2, 5),
     "subscriptions_per_client_max": (1, 2),
+}
+# The same of runs in which somebody subscribes to patterns: more topics than the crowd's have.
+OF_PATTERNS: Final[dict[str, tuple[int, ...]]] = {
+    "patterns_max": (2, 3, 1_000),
+    "patterns_per_client_max": (1, 2, 16),
+    "subscriptions_per_client_max": (5, 6, 1_000),
 }
 # A PUT has to fit at all, or it is refused for ever; the seed's largest is so many times in it.
 OF_PUTS: Final[Mapping[str, tuple[int, ...]]] = {
@@ -102,7 +108,8 @@ OF_PUTS: Final[Mapping[str, tuple[int, ...]]] = {
 
 def store_limits(knobs: Mapping[str, Any]) -> Limits:
     """Return the limits of a run's state machine."""
-    own: dict[str, Any] = {name: int(knobs[name]) for name in OF_THE_STORE if name in knobs}
+    names = (OF_THE_STORE | OF_PATTERNS).keys() & knobs.keys()
+    own: dict[str, Any] = {name: int(knobs[name]) for name in names}
     return replace(Limits(), **own)
 
 
@@ -133,7 +140,7 @@ def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
         for knob in DEFAULTS.keys() & knobs.keys():
             function, name, _ = DEFAULTS[knob]
             _default(stack, function, name, int(knobs[knob]))
-        if not OF_THE_STORE.keys().isdisjoint(knobs):
+        if store_limits(knobs) != Limits():
             _default(stack, Store.open.__func__, "limits", store_limits(knobs))  # type: ignore[attr-defined]
         yield
 

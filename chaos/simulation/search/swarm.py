@@ -22,6 +22,7 @@ from chaos.simulation.plan.limits import (
     DEFAULTS,
     OF_IDLE,
     OF_LEVELS,
+    OF_PATTERNS,
     OF_PUTS,
     OF_SCRUB,
     OF_THE_STORE,
@@ -55,6 +56,9 @@ ACTS_SHARE: Final = 0.7  # of the seeds whose cluster is at the level for it hav
 ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
 TOPICS_SHARE: Final = 0.9  # of these seeds have topics with policies, and somebody who replays
 MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs are larger
+PATTERNS_SHARE: Final = 0.9  # of the same seeds have somebody who subscribes to patterns
+FOLLOWS_PERIOD_S: Final = (0.03, 0.3)  # mean time between two things that he asks for
+PATTERN_LIMITS_SHARE: Final = 0.3  # of these meet the limits of patterns
 GROUPS_SHARE: Final = 0.7  # of the same seeds have clients that work in groups
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
@@ -685,6 +689,9 @@ def _of_levels(
     if draw("topics").rng.random() < TOPICS_SHARE:
         knobs["topics"] = 1
         yield from _topics(draw("topics of a kind"), roles, duration_s)
+    if draw("patterns").rng.random() < PATTERNS_SHARE:
+        knobs |= {"patterns": 1, **_pattern_limits(draw("pattern limits"), knobs)}
+        yield from _follows(draw("follows"), duration_s)
     if OF_PUTS.keys().isdisjoint(knobs):
         _dress(draw("properties").rng, roles)
 
@@ -1000,6 +1007,24 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
                     about |= about_policy(about["topic"])
                 yield Action(int(at_s * 1e4) / 1e4, name, about)  # not rounded up to the end
                 at_s += rng.expovariate(1 / period_s)
+
+
+def _pattern_limits(draw: Draw, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return limits that somebody meets who subscribes to patterns, and nobody else."""
+    if draw.rng.random() >= PATTERN_LIMITS_SHARE:
+        return {}
+    limits = {name: draw.rng.choice(values) for name, values in OF_PATTERNS.items()}
+    return {name: value for name, value in limits.items() if name not in knobs}
+
+
+def _follows(draw: Draw, duration_s: float) -> Iterator[Action]:
+    """Let somebody by hand subscribe to patterns, and publish where only these listen."""
+    period_s = draw.between(*FOLLOWS_PERIOD_S)
+    at_s = START_S + draw.rng.random() * (min(period_s, duration_s) - START_S)
+    while at_s < duration_s:
+        node = "leader" if draw.rng.random() < 0.7 else draw.node()
+        yield Action(int(at_s * 1e4) / 1e4, "follow", {"node": node})
+        at_s += draw.rng.expovariate(1 / period_s)
 
 
 def _founding(draw: Draw) -> Iterator[Action]:

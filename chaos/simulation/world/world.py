@@ -76,6 +76,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "wire": 0,  # 1: nodes talk in bytes, by the product's own connections
     "keys": 0,  # 1: clients have keys, and so principals; not where nodes talk in bytes
     "acts": 0,  # 1: administrators purge topics, drop clients, and steer
+    "patterns": 0,  # 1: somebody subscribes to patterns
     "topics": 0,  # 1: topics have policies, and somebody reads them where he likes
     "scrub_bytes_per_s": 0,  # nothing is read back
     "scrub_period_s": 1.0,

@@ -118,10 +118,11 @@ def test_a_deadline_spent_on_elections_is_4_though_definite(run: Run, node: Fake
     assert run("--deadline", "0.3", "put", "t", "x")[0] == 4
 
 
-def test_a_pattern_is_refused(run: Run) -> None:
-    code, out, err = run("sub", "orders.*")
-    assert (code, out) == (3, b"")
-    assert err.startswith(b"flotilla: bad_request: `orders.*` is a pattern, and there are none yet")
+def test_what_is_no_pattern_is_refused(run: Run) -> None:
+    for name in ("orders/#", "orders.new*"):
+        code, out, err = run("sub", name)
+        assert (code, out) == (3, b"")
+        assert err.startswith(b"flotilla: bad_request: `%s`" % name.encode())
 
 
 def test_options_stand_before_or_behind_the_command(
@@ -154,7 +155,7 @@ def test_colour_is_for_terminals_without_no_color(
     status = seen("status")
     assert "\x1b[1mendpoint" in status
     assert "\x1b[32mleader" in status
-    assert "\x1b[31mflotilla:\x1b[0m bad_request" in seen("sub", "a.*")
+    assert "\x1b[31mflotilla:\x1b[0m bad_request" in seen("sub", "a/#")
     for environ in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert "\x1b" not in seen("status", **environ)
     plain = re.sub(r"\x1b\[\d+m", "", status)
@@ -452,13 +453,13 @@ def test_status_says_which_nodes_are_of_another_cluster(run: Run, node: FakeNode
 @pytest.mark.parametrize(
     "argv",
     [
-        ["sub", "orders.*"],
+        ["sub", "orders/#"],
         ["sub", ""],
         ["put", "a\nb", "x"],
         ["put", "t" * 256, "-"],
         ["get", ""],
         ["unsub", "t", "--client", ""],
-        ["--record", "record", "sub", "orders.>"],
+        ["--record", "record", "sub", "orders.>.eu"],
     ],
 )
 def test_what_every_cluster_refuses_is_refused_before_anything_is_made(

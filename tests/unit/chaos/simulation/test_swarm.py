@@ -16,6 +16,7 @@ from chaos.simulation.plan.limits import (
     DEFAULTS,
     OF_IDLE,
     OF_LEVELS,
+    OF_PATTERNS,
     OF_SCRUB,
     OF_THE_STORE,
 )
@@ -129,6 +130,7 @@ def test_every_action_can_be_performed(plans: list[Plan]) -> None:
         "delete_topic": Administrator._delete_topic,
         "read_topic": Administrator._read_topic,
         "replay": Attached._replay,
+        "follow": Attached._follow,
         "drop_client": Administrator._drop_client,
         "transfer_leader": Administrator._transfer_leader,
         "checkpoint": Administrator._checkpoint,
@@ -155,7 +157,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         assert any(role.gets for role in roles)
         assert plan.knobs.keys() - {"load"} <= {
                 *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *OF_SCRUB, *DEFAULTS,
-                *OF_THE_STORE, "chunk_puts",
+                *OF_THE_STORE, *OF_PATTERNS, "chunk_puts",
             }  # fmt: skip
 
 

@@ -371,6 +371,23 @@ def test_any_topic_gives_the_one_that_waits_longest(bench: Bench) -> None:
     assert next_one({"v": 2, "t": 1}) == ("", b"")
 
 
+def test_no_topic_waits_behind_a_hot_one_for_more_than_a_round(bench: Bench) -> None:
+    for topic in "uv":
+        bench.ok(Subscribe("s", None, topic, None))
+    for counter in range(9):
+        bench.put(counter, b"hot", topic="t")
+    last_ids, got = {"t": 0, "u": 0, "v": 0}, []
+    for turn in range(7):
+        if turn == 2:
+            bench.put(0, b"late", b"later", topic="u")
+            bench.put(0, b"late", topic="v")
+        delivery = bench.store.read_any("s", last_ids, 1, 99)
+        assert isinstance(delivery, Delivery)
+        got.append(delivery.topic)
+        last_ids[delivery.topic] += 1
+    assert "".join(got) == "ttuvtut"
+
+
 def test_a_thousand_topics_that_wait_are_looked_up_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -499,6 +516,7 @@ def test_answers_reads_and_restarts_are_the_model_s(tmp_path: Path, seed: int) -
             store.commit()
             store.close()
             store = Store.open(path, {}, SMALL)
+            model.reopened()
         _check_reads(rng, store, model)
     store.close()
 
@@ -508,13 +526,18 @@ def _check_reads(rng: random.Random, store: Store, model: ModelStore) -> None:
     count, size = rng.choice((1, 3, 100)), rng.choice((1, 50, 10_000))
     last_id = rng.choice((None, rng.randrange(model.last_id(topic) + 2)))
     expected = model.read(client, topic, last_id)
-    check_delivery(store.read(client, topic, last_id, count, size), expected, count, size)
-    oldest = model.oldest_waiting(client)
+    delivery = store.read(client, topic, last_id, count, size, model.placed(client, topic))
+    check_delivery(delivery, expected, count, size)
     delivery = store.read_any(client, {}, count, size)
-    assert isinstance(delivery, Delivery)
-    assert delivery.topic == oldest
-    if oldest:
-        check_delivery(delivery, model.read(client, oldest, None), count, size)
+    if model.has_missed(client):
+        assert isinstance(delivery, Refused)
+        assert delivery.code == "too_many"
+    else:
+        due = model.next_of_any(client)
+        assert isinstance(delivery, Delivery)
+        assert delivery.topic == due
+        if due:
+            check_delivery(delivery, model.read(client, due, None), count, size)
     cursors = model.cursors(topic)
     assert store.cursor(client, topic) == cursors.get(client)
     assert store.subscriptions(client) == model.subscriptions(client)
