@@ -187,8 +187,11 @@ class PendingAdmissions:
     application: whoever has the entry neither counts the old incarnation's votes and
     acknowledgments, nor campaigns as it. Else a leader could be elected, or an entry committed, by
     an incarnation that a majority has replaced.
+
+    `level_max`: of the entries that this node's program reads.
     """
 
+    level_max: int
     _entries: dict[int, Admit] = field(default_factory=dict)
 
     def note(
@@ -202,7 +205,7 @@ class PendingAdmissions:
         replaced = [each for each in self._entries if each >= index]
         for each in replaced:
             del self._entries[each]
-        admit = _admit_in(command, made_of)
+        admit = _admit_in(command, made_of, self.level_max)
         if admit is not None:
             self._entries[index] = admit
         return admit is not None or bool(replaced)
@@ -251,11 +254,13 @@ class PendingRaises:
         return max([level, *(needed for _, _, needed in self._entries)])
 
 
-def _admit_in(command: bytes, made_of: tuple[Stamp, Sequence[Operation]] | None) -> Admit | None:
+def _admit_in(
+    command: bytes, made_of: tuple[Stamp, Sequence[Operation]] | None, level_max: int
+) -> Admit | None:
     if len(command) > ADMIT_BYTES_MAX or _ADMIT_MARK not in command:
         return None
     try:
-        _, operations = made_of or commands.decode(command[1:])
+        _, operations = made_of or commands.decode(command[1:], level_max)
     except DamagedEntry:  # whoever applies it says so
         return None
     return next((each for each in operations if isinstance(each, Admit)), None)

@@ -105,7 +105,8 @@ class Member:
         self.identity = identity
         self._context, self._now = context, now
         self._frontend, self._neighbours = context.frontend, context.neighbours
-        self._pending, self._raises = PendingAdmissions(), PendingRaises()
+        self._pending = PendingAdmissions(settings.build.level_max)
+        self._raises = PendingRaises()
         self._verdicts = Verdicts(settings.build)
         self._obstacles: dict[str, str] = {}
         self._next_admit_s = self._next_waiting_s = now

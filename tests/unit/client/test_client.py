@@ -60,12 +60,6 @@ def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
         assert client.get("t") is None
 
 
-def test_a_pattern_is_not_subscribed_to_and_nobody_is_asked(node: FakeNode) -> None:
-    with client_of(node) as client, pytest.raises(BadRequest, match="a subscription names one"):
-        client.subscribe("orders.*")
-    assert node.of_type("SUB") == []
-
-
 def test_a_get_without_a_topic_takes_from_any_subscription(node: FakeNode) -> None:
     with client_of(node) as client:
         for topic in "ab":
