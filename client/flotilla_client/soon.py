@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from flotilla_client.errors import Closed, FlotillaError, Overloaded
+from flotilla_client.errors import Closed, FlotillaError, Forked, Overloaded
+from flotilla_client.forks import forked
 from flotilla_client.joining import Call
 from flotilla_client.operations import PutResult
 from flotilla_client.producer import STOP_MS, finish_at_exit, forget_at_exit, say_at_exit
@@ -60,6 +61,49 @@ def no_room() -> Overloaded:
     return Overloaded(message, details=limit)
 
 
+class SoonFuture(Future[PutResult]):
+    """The future of a publication's result.
+
+    In a process forked before it came, it never comes: the publisher's thread did not follow.
+    `result` raises Forked there, `exception` returns it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._home, self._is_over = os.getpid(), False
+
+    def result(self, timeout: float | None = None) -> PutResult:
+        """Return the result, once it is there. Raises its error, TimeoutError, Forked."""
+        if self._never_comes():
+            raise self._forked()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, None without one, once it is known. Raises TimeoutError."""
+        return self._forked() if self._never_comes() else super().exception(timeout)
+
+    def set_result(self, result: PutResult) -> None:
+        """Tell who waits: for the publisher alone."""
+        super().set_result(result)
+        self._is_over = True
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Tell who waits: for the publisher alone."""
+        super().set_exception(exception)
+        self._is_over = True
+
+    def cancel(self) -> bool:
+        """Call it back, if it was not taken; return whether that was in time."""
+        self._is_over = super().cancel() or self._is_over
+        return self.cancelled()
+
+    def _never_comes(self) -> bool:
+        return not self._is_over and os.getpid() != self._home
+
+    def _forked(self) -> Forked:
+        return forked("the answer to a publication comes to that process", self._home)
+
+
 class SoonPublisher:
     """A client's thread for what was published soon; it begins with the first such call.
 
@@ -91,7 +135,7 @@ class SoonPublisher:
 
     def publish(self, make: Callable[[Callable[[], None]], Call]) -> Future[PutResult]:
         """Queue what `make(told)` returns; its place is from now on. Raises Overloaded, Closed."""
-        future: Future[PutResult] = Future()
+        future = SoonFuture()
         call = make(lambda: self._settle(call))
         with self._lock:
             left_s = max(0.0, call.end_ms - _now_ms()) / 1000

@@ -130,6 +130,21 @@ def test_a_future_whose_answer_had_not_come_says_so_in_a_child(
             assert pending.result(5).id == 2
 
 
+def test_what_was_published_soon_and_had_no_answer_says_so_in_a_child(node: FakeNode) -> None:
+    with client_of(node) as reader, Client(node.endpoint) as client:
+        reader.subscribe("t")
+        done = client.publish_soon("t", "a")
+        assert done.result(5).id == 1
+        node.script(PUT, "late")
+        pending = client.publish_soon("t", "b")
+        node.await_requests(PUT, 2)
+
+        assert _in_child(lambda: done.result(5).id)["result"] == 1
+        assert _in_child(lambda: type(pending.exception()).__name__)["result"] == "Forked"
+        assert _in_child(lambda: pending.result())["error"] == "Forked"
+        assert pending.result(5).id == 2
+
+
 def test_a_producer_says_so_and_its_parents_goes_on(node: FakeNode) -> None:
     with client_of(node) as client:
         client.subscribe("t")
