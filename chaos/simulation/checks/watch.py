@@ -203,11 +203,12 @@ class Attached:
         since_s, until_s = world.plan.duration_s + QUIET_S, world.now
         world.run_until(until_s + QUIET_S)
         healthy = self._operator.healthy
-        # A leader has the log's time pass by an entry now and then: one may be under way just now.
-        latest_s = world.now + UNDER_WAY_S_MAX
-        while world.now < latest_s and any(map(_is_committing, healthy)):
-            world.run_until(world.now + UNDER_WAY_LOOK_S)
+        # A leader has the log's time pass by an entry now and then: one may be under way just now,
+        # or applied, and what is dead by it goes before the next commit of the store.
         for node in healthy:
+            latest_s = world.now + UNDER_WAY_S_MAX
+            while world.now < latest_s and _is_at_work(node):
+                world.run_until(world.now + UNDER_WAY_LOOK_S)
             self._books.check_quiet(node, since_s, {each.name for each in healthy})
         left = self._replies.unanswered(since_s, until_s)
         names = {node.name for node in healthy}
@@ -487,10 +488,13 @@ class Attached:
             self._invariants.fail("answered", f"{text}, which were there all the time")
 
 
-def _is_committing(node: SimNode) -> bool:
-    """Return whether a node leads, and has entries that are not committed."""
+def _is_at_work(node: SimNode) -> bool:
+    """Return whether a node has garbage, or leads and has entries that are not committed."""
     member = node.as_member
-    return member is not None and member.raft.is_leader and member.raft.uncommitted_entries > 0
+    if member is None:
+        return False
+    is_committing = member.raft.is_leader and member.raft.uncommitted_entries > 0
+    return is_committing or bool(member.store._publications.garbage)
 
 
 _TOLD: Final = ("attempts", "leader", "term", "error", "first_id", "count", "duplicate", "last_id")
