@@ -720,8 +720,8 @@ class Store:
         if pattern is None or owner is None or not pattern.topics_max:
             return None
         more = sum(not self.holdings.holds(owner, name) for name in names)
-        if self.holdings.topics(owner) + more <= pattern.topics_max:
-            return None
+        if not more or self.holdings.topics(owner) + more <= pattern.topics_max:
+            return None  # who has too many, by clients of his before, may still ask for what he has
         text = f"{owner} would have more topics than it may have: quotas.topics_max is"
         limit = pattern.topics_max
         return Refused("quota", f"{text} {limit}", {"quota": "topics_max", "limit": limit})

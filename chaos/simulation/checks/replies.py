@@ -16,6 +16,7 @@ import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count as count_from
 from struct import unpack
 from typing import Any, Final
@@ -186,7 +187,7 @@ class Replies:
         self.waited_s: list[float] = []
         # Of GETs of any topic, by the process that gives and the client: of each topic which answer
         # brought it last, and behind which entry.
-        self._rounds: dict[tuple[str, int, Store, str], dict[str, tuple[int, int]]] = {}
+        self._rounds: dict[tuple[str, int, Store, str], dict[str, tuple[int, int, float]]] = {}
         self._servings = 0
         world.request_taps.append(self._came_in)
         world.reply_taps.append(self._replied)
@@ -518,8 +519,8 @@ class Replies:
         is_of_any = asked.kind == GET and not asked.topic
         if is_of_any and (wrong := self._misses_silently(asked, body, high)):
             return wrong
-        if is_of_any and (older := self._older(node, asked, topic, entry, high)):
-            return f"{topic} of entry {entry}, and {older} waits longer"
+        if is_of_any:
+            self._check_turn(node, asked, topic, entry, high)
         self._in_time(node, asked, entry)
         return ""
 
@@ -694,24 +695,25 @@ class Replies:
             return False
         return size_bytes + len(known[last_id + 1][1]) <= max_bytes
 
-    def _older(self, node: SimNode, asked: Asked, topic: str, entry: int, high: int) -> str:
-        """Return another topic that should have come first, "" if there is none.
+    def _check_turn(self, node: SimNode, asked: Asked, topic: str, entry: int, high: int) -> None:
+        """Check that no other topic should have come first.
 
         That is one that this process has given longer ago; of those that it has not given, the one
-        whose next publication has waited longer.
+        whose next publication has waited longer. Of several answers of one turn those by way of
+        other nodes leave last, whichever was made first.
         """
         if self._world.net.doubled:  # of one GET there may be two answers, of which one is seen
-            return ""
+            return
         client = self._reference.clients[asked.client_id]
         assert node.as_member is not None, node.name
         process = node.name, node.life, node.as_member.store, asked.client_id
         rounds = self._rounds.setdefault(process, {})
-        for name, (_, index) in list(rounds.items()):
+        for name, (_, index, _) in list(rounds.items()):
             if client.has_left_since(name, index):
                 del rounds[name]
-        before, _ = rounds.get(topic, (0, 0))
+        before, *_ = rounds.get(topic, (0,))
         self._servings += 1
-        rounds[topic] = self._servings, high
+        rounds[topic] = self._servings, high, self._world.now
         for name in client.cursors:
             starts = self._starts(asked, name, high)
             gone = None in client.cursors[name].during(asked.low, high)
@@ -721,10 +723,19 @@ class Replies:
             [start] = starts
             if start < self._reference.last_id_at(name, asked.low):
                 other = self._reference.topics[name].publications[start + 1][0]
-                its, _ = rounds.get(name, (0, 0))
+                its, *_ = rounds.get(name, (0,))
                 if (its, other, name) < (before, entry, topic):
-                    return f"{name} of entry {other}"
-        return ""
+                    text = f"{asked.what} by {node.name}: {topic} of entry {entry}, and {name} of"
+                    text = f"{text} entry {other} waits longer"
+                    self._world.after(0.0, partial(self._fail_unless_given, rounds, name, text))
+                    return
+
+    def _fail_unless_given(
+        self, rounds: Mapping[str, tuple[int, int, float]], name: str, text: str
+    ) -> None:
+        """Fail if that topic was not given in this turn too."""
+        if name not in rounds or rounds[name][2] != self._world.now:
+            self._fail("answered", text)
 
     def _got_nothing(self, node: SimNode, asked: Asked, high: int) -> str:
         names: Iterable[str] = [asked.topic]

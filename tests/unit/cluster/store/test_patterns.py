@@ -198,6 +198,24 @@ def test_a_quota_that_stands_in_the_entry_bounds_what_a_pattern_brings(bench: Be
     assert bench.store.patterns.page("", "", 9)[0]["missed"] == "o.b"
 
 
+def test_who_has_more_than_the_quota_may_still_ask_for_what_he_has(bench: Bench) -> None:
+    bench.ok(Register("c", True, None, "", "shop"))
+    bench.ok(user("shop", subscribe=[">"]))
+    bench.ok(follow("o.*", client="c", principal="shop", topics_max=2))
+    assert put(bench, "o.a")["stored"]
+    assert put(bench, "o.b")["stored"]
+    body = bench.ok(follow("o.*", client="c", principal="shop", topics_max=1))
+    assert (body["resumed"], sorted(body["topics"])) == (True, ["o.a", "o.b"])
+    assert not put(bench, "o.c")["stored"]
+    assert bench.one(follow("o.*", "earliest", client="c", principal="shop", topics_max=1))[0] == (
+        "ok"
+    ), "there is no o.c"
+    bench.ok(Register("d", True, None, "", "else"))
+    bench.ok(Subscribe("d", None, "o.c", None))
+    refused = bench.one(follow("o.*", client="c", principal="shop", topics_max=1))
+    assert refused == ("quota", {"quota": "topics_max", "limit": 1})
+
+
 @pytest.mark.parametrize(
     ("limits", "limit"),
     [(Limits(patterns_per_client_max=2), 2), (Limits(patterns_max=2), 2)],
