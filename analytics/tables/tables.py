@@ -236,9 +236,13 @@ def names() -> tuple[str, ...]:
 
 
 def told_of(events: DataFrame) -> DataFrame:
-    """Return the ends that say times or properties of ids, or which are dead letters."""
+    """Return the ends that say times or properties of ids, or which are dead letters.
+
+    An answer that brought nothing says nothing of ids, whatever topic it names.
+    """
     said = F.col("times").isNotNull() | F.col("marked").isNotNull() | F.col("letters").isNotNull()
-    is_end = (F.col("type") == "ok") & F.col("f").isin("put", "get")
+    is_answer = (F.col("f") == "get") & (F.col("count") > 0)
+    is_end = (F.col("type") == "ok") & ((F.col("f") == "put") | is_answer)
     columns = (*KEY, "f", "topic", "times", "marked", "properties", "letters", "host")
     return events.where(is_end & said).select(*columns, F.col("t_ns").alias("end_ns"))
 

@@ -52,7 +52,8 @@ def properties(run: Run) -> Iterable[Evidence]:
     """Find times that go back along a topic's ids, and ids of two times, or of two properties."""
     ends: dict[str, dict[int, dict[int, RecordedOperation]]] = defaultdict(dict)
     said: dict[tuple[str, int], dict[str, RecordedOperation]] = defaultdict(dict)
-    told = [each for each in (*run.of("put"), *run.answers) if each.is_ok]
+    puts = (put for put in run.of("put") if put.is_ok)
+    told = [*puts, *(answer for answer in run.answers if answer.brought)]
     for operation in told:
         topic = operation.named or operation.topic
         for first, last, at_ms in operation.times:

@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.judges.chance_groups import RandomGroup
 from tests.judges.history import MadeHistory, Row
 from tests.judges.merging import MergedPart
 from tests.spark.histories import RunRecorder
@@ -20,6 +21,7 @@ BORDER: Final = 65_533  # ids and counters from here on cross a bucket
 HOSTS: Final = ("h", "h", "h", "other", None)
 NODES: Final = "abc"
 CLIENTS: Final = "pqsr"
+GROUPS: Final = (("t", "g"), ("t", "g"), ("t", "g"), ("t", "h"), ("u", "g"))
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class RandomRun:
         if self.rng.random() < 0.5:
             self.run.hosts = dict.fromkeys(names, "h")
         self._open: list[tuple[Row, str, Row]] = []
+        self._groups = {key: RandomGroup(self.rng, *key, self.base) for key in GROUPS}
         if self.form.has_tombstones:
             self.run.hosts["runner"] = self.rng.choice(HOSTS)
         length = self.rng.randint(1, 16)
@@ -64,6 +67,8 @@ class RandomRun:
             self.rng.choice((self.put, self.put, self.get, self.get, self.control))()
             if self.rng.random() < 0.2:
                 self.handle()
+            if self.rng.random() < 0.17:
+                self.work()
             if self.rng.random() < 0.05:
                 self.run.purge(self.rng.choice("ttu"), self.id(), self.rng.random() < 0.9)
             self.pass_time()
@@ -178,7 +183,10 @@ class RandomRun:
         corrupt = [[self.id(), "checksum"]] if rng.random() < 0.15 else []
         if rng.random() < 0.4:  # in the order in which they stand
             items.sort()
-        count = sum(sizes) + len(corrupt)
+        letters = self.letters()
+        count = sum(sizes) + len(corrupt) + len(letters)
+        if letters:
+            end["letters"] = letters
         end |= {"items": items or self.maybe([]), "corrupt": corrupt or self.maybe([])}
         end["count"] = count or self.maybe(0)
         if rng.random() < 0.2:
@@ -188,6 +196,11 @@ class RandomRun:
         if not count and rng.random() < 0.3:
             end["first_id"] = self.id()
         return end
+
+    def letters(self) -> list[list[object]]:
+        """Return dead letters, mostly none."""
+        ids = self.ids() if self.rng.random() < 0.15 else []
+        return [self.group().letter(id_) for id_ in ids]
 
     def handle(self) -> None:
         """Hand over, acknowledge or give back something, a few steps of one client in a row."""
@@ -199,6 +212,43 @@ class RandomRun:
             begin = first_id if f != "ack" or rng.random() < 0.3 else None
             cursor = self.maybe(self.base, self.base, self.id())
             self.run.handle(client_id, f, topic, begin, last_id, cursor=cursor, **own)
+
+    def group(self) -> RandomGroup:
+        """Return a group, mostly the same one."""
+        return self._groups[self.rng.choice(GROUPS)]
+
+    def work(self) -> None:
+        """Let workers make a group, take, settle; a few steps in a row."""
+        group = self.group()
+        for _ in range(self.rng.randint(2, 8)):
+            self.rng.choice((self.join, self.take, self.take))(group)
+            self.pass_time()
+
+    def join(self, group: RandomGroup) -> None:
+        """Make a group, or find it; end it; or say that all is settled."""
+        rng, client_id = self.rng, self.rng.choice("srq")
+        outcome = rng.choice(("ok", "ok", "ok", "ok", "info", "fail"))
+        if rng.random() < 0.1:
+            own = {"process": self.process(client_id)["process"], "group": group.name}
+            self.run.drained(client_id, group.topic, group.settled(), **own)
+        elif rng.random() < 0.07:
+            self.begin(client_id, "ungroup", group.topic, outcome, {"group": group.name}, {})
+        else:
+            end: Row = {}
+            if outcome == "ok":
+                end = {"last_id": group.settled(), "resumed": self.maybe(True, True, False)}
+            self.begin(client_id, "group", group.topic, outcome, group.sets(), end)
+
+    def take(self, group: RandomGroup) -> None:
+        """Begin a TAKE."""
+        rng, client_id = self.rng, self.rng.choice("srq")
+        outcome = rng.choice(("ok", "ok", "ok", "ok", "ok", "ok", "info", "fail"))
+        own, end = group.asks(client_id), {}
+        if outcome == "ok":
+            end = group.answers(client_id, own, "" if self.form.is_application else "pq")
+        elif outcome == "fail":
+            end = {"error": rng.choice(("not_subscribed", "unknown_topic", *["electing"] * 6))}
+        self.begin(client_id, "take", group.topic, outcome, own, end)
 
     def digests(self, count: int) -> str:
         """Return the contents of so many publications."""

@@ -318,3 +318,17 @@ def corrupt_payload_is_named_with_its_reason(run: RunRecorder) -> Expected:
             row(run, client_id="s", id=2, detail="format", operations=one),
         ]
     }
+
+
+@case
+def answer_without_publications_says_nothing_of_properties(run: RunRecorder) -> Expected:
+    """It names another topic than it was asked for: that alone is judged."""
+    may_subscribe(run, "s", "r")
+    run.invoke("s", "sub", "u", process="s-before")
+    said = {"times": [[1, 1, 9]], "marked": [1], "properties": "01" * 8}
+    run.get("s", "t", 0, [], **said)
+    run.get("s", "u", 0, [], answered="t", **said)
+    run.put("p", "t", 1, "ok", first_id=1)
+    run.get("r", "t", 0, [[1, "p", 1, 1]], times=[[1, 1, 8]])
+    asked = row(run, topic="u", client_id="s", detail="topic t", operations=(("s", 2),))
+    return {"subscription": [asked]}

@@ -96,10 +96,13 @@ class RunRecorder:
         """Record an UNSUB."""
         self.complete(self.invoke(client_id, "unsub", topic), outcome)
 
-    def drained(self, client_id: str, topic: str, last_id: int, process: str | None = None) -> None:
-        """Record that the subscriber reached the topic's tombstone."""
+    def drained(
+        self, client_id: str, topic: str, last_id: int, process: str | None = None, **fields: Any
+    ) -> None:
+        """Record that the subscriber reached the topic's tombstone; with a `group`, the worker."""
         row = {"process": process or client_id, "client_id": client_id, "f": "phase"}
-        self._add({**row, "phase": "drained", "topic": topic, "last_id": last_id}, "info")
+        said = {"phase": "drained", "topic": topic, "last_id": last_id}
+        self._add({**row, **said, **fields}, "info")
 
     def phase(self, name: str) -> None:
         """Record that a phase of the run begins."""
