@@ -330,5 +330,5 @@ def answer_without_publications_says_nothing_of_properties(run: RunRecorder) -> 
     run.get("s", "u", 0, [], answered="t", **said)
     run.put("p", "t", 1, "ok", first_id=1)
     run.get("r", "t", 0, [[1, "p", 1, 1]], times=[[1, 1, 8]])
-    asked = row(run, topic="u", client_id="s", detail="topic t", operations=(("s", 2),))
+    asked = row(run, topic="u", client_id="s", detail="topic", operations=(("s", 2),))
     return {"subscription": [asked]}
