@@ -25,7 +25,8 @@ def subscription(tables: Tables) -> DataFrame:
     news = (F.col("f") == "sub") & (F.col("outcome") == "ok") & ~F.col("resumed")
     forgotten = _during_lives(tables.controls.where(news), tables, "forgotten")
     denied = _during_lives(tables.gets.where("is_denied"), tables, "denied")
-    others = tables.gets.where(F.col("asked_topic").isNotNull()).drop("topic")
+    is_other = (F.col("outcome") == "ok") & F.col("asked_topic").isNotNull()
+    others = tables.gets.where(is_other).drop("topic")
     other = others.withColumnRenamed("asked_topic", "topic").select(*_evidence("topic"))
     excessive = tables.gets.where("is_excessive").select(*_evidence("limit"))
     return (

@@ -332,3 +332,11 @@ def answer_without_publications_says_nothing_of_properties(run: RunRecorder) -> 
     run.get("r", "t", 0, [[1, "p", 1, 1]], times=[[1, 1, 8]])
     asked = row(run, topic="u", client_id="s", detail="topic", operations=(("s", 2),))
     return {"subscription": [asked]}
+
+
+@case
+def get_without_an_answer_is_answered_with_no_topic(run: RunRecorder) -> Expected:
+    may_subscribe(run, "s")
+    asked = run.invoke("s", "get", "t", last_id=0)
+    run.complete(asked, "info", topic="u")
+    return {}
