@@ -36,10 +36,10 @@ EXIT_TERMINATED: Final = 143  # as a shell has it for SIGTERM
 
 
 def _named_brokers(
-    context: click.Context, option: click.Parameter, text: str | None
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the brokers that are named, each of whose programs is there."""
-    names = tuple(dict.fromkeys(filter(None, (text or "").split(","))))
+    names = tuple(dict.fromkeys(filter(None, ",".join(texts).split(","))))
     unknown = [name for name in names if name not in BROKERS]
     if unknown:
         raise click.BadParameter(f"no broker {unknown[0]!r}; there are {', '.join(BROKERS)}")
@@ -91,6 +91,7 @@ def _named_brokers(
 @click.option(
     "--peers",
     callback=_named_brokers,
+    multiple=True,
     metavar="NAME,…",
     help=f"Measure others' brokers beside ours: {', '.join(BROKERS)}. They are Debian's packages.",
 )

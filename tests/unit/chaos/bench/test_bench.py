@@ -93,7 +93,7 @@ def test_a_broker_whose_program_is_missing_is_told_with_what_brings_it(
 
 
 def test_a_broker_of_no_known_name_and_peers_that_nobody_named_are_refused(tmp_path: Path) -> None:
-    result = run("--only=memory", f"--dir={tmp_path}", "--peers=kafka")
+    result = run("--only=memory", f"--dir={tmp_path}", "--peers=kafka", "--peers=nats")
     assert result.exit_code == 2
     assert "there are nats, etcd" in result.output
     result = run("--only=peers", f"--dir={tmp_path}")
