@@ -29,7 +29,6 @@ from tests.cluster.test_keys import recorded_session
 SEED: Final = 20_261_123
 CALM_S: Final = 3.0  # before and behind each attack
 PAUSE_S: Final = 0.02  # between two PUTs of the bystander
-NEAR_S: Final = 2 * PAUSE_S
 PATIENT: Final = {"raft.election_min_ms": 2_000, "raft.election_max_ms": 4_000}
 STATUS_MS: Final = 20_000
 SAMPLES_MIN: Final = 20  # below there is no 99th percentile worth its name
@@ -135,12 +134,13 @@ def tried(
 def p99(samples: list[tuple[float, float]], *spans: tuple[float, float]) -> float:
     """Return the 99th percentile of what was under way in these spans; the worst of few.
 
-    A PUT right before or behind a span counts too: an attack may fit between two of them.
+    A PUT counts until the next one begins: an attack may fit between two of them.
     """
+    nexts = [*(at for at, _ in samples[1:]), samples[-1][0] + samples[-1][1] / 1000]
     within = [
         ms
-        for at, ms in samples
-        if any(at < until + NEAR_S and at + ms / 1000 >= since - NEAR_S for since, until in spans)
+        for (at, ms), following in zip(samples, nexts, strict=True)
+        if any(at < until and following >= since for since, until in spans)
     ]
     assert within, "the bystander stood still"
     return statistics.quantiles(within, n=100)[98] if len(within) >= SAMPLES_MIN else max(within)
