@@ -27,7 +27,7 @@ NEEDS_HISTORY: Final = frozenset(
     {
         *("lost", "gap", "duplicate_delivered", "phantom", "aborted_read", "future_read"),
         *("torn_batch", "realtime_order", "stale_read", "cursor_regression", "subscription"),
-        *("group_lease", "group_lost"),
+        *("purge", "group_lease", "group_lost"),
     }
 )
 NEEDS_TRUTH: Final = frozenset({"ack_not_durable"})  # all of it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from analytics.common.check_specs import CLAIMS, Part
 from analytics.twins import TWINS, judge
+from analytics.twins.judging import NEEDS_HISTORY, NEEDS_TRUTH
 from tests.judges.directories import DIRECTORIES
 from tests.spark.histories import RunRecorder
 
@@ -377,3 +380,17 @@ def test_a_check_that_crashes_is_a_reason_and_no_end(
     judgement = judge(write(tmp_path, recorded()))
     assert judgement.reasons == ("gap crashed: ZeroDivisionError: by the test",)
     assert judgement.verdict == "unknown"
+
+
+def test_both_judges_hold_the_same_checks_for_no_proof_where_something_is_missing() -> None:
+    """As the table "rests on" of docs/checks.md has them."""
+    page = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
+    table = page[page.index("| rests on | checks |") :].split("\n\n")[0].splitlines()[2:]
+    documented = [{name for name in re.findall(r"`(\w+)`", row) if name in CLAIMS} for row in table]
+    history, truth, _ = documented
+    assert history == NEEDS_HISTORY
+    assert truth == NEEDS_TRUTH
+    assert documented == [
+        {name for name, spec in CLAIMS.items() if spec.needs_whole is part and name in TWINS}
+        for part in (Part.HISTORY, Part.TRUTH, None)
+    ]
