@@ -7,11 +7,12 @@ kind of node does with it (joining.py, member.py).
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from cluster.log.files import DISK, Files, exit_process
 from cluster.members.catchup import SnapshotFetch, Worker
@@ -28,6 +29,19 @@ from cluster.wire.levels import BUILD, Build
 from cluster.wire.messages import Hello
 
 LogEvent = Callable[..., None]
+WRITES_OF_A_PUT: Final = 3  # of its bytes: the journal, the store's WAL, the store's file
+
+
+@dataclass(frozen=True)
+class DiskRoom:
+    """What a node's disk has room for.
+
+    `is_low`: too little for publications. `spare_bytes`: how much fits before the reserve of the
+    journal and of the garbage collection is touched; what the next checkpoint needs is taken off.
+    """
+
+    is_low: bool = False
+    spare_bytes: int = sys.maxsize  # until it was looked at
 
 
 @dataclass(frozen=True)

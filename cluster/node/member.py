@@ -33,7 +33,7 @@ from cluster.members.standing import Verdicts
 from cluster.node import budget
 from cluster.node.audit import Differs, StateComparison
 from cluster.node.budget import Budget
-from cluster.node.context import NodeContext
+from cluster.node.context import WRITES_OF_A_PUT, DiskRoom, NodeContext
 from cluster.node.linked import Linked
 from cluster.node.reaper import HEARD_PER_ENTRY_MAX, Reaper
 from cluster.node.scrub import Scrub
@@ -365,13 +365,16 @@ class Member:
         return True
 
     def tell_health(self, disk_low: bool) -> None:
-        """Tell the peers how this node is, and see whether a majority has room."""
-        settings, health = self.settings, self._neighbours.health
-        low = 1 if disk_low else 0
-        for name in settings.others:
+        """Tell the peers how this node is."""
+        for name in self.settings.others:
             self._context.peers.send(name, Health(self.raft.applied_index, disk_low))
-            low += name in health and health[name].disk_low
-        self.broker.note_room(is_low=disk_low or low * 2 > len(settings.members))
+
+    def note_room(self, room: DiskRoom) -> None:
+        """Have the broker take what this node, and a majority, has room for."""
+        health = self._neighbours.health
+        low = room.is_low + sum(health[name].disk_low for name in health)
+        is_low = room.is_low or low * 2 > len(self.settings.members)
+        self.broker.note_room(is_low, room.spare_bytes // WRITES_OF_A_PUT)
 
     @property
     def busy(self) -> bool:

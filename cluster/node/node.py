@@ -395,7 +395,7 @@ class Node:
             requests = clients.receive(self._settings.limits.requests_per_turn_max)
         clients.send(replica.turn(now, requests))
         answered = time.monotonic()
-        replica.finish_turn(self._upkeep.disk_low)
+        replica.finish_turn(self._upkeep.room)
         self._upkeep.tick(now)
         if self._health is not None:
             self._health.touch(now)

@@ -26,7 +26,7 @@ from cluster.members.standing import Seniority
 from cluster.node import budget
 from cluster.node.audit import to_tell
 from cluster.node.budget import Budget
-from cluster.node.context import LogEvent, NodeContext, ReplicaSettings
+from cluster.node.context import DiskRoom, LogEvent, NodeContext, ReplicaSettings
 from cluster.node.joining import Joining, MakeMember, open_member
 from cluster.node.member import Member
 from cluster.serve.frontend import ClientRoutes, Frontend
@@ -92,6 +92,8 @@ class Replica:
         self._fetch = SnapshotFetch(settings.database.parent, worker, peers.send, log)
         self._reports = Reports()
         self._next_health_s = now
+        self._told_low = False
+        self._room: DiskRoom | None = None  # that the member knows of
         self._more_messages = self._behind = False
         self._step_messages = max(1, len(settings.others))  # one of each, so that none waits long
         heartbeat_s = settings.timing.heartbeat_s
@@ -167,23 +169,28 @@ class Replica:
         self._peers.flush(None)
         return replies
 
-    def finish_turn(self, disk_low: bool) -> None:
+    def finish_turn(self, room: DiskRoom) -> None:
         """Do what nobody waits for: commit the store's transaction, collect garbage, tell peers.
 
-        `disk_low`: whether this node has too little room.
+        `room`: what this node's disk has room for.
         """
         self._fetch.tick(self._now)
         member = self.member
         if member is not None:
             member.finish_turn()
-        if self._now >= self._next_health_s:
+            if room is not self._room:  # the disk was looked at, or a peer has said how it is
+                self._room = room
+                member.note_room(room)
+        # At once if its disk is short of room, or is no more: others publish on the word of this.
+        if self._now >= self._next_health_s or room.is_low != self._told_low:
+            self._told_low = room.is_low
             self._next_health_s = self._now + HEALTH_PERIOD_S
             digests = {} if member is None else to_tell(member.store.audit.marks)
             for name in self.settings.others:
                 facts = self._neighbours.facts_for(name, self._now, digests)
                 self._peers.send(name, about.encode(facts))
             if member is not None:
-                member.tell_health(disk_low)
+                member.tell_health(room.is_low)
         self._peers.flush(None)
 
     @property
@@ -268,6 +275,10 @@ class Replica:
             if self._requests.spent():
                 return
 
+    def _take_health(self, name: str, message: Health) -> None:
+        self._neighbours.take_health(name, message)
+        self._room = None
+
     def _take_about(self, name: str, message: About) -> None:
         try:
             facts = about.decode(message)
@@ -291,7 +302,7 @@ class Replica:
 
 _MESSAGES: Final[dict[type, Callable[[Replica, str, Any], None]]] = {
     About: Replica._take_about,
-    Health: lambda replica, name, message: replica._neighbours.take_health(name, message),
+    Health: lambda replica, name, message: replica._take_health(name, message),
     Relay: Replica._queue_relay,
     RelayReply: lambda replica, name, message: replica.frontend.take_relay_reply(message),
     SnapshotChunk: lambda replica, name, message: replica._fetch.take_chunk(

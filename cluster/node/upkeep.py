@@ -5,6 +5,9 @@ What lives here: when these are due. What must not: how a checkpoint or a compac
 A store that was read empty gives its free pages back to the file system. Until then they count as
 room: publications go there first. They do not count for everything, as the journal and the WAL
 can't use them. What stands in the WAL alone counts against it: the next checkpoint needs as much.
+
+The disk is looked at by time, and by bytes as well: a node that writes fast would fill it between
+two looks, and a journal without room ends its node.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from typing import Final
 from cluster.log.journal import Journal
 from cluster.members.catchup import Worker
 from cluster.node.budget import CHORES_SHARE, Budget
-from cluster.node.context import LogEvent
+from cluster.node.context import DiskRoom, LogEvent
 from cluster.node.member import Member
 from cluster.node.replica import Replica
 from cluster.store import tables
 from cluster.store.store import Store
 
-DISK_PERIOD_S: Final = 0.25  # at full speed a node writes some tens of MB in this time
+DISK_PERIOD_S: Final = 0.25
+DISK_STEP_BYTES: Final = 1024 * 1024  # of the journal: at full speed a period writes tens of MB
 CHECKPOINT_PERIOD_S: Final = 2.0
 WAL_BYTES_DUE: Final = tables.WAL_BYTES_KEPT  # above it reads of the store slow down
 DISK_SHARE_MIN: Final = 0.5  # of the least room: so much of it has to be the file system's own
@@ -33,15 +37,16 @@ _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANT
 class Upkeep:
     """The periodic work of one node. Call `tick` at the end of every turn.
 
-    `disk_low`: whether there was too little room when it was looked at last.
+    `room`: what the disk has room for, as it was when it was looked at last.
     """
 
     def __init__(
         self, replica: Replica, worker: Worker, disk_free_min_bytes: int, log: LogEvent
     ) -> None:
-        self.disk_low = False
+        self.room = DiskRoom()
         self._replica, self._worker, self._log = replica, worker, log
         self._disk_free_min_bytes = disk_free_min_bytes
+        self._next_disk_bytes = 0  # of the journal, when the disk is looked at next
         self._next_disk_s = self._next_checkpoint_s = self._next_surplus_s = 0.0
         self._checkpointing = False
         self._compact_below: int | None = None  # a checkpoint's index, until the log is cut there
@@ -54,8 +59,10 @@ class Upkeep:
     def tick(self, now: float) -> None:
         """Do what is due at `now` (monotonic seconds)."""
         member = self._replica.member
-        if now >= self._next_disk_s:
+        journal_bytes = 0 if member is None else member.journal.size_bytes
+        if now >= self._next_disk_s or journal_bytes >= self._next_disk_bytes:
             self._next_disk_s = now + DISK_PERIOD_S
+            self._next_disk_bytes = journal_bytes + DISK_STEP_BYTES
             self._watch_disk(0 if member is None else member.store.room_bytes())
         if now >= self._next_checkpoint_s and not self._checkpointing:
             self._next_checkpoint_s = now + CHECKPOINT_PERIOD_S
@@ -71,10 +78,12 @@ class Upkeep:
 
     def _watch_disk(self, store_bytes: int) -> None:
         replica, min_bytes = self._replica, self._disk_free_min_bytes
+        reserve_bytes = int(min_bytes * DISK_SHARE_MIN)
         free_bytes = replica.settings.files.free_bytes(replica.settings.data_dir)
-        low = free_bytes + store_bytes < min_bytes or free_bytes < min_bytes * DISK_SHARE_MIN
-        if low != self.disk_low:
-            self.disk_low = low
+        low = free_bytes + store_bytes < min_bytes or free_bytes < reserve_bytes
+        was_low = self.room.is_low
+        self.room = DiskRoom(low, free_bytes + min(0, store_bytes) - reserve_bytes)
+        if low != was_low:
             self._log(
                 "disk",
                 level="warning" if low else "info",

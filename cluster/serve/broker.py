@@ -8,6 +8,7 @@ the meaning of operations (store.py).
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -224,6 +225,7 @@ class Broker:
     _entries: dict[int, tuple[int, list[Waiting]]] = field(default_factory=dict)
     _entries_waiting: int = 0
     _put_bytes: int = 0
+    _spare_bytes: int = sys.maxsize  # what the disk takes of them
     _reads: deque[_Read] = field(default_factory=deque)
     _due: deque[Waiting] = field(default_factory=deque)  # carried out, to be answered
     _woken: deque[Waiting] = field(default_factory=deque)  # parked until there was news
@@ -461,11 +463,13 @@ class Broker:
             return ProtocolError(
                 "disk_full", "the leader or a majority of the nodes is short of disk space"
             )
-        if self._put_bytes + len(request.data) > PUT_BYTES_MAX:
+        # Whatever its room, a disk that is not low takes one at a time.
+        limit = min(PUT_BYTES_MAX, max(self._spare_bytes, len(request.data)))
+        if self._put_bytes + len(request.data) > limit:
             return ProtocolError(
                 "overloaded",
                 f"{self._put_bytes} bytes of publications wait for a majority",
-                limit=PUT_BYTES_MAX,
+                limit=limit,
                 retry_after_ms=RETRY_AFTER_MS,
             )
         if refused := self.store.too_full(request.topic, len(request.lengths) + len(request.data)):
@@ -626,9 +630,12 @@ class Broker:
         """Read from another store from now on: a copy has taken the old one's place."""
         self.store = store
 
-    def note_room(self, is_low: bool) -> None:
-        """Refuse publications while there is too little space for them, and take them again."""
-        self.disk_low = is_low
+    def note_room(self, is_low: bool, spare_bytes: int) -> None:
+        """Refuse publications while there is too little space for them, and take them again.
+
+        `spare_bytes`: how much this node's disk takes of those that wait for a majority.
+        """
+        self.disk_low, self._spare_bytes = is_low, spare_bytes
 
     def users_changed(self) -> None:
         """Have all that are parked looked at again: who may not read any more hears so now.

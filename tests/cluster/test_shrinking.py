@@ -1,10 +1,12 @@
-"""A store shrinks again: a disk that was filled and read empty serves on, without a restart."""
+"""A full disk ends nobody, and a store shrinks again: what was read empty serves on."""
 
 from __future__ import annotations
 
 import subprocess
 import time
-from functools import partial
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from tests.cluster.by_hand import ByHand
 MIB = 1024 * 1024
 RESUME_S_MAX = 15.0
 SHRINK_S_MAX = 60.0
+CLIENTS = 32
 
 
 def stores(cluster: LocalCluster) -> list[int]:
@@ -22,57 +25,98 @@ def stores(cluster: LocalCluster) -> list[int]:
     return [(Path(node.data_dir) / "store" / "store.db").stat().st_size for node in cluster.nodes()]
 
 
-def fill(hand: ByHand, client_id: str) -> int:
+def fill(hand: ByHand, client_id: str, topic: str = "t") -> int:
     """PUT until the disk is full; return the last acknowledged counter."""
     counter = 1
     while True:
-        reply = hand.ask("PUT", "t", client_id, counter=counter, publication="x" * 1_000_000)
+        reply = hand.ask("PUT", topic, client_id, counter=counter, publication="x" * 1_000_000)
         if reply["type"] == "NAK" and reply["body"]["error"] == "disk_full":
             return counter - 1
         counter += reply["type"] == "ACK"
 
 
-def read_all(hand: ByHand, client_id: str, last_id: int) -> None:
+def read_all(hand: ByHand, client_id: str, last_id: int, topic: str = "t") -> None:
     """Read and acknowledge everything."""
     for read in range(last_id):
-        assert hand.ack("GET", "t", client_id, last_id=read, text=True)["id"] == read + 1
-    hand.ack("GET", "t", client_id, last_id=last_id)
+        assert hand.ack("GET", topic, client_id, last_id=read, text=True)["id"] == read + 1
+    hand.ack("GET", topic, client_id, last_id=last_id)
 
 
-@pytest.mark.slow
-@pytest.mark.root
-def test_a_disk_that_was_filled_and_read_empty_takes_publications_again(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    for name in ("n1", "n2", "n3"):
-        disk = tmp_path / "cluster" / name
-        disk.mkdir(parents=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "flotilla", disk], check=True)
-        request.addfinalizer(partial(subprocess.run, ["umount", "-l", disk], check=True))
+@contextmanager
+def _disk(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "flotilla", directory], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", directory], check=True)
+
+
+@contextmanager
+def _running(directory: Path) -> Iterator[LocalCluster]:
     settings = {
         "limits.disk_free_min_bytes": 64 * MIB,
         "journal.segment_bytes": 4 * MIB,
         "journal.keep_bytes": 4 * MIB,
     }
-    with LocalCluster(tmp_path / "cluster") as cluster:
+    with LocalCluster(directory) as cluster:
         cluster.create(3, port=0, settings=settings)
         cluster.start_all()
-        leader = cluster.wait_for_leader()
-        pids = cluster.pids()
-        with ByHand(cluster.endpoints()[leader]) as hand:
+        yield cluster
+
+
+@pytest.fixture
+def small_disks(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes that run, each on a disk of 200 MB of its own."""
+    with ExitStack() as mounted:
+        for name in ("n1", "n2", "n3"):
+            mounted.enter_context(_disk(tmp_path / "cluster" / name))
+        yield mounted.enter_context(_running(tmp_path / "cluster"))
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_a_disk_that_was_filled_and_read_empty_takes_publications_again(
+    small_disks: LocalCluster,
+) -> None:
+    cluster = small_disks
+    leader = cluster.wait_for_leader()
+    pids = cluster.pids()
+    with ByHand(cluster.endpoints()[leader]) as hand:
+        me = str(hand.ack("REQUEST_ID")["client_id"])
+        hand.ack("SUB", "t", me)
+        counter = fill(hand, me)
+        print(f"full with {counter} publications, stores {stores(cluster)}")
+        read_all(hand, me, counter)
+        began = time.monotonic()
+        while hand.ask("PUT", "t", me, counter=counter + 1, publication="x")["type"] == "NAK":
+            assert time.monotonic() - began < RESUME_S_MAX, "service does not resume"
+            time.sleep(0.05)
+        print(f"resumed after {time.monotonic() - began:.1f} s, stores {stores(cluster)}")
+        while max(stores(cluster)) > 8 * MIB:
+            assert time.monotonic() - began < SHRINK_S_MAX, stores(cluster)
+            time.sleep(0.1)  # nothing announces it
+        print(f"shrunk after {time.monotonic() - began:.1f} s, stores {stores(cluster)}")
+        hand.ack("PUT", "t", me, counter=counter + 2, publication="y")
+    assert cluster.pids() == pids
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_no_node_ends_when_many_clients_fill_the_disks_at_once(small_disks: LocalCluster) -> None:
+    cluster = small_disks
+    endpoint = cluster.endpoints()[cluster.wait_for_leader()]
+    pids = cluster.pids()
+
+    def fill_one(topic: str) -> int:
+        with ByHand(endpoint) as hand:
             me = str(hand.ack("REQUEST_ID")["client_id"])
-            hand.ack("SUB", "t", me)
-            counter = fill(hand, me)
-            print(f"full with {counter} publications, stores {stores(cluster)}")
-            read_all(hand, me, counter)
-            began = time.monotonic()
-            while hand.ask("PUT", "t", me, counter=counter + 1, publication="x")["type"] == "NAK":
-                assert time.monotonic() - began < RESUME_S_MAX, "service does not resume"
-                time.sleep(0.05)
-            print(f"resumed after {time.monotonic() - began:.1f} s, stores {stores(cluster)}")
-            while max(stores(cluster)) > 8 * MIB:
-                assert time.monotonic() - began < SHRINK_S_MAX, stores(cluster)
-                time.sleep(0.1)  # nothing announces it
-            print(f"shrunk after {time.monotonic() - began:.1f} s, stores {stores(cluster)}")
-            hand.ack("PUT", "t", me, counter=counter + 2, publication="y")
-        assert cluster.pids() == pids
+            hand.ack("SUB", topic, me)
+            stored = fill(hand, me, topic)
+            read_all(hand, me, stored, topic)
+            return stored
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        stored = list(clients.map(fill_one, (f"t{number}" for number in range(CLIENTS))))
+    print(f"full with {sum(stored)} publications of {CLIENTS} clients, stores {stores(cluster)}")
+    assert cluster.pids() == pids

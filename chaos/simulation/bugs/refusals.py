@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster.members.catchup import SnapshotFetch
+from cluster.node.context import DiskRoom
 from cluster.node.member import Member
 from cluster.serve.broker import Broker, Waiting
 from flotilla_client.operations import Ask, Operations, Steps
@@ -18,7 +19,7 @@ from flotilla_client.protocol import Request
 
 _refuse: Final = Broker.refuse
 _no_room: Final = Broker._no_room
-_tell_health: Final = Member.tell_health
+_note_room: Final = Member.note_room
 
 
 @bug("a refusal of what is stored would say that it is not", {"answered", "definite"})
@@ -57,23 +58,23 @@ def backlogs_grow_to_twice_their_limit(patches: Patches) -> None:
 def one_full_disk_stops_all(patches: Patches) -> None:
     """Refuse PUTs while any member is short of room."""
 
-    def tell_health(member: Member, disk_low: bool) -> None:
-        _tell_health(member, disk_low)
+    def note_room(member: Member, room: DiskRoom) -> None:
+        _note_room(member, room)
         health = member._neighbours.health
         member.broker.disk_low |= any(each.disk_low for each in health.values())
 
-    patches.attribute(Member, "tell_health", tell_health)
+    patches.attribute(Member, "note_room", note_room)
 
 
 @bug("a majority without room stops publications", {"books"})
 def a_full_majority_stops_nobody(patches: Patches) -> None:
     """Refuse PUTs only while the leader itself is short of room."""
 
-    def tell_health(member: Member, disk_low: bool) -> None:
-        _tell_health(member, disk_low)
-        member.broker.disk_low = disk_low
+    def note_room(member: Member, room: DiskRoom) -> None:
+        _note_room(member, room)
+        member.broker.disk_low = room.is_low
 
-    patches.attribute(Member, "tell_health", tell_health)
+    patches.attribute(Member, "note_room", note_room)
 
 
 @bug("a piece of a copy that was lost is asked for again", {"progress"})

@@ -221,7 +221,7 @@ class SimNode:
     @property
     def disk_low(self) -> bool:
         """True while the process takes its disk to be short of room."""
-        return self._upkeep.disk_low
+        return self._upkeep.room.is_low
 
     @property
     def has_job(self) -> bool:
@@ -481,7 +481,7 @@ class SimNode:
             requests += self._port.receive_requests()
         for route, frames in self._port.send_replies(replica.turn(now, requests)):
             world.reply(self.name, route, frames, self.departure())
-        replica.finish_turn(self._upkeep.disk_low)
+        replica.finish_turn(self._upkeep.room)
         self._upkeep.tick(now)
         self._busy_until_s, self._elapsed_s = self.departure(), 0.0
         member = replica.member

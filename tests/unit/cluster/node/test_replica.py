@@ -11,6 +11,7 @@ import pytest
 
 from cluster.log.entries import REGULAR
 from cluster.node import member as member_module
+from cluster.node import replica as replica_module
 from cluster.node.member import HOLDER_SILENCE_S, Member
 from cluster.serve import frontend, intake
 from cluster.store import commands, store
@@ -381,6 +382,23 @@ def test_publications_are_taken_while_a_majority_has_room_on_its_disks(
     stage.until(lambda: not broker.disk_low)
     stage.publish("a", "y")
     stage.check("a")
+
+
+def test_a_node_tells_at_once_that_its_disk_has_run_short(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage()
+    health = stage.replica("a")._neighbours.health
+    stage.until(lambda: len(health) == 2)
+    monkeypatch.setattr(replica_module, "HEALTH_PERIOD_S", 1e9)
+    stage.run(1.0)  # nobody is about to tell it anyway
+    broker = stage.member("a").broker
+    stage.world.disk_low("b")
+    stage.until(lambda: health["b"].disk_low)
+    stage.world.disk_low("c")
+    stage.until(lambda: broker.disk_low)
+    stage.world.disk_free("b")
+    stage.until(lambda: not broker.disk_low)
 
 
 def test_a_copy_is_not_installed_while_a_job_may_have_the_old_database_open(

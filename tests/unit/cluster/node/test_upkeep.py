@@ -14,6 +14,7 @@ import pytest
 from cluster.log.files import DISK, Files
 from cluster.node import upkeep
 from cluster.node.budget import CHORES_SHARE
+from cluster.node.context import DiskRoom
 from cluster.node.upkeep import Upkeep
 from cluster.raft.ready import Timing
 from cluster.store import tables
@@ -204,7 +205,7 @@ def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
     bench.replica.member = None
     bench.upkeep.tick(0.0)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
-    assert (bench.upkeep.disk_low, bench.events) == (True, ["disk"])
+    assert (bench.upkeep.room.is_low, bench.events) == (True, ["disk"])
 
 
 # --- room ---------------------------------------------------------------------------------------
@@ -214,10 +215,10 @@ def test_free_pages_of_the_store_count_as_room(tmp_path: Path) -> None:
     disk = SizedDisk(9_000_000)
     bench = UpkeepBench(tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker)
     bench.upkeep.tick(0.0)
-    assert bench.upkeep.disk_low
+    assert bench.upkeep.room.is_low
     bench.fill_and_read(100)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
-    assert not bench.upkeep.disk_low
+    assert not bench.upkeep.room.is_low
 
 
 def test_what_the_next_checkpoint_needs_counts_against_the_room(tmp_path: Path) -> None:
@@ -227,10 +228,10 @@ def test_what_the_next_checkpoint_needs_counts_against_the_room(tmp_path: Path) 
     for counter in range(50):
         bench.store.put(counter, bytes(100_000))
     bench.upkeep.tick(0.0)
-    assert bench.upkeep.disk_low, "the 5 MB in the WAL have no place in the file yet"
+    assert bench.upkeep.room.is_low, "the 5 MB in the WAL have no place in the file yet"
     tables.checkpoint(bench.replica.settings.database)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
-    assert not bench.upkeep.disk_low
+    assert not bench.upkeep.room.is_low
 
 
 def test_a_disk_without_room_for_the_journal_is_low_whatever_the_store_has(tmp_path: Path) -> None:
@@ -239,7 +240,19 @@ def test_a_disk_without_room_for_the_journal_is_low_whatever_the_store_has(tmp_p
     )
     bench.fill_and_read(150)
     bench.upkeep.tick(0.0)
-    assert bench.upkeep.disk_low
+    assert bench.upkeep.room.is_low
+
+
+def test_a_disk_that_fills_between_two_looks_at_the_clock_is_seen(tmp_path: Path) -> None:
+    disk = SizedDisk(20_000_000)
+    bench = UpkeepBench(tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker)
+    bench.upkeep.tick(0.0)
+    disk.free -= 15_000_000
+    bench.upkeep.tick(0.001)
+    assert not bench.upkeep.room.is_low, "nothing was written, so nobody looked"
+    bench.replica.member.journal.size_bytes += upkeep.DISK_STEP_BYTES
+    bench.upkeep.tick(0.002)
+    assert bench.upkeep.room == DiskRoom(is_low=True, spare_bytes=0)
 
 
 def test_a_store_that_was_read_empty_shrinks_in_short_steps(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path
     bench.put(1, b"x" * 1000)
     [answer] = bench.turn()
     assert answer.body == {"id": 1, "count": 1, "duplicate": True, "stored": True}
-    bench.broker.note_room(is_low=True)
+    bench.broker.note_room(is_low=True, spare_bytes=0)
     bench.put(1, b"x" * 1000)
     [(_, payload)] = bench.submit()
     assert len(payload) < 200, "a duplicate's bytes would fill the log of a full disk"
@@ -223,7 +223,7 @@ def test_a_duplicate_put_wakes_nobody(bench: BrokerBench, monkeypatch: pytest.Mo
 
 
 def test_a_short_disk_refuses_puts_and_nothing_else(bench: BrokerBench) -> None:
-    bench.broker.note_room(is_low=True)
+    bench.broker.note_room(is_low=True, spare_bytes=0)
     bench.put(1)
     bench.ask(GET, "t")
     assert [code_of(answer) for answer in bench.turn()] == ["disk_full", "ACK"]
@@ -332,6 +332,19 @@ def test_bytes_that_wait_for_a_majority_are_bounded(
     assert [code_of(answer) for answer in bench.turn()] == ["overloaded", "ACK"]
     bench.put(2, b"x" * 600)
     assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
+
+
+def test_bytes_that_wait_for_a_majority_are_bounded_by_what_the_disk_takes(
+    bench: BrokerBench,
+) -> None:
+    bench.broker.note_room(is_low=False, spare_bytes=1000)
+    bench.put(1, b"x" * 600)
+    bench.put(2, b"x" * 600)
+    refused, taken = bench.turn()
+    assert (code_of(refused), refused.body["limit"], code_of(taken)) == ("overloaded", 1000, "ACK")
+    bench.broker.note_room(is_low=False, spare_bytes=1)
+    bench.put(2, b"x" * 600)
+    assert [code_of(answer) for answer in bench.turn()] == ["ACK"], "one at a time"
 
 
 # --- room on the way to clients -------------------------------------------------------------------

@@ -97,6 +97,15 @@ def test_a_row_whose_count_was_flipped_is_damage_when_it_is_to_be_collected(benc
         bench.store.collect_garbage(10)
 
 
+@pytest.mark.parametrize("change", ["count = 1 | 1 << 17", "count = 0", "before_bytes = 1 << 40"])
+def test_an_oldest_row_that_can_t_be_is_damage_at_a_start(bench: Bench, change: str) -> None:
+    bench.put(0, b"a")
+    bench.store._database.write(f"UPDATE publications SET {change} WHERE count = ?", [(1,)])
+    bench.put(1, b"b")  # commits both
+    with pytest.raises(CorruptStore, match="behind all there is"):
+        bench.reopen()
+
+
 def test_what_was_put_and_abandoned_within_one_entry_is_collected(bench: Bench) -> None:
     bench.apply(Put("p", None, "t", 0, *pack([b"x"])), Unsubscribe("s", None, "t", None))
     assert bench.store.total_backlog_bytes() == 5
