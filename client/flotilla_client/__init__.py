@@ -9,6 +9,7 @@ from flotilla_client.client import Client
 from flotilla_client.errors import (
     AlreadyAcknowledged,
     AlreadyReading,
+    AnotherChoice,
     BacklogFull,
     BadRequest,
     Busy,
@@ -66,6 +67,7 @@ __all__ = [
     "Admin",
     "AlreadyAcknowledged",
     "AlreadyReading",
+    "AnotherChoice",
     "AsyncClient",
     "AsyncProducer",
     "BacklogFull",

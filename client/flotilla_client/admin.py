@@ -13,11 +13,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from flotilla_client import protocol
+from flotilla_client import checks, protocol
 from flotilla_client.client import Client
 from flotilla_client.errors import BY_CODE, FlotillaError, Unavailable, UnknownTopic
 from flotilla_client.operations import Ask, Steps, check_client_id, check_topic
@@ -113,8 +114,10 @@ class Admin:
 
     def groups(self) -> list[Row]:
         """Return every group: `topic`, `group`, `cursor` (up to it everything is settled),
-        `backlog`, `leased` (in a client's hands), `waiting` (given back), `attempts` (how often the
-        publication behind the cursor was given), `lease_ms`, `max_attempts`, `dead_letter`.
+        `backlog`, `leased` (in a client's hands), `waiting` (given back, or passed over),
+        `attempts` (how often the publication behind the cursor was given), `lease_ms`,
+        `max_attempts`, `dead_letter`, `ordered_by_key`, `behind` (of `waiting`: for another one of
+        the same key).
 
         Raises Unsupported below feature level 4.
         """
@@ -243,6 +246,16 @@ class Admin:
         """
         check_topic(topic)
         return bool(self._act(protocol.DROP_GROUP, topic, group=group)["was_subscribed"])
+
+    def seek_group(self, topic: str, group: str, start: str | int | datetime) -> int:
+        """Have a group begin anew at `start`, as `Client.seek`; return the id behind which it is.
+
+        What its workers have in hand is nobody's any more, so their leases are lost; what was done
+        may so be given again. Raises NotSubscribed, Gap, and Unsupported below feature level 5.
+        """
+        check_topic(topic)
+        begin = checks.start(start)
+        return int(self._act(protocol.SEEK_GROUP, topic, group=group, start=begin)["last_id"])
 
     def drop_client(self, client_id: str) -> list[str]:
         """Forget a client, with its subscriptions and counters; return the topics it has left.

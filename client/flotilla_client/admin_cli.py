@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from flotilla_client.admin import Admin
-from flotilla_client.arguments import seconds
+from flotilla_client.arguments import seconds, start
 from flotilla_client.client import Client
 from flotilla_client.errors import BadRequest, FlotillaError, Unsupported
 from flotilla_client.protocol import EVERYBODY_ELSE
@@ -33,13 +33,14 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "client": ("topic", "last_id", "cursor", "backlog"),
     "subscriptions": (
         *("topic", "client_id", "group", "cursor", "backlog"),
-        *("leased", "waiting", "attempts", "missed"),
+        *("leased", "waiting", "attempts", "ordered_by_key", "behind", "missed"),
     ),
     "config": ("node", "setting", "value", "from"),
     "audit": ("number", "at", "index", "principal", "act", "about", "result"),
     "drop-subscription": ("topic", "client_id", "was_subscribed"),
     "drop-client": ("client_id", "left"),
     "drop-group": ("topic", "group", "was_subscribed"),
+    "seek-group": ("topic", "group", "last_id"),
     "purge": ("topic", "last_id", "purged"),
     "transfer-leader": ("leader",),
     "checkpoint": ("node", "checkpointed_index", "is_done"),
@@ -59,8 +60,9 @@ _TEXT: Final = (
     " what: `user list`, and `user add|allow|deny NAME` with --publish, --subscribe, --observe, "
     "--admin, or `user remove NAME`. NAME is a key's; '*' are all that have no user of their own. "
     "Or end a subscription in its client's place: `drop-subscription TOPIC ID`; what it has not "
-    "read is gone for it. Or end a group, whoever works in it: `drop-group TOPIC GROUP`. Or forget "
-    "a client: `drop-client ID`. Or remove what a topic holds now, read or not: `purge TOPIC`. Or "
+    "read is gone for it. Or end a group, whoever works in it: `drop-group TOPIC GROUP`; or have "
+    "it begin anew: `seek-group TOPIC GROUP new|earliest|ID|TIME`. Or forget a client: "
+    "`drop-client ID`. Or remove what a topic holds now, read or not: `purge TOPIC`. Or "
     "have another node lead: `transfer-leader [NODE]`, or all nodes "
     "make a `checkpoint`. `audit` lists what was done, by whom and when."
 )
@@ -198,7 +200,11 @@ def _problem(options: Any) -> str:
 def _act(admin: Admin, options: Any, show: Show) -> int:
     """Do what ends something or steers the nodes, if whoever asks is sure."""
     act, words = _ACTS[options.what], options.words
-    question, do = act.prepare(admin, *words)
+    try:
+        question, do = act.prepare(admin, *words)
+    except argparse.ArgumentTypeError as error:
+        sys.stderr.write(f"flotilla admin: {error}\n")
+        return 2
     if question and not options.yes and not is_sure("admin", question):
         return 2
     rows = do()
@@ -223,6 +229,15 @@ def _drop_group(admin: Admin, topic: str, group: str) -> Prepared:
         return [{"topic": topic, "group": group, "was_subscribed": was_there}]
 
     return f"end the group {group!r} of {topic!r}, with what it has not settled?", do
+
+
+def _seek_group(admin: Admin, topic: str, group: str, text: str) -> Prepared:
+    begin = start(text)
+
+    def do() -> list[dict[str, Any]]:
+        return [{"topic": topic, "group": group, "last_id": admin.seek_group(topic, group, begin)}]
+
+    return f"have the group {group!r} of {topic!r} begin anew at {text}, whatever is done?", do
 
 
 def _drop_client(admin: Admin, client_id: str) -> Prepared:
@@ -263,6 +278,7 @@ class _Act:
 _ACTS: Final[Mapping[str, _Act]] = {
     "drop-subscription": _Act((2,), "a TOPIC and a client's ID", _drop_subscription),
     "drop-group": _Act((2,), "a TOPIC and a GROUP", _drop_group),
+    "seek-group": _Act((3,), "a TOPIC, a GROUP and where to", _seek_group),
     "drop-client": _Act((1,), "a client's ID", _drop_client),
     "purge": _Act((1,), "a TOPIC", _purge),
     "transfer-leader": _Act((0, 1), "a NODE, or nothing", _transfer_leader),

@@ -846,9 +846,11 @@ class AsyncClient:
         lease: Duration | None = None,
         max_attempts: int | None = None,
         dead_letter: str | None = None,
+        ordered_by_key: bool | None = None,
+        start: str | int | datetime = "new",
     ) -> int:
         """Let what is published to a topic be work for a group; see `Client.make_group`."""
-        settings = GroupSettings.of(lease, max_attempts, dead_letter)
+        settings = GroupSettings.of(lease, max_attempts, dead_letter, ordered_by_key, start)
         check_group(topic, group)
         return await self._run(make_group(self._operations, topic, group, settings))
 
@@ -865,12 +867,14 @@ class AsyncClient:
         lease: Duration | None = None,
         max_attempts: int | None = None,
         dead_letter: str | None = None,
+        ordered_by_key: bool | None = None,
+        start: str | int | datetime = "new",
         prefetch: int = PREFETCH,
         ack: WorkAck = "auto",
         idle: Duration | None = None,
     ) -> AsyncWorkItems:
         """Return an asynchronous iterator over a group's publications; see `Client.work`."""
-        settings = GroupSettings.of(lease, max_attempts, dead_letter)
+        settings = GroupSettings.of(lease, max_attempts, dead_letter, ordered_by_key, start)
         session = self._session
         return AsyncWorkItems(
             self, session.work(topic, group, settings, ack, prefetch, idle, self._extend)

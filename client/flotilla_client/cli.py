@@ -333,6 +333,19 @@ def _add_work_options(work: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--lease", type=seconds, metavar="SECONDS", help="of the group; default: as it is, or 30"
     )
+    work.add_argument(
+        "--ordered-by-key",
+        action="store_true",
+        default=None,
+        help="of a group that is made: what has one key is given one after the other, in order",
+    )
+    work.add_argument(
+        "--start",
+        type=start,
+        default="new",
+        metavar="WHERE",
+        help="of a group that is made: new (default), earliest, an id, or a time",
+    )
     work.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
@@ -787,7 +800,13 @@ def _work(client: Client, options: Any) -> int:
     idle = None if options.follow else options.wait
     prefetch = min(left, PREFETCH)
     work = client.work(
-        options.topic, options.group, lease=options.lease, prefetch=prefetch, idle=idle
+        options.topic,
+        options.group,
+        lease=options.lease,
+        ordered_by_key=options.ordered_by_key,
+        start=options.start,
+        prefetch=prefetch,
+        idle=idle,
     )
     code = NOTHING_NEW
     with work as items:

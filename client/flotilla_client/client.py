@@ -989,15 +989,23 @@ class Client:
         lease: Duration | None = None,
         max_attempts: int | None = None,
         dead_letter: str | None = None,
+        ordered_by_key: bool | None = None,
+        start: str | int | datetime = "new",
     ) -> int:
-        """Let what is published to a topic from now on be work for a group, as `work` does.
+        """Let what is published to a topic be work for a group, as `work` does.
 
         A group that is there stays as it is, but for the settings that are said. Returns the id up
         to which everything is settled. `lease` (seconds or a timedelta, 30 s): how long a worker
         has a publication. What was given `max_attempts` times goes to the topic `dead_letter`,
         while somebody subscribes there. Raises Unsupported below feature level 4.
+
+        Two things are chosen when it is made. `ordered_by_key`: publications with one key are given
+        one after the other and in order, whoever gets them: the next one when the one before is
+        acknowledged or a dead letter; those without a key are free. True or False where the group
+        stands otherwise raises AnotherChoice; None joins it as it is. `start`: where it begins, as
+        in `subscribe`; a group that stands goes on where it is. Both take feature level 5.
         """
-        settings = GroupSettings.of(lease, max_attempts, dead_letter)
+        settings = GroupSettings.of(lease, max_attempts, dead_letter, ordered_by_key, start)
         check_group(topic, group)
         return self._run(make_group(self._operations, topic, group, settings))
 
@@ -1014,6 +1022,8 @@ class Client:
         lease: Duration | None = None,
         max_attempts: int | None = None,
         dead_letter: str | None = None,
+        ordered_by_key: bool | None = None,
+        start: str | int | datetime = "new",
         prefetch: int = PREFETCH,
         ack: WorkAck = "auto",
         idle: Duration | None = None,
@@ -1030,7 +1040,7 @@ class Client:
         `item.extend()`. It ends only if nothing came for `idle`. Raises AlreadyReading: one loop of
         a client works in a group at a time.
         """
-        settings = GroupSettings.of(lease, max_attempts, dead_letter)
+        settings = GroupSettings.of(lease, max_attempts, dead_letter, ordered_by_key, start)
         session = self._session
         return WorkItems(
             self, session.work(topic, group, settings, ack, prefetch, idle, self._extend)

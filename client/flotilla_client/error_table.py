@@ -66,6 +66,12 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "The client has no subscription to the topic; SUB first.",
         ),
         ErrorRow(
+            "another_choice",
+            True,
+            "never",
+            "The group stands, made otherwise (`ordered_by_key`): join it as it is, or end it.",
+        ),
+        ErrorRow(
             "already_acknowledged",
             True,
             "never",

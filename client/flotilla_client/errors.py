@@ -6,6 +6,7 @@
     ├── Refused                       a node answered NAK
     │   ├── NotSubscribed             SUB first
     │   ├── UnknownTopic              nobody subscribes to it
+    │   ├── AnotherChoice             the group was made otherwise
     │   ├── UnknownClient             the client_id is not this cluster's
     │   │   └── Forgotten             …or was silent for long, or dropped, and is forgotten
     │   ├── AlreadyAcknowledged       asked for publications that are gone
@@ -119,6 +120,12 @@ class UnknownTopic(Refused):
     """Nobody subscribes to the topic, so it does not exist."""
 
     CODE = "unknown_topic"
+
+
+class AnotherChoice(Refused):
+    """The group stands, and was made otherwise: `details["ordered_by_key"]` says how."""
+
+    CODE = "another_choice"
 
 
 class UnknownClient(Refused):

@@ -126,6 +126,18 @@ def envelope_bytes(publication: bytes) -> int:
     return HEAD_BYTES + int.from_bytes(publication[1:HEAD_BYTES], "little")
 
 
+def key_field(data: bytes, start: int = 0) -> bytes | None:
+    """Return the key that the properties at `start` begin with, as it is encoded; None: no key.
+
+    They were read before. Two keys are one if these bytes are equal: of the same kind, and the
+    same.
+    """
+    first = start + HEAD_BYTES
+    if data[first] not in (_KEY_TEXT, _KEY_BYTES):
+        return None
+    return data[first : first + 3 + int.from_bytes(data[first + 1 : first + 3], "little")]
+
+
 def decode(publication: bytes) -> tuple[Properties, int]:
     """Return the properties that a publication begins with, and how many bytes they take.
 

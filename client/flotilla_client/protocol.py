@@ -87,6 +87,8 @@ USER_CHANGES: Final = frozenset({ADD_USER, ALLOW_USER, DENY_USER, REMOVE_USER})
 DROP_SUBSCRIPTION: Final = "drop-subscription"
 DROP_CLIENT: Final = "drop-client"
 DROP_GROUP: Final = "drop-group"
+SEEK_GROUP: Final = "seek-group"
+OF_GROUPS: Final = frozenset({DROP_GROUP, SEEK_GROUP})
 PURGE: Final = "purge"
 TRANSFER_LEADER: Final = "transfer-leader"
 CHECKPOINT: Final = "checkpoint"
@@ -96,11 +98,11 @@ DELETE_TOPIC: Final = "topic-delete"
 OF_TOPICS: Final = frozenset({CREATE_TOPIC, ALTER_TOPIC, DELETE_TOPIC})
 ACTS: Final = (
     USER_CHANGES
+    | OF_GROUPS
     | OF_TOPICS
     | {
         DROP_SUBSCRIPTION,
         DROP_CLIENT,
-        DROP_GROUP,
         PURGE,
         TRANSFER_LEADER,
         CHECKPOINT,
@@ -606,11 +608,15 @@ def _group_settings(topic: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if bool(max_attempts) != bool(dead_letter):
         message = "`max_attempts` and `dead_letter` go together: what is given up must go somewhere"
         raise ProtocolError("bad_request", message)
+    ordered_by_key = body.get("ordered_by_key")
+    if ordered_by_key not in (None, False, True) or type(ordered_by_key) is int:
+        raise ProtocolError("bad_request", "`ordered_by_key` is true or false")
     return {
         "group": _group(body),
         "lease_ms": _integer(body, "lease_ms", LEASE_MS_MIN, LEASE_MS_MAX),
         "max_attempts": max_attempts,
         "dead_letter": dead_letter,
+        "ordered_by_key": ordered_by_key,
     }
 
 
@@ -628,10 +634,16 @@ def _check_sub(request: Request) -> None:
 
 
 def _check_seek(request: Request) -> None:
-    if request.body.get("start") is None:
-        message = f"SEEK needs a `start`: `{NEW}`, `{EARLIEST}` or an id"
-        raise ProtocolError("bad_request", message)
+    _start_said(request.body, SEEK)
     _check_sub(request)
+
+
+def _start_said(body: Mapping[str, Any], what: str) -> str | int:
+    """Return the `start` that has to be said."""
+    if body.get("start") is None:
+        message = f"{what} needs a `start`: `{NEW}`, `{EARLIEST}` or an id"
+        raise ProtocolError("bad_request", message)
+    return check_start(body["start"])
 
 
 def check_start(start: Any) -> str | int:
@@ -816,11 +828,12 @@ def _check_admin(request: Request) -> None:
     told: dict[str, Any] = {"act": act, "act_id": _text(body, "act_id", NAME_BYTES_MAX)}
     if act in (DROP_SUBSCRIPTION, DROP_CLIENT):
         _needs_client(request)
-    if act in (DROP_SUBSCRIPTION, DROP_GROUP, PURGE) or act in OF_TOPICS:
+    if act in (DROP_SUBSCRIPTION, PURGE) or act in OF_GROUPS or act in OF_TOPICS:
         _needs_topic(request)
-    if act == DROP_GROUP:
+    if act in OF_GROUPS:
         told["group"] = _group(body)
-    if act == PURGE:
+        told |= {"start": _start_said(body, act)} if act == SEEK_GROUP else {}
+    elif act == PURGE:
         told["last_id"] = _integer(body, "last_id", 0)
         if told["last_id"] is None:
             message = "purge needs a `last_id`: up to which id; TOPICS says where a topic ends"

@@ -25,7 +25,13 @@ from typing import Any, Final, Literal, get_args
 
 from flotilla_client import checks, protocol
 from flotilla_client.checks import Duration, milliseconds
-from flotilla_client.errors import AlreadyReading, BadRequest, FlotillaError, LeaseLost
+from flotilla_client.errors import (
+    AlreadyReading,
+    BadRequest,
+    FlotillaError,
+    LeaseLost,
+    Unsupported,
+)
 from flotilla_client.log import LOG
 from flotilla_client.observer import TakeAnswer
 from flotilla_client.operations import Ask, Operations, Steps, check_no_pattern, check_topic
@@ -312,15 +318,25 @@ class LeaseBook:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What a group's SUB says; None: as it stands, or the cluster's default."""
+    """What a group's SUB says; None: as it stands, or the cluster's default.
+
+    `start` is of a group that is made.
+    """
 
     lease_ms: int | None = None
     max_attempts: int | None = None
     dead_letter: str | None = None
+    ordered_by_key: bool | None = None
+    start: str | int = protocol.NEW
 
     @classmethod
     def of(
-        cls, lease: Duration | None, max_attempts: int | None, dead_letter: str | None
+        cls,
+        lease: Duration | None,
+        max_attempts: int | None,
+        dead_letter: str | None,
+        ordered_by_key: bool | None,
+        start: str | int | datetime,
     ) -> GroupSettings:
         """Return checked ones. Raises TypeError, ValueError, BadRequest."""
         lease_ms = None if lease is None else lease_of(lease)
@@ -330,7 +346,9 @@ class GroupSettings:
             check_topic(dead_letter)
         if (max_attempts is None) != (dead_letter is None):
             raise ValueError("max_attempts and dead_letter go together: where else would it go?")
-        return cls(lease_ms, max_attempts, dead_letter)
+        if ordered_by_key not in (None, False, True):
+            raise TypeError(f"ordered_by_key is True, False or None, not {ordered_by_key!r}")
+        return cls(lease_ms, max_attempts, dead_letter, ordered_by_key, checks.start(start))
 
 
 def _ids(runs: Iterable[Sequence[int]]) -> set[int]:
@@ -360,7 +378,19 @@ def make_group(
     body: dict[str, Any] = {"group": group, "sequence": None}
     body |= {"lease_ms": settings.lease_ms, "max_attempts": settings.max_attempts}
     body |= {"dead_letter": settings.dead_letter}
+    if settings.ordered_by_key is not None:
+        body["ordered_by_key"] = settings.ordered_by_key
+    if settings.start != protocol.NEW:
+        body["start"] = settings.start
     reply = yield from _controlled(operations, "group", protocol.SUB, topic, body)
+    is_special = settings.ordered_by_key or settings.start != protocol.NEW
+    if is_special and "ordered_by_key" not in reply.body:
+        message = (
+            f"the leader's version knows no groups that are ordered by key or start elsewhere:"
+            f" group {group!r} of {topic!r} stands as that version makes them; end it, and make it"
+            " anew once all nodes run a newer one"
+        )
+        raise Unsupported(message, details={"needs": 5})
     return int(reply.body["last_id"])
 
 
@@ -375,8 +405,10 @@ def _controlled(
 ) -> Steps[Reply]:
     yield from operations.opened()
     body = body | {"sequence": operations.state.next_sequence()}
-    said = {name: body.get(name) for name in ("lease_ms", "max_attempts", "dead_letter")}
-    operation = operations.invoke(f, topic, group=body["group"], said=said)
+    names = ("lease_ms", "max_attempts", "dead_letter", "ordered_by_key")
+    said = {name: body.get(name) for name in names}
+    start = body.get("start", protocol.NEW)
+    operation = operations.invoke(f, topic, group=body["group"], said=said, start=start)
     done = yield from operations.observed(operation, Ask(operations.request(kind, topic, body)))
     reply: Reply = done.reply
     told = {"last_id": reply.body.get("last_id"), "resumed": reply.body.get("resumed")}

@@ -35,6 +35,7 @@ from cluster.store.commands import (
     Raise,
     Register,
     Seek,
+    SeekGroup,
     SetTopic,
     Subscribe,
     SubscribePattern,
@@ -48,7 +49,9 @@ from cluster.store.users import ADMIN as ADMIN_RIGHT
 from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
 from cluster.wire.levels import (
     LEVEL_FIRST,
+    LEVEL_OF_GROUP_STARTS,
     LEVEL_OF_GROUPS,
+    LEVEL_OF_KEY_ORDER,
     LEVEL_OF_NAMES,
     LEVEL_OF_PATTERNS,
     LEVEL_OF_PROPERTIES,
@@ -79,6 +82,7 @@ from flotilla_client.protocol import (
     READ,
     REQUEST_ID,
     SEEK,
+    SEEK_GROUP,
     SUB,
     SUBSCRIPTIONS,
     TAKE,
@@ -403,8 +407,13 @@ class Broker:
         self._need_level(LEVEL_OF_GROUPS, "groups")
         body = request.body
         settings = body["lease_ms"], body["max_attempts"], body["dead_letter"]
+        ordered_by_key, start = body["ordered_by_key"], body["start"]
+        if ordered_by_key is not None:
+            self._need_level(LEVEL_OF_KEY_ORDER, "groups that say whether they are ordered by key")
+        if start != NEW:
+            self._need_level(LEVEL_OF_GROUP_STARTS, "groups that start elsewhere")
         who = request.client_id, request.epoch, request.topic, body["sequence"]
-        return MakeGroup(*who, body["group"], *settings)
+        return MakeGroup(*who, body["group"], *settings, ordered_by_key=ordered_by_key, start=start)
 
     def _take(self, waiting: Waiting) -> AskedOperation | None:
         """Return what goes into the log, None if there is nothing to settle or to give."""
@@ -536,6 +545,9 @@ class Broker:
         if act == DROP_GROUP:
             self._need_level(LEVEL_OF_GROUPS, "groups")
             return DropGroup(request.topic, body["group"], *signature)
+        if act == SEEK_GROUP:
+            self._need_level(LEVEL_OF_GROUP_STARTS, "seeks of groups")
+            return SeekGroup(request.topic, body["group"], body["start"], *signature)
         if act == DROP_CLIENT:
             return DropClient(request.client_id, *signature)
         if act == PURGE:

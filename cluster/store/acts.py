@@ -33,6 +33,7 @@ _NAMES: Final = {
     "DropSubscription": "drop-subscription",
     "DropClient": "drop-client",
     "DropGroup": "drop-group",
+    "SeekGroup": "seek-group",
     "Purge": "purge",
     "TransferLeader": "transfer-leader",
     "Checkpoint": "checkpoint",

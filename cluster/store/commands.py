@@ -30,6 +30,7 @@ from cluster.wire.levels import (
     BUILD,
     LEVEL_FIRST,
     LEVEL_MAX,
+    LEVEL_OF_GROUP_STARTS,
     LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
     LEVEL_OF_LEVELS,
@@ -175,7 +176,8 @@ class Advance:
 class MakeGroup:
     """Make a group of the topic, or change the settings of the one that stands.
 
-    None: a setting that is not said; of `epoch` and `sequence` as in `Subscribe`.
+    None: a setting that is not said; of `epoch` and `sequence` as in `Subscribe`. `ordered_by_key`
+    is chosen when it is made; `start` (as in `Subscribe`) is of one that is made.
     """
 
     client_id: str
@@ -187,6 +189,8 @@ class MakeGroup:
     max_attempts: int | None
     dead_letter: str | None
     principal: str | None = None
+    ordered_by_key: bool | None = None
+    start: str | int = NEW
 
 
 @dataclass(slots=True)
@@ -303,6 +307,19 @@ class DropGroup:
 
 
 @dataclass(slots=True)
+class SeekGroup:
+    """Have a group of a topic begin anew at `start`, as in `Seek`; its leases are nobody's."""
+
+    topic: str
+    group: str
+    start: str | int
+    is_root: bool
+    principal: str | None = None
+    act_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
 class Purge:
     """Remove what a topic holds up to `last_id`, whoever has not read it."""
 
@@ -391,6 +408,7 @@ Administration = (
     | DropSubscription
     | DropClient
     | DropGroup
+    | SeekGroup
     | Purge
     | TransferLeader
     | Checkpoint
@@ -430,6 +448,8 @@ def level_needed(operations: Sequence[Operation]) -> int:
             level = max(level, operation.level)
         elif type(operation) in (Hear, Forget):
             level = max(level, LEVEL_OF_IDLE)
+        elif type(operation) is SeekGroup or _is_of_key_order(operation):
+            level = max(level, LEVEL_OF_GROUP_STARTS)
         elif isinstance(operation, OfGroups | DropGroup):
             level = max(level, LEVEL_OF_GROUPS)
         elif isinstance(operation, OfPatterns):
@@ -447,6 +467,13 @@ def _is_of_topics(operation: Operation) -> bool:
         isinstance(operation, Seek | SetTopic | DeleteTopic)
         or (type(operation) is Subscribe and operation.start != NEW)
         or (type(operation) is Advance and bool(operation.placed))
+    )
+
+
+def _is_of_key_order(operation: Operation) -> bool:
+    """Return whether it makes a group that builds before LEVEL_OF_GROUP_STARTS do not know."""
+    return type(operation) is MakeGroup and (
+        operation.ordered_by_key is not None or operation.start != NEW
     )
 
 
@@ -481,6 +508,8 @@ def size_bytes(operation: Operation) -> int:
         texts.append(orjson.dumps(operation.parts).decode())
     sizes = [len(text) for text in texts if isinstance(text, str)]
     punctuation = 3 * len(sizes)
+    if type(operation) is MakeGroup:
+        punctuation += 2 * _NUMBER_BYTES  # seven of them, where others have five
     if type(operation) is Take:
         numbers = sum(map(len, chain(operation.acks, operation.naks, operation.extends)))
         punctuation += _NUMBER_BYTES * (numbers + 1)
@@ -544,7 +573,10 @@ def _meta(operation: Operation) -> tuple[Any, ...]:
             return ("S", operation.client_id, operation.epoch, operation.topic, operation.sequence)
         if type(operation) is Advance:
             return ("A", operation.client_id, operation.epoch, operation.cursors)
-    return (kind, *(getattr(operation, name) for name in _names(type(operation))))
+    if type(operation) is MakeGroup and not _is_of_key_order(operation):
+        kind = _PLAIN_GROUP
+    names = _FIELDS[kind]
+    return (kind, *(getattr(operation, name) for name in names))
 
 
 def _names(build: type[Any]) -> list[str]:
@@ -668,6 +700,10 @@ def _is_bool(value: Any) -> bool:
     return type(value) is bool
 
 
+def _is_bool_or_none(value: Any) -> bool:
+    return value is None or _is_bool(value)
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= INTEGER_MAX  # a bool is no number here
 
@@ -730,6 +766,10 @@ def _is_level_of_users(value: Any) -> bool:
 
 
 _SUBSCRIPTION: Final = (_is_text, _is_count_or_none, _is_text, _is_count_or_none)
+_GROUP: Final = (
+    *(*_SUBSCRIPTION, _is_text),
+    *(_is_count_or_none, _is_count_or_none, _is_text_or_none),
+)
 _ACT: Final = (_is_bool, _is_text, _is_count)
 _RIGHTS: Final = (_is_texts, _is_texts, _is_bool, _is_bool)
 _TAKE: Final = (
@@ -738,6 +778,7 @@ _TAKE: Final = (
     *(_rows_of(3), _rows_of(4), _rows_of(4)),
 )
 _PLAIN_RAISE: Final = "L"  # as version 0.2 writes and reads it
+_PLAIN_GROUP: Final = "G"  # as builds before LEVEL_OF_GROUP_STARTS do
 _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "R": (Register, (_is_text, _is_bool, _is_count_or_none, _is_text)),
     "S": (Subscribe, _SUBSCRIPTION),
@@ -746,13 +787,12 @@ _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "U": (Unsubscribe, _SUBSCRIPTION),
     "s": (SubscribePattern, (*_SUBSCRIPTION, _is_start_of_pattern, _is_count)),
     "u": (UnsubscribePattern, _SUBSCRIPTION),
-    "G": (
-        MakeGroup,
-        (*_SUBSCRIPTION, _is_text, _is_count_or_none, _is_count_or_none, _is_text_or_none),
-    ),
+    _PLAIN_GROUP: (MakeGroup, _GROUP),
+    "g": (MakeGroup, (*_GROUP, _is_bool_or_none, _is_start)),
     "Q": (EndGroup, (*_SUBSCRIPTION, _is_text)),
     "W": (Take, _TAKE),
     "Y": (DropGroup, (_is_text, _is_text, *_ACT)),
+    "y": (SeekGroup, (_is_text, _is_text, _is_start, *_ACT)),
     "A": (Advance, (_is_text, _is_count_or_none, _is_cursors)),
     "V": (Advance, (_is_text, _is_count_or_none, _is_cursors, _is_cursors)),
     "M": (Admit, (_is_text, _is_text)),

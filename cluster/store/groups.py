@@ -8,12 +8,15 @@ A group has given all publications up to its `head`. Of these it keeps the open 
 leased or wait to be given again: what is behind the head and not open is settled, so nothing is
 kept of it. The cursor is the last id up to which nothing is open. A lease that runs out needs no
 entry: whether it has is a question of the log's time. Decision: docs/decisions/0022-groups.md.
+
+A group that is ordered by key passes over what stands behind another open one of its key. It is
+open from then on, nobody's, and never given (attempt 0); it is due when that one is settled.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +25,7 @@ from typing import Any, Final
 import orjson
 
 from cluster.store.commands import MakeGroup, Take
+from cluster.store.key_order import KeyOrder
 from cluster.store.outcomes import Done, Outcome, Refused, too_many
 from cluster.store.publications import Publications
 from cluster.store.tables import CorruptStore, Database, row_crc
@@ -32,6 +36,7 @@ from flotilla_client.protocol import LEASE_MS, PUBLICATION_BYTES_MAX, pack, unpa
 
 # What a take does follows from these, so they are the same in all versions of a level.
 TAKE_ROWS_MAX: Final = 128  # of publications that were never given: about a millisecond
+TAKE_LOOK_MAX: Final = 1_024  # looked at by one take of a group that is ordered by key: some ms
 TAKE_AGAIN_MAX: Final = 256  # given again by one take: each may stand in a row of its own
 DEAD_COUNT_MAX: Final = 64  # of one take; more go with the next one
 DEAD_BYTES_MAX: Final = 1024 * 1024  # the same; one goes whatever its size
@@ -51,6 +56,7 @@ class GroupLimits:
     open_per_group_max: int = 50_000
     leases_per_client_max: int = 10_000  # in a group
     workers_max: int = 1_000  # whose last take is known, in a group
+    behind_per_group_max: int = 10_000  # of the open ones, those that wait for another of their key
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +64,17 @@ class Lease:
     """What is open about a publication; those of one take share one value.
 
     `client_id` "": nobody has it, and it is due at `at_ms`. Else its client has it until then, and
-    may settle it as long as nobody else has got it. `attempt`: how often it was given.
+    may settle it as long as nobody else has got it. `attempt`: how often it was given; 0: it was
+    passed over.
     """
 
     client_id: str
     token: int
     at_ms: int
     attempt: int
+
+
+PASSED_OVER: Final = Lease("", 0, 0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,12 +95,12 @@ class TakeRecord:
 
 @dataclass(slots=True, eq=False)
 class SharedGroup:
-    """A group of a topic. `lease_ms`: of a take that says none.
+    """A group of a topic. `lease_ms`: of a take that says none. `order`: None: it has none.
 
     Invariants: the open ids are above `cursor`, up to `head`; `due` has those whose time was over
-    at the last operation, `due_heap` each of them and perhaps others; each open one that is not
-    due is in a run of `timers` with its time. `held`: how many each client has that are not due,
-    `leased`: how many anybody has, whether or not its time is over.
+    at the last operation, `due_heap` each of them and perhaps others; each open one that is neither
+    due nor behind another of its key is in a run of `timers` with its time. `held`: how many each
+    client has that are not due, `leased`: how many anybody has, whether or not its time is over.
     """
 
     topic: Topic
@@ -101,6 +111,7 @@ class SharedGroup:
     head: int
     cursor: int
     token: int = 0
+    order: KeyOrder | None = None
     open: dict[int, Lease] = field(default_factory=dict)
     workers: dict[str, TakeRecord] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
@@ -145,20 +156,41 @@ class SharedGroup:
         self.dirty_chunks.add(id_ >> CHUNK_SHIFT)
 
     def put_new(self, first: int, last: int, lease: Lease) -> None:
-        """The same of ids behind the head, with their timer."""
+        """The same of ids behind the head."""
+        assert first == self.head + 1, (first, self.head)
         self.open.update(dict.fromkeys(range(first, last + 1), lease))
         count = last + 1 - first
         self.held[lease.client_id] += count
         self.leased += count
         self.head = last
         self.dirty_chunks.update(range(first >> CHUNK_SHIFT, (last >> CHUNK_SHIFT) + 1))
-        self.set_timer(lease.at_ms, first, last)
+
+    def pass_over(self, id_: int) -> None:
+        """Let the id behind the head wait behind another of its key."""
+        assert id_ == self.head + 1, (id_, self.head)
+        self.open[id_] = PASSED_OVER
+        self.head = id_
+        self.dirty_chunks.add(id_ >> CHUNK_SHIFT)
 
     def close(self, id_: int) -> None:
-        """Let an open id be settled."""
+        """Let an open id be settled: the next one of its key is due."""
         self._take_out(id_)
         del self.open[id_]
         self.dirty_chunks.add(id_ >> CHUNK_SHIFT)
+        if self.order is not None and (freed := self.order.settle(id_)) is not None:
+            self.due.add(freed)
+            heapq.heappush(self.due_heap, freed)
+
+    def clear(self, cursor: int) -> None:
+        """Begin anew behind an id: nothing is open."""
+        self.dirty_chunks.update(id_ >> CHUNK_SHIFT for id_ in self.open)
+        self.open.clear()
+        self.held.clear()
+        self.leased = 0
+        self.timers, self.due, self.due_heap = [], set(), []
+        self.head = self.cursor = cursor
+        if self.order is not None:
+            self.order = KeyOrder()
 
     def _take_out(self, id_: int) -> None:
         before = self.open.get(id_)
@@ -175,8 +207,10 @@ class SharedGroup:
         heapq.heappush(self.timers, (at_ms, first, last))
 
     def find_timers(self) -> None:
-        """Make the timers anew, of what is open and not due."""
+        """Make the timers anew, of what is open, not due and not behind another of its key."""
         ids = sorted(self.open.keys() - self.due)
+        if self.order is not None:
+            ids = [id_ for id_ in ids if not self.order.is_behind(id_)]
         self.timers = [(lease.at_ms, *run) for run, lease in _runs(self.open, ids)]
         heapq.heapify(self.timers)
 
@@ -247,7 +281,11 @@ class Groups:
             return True
         if group.held[client_id] >= self._limits.leases_per_client_max:
             return False
-        return bool(group.due) or (group.head < group.topic.last_id and self._room_of(group) > 0)
+        if group.due:
+            return True
+        return (
+            group.head < group.topic.last_id and self._room_of(group) > 0 and self._goes_on(group)
+        )
 
     def standing(
         self, group: SharedGroup, client_id: str, token: int, given: Sequence[Run]
@@ -283,12 +321,13 @@ class Groups:
         limit = self._limits.groups_max
         return too_many("groups", limit) if len(self._groups) >= limit else None
 
-    def make(self, topic: Topic, asked: MakeGroup) -> SharedGroup:
-        """Make a group that begins behind the topic's last publication."""
-        end = topic.last_id
-        group = SharedGroup(topic, asked.group, LEASE_MS, 0, "", end, end)
+    def make(self, topic: Topic, asked: MakeGroup, cursor: int) -> SharedGroup:
+        """Make a group that begins behind `cursor`."""
+        group = SharedGroup(topic, asked.group, LEASE_MS, 0, "", cursor, cursor)
+        if asked.ordered_by_key:
+            group.order = KeyOrder()
         self._groups[topic.name, group.name] = group
-        self._topics.place_group(topic, group.name, end)
+        self._topics.place_group(topic, group.name, cursor)
         self._dirty.add(group)
         return group
 
@@ -301,6 +340,18 @@ class Groups:
         if asked.dead_letter is not None:
             group.dead_letter = asked.dead_letter
         self._dirty.add(group)
+
+    def seek(self, group: SharedGroup, cursor: int) -> None:
+        """Have a group begin anew behind `cursor`: all leases end, and what was settled is open.
+
+        Tokens go on, so that nobody settles what he had before.
+        """
+        self._open_count -= len(group.open)
+        group.clear(cursor)
+        self._dirty.add(group)
+        self._stirred.add((group.topic.name, group.name))
+        self._topics.place_group(group.topic, group.name, cursor)
+        self._publications.floor_moved(group.topic)
 
     def end(self, group: SharedGroup) -> None:
         """End a group: what it has not settled is nobody's any more."""
@@ -316,9 +367,11 @@ class Groups:
         """Let nothing be open of what was purged of a topic, or dropped as it was full."""
         for name in sorted(topic.groups):
             group = self._groups[topic.name, name]
-            for id_ in [each for each in group.open if each <= topic.gone_id]:
+            for id_ in sorted(each for each in group.open if each <= topic.gone_id):
                 self._close(group, id_)
             group.head = max(group.head, topic.gone_id)
+            if group.due:
+                self._stirred.add((topic.name, name))  # of its key another one was purged
             self._changed(group)
 
     def release(self, client_id: str, now_ms: int, is_gone: bool = False) -> None:
@@ -471,7 +524,11 @@ class Groups:
         for first, last, _ in given:
             group.set_timer(at_ms, first, last)
         room = min(room - len(again), self._room_of(group))
-        if room > 0 and group.next_due() is None:
+        if room > 0 and group.next_due() is None and group.order is not None:
+            lease = Lease(client_id, token, at_ms, 1)
+            again += self._give_in_order(group, lease, room, left_bytes, bool(given))
+            given = _runs_of_attempts(again)
+        elif room > 0 and group.next_due() is None:
             first = group.head + 1
             count, _ = self._publications.measure(
                 group.topic, first, room, left_bytes, TAKE_ROWS_MAX
@@ -481,11 +538,54 @@ class Groups:
             if count:
                 last = group.head + count
                 group.put_new(first, last, Lease(client_id, token, at_ms, 1))
+                group.set_timer(at_ms, first, last)
                 self._open_count += count
                 given.append([first, last, 1])
         if given:
             group.token = token
         return given, dead
+
+    def _give_in_order(
+        self, group: SharedGroup, lease: Lease, room: int, left_bytes: int, is_given: bool
+    ) -> list[tuple[int, int]]:
+        """Lease what was never given and is the first of its key, and pass over the rest.
+
+        `is_given`: something else was. Return (id, attempt) of what is leased.
+        """
+        order = group.order
+        assert order is not None, group.name
+        looked_max = min(TAKE_LOOK_MAX, self._room_of(group))
+        behind_max = self._limits.behind_per_group_max
+        first, given = group.head + 1, list[tuple[int, int]]()
+        for id_, key, size_bytes in self._publications.keyed(group.topic, first, TAKE_ROWS_MAX):
+            if id_ - first == looked_max or len(given) == room:
+                break
+            if order.is_taken(key):
+                if order.behind_count >= behind_max:
+                    break
+                group.pass_over(id_)
+            else:
+                if size_bytes > left_bytes and (given or is_given):
+                    break
+                left_bytes -= size_bytes
+                group.put_new(id_, id_, lease)
+                given.append((id_, 1))
+            order.add(id_, key)
+        self._open_count += group.head + 1 - first
+        for first, last, _ in _runs_of_attempts(given):
+            group.set_timer(lease.at_ms, first, last)
+        return given
+
+    def _goes_on(self, group: SharedGroup) -> bool:
+        """Return whether a take would look at what is behind the head.
+
+        Not when as many wait for others of their key as may, and the next one is of such a key.
+        """
+        order, limit = group.order, self._limits.behind_per_group_max
+        if order is None or order.behind_count < limit:
+            return True
+        _, key, _ = next(self._publications.keyed(group.topic, group.head + 1, 1))
+        return not order.is_taken(key)
 
     def _bury(self, dead_letters: Topic, letter: bytes, now_ms: int) -> None:
         """Put a dead letter behind what its topic has, whether or not that is full."""
@@ -532,10 +632,12 @@ class Groups:
             topic = by_number.get(number)
             if topic is None or not cursor <= head <= topic.last_id:
                 raise damaged(f"group {name!r} of topic {number}")
-            lease_ms, max_attempts, dead_letter = orjson.loads(text)
+            lease_ms, max_attempts, dead_letter, *rest = orjson.loads(text)
             group = SharedGroup(
                 topic, name, lease_ms, max_attempts, dead_letter, head, cursor, token
             )
+            if rest == [True]:
+                group.order = KeyOrder()
             self._groups[topic.name, name] = by_key[group.key] = group
         for number, name, chunk, text, crc in query("SELECT * FROM leases ORDER BY chunk"):
             verify(crc, (number, name, chunk, text))
@@ -550,9 +652,21 @@ class Groups:
             by_key[number, name].workers[client_id] = TakeRecord(*orjson.loads(text))
         for group in self._groups.values():
             self._open_count += len(group.open)
-            group.find_timers()
             if group.open and not group.cursor < min(group.open) <= max(group.open) <= group.head:
                 raise damaged(f"leases of group {group.name!r} of {group.topic.name!r}")
+            if group.order is not None:
+                self._find_order(group, group.order)
+            group.find_timers()
+
+    def _find_order(self, group: SharedGroup, order: KeyOrder) -> None:
+        """Find the keys of what is open, among the publications."""
+        ids = deque(sorted(group.open))
+        while ids:
+            for id_, key, _ in self._publications.keyed(group.topic, ids[0], 1):
+                if id_ == ids[0]:
+                    order.add(ids.popleft(), key)
+                    if not ids:
+                        break
 
     def _load_leases(self, group: SharedGroup, runs: list[Any]) -> None:
         for first, last, *lease in runs:
@@ -575,7 +689,9 @@ class Groups:
         groups, leases, workers = list[Any](), list[Any](), list[Any]()
         no_leases, no_workers = list[Any](), list[Any]()
         for group in self._dirty:
-            settings = group.lease_ms, group.max_attempts, group.dead_letter
+            settings: tuple[Any, ...] = group.lease_ms, group.max_attempts, group.dead_letter
+            if group.order is not None:
+                settings += (True,)  # of LEVEL_OF_KEY_ORDER
             text = orjson.dumps(settings).decode()
             groups.append((*group.key, text, group.head, group.cursor, group.token))
             for chunk in group.dirty_chunks:
@@ -650,6 +766,8 @@ def _described(group: SharedGroup) -> dict[str, Any]:
         "lease_ms": group.lease_ms,
         "max_attempts": group.max_attempts,
         "dead_letter": group.dead_letter,
+        "ordered_by_key": group.order is not None,
+        "behind": group.order.behind_count if group.order is not None else 0,
     }
 
 

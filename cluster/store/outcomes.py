@@ -90,6 +90,16 @@ def no_group(topic: str, name: str) -> Refused:
     return Refused("not_subscribed", f"{topic!r} has no group {name!r}: SUB with `group` makes it")
 
 
+def another_choice(topic: str, name: str, ordered_by_key: bool) -> Refused:
+    """Return the refusal of who would have a group otherwise than it was made."""
+    is_so = "is" if ordered_by_key else "is not"
+    message = (
+        f"group {name!r} of {topic!r} {is_so} ordered by key, which was chosen when it was made:"
+        " join it as it is, or end it and make it anew"
+    )
+    return Refused("another_choice", message, {"ordered_by_key": ordered_by_key})
+
+
 def purged(topic: str, last_id: int, purged_id: int) -> Refused:
     """Return what a subscriber is told who would read what was purged. He goes on behind it."""
     message = (

@@ -12,18 +12,20 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
 from cluster.store.tables import ID_MAX, TOPIC_SHIFT, CorruptStore, Database, row_crc, timed
 from cluster.store.topics import TOPIC_COLUMNS, Topic, restored
+from flotilla_client.properties import key_field
 from flotilla_client.protocol import HAS_PROPERTIES
 
 COLLECT_BYTES_MAX: Final = 1024 * 1024  # a step: to free a row takes some time for each page
 ROWS_CACHED_BYTES_MAX: Final = 16 * 1024 * 1024  # rows that many subscribers read one by one
 ROWS_CACHED_MAX: Final = 1_024
+_PROPERTIES_BIT: Final = HAS_PROPERTIES >> 24  # in the last byte of a length
 READ_ROWS_MAX: Final = 128  # rows joined into one delivery: about a millisecond
 
 
@@ -305,6 +307,26 @@ class Publications:
             if j < room:
                 break
         return count, size_bytes
+
+    def keyed(
+        self, topic: Topic, first_id: int, rows_max: int
+    ) -> Iterator[tuple[int, bytes | None, int]]:
+        """Yield (id, key, bytes) of the readable publications from `first_id` on, in rows_max rows.
+
+        `key` as `properties.key_field` has it, None where there is none.
+        """
+        readable_id, next_id = self.readable_id(topic), first_id
+        for _ in range(rows_max):
+            if next_id > readable_id:
+                return
+            row = self._row_of(topic, next_id)
+            for id_ in range(next_id, row.last_id + 1):
+                i = id_ - row.first_id
+                start = row.ends[i - 1] if i else 0
+                own = row.has_properties and row.lengths[4 * i + 3] & _PROPERTIES_BIT
+                key = key_field(row.data, start) if own else None
+                yield id_, key, row.ends[i] - start
+            next_id = row.last_id + 1
 
     def entry_of(self, topic: Topic, publication_id: int) -> int:
         """Return the index of the entry that brought the publication: its age."""

@@ -47,6 +47,7 @@ from cluster.store.commands import (
     Raise,
     Register,
     Seek,
+    SeekGroup,
     SetTopic,
     Stamp,
     Subscribe,
@@ -66,6 +67,7 @@ from cluster.store.outcomes import (
     Leased,
     Outcome,
     Refused,
+    another_choice,
     beyond_the_end,
     forgotten,
     missed,
@@ -167,6 +169,7 @@ class Store:
             DropSubscription: self._drop_subscription,
             DropClient: self._drop_client,
             DropGroup: self._drop_group,
+            SeekGroup: self._seek_group,
             Purge: self._purge,
             TransferLeader: self._transfer_leader,
             Checkpoint: self._checkpoint,
@@ -885,6 +888,8 @@ class Store:
             return refused
         group = self.groups.get(operation.topic, operation.group)
         is_new = group is None
+        if group is not None and operation.ordered_by_key not in (None, group.order is not None):
+            return another_choice(operation.topic, operation.group, group.order is not None)
         if group is None:
             made = self._new_group(operation)
             if isinstance(made, Refused):
@@ -898,6 +903,7 @@ class Store:
                 "lease_ms": group.lease_ms,
                 "max_attempts": group.max_attempts,
                 "dead_letter": group.dead_letter,
+                "ordered_by_key": group.order is not None,
             }
         )
 
@@ -908,7 +914,10 @@ class Store:
         found = topic or self._new_topic(operation.topic)
         if isinstance(found, Refused):
             return found
-        group = self.groups.make(found, operation)
+        cursor = self._cursor_of(found, operation.start)
+        if isinstance(cursor, Refused):
+            return cursor
+        group = self.groups.make(found, operation, cursor)
         if topic is None:
             self._bring(found)
         return group
@@ -923,6 +932,17 @@ class Store:
 
     def _drop_group(self, operation: DropGroup) -> Outcome:
         return self._drop(operation.topic, operation.group)
+
+    def _seek_group(self, operation: SeekGroup) -> Outcome:
+        """Have a group begin anew, to either side of where it stands."""
+        group = self._group(operation.topic, operation.group)
+        if isinstance(group, Refused):
+            return group
+        cursor = self._cursor_of(group.topic, operation.start)
+        if isinstance(cursor, Refused):
+            return cursor
+        self.groups.seek(group, cursor)
+        return Done({"last_id": cursor})
 
     def _drop(self, topic: str, name: str) -> Done:
         group = self.groups.get(topic, name)

@@ -43,6 +43,7 @@ from cluster.store.commands import (
     Raise,
     Register,
     Seek,
+    SeekGroup,
     SetTopic,
     Stamp,
     Subscribe,
@@ -54,6 +55,7 @@ from cluster.store.commands import (
 )
 from cluster.store.store import Limits
 from flotilla_client.policies import Policy
+from flotilla_client.properties import decode
 
 INTEGER_MAX: Final = 2**53 - 1
 LEVEL_OF_USERS: Final = 3
@@ -68,6 +70,7 @@ ACTS: Final[Mapping[type, str]] = {
     DropSubscription: "drop-subscription",
     DropClient: "drop-client",
     DropGroup: "drop-group",
+    SeekGroup: "seek-group",
     Purge: "purge",
     TransferLeader: "transfer-leader",
     Checkpoint: "checkpoint",
@@ -363,6 +366,7 @@ class Reference:
             DropSubscription: self._drop_subscription,
             DropClient: self._drop_client,
             DropGroup: self._drop_group,
+            SeekGroup: self._seek_group,
             Purge: self._purge,
             TransferLeader: lambda index, asked: ("", {"node": asked.chosen}),
             Checkpoint: lambda index, asked: ("", {"index": index}),
@@ -1130,13 +1134,19 @@ class Reference:
             return "unauthorized", {"needs": "publish"}
         key = asked.topic, asked.group
         group, is_new = self.groups.get(key), key not in self.groups
+        if group is not None and asked.ordered_by_key not in (None, group.is_ordered):
+            return "another_choice", {"ordered_by_key": group.is_ordered}
         if group is None:
             if len(self.groups) >= self.limits.groups.groups_max:
                 return "too_many", {"limit": self.limits.groups.groups_max}
             if refused := self._no_room_for(asked.topic):
                 return refused
+            cursor = self._cursor_of(asked.topic, asked.start)
+            if not isinstance(cursor, int):
+                return cursor
             topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
-            group = self.groups[key] = ReferenceGroup(topic.last_id.now)
+            group = ReferenceGroup(cursor, is_ordered=bool(asked.ordered_by_key))
+            self.groups[key] = group
             is_new_topic = not topic.exists
             topic.groups.put(index, topic.groups.now | {asked.group})
             self._find_unread(asked.topic)
@@ -1149,6 +1159,7 @@ class Reference:
             "lease_ms": group.lease_ms,
             "max_attempts": group.max_attempts,
             "dead_letter": group.dead_letter,
+            "ordered_by_key": group.is_ordered,
         }
 
     def _end_group(self, index: int, asked: EndGroup) -> Result:
@@ -1166,6 +1177,30 @@ class Reference:
             topic.groups.put(index, topic.groups.now - {asked.group})
             self._find_unread(asked.topic)
         return "", {"was_subscribed": was_there}
+
+    def _seek_group(self, index: int, asked: SeekGroup) -> Result:
+        topic, group = self.topics.get(asked.topic), self.groups.get((asked.topic, asked.group))
+        if topic is None or not topic.exists:
+            return "unknown_topic", {}
+        if group is None:
+            return "not_subscribed", {}
+        cursor = self._cursor_of(asked.topic, asked.start)
+        if not isinstance(cursor, int):
+            return cursor
+        group.seek(cursor)
+        self._find_unread(asked.topic)
+        return "", {"last_id": cursor}
+
+    def _key_of(self, topic: str) -> Callable[[int], str | bytes | None]:
+        """Return what says which key a publication of the topic has."""
+        source = self.topics[topic]
+
+        def key_of(id_: int) -> str | bytes | None:
+            if not source.enveloped.get(id_):
+                return None
+            return decode(source.publications[id_][1])[0].key
+
+        return key_of
 
     def _take_leases(self, index: int, asked: Take) -> Result:
         client = self._identified(index, asked)
@@ -1188,6 +1223,7 @@ class Reference:
             topic.last_id.now,
             self.limits.groups,
             others,
+            self._key_of(asked.topic),
             lambda: self._dead_letters_of(index, asked, group),
         ).result()
         self._find_unread(asked.topic)
@@ -1219,7 +1255,7 @@ class Reference:
         """Note the rows of all groups: what is asked of them may be of any index."""
         for key in {*self.groups, *self.group_rows}:
             group, end = self.groups.get(key), self.last_id_at(key[0], index)
-            row = group.described(end) if group else None
+            row = group.described(end, self._key_of(key[0])) if group else None
             past = self.group_rows.setdefault(key, ByIndex(None))
             if past.now != row:
                 past.put(index, row)

@@ -21,6 +21,8 @@ from flotilla_client.properties import Properties, decode, encode
 Result = tuple[str, dict[str, Any]]
 # Of a topic: {id: (entry, publication)}.
 Publications = Mapping[int, tuple[int, bytes]]
+# Which key a publication has, by its id; None: none.
+Keys = Callable[[int], str | bytes | None]
 
 
 @dataclass(slots=True)
@@ -47,12 +49,16 @@ class LastTake:
 
 @dataclass(slots=True)
 class ReferenceGroup:
-    """A group. What was given up to `head` and is not `open` is settled."""
+    """A group. What was given up to `head` and is not `open` is settled.
+
+    `is_ordered`: by key; what was passed over is open with attempt 0.
+    """
 
     head: int
     lease_ms: int = 30_000
     max_attempts: int = 0
     dead_letter: str = ""
+    is_ordered: bool = False
     token: int = 0
     open: dict[int, Had] = field(default_factory=dict)
     takes: dict[str, LastTake] = field(default_factory=dict)
@@ -84,7 +90,23 @@ class ReferenceGroup:
         self.head = max(self.head, purged_id)
         self.open = {id_: had for id_, had in self.open.items() if id_ > purged_id}
 
-    def described(self, last_id: int) -> dict[str, Any]:
+    def seek(self, cursor: int) -> None:
+        """Begin anew: nothing is open, and tokens go on."""
+        self.head, self.open = cursor, {}
+
+    def waits_for(self, id_: int, keys: Keys) -> bool:
+        """Return whether an open one of the same key comes before."""
+        key = keys(id_) if self.is_ordered else None
+        return key is not None and any(each < id_ and keys(each) == key for each in self.open)
+
+    def behind(self, keys: Keys) -> int:
+        """Return how many wait for another one of their key."""
+        if not self.is_ordered:
+            return 0
+        found = [key for key in map(keys, self.open) if key is not None]
+        return len(found) - len(set(found))
+
+    def described(self, last_id: int, keys: Keys) -> dict[str, Any]:
         """Return the row of INSPECT, but for the topic and the group's name."""
         leased = sum(had.by != "" for had in self.open.values())
         oldest = self.open.get(self.cursor + 1)
@@ -97,6 +119,8 @@ class ReferenceGroup:
             "lease_ms": self.lease_ms,
             "max_attempts": self.max_attempts,
             "dead_letter": self.dead_letter,
+            "ordered_by_key": self.is_ordered,
+            "behind": self.behind(keys),
         }
 
 
@@ -115,6 +139,7 @@ class Taking:
     last_id: int
     limits: GroupLimits
     others_open: int
+    keys: Keys
     bury: Callable[[], Callable[[int, int], None] | None]
 
     def result(self) -> Result:
@@ -181,10 +206,11 @@ class Taking:
         held = len(group.held(asked.client_id, now_ms))
         room = min(asked.max_count, self.limits.leases_per_client_max - held)
         left_bytes, left_dead_bytes, dead = asked.max_bytes, groups.DEAD_BYTES_MAX, 0
-        due = sorted(id_ for id_, had in group.open.items() if had.until_ms <= now_ms)
         given: list[tuple[int, int]] = []
         is_all_given = True
-        for id_ in due:
+        seen = 0
+        while (id_ := self._next_due(seen)) is not None:
+            seen = id_
             size, attempt = len(self.publications[id_][1]), group.open[id_].attempt + 1
             bury = self.bury() if attempt > group.max_attempts > 0 else None
             if bury is not None:
@@ -205,26 +231,63 @@ class Taking:
                 break
             left_bytes = max(0, left_bytes - size)
             given.append((id_, attempt))
+        passed: list[int] = []
         if is_all_given:
-            given += self._new(room - len(given), left_bytes, not given)
+            news, passed = self._new(room - len(given), left_bytes, not given)
+            given += news
         until_ms = now_ms + (group.lease_ms if asked.lease_ms is None else asked.lease_ms)
         if given:
             group.token += 1
         for id_, attempt in given:
             group.open[id_] = Had(asked.client_id, group.token, until_ms, attempt)
             group.head = max(group.head, id_)
+        for id_ in passed:
+            group.open[id_] = Had("", 0, 0, 0)
+            group.head = max(group.head, id_)
         return _runs(given), dead
 
-    def _new(self, room: int, left_bytes: int, is_first: bool) -> list[tuple[int, int]]:
+    def _next_due(self, behind_id: int) -> int | None:
+        """Return the lowest open id behind one that is due, and waits for no other of its key."""
+        group = self.group
+        due = [
+            id_
+            for id_, had in group.open.items()
+            if id_ > behind_id and had.until_ms <= self.now_ms
+            if not group.waits_for(id_, self.keys)
+        ]
+        return min(due, default=None)
+
+    def _new(
+        self, room: int, left_bytes: int, is_first: bool
+    ) -> tuple[list[tuple[int, int]], list[int]]:
+        """Return what is given for the first time (id, attempt), and the ids that are passed over.
+
+        The latter stand behind others of their key.
+        """
         group, limits = self.group, self.limits
         own_room = limits.open_per_group_max - len(group.open)
         # What is given now stands among the open ones already, if it was given before.
         room = min(room, own_room, limits.open_max - self.others_open - len(group.open))
+        look_max = self.last_id - group.head
+        if group.is_ordered:
+            open_room = min(own_room, limits.open_max - self.others_open - len(group.open))
+            look_max = min(groups.TAKE_LOOK_MAX, open_room) if room > 0 else 0
         found: list[tuple[int, int]] = []
+        passed: list[int] = []
         entries: set[int] = set()
+        busy = {self.keys(id_) for id_ in group.open if group.is_ordered} - {None}
+        behind = group.behind(self.keys)
         for id_ in range(group.head + 1, self.last_id + 1):
             entry, publication = self.publications[id_]
             entries.add(entry)
+            key = self.keys(id_) if group.is_ordered else None
+            if len(found) + len(passed) >= look_max or entry == self.index:
+                break
+            if key in busy and len(found) < room and len(entries) <= groups.TAKE_ROWS_MAX:
+                if behind + len(passed) >= limits.behind_per_group_max:
+                    break
+                passed.append(id_)
+                continue
             is_over = len(publication) > left_bytes and not (is_first and not found)
             if len(found) >= room or entry == self.index or is_over:
                 break
@@ -232,7 +295,9 @@ class Taking:
                 break
             found.append((id_, 1))
             left_bytes -= len(publication)
-        return found
+            if key is not None:
+                busy.add(key)
+        return found, passed
 
 
 def dead_letter(

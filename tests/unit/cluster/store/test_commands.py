@@ -24,6 +24,7 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    SeekGroup,
     Stamp,
     Subscribe,
     Take,
@@ -39,8 +40,10 @@ from flotilla_client.protocol import (
     ANY_TOPIC_COUNT_MAX,
     BATCH_BYTES_MAX,
     BATCH_COUNT_MAX,
+    EARLIEST,
     INTEGER_MAX,
     NAME_BYTES_MAX,
+    NEW,
     SETTLE_ROWS_MAX,
     TOPIC_BYTES_MAX,
     USER_CHANGES,
@@ -65,6 +68,7 @@ def _put(
     return Put(client, epoch, topic, counter, *pack(batch), principal)
 
 
+starts = st.sampled_from((NEW, EARLIEST, "@1700000000000")) | st.integers(1, INTEGER_MAX)
 operation_strategy = st.one_of(
     st.builds(Register, text, st.booleans(), optional, text, principal),
     st.builds(Subscribe, text, optional, text, optional, principal),
@@ -88,6 +92,7 @@ operation_strategy = st.one_of(
     st.builds(
         MakeGroup,
         *(text, optional, text, optional, text, optional, optional, st.none() | text, principal),
+        *(st.none() | st.booleans(), starts),
     ),
     st.builds(EndGroup, text, optional, text, optional, text, principal),
     st.builds(
@@ -97,6 +102,7 @@ operation_strategy = st.one_of(
         principal,
     ),
     st.builds(DropGroup, text, text, st.booleans(), principal, text, number),
+    st.builds(SeekGroup, text, text, starts, st.booleans(), principal, text, number),
     st.builds(Forget, st.lists(text, max_size=5), number),
     st.builds(Admit, text, text),
     st.just(Raise(BUILD.level_max)),

@@ -22,6 +22,7 @@ from cluster.store.commands import (
     Put,
     Raise,
     Register,
+    SeekGroup,
     SetTopic,
     Stamp,
     Subscribe,
@@ -33,13 +34,13 @@ from cluster.store.groups import GroupLimits
 from cluster.store.outcomes import Delivery, Leased, Outcome
 from cluster.store.store import Limits, Store
 from cluster.store.tables import CorruptStore
-from cluster.wire.levels import LEVEL_OF_GROUPS
+from cluster.wire.levels import LEVEL_OF_KEY_ORDER
 from flotilla_client.properties import Properties, decode
 from flotilla_client.properties import encode as envelope_of
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX, Enveloped, pack, text_of, unpack
 from tests.unit.model_store import MEMBERS, SMALL, Answer, ModelStore, answer_of
 
-LIMITS = replace(SMALL, clients_max=6, groups=GroupLimits(3, 30, 20, 8, 2))
+LIMITS = replace(SMALL, clients_max=6, groups=GroupLimits(3, 30, 20, 8, 2, 5))
 LEASE_MS = 1_000
 
 
@@ -69,7 +70,7 @@ class GroupsBench:
         self.path, self.limits, self.now_ms = path, limits, 1
         self.store = Store.open(path, MEMBERS, limits)
         self.counter = 0
-        self.ok(Raise(LEVEL_OF_GROUPS))
+        self.ok(Raise(LEVEL_OF_KEY_ORDER))
         for client in "abp":
             self.ok(Register(client, True, None, ""))
 
@@ -123,6 +124,7 @@ def bench(tmp_path: Path) -> Iterator[GroupsBench]:
         "lease_ms": LEASE_MS,
         "max_attempts": 0,
         "dead_letter": "",
+        "ordered_by_key": False,
     }
     bench.put(b"1", b"2", b"3")
     bench.put(b"4", b"5")
@@ -360,6 +362,7 @@ def test_settings_that_are_said_replace_those_that_stand(bench: GroupsBench) -> 
         "lease_ms": 77,
         "max_attempts": 3,
         "dead_letter": "dead",
+        "ordered_by_key": False,
     }
 
 
@@ -398,6 +401,171 @@ def test_a_damaged_row_is_found_when_the_store_is_opened(bench: GroupsBench) -> 
         bench.store._database.commit()
 
 
+# --- ordered by key -------------------------------------------------------------------------------
+
+
+def keyed(key: str | bytes | None, text: bytes = b"x") -> bytes:
+    envelope = envelope_of(Properties(key))
+    return Enveloped(envelope + text) if envelope else text
+
+
+@pytest.fixture
+def ordered(tmp_path: Path) -> Iterator[GroupsBench]:
+    """A group g of the topic t that is ordered by key."""
+    bench = GroupsBench(tmp_path / "ordered.db")
+    bench.ok(making(ordered_by_key=True))
+    yield bench
+    bench.store.close()
+
+
+def ids(taken: dict[str, Any]) -> list[int]:
+    return [id_ for first, last, _ in taken["given"] for id_ in range(first, last + 1)]
+
+
+def test_the_next_one_of_a_key_is_leased_when_the_one_before_is_acknowledged(
+    ordered: GroupsBench,
+) -> None:
+    ordered.put(*map(keyed, ("k", "k", None, "l", None, "k")))
+    first = ordered.take("a")
+    assert ids(first) == [1, 3, 4, 5]
+    assert ids(ordered.take("b")) == []
+    assert ordered.row()["behind"] == 2
+    ordered.take("a", 0, acks=[(first["token"], 1, 1)])
+    second = ordered.take("b")
+    assert second["given"] == [[2, 2, 1]]
+    ordered.take("b", 0, acks=[(second["token"], 2, 2)])
+    assert ids(ordered.take("a")) == [6]
+    assert ordered.row()["behind"] == 0
+
+
+def test_a_delayed_nak_holds_up_its_key_alone(ordered: GroupsBench) -> None:
+    ordered.put(*map(keyed, ("k", "k", "l", "l")))
+    taken = ordered.take("a")
+    assert ids(taken) == [1, 3]
+    token = taken["token"]
+    ordered.take("a", 0, acks=[(token, 3, 3)], naks=[(token, 1, 1, 500)])
+    assert ids(ordered.take("b")) == [4]
+    ordered.now_ms += 500
+    assert ordered.take("b")["given"] == [[1, 1, 2]]
+
+
+def test_a_lease_that_runs_out_is_given_again_before_the_next_one_of_its_key(
+    ordered: GroupsBench,
+) -> None:
+    ordered.put(*map(keyed, ("k", "k")))
+    late = ordered.take("a")
+    ordered.now_ms += LEASE_MS
+    assert ordered.take("b")["given"] == [[1, 1, 2]]
+    assert ordered.take("a", 0, acks=[(late["token"], 1, 1)])["lost"] == [[1, 1]]
+    assert ids(ordered.take("a")) == []
+
+
+def test_a_dead_letter_lets_the_next_one_of_its_key_go(ordered: GroupsBench) -> None:
+    ordered.ok(Subscribe("p", None, "dead", None))
+    ordered.ok(making(max_attempts=1, dead_letter="dead"))
+    ordered.put(*map(keyed, ("k", "k", "k")))
+    assert ids(ordered.take("a")) == [1]
+    ordered.now_ms += LEASE_MS
+    taken = ordered.take("b")
+    assert (taken["dead"], taken["given"]) == (1, [[2, 2, 1]])
+
+
+def test_texts_and_bytes_are_two_keys(ordered: GroupsBench) -> None:
+    ordered.put(keyed("k"), keyed(b"k"), keyed("k"), keyed(b"k"))
+    assert ids(ordered.take("a")) == [1, 2]
+
+
+def test_a_hot_key_stops_others_only_where_as_many_wait_as_may(ordered: GroupsBench) -> None:
+    behind_max = LIMITS.groups.behind_per_group_max
+    ordered.put(*[keyed("hot")] * (behind_max + 2), keyed("cold"), keyed(None))
+    taken = ordered.take("a")
+    assert ids(taken) == [1]
+    group = ordered.store.groups.get("t", "g")
+    assert group is not None
+    assert ordered.row()["behind"] == behind_max
+    assert not ordered.store.groups.has_work(group, "b", ordered.now_ms)  # nobody asks in vain
+    again = ordered.take("a", acks=[(taken["token"], 1, 1)])
+    assert ids(again) == [2, behind_max + 3, behind_max + 4]  # there is room for one more
+
+
+def test_a_take_looks_ahead_so_far_and_the_next_one_goes_on(
+    ordered: GroupsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "TAKE_LOOK_MAX", 3)
+    ordered.put(*map(keyed, ("k", "k", "k", "k", "l")))
+    assert ids(ordered.take("a")) == [1]
+    group = ordered.store.groups.get("t", "g")
+    assert group is not None
+    assert ordered.store.groups.has_work(group, "b", ordered.now_ms)
+    assert ids(ordered.take("b")) == [5]
+
+
+def test_what_waits_behind_its_key_is_known_when_the_store_is_opened_again(
+    ordered: GroupsBench,
+) -> None:
+    ordered.put(*map(keyed, ("k", None, "k")))
+    ordered.put(*map(keyed, ("l", "k", "l")))
+    taken = ordered.take("a")
+    ordered.reopen()
+    assert ids(ordered.take("b")) == []
+    assert ordered.row()["behind"] == 3
+    ordered.take("a", 0, acks=[(taken["token"], 1, 1)])
+    ordered.reopen()
+    assert ids(ordered.take("b")) == [3]
+
+
+def test_a_purge_lets_the_next_one_of_a_key_go(ordered: GroupsBench) -> None:
+    ordered.put(*map(keyed, ("k", "k", "k")))
+    ordered.take("a")
+    ordered.store.groups.take_stirred()
+    ordered.ok(Purge("t", 2, True))
+    assert ordered.store.groups.take_stirred() == [("t", "g")]
+    assert ids(ordered.take("b")) == [3]
+
+
+def test_a_group_is_joined_as_it_was_made_or_not_at_all(ordered: GroupsBench) -> None:
+    assert ordered.ok(making(ordered_by_key=None))["ordered_by_key"]
+    assert ordered.ok(making(ordered_by_key=True))["resumed"]
+    [(code, details)] = ordered.apply(making(ordered_by_key=False))
+    assert (code, details) == ("another_choice", {"ordered_by_key": True})
+
+
+# --- where a group begins -------------------------------------------------------------------------
+
+
+def test_a_group_begins_where_it_is_told_to(tmp_path: Path) -> None:
+    bench = GroupsBench(tmp_path / "store.db")
+    bench.ok(Subscribe("b", None, "t", None))
+    bench.put(b"1", b"2", b"3")
+    assert bench.ok(making(start="earliest"))["last_id"] == 0
+    assert bench.ok(making("h", start=2))["last_id"] == 1
+    assert bench.ok(making("i"))["last_id"] == 3
+    assert bench.apply(making("j", start=9)) == [("too_many", {"limit": 3})]
+    bench.ok(EndGroup("a", None, "t", None, "i"))
+    assert bench.apply(making("j", start=9)) == [("bad_request", {"end": 3})]
+    assert bench.take("a")["given"] == [[1, 3, 1]]
+    bench.store.close()
+
+
+def test_a_group_that_is_moved_begins_anew_and_its_leases_are_nobodys(tmp_path: Path) -> None:
+    bench = GroupsBench(tmp_path / "store.db")
+    bench.ok(making(ordered_by_key=True))
+    bench.ok(Subscribe("b", None, "t", None))  # so that all of it is kept
+    bench.put(*map(keyed, ("k", "k", "l", None)))
+    taken = bench.take("a")
+    bench.take("a", 1, acks=[(taken["token"], 1, 1)])
+    assert bench.ok(SeekGroup("t", "g", 1, True)) == {"last_id": 0}
+    assert bench.row()["cursor"] == 0
+    bench.reopen()
+    assert bench.take("a", 0, acks=[(taken["token"], 3, 3)])["lost"] == [[3, 3]]
+    again = bench.take("b")
+    assert ids(again) == [1, 3, 4]
+    assert again["token"] > taken["token"]
+    bench.ok(SeekGroup("t", "g", "new", True))
+    assert (bench.row()["cursor"], bench.row()["backlog"]) == (4, 0)
+    bench.store.close()
+
+
 # --- against the reference ------------------------------------------------------------------------
 
 CLIENTS, TOPICS, GROUPS = "abcd", ("t", "u", "dead"), "gh"
@@ -414,7 +582,11 @@ def random_operation(rng: random.Random, model: ModelStore) -> Operation:
         dead = ("", 0) if rng.random() < 0.5 else ("dead", rng.randint(1, 3))
         settings = rng.choice(((None, None, None), (rng.choice((100, 300)), *reversed(dead))))
         topic = topic if topic != "dead" else "t"
-        return MakeGroup(client, epoch, topic, None, name, *settings)
+        ordered = rng.choice((None, True, True, True, False))
+        start = rng.choice(("new", "new", "earliest", 1 + rng.randrange(30), "@100"))
+        return MakeGroup(
+            client, epoch, topic, None, name, *settings, ordered_by_key=ordered, start=start
+        )
     if kind < 0.12:
         return rng.choice(
             (EndGroup(client, epoch, topic, None, name), DropGroup(topic, name, True))
@@ -424,16 +596,28 @@ def random_operation(rng: random.Random, model: ModelStore) -> Operation:
             (Subscribe(client, epoch, topic, None), Unsubscribe(client, epoch, topic, None))
         )
     if kind < 0.16:
+        if rng.random() < 0.5:
+            start = rng.choice(("new", "earliest", 1 + rng.randrange(30), "@200"))
+            return SeekGroup(topic, name, start, True)
         return DropClient(client, True)
     if kind < 0.18:
         end = model.last_id(topic)
         return Purge(topic, max(0, end - rng.randrange(30)), True)
     if kind < 0.35:
         producer = known.producers.get(topic)
-        batch = [b"x" * rng.randrange(40) for _ in range(rng.choice((1, 3, 12)))]
+        batch = [random_publication(rng) for _ in range(rng.choice((1, 3, 12)))]
         counter = producer.counter.now + 1 if producer else 0
-        return Put(client, epoch, topic, counter, *pack(batch))
+        own = any(type(each) is Enveloped for each in batch)
+        return Put(client, epoch, topic, counter, *pack(batch), has_properties=own)
     return random_take(rng, model, client, epoch, rng.choice(TOPICS[:2]), name)
+
+
+def random_publication(rng: random.Random) -> bytes:
+    text = b"x" * rng.randrange(40)
+    key = rng.choice((None, "hot", "hot", "hot", b"hot", "k1"))
+    headers = {"h": "v"} if rng.random() < 0.2 else {}
+    envelope = envelope_of(Properties(key, headers))
+    return Enveloped(envelope + text) if envelope else text
 
 
 def random_take(
@@ -465,6 +649,7 @@ def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reop
 ) -> None:
     monkeypatch.setattr(groups, "TAKE_AGAIN_MAX", 4)
     monkeypatch.setattr(groups, "TAKE_ROWS_MAX", 3)
+    monkeypatch.setattr(groups, "TAKE_LOOK_MAX", 7)
     monkeypatch.setattr(groups, "DEAD_COUNT_MAX", 2)
     monkeypatch.setattr(groups, "DEAD_BYTES_MAX", 60)
     monkeypatch.setattr(groups, "CHUNK_SHIFT", 2)
@@ -472,9 +657,9 @@ def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reop
     rng, model, limits = random.Random(seed), ModelStore(LIMITS), replace(LIMITS, id_max=100_000)
     model.reference.limits = limits
     stores = [Store.open(tmp_path / f"{each}.db", MEMBERS, limits) for each in range(2)]
-    first: list[Operation] = [Raise(LEVEL_OF_GROUPS), Register("e", True, None, "")]
+    first: list[Operation] = [Raise(LEVEL_OF_KEY_ORDER), Register("e", True, None, "")]
     first += [Subscribe("e", None, "dead", None)]
-    now_ms, given, dead = 1, 0, 0
+    now_ms, given, dead, blocked = 1, 0, 0, 0
     for index in range(1, 600):
         model.begin_entry()
         operations = first if index == 1 else []
@@ -482,8 +667,8 @@ def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reop
             operations = [random_operation(rng, model)] if rng.random() < 0.9 else [Hear([])]
             now_ms += rng.choice((0, 0, 5, 60, 200))
         reference = model.reference
-        results = reference.apply(index, operations, 1, Stamp(now_ms))
-        payload = encode(now_ms, operations)
+        results = reference.apply(index, operations, 1, Stamp(now_ms, now_ms))
+        payload = encode(now_ms, operations, now_ms)
         outcomes = [store.apply(index, 1, payload) for store in stores]
         assert outcomes[0] == outcomes[1], operations
         for operation, outcome, result in zip(operations, outcomes[0], results, strict=True):
@@ -496,6 +681,7 @@ def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reop
         assert stores[0].groups.page("", "", 100) == rows
         ends = {row["topic"]: row["last_id"] for row in reference.listing_at("", index)}
         assert stores[0].topic_ends() == ends
+        blocked += sum(each["behind"] for each in rows)
         for topic in stores[0].topics_page("", 100):
             unread_from, _ = reference.kept(topic.name) or (0, 0)
             assert topic.floor_id + 1 == unread_from, topic.name
@@ -511,6 +697,7 @@ def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reop
     assert stores[0].digest() == stores[1].digest()
     assert given > 50
     assert dead > 0
+    assert blocked > 0
     for store in stores:
         store.close()
 
