@@ -330,6 +330,8 @@ class Reference:
         self.clients: dict[str, ReferenceClient] = {}
         self.topics: dict[str, ReferenceTopic] = {}
         self.groups: dict[tuple[str, str], ReferenceGroup] = {}  # by topic and name
+        # Groups that were given what had been given before, as they were moved or made anew.
+        self.moved_groups: set[tuple[str, str]] = set()
         self.group_rows: dict[tuple[str, str], ByIndex[dict[str, Any] | None]] = {}
         self.level: ByIndex[int] = ByIndex(1)
         self.users: ByIndex[ReferenceUsers] = ByIndex({})
@@ -1145,6 +1147,8 @@ class Reference:
             if not isinstance(cursor, int):
                 return cursor
             topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
+            if key in self.group_rows:
+                self.moved_groups.add(key)
             group = ReferenceGroup(cursor, is_ordered=bool(asked.ordered_by_key))
             self.groups[key] = group
             is_new_topic = not topic.exists
@@ -1188,6 +1192,7 @@ class Reference:
         if not isinstance(cursor, int):
             return cursor
         group.seek(cursor)
+        self.moved_groups.add((asked.topic, asked.group))
         self._find_unread(asked.topic)
         return "", {"last_id": cursor}
 
@@ -1285,6 +1290,18 @@ class Reference:
         topic.floor.put(self.applied_index, topic.unread_from - 1)
 
     # --- what is asked of it ----------------------------------------------------------------------
+
+    def ordered_from(self, topic: str, group: str) -> int | None:
+        """Return from which id on a group's workers may rely on the order of keys; None: nowhere.
+
+        What was purged, dropped or buried lets the next one of its key go without them.
+        """
+        found, of_topic = self.groups.get((topic, group)), self.topics.get(topic)
+        if found is None or of_topic is None or not found.is_ordered or found.max_attempts:
+            return None
+        if (topic, group) in self.moved_groups:
+            return None
+        return max(of_topic.purged.now, of_topic.dropped.now) + 1
 
     def unread_bytes(self, name: str) -> int:
         """Return the bytes of a topic's publications that somebody has not acknowledged."""

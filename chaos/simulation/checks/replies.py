@@ -52,6 +52,7 @@ from cluster.store.commands import (
     Put,
     Register,
     Seek,
+    SeekGroup,
     SetTopic,
     Stamp,
     Subscribe,
@@ -1120,6 +1121,8 @@ def _keys_of(header: Mapping[str, Any], count: int) -> Iterable[Key]:
         yield ADMIN, body["act"], body["user"], _said(body)
     elif kind == ADMIN:
         own = tuple(body.get(name) for name in ("act_id", "last_id", "node"))
+        if body["act"] == "seek-group":
+            own = tuple(body.get(name) for name in ("act_id", "group", "start"))
         if body["act"].startswith("topic-"):
             own = (
                 body.get("act_id"),
@@ -1172,6 +1175,8 @@ def _keys_of_act(operation: Operation) -> Iterable[Key]:
     match operation:
         case Purge(topic, last_id):
             yield ADMIN, "purge", topic, "", operation.act_id, last_id, None
+        case SeekGroup(topic, group, start):
+            yield ADMIN, "seek-group", topic, "", operation.act_id, group, start
         case DropClient(client_id):
             yield ADMIN, "drop-client", "", client_id, operation.act_id, None, None
         case DropSubscription(client_id, topic):

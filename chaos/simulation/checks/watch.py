@@ -101,7 +101,7 @@ class Attached:
         self._books = Books(world, self._invariants)
         self._rebuilt = Rebuilt(world, self._invariants, self._reference)
         self._scrubbing = Scrubbing(world, self._invariants)
-        self._work = WorkPromises(self._invariants.fail)
+        self._work = WorkPromises(self._invariants.fail, self._reference)
         self._promises = Promises(
             self._invariants,
             self._reads,

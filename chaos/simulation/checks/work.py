@@ -2,12 +2,16 @@
 
 What lives here: who was given what, which attempt that was, and what was acknowledged. What must
 not: the log's word of it (reference_groups.py), replies (replies.py).
+
+A group that was moved, or made anew, may give again what was done: nothing is promised of that.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
+from chaos.simulation.checks.reference import Reference
 from flotilla_client import WorkItem
 
 Fail = Callable[[str, str], None]
@@ -17,13 +21,19 @@ Place = tuple[str, str, int]  # topic, group, id
 class WorkPromises:
     """Hears of work, from all clients together; a client that asks again is told the same."""
 
-    def __init__(self, fail: Fail) -> None:
-        self._fail = fail
+    def __init__(self, fail: Fail, reference: Reference) -> None:
+        self._fail, self._reference = fail, reference
         self._given: dict[tuple[Place, int], str] = {}  # by place and attempt
         self._done: dict[Place, str] = {}
+        # By topic, group and key: each id that anybody was given, with all its items.
+        self._of_key: defaultdict[tuple[str, str, object], dict[int, list[WorkItem]]]
+        self._of_key = defaultdict(dict)
 
     def given(self, client: str, item: WorkItem) -> None:
         """Check what a worker was given: no attempt is two workers', nothing done comes again."""
+        self._look_at_key(client, item)
+        if self._is_moved(item):
+            return
         place = item.topic, item.group, item.id
         if place in self._done:
             text = f"{client} is given {place}, which {self._done[place]} has acknowledged"
@@ -36,5 +46,22 @@ class WorkPromises:
         """Check that an item is done once."""
         place = item.topic, item.group, item.id
         before = self._done.setdefault(place, client)
-        if before != client:
+        if before != client and not self._is_moved(item):
             self._fail("given_again", f"{client} has acknowledged {place}, and so has {before}")
+
+    def _is_moved(self, item: WorkItem) -> bool:
+        return (item.topic, item.group) in self._reference.moved_groups
+
+    def _look_at_key(self, client: str, item: WorkItem) -> None:
+        """Check that somebody has said of all before it of its key that they are done."""
+        if item.key is None:
+            return
+        before = self._of_key[item.topic, item.group, (type(item.key), item.key)]
+        before.setdefault(item.id, []).append(item)
+        first_id = self._reference.ordered_from(item.topic, item.group)
+        for id_, items in before.items():
+            if first_id is None or not first_id <= id_ < item.id:
+                continue
+            if not any(each.settled == "ack" for each in items):
+                text = f"{client} is given {item.topic} {item.id}, and {id_} of its key is not done"
+                self._fail("key_order", text)

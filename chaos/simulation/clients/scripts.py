@@ -86,7 +86,8 @@ class Role:
     `AsyncClient`, and cancels some of what it asks. `callers`: so many publish at once at most,
     each for itself, 0 for one after the other. `has_properties`: half of what it publishes does;
     `is_old`: it knows of none. `works`: in the groups of its topics, with a lease of `lease_ms` and
-    dead letters behind `max_attempts` (0: none).
+    dead letters behind `max_attempts` (0: none); `is_ordered`: which it would have by key, None:
+    as they are.
     """
 
     topics: tuple[str, ...]
@@ -98,6 +99,7 @@ class Role:
     works: float = 0.0
     lease_ms: int = 500
     max_attempts: int = 0
+    is_ordered: bool | None = None
     pause_s: float = 0.1
     batch_count: int = 1
     size_bytes: int = 100
@@ -230,7 +232,7 @@ class ClientScript:
         # One or the other: what is in hand by one is not given to the other.
         self._is_looping = process.has_loops and rng.random() < LOOPS_SHARE
         self._callers = Callers(name, process, course) if role.callers else None
-        work = role.topics, role.lease_ms, role.max_attempts
+        work = role.topics, role.lease_ms, role.max_attempts, role.is_ordered
         self._working = Working(name, *work, process, course, rng, wire)
         self._actions: dict[Callable[[], Script], float] = {
             self._publishes(): role.puts,

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, Final, NoReturn, Protocol
 
 from chaos.simulation.clients.clients import ClientWire, Process, Script
 from flotilla_client import (
+    AnotherChoice,
     FlotillaError,
     NotSubscribed,
     Unauthorized,
@@ -28,6 +30,7 @@ from flotilla_client.work import GroupSettings, LeaseBook, end_group, make_group
 
 GROUP: Final = "g"
 DEAD: Final = "dead"  # the topic of dead letters; a group alone reads it
+EARLIEST_SHARE: Final = 0.1  # of those who make a group have it begin where the topic does
 END_SHARE: Final = 0.02  # of the times the group is ended, and perhaps made again
 # What becomes of an item each time that its worker comes by, with its share.
 FATES: Final = {"ack": 0.55, "nak": 0.15, "extend": 0.1, "wait": 0.2}
@@ -62,6 +65,7 @@ class Working:
         topics: tuple[str, ...],
         lease_ms: int | None,
         max_attempts: int,
+        is_ordered: bool | None,
         process: Process,
         course: WorkHearer,
         rng: random.Random,
@@ -69,9 +73,9 @@ class Working:
     ) -> None:
         self._name, self._topics, self._course, self._rng = name, topics, course, rng
         self._operations: Operations = process.session.operations
-        self._settings = GroupSettings(lease_ms)
+        self._settings = GroupSettings(lease_ms, ordered_by_key=is_ordered)
         if max_attempts:
-            self._settings = GroupSettings(lease_ms, max_attempts, DEAD)
+            self._settings = replace(self._settings, max_attempts=max_attempts, dead_letter=DEAD)
             self._topics += (DEAD,)
         self._wire = wire
         self._books: dict[str, LeaseBook] = {}
@@ -115,7 +119,13 @@ class Working:
         settings = GroupSettings() if topic == DEAD else self._settings
         if settings.dead_letter and DEAD not in self._books:
             yield from self._begin(DEAD)  # or there would be nobody for them
-        yield make_group(self._operations, topic, GROUP, settings)
+        if self._rng.random() < EARLIEST_SHARE:
+            settings = replace(settings, start="earliest")
+        try:
+            yield make_group(self._operations, topic, GROUP, settings)
+        except AnotherChoice:  # somebody has made it otherwise, or does just now
+            settings = replace(settings, ordered_by_key=None)
+            yield make_group(self._operations, topic, GROUP, settings)
         self._books[topic] = LeaseBook(topic, GROUP, lambda: self._wire.now * 1000, _extender)
         self._items[topic] = []
 

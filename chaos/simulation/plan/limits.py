@@ -22,7 +22,7 @@ from cluster.members import catchup
 from cluster.node import member, reaper, scrub
 from cluster.raft import sending
 from cluster.serve import broker, intake
-from cluster.store import audit, clients, commands, idle, publications, topics
+from cluster.store import audit, clients, commands, groups, idle, publications, topics
 from cluster.store import store as stores
 from cluster.store.store import Limits, Store
 from flotilla_client import operations, protocol, window
@@ -97,6 +97,11 @@ OF_PATTERNS: Final[dict[str, tuple[int, ...]]] = {
     "patterns_per_client_max": (1, 2, 16),
     "subscriptions_per_client_max": (5, 6, 1_000),
 }
+# The same of groups that are ordered by key: fields of store.GroupLimits, and a constant.
+OF_GROUPS: Final[dict[str, tuple[int, ...]]] = {
+    "behind_per_group_max": (1, 3, 10_000),
+    "take_look_max": (1, 4, 1_024),
+}
 # A PUT has to fit at all, or it is refused for ever; the seed's largest is so many times in it.
 OF_PUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "put_bytes_max": (1, 2),
@@ -110,6 +115,8 @@ def store_limits(knobs: Mapping[str, Any]) -> Limits:
     """Return the limits of a run's state machine."""
     names = (OF_THE_STORE | OF_PATTERNS).keys() & knobs.keys()
     own: dict[str, Any] = {name: int(knobs[name]) for name in names}
+    if behind_max := knobs.get("behind_per_group_max"):
+        own["groups"] = replace(Limits().groups, behind_per_group_max=int(behind_max))
     return replace(Limits(), **own)
 
 
@@ -140,6 +147,8 @@ def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
         for knob in DEFAULTS.keys() & knobs.keys():
             function, name, _ = DEFAULTS[knob]
             _default(stack, function, name, int(knobs[knob]))
+        if "take_look_max" in knobs:
+            stack.enter_context(patch.object(groups, "TAKE_LOOK_MAX", int(knobs["take_look_max"])))
         if store_limits(knobs) != Limits():
             _default(stack, Store.open.__func__, "limits", store_limits(knobs))  # type: ignore[attr-defined]
         yield

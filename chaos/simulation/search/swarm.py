@@ -20,6 +20,7 @@ from chaos.simulation.plan.limits import (
     CLIENT_IDLE_MS,
     CONSTANTS,
     DEFAULTS,
+    OF_GROUPS,
     OF_IDLE,
     OF_LEVELS,
     OF_PATTERNS,
@@ -59,6 +60,8 @@ MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs ar
 PATTERNS_SHARE: Final = 0.9  # of the same seeds have somebody who subscribes to patterns
 FOLLOWS_PERIOD_S: Final = (0.03, 0.3)  # mean time between two things that he asks for
 PATTERN_LIMITS_SHARE: Final = 0.3  # of these meet the limits of patterns
+KEY_ORDER_SHARE: Final = 0.6  # of these have groups that are ordered by key
+GROUP_SEEKS_SHARE: Final = 0.15  # of these have groups that are moved
 GROUPS_SHARE: Final = 0.7  # of the same seeds have clients that work in groups
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
@@ -666,6 +669,8 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     schedule = _with_latent_damages(draw("latent damages"), knobs, schedule, empty.duration_s)
     schedule = room.made_in(schedule, empty.members)
     _let_work(draw("groups"), load["roles"], schedule, knobs)
+    own = _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
+    schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
         knobs.pop("backlog_bytes_max", None)
@@ -1179,6 +1184,26 @@ def _let_work(
             "lease_ms": rng.choice((150, 500, 2_000)),
             "max_attempts": rng.choice((0, 0, 1, 2)),
         }
+
+
+def _order_by_key(
+    draw: Draw, roles: Sequence[dict[str, Any]], knobs: dict[str, Any], duration_s: float
+) -> Iterator[Action]:
+    """Let the groups of most seeds be ordered by key, and some be moved by an administrator."""
+    rng = draw.rng
+    workers = [role for role in roles if role.get("works")]
+    if not workers:
+        return
+    if rng.random() < KEY_ORDER_SHARE:
+        knobs |= {name: rng.choice(values) for name, values in OF_GROUPS.items()}
+        for role in workers:
+            role["is_ordered"] = rng.choice((True, True, True, True, None, False))
+    if rng.random() < GROUP_SEEKS_SHARE:
+        topics = sorted({topic for role in workers for topic in role["topics"]})
+        for _ in range(rng.randint(1, 4)):
+            start = rng.choice(("new", "earliest", "earliest", rng.randint(1, 100)))
+            args = {"node": draw.node(), "topic": rng.choice(topics), "start": start}
+            yield Action(round(draw.between(START_S, duration_s), 4), "seek_group", args)
 
 
 def _slow_down(draw: Draw, roles: Sequence[dict[str, Any]], is_bounded: bool) -> None:

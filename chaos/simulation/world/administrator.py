@@ -17,6 +17,7 @@ import orjson
 
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.intruder import INTRUDER
+from chaos.simulation.clients.working import GROUP
 from chaos.simulation.world.node import OPERATOR
 from chaos.simulation.world.world import World
 from chaos.workloads.history import ProcessRecorder
@@ -31,6 +32,7 @@ from flotilla_client.protocol import (
     DROP_CLIENT,
     PURGE,
     READ,
+    SEEK_GROUP,
     TRANSFER_LEADER,
     Request,
     encode_request,
@@ -68,6 +70,7 @@ class Administrator:
         world.at(world.plan.duration_s, self._open)
         world.actions |= {
             "purge": self._purge,
+            "seek_group": self._seek_group,
             "set_topic": self._set_topic,
             "delete_topic": self._delete_topic,
             "read_topic": self._read_topic,
@@ -94,6 +97,10 @@ class Administrator:
         if act_id:
             self._record("purge", topic, last_id)
             self._done[act_id] = lambda: self._record("purged", topic, last_id)
+
+    def _seek_group(self, node: str, topic: str, start: str | int) -> None:
+        """Have the group of a topic begin anew somewhere, perhaps behind its end."""
+        self._act(node, SEEK_GROUP, topic=topic, group=GROUP, start=start)
 
     def _set_topic(self, node: str, topic: str, policy: dict[str, Any], is_new: bool) -> None:
         """Give a topic a policy, or change it.

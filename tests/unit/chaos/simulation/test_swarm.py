@@ -14,6 +14,7 @@ from chaos.simulation.clients.scripts import Role
 from chaos.simulation.plan.limits import (
     CONSTANTS,
     DEFAULTS,
+    OF_GROUPS,
     OF_IDLE,
     OF_LEVELS,
     OF_PATTERNS,
@@ -126,6 +127,7 @@ def test_every_action_can_be_performed(plans: list[Plan]) -> None:
         "intrude": Attached._intrude,
         "inspect": Attached._inspect,
         "purge": Administrator._purge,
+        "seek_group": Administrator._seek_group,
         "set_topic": Administrator._set_topic,
         "delete_topic": Administrator._delete_topic,
         "read_topic": Administrator._read_topic,
@@ -157,7 +159,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         assert any(role.gets for role in roles)
         assert plan.knobs.keys() - {"load"} <= {
                 *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *OF_SCRUB, *DEFAULTS,
-                *OF_THE_STORE, *OF_PATTERNS, "chunk_puts",
+                *OF_THE_STORE, *OF_PATTERNS, *OF_GROUPS, "chunk_puts",
             }  # fmt: skip
 
 

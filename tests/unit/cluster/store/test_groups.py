@@ -35,9 +35,9 @@ from cluster.store.outcomes import Delivery, Leased, Outcome
 from cluster.store.store import Limits, Store
 from cluster.store.tables import CorruptStore
 from cluster.wire.levels import LEVEL_OF_KEY_ORDER
-from flotilla_client.properties import Properties, decode
+from flotilla_client.properties import Enveloped, Properties, decode
 from flotilla_client.properties import encode as envelope_of
-from flotilla_client.protocol import PUBLICATION_BYTES_MAX, Enveloped, pack, text_of, unpack
+from flotilla_client.protocol import PUBLICATION_BYTES_MAX, pack, text_of, unpack
 from tests.unit.model_store import MEMBERS, SMALL, Answer, ModelStore, answer_of
 
 LIMITS = replace(SMALL, clients_max=6, groups=GroupLimits(3, 30, 20, 8, 2, 5))
@@ -584,9 +584,8 @@ def random_operation(rng: random.Random, model: ModelStore) -> Operation:
         topic = topic if topic != "dead" else "t"
         ordered = rng.choice((None, True, True, True, False))
         start = rng.choice(("new", "new", "earliest", 1 + rng.randrange(30), "@100"))
-        return MakeGroup(
-            client, epoch, topic, None, name, *settings, ordered_by_key=ordered, start=start
-        )
+        made = MakeGroup(client, epoch, topic, None, name, *settings)
+        return replace(made, ordered_by_key=ordered, start=start)
     if kind < 0.12:
         return rng.choice(
             (EndGroup(client, epoch, topic, None, name), DropGroup(topic, name, True))
