@@ -112,6 +112,11 @@ GROUP_LIMITS: Final = (
     ("groups", "groups_max", "`too_many`"),
     ("publications leased or given back, of all groups", "open_max", NOTHING_NEW),
     ("publications leased or given back, of one group", "open_per_group_max", NOTHING_NEW),
+    (
+        "of these, those that wait for another one of their key",
+        "behind_per_group_max",
+        "nothing is given that stands behind one more of such a key",
+    ),
     ("leases of one client in a group", "leases_per_client_max", "it is given nothing more"),
     (
         "clients whose last TAKE a group knows",

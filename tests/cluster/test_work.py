@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from cluster.local.local import LocalCluster
 from flotilla_client import (
     Admin,
     AlreadyReading,
+    AnotherChoice,
     AsyncClient,
     Client,
     LeaseLost,
     NotSubscribed,
+    Publication,
     UnknownTopic,
     WorkItem,
     cli,
@@ -263,3 +266,69 @@ def test_the_command_line_works_and_acknowledges_what_it_has_written(
     assert topic.encode() in capfdbinary.readouterr().out
     dropped = ["admin", "drop-group", topic, "g", "--yes"]
     assert cli.main(["-e", endpoints, *dropped]) == cli.OK
+
+
+# --- ordered by key, and moved --------------------------------------------------------------------
+
+
+def test_workers_are_given_the_publications_of_a_key_one_after_the_other(
+    tmp_path: Path, clients: Any
+) -> None:
+    topic, keys = tmp_path.name, ["a", "b", "c"]
+    clients().make_group(topic, "g", ordered_by_key=True)
+    published = [Publication(str(n), key=keys[n % 3]) for n in range(30)]
+    clients().put_many(topic, [*published, "free"])
+    done: dict[object, list[int]] = {key: [] for key in (*keys, None)}
+    at_work: dict[object, str] = {}
+    lock = threading.Lock()
+
+    def work(name: str) -> None:
+        with clients().work(topic, "g", prefetch=4, idle=2, ordered_by_key=True) as items:
+            for item in items:
+                with lock:
+                    if item.key is not None:
+                        assert at_work.setdefault(item.key, name) == name, item.key
+                    done[item.key].append(item.id)
+                    at_work.pop(item.key, None)
+                item.ack()
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(work, name) for name in "1234"]:
+            future.result()
+    assert done == {key: [*range(at, 31, 3)] for at, key in enumerate(keys, 1)} | {None: [31]}
+
+
+def test_a_group_is_joined_as_it_was_made_by_either_client(
+    cluster: LocalCluster, topic: str, clients: Any
+) -> None:
+    with pytest.raises(AnotherChoice) as refused:
+        clients().make_group(topic, "g", ordered_by_key=True)
+    assert refused.value.details["ordered_by_key"] is False
+    assert not row_of(cluster, topic)["ordered_by_key"]
+
+    async def begin() -> int:
+        async with AsyncClient([*cluster.endpoints().values()]) as client:
+            return await client.make_group(topic, "h", ordered_by_key=True, start="earliest")
+
+    assert asyncio.run(begin()) == 0
+    assert clients().make_group(topic, "i", start=3) == 2
+
+
+def test_the_command_line_makes_a_group_by_key_shows_it_and_moves_it(
+    cluster: LocalCluster, topic: str, capfdbinary: pytest.CaptureFixture[bytes], clients: Any
+) -> None:
+    command = ["-e", ",".join(cluster.endpoints().values())]
+    clients().make_group(topic, "keeps all", start="earliest")
+    how = ["--group", "k", "--ordered-by-key", "--start", "earliest", "--all"]
+    assert cli.main([*command, "work", topic, *how]) == cli.OK
+    assert capfdbinary.readouterr().out == b"1\n2\n3\n"
+    assert cli.main([*command, "admin", "subscriptions", "--json"]) == cli.OK
+    rows = [orjson.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    [row] = [row for row in rows if row["topic"] == topic and row.get("group") == "k"]
+    assert (row["ordered_by_key"], row["behind"], row["cursor"]) == (True, 0, 3)
+    moved = ["admin", "seek-group", topic, "k", "2", "--yes"]
+    assert cli.main([*command, *moved]) == cli.OK
+    assert cli.main([*command, "work", topic, "--group", "k", "--all"]) == cli.OK
+    assert capfdbinary.readouterr().out.endswith(b"2\n3\n")
+    assert cli.main([*command, "admin", "seek-group", topic, "k", "soon", "--yes"]) == 2
+    assert b"'soon' is none of new, earliest" in capfdbinary.readouterr().err

@@ -60,8 +60,8 @@ MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs ar
 PATTERNS_SHARE: Final = 0.9  # of the same seeds have somebody who subscribes to patterns
 FOLLOWS_PERIOD_S: Final = (0.03, 0.3)  # mean time between two things that he asks for
 PATTERN_LIMITS_SHARE: Final = 0.3  # of these meet the limits of patterns
-KEY_ORDER_SHARE: Final = 0.6  # of these have groups that are ordered by key
-GROUP_SEEKS_SHARE: Final = 0.15  # of these have groups that are moved
+KEY_ORDER_SHARE: Final = 0.8  # of these have groups that are ordered by key
+GROUP_SEEKS_SHARE: Final = 0.2  # of these have groups that are moved
 GROUPS_SHARE: Final = 0.7  # of the same seeds have clients that work in groups
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
@@ -1198,6 +1198,8 @@ def _order_by_key(
         knobs |= {name: rng.choice(values) for name, values in OF_GROUPS.items()}
         for role in workers:
             role["is_ordered"] = rng.choice((True, True, True, True, None, False))
+        for role in roles if OF_PUTS.keys().isdisjoint(knobs) else []:
+            role["has_properties"] = not role.get("is_old")  # nothing else has keys
     if rng.random() < GROUP_SEEKS_SHARE:
         topics = sorted({topic for role in workers for topic in role["topics"]})
         for _ in range(rng.randint(1, 4)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from flotilla_client import AlreadyReading, Unavailable
-from flotilla_client.protocol import ACK, SETTLE_ROWS_MAX, Reply, pack
+from flotilla_client import AlreadyReading, Unavailable, Unsupported
+from flotilla_client.protocol import ACK, SETTLE_ROWS_MAX, Reply, Request, pack
 from flotilla_client.reading import this_thread
-from flotilla_client.work import GroupSettings, LeaseBook, WorkItem, WorkLoop
+from flotilla_client.work import GroupSettings, LeaseBook, WorkItem, WorkLoop, make_group
 
 LEASE_MS = 1_000
 
@@ -156,7 +158,7 @@ def test_more_runs_than_one_request_takes_are_split() -> None:
 
 
 def test_what_a_loop_has_left_is_given_back_by_the_next(bench: WorkBench) -> None:
-    settings = GroupSettings.of(None, None, None)
+    settings = GroupSettings()
 
     def loop() -> WorkLoop:
         return WorkLoop(bench.book, settings, "auto", 10, 100, None)
@@ -189,3 +191,46 @@ def test_behind_a_slow_body_its_acknowledgment_is_sent_at_once(bench: WorkBench)
     assert loop.item() is None
     assert loop.wish() == (0, None, 0)
     assert bench.take(0)["acks"] == [[2, 1, 2]]
+
+
+# --- what a group's SUB says ----------------------------------------------------------------------
+
+
+def made(settings: GroupSettings, **told: Any) -> dict[str, Any]:
+    """Return the body of the SUB that makes a group; the leader answers with `told`."""
+    sent: list[dict[str, Any]] = []
+    operations = SimpleNamespace(
+        opened=lambda: iter(()),
+        state=SimpleNamespace(next_sequence=lambda: 1),
+        invoke=lambda *args, **fields: None,
+        request=lambda kind, topic, body: sent.append(body) or Request(kind, "", topic, body=body),
+        complete=lambda *args, **fields: None,
+    )
+
+    def observed(operation: object, ask: object) -> Iterator[None]:
+        yield from ()
+        reply = Reply(ACK, "r", "n", "n", 1, {"last_id": 0, "resumed": False, **told}, b"", b"")
+        return SimpleNamespace(reply=reply)  # type: ignore[return-value]
+
+    operations.observed = observed
+    for _ in make_group(operations, "t", "g", settings):  # type: ignore[arg-type]
+        raise AssertionError("it asks by `observed` alone")
+    return sent[0]
+
+
+def test_a_group_says_what_it_chooses_and_nothing_more() -> None:
+    assert made(GroupSettings()).keys().isdisjoint({"ordered_by_key", "start"})
+    chosen = GroupSettings(ordered_by_key=True, start="earliest")
+    body = made(chosen, ordered_by_key=True)
+    assert (body["ordered_by_key"], body["start"]) == (True, "earliest")
+
+
+@pytest.mark.parametrize("chosen", [{"ordered_by_key": True}, {"start": "earliest"}])
+def test_a_leader_that_takes_no_notice_of_a_choice_is_no_success(chosen: Any) -> None:
+    with pytest.raises(Unsupported, match="knows no groups that are ordered by key"):
+        made(GroupSettings(**chosen))
+
+
+def test_a_choice_is_true_false_or_none() -> None:
+    with pytest.raises(TypeError, match="ordered_by_key is True, False or None"):
+        GroupSettings.of(None, None, None, "yes", "new")  # type: ignore[arg-type]
