@@ -22,6 +22,7 @@ LEASE: Final = (*ID, "token")
 NO_GROUP: Final = ("not_subscribed", "unknown_topic")
 OF_INVOKE: Final = (
     *("group", "number", "max_count", "max_attempts", "lease_ms", "acks", "naks", "extends"),
+    "start",
 )
 NS_OF_MS: Final = 1_000_000
 LEASE_MS: Final = 30_000  # of a group that says none
@@ -54,6 +55,29 @@ def worked_of(asides: DataFrame) -> DataFrame:
     )
 
 
+def _has_stood() -> Column:
+    """Return, of a group's rows, whether it was never ended, so that its tokens are one row."""
+    f, failed = F.col("f"), F.col("outcome") == "fail"
+    was_missed = failed & F.coalesce(F.col("error").isin(*NO_GROUP), F.lit(False))
+    was_ended = ((f == "ungroup") & ~failed) | ((f == "take") & was_missed)
+    was_made = (f == "group") & (F.col("outcome") == "ok")
+    is_new = was_made & F.coalesce(~F.col("resumed"), F.lit(False))
+    return (F.count_if(was_ended) == 0) & (F.count_if(is_new) <= 1)
+
+
+def moved_of(worked: DataFrame) -> DataFrame:
+    """Return the groups that may have begun anew elsewhere, and given again what was done."""
+    is_placed = F.col("start").isNotNull() & (F.col("outcome") != "fail")
+    found = worked.where(F.col("group").isNotNull()).groupBy(*GROUP)
+    stood = found.agg(_has_stood().alias("stood"), F.count_if(is_placed).alias("places"))
+    return stood.where(~F.col("stood") & (F.col("places") > 0)).select(*GROUP)
+
+
+def unmoved(worked: DataFrame) -> DataFrame:
+    """Return the rows of groups of which something can be said."""
+    return worked.join(F.broadcast(moved_of(worked)), list(GROUP), "leftanti")
+
+
 def takes_of(worked: DataFrame) -> DataFrame:
     """Return the TAKEs of known groups, with `at`, `step` and `seen`, the operation."""
     is_alone = F.col("number").isNull()
@@ -64,7 +88,7 @@ def takes_of(worked: DataFrame) -> DataFrame:
         F.when(~is_alone, F.coalesce("epoch", F.lit(-1))).alias("epoch"),
         F.col("number"),
     ).alias("step")
-    takes = worked.where((F.col("f") == "take") & F.col("group").isNotNull())
+    takes = unmoved(worked.where(F.col("group").isNotNull())).where(F.col("f") == "take")
     return takes.select("*", one_host(), step, operation().alias("seen"))
 
 
@@ -114,19 +138,15 @@ def groups_of(worked: DataFrame) -> DataFrame:
     """
     f, ok, failed = F.col("f"), F.col("outcome") == "ok", F.col("outcome") == "fail"
     made, took = (f == "group") & ok, f == "take"
-    was_ended = (f == "ungroup") & ~failed
-    was_missed = took & failed & F.coalesce(F.col("error").isin(*NO_GROUP), F.lit(False))
     may_hide = took & F.col("max_count").isNotNull() & ~failed
     least_ns = F.coalesce("least_ms", F.lit(LEASE_MS)) * NS_OF_MS
     is_slow = F.coalesce(F.col("end_ns") - F.col("invoke_ns") >= least_ns, F.lit(True))
     may_hide = may_hide & (~ok | ~F.col("attempt").eqNullSafe(F.lit(1)) | is_slow)
-    is_new = made & F.coalesce(~F.col("resumed"), F.lit(False))
     told = F.struct("last_id", "process", "op_id")
-    named = worked.where(F.col("group").isNotNull())
+    named = unmoved(worked.where(F.col("group").isNotNull()))
     least = F.min("lease_ms").over(W.partitionBy(*GROUP)).alias("least_ms")
     found = named.select("*", least).groupBy(*GROUP).agg(
-        F.count_if(was_ended | was_missed).alias("ends"),
-        F.count_if(is_new).alias("news"),
+        _has_stood().alias("stood"),
         F.min(F.when(made, F.col("last_id"))).alias("start"),
         F.max(F.when(made, told)).alias("told"),
         F.min(F.when((f == "group") & ~failed, F.col("max_attempts"))).alias("attempts_max"),
@@ -134,7 +154,7 @@ def groups_of(worked: DataFrame) -> DataFrame:
     )  # fmt: skip
     return found.select(
         *GROUP,
-        ((F.col("ends") == 0) & (F.col("news") <= 1)).alias("stood"),
+        "stood",
         "start",
         F.col("told.last_id").alias("until"),
         F.when(F.col("told").isNotNull(), operation("told.process", "told.op_id")).alias("made_by"),
@@ -151,7 +171,7 @@ def letters_of(told: DataFrame, worked: DataFrame) -> DataFrame:
     gets = told.where(F.col("f") == "get").select(*columns)
     takes = worked.where((F.col("f") == "take") & (F.col("outcome") == "ok")).select(*columns)
     rows = gets.unionByName(takes).withColumn("letter", F.explode("letters"))
-    return rows.select(
+    letters = rows.select(
         "run_id",
         F.col("letter.topic").alias("topic"),
         F.col("letter.group").alias("group"),
@@ -162,6 +182,7 @@ def letters_of(told: DataFrame, worked: DataFrame) -> DataFrame:
         "end_ns",
         operation().alias("seen"),
     )
+    return letters.join(F.broadcast(moved_of(worked)), list(GROUP), "leftanti")
 
 
 def named(word: str | Column) -> dict[str, Column]:

@@ -89,6 +89,12 @@ class GroupHistory:
         was_missed = any(one.outcome == "fail" and one.error in NO_GROUP for one in self.takes)
         return not was_ended and len(made) <= 1 and not was_missed
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether it may have begun anew elsewhere, and given again what was done."""
+        starts = (one.start for one in self.controls if one.may_have_happened)
+        return not self.stood and any(start is not None for start in starts)
+
     @cached_property
     def _made(self) -> list[RecordedOperation]:
         return [one for one in self.controls if one.f == "group" and one.is_ok]
@@ -126,7 +132,11 @@ def _may_hide(take: RecordedOperation, least_ns: int) -> bool:
 
 
 def groups_of(record: Record) -> list[GroupHistory]:
-    """Return the groups of a record, by topic and name."""
+    """Return the groups of a record that were not moved, by topic and name."""
+    return [group for group in _all_groups_of(record) if not group.is_moved]
+
+
+def _all_groups_of(record: Record) -> list[GroupHistory]:
     found: dict[tuple[str, str], GroupHistory] = {}
     for f in ("group", "ungroup", "take"):
         for one in record.of(f):
@@ -304,10 +314,12 @@ def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _letters(run: Run) -> Iterator[tuple[Letter, RecordedOperation]]:
-    """Yield each letter with the answer that brought it."""
+    """Yield each letter of a group that was not moved, with the answer that brought it."""
+    moved = {(one.topic, one.name) for one in _all_groups_of(run) if one.is_moved}
     for answer in (*run.answers, *run.of("take")):
         for letter in answer.letters:
-            yield letter, answer
+            if (letter.topic, letter.group) not in moved:
+                yield letter, answer
 
 
 def dead_letter(run: Run) -> Iterable[Evidence]:

@@ -19,7 +19,7 @@ from tests.simulation.bench import Stage
 
 MakeStage = Callable[..., Stage]
 
-NEXT = Build("9.0", 1, 5)
+NEXT = Build("9.0", 1, 6)
 
 
 def upgrade(stage: Stage, node: str, level: int | None = None) -> Reply:
@@ -44,26 +44,26 @@ def test_level_is_raised_when_the_last_member_runs_the_new_build(make_stage: Mak
     refused = upgrade(stage, "a")
     assert refused.body["error"] == "not_upgraded"
     assert refused.body["level"] == 1
-    assert refused.body["message"].startswith("level 5 takes all members: a runs version")
+    assert refused.body["message"].startswith("level 6 takes all members: a runs version")
     assert upgrade(stage, "a", 2).body == {"level": 2, "before": 1}
     assert upgrade(stage, "b").body["error"] == "not_upgraded"  # any node may be asked
     stage.crash("a")
     stage.elect("b")
     stage.run(1.0)
     assert upgrade(stage, "b").body["message"] == (
-        "level 5 takes all members: a has not been seen for 1 s"
+        "level 6 takes all members: a has not been seen for 1 s"
     )
     run_with(stage, "a", NEXT)
-    assert upgrade(stage, "b").body == {"level": 5, "before": 2}
-    assert upgrade(stage, "b").body == {"level": 5, "before": 5}
+    assert upgrade(stage, "b").body == {"level": 6, "before": 2}
+    assert upgrade(stage, "b").body == {"level": 6, "before": 6}
     lower = upgrade(stage, "b", 2).body
     assert (lower["error"], lower["message"]) == (
         "bad_request",
-        "the cluster's level is 5; it is never lowered",
+        "the cluster's level is 6; it is never lowered",
     )
     stage.run(0.3)
-    assert [stage.member(name).store.level for name in "abc"] == [5, 5, 5]
-    assert {stage.replica(name).hello().extension.level for name in "abc"} == {5}
+    assert [stage.member(name).store.level for name in "abc"] == [6, 6, 6]
+    assert {stage.replica(name).hello().extension.level for name in "abc"} == {6}
     stage.check("b")
 
 
@@ -72,7 +72,7 @@ def test_member_that_missed_the_raise_says_the_level_that_its_copy_brings(
 ) -> None:
     stage = make_stage(segment_bytes=1024, keep_bytes=1024)
     stage.cut_off("c", "a", "b")  # it is connected still, as nobody has noticed
-    assert upgrade(stage, "a").body == {"level": 4, "before": 1}
+    assert upgrade(stage, "a").body == {"level": 5, "before": 1}
     stage.publish("a", *(f"x{number}" for number in range(20)))
     stage.run(0.2)
     for name in "ab":
@@ -81,12 +81,12 @@ def test_member_that_missed_the_raise_says_the_level_that_its_copy_brings(
         lambda: stage.member("a").journal.first_index > stage.member("c").journal.last_index
     )
     stage.heal()
-    stage.until(lambda: stage.member("c").store.level == 4)
+    stage.until(lambda: stage.member("c").store.level == 5)
     assert ("c", "snapshot_installed") in [(name, event) for name, event, _ in stage.log]
     stage.run(0.3)
     told = stage.net.hello_of("a", "c")
     assert told is not None
-    assert told.extension.level == 4
+    assert told.extension.level == 5
 
 
 def test_new_leader_that_has_never_seen_a_member_raises_nothing(make_stage: MakeStage) -> None:
@@ -96,7 +96,7 @@ def test_new_leader_that_has_never_seen_a_member_raises_nothing(make_stage: Make
     stage.run(1.0)
     stage.elect("b")
     assert upgrade(stage, "b").body["message"] == (
-        "level 4 takes all members: c has not been seen since b started"
+        "level 5 takes all members: c has not been seen since b started"
     )
 
 
@@ -116,7 +116,7 @@ def test_wiped_member_counts_again_when_it_is_a_member_again(make_stage: MakeSta
     stage.run(0.5)
     assert upgrade(stage, "a").ok
     stage.run(0.5)
-    assert stage.member("c").store.level == 4
+    assert stage.member("c").store.level == 5
 
 
 def test_member_that_is_gone_when_the_raise_is_appended_harms_nobody(
@@ -147,13 +147,13 @@ def test_entry_above_the_clusters_level_does_not_get_into_the_log(make_stage: Ma
     leader = stage.member("a")
 
     def newer(operations: Sequence[commands.Operation]) -> bytes:
-        return b"\5" + commands.encode(leader._stamp.ms, operations, leader._stamp.wall_ms)[1:]
+        return b"\6" + commands.encode(leader._stamp.ms, operations, leader._stamp.wall_ms)[1:]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leader, "_encode", newer)
-        with pytest.raises(AssertionError, match="an entry of level 5 in a cluster of level 1"):
+        with pytest.raises(AssertionError, match="an entry of level 6 in a cluster of level 1"):
             leader._propose([[]], tick=False)
-    assert upgrade(stage, "a").body["level"] == 5
+    assert upgrade(stage, "a").body["level"] == 6
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leader, "_encode", newer)
         leader._propose([[]], tick=False)
@@ -179,7 +179,7 @@ def test_member_that_went_back_to_0_1_gets_no_entry_that_it_cannot_read(
     stage = make_stage()
     stage.cut_off("a", "b", "c")
     stage.send("a", Request(UPGRADE, ""))
-    stage.until(lambda: stage.member("a")._log_level() == 4, 1.0)
+    stage.until(lambda: stage.member("a")._log_level() == 5, 1.0)
     stage.crash("c")
     stage.heal()
     stage.cut_off("b", "c")
@@ -197,7 +197,7 @@ def test_level_of_the_log_falls_with_the_entry_that_is_undone(make_stage: MakeSt
     run_with(stage, "c", BUILD_0_1)
     stage.elect("b")
     stage.publish("b", "x")
-    assert stage.member("a")._log_level() == 4
+    assert stage.member("a")._log_level() == 5
     stage.heal()
     stage.until(lambda: stage.member("a")._log_level() == 1)
     stage.until(lambda: "c" in stage.member("a").linked.names)
@@ -211,10 +211,10 @@ def test_follower_knows_the_level_of_a_log_that_it_has_not_applied(make_stage: M
     stage.send("a", Request(UPGRADE, ""))
     stage.run(0.2)
     node = stage.member("b")
-    assert (node.store.level, node._log_level()) == (1, 4)
+    assert (node.store.level, node._log_level()) == (1, 5)
     stage.crash("b")
     stage.start("b")
-    assert (stage.member("b").store.level, stage.member("b")._log_level()) == (1, 4)
+    assert (stage.member("b").store.level, stage.member("b")._log_level()) == (1, 5)
     run_with(stage, "c", BUILD_0_1)
     assert "c" not in stage.member("b").linked.names
 
@@ -254,7 +254,7 @@ def test_node_of_an_older_build_refuses_to_start_after_the_raise(make_stage: Mak
     stage.run(0.3)
     stage.crash("c")
     stage.start("c", build=BUILD_0_1)
-    assert "this node's store, is at level 4" in str(stage.ended()["c"])
+    assert "this node's store, is at level 5" in str(stage.ended()["c"])
     stage.start("c", build=BUILD)
     stage.publish("a", "x")
     stage.check("a")
@@ -270,7 +270,7 @@ def test_entry_in_its_own_log_that_it_cannot_read_keeps_a_node_from_starting(
     stage.run(0.1)
     stage.crash("a")
     stage.start("a", build=BUILD_0_1)
-    assert "of this node's log needs level 4" in str(stage.ended()["a"])
+    assert "of this node's log needs level 5" in str(stage.ended()["a"])
 
 
 def test_copy_of_a_level_that_is_not_understood_is_not_taken(
@@ -284,7 +284,7 @@ def test_copy_of_a_level_that_is_not_understood_is_not_taken(
     stage.wipe("c")
     stage.start("c", build=BUILD_0_1)
     stage.until(lambda: "c" in stage.ended())
-    assert "copy of its store is of level 4" in str(stage.ended()["c"])
+    assert "copy of its store is of level 5" in str(stage.ended()["c"])
     stage.start("c", build=BUILD)
     stage.until(lambda: stage.is_member("c"))
-    assert stage.member("c").store.level == 4
+    assert stage.member("c").store.level == 5

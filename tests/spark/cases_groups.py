@@ -161,6 +161,32 @@ def tokens_of_a_group_that_was_made_anew_begin_anew(run: RunRecorder) -> Expecte
 
 
 @case
+def of_a_group_that_was_moved_nothing_is_said(run: RunRecorder) -> Expected:
+    """It gives again what was done, and the same may become a dead letter twice."""
+    made(run)
+    took(run, "a", 1, 1, [1, 2, 1])
+    took(run, "a", 2, 0, acks=[[1, 1, 2]])
+    for f, said in (("ungroup", {}), ("group", {"start": "earliest"})):
+        asked = run.invoke("operator", f, "t", group="g", **said)
+        run.complete(asked, "info", error="timeout")
+    took(run, "b", 1, 2, [1, 2, 1])
+    letters = [[1, "t", "g", 1], [2, "t", "g", 1]]
+    run.get("s", "dead", 0, [], first_id=1, last_id=2, count=2, letters=letters)
+    return {}
+
+
+@case
+def a_group_that_began_elsewhere_and_stands_is_judged(run: RunRecorder) -> Expected:
+    made(run, start="earliest")
+    run.put("p", "t", 1, "ok", 1, first_id=1)
+    one = took(run, "a", 1, 1, [1, 1, 1])
+    done = took(run, "a", 2, 0, acks=[[1, 1, 1]])
+    again = took(run, "b", 1, 2, [1, 1, 2])
+    assert one
+    return {"group_order": [of_group(run, 1, "again", done, again)]}
+
+
+@case
 def what_two_had_at_once_is_shared(run: RunRecorder) -> Expected:
     made(run)
     one = took(run, "a", 1, 1, [1, 1, 1])

@@ -100,7 +100,12 @@ class Administrator:
 
     def _seek_group(self, node: str, topic: str, start: str | int) -> None:
         """Have the group of a topic begin anew somewhere, perhaps behind its end."""
-        self._act(node, SEEK_GROUP, topic=topic, group=GROUP, start=start)
+        act_id = self._act(node, SEEK_GROUP, topic=topic, group=GROUP, start=start)
+        if act_id:  # on record it is the group's end, and its begin elsewhere
+            recorder = self._recorder = self._recorder or self._opened()
+            for f, said in (("ungroup", {}), ("group", {"start": str(start)})):
+                op_id = recorder.invoke(f, topic, group=GROUP, **said)
+                recorder.complete(op_id, "info", error="timeout")
 
     def _set_topic(self, node: str, topic: str, policy: dict[str, Any], is_new: bool) -> None:
         """Give a topic a policy, or change it.

@@ -21,14 +21,14 @@ from cluster.wire.messages import Extension, Hello
 from tests.unit.model_store import MEMBERS
 from tests.unit.store_bench import Bench
 
-NEXT = Build("9.0", 1, 5)
+NEXT = Build("9.0", 1, 6)
 THERE = Sighting(NEXT, True, 0.0)
 
 
 def test_this_build_understands_the_first_level_and_its_own() -> None:
-    assert (BUILD.level_min, BUILD.level_max) == (1, 4)
+    assert (BUILD.level_min, BUILD.level_max) == (1, 5)
     assert not BUILD.understands(0)
-    assert not BUILD.understands(5)
+    assert not BUILD.understands(6)
     assert not BUILD_0_1.understands(2)
 
 
@@ -36,7 +36,7 @@ def test_this_build_understands_the_first_level_and_its_own() -> None:
 
 
 def test_level_is_raised_when_every_member_is_there_and_understands_it() -> None:
-    assert objections(5, "n1", NEXT, {"n2": THERE, "n3": THERE}) == []
+    assert objections(6, "n1", NEXT, {"n2": THERE, "n3": THERE}) == []
     assert objections(2, "n1", NEXT, {}) == []
 
 
@@ -64,16 +64,16 @@ def test_level_is_not_raised_while_a_member_could_be_left_behind(
 
 
 def test_leader_that_does_not_understand_the_level_itself_says_so() -> None:
-    assert objections(6, "n1", Build("1.0", 6, 7), {"n2": Sighting(NEXT, True, 0.0)}) == [
-        "n2 runs version 9.0, which understands levels 1 to 5"
+    assert objections(7, "n1", Build("1.0", 7, 8), {"n2": Sighting(NEXT, True, 0.0)}) == [
+        "n2 runs version 9.0, which understands levels 1 to 6"
     ]
-    [reason] = objections(5, "n1", BUILD, {"n2": THERE})
+    [reason] = objections(6, "n1", BUILD, {"n2": THERE})
     assert reason.startswith("n1 runs version")
 
 
 def test_level_to_reach_is_the_highest_that_any_member_knows() -> None:
-    assert reach(BUILD, {"n2": THERE, "n3": Sighting(None, False, 1.0)}) == 5
-    assert reach(NEXT, {"n2": Sighting(BUILD_0_1, True, 0.0)}) == 5
+    assert reach(BUILD, {"n2": THERE, "n3": Sighting(None, False, 1.0)}) == 6
+    assert reach(NEXT, {"n2": Sighting(BUILD_0_1, True, 0.0)}) == 6
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -90,10 +90,10 @@ def test_what_0_1_reads_is_written_as_0_1_wrote_it() -> None:
 
 
 def test_entry_of_a_level_that_is_not_understood_is_refused() -> None:
-    payload = encode(1, [Raise(5)])
-    with pytest.raises(DamagedEntry, match="level 5; this node reads up to 4"):
+    payload = encode(1, [Raise(6)])
+    with pytest.raises(DamagedEntry, match="level 6; this node reads up to 5"):
         decode(payload)
-    assert decode(payload, 5) == (Stamp(1), [Raise(5)])
+    assert decode(payload, 6) == (Stamp(1), [Raise(6)])
     with pytest.raises(DamagedEntry, match="level 0"):
         decode(b"\0" + payload[1:])
 
@@ -237,7 +237,7 @@ def test_either_side_says_which_build_is_too_old() -> None:
     old = replace(THEIRS, extension=Extension())
     said = "a runs a version that names no levels (0.1), which understands levels 1 to 1; "
     assert unfit(MINE, old) == f"{said}the cluster's level is 2: install a newer one"
-    newer = replace(THEIRS, extension=Extension(NEXT, 5))
+    newer = replace(THEIRS, extension=Extension(NEXT, 6))
     reason = unfit(MINE, newer)
     assert reason.startswith(f"b runs {BUILD}")
     assert unfit(newer, MINE) == reason
