@@ -163,6 +163,7 @@ def tokens_of_a_group_that_was_made_anew_begin_anew(run: RunRecorder) -> Expecte
 @case
 def of_a_group_that_was_moved_nothing_is_said(run: RunRecorder) -> Expected:
     """It gives again what was done, and the same may become a dead letter twice."""
+    run.sub("s", "dead")
     made(run)
     took(run, "a", 1, 1, [1, 2, 1])
     took(run, "a", 2, 0, acks=[[1, 1, 2]])
