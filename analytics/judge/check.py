@@ -160,7 +160,7 @@ def _mixed(history: History) -> tuple[str, ...]:
 
 def _is_nameless(history: History) -> bool:
     """Return whether an application recorded itself: run.json says so, or a line has digests."""
-    return history.is_application or not history.tables.applications.isEmpty()
+    return not history.tables.applications.isEmpty()
 
 
 def _smallest(evidence: DataFrame) -> tuple[int, tuple[Witness, ...]]:

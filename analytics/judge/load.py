@@ -156,10 +156,11 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
         events = with_constants(events, constants, events.columns)
     truth = truth_of(spark, directory)
     keep = telling(keeper.table, tell) if is_fresh else keeper.table
-    tables = build(events, tallies, truth, keep, intake.is_timed)
+    is_application = _is_application(directory / "run.json")
+    application = intake.run_id if is_application else None
+    tables = build(events, tallies, truth, keep, intake.is_timed, application)
     if is_fresh:
         write_manifest(cache, inputs, intake)
-    is_application = _is_application(directory / "run.json")
     return History(intake, events, tables, keeper, truth, is_application)
 
 

@@ -17,7 +17,8 @@ acts           the SUBs and UNSUBs that may have acted, from when to when (lives
 lives          when a client surely was subscribed to a topic (lives.py)
 absences       when a client that got answers of a topic surely was not (lives.py)
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
-applications   the runs that applications recorded themselves: some line of them has digests
+applications   the runs that applications recorded themselves: run.json says so, or some line of
+               them has digests
 drains         one row a subscriber that reached a topic's tombstone
 leaders        one row a (term, node) that answered as the leader of the term, first operation
 late_terms     answers of a term that were sent after an answer of a higher one
@@ -143,11 +144,13 @@ def build(
     truth: Truth,
     keep: Callable[[str, DataFrame], DataFrame],
     is_timed: bool = True,
+    application: str | None = None,
 ) -> Tables:
     """Return the tables of a run. `keep(name, table)` stores one and returns what was stored.
 
     `tallies`: of `events` (tallies.py). `is_timed`: some of these say times or properties of ids;
-    else they are not read once more to look for that.
+    else they are not read once more to look for that. `application`: the run's id, if run.json says
+    that an application recorded itself.
     """
     unpaired = keep("unpaired", unpaired_of(tallies))
     puts = keep("puts", puts_of(operations(events, "put", unpaired)))
@@ -159,7 +162,7 @@ def build(
     subscriptions = keep("subscriptions", subscriptions_of(controls))
     truth_rows = keep("truth", sound(truth.rows))
     nodes = keep("nodes", truth.nodes)
-    applications = keep("applications", applications_of(puts, answers))
+    applications = keep("applications", applications_of(puts, answers, application))
     held = keep("held", held_of(truth_rows))
     journaled = keep("journaled", journaled_of(truth_rows))
     acts = keep("acts", acts_of(controls))
@@ -509,10 +512,13 @@ def ends_of(tallies: DataFrame) -> DataFrame:
     return tallies.groupBy("run_id").agg(F.max("last_ns").alias("end_ns"))
 
 
-def applications_of(puts: DataFrame, gets: DataFrame) -> DataFrame:
-    """Return `applications`: (run_id, is_application)."""
+def applications_of(puts: DataFrame, gets: DataFrame, named: str | None) -> DataFrame:
+    """Return `applications`: (run_id, is_application). `named`: the run that run.json says is one."""
     found = [table.where(F.col("digests").isNotNull()).select("run_id") for table in (puts, gets)]
-    return found[0].unionByName(found[1]).distinct().withColumn("is_application", F.lit(True))
+    runs = found[0].unionByName(found[1])
+    if named is not None:  # who works in groups alone writes no digests
+        runs = puts.sparkSession.range(1).select(F.lit(named).alias("run_id"))
+    return runs.distinct().withColumn("is_application", F.lit(True))
 
 
 def with_application(rows: DataFrame, tables: Tables) -> DataFrame:

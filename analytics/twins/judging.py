@@ -78,7 +78,8 @@ def judge(directory: Path) -> Judgement:
             raise Unjudgeable(f"over {PUBLICATIONS_MAX} publications: too many for this judge")
     except Unjudgeable as failure:
         return Judgement(Verdict.UNKNOWN, (str(failure),))
-    return _judged(intake, read(intake.rows, intake.truth, intake.nodes))
+    run = read(intake.rows, intake.truth, intake.nodes, intake.is_application)
+    return _judged(intake, run)
 
 
 def _judged(intake: TakenIn, run: Run) -> Judgement:
@@ -88,7 +89,7 @@ def _judged(intake: TakenIn, run: Run) -> Judgement:
     for name in TWINS:
         if name in OF_DISKS and not any(intake.nodes.values()):
             not_judged[name] = NO_DISKS
-        elif name in OF_NAMES and (run.is_application or intake.is_application):
+        elif name in OF_NAMES and run.is_application:
             not_judged[name] = NAMELESS
         else:
             try:

@@ -383,7 +383,7 @@ class Record:
 
 def fill(run: Record, rows: list[Event]) -> None:
     """Put rows together; those of a process are in the order of its lines."""
-    run.is_application = any(row.get("digests") is not None for row in rows)
+    run.is_application |= any(row.get("digests") is not None for row in rows)
     groups: dict[tuple[str, int], list[Event]] = {}
     for row in rows:
         if row["f"] in FUNCTIONS:

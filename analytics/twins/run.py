@@ -31,13 +31,15 @@ def read(
     events: Iterable[Event],
     truth: Iterable[Event] = (),
     nodes: Mapping[str, bool] | None = None,
+    is_application: bool = False,
 ) -> Run:
     """Return the run of these rows; those of a process are in the order of its lines.
 
     `truth`: what stood on the nodes' disks at its end; `nodes`: of each whether its disk was read.
+    `is_application`: run.json says so; a line with digests does as well.
     """
     rows, held = list(events), list(truth)
     run_id = next((str(row["run_id"]) for row in (*rows[:1], *held[:1])), "")
-    run = Run(run_id, truth=held, nodes=dict(nodes or {}))
+    run = Run(run_id, truth=held, nodes=dict(nodes or {}), is_application=is_application)
     fill(run, rows)
     return run

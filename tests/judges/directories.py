@@ -133,6 +133,30 @@ def application_is_acknowledged_a_batch_in_two_parts() -> Made:
     return Made(run, Expected("invalid", frozenset({"duplicate_stored"}), NAMES), APPLICATION)
 
 
+def worked_beside_others() -> RunRecorder:
+    """Return what one worker of a group records where another one, that does not, did the rest."""
+    run = RunRecorder()
+    for settled in (0, 2):
+        joins = run.invoke("w", "group", "t", group="g")
+        run.complete(joins, "ok", last_id=settled, resumed=True)
+    takes = run.invoke("w", "take", "t", group="g", number=1, max_count=1)
+    given = {"token": 9, "leases": [[3, 3, 3]], "left_ms": 0, "lease_ms": 50}
+    run.complete(takes, "ok", count=1, attempt=1, **given)
+    return run
+
+
+@directory
+def group_settles_what_nobody_of_ours_was_leased() -> Made:
+    proven = frozenset({"group_lost", "group_lease"})
+    return Made(worked_beside_others(), Expected("invalid", proven))
+
+
+@directory
+def application_works_in_a_group_beside_others_that_do_not_record() -> Made:
+    """No line of it has digests: what run.json says is all that tells it from a run of ours."""
+    return Made(worked_beside_others(), Expected("unknown", not_judged=NAMES), APPLICATION)
+
+
 # --- which lines are there ------------------------------------------------------------------------
 
 
