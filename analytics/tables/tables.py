@@ -513,7 +513,7 @@ def ends_of(tallies: DataFrame) -> DataFrame:
 
 
 def applications_of(puts: DataFrame, gets: DataFrame, named: str | None) -> DataFrame:
-    """Return `applications`: (run_id, is_application). `named`: the run that run.json says is one."""
+    """Return `applications`: (run_id, is_application). `named`: one of which run.json says so."""
     found = [table.where(F.col("digests").isNotNull()).select("run_id") for table in (puts, gets)]
     runs = found[0].unionByName(found[1])
     if named is not None:  # who works in groups alone writes no digests
