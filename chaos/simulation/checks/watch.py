@@ -33,7 +33,7 @@ from chaos.simulation.checks.work import WorkPromises
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.dressing import properties_of
-from chaos.simulation.clients.follower import FOLLOWER, Follower
+from chaos.simulation.clients.follower import FOLLOWER, FOLLOWERS, Follower
 from chaos.simulation.clients.intruder import INTRUDER, Intruder
 from chaos.simulation.clients.replayer import REPLAYER, Replayer
 from chaos.simulation.clients.scripts import Known, Role
@@ -114,7 +114,9 @@ class Attached:
         self._coverage = Coverage(world)
         self._intruder = Intruder(world.stream(INTRUDER))
         self._replayer = Replayer(world.stream(REPLAYER), self._invariants.rovers)
-        self._follower = Follower(world.stream(FOLLOWER), self._invariants.rovers)
+        self._followers = {
+            name: Follower(name, world.stream(name), self._invariants.rovers) for name in FOLLOWERS
+        }
         world.reply_taps.append(self._replayed)
         world.at(world.plan.duration_s, self._leave)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
@@ -324,25 +326,25 @@ class Attached:
             end = self._reference.last_id_at(topic, self._reference.applied_index)
             self._replayer.ask(topic, end, self._carrier(REPLAYER, target))
 
-    def _follow(self, node: str) -> None:
+    def _follow(self, node: str, who: str = FOLLOWER) -> None:
         """Have somebody by hand do something with subscriptions to patterns."""
         target = self._world.leader() if node == "leader" else node
         if target:
-            self._follower.ask(self._carrier(FOLLOWER, target))
+            self._followers[who].ask(self._carrier(who, target))
 
     def _replayed(self, node: str, route: str, frames: Sequence[bytes]) -> None:
         if route == REPLAYER:
             self._replayer.answered(frames)
-        elif route == FOLLOWER:
-            self._follower.answered(frames)
+        elif route in self._followers:
+            self._followers[route].answered(frames)
 
     def _leave(self) -> None:
         """Let those leave who read by hand: nobody waits for them to read on."""
         target = self._world.leader()
         are_here = [True]
         if target:
-            leaving = (REPLAYER, self._replayer.leave), (FOLLOWER, self._follower.leave)
-            are_here = [leave(self._carrier(name, target)) for name, leave in leaving]
+            leaving = {REPLAYER: self._replayer, **self._followers}
+            are_here = [each.leave(self._carrier(name, target)) for name, each in leaving.items()]
         if any(are_here):
             self._world.after(LEAVE_S, self._leave)
 

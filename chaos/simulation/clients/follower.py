@@ -1,10 +1,11 @@
-"""A client by hand that subscribes to patterns, and publishes to topics that only these make.
+"""Clients by hand that subscribe to patterns, and publish to topics that only these make.
 
-What lives here: its requests, and what it remembers of the answers. What must not: what they come
-to (checks/replies.py).
+What lives here: the requests of one, and what it remembers of the answers. What must not: what they
+come to (checks/replies.py).
 
 It has no state directory: it hears of a topic when an answer brings something of it, and often
-acknowledges only then. In the end it leaves.
+acknowledges only then. In the end it leaves. There are two, so that one makes what the other's
+patterns bring: by a PUT, or as it subscribes by name.
 """
 
 from __future__ import annotations
@@ -31,9 +32,13 @@ from flotilla_client.protocol import (
 )
 
 FOLLOWER: Final = "follower"
+FOLLOWERS: Final = (FOLLOWER, "follower-2")
 # Topics of its own, which no client of the crowd knows, and patterns of them; `>` has all others.
 FAR_TOPICS: Final = ("far.a", "far.b", "far.c", "far.a.x", "far.b.x", "far.c.x.y")
 FAR_PATTERNS: Final = ("far.*", "far.>", "far.*.x", "far.a", "*.b", "far.a.>")
+# Topics that a SUB makes, and no PUT: only who has subscribed to one by name publishes to it.
+QUIET_TOPICS: Final = ("far.d", "far.e", "far.d.x")
+BY_NAME_SHARE: Final = 0.3  # of its SUBs
 EVERYTHING: Final = ">"
 EVERYTHING_SHARE: Final = 0.03  # of its SUBs: it holds up what everybody publishes
 # What it asks for, with its share.
@@ -45,8 +50,8 @@ UNKNOWN: Final = frozenset({"forgotten", "unknown_client"})
 class Follower:
     """Asks for one thing after the other; replies may come late, or never. `ids`: that it had."""
 
-    def __init__(self, rng: Random, ids: set[str]) -> None:
-        self._rng, self._ids = rng, ids
+    def __init__(self, name: str, rng: Random, ids: set[str]) -> None:
+        self._name, self._rng, self._ids = name, rng, ids
         self._asked = 0
         self._client_id = ""
         self._counters: dict[str, int] = {}  # by topic: the next
@@ -61,16 +66,16 @@ class Follower:
         if not self._client_id:
             self._send(REQUEST_ID, "", {}, send)
         elif kind == SUB:
-            name = EVERYTHING if rng.random() < EVERYTHING_SHARE else rng.choice(FAR_PATTERNS)
+            name = self._next_name()
             self._names.add(name)
             self._send(SUB, name, {"start": rng.choice((NEW, NEW, EARLIEST))}, send)
         elif kind == UNSUB:
             names = sorted({*self._names, *FAR_TOPICS[:2]})
             self._send(UNSUB, rng.choice(names), {}, send)
         elif kind == PUT:
-            topic = rng.choice(FAR_TOPICS)
+            topic = rng.choice((*FAR_TOPICS, *sorted(self._names.intersection(QUIET_TOPICS))))
             counter = self._counters.setdefault(topic, 1)
-            text = f"{FOLLOWER} {topic} {counter}"
+            text = f"{self._name} {topic} {counter}"
             self._send(PUT, topic, {"counter": counter, "publication": text}, send)
         elif kind == GET:
             self._send(GET, "", self._claims(), send)
@@ -78,6 +83,13 @@ class Follower:
             self._send(INSPECT, "", {"what": PATTERNS}, send)
         else:
             self._send(REQUEST_ID, "", {}, send)
+
+    def _next_name(self) -> str:
+        """Return to what it subscribes next."""
+        rng = self._rng
+        if rng.random() < EVERYTHING_SHARE:
+            return EVERYTHING
+        return rng.choice(QUIET_TOPICS if rng.random() < BY_NAME_SHARE else FAR_PATTERNS)
 
     def _claims(self) -> dict[str, Any]:
         rng = self._rng
@@ -101,7 +113,7 @@ class Follower:
         self, kind: str, topic: str, body: dict[str, Any], send: Callable[[list[bytes]], None]
     ) -> None:
         self._asked += 1
-        name = f"{FOLLOWER} {self._asked}"
+        name = f"{self._name} {self._asked}"
         self._about[name] = kind, topic
         client_id = "" if kind == INSPECT else self._client_id
         send(encode_request(Request(kind, name, topic, client_id, body=body)))
@@ -145,5 +157,7 @@ class Follower:
             self._read[body["topic"]] = body["last_id"], self._read.get(body["topic"], (0, 0))[1]
         elif kind == GET:  # of a topic that it has left meanwhile
             self._read.clear()
-        elif kind == UNSUB and code in ("bad_request", "unauthorized"):
-            self._names.discard(topic)  # it comes by a pattern
+        elif kind == UNSUB and "pattern" in body:  # that brings it, and has to be left first
+            self._names.add(body["pattern"])
+        elif kind == UNSUB and code == "unauthorized":
+            self._names.discard(topic)

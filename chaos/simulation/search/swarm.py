@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
+from chaos.simulation.clients.follower import FAR_TOPICS, FOLLOWERS, QUIET_TOPICS
 from chaos.simulation.clients.replayer import KEPT_TOPIC
 from chaos.simulation.disks.disk import KEEPS, SYNCS
 from chaos.simulation.plan.limits import (
@@ -48,7 +49,7 @@ WAITER_SHARE: Final = 0.25  # of the seeds have a reader that always waits
 FITTING_SHARE: Final = 0.5  # of the seeds have settings that fit their faults
 SLEEPER_SHARE: Final = 0.6  # of those with a bounded backlog have one that seldom reads
 SHARES_END: Final = (0.0, 0.0, 0.1, 0.5)  # by how much chance a turn's share is over after a step
-KEYS_SHARE: Final = 0.3  # of the seeds have clients with keys, and permissions that change
+KEYS_SHARE: Final = 0.4  # of the seeds have clients with keys, and permissions that change
 LATE_SHARE: Final = 0.3  # of these changes find somebody who asks again for what is stored
 LATE_S: Final = (1.0, 4.0)
 DENIED_S: Final = (0.02, 3.0)  # how long a permission is gone
@@ -58,11 +59,16 @@ ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
 TOPICS_SHARE: Final = 0.9  # of these seeds have topics with policies, and somebody who replays
 MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs are larger
 PATTERNS_SHARE: Final = 0.9  # of the same seeds have somebody who subscribes to patterns
-FOLLOWS_PERIOD_S: Final = (0.03, 0.3)  # mean time between two things that he asks for
+FOLLOWS_PERIOD_S: Final = (0.05, 0.5)  # mean time between two things that one asks for
+ESTRANGED_PERIOD_S: Final = (0.5, 4.0)  # mean time until one may not read some topic, with keys
+ESTRANGED_S: Final = (1.0, 30.0)  # often for the rest of the run: what is denied is made later
 PATTERN_LIMITS_SHARE: Final = 0.3  # of these meet the limits of patterns
 KEY_ORDER_SHARE: Final = 0.8  # of these have groups that are ordered by key
 GROUP_SEEKS_SHARE: Final = 0.2  # of these have groups that are moved
 GROUPS_SHARE: Final = 0.7  # of the same seeds have clients that work in groups
+DEATHS_SHARE: Final = 0.7  # of these have workers that die with what they have in hand
+DEATHS_PERIOD_S: Final = (1.0, 6.0)
+DEAD_S: Final = (0.02, 1.0)  # shorter than most leases
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 PROPERTIES_SHARE: Final = 0.9  # of the seeds that may publish with properties do
@@ -328,16 +334,17 @@ def _compactions(draw: Draw) -> Schedule:
 def _lost_checkpoints(draw: Draw) -> Schedule:
     """Have the power go in a checkpoint or behind it: nothing but that has what is dropped.
 
-    Of some, a sync of the store fails before.
+    Of some, a sync of the store fails before: then the power goes when it is over, and the journal
+    has dropped what it vouches for, but before the next one has written it again.
     """
     for _ in range(draw.rng.randint(1, 3)):
-        node = draw.member()
+        node, later_s = draw.member(), draw.between(0.1, 2.0)
         if draw.rng.random() < 0.5:
             # SQLite syncs the log and the database; the third is the checkpoint's own word.
             failing = {"count": draw.rng.choice((1, 2, 3, 3)), "kind": "store_sync"}
             yield 0.0, "fsync_error", {"node": node, **failing}
+            later_s = draw.between(1.0, 4.0)
         yield 0.0, "compact", {"node": node}
-        later_s = draw.between(0.1, 2.0)
         keep = draw.rng.choice(("lost", "lost", *KEEPS))
         yield later_s, "power_loss", {"node": node, "keep": keep}
         yield later_s + draw.between(0.05, 1.0), "restart_all", {}
@@ -668,8 +675,8 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     knobs |= _scrub(draw("scrub").rng)
     schedule = _with_latent_damages(draw("latent damages"), knobs, schedule, empty.duration_s)
     schedule = room.made_in(schedule, empty.members)
-    _let_work(draw("groups"), load["roles"], schedule, knobs)
-    own = _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
+    own = _let_work(draw("groups"), load["roles"], schedule, knobs, empty.duration_s)
+    own += _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
     schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
@@ -697,6 +704,8 @@ def _of_levels(
     if draw("patterns").rng.random() < PATTERNS_SHARE:
         knobs |= {"patterns": 1, **_pattern_limits(draw("pattern limits"), knobs)}
         yield from _follows(draw("follows"), duration_s)
+        if knobs.get("keys"):
+            yield from _estrangements(draw("estrangements"), duration_s)
     if OF_PUTS.keys().isdisjoint(knobs):
         _dress(draw("properties").rng, roles)
 
@@ -1023,13 +1032,29 @@ def _pattern_limits(draw: Draw, knobs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _follows(draw: Draw, duration_s: float) -> Iterator[Action]:
-    """Let somebody by hand subscribe to patterns, and publish where only these listen."""
+    """Let two by hand subscribe to patterns, and publish where only these listen."""
     period_s = draw.between(*FOLLOWS_PERIOD_S)
     at_s = START_S + draw.rng.random() * (min(period_s, duration_s) - START_S)
     while at_s < duration_s:
         node = "leader" if draw.rng.random() < 0.7 else draw.node()
-        yield Action(int(at_s * 1e4) / 1e4, "follow", {"node": node})
-        at_s += draw.rng.expovariate(1 / period_s)
+        who = draw.rng.choice(FOLLOWERS)
+        yield Action(int(at_s * 1e4) / 1e4, "follow", {"node": node, "who": who})
+        at_s += draw.rng.expovariate(len(FOLLOWERS) / period_s)
+
+
+def _estrangements(draw: Draw, duration_s: float) -> Iterator[Action]:
+    """Take single topics from those whose patterns bring them, and give them back."""
+    rng, at_s = draw.rng, START_S
+    period_s = draw.between(*ESTRANGED_PERIOD_S)
+    everything = {"publish": [">"], "subscribe": [">"], "observe": True}
+    while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s - 0.05:
+        change = {"node": "leader", "user": rng.choice(FOLLOWERS)}
+        what = {"subscribe": [rng.choice((*FAR_TOPICS, *QUIET_TOPICS))]}
+        yield Action(at_s, "change_user", {**change, "act": "add", **everything})
+        yield Action(at_s + 0.05, "change_user", {**change, "act": "deny", **what})
+        back_s = at_s + 0.05 + draw.between(*ESTRANGED_S)
+        if back_s < duration_s:
+            yield Action(back_s, "change_user", {**change, "act": "allow", **what})
 
 
 def _founding(draw: Draw) -> Iterator[Action]:
@@ -1168,14 +1193,16 @@ def _let_work(
     roles: Sequence[dict[str, Any]],
     schedule: Sequence[Action],
     knobs: dict[str, Any],
-) -> None:
+    duration_s: float,
+) -> list[Action]:
     """Let some clients of most seeds of their level share their topics' publications, besides.
 
-    What a group has not settled fills its topic, and its workers may be gone for good.
+    What a group has not settled fills its topic, and its workers may be gone for good. Return how
+    they die in the meantime.
     """
     rng = draw.rng
     if not at_level_of_users(schedule) or rng.random() >= GROUPS_SHARE:
-        return
+        return []
     knobs.pop("backlog_bytes_max", None)
     knobs.pop("quota_unread_bytes", None)
     for role in rng.sample(roles, rng.randint(min(2, len(roles)), len(roles))):
@@ -1184,6 +1211,17 @@ def _let_work(
             "lease_ms": rng.choice((150, 500, 2_000)),
             "max_attempts": rng.choice((0, 0, 1, 2)),
         }
+    if rng.random() >= DEATHS_SHARE:
+        return []
+    workers = [
+        name for name, role in zip(draw.clients, roles, strict=True) if role.get("works", 0.0)
+    ]
+    deaths, at_s, period_s = list[Action](), START_S, draw.between(*DEATHS_PERIOD_S)
+    while (at_s := at_s + rng.expovariate(1 / period_s)) < duration_s - DEAD_S[1]:
+        client = {"client": rng.choice(workers)}
+        deaths.append(Action(at_s, "client_crash", {**client, "at": "now"}))
+        deaths.append(Action(at_s + draw.between(*DEAD_S), "client_restart", client))
+    return deaths
 
 
 def _order_by_key(
